@@ -62,6 +62,20 @@ impl SpaceKind {
     }
 }
 
+/// Number of chunks and unallocated bytes at that time, per kind.
+#[derive(Debug, Default)]
+pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<(usize, u64)>; 3]>);
+
+impl UnallocatedCache {
+    pub(crate) fn get(&self) -> [Option<(usize, u64)>; 3] {
+        *self.0.lock()
+    }
+
+    pub(crate) fn set(&self, values: [Option<(usize, u64)>; 3]) {
+        *self.0.lock() = values;
+    }
+}
+
 /// The state of an open volume.
 #[derive(Debug)]
 pub struct Engine {
@@ -87,6 +101,8 @@ pub struct Engine {
     pub(crate) pinned_writing: RangeSet,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,
+    /// Bytes that new chunks could have by kind, valid for a number of chunks.
+    pub(crate) unallocated_cache: UnallocatedCache,
     /// The superblock's own fields (label, flags) changed.
     pub(crate) superblock_changed: bool,
     /// The free-space tree is there, valid and kept.

@@ -24,7 +24,7 @@ pub use checksums::SectorChecksums;
 pub use data::{DataExtent, DataOwner};
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
-pub use open::{Access, OpenOptions};
+pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use reserve::Purpose;
 pub use space::block_group::BlockGroup;
 

@@ -9,6 +9,7 @@ use super::free_space_tree;
 use super::ranges::RangeSet;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::{StoreError, bad_item};
+use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
 use std::ops::Range;
@@ -63,10 +64,9 @@ impl Engine {
         }
         let best = self
             .groups
-            .values_mut()
+            .values()
             .filter(|group| group.flags.contains(BlockGroupFlags::DATA) && !group.read_only)
-            .filter_map(|group| group.free.as_mut().map(|free| (free.greatest(), group)))
-            .map(|(greatest, group)| (greatest, group.start))
+            .filter_map(|group| Some((group.free.as_ref()?.greatest(), group.start)))
             .max();
         let Some((greatest, start)) = best.filter(|(greatest, _)| *greatest >= sector) else {
             return Err(StoreError::NoSpace);
@@ -257,5 +257,3 @@ impl BlockGroup {
         Some(at)
     }
 }
-
-use butterfs_format::item::chunk::BlockGroupFlags;
