@@ -19,6 +19,7 @@
     )
 )]
 
+pub mod acl;
 pub mod bits;
 pub mod bytes;
 pub mod checksum;
