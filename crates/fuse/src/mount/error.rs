@@ -12,7 +12,9 @@ pub enum MountError {
     #[error("/dev/fuse does not exist; load the module with `modprobe fuse`")]
     DeviceMissing,
     /// The device may not be opened.
-    #[error("/dev/fuse may not be opened; run as root or give this container the device")]
+    #[error(
+        "/dev/fuse may not be opened; run as root, or let users open it with `chmod 666 /dev/fuse`"
+    )]
     DeviceDenied,
     /// The device failed otherwise.
     #[error("/dev/fuse cannot be opened ({0}); check the device and its permissions")]

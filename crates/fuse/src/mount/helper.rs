@@ -80,7 +80,7 @@ pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Mounted, 
                 guardian,
             })
         }
-        Ok(None) => Err(MountError::Helper(complaint(child))),
+        Ok(None) => Err(refusal(complaint(child))),
         Err(error) => {
             let _ = child.kill();
             let _ = child.wait();
@@ -94,6 +94,15 @@ fn spawn_error(error: io::Error) -> MountError {
         MountError::HelperMissing
     } else {
         MountError::HelperFailed(error)
+    }
+}
+
+/// The helper opens the device with the user's own rights.
+fn refusal(complaint: String) -> MountError {
+    if complaint.contains("/dev/fuse: Permission denied") {
+        MountError::DeviceDenied
+    } else {
+        MountError::Helper(complaint)
     }
 }
 

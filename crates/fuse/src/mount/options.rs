@@ -59,7 +59,9 @@ pub struct MountOptions {
     pub flags: MountFlags,
     /// Bytes of the largest read, where it shall be below the largest write.
     pub max_read: Option<u32>,
-    /// Unmount when this process dies; through fusermount3 alone.
+    /// Unmount when this process dies; through fusermount3 alone, and there
+    /// only with `Allow::Everyone`: the helper must see that the server is
+    /// gone, and is itself not the owner.
     pub auto_unmount: bool,
 }
 
