@@ -49,7 +49,9 @@ pub enum DeviceError {
         source: io::Error,
     },
     /// Beyond the end.
-    #[error("{device} ends at {size}, but {operation} of {length} bytes at {offset} was asked; it is shorter than its volume")]
+    #[error(
+        "{device} ends at {size}, but {operation} of {length} bytes at {offset} was asked; it is shorter than its volume"
+    )]
     OutOfRange {
         /// Device.
         device: String,

@@ -186,7 +186,10 @@ mod tests {
                 for (_, offset) in &plan.stripes {
                     let own = offset.get()..offset.get() + plan.length;
                     assert!(own.end <= space.size);
-                    assert!(used.iter().all(|u| u.end <= own.start || own.end <= u.start));
+                    assert!(
+                        used.iter()
+                            .all(|u| u.end <= own.start || own.end <= u.start)
+                    );
                     used.push(own);
                 }
             }

@@ -116,13 +116,10 @@ impl LogicalSpace {
         let Some(member) = self.members.get(&from.device) else {
             return Err(CopyFault::Missing);
         };
-        member
-            .device
-            .read_at(from.offset, buffer)
-            .map_err(|error| {
-                member.stats.read_errs.fetch_add(1, Ordering::Relaxed);
-                CopyFault::Unreadable(Arc::new(error))
-            })
+        member.device.read_at(from.offset, buffer).map_err(|error| {
+            member.stats.read_errs.fetch_add(1, Ordering::Relaxed);
+            CopyFault::Unreadable(Arc::new(error))
+        })
     }
 
     /// Fills `buffer` from the first copy that can be read, without checks.

@@ -78,9 +78,7 @@ mod tests {
         let mut seed = 1_u64;
         let noise: Vec<u8> = (0..UNIT)
             .map(|_| {
-                seed = seed
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 (seed >> 56) as u8
             })
             .collect();
