@@ -1,87 +1,163 @@
 //! Whether data are worth compressing, from a sample.
 //!
-//! Looks at 16 bytes of every 256: repeated halves, few distinct bytes, or a
-//! low entropy say yes; many frequent bytes or a high entropy say no.
+//! Owns the sample (16 bytes of every 256) and the questions asked of it, from
+//! the cheapest on: does it repeat, has it few distinct bytes, do few bytes
+//! make up most of it, how much does a byte tell.
 //!
 //! Source: the description of the compression heuristics in the Btrfs
-//! documentation.
+//! documentation ("Pre-compression heuristics").
 
 use super::UNIT;
 
 const SAMPLE: usize = 16;
 const INTERVAL: usize = 256;
+const SAMPLE_MAX: usize = UNIT / INTERVAL * SAMPLE;
 /// Distinct bytes below which data compress.
 const DISTINCT_LOW: usize = 64;
-/// Bytes that make up 90 % of the sample: so few compress ...
+/// Percent of the sample that the most frequent bytes (the core) make up.
+const CORE_PERCENT: u32 = 90;
+/// A core of so few bytes compresses ...
 const CORE_LOW: usize = 64;
-/// ... so many do not.
+/// ... one of so many does not.
 const CORE_HIGH: usize = 200;
-/// Entropy (percent of 8 bits) up to which data compress well.
+/// Entropy in percent of 8 bits up to which data compress well ...
+const ENTROPY_LOW: f64 = 65.0;
+/// ... and from which on they do not.
 const ENTROPY_HIGH: f64 = 80.0;
 
-/// True when compressing `data` is likely to pay.
+/// What a sample says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Compressing pays.
+    Compressible,
+    /// It may pay; the kernel tries.
+    Undecided,
+    /// It does not pay.
+    Incompressible,
+}
+
+/// True when compressing `data` is worth a try.
 #[must_use]
 pub fn is_compressible(data: &[u8]) -> bool {
-    let sample: Vec<u8> = data
-        .chunks(INTERVAL)
-        .take(UNIT / INTERVAL)
-        .flat_map(|chunk| chunk.iter().copied().take(SAMPLE))
-        .collect();
+    judge(data) != Verdict::Incompressible
+}
+
+/// Judges the first [`UNIT`] bytes of `data`.
+#[must_use]
+pub fn judge(data: &[u8]) -> Verdict {
+    let mut buffer = [0; SAMPLE_MAX];
+    let sample = take_sample(data, &mut buffer);
     let (left, right) = sample.split_at(sample.len() / 2);
-    if !left.is_empty() && left == right {
-        return true;
+    if left == right {
+        return Verdict::Compressible;
     }
     let mut counts = [0_u32; 256];
-    for byte in &sample {
+    for byte in sample {
         if let Some(count) = counts.get_mut(usize::from(*byte)) {
             *count = count.saturating_add(1);
         }
     }
-    let distinct = counts.iter().filter(|count| **count > 0).count();
-    if distinct < DISTINCT_LOW {
-        return true;
+    if counts.iter().filter(|count| **count > 0).count() < DISTINCT_LOW {
+        return Verdict::Compressible;
     }
     counts.sort_unstable_by(|a, b| b.cmp(a));
-    let total: f64 = counts.iter().map(|count| f64::from(*count)).sum();
-    let mut sum = 0.0;
-    let mut core = 0_usize;
-    for count in counts {
-        if sum >= total * 0.9 {
+    let total: u32 = counts.iter().sum();
+    match core_size(&counts, total) {
+        ..=CORE_LOW => return Verdict::Compressible,
+        CORE_HIGH.. => return Verdict::Incompressible,
+        _ => {}
+    }
+    match entropy_percent(&counts, total) {
+        entropy if entropy <= ENTROPY_LOW => Verdict::Compressible,
+        entropy if entropy < ENTROPY_HIGH => Verdict::Undecided,
+        _ => Verdict::Incompressible,
+    }
+}
+
+fn take_sample<'a>(data: &[u8], buffer: &'a mut [u8; SAMPLE_MAX]) -> &'a [u8] {
+    let mut length = 0_usize;
+    for (to, from) in buffer.chunks_exact_mut(SAMPLE).zip(data.chunks(INTERVAL)) {
+        // The last chunk may be too short for a sample.
+        let Some(from) = from.get(..SAMPLE) else {
             break;
-        }
-        sum += f64::from(count);
-        core = core.saturating_add(1);
+        };
+        to.copy_from_slice(from);
+        length = length.saturating_add(SAMPLE);
     }
-    if core <= CORE_LOW {
-        return true;
-    }
-    if core >= CORE_HIGH {
-        return false;
-    }
-    let entropy: f64 = counts
+    buffer.get(..length).unwrap_or_default()
+}
+
+/// Bytes needed for [`CORE_PERCENT`] of the sample; `counts` is descending.
+fn core_size(counts: &[u32; 256], total: u32) -> usize {
+    let enough = total.saturating_mul(CORE_PERCENT) / 100;
+    counts
         .iter()
-        .filter(|count| **count > 0)
-        .map(|count| f64::from(*count) / total)
+        .scan(0_u32, |sum, count| {
+            *sum = sum.saturating_add(*count);
+            Some(*sum)
+        })
+        .take_while(|sum| *sum <= enough)
+        .count()
+}
+
+fn entropy_percent(counts: &[u32; 256], total: u32) -> f64 {
+    let bits: f64 = counts
+        .iter()
+        .take_while(|count| **count > 0)
+        .map(|count| f64::from(*count) / f64::from(total))
         .map(|share| -share * share.log2())
         .sum();
-    entropy / 8.0 * 100.0 < ENTROPY_HIGH
+    bits / 8.0 * 100.0
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn text_and_zeros_pay_and_noise_does_not() {
-        assert!(is_compressible(&vec![0; UNIT]));
-        assert!(is_compressible(&b"hello world, hello tree. ".repeat(4000)));
+    /// `UNIT` bytes of pseudo-random numbers below 256, mapped by `map`.
+    fn noise(map: impl Fn(u8) -> u8) -> Vec<u8> {
         let mut seed = 1_u64;
-        let noise: Vec<u8> = (0..UNIT)
+        (0..UNIT)
             .map(|_| {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                (seed >> 56) as u8
+                map((seed >> 56) as u8)
             })
-            .collect();
-        assert!(!is_compressible(&noise));
+            .collect()
+    }
+
+    #[test]
+    fn text_and_zeros_pay_and_noise_does_not() {
+        assert_eq!(judge(&vec![0; UNIT]), Verdict::Compressible);
+        let text = b"hello world, hello tree. ".repeat(4000);
+        assert_eq!(judge(&text), Verdict::Compressible);
+        assert_eq!(judge(&noise(|byte| byte)), Verdict::Incompressible);
+    }
+
+    #[test]
+    fn every_question_decides_somewhere() {
+        // The same noise twice repeats.
+        let mut twice = noise(|byte| byte)[..UNIT / 2].to_vec();
+        twice.extend_from_within(..);
+        assert_eq!(judge(&twice), Verdict::Compressible);
+        // 63 distinct bytes, then 64 and more in a small core.
+        assert_eq!(judge(&noise(|byte| byte % 63)), Verdict::Compressible);
+        assert_eq!(judge(&noise(|byte| byte % 66)), Verdict::Compressible);
+        // A core of about 100 bytes, 6.7 bits each: too much.
+        assert_eq!(judge(&noise(|byte| byte % 111)), Verdict::Incompressible);
+        // Half of it one byte, the rest anything: a core of many bytes, of
+        // little entropy.
+        let skewed = noise(|byte| if byte < 140 { 0 } else { byte });
+        assert_eq!(judge(&skewed), Verdict::Compressible);
+        let between = noise(|byte| if byte < 100 { 0 } else { byte });
+        assert_eq!(judge(&between), Verdict::Undecided);
+    }
+
+    #[test]
+    fn short_data() {
+        for length in 0..600 {
+            let data = &noise(|byte| byte)[..length];
+            // Few samples have few distinct bytes.
+            assert_eq!(judge(data), Verdict::Compressible, "{length}");
+        }
     }
 }
