@@ -75,7 +75,11 @@ fn change(fs: &Filesystem, files: &mut BTreeMap<String, Vec<u8>>, random: &mut R
     let root = fs.root();
     let new_dir = format!("new{}", random.below(1_000_000));
     let dir = fs
-        .create(root, new_dir.as_bytes(), &NewInode::new(S_IFDIR | 0o755, Owner::default()))
+        .create(
+            root,
+            new_dir.as_bytes(),
+            &NewInode::new(S_IFDIR | 0o755, Owner::default()),
+        )
         .unwrap();
     for round in 0..60 {
         let keys: Vec<String> = files.keys().cloned().collect();
@@ -117,7 +121,8 @@ fn change(fs: &Filesystem, files: &mut BTreeMap<String, Vec<u8>>, random: &mut R
                     dir: dir.id,
                     name: to.as_bytes(),
                 };
-                fs.rename(from, to, RenameMode::Replace, OldName::Free).unwrap();
+                fs.rename(from, to, RenameMode::Replace, OldName::Free)
+                    .unwrap();
                 let data = files.remove(&path).unwrap();
                 files.insert(moved, data);
             }
@@ -163,7 +168,10 @@ fn exercise(seed: u64, options: &[&str], rounds: usize) {
                 let (dir, file) = path.split_once('/').unwrap();
                 let dir = fs.lookup(fs.root(), dir.as_bytes()).unwrap().inode;
                 let id = fs.lookup(dir, file.as_bytes()).unwrap().inode;
-                assert!(read_all(&fs, id) == *data, "{name}/{path} reads differently");
+                assert!(
+                    read_all(&fs, id) == *data,
+                    "{name}/{path} reads differently"
+                );
             }
             change(&fs, models.get_mut(name).unwrap(), &mut random);
             fs.sync_all().unwrap();
@@ -172,18 +180,32 @@ fn exercise(seed: u64, options: &[&str], rounds: usize) {
         let mount = KernelMount::new(&image, dir.path(), "rw");
         for (name, model) in &models {
             let now = contents(&mount.path().join(name));
-            assert!(now == *model, "seed {seed} round {round}: {name} differs in the kernel");
+            assert!(
+                now == *model,
+                "seed {seed} round {round}: {name} differs in the kernel"
+            );
         }
         // The kernel deletes one, snapshots another, and balances metadata.
         let victim = format!("s{}", 10 + round);
         let path = mount.path().join(&victim);
-        run("btrfs", &["subvolume", "delete", "-C", path.to_str().unwrap()]);
+        run(
+            "btrfs",
+            &["subvolume", "delete", "-C", path.to_str().unwrap()],
+        );
         models.remove(&victim);
         let root = mount.path().to_str().unwrap();
         run("btrfs", &["subvolume", "sync", root]);
         let more = mount.path().join(format!("base-again{round}"));
         let base = mount.path().join("base");
-        run("btrfs", &["subvolume", "snapshot", base.to_str().unwrap(), more.to_str().unwrap()]);
+        run(
+            "btrfs",
+            &[
+                "subvolume",
+                "snapshot",
+                base.to_str().unwrap(),
+                more.to_str().unwrap(),
+            ],
+        );
         models.insert(format!("base-again{round}"), models["base"].clone());
         if round == 3 {
             run("btrfs", &["balance", "start", "--full-balance", root]);

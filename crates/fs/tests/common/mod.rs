@@ -14,8 +14,8 @@ use tempfile::TempDir;
 /// Runs a program that must succeed; gives what it printed.
 pub fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new(program).args(args).output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout).into_owned()
-        + &String::from_utf8_lossy(&out.stderr);
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{program} {args:?}: {text}");
     text
 }
@@ -32,13 +32,20 @@ pub fn is_root() -> bool {
 
 /// A directory with a volume of `size` bytes that mkfs.btrfs made.
 pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
-    let base = if Path::new("/dev/shm").is_dir() { "/dev/shm" } else { "/tmp" };
+    let base = if Path::new("/dev/shm").is_dir() {
+        "/dev/shm"
+    } else {
+        "/tmp"
+    };
     let mut dir = tempfile::tempdir_in(base).unwrap();
     // To look at what a failure left: BUTTERFS_KEEP=1.
     dir.disable_cleanup(std::env::var_os("BUTTERFS_KEEP").is_some());
     let image = dir.path().join("volume.img");
     File::create(&image).unwrap().set_len(size).unwrap();
-    run("mkfs.btrfs", &[options, &["-q", image.to_str().unwrap()]].concat());
+    run(
+        "mkfs.btrfs",
+        &[options, &["-q", image.to_str().unwrap()]].concat(),
+    );
     (dir, image)
 }
 
@@ -58,7 +65,10 @@ pub fn open_subvolume(image: &Path, tree: TreeId) -> Filesystem {
 pub fn check(image: &Path) {
     for mode in ["original", "lowmem"] {
         let path = image.to_str().unwrap();
-        let text = run("btrfs", &["check", "--mode", mode, "--check-data-csum", path]);
+        let text = run(
+            "btrfs",
+            &["check", "--mode", mode, "--check-data-csum", path],
+        );
         assert!(text.contains("no error found"), "{text}");
         assert!(!text.contains("mismatch"), "{text}");
     }
