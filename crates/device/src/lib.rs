@@ -1,1 +1,37 @@
-//! Being built.
+//! Devices: where the bytes of a volume lie.
+//!
+//! Owns the trait [`BlockDevice`], its implementations (memory, regular file,
+//! block device), the wrappers that tests and previews put around them, who
+//! may use a device at a time, and what a device holds before it is formatted.
+//! Knows nothing about Btrfs beyond its magic number.
+//!
+//! Invariants: an operation is done as a whole or is an error; nothing is read
+//! or written outside `0..size`; what was written before a
+//! [`BlockDevice::flush`] that succeeded survives a loss of power.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::as_conversions,
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::panic
+    )
+)]
+
+pub mod block_device;
+pub mod error;
+pub mod file;
+pub mod holder;
+pub mod memory;
+pub mod range;
+
+mod pages;
+mod sys;
+
+pub use block_device::{Access, BlockDevice};
+pub use error::{DeviceError, Operation};
+pub use file::FileDevice;
+pub use holder::Holder;
+pub use memory::MemoryDevice;
+pub use range::DeviceRange;

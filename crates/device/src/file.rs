@@ -1,0 +1,306 @@
+//! A device that is a regular file or a block device.
+
+use crate::block_device::{check_range, check_writable, parts_length};
+use crate::holder::{self, DeviceNumber};
+use crate::{Access, BlockDevice, DeviceError, DeviceRange, Holder, Operation, sys};
+use butterfs_format::DeviceOffset;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Parts that one system call takes (`UIO_MAXIOV`).
+const PARTS_MAX: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    RegularFile,
+    BlockDevice,
+}
+
+/// A regular file or a block device through the page cache.
+///
+/// Read-write use is exclusive: against the kernel and its mounts through the
+/// exclusive open of block devices and a look at loop devices over the file;
+/// against other processes through a lock on the file, which a read-only open
+/// takes shared. A loop device that is not in use does not count as use of
+/// its file.
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    path: PathBuf,
+    kind: Kind,
+    access: Access,
+    size: u64,
+    /// The locked file behind a loop device, so that nobody opens the same
+    /// bytes by the other name.
+    _backing: Option<File>,
+}
+
+impl FileDevice {
+    /// Opens what exists at `path`. Its size is that of this moment.
+    ///
+    /// # Errors
+    /// [`DeviceError::Busy`] when something else uses it,
+    /// [`DeviceError::NotADevice`], [`DeviceError::Io`].
+    pub fn open(path: &Path, access: Access) -> Result<Self, DeviceError> {
+        let mut options = OpenOptions::new();
+        options.read(true);
+        if access == Access::ReadWrite {
+            // Exclusive for block devices; without meaning for files. A FIFO
+            // must not block the open.
+            options
+                .write(true)
+                .custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
+        } else {
+            options.custom_flags(libc::O_NONBLOCK);
+        }
+        let file = options
+            .open(path)
+            .map_err(|error| open_error(path, error))?;
+        Self::adopt(file, path, access)
+    }
+
+    /// Creates a regular file of `size` bytes, all of them a hole.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`], also when something exists at `path`.
+    pub fn create(path: &Path, size: u64) -> Result<Self, DeviceError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|error| open_error(path, error))?;
+        file.set_len(size)
+            .map_err(|error| open_error(path, error))?;
+        Self::adopt(file, path, Access::ReadWrite)
+    }
+
+    /// Where it was opened.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn adopt(file: File, path: &Path, access: Access) -> Result<Self, DeviceError> {
+        let meta = file.metadata().map_err(|error| open_error(path, error))?;
+        let kind = kind_of(path, &meta)?;
+        let mut backing = None;
+        let size = match kind {
+            Kind::RegularFile => {
+                lock(&file, path, access)?;
+                if access == Access::ReadWrite
+                    && let Some(holder) = holder::holder_of_file(&meta)
+                {
+                    return Err(busy(path, holder));
+                }
+                // After the lock, so that whoever held it cannot have changed
+                // the size in between.
+                file.metadata()
+                    .map_err(|error| open_error(path, error))?
+                    .len()
+            }
+            Kind::BlockDevice => {
+                if access == Access::ReadWrite {
+                    backing = lock_backing(path, DeviceNumber::new(meta.rdev()))?;
+                }
+                sys::block_device_size(file.as_fd())
+                    .map_err(|errno| open_error(path, errno.into()))?
+            }
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            kind,
+            access,
+            size,
+            _backing: backing,
+        })
+    }
+
+    fn error(&self, operation: Operation, range: Option<DeviceRange>, e: io::Error) -> DeviceError {
+        DeviceError::Io {
+            device: self.identity(),
+            operation,
+            range,
+            source: Arc::new(e),
+        }
+    }
+}
+
+fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind, DeviceError> {
+    let file_type = meta.file_type();
+    if file_type.is_file() {
+        return Ok(Kind::RegularFile);
+    }
+    if file_type.is_block_device() {
+        return Ok(Kind::BlockDevice);
+    }
+    Err(not_a_device(
+        path,
+        if file_type.is_dir() {
+            "a directory"
+        } else if file_type.is_char_device() {
+            "a character device"
+        } else if file_type.is_fifo() {
+            "a FIFO"
+        } else {
+            "a special file"
+        },
+    ))
+}
+
+fn not_a_device(path: &Path, found: &'static str) -> DeviceError {
+    DeviceError::NotADevice {
+        device: path.display().to_string(),
+        found,
+    }
+}
+
+fn busy(path: &Path, holder: Holder) -> DeviceError {
+    DeviceError::Busy {
+        device: path.display().to_string(),
+        holder,
+    }
+}
+
+fn open_error(path: &Path, error: io::Error) -> DeviceError {
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => {
+            let known = std::fs::metadata(path)
+                .ok()
+                .and_then(|meta| holder::holder_of_block_device(DeviceNumber::new(meta.rdev())));
+            busy(path, known.unwrap_or(Holder::Unknown))
+        }
+        io::ErrorKind::IsADirectory => not_a_device(path, "a directory"),
+        _ => DeviceError::Io {
+            device: path.display().to_string(),
+            operation: Operation::Open,
+            range: None,
+            source: Arc::new(error),
+        },
+    }
+}
+
+/// Locks a regular file: exclusively for writing, shared for reading.
+fn lock(file: &File, path: &Path, access: Access) -> Result<(), DeviceError> {
+    let operation = match access {
+        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let known = file
+                .metadata()
+                .ok()
+                .and_then(|meta| holder::lock_holder(&meta));
+            Err(busy(path, known.unwrap_or(Holder::Unknown)))
+        }
+        // Some network file systems have no locks; a read must still work.
+        Err(Errno::OPNOTSUPP | Errno::NOLCK) if access == Access::ReadOnly => Ok(()),
+        Err(errno) => Err(open_error(path, errno.into())),
+    }
+}
+
+/// Locks the file behind a loop device. One that cannot be opened (deleted,
+/// or not visible from here) cannot be opened by its name by others either.
+fn lock_backing(path: &Path, device: DeviceNumber) -> Result<Option<File>, DeviceError> {
+    let Some(file) = holder::backing_file(device).and_then(|path| File::open(path).ok()) else {
+        return Ok(None);
+    };
+    lock(&file, path, Access::ReadWrite)?;
+    Ok(Some(file))
+}
+
+impl BlockDevice for FileDevice {
+    fn size(&self) -> u64 {
+        self.size
+    }
+
+    fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, buf.len());
+        check_range(self, Operation::Read, range)?;
+        self.file
+            .read_exact_at(buf, offset.get())
+            .map_err(|error| self.error(Operation::Read, Some(range), error))
+    }
+
+    fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, data.len());
+        check_writable(self, Operation::Write, range)?;
+        self.file
+            .write_all_at(data, offset.get())
+            .map_err(|error| self.error(Operation::Write, Some(range), error))
+    }
+
+    fn write_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, parts_length(parts));
+        check_writable(self, Operation::Write, range)?;
+        let fail = |error: io::Error| self.error(Operation::Write, Some(range), error);
+        let mut at = offset.get();
+        let mut owned = parts.to_vec();
+        let mut left = owned.as_mut_slice();
+        // Empty parts at the front would look like a write of nothing.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let batch = left.get(..PARTS_MAX.min(left.len())).unwrap_or_default();
+            match rustix::io::pwritev(&self.file, batch, at) {
+                Ok(0) => return Err(fail(io::ErrorKind::WriteZero.into())),
+                Ok(written) => {
+                    at = at.saturating_add(u64::try_from(written).unwrap_or(u64::MAX));
+                    IoSlice::advance_slices(&mut left, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(fail(errno.into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), DeviceError> {
+        if self.access == Access::ReadOnly {
+            return Ok(());
+        }
+        rustix::fs::fdatasync(&self.file)
+            .map_err(|errno| self.error(Operation::Flush, None, errno.into()))
+    }
+
+    fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
+        check_writable(self, Operation::Discard, range)?;
+        if range.length == 0 {
+            return Ok(());
+        }
+        let done = match self.kind {
+            Kind::RegularFile => rustix::fs::fallocate(
+                &self.file,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                range.start.get(),
+                range.length,
+            ),
+            Kind::BlockDevice => sys::block_device_discard(self.file.as_fd(), range),
+        };
+        match done {
+            // Advice: not supported, or not at this alignment.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.error(Operation::Discard, Some(range), errno.into())),
+        }
+    }
+
+    fn identity(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+}
