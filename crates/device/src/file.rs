@@ -87,6 +87,12 @@ impl FileDevice {
         &self.path
     }
 
+    /// True for a block device, false for a regular file.
+    #[must_use]
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::BlockDevice
+    }
+
     fn adopt(file: File, path: &Path, access: Access) -> Result<Self, DeviceError> {
         let meta = file.metadata().map_err(|error| open_error(path, error))?;
         let kind = kind_of(path, &meta)?;

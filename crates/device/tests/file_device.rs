@@ -165,14 +165,15 @@ fn what_is_no_device_is_refused() {
 fn a_loop_device_in_use_is_refused_by_both_names() {
     let dir = tempfile::tempdir().unwrap();
     let image = dir.path().join("image");
-    drop(FileDevice::create(&image, 64 * MIB).unwrap());
+    drop(FileDevice::create(&image, 256 * MIB).unwrap());
     let Some(attached) = Loop::over(&image) else {
         return skipped("no loop devices here");
     };
 
     // Not in use: either name opens, but not both.
     let by_device = FileDevice::open(&attached.0, Access::ReadWrite).unwrap();
-    assert_eq!(by_device.size(), 64 * MIB);
+    assert_eq!(by_device.size(), 256 * MIB);
+    assert!(by_device.is_block_device());
     exercise(&by_device);
     assert!(matches!(
         FileDevice::open(&attached.0, Access::ReadWrite),

@@ -19,11 +19,17 @@
     )
 )]
 
+pub mod acl;
+pub mod bits;
 pub mod bytes;
 pub mod checksum;
+pub mod compression;
 pub mod error;
+pub mod features;
+pub mod item;
 pub mod key;
 pub mod node;
+pub mod superblock;
 pub mod units;
 
 pub use checksum::ChecksumType;

@@ -1,1 +1,77 @@
-//! Being built.
+//! Files and directories on an open volume.
+//!
+//! Owns inodes, names, attributes, extended attributes, file data and the
+//! write buffer. Stands on the store's trees and transactions.
+//!
+//! Lock order: inodes (ascending [`InodeId`] when several) -> the store's
+//! commit lock -> the engine -> the inode table's shards. No lock but an
+//! inode's own is held while data are read, written or compressed.
+
+mod acl;
+pub mod attr;
+pub mod dir;
+pub mod error;
+pub mod file;
+pub mod inode;
+pub mod names;
+pub mod options;
+mod orphan;
+pub mod rename;
+pub mod xattr;
+
+pub use error::FsError;
+pub use inode::{Inode, InodeState};
+pub use options::Options;
+
+use butterfs_format::{InodeId, InodeNumber, TreeId};
+use butterfs_store::Store;
+use inode::InodeTable;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// A volume's files.
+#[derive(Debug)]
+pub struct Filesystem {
+    pub(crate) store: Arc<Store>,
+    pub(crate) options: Options,
+    pub(crate) inodes: InodeTable,
+    pub(crate) buffers: file::buffer::Budget,
+    /// Subvolume that the root of the view is.
+    pub(crate) subvolume: TreeId,
+    /// Next free inode number of each subvolume.
+    pub(crate) next_inodes: Mutex<FxHashMap<TreeId, u64>>,
+    /// Renames of directories happen one at a time.
+    pub(crate) renaming: Mutex<()>,
+}
+
+impl Filesystem {
+    /// The files of `store`, seen from the root of `subvolume`.
+    #[must_use]
+    pub fn new(store: Arc<Store>, subvolume: TreeId, options: Options) -> Self {
+        Self {
+            buffers: file::buffer::Budget::new(options.buffer_bytes),
+            store,
+            options,
+            inodes: InodeTable::new(),
+            subvolume,
+            next_inodes: Mutex::new(FxHashMap::default()),
+            renaming: Mutex::new(()),
+        }
+    }
+
+    /// The root directory of the mounted subvolume.
+    #[must_use]
+    pub const fn root(&self) -> InodeId {
+        InodeId {
+            tree: self.subvolume,
+            number: InodeNumber::ROOT,
+        }
+    }
+
+    /// The store below.
+    #[must_use]
+    pub const fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+}

@@ -1,1 +1,39 @@
-//! Being built.
+//! FUSE for file systems written in Rust: the kernel's protocol, the transport
+//! that carries it, and mounting.
+//!
+//! Owns: the bytes exchanged with the kernel ([`protocol`]), the trait a file
+//! system implements ([`FileSystem`]), the threads that serve it
+//! ([`Session`]), and the ways to mount and unmount ([`mount`]).
+//! Owns no inode table, no lookup counts and no knowledge of any disk format:
+//! node ids and handles are numbers the file system chose and gets back.
+//!
+//! A request is served on the thread that read it. Reads are written by the
+//! file system straight into the reply buffer, and writes arrive as a slice of
+//! the request buffer, so that data is copied once, by the kernel.
+
+mod config;
+mod context;
+mod dispatch;
+mod errno;
+mod filesystem;
+mod id;
+pub mod mount;
+mod notifier;
+mod pool;
+pub mod protocol;
+pub mod reply;
+pub mod request;
+mod session;
+mod signals;
+mod transport;
+
+pub use config::{Config, Handles, Pinning};
+pub use context::{Context, Groups};
+pub use errno::Errno;
+pub use filesystem::FileSystem;
+pub use id::{FileHandle, NodeId, RequestId};
+pub use mount::{MountError, MountOptions, UnmountMode, Unmounter};
+pub use notifier::{EntryChange, InvalidRange, Notifier};
+pub use protocol::{Features, Negotiated};
+pub use session::{RunningSession, Session, SessionError};
+pub use signals::{SignalGuard, unmount_on_signals};

@@ -1,1 +1,212 @@
-//! Being built.
+//! An open volume: trees, space and commits.
+//!
+//! Owns opening (superblock, chunks, trees), the running generation, the
+//! allocation of space, references to extents, and the order of writes at a
+//! commit. Knows nothing of files.
+//!
+//! Invariants: all nodes of a generation are durable before a superblock names
+//! it; space that a generation frees is not given out before its superblock is
+//! durable; after a failed commit nothing more is written.
+
+mod cache;
+mod checksums;
+mod chunks;
+mod commit;
+mod data;
+mod engine;
+mod error;
+mod extent;
+mod open;
+mod reserve;
+mod space;
+
+pub use checksums::SectorChecksums;
+pub use data::{DataExtent, DataOwner};
+pub use engine::{Engine, SpaceKind, TreeState};
+pub use error::{StoreError, bad_item, corrupt_item};
+pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
+pub use reserve::Purpose;
+pub use space::block_group::BlockGroup;
+
+use butterfs_format::Generation;
+use butterfs_format::item::inode::Timespec;
+use butterfs_volume::LogicalSpace;
+use commit::PreparedCommit;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// An open volume.
+///
+/// Lock order: the commit lock before the engine's.
+#[derive(Debug)]
+pub struct Store {
+    engine: RwLock<Engine>,
+    space: Arc<LogicalSpace>,
+    committing: Mutex<()>,
+    access: Access,
+    poisoned: AtomicBool,
+    reason: Mutex<Option<String>>,
+    barriers: Barriers,
+    discard: Discard,
+}
+
+/// Whether a commit flushes the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Barriers {
+    /// It does.
+    #[default]
+    On,
+    /// It does not: a power cut can lose the volume.
+    UnsafeOff,
+}
+
+/// Whether freed space is discarded on the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is, after each commit.
+    On,
+}
+
+impl Store {
+    /// The engine, to read.
+    pub fn read(&self) -> RwLockReadGuard<'_, Engine> {
+        self.engine.read()
+    }
+
+    /// Logical space, for data I/O.
+    pub const fn space(&self) -> &Arc<LogicalSpace> {
+        &self.space
+    }
+
+    /// How the volume is open.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Why nothing can be written any more, if so.
+    pub fn poison(&self) -> Option<String> {
+        self.reason.lock().clone()
+    }
+
+    /// Errors unless changes are possible.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
+    pub fn check_writable(&self) -> Result<(), StoreError> {
+        if self.access == Access::ReadOnly {
+            return Err(StoreError::ReadOnly);
+        }
+        if self.poisoned.load(Ordering::Acquire) {
+            let reason = self.reason.lock().clone().unwrap_or_default();
+            return Err(StoreError::Poisoned(reason));
+        }
+        Ok(())
+    }
+
+    /// The engine, to change, with room for `nodes` changed nodes. Commits
+    /// first when that frees the room or memory that is needed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] before anything changed; not writable.
+    pub fn begin(
+        &self,
+        nodes: usize,
+        purpose: Purpose,
+    ) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
+        self.check_writable()?;
+        for attempt in 0..2 {
+            let mut engine = self.engine.write();
+            let crowded = engine.is_crowded();
+            if !crowded {
+                match engine.reserve(nodes, purpose) {
+                    Ok(()) => return Ok(engine),
+                    Err(StoreError::NoSpace) if attempt == 0 => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            drop(engine);
+            self.commit()?;
+        }
+        let mut engine = self.engine.write();
+        engine.reserve(nodes, purpose)?;
+        Ok(engine)
+    }
+
+    /// Poisons the volume: a change failed half way.
+    pub fn fail(&self, error: &StoreError) {
+        let mut reason = self.reason.lock();
+        if reason.is_none() {
+            tracing::error!(%error, "the volume is read-only from now on");
+            *reason = Some(error.to_string());
+        }
+        self.poisoned.store(true, Ordering::Release);
+    }
+
+    /// Makes everything that changed durable; gives the generation that is.
+    ///
+    /// # Errors
+    /// Any error poisons the volume: the last generation stays as it was.
+    pub fn commit(&self) -> Result<Generation, StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        self.check_writable()?;
+        let prepared = {
+            let mut engine = self.engine.write();
+            if engine.is_clean() {
+                return Ok(engine.superblock().generation);
+            }
+            engine.prepare_commit(now())
+        };
+        let result = prepared.and_then(|prepared| self.publish(&prepared));
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result
+    }
+
+    fn publish(&self, prepared: &PreparedCommit) -> Result<Generation, StoreError> {
+        let blocks: Vec<_> = prepared
+            .nodes
+            .iter()
+            .map(|node| (node.logical(), node.bytes()))
+            .collect();
+        self.space.write_many(&blocks)?;
+        self.flush()?;
+        open::write_superblocks(&self.space, &prepared.superblock)?;
+        self.flush()?;
+        let freed = self.engine.write().published();
+        if self.discard == Discard::On {
+            for range in freed {
+                let length = range.end - range.start;
+                // Advisory: the space is free either way.
+                let _ = self
+                    .space
+                    .discard(butterfs_format::Logical(range.start), length);
+            }
+        }
+        Ok(prepared.generation)
+    }
+
+    fn flush(&self) -> Result<(), StoreError> {
+        match self.barriers {
+            Barriers::On => Ok(self.space.flush()?),
+            Barriers::UnsafeOff => Ok(()),
+        }
+    }
+}
+
+/// The time, for items.
+#[must_use]
+pub fn now() -> Timespec {
+    let since = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Timespec {
+        seconds: since.as_secs().try_into().unwrap_or(i64::MAX),
+        nanoseconds: since.subsec_nanos(),
+    }
+}

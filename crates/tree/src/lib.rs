@@ -1,1 +1,75 @@
-//! Being built.
+//! The copy-on-write B-tree of Btrfs.
+//!
+//! Owns verified nodes, search, cursors and edits (insert, replace, remove,
+//! split, merge). Knows nothing of devices, allocation or references: it asks
+//! for nodes through [`NodeSource`] and makes them writable through
+//! [`NodeSink`], which the store implements.
+//!
+//! Invariants of every tree it leaves behind: keys ascend strictly, a
+//! pointer's key equals the first key of the node it points to, levels fall by
+//! one, no node but an empty root leaf is empty.
+
+mod cursor;
+mod edit;
+mod error;
+mod node;
+mod raw;
+mod verify;
+
+pub use cursor::{Cursor, find};
+pub use edit::{Editor, insert, remove, replace, update};
+pub use error::{NodeFault, TreeError};
+pub use node::{Node, NodeStamp};
+pub use verify::{Expected, VolumeIdentity};
+
+use butterfs_format::{NodeRef, TreeId};
+use std::sync::Arc;
+
+/// Gives nodes by reference.
+pub trait NodeSource {
+    /// The verified node that `reference` points to.
+    ///
+    /// # Errors
+    /// Whatever reading or verifying it met.
+    fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError>;
+
+    /// Root of `tree`.
+    ///
+    /// # Errors
+    /// [`TreeError::NoSuchTree`]
+    fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError>;
+}
+
+/// Makes nodes writable, new and free.
+pub trait NodeSink: NodeSource {
+    /// Copies `node` of `tree` unless it is writable already, and returns where
+    /// the writable one is. The caller replaces the pointer to it.
+    ///
+    /// # Errors
+    /// No space, or what reading references met.
+    fn make_writable(&mut self, tree: TreeId, node: NodeRef) -> Result<NodeRef, TreeError>;
+
+    /// A new empty writable node.
+    ///
+    /// # Errors
+    /// No space.
+    fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError>;
+
+    /// The bytes of a writable node.
+    ///
+    /// # Errors
+    /// [`TreeError::Misuse`] when it was not made writable.
+    fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError>;
+
+    /// Drops a writable node that nothing points to any more.
+    ///
+    /// # Errors
+    /// [`TreeError::Misuse`] when it was not made writable.
+    fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError>;
+
+    /// Sets the root of `tree`.
+    ///
+    /// # Errors
+    /// [`TreeError::NoSuchTree`]
+    fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError>;
+}

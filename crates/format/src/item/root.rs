@@ -1,0 +1,158 @@
+//! Root items: where a tree begins, and what a subvolume is.
+
+use super::inode::{InodeItem, Timespec};
+use crate::bytes::{Reader, Writer};
+use crate::{Generation, InodeNumber, Key, Logical, ParseError, UuidBytes, bit_flags};
+
+bit_flags!(
+    /// Flags of a subvolume.
+    RootFlags: u64 {
+        /// It cannot be changed.
+        READONLY = 1 << 0, "RDONLY";
+        /// It is being deleted.
+        DEAD = 1 << 48, "DEAD";
+    }
+);
+
+/// A root item.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RootItem {
+    /// A leftover inode item; its flags and times are used by old tools.
+    pub inode: InodeItem,
+    /// Generation of the root node.
+    pub generation: Generation,
+    /// Root directory.
+    pub root_dir: InodeNumber,
+    /// Root node.
+    pub logical: Logical,
+    /// Unused limit.
+    pub byte_limit: u64,
+    /// Bytes of the tree's nodes.
+    pub bytes_used: u64,
+    /// Generation of the last snapshot of it: nodes up to then may be shared.
+    pub last_snapshot: Generation,
+    /// Flags.
+    pub flags: RootFlags,
+    /// References; 0 while it is being deleted.
+    pub refs: u32,
+    /// Where deleting continues.
+    pub drop_progress: Option<Key>,
+    /// Level of `drop_progress`.
+    pub drop_level: u8,
+    /// Level of the root node.
+    pub level: u8,
+    /// Equal to `generation` when the fields after it are valid.
+    pub generation_v2: Generation,
+    /// UUID of the subvolume.
+    pub uuid: UuidBytes,
+    /// UUID of what it is a snapshot of.
+    pub parent_uuid: UuidBytes,
+    /// UUID of what was sent.
+    pub received_uuid: UuidBytes,
+    /// Generation of its last change.
+    pub ctransid: Generation,
+    /// Generation that made it.
+    pub otransid: Generation,
+    /// Generation of what was sent.
+    pub stransid: Generation,
+    /// Generation that received it.
+    pub rtransid: Generation,
+    /// Last change.
+    pub ctime: Timespec,
+    /// Birth.
+    pub otime: Timespec,
+    /// When it was sent.
+    pub stime: Timespec,
+    /// When it was received.
+    pub rtime: Timespec,
+}
+
+impl RootItem {
+    /// Bytes of an item.
+    pub const SIZE: usize = 439;
+    /// Bytes of an item from before UUIDs.
+    pub const LEGACY_SIZE: usize = 239;
+
+    /// Reads an item, also one of the old size.
+    ///
+    /// # Errors
+    /// [`ParseError`]
+    pub fn parse(data: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader::new("root item", data);
+        let inode = InodeItem::read(&mut r)?;
+        let generation = Generation(r.u64()?);
+        let mut item = Self {
+            inode,
+            generation,
+            root_dir: InodeNumber(r.u64()?),
+            logical: Logical(r.u64()?),
+            byte_limit: r.u64()?,
+            bytes_used: r.u64()?,
+            last_snapshot: Generation(r.u64()?),
+            flags: RootFlags(r.u64()?),
+            refs: r.u32()?,
+            drop_progress: Some(Key::parse(&mut r)?).filter(|key| *key != Key::MIN),
+            drop_level: r.u8()?,
+            level: r.u8()?,
+            ..Self::default()
+        };
+        if item.level > crate::node::LEVEL_MAX {
+            return Err(ParseError::BadValue {
+                what: "root item",
+                field: "level",
+                value: u64::from(item.level),
+            });
+        }
+        if r.remaining() == 0 {
+            return Ok(item);
+        }
+        item.generation_v2 = Generation(r.u64()?);
+        if item.generation_v2 != generation {
+            // A kernel that did not know the fields changed the item.
+            return Ok(item);
+        }
+        item.uuid = r.array()?;
+        item.parent_uuid = r.array()?;
+        item.received_uuid = r.array()?;
+        item.ctransid = Generation(r.u64()?);
+        item.otransid = Generation(r.u64()?);
+        item.stransid = Generation(r.u64()?);
+        item.rtransid = Generation(r.u64()?);
+        item.ctime = Timespec::parse(&mut r)?;
+        item.otime = Timespec::parse(&mut r)?;
+        item.stime = Timespec::parse(&mut r)?;
+        item.rtime = Timespec::parse(&mut r)?;
+        Ok(item)
+    }
+
+    /// Its bytes; `generation_v2` is set so that all fields are valid.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(Self::SIZE);
+        self.inode.write(&mut w);
+        w.u64(self.generation.get())
+            .u64(self.root_dir.get())
+            .u64(self.logical.get())
+            .u64(self.byte_limit)
+            .u64(self.bytes_used)
+            .u64(self.last_snapshot.get())
+            .u64(self.flags.0)
+            .u32(self.refs)
+            .bytes(&self.drop_progress.unwrap_or(Key::MIN).to_bytes())
+            .u8(self.drop_level)
+            .u8(self.level)
+            .u64(self.generation.get())
+            .bytes(&self.uuid)
+            .bytes(&self.parent_uuid)
+            .bytes(&self.received_uuid)
+            .u64(self.ctransid.get())
+            .u64(self.otransid.get())
+            .u64(self.stransid.get())
+            .u64(self.rtransid.get());
+        for time in [self.ctime, self.otime, self.stime, self.rtime] {
+            time.encode(&mut w);
+        }
+        w.zeros(64);
+        w.finish()
+    }
+}

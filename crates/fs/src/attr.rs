@@ -1,0 +1,275 @@
+//! Attributes: stat, mode, owner, times, flags.
+
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+use crate::{Filesystem, acl, xattr};
+use butterfs_format::InodeId;
+use butterfs_format::item::inode::{InodeFlags, InodeItem, Timespec};
+use butterfs_store::{Engine, Purpose, now};
+
+/// Attributes of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Inode.
+    pub id: InodeId,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Links; 1 for directories.
+    pub nlink: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Device number as Linux encodes it in `st_rdev`, for devices.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of space, before compression.
+    pub allocated: u64,
+    /// Last access.
+    pub atime: Timespec,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Last change of anything.
+    pub ctime: Timespec,
+    /// Birth.
+    pub btime: Timespec,
+    /// Flags as on disk.
+    pub flags: InodeFlags,
+    /// Grows with each change.
+    pub sequence: u64,
+}
+
+impl Attributes {
+    fn new(id: InodeId, item: &InodeItem, waiting: u64) -> Self {
+        Self {
+            id,
+            mode: item.mode,
+            nlink: item.nlink,
+            uid: item.uid,
+            gid: item.gid,
+            rdev: item.rdev,
+            size: item.size,
+            allocated: item.nbytes + waiting,
+            atime: item.atime,
+            mtime: item.mtime,
+            ctime: item.ctime,
+            btime: item.otime,
+            flags: item.flags,
+            sequence: item.sequence,
+        }
+    }
+
+    /// True for directories.
+    #[must_use]
+    pub const fn is_directory(&self) -> bool {
+        self.mode & S_IFMT == S_IFDIR
+    }
+}
+
+/// Times to set.
+#[derive(Clone, Copy, Debug)]
+pub enum SetTime {
+    /// The time of the call.
+    Now,
+    /// This one.
+    At(Timespec),
+}
+
+/// Attributes to set; `None` leaves one as it is.
+#[derive(Clone, Debug, Default)]
+pub struct SetAttributes {
+    /// Permissions.
+    pub mode: Option<u32>,
+    /// User.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Size.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<SetTime>,
+    /// Last change of content.
+    pub mtime: Option<SetTime>,
+    /// Last change of anything; now, unless given.
+    pub ctime: Option<Timespec>,
+    /// Birth, for restoring.
+    pub btime: Option<Timespec>,
+    /// What to do with set-user and set-group bits and capabilities.
+    pub privileges: Privileges,
+}
+
+/// Whether a change takes privileges from a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Privileges {
+    /// It does not.
+    #[default]
+    Keep,
+    /// Set-user and executable set-group bits and capabilities go.
+    Drop,
+}
+
+impl Filesystem {
+    /// Attributes of an inode.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], damage, reading.
+    pub fn attributes(&self, id: InodeId) -> Result<Attributes, FsError> {
+        if let Some(inode) = self.inodes.get(id) {
+            return self.attributes_of(&inode);
+        }
+        let item = crate::inode::load_item(&self.store.read(), id)?;
+        Ok(Attributes::new(id, &item, 0))
+    }
+
+    /// Attributes of an inode in use.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] when it was deleted.
+    pub fn attributes_of(&self, inode: &Inode) -> Result<Attributes, FsError> {
+        let state = inode.state.read();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
+        Ok(Attributes::new(
+            inode.id,
+            &state.item,
+            state.buffer.bytes(),
+        ))
+    }
+
+    /// Sets attributes; rules of who may is the caller's.
+    ///
+    /// # Errors
+    /// Those of truncation; no space, damage.
+    pub fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
+        if let Some(size) = set.size {
+            self.truncate(inode, size)?;
+        }
+        let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
+        let nodes = 6 * NODES_PER_PATH;
+        self.change(nodes, Purpose::Shrink, |engine| {
+            apply(engine, inode.id, &mut state, set)
+        })
+    }
+
+    /// Takes set-user and set-group bits and capabilities from a file that
+    /// somebody without the right to keep them changed.
+    ///
+    /// # Errors
+    /// No space, damage.
+    pub fn drop_privileges(&self, inode: &Inode) -> Result<(), FsError> {
+        let privileged = {
+            let state = inode.state.read();
+            let executable_group = state.item.mode & 0o2010 == 0o2010;
+            state.item.mode & S_ISUID != 0 || executable_group
+        };
+        let capable = self
+            .get_xattr(inode.id, xattr::CAPABILITY)
+            .map_or_else(
+                |error| match error {
+                    FsError::NoAttribute => Ok(false),
+                    other => Err(other),
+                },
+                |_| Ok(true),
+            )?;
+        if privileged || capable {
+            let set = SetAttributes {
+                privileges: Privileges::Drop,
+                ..SetAttributes::default()
+            };
+            self.set_attributes(inode, &set)?;
+        }
+        Ok(())
+    }
+
+    /// Sets the flags that chattr knows; the others stay.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] for combinations that the kernel refuses.
+    pub fn set_flags(&self, inode: &Inode, wanted: InodeFlags) -> Result<(), FsError> {
+        let mut state = inode.state.write();
+        let settable = InodeFlags::SYNC
+            | InodeFlags::IMMUTABLE
+            | InodeFlags::APPEND
+            | InodeFlags::NODUMP
+            | InodeFlags::NOATIME
+            | InodeFlags::DIRSYNC
+            | InodeFlags::NODATACOW
+            | InodeFlags::COMPRESS
+            | InodeFlags::NOCOMPRESS;
+        let compresses = wanted.intersects(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
+        if wanted.contains(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS)
+            || (compresses && wanted.contains(InodeFlags::NODATACOW))
+        {
+            return Err(FsError::Invalid(
+                "nodatacow and compression exclude each other",
+            ));
+        }
+        let old = state.item.flags;
+        let mut flags = (old - settable) | (wanted & settable);
+        let regular = state.item.mode & S_IFMT == S_IFREG;
+        if regular && flags.contains(InodeFlags::NODATACOW) != old.contains(InodeFlags::NODATACOW)
+        {
+            // Only an empty file can change how its data are kept.
+            if state.item.size != 0 {
+                flags = (flags - InodeFlags::NODATACOW) | (old & InodeFlags::NODATACOW);
+            } else if flags.contains(InodeFlags::NODATACOW) {
+                flags |= InodeFlags::NODATASUM;
+            } else {
+                flags -= InodeFlags::NODATASUM;
+            }
+        }
+        let id = inode.id;
+        self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+            if !flags.contains(InodeFlags::COMPRESS) && old.contains(InodeFlags::COMPRESS) {
+                xattr::delete(engine, id, xattr::COMPRESSION)?;
+                state.compression = None;
+            }
+            state.item.flags = flags;
+            state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            store_item(engine, id, &mut state)
+        })
+    }
+}
+
+fn apply(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    set: &SetAttributes,
+) -> Result<(), FsError> {
+    let time = now();
+    let resolve = |wanted: SetTime| match wanted {
+        SetTime::Now => time,
+        SetTime::At(time) => time,
+    };
+    let item = &mut state.item;
+    if let Some(mode) = set.mode {
+        item.mode = (item.mode & S_IFMT) | (mode & !S_IFMT);
+        if let Some(changed) = acl::after_chmod(engine, id, item.mode)? {
+            xattr::delete(engine, id, xattr::ACL_ACCESS)?;
+            xattr::put(engine, id, xattr::ACL_ACCESS, &changed)?;
+        }
+    }
+    item.uid = set.uid.unwrap_or(item.uid);
+    item.gid = set.gid.unwrap_or(item.gid);
+    if set.privileges == Privileges::Drop && item.mode & S_IFMT == S_IFREG {
+        item.mode &= !S_ISUID;
+        if item.mode & 0o010 != 0 {
+            item.mode &= !S_ISGID;
+        }
+        xattr::delete(engine, id, xattr::CAPABILITY)?;
+    }
+    item.atime = set.atime.map_or(item.atime, resolve);
+    item.mtime = set.mtime.map_or(item.mtime, resolve);
+    item.otime = set.btime.unwrap_or(item.otime);
+    item.ctime = set.ctime.unwrap_or(time);
+    item.sequence = item.sequence.wrapping_add(1);
+    store_item(engine, id, state)
+}

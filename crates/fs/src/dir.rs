@@ -1,0 +1,526 @@
+//! Directory entries: by hash of the name, by order of creation, and the
+//! names that an inode knows of itself.
+//!
+//! Owns the four kinds of items that make one name (DIR_ITEM, DIR_INDEX,
+//! INODE_REF or INODE_EXTREF) and their agreement. Counts and times of the
+//! inodes are the callers'.
+
+use crate::error::FsError;
+use crate::inode::InodeState;
+use crate::Filesystem;
+use butterfs_format::checksum::{extref_hash, name_hash};
+use butterfs_format::item::dir::{DirEntry, DirEntries, FileType};
+use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_store::Engine;
+use butterfs_tree::{Cursor, Editor, Node, find};
+
+/// Greatest length of a name, in bytes.
+pub const NAME_MAX: usize = 255;
+/// Index of a directory's first entry; 0 and 1 stand for "." and "..".
+const FIRST_INDEX: u64 = 2;
+
+/// What a name points to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Inode; for a subvolume its root directory.
+    pub inode: InodeId,
+    /// Its kind, as the entry says.
+    pub kind: FileType,
+    /// The entry points to a subvolume.
+    pub subvolume: bool,
+}
+
+/// One entry as readdir gives it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListedEntry {
+    /// Name.
+    pub name: Vec<u8>,
+    /// What it points to.
+    pub target: Target,
+    /// Position to continue after it.
+    pub next: u64,
+}
+
+/// One name of an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// Directory.
+    pub parent: InodeNumber,
+    /// Position in it.
+    pub index: u64,
+    /// Name in it.
+    pub name: Vec<u8>,
+}
+
+/// Errors unless `name` can be a directory entry.
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name == b"." || name == b".." {
+        return Err(FsError::Invalid("this name cannot be given to a file"));
+    }
+    if name.contains(&b'/') || name.contains(&0) {
+        return Err(FsError::Invalid("a name holds neither / nor NUL"));
+    }
+    Ok(())
+}
+
+fn target(tree: TreeId, entry: &DirEntry<'_>) -> Target {
+    let subvolume = entry.location.item_type == ItemType::ROOT_ITEM;
+    let inode = if subvolume {
+        InodeId {
+            tree: TreeId(entry.location.objectid),
+            number: InodeNumber::ROOT,
+        }
+    } else {
+        InodeId {
+            tree,
+            number: InodeNumber(entry.location.objectid),
+        }
+    };
+    Target {
+        inode,
+        kind: entry.kind,
+        subvolume,
+    }
+}
+
+fn hash_key(dir: InodeId, name: &[u8]) -> Key {
+    Key::new(dir.number.get(), ItemType::DIR_ITEM, name_hash(name))
+}
+
+const fn index_key(dir: InodeId, index: u64) -> Key {
+    Key::new(dir.number.0, ItemType::DIR_INDEX, index)
+}
+
+/// Finds `name` in `dir`.
+pub(crate) fn lookup(
+    engine: &Engine,
+    dir: InodeId,
+    name: &[u8],
+) -> Result<Option<Target>, FsError> {
+    let Some((leaf, slot)) = find(engine, dir.tree, &hash_key(dir, name))? else {
+        return Ok(None);
+    };
+    for entry in DirEntries::new(leaf.data(slot)) {
+        let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
+        if entry.name == name {
+            return Ok(Some(target(dir.tree, &entry)));
+        }
+    }
+    Ok(None)
+}
+
+/// True when `dir` has an entry.
+pub(crate) fn has_entries(engine: &Engine, dir: InodeId) -> Result<bool, FsError> {
+    let cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, 0))?;
+    Ok(cursor.key().is_some_and(|key| {
+        key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX
+    }))
+}
+
+/// Index for the next entry of `dir`.
+pub(crate) fn next_index(
+    engine: &Engine,
+    dir: InodeId,
+    state: &mut InodeState,
+) -> Result<u64, FsError> {
+    let index = match state.next_index {
+        Some(index) => index,
+        None => {
+            let mut cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, u64::MAX))?;
+            let last = cursor.prev()?.then(|| cursor.key()).flatten();
+            last.filter(|key| {
+                key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX
+            })
+            .map_or(FIRST_INDEX, |key| {
+                key.offset.saturating_add(1).max(FIRST_INDEX)
+            })
+        }
+    };
+    state.next_index = Some(index + 1);
+    Ok(index)
+}
+
+/// Adds the directory's side of a name. The name must not exist.
+pub(crate) fn add_entry(
+    engine: &mut Engine,
+    dir: InodeId,
+    link: &Link,
+    location: Key,
+    kind: FileType,
+) -> Result<(), FsError> {
+    let entry = DirEntry {
+        location,
+        generation: engine.generation(),
+        name: &link.name,
+        data: &[],
+        kind,
+    }
+    .encode();
+    append_hashed(engine, dir.tree, &hash_key(dir, &link.name), &entry)?;
+    butterfs_tree::insert(engine, dir.tree, &index_key(dir, link.index), &entry)?;
+    Ok(())
+}
+
+/// Adds an entry to the item of its hash, which colliding names share.
+pub(crate) fn append_hashed(
+    engine: &mut Engine,
+    tree: TreeId,
+    key: &Key,
+    entry: &[u8],
+) -> Result<(), FsError> {
+    let room = Node::item_data_max(engine.node_size());
+    let mut editor = Editor::new(engine, tree);
+    let shared = editor.get_mut(key)?.map(|data| [data, entry].concat());
+    match shared {
+        Some(all) if all.len() > room => Err(FsError::Store(
+            // The kernel answers EOVERFLOW here.
+            butterfs_store::StoreError::NoSpace,
+        )),
+        Some(all) => Ok(editor.replace(key, &all)?),
+        None => Ok(editor.insert(key, entry)?),
+    }
+}
+
+/// Removes the entry that `matches` from the item at `key`; false when there
+/// is none.
+pub(crate) fn remove_hashed(
+    engine: &mut Engine,
+    dir: InodeId,
+    key: &Key,
+    name: &[u8],
+) -> Result<bool, FsError> {
+    let mut editor = Editor::new(engine, dir.tree);
+    let Some(data) = editor.get_mut(key)? else {
+        return Ok(false);
+    };
+    let mut kept = Vec::new();
+    let mut found = false;
+    for entry in DirEntries::new(data) {
+        let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
+        if entry.name == name {
+            found = true;
+        } else {
+            kept.extend_from_slice(&entry.encode());
+        }
+    }
+    if found {
+        if kept.is_empty() {
+            editor.remove(key)?;
+        } else {
+            editor.replace(key, &kept)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Removes the directory's side of a name.
+pub(crate) fn remove_entry(
+    engine: &mut Engine,
+    dir: InodeId,
+    link: &Link,
+) -> Result<(), FsError> {
+    let removed = remove_hashed(engine, dir, &hash_key(dir, &link.name), &link.name)?;
+    let indexed = butterfs_tree::remove(engine, dir.tree, &index_key(dir, link.index))?;
+    if removed && indexed {
+        return Ok(());
+    }
+    Err(FsError::Damaged {
+        inode: dir,
+        at: None,
+        reason: "an entry lacks its index or hash item; run a check of the volume".into(),
+    })
+}
+
+/// Adds the inode's side of a name.
+pub(crate) fn add_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
+    let room = Node::item_data_max(engine.node_size());
+    let key = Key::new(
+        inode.number.get(),
+        ItemType::INODE_REF,
+        link.parent.get(),
+    );
+    let entry = RefEntry {
+        index: link.index,
+        name: &link.name,
+    }
+    .encode();
+    let mut editor = Editor::new(engine, inode.tree);
+    let old = editor.get_mut(&key)?.map(|data| data.to_vec());
+    let all = match old {
+        Some(old) => [&old[..], &entry].concat(),
+        None => entry,
+    };
+    if all.len() <= room {
+        return Ok(editor.replace(&key, &all)?);
+    }
+    let key = Key::new(
+        inode.number.get(),
+        ItemType::INODE_EXTREF,
+        extref_hash(link.parent, &link.name),
+    );
+    let entry = ExtrefEntry {
+        parent: link.parent,
+        index: link.index,
+        name: &link.name,
+    }
+    .encode();
+    let old = editor.get_mut(&key)?.map(|data| data.to_vec());
+    let all = [&old.unwrap_or_default()[..], &entry].concat();
+    if all.len() > room {
+        return Err(FsError::TooManyLinks);
+    }
+    Ok(editor.replace(&key, &all)?)
+}
+
+/// Finds the inode's side of a name.
+pub(crate) fn find_link(
+    engine: &Engine,
+    inode: InodeId,
+    parent: InodeNumber,
+    name: &[u8],
+) -> Result<Option<Link>, FsError> {
+    let bad = |error| FsError::bad_item(inode, "name", &error);
+    let link = |index| Link {
+        parent,
+        index,
+        name: name.to_vec(),
+    };
+    let key = Key::new(inode.number.get(), ItemType::INODE_REF, parent.get());
+    if let Some((leaf, slot)) = find(engine, inode.tree, &key)? {
+        for entry in RefEntries::new(leaf.data(slot)) {
+            let entry = entry.map_err(bad)?;
+            if entry.name == name {
+                return Ok(Some(link(entry.index)));
+            }
+        }
+    }
+    let key = Key::new(
+        inode.number.get(),
+        ItemType::INODE_EXTREF,
+        extref_hash(parent, name),
+    );
+    if let Some((leaf, slot)) = find(engine, inode.tree, &key)? {
+        for entry in ExtrefEntries::new(leaf.data(slot)) {
+            let entry = entry.map_err(bad)?;
+            if entry.name == name && entry.parent == parent {
+                return Ok(Some(link(entry.index)));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// Removes the inode's side of a name.
+pub(crate) fn remove_link(
+    engine: &mut Engine,
+    inode: InodeId,
+    link: &Link,
+) -> Result<(), FsError> {
+    let bad = |error| FsError::bad_item(inode, "name", &error);
+    let key = Key::new(
+        inode.number.get(),
+        ItemType::INODE_REF,
+        link.parent.get(),
+    );
+    let mut editor = Editor::new(engine, inode.tree);
+    if let Some(data) = editor.get_mut(&key)? {
+        let mut kept = Vec::new();
+        let mut found = false;
+        for entry in RefEntries::new(data) {
+            let entry = entry.map_err(bad)?;
+            if entry.name == link.name {
+                found = true;
+            } else {
+                kept.extend_from_slice(&entry.encode());
+            }
+        }
+        if found {
+            if kept.is_empty() {
+                editor.remove(&key)?;
+            } else {
+                editor.replace(&key, &kept)?;
+            }
+            return Ok(());
+        }
+    }
+    let key = Key::new(
+        inode.number.get(),
+        ItemType::INODE_EXTREF,
+        extref_hash(link.parent, &link.name),
+    );
+    let mut kept = Vec::new();
+    for entry in ExtrefEntries::new(editor.get_mut(&key)?.unwrap_or_default()) {
+        let entry = entry.map_err(bad)?;
+        if entry.name != link.name || entry.parent != link.parent {
+            kept.extend_from_slice(&entry.encode());
+        }
+    }
+    if kept.is_empty() {
+        editor.remove(&key)?;
+    } else {
+        editor.replace(&key, &kept)?;
+    }
+    Ok(())
+}
+
+/// All names of an inode.
+pub(crate) fn links(engine: &Engine, inode: InodeId) -> Result<Vec<Link>, FsError> {
+    let bad = |error| FsError::bad_item(inode, "name", &error);
+    let mut all = Vec::new();
+    let first = Key::new(inode.number.get(), ItemType::INODE_REF, 0);
+    let mut cursor = Cursor::seek_in(engine, inode.tree, &first)?;
+    while let Some((key, data)) = cursor.item() {
+        if key.objectid != inode.number.get() || key.item_type > ItemType::INODE_EXTREF {
+            break;
+        }
+        if key.item_type == ItemType::INODE_REF {
+            for entry in RefEntries::new(data) {
+                let entry = entry.map_err(bad)?;
+                all.push(Link {
+                    parent: InodeNumber(key.offset),
+                    index: entry.index,
+                    name: entry.name.to_vec(),
+                });
+            }
+        } else {
+            for entry in ExtrefEntries::new(data) {
+                let entry = entry.map_err(bad)?;
+                all.push(Link {
+                    parent: entry.parent,
+                    index: entry.index,
+                    name: entry.name.to_vec(),
+                });
+            }
+        }
+        cursor.next()?;
+    }
+    Ok(all)
+}
+
+impl Filesystem {
+    /// What `name` in `dir` points to; "." and ".." too.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], damage, reading.
+    pub fn lookup(&self, dir: InodeId, name: &[u8]) -> Result<Target, FsError> {
+        match name {
+            b"." => return Ok(Self::directory_target(dir)),
+            b".." => return Ok(Self::directory_target(self.parent(dir)?)),
+            _ if name.len() > NAME_MAX => return Err(FsError::NameTooLong),
+            _ => {}
+        }
+        lookup(&self.store.read(), dir, name)?.ok_or(FsError::NotFound)
+    }
+
+    const fn directory_target(inode: InodeId) -> Target {
+        Target {
+            inode,
+            kind: FileType::Directory,
+            subvolume: false,
+        }
+    }
+
+    /// The directory that holds `dir`; of the view's root itself.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn parent(&self, dir: InodeId) -> Result<InodeId, FsError> {
+        if dir == self.root() {
+            return Ok(dir);
+        }
+        let engine = self.store.read();
+        if dir.number != InodeNumber::ROOT {
+            let first = links(&engine, dir)?.into_iter().next();
+            let link = first.ok_or(FsError::NotFound)?;
+            return Ok(InodeId {
+                tree: dir.tree,
+                number: link.parent,
+            });
+        }
+        // A subvolume's parent is in the tree of roots.
+        let first = Key::new(dir.tree.get(), ItemType::ROOT_BACKREF, 0);
+        let cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &first)?;
+        match cursor.item() {
+            Some((key, data))
+                if key.objectid == dir.tree.get() && key.item_type == ItemType::ROOT_BACKREF =>
+            {
+                let directory = data.first_chunk().copied().map(u64::from_le_bytes);
+                Ok(InodeId {
+                    tree: TreeId(key.offset),
+                    number: InodeNumber(directory.ok_or(FsError::NotFound)?),
+                })
+            }
+            _ => Ok(dir),
+        }
+    }
+
+    /// Lists `dir` from position `from` (0 is the start; then
+    /// [`ListedEntry::next`]) until `visit` gives `false`. "." and ".." come
+    /// first. Entries that exist all the while are given exactly once.
+    ///
+    /// # Errors
+    /// [`FsError::NotADirectory`], damage, reading.
+    pub fn read_dir(
+        &self,
+        dir: InodeId,
+        from: u64,
+        visit: &mut dyn FnMut(ListedEntry) -> bool,
+    ) -> Result<(), FsError> {
+        let dots: [(u64, &[u8]); 2] = [(0, b"."), (1, b"..")];
+        for (position, name) in dots {
+            if from > position {
+                continue;
+            }
+            let entry = ListedEntry {
+                name: name.to_vec(),
+                target: self.lookup(dir, name)?,
+                next: position + 1,
+            };
+            if !visit(entry) {
+                return Ok(());
+            }
+        }
+        let mut position = from.max(FIRST_INDEX);
+        loop {
+            // In batches, so that `visit` runs without the engine's lock.
+            let batch = self.list_batch(dir, position)?;
+            let Some(last) = batch.last() else {
+                return Ok(());
+            };
+            position = last.next;
+            for entry in batch {
+                if !visit(entry) {
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn list_batch(&self, dir: InodeId, from: u64) -> Result<Vec<ListedEntry>, FsError> {
+        const BATCH: usize = 256;
+        let engine = self.store.read();
+        let mut batch = Vec::new();
+        let mut cursor = Cursor::seek_in(&*engine, dir.tree, &index_key(dir, from))?;
+        while let Some((key, data)) = cursor.item() {
+            let inside = key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX;
+            if !inside || batch.len() == BATCH {
+                break;
+            }
+            for entry in DirEntries::new(data) {
+                let entry =
+                    entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
+                batch.push(ListedEntry {
+                    name: entry.name.to_vec(),
+                    target: target(dir.tree, &entry),
+                    next: key.offset.saturating_add(1),
+                });
+            }
+            cursor.next()?;
+        }
+        Ok(batch)
+    }
+}

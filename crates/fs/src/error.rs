@@ -1,0 +1,123 @@
+//! What a file operation can answer.
+
+use butterfs_format::{FileOffset, InodeId, ParseError};
+use butterfs_store::StoreError;
+use thiserror::Error;
+
+/// Why a file operation failed. Each kind maps to one errno.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum FsError {
+    /// ENOENT
+    #[error("no such file or directory")]
+    NotFound,
+    /// EEXIST
+    #[error("the name exists already")]
+    Exists,
+    /// ENOTDIR
+    #[error("not a directory")]
+    NotADirectory,
+    /// EISDIR
+    #[error("is a directory")]
+    IsADirectory,
+    /// ENOTEMPTY
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// EINVAL
+    #[error("invalid argument: {0}")]
+    Invalid(&'static str),
+    /// ENAMETOOLONG
+    #[error("the name is longer than 255 bytes")]
+    NameTooLong,
+    /// EMLINK
+    #[error("too many links to one file")]
+    TooManyLinks,
+    /// EXDEV
+    #[error("not within one subvolume")]
+    CrossesSubvolumes,
+    /// EPERM
+    #[error("operation not permitted: {0}")]
+    NotPermitted(&'static str),
+    /// EACCES
+    #[error("permission denied")]
+    AccessDenied,
+    /// EFBIG
+    #[error("beyond the greatest file size")]
+    TooBig,
+    /// ENODATA
+    #[error("no such attribute")]
+    NoAttribute,
+    /// ERANGE
+    #[error("the result does not fit")]
+    DoesNotFit,
+    /// ENXIO
+    #[error("nothing at or beyond this offset")]
+    NoMoreData,
+    /// EOPNOTSUPP
+    #[error("not supported: {0}")]
+    NotSupported(&'static str),
+    /// ETXTBSY
+    #[error("busy: {0}")]
+    Busy(&'static str),
+    /// EIO: an inode's data or items are damaged.
+    #[error("inode {} of subvolume {}{}: {reason}", .inode.number, .inode.tree, .at.map(|at| format!(" at offset {at}")).unwrap_or_default())]
+    Damaged {
+        /// Inode.
+        inode: InodeId,
+        /// Offset in the file, for data.
+        at: Option<FileOffset>,
+        /// What is wrong, with addresses.
+        reason: String,
+    },
+    /// What the store met (ENOSPC, EROFS, EIO).
+    #[error(transparent)]
+    Store(StoreError),
+}
+
+impl<E: Into<StoreError>> From<E> for FsError {
+    fn from(error: E) -> Self {
+        Self::Store(error.into())
+    }
+}
+
+impl FsError {
+    /// A damaged item of an inode.
+    #[must_use]
+    pub fn bad_item(inode: InodeId, what: &str, error: &ParseError) -> Self {
+        Self::Damaged {
+            inode,
+            at: None,
+            reason: format!("its {what} is damaged: {error}"),
+        }
+    }
+
+    /// Its errno on Linux.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::NotFound => 2,
+            Self::Exists => 17,
+            Self::NotADirectory => 20,
+            Self::IsADirectory => 21,
+            Self::NotEmpty => 39,
+            Self::Invalid(_) => 22,
+            Self::NameTooLong => 36,
+            Self::TooManyLinks => 31,
+            Self::CrossesSubvolumes => 18,
+            Self::NotPermitted(_) => 1,
+            Self::AccessDenied => 13,
+            Self::TooBig => 27,
+            Self::NoAttribute => 61,
+            Self::DoesNotFit => 34,
+            Self::NoMoreData => 6,
+            Self::NotSupported(_) => 95,
+            Self::Busy(_) => 26,
+            Self::Damaged { .. } => 5,
+            Self::Store(error) => match error {
+                StoreError::NoSpace => 28,
+                StoreError::ReadOnly | StoreError::Poisoned(_) => 30,
+                _ => 5,
+            },
+        }
+    }
+}

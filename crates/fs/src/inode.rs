@@ -1,0 +1,199 @@
+//! Inodes in memory.
+//!
+//! Owns the table of inodes in use. An inode's state is authoritative while
+//! it is in the table: its item in the tree lags behind by what waits in the
+//! write buffer (`disk_size` is the size that the tree may show).
+
+use crate::error::FsError;
+use crate::file::buffer::WriteBuffer;
+use crate::Filesystem;
+use butterfs_format::compression::Algorithm;
+use butterfs_format::item::inode::InodeItem;
+use butterfs_format::{InodeId, ItemType, Key};
+use butterfs_store::Engine;
+use butterfs_tree::{TreeError, find};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// An inode in use.
+#[derive(Debug)]
+pub struct Inode {
+    /// Which one.
+    pub id: InodeId,
+    /// Its state, under its own lock.
+    pub state: RwLock<InodeState>,
+    /// Users that keep it alive although no name is left (open files, kernel
+    /// lookups).
+    pub(crate) pins: AtomicU32,
+    /// Used since the table's hand passed.
+    used: AtomicBool,
+}
+
+/// What is known of an inode.
+#[derive(Debug)]
+pub struct InodeState {
+    /// Its item; `size` is what users see.
+    pub item: InodeItem,
+    /// Size that the tree's item has: no data are missing below it.
+    pub disk_size: u64,
+    /// Data that are not on the device yet.
+    pub buffer: WriteBuffer,
+    /// Compression asked for by property; `None` inside: explicitly none.
+    pub compression: Option<Option<Algorithm>>,
+    /// Index of the next directory entry, once known.
+    pub next_index: Option<u64>,
+    /// The inode was deleted; nothing may be written any more.
+    pub deleted: bool,
+}
+
+const SHARDS: usize = 16;
+/// Inodes kept beyond those in use.
+const CAPACITY: usize = 32_768;
+
+/// Inodes in use, and some that were.
+#[derive(Debug)]
+pub(crate) struct InodeTable {
+    shards: Vec<Mutex<Shard>>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    inodes: FxHashMap<InodeId, Arc<Inode>>,
+    /// Size at which the next sweep happens.
+    limit: usize,
+}
+
+impl Shard {
+    /// Drops idle inodes that were not used since the last sweep.
+    fn sweep(&mut self) {
+        self.inodes.retain(|_, inode| {
+            let busy = Arc::strong_count(inode) > 1
+                || inode.pins.load(Ordering::Acquire) > 0
+                || inode.used.swap(false, Ordering::Relaxed);
+            busy || inode.state.try_read().is_none_or(|s| !s.buffer.is_empty())
+        });
+        self.limit = (CAPACITY / SHARDS).max(self.inodes.len() * 2);
+    }
+}
+
+impl Inode {
+    pub(crate) fn new(id: InodeId, item: InodeItem) -> Self {
+        Self {
+            id,
+            state: RwLock::new(InodeState {
+                disk_size: item.size,
+                item,
+                buffer: WriteBuffer::default(),
+                compression: None,
+                next_index: None,
+                deleted: false,
+            }),
+            pins: AtomicU32::new(0),
+            used: AtomicBool::new(true),
+        }
+    }
+}
+
+impl InodeTable {
+    pub(crate) fn new() -> Self {
+        let shard = || {
+            Mutex::new(Shard {
+                inodes: FxHashMap::default(),
+                limit: CAPACITY / SHARDS,
+            })
+        };
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    fn shard(&self, id: InodeId) -> &Mutex<Shard> {
+        &self.shards[id.number.get() as usize % SHARDS]
+    }
+
+    /// The inode, if it is in the table.
+    pub(crate) fn get(&self, id: InodeId) -> Option<Arc<Inode>> {
+        let shard = self.shard(id).lock();
+        let inode = shard.inodes.get(&id)?;
+        inode.used.store(true, Ordering::Relaxed);
+        Some(inode.clone())
+    }
+
+    /// Adds an inode, or gives the one that was added meanwhile.
+    pub(crate) fn insert(&self, inode: Inode) -> Arc<Inode> {
+        let mut shard = self.shard(inode.id).lock();
+        if shard.inodes.len() >= shard.limit {
+            shard.sweep();
+        }
+        shard
+            .inodes
+            .entry(inode.id)
+            .or_insert_with(|| Arc::new(inode))
+            .clone()
+    }
+
+    /// Forgets an inode that was deleted.
+    pub(crate) fn remove(&self, id: InodeId) {
+        self.shard(id).lock().inodes.remove(&id);
+    }
+
+    /// All inodes with data that are not on the device.
+    pub(crate) fn dirty(&self) -> Vec<Arc<Inode>> {
+        let mut dirty = Vec::new();
+        for shard in &self.shards {
+            let candidates: Vec<_> = shard.lock().inodes.values().cloned().collect();
+            dirty.extend(
+                candidates
+                    .into_iter()
+                    .filter(|inode| !inode.state.read().buffer.is_empty()),
+            );
+        }
+        dirty
+    }
+}
+
+/// Key of an inode's item.
+pub(crate) const fn item_key(id: InodeId) -> Key {
+    Key::new(id.number.0, ItemType::INODE_ITEM, 0)
+}
+
+impl Filesystem {
+    /// The inode, loaded from its tree when it is not in use.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], damage, reading.
+    pub fn inode(&self, id: InodeId) -> Result<Arc<Inode>, FsError> {
+        if let Some(inode) = self.inodes.get(id) {
+            return Ok(inode);
+        }
+        let engine = self.store.read();
+        let inode = Inode::new(id, load_item(&engine, id)?);
+        self.load_properties(&engine, &inode)?;
+        Ok(self.inodes.insert(inode))
+    }
+}
+
+/// Reads an inode's item from its tree.
+pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsError> {
+    match find(engine, id.tree, &item_key(id)) {
+        Ok(Some((leaf, slot))) => InodeItem::parse(leaf.data(slot))
+            .map_err(|error| FsError::bad_item(id, "inode item", &error)),
+        Ok(None) | Err(TreeError::NoSuchTree(_)) => Err(FsError::NotFound),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Writes an inode's item to its tree, with the size that is on the device.
+pub(crate) fn store_item(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+) -> Result<(), FsError> {
+    state.item.transid = engine.generation();
+    let mut item = state.item.clone();
+    item.size = state.disk_size;
+    butterfs_tree::replace(engine, id.tree, &item_key(id), &item.encode())?;
+    Ok(())
+}

@@ -1,0 +1,590 @@
+//! Making and removing names: create, link, unlink, rmdir, symlink.
+//!
+//! Owns the rules of new inodes (owner, mode, inherited flags, properties and
+//! ACLs) and link counts.
+
+use crate::acl::{self, NewAcls};
+use crate::dir::{self, Link, Target, check_name};
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::options::DataCow;
+use crate::{Filesystem, orphan, xattr};
+use butterfs_format::compression::Algorithm;
+use butterfs_format::item::dir::FileType;
+use butterfs_format::item::file_extent::FileExtent;
+use butterfs_format::item::inode::{InodeFlags, InodeItem};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_store::{Engine, Purpose, now};
+use butterfs_tree::Cursor;
+use parking_lot::RwLockWriteGuard;
+use std::sync::Arc;
+
+/// Greatest number of links to one inode.
+pub const LINKS_MAX: u32 = 65_535;
+/// Longest target of a symbolic link, in bytes.
+pub const SYMLINK_MAX: usize = 4095;
+/// Nodes that a change of names touches at most, per tree path of eight
+/// levels with splits.
+pub(crate) const NODES_PER_PATH: usize = 10;
+
+/// File type bits of a mode.
+pub const S_IFMT: u32 = 0o170_000;
+/// Directory.
+pub const S_IFDIR: u32 = 0o040_000;
+/// Regular file.
+pub const S_IFREG: u32 = 0o100_000;
+/// Symbolic link.
+pub const S_IFLNK: u32 = 0o120_000;
+/// Character device.
+pub const S_IFCHR: u32 = 0o020_000;
+/// Block device.
+pub const S_IFBLK: u32 = 0o060_000;
+/// Fifo.
+pub const S_IFIFO: u32 = 0o010_000;
+/// Socket.
+pub const S_IFSOCK: u32 = 0o140_000;
+/// Set group on execution; on directories, children inherit the group.
+pub const S_ISGID: u32 = 0o2_000;
+/// Set user on execution.
+pub const S_ISUID: u32 = 0o4_000;
+
+/// Who makes an inode.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+/// An inode to make.
+#[derive(Clone, Debug)]
+pub struct NewInode<'a> {
+    /// Type and permissions.
+    pub mode: u32,
+    /// Permissions to leave out, unless the directory has a default ACL.
+    pub umask: u32,
+    /// Owner, unless the directory passes on its group.
+    pub owner: Owner,
+    /// Device number, for devices.
+    pub rdev: u64,
+    /// Target, for symbolic links.
+    pub symlink: &'a [u8],
+}
+
+impl<'a> NewInode<'a> {
+    /// An inode of `mode` that `owner` makes.
+    #[must_use]
+    pub const fn new(mode: u32, owner: Owner) -> Self {
+        Self {
+            mode,
+            umask: 0,
+            owner,
+            rdev: 0,
+            symlink: &[],
+        }
+    }
+
+    /// A symbolic link to `target`.
+    #[must_use]
+    pub const fn symlink(target: &'a [u8], owner: Owner) -> Self {
+        Self {
+            mode: S_IFLNK | 0o777,
+            umask: 0,
+            owner,
+            rdev: 0,
+            symlink: target,
+        }
+    }
+}
+
+/// Kind of a directory entry by an inode's mode.
+pub(crate) fn kind_of(mode: u32) -> Result<FileType, FsError> {
+    Ok(match mode & S_IFMT {
+        S_IFREG => FileType::Regular,
+        S_IFDIR => FileType::Directory,
+        S_IFLNK => FileType::Symlink,
+        S_IFCHR => FileType::CharDevice,
+        S_IFBLK => FileType::BlockDevice,
+        S_IFIFO => FileType::Fifo,
+        S_IFSOCK => FileType::Socket,
+        _ => return Err(FsError::Invalid("this type of file does not exist")),
+    })
+}
+
+pub(crate) const fn location(inode: InodeNumber) -> Key {
+    Key::new(inode.0, ItemType::INODE_ITEM, 0)
+}
+
+/// Locks several inodes in the one order.
+pub(crate) fn lock_all<'i>(
+    inodes: &[&'i Arc<Inode>],
+) -> Vec<(InodeId, RwLockWriteGuard<'i, InodeState>)> {
+    let mut sorted = inodes.to_vec();
+    sorted.sort_by_key(|inode| inode.id);
+    sorted.dedup_by_key(|inode| inode.id);
+    sorted
+        .into_iter()
+        .map(|inode| (inode.id, inode.state.write()))
+        .collect()
+}
+
+/// The state of `id` among locked ones.
+pub(crate) fn state_of<'a>(
+    locked: &'a mut [(InodeId, RwLockWriteGuard<'_, InodeState>)],
+    id: InodeId,
+) -> &'a mut InodeState {
+    locked
+        .iter_mut()
+        .find(|(other, _)| *other == id)
+        .map(|(_, state)| &mut **state)
+        .expect("locked before")
+}
+
+pub(crate) fn check_directory(state: &InodeState) -> Result<(), FsError> {
+    if state.deleted {
+        return Err(FsError::NotFound);
+    }
+    if state.item.mode & S_IFMT != S_IFDIR {
+        return Err(FsError::NotADirectory);
+    }
+    Ok(())
+}
+
+/// Notes in a directory that its names changed; `bytes` is twice their length.
+pub(crate) fn touch_directory(
+    engine: &mut Engine,
+    dir: InodeId,
+    state: &mut InodeState,
+    bytes: i64,
+) -> Result<(), FsError> {
+    let time = now();
+    state.item.size = state.item.size.saturating_add_signed(bytes);
+    state.disk_size = state.item.size;
+    state.item.mtime = time;
+    state.item.ctime = time;
+    state.item.sequence = state.item.sequence.wrapping_add(1);
+    store_item(engine, dir, state)
+}
+
+pub(crate) const fn name_bytes(name: &[u8]) -> i64 {
+    2 * name.len() as i64
+}
+
+impl Filesystem {
+    /// Runs `change` in a transaction of `nodes`; a change that fails with
+    /// anything but a user's mistake after it began poisons the volume, so
+    /// user's mistakes must be found before the first edit.
+    pub(crate) fn change<R>(
+        &self,
+        nodes: usize,
+        purpose: Purpose,
+        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        let mut engine = self.store.begin(nodes, purpose)?;
+        let result = change(&mut engine);
+        if let Err(FsError::Store(error)) = &result {
+            self.store.fail(error);
+        }
+        result
+    }
+
+    fn next_inode(&self, engine: &Engine, tree: TreeId) -> Result<InodeNumber, FsError> {
+        let mut next = self.next_inodes.lock();
+        let number = match next.get(&tree) {
+            Some(number) => *number,
+            None => {
+                let last = Key::new(TreeId::LAST_SUBVOLUME.get(), ItemType::MAX, u64::MAX);
+                let mut cursor = Cursor::seek_in(engine, tree, &last)?;
+                let found = cursor.prev()?.then(|| cursor.key()).flatten();
+                let highest = found.map_or(InodeNumber::ROOT.get(), |key| key.objectid);
+                highest.max(InodeNumber::ROOT.get()) + 1
+            }
+        };
+        next.insert(tree, number + 1);
+        Ok(InodeNumber(number))
+    }
+
+    fn blank_item(
+        &self,
+        engine: &Engine,
+        parent: &InodeItem,
+        new: &NewInode<'_>,
+    ) -> InodeItem {
+        let time = now();
+        let directory = new.mode & S_IFMT == S_IFDIR;
+        let mut mode = new.mode;
+        let mut gid = new.owner.gid;
+        if parent.mode & S_ISGID != 0 {
+            gid = parent.gid;
+            if directory {
+                mode |= S_ISGID;
+            }
+        }
+        InodeItem {
+            generation: engine.generation(),
+            transid: engine.generation(),
+            size: 0,
+            nbytes: 0,
+            block_group: 0,
+            nlink: 1,
+            uid: new.owner.uid,
+            gid,
+            mode,
+            rdev: new.rdev,
+            flags: self.inherited_flags(parent.flags, new.mode),
+            sequence: 0,
+            atime: time,
+            ctime: time,
+            mtime: time,
+            otime: time,
+            ..InodeItem::default()
+        }
+    }
+
+    fn inherited_flags(&self, parent: InodeFlags, mode: u32) -> InodeFlags {
+        let regular = mode & S_IFMT == S_IFREG;
+        let directory = mode & S_IFMT == S_IFDIR;
+        let mut flags = InodeFlags::default();
+        if !regular && !directory {
+            return flags;
+        }
+        if parent.contains(InodeFlags::NOCOMPRESS) {
+            flags |= InodeFlags::NOCOMPRESS;
+        } else if parent.contains(InodeFlags::COMPRESS) {
+            flags |= InodeFlags::COMPRESS;
+        }
+        if parent.contains(InodeFlags::NODATACOW) {
+            flags |= InodeFlags::NODATACOW;
+            if regular {
+                flags |= InodeFlags::NODATASUM;
+            }
+        }
+        if regular {
+            match self.options.data_cow {
+                DataCow::On => {}
+                DataCow::NoSum => flags |= InodeFlags::NODATASUM,
+                DataCow::Off => flags |= InodeFlags::NODATACOW | InodeFlags::NODATASUM,
+            }
+        }
+        flags
+    }
+
+    /// Makes an inode named `name` in `parent`.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::NotADirectory`],
+    /// [`FsError::NameTooLong`], no space, damage.
+    pub fn create(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        check_name(name)?;
+        self.make(parent, Some(name), new)
+    }
+
+    /// Makes an inode without a name (O_TMPFILE); it goes away with its last
+    /// user unless it is linked. The caller holds a pin on it.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`].
+    pub fn create_unnamed(
+        &self,
+        parent: InodeId,
+        new: &NewInode<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        self.make(parent, None, new)
+    }
+
+    fn make(
+        &self,
+        parent: InodeId,
+        name: Option<&[u8]>,
+        new: &NewInode<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        let kind = kind_of(new.mode)?;
+        if kind == FileType::Symlink {
+            self.check_symlink(new.symlink)?;
+        }
+        let directory = self.inode(parent)?;
+        let mut dir_state = directory.state.write();
+        check_directory(&dir_state)?;
+        let nodes = 8 * NODES_PER_PATH;
+        self.change(nodes, Purpose::Grow, |engine| {
+            if let Some(name) = name
+                && dir::lookup(engine, parent, name)?.is_some()
+            {
+                return Err(FsError::Exists);
+            }
+            let acls = acl::for_new(engine, parent, new)?;
+            let property = match kind {
+                FileType::Regular | FileType::Directory => {
+                    xattr::get(engine, parent, xattr::COMPRESSION)?
+                }
+                _ => None,
+            };
+            let id = InodeId {
+                tree: parent.tree,
+                number: self.next_inode(engine, parent.tree)?,
+            };
+            let mut item = self.blank_item(engine, &dir_state.item, new);
+            item.mode = (item.mode & !0o777) | (acls.mode & 0o777);
+            if name.is_none() {
+                item.nlink = 0;
+            }
+            let inode = Inode::new(id, item);
+            let mut state = inode.state.write();
+            if kind == FileType::Symlink {
+                write_symlink(engine, id, &mut state, new.symlink)?;
+            }
+            store_item(engine, id, &mut state)?;
+            match name {
+                Some(name) => {
+                    let link = Link {
+                        parent: parent.number,
+                        index: dir::next_index(engine, parent, &mut dir_state)?,
+                        name: name.to_vec(),
+                    };
+                    dir::add_link(engine, id, &link)?;
+                    dir::add_entry(engine, parent, &link, location(id.number), kind)?;
+                    touch_directory(engine, parent, &mut dir_state, name_bytes(name))?;
+                }
+                None => orphan::add(engine, id)?,
+            }
+            write_attributes(engine, id, &acls, property.as_deref())?;
+            if let Some(property) = &property {
+                state.compression = compression_property(property);
+            }
+            if kind == FileType::Directory {
+                state.next_index = Some(2);
+            }
+            drop(state);
+            Ok(self.inodes.insert(inode))
+        })
+    }
+
+    fn check_symlink(&self, target: &[u8]) -> Result<(), FsError> {
+        if target.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if target.len() > SYMLINK_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let node_size = self.store.read().node_size();
+        if target.len() + FileExtent::INLINE_HEADER > butterfs_tree::Node::item_data_max(node_size)
+        {
+            return Err(FsError::NameTooLong);
+        }
+        Ok(())
+    }
+
+    /// Target of a symbolic link.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] when it is none; damage, reading.
+    pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>, FsError> {
+        let inode = self.inode(id)?;
+        let size = {
+            let state = inode.state.read();
+            if state.item.mode & S_IFMT != S_IFLNK {
+                return Err(FsError::Invalid("not a symbolic link"));
+            }
+            usize::try_from(state.item.size).unwrap_or(usize::MAX)
+        };
+        let mut target = vec![0; size.min(SYMLINK_MAX + 1)];
+        let read = self.read(&inode, 0, &mut target)?;
+        target.truncate(read);
+        Ok(target)
+    }
+
+    /// Gives `inode` another name.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::TooManyLinks`],
+    /// [`FsError::CrossesSubvolumes`], [`FsError::NotPermitted`] for
+    /// directories, no space, damage.
+    pub fn link(&self, id: InodeId, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
+        check_name(name)?;
+        if id.tree != parent.tree {
+            return Err(FsError::CrossesSubvolumes);
+        }
+        let (inode, directory) = (self.inode(id)?, self.inode(parent)?);
+        if id == parent {
+            return Err(FsError::NotPermitted("directories have one name"));
+        }
+        let mut locked = lock_all(&[&inode, &directory]);
+        check_directory(state_of(&mut locked, parent))?;
+        let item = &state_of(&mut locked, id).item;
+        let kind = kind_of(item.mode)?;
+        if kind == FileType::Directory {
+            return Err(FsError::NotPermitted("directories have one name"));
+        }
+        if item.nlink >= LINKS_MAX {
+            return Err(FsError::TooManyLinks);
+        }
+        let unnamed = item.nlink == 0;
+        if state_of(&mut locked, id).deleted {
+            return Err(FsError::NotFound);
+        }
+        self.change(6 * NODES_PER_PATH, Purpose::Grow, |engine| {
+            if dir::lookup(engine, parent, name)?.is_some() {
+                return Err(FsError::Exists);
+            }
+            let dir_state = state_of(&mut locked, parent);
+            let link = Link {
+                parent: parent.number,
+                index: dir::next_index(engine, parent, dir_state)?,
+                name: name.to_vec(),
+            };
+            dir::add_link(engine, id, &link)?;
+            dir::add_entry(engine, parent, &link, location(id.number), kind)?;
+            touch_directory(engine, parent, dir_state, name_bytes(name))?;
+            let state = state_of(&mut locked, id);
+            state.item.nlink += 1;
+            state.item.ctime = now();
+            store_item(engine, id, state)?;
+            if unnamed {
+                orphan::remove(engine, id)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes the name of something that is no directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::IsADirectory`], damage.
+    pub fn unlink(&self, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
+        self.remove_name(parent, name, Removal::File)
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::NotADirectory`],
+    /// [`FsError::NotEmpty`], damage.
+    pub fn rmdir(&self, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
+        match name {
+            b"." => return Err(FsError::Invalid("a directory cannot remove itself")),
+            b".." => return Err(FsError::NotEmpty),
+            _ => {}
+        }
+        self.remove_name(parent, name, Removal::Directory)
+    }
+
+    fn remove_name(&self, parent: InodeId, name: &[u8], what: Removal) -> Result<(), FsError> {
+        loop {
+            let target = self.lookup(parent, name)?;
+            self.check_removal(target, what)?;
+            let (inode, directory) = (self.inode(target.inode)?, self.inode(parent)?);
+            let mut locked = lock_all(&[&inode, &directory]);
+            check_directory(state_of(&mut locked, parent))?;
+            let nodes = 6 * NODES_PER_PATH + orphan::NODES;
+            let done = self.change(nodes, Purpose::Shrink, |engine| {
+                if dir::lookup(engine, parent, name)? != Some(target) {
+                    return Ok(None);
+                }
+                if what == Removal::Directory && dir::has_entries(engine, target.inode)? {
+                    return Err(FsError::NotEmpty);
+                }
+                let link = dir::find_link(engine, target.inode, parent.number, name)?
+                    .ok_or_else(|| missing_link(target.inode))?;
+                dir::remove_entry(engine, parent, &link)?;
+                let dir_state = state_of(&mut locked, parent);
+                touch_directory(engine, parent, dir_state, -name_bytes(name))?;
+                let state = state_of(&mut locked, target.inode);
+                orphan::drop_link(engine, &inode, state, &link).map(Some)
+            })?;
+            drop(locked);
+            match done {
+                Some(orphan::Fate::Gone) => {
+                    self.inodes.remove(target.inode);
+                    return Ok(());
+                }
+                Some(orphan::Fate::Waits) => return self.delete_if_unused(&inode),
+                Some(orphan::Fate::Lives) => return Ok(()),
+                // Somebody changed the name meanwhile.
+                None => {}
+            }
+        }
+    }
+
+    fn check_removal(&self, target: Target, what: Removal) -> Result<(), FsError> {
+        if target.subvolume {
+            return Err(match what {
+                Removal::File => FsError::IsADirectory,
+                Removal::Directory => {
+                    FsError::NotPermitted("subvolumes cannot be deleted yet")
+                }
+            });
+        }
+        match (what, target.kind) {
+            (Removal::File, FileType::Directory) => Err(FsError::IsADirectory),
+            (Removal::Directory, kind) if kind != FileType::Directory => {
+                Err(FsError::NotADirectory)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    File,
+    Directory,
+}
+
+pub(crate) fn missing_link(inode: InodeId) -> FsError {
+    FsError::Damaged {
+        inode,
+        at: None,
+        reason: "it does not know its own name; run a check of the volume".into(),
+    }
+}
+
+/// Compression that a property asks for: `Some(None)` is an explicit "none".
+pub(crate) fn compression_property(value: &[u8]) -> Option<Option<Algorithm>> {
+    match value {
+        b"zlib" => Some(Some(Algorithm::Zlib)),
+        b"lzo" => Some(Some(Algorithm::Lzo)),
+        b"zstd" => Some(Some(Algorithm::Zstd)),
+        b"" | b"no" | b"none" => Some(None),
+        _ => None,
+    }
+}
+
+fn write_symlink(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    target: &[u8],
+) -> Result<(), FsError> {
+    let extent = FileExtent::inline(engine.generation(), target);
+    let key = Key::new(id.number.get(), ItemType::EXTENT_DATA, 0);
+    butterfs_tree::insert(engine, id.tree, &key, &extent.encode())?;
+    state.item.size = target.len() as u64;
+    state.item.nbytes = target.len() as u64;
+    state.disk_size = state.item.size;
+    Ok(())
+}
+
+fn write_attributes(
+    engine: &mut Engine,
+    id: InodeId,
+    acls: &NewAcls,
+    property: Option<&[u8]>,
+) -> Result<(), FsError> {
+    let all = [
+        (xattr::ACL_ACCESS, acls.access.as_deref()),
+        (xattr::ACL_DEFAULT, acls.default.as_deref()),
+        (xattr::COMPRESSION, property),
+    ];
+    for (name, value) in all {
+        if let Some(value) = value {
+            xattr::put(engine, id, name, value)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! Mount options that change how files are kept.
+
+use butterfs_format::compression::{Algorithm, Level};
+
+/// Compression of new data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compress {
+    /// None, unless a property or attribute asks for it.
+    #[default]
+    Off,
+    /// Where it pays; files that did not compress are left alone.
+    Try(Algorithm, Level),
+    /// Tried for every unit of every file.
+    Force(Algorithm, Level),
+}
+
+/// Copy-on-write of file data.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataCow {
+    /// Data are copied on write and checksummed.
+    #[default]
+    On,
+    /// Data are copied on write, without checksums (nodatasum).
+    NoSum,
+    /// New files are overwritten in place, without checksums or compression.
+    Off,
+}
+
+/// How files are kept.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Compression.
+    pub compress: Compress,
+    /// Copy-on-write.
+    pub data_cow: DataCow,
+    /// Greatest inline file, in bytes.
+    pub max_inline: u32,
+    /// Bytes of file data that may wait in memory.
+    pub buffer_bytes: usize,
+    /// Threads that compress and checksum.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            compress: Compress::Off,
+            data_cow: DataCow::On,
+            max_inline: 2048,
+            buffer_bytes: 128 << 20,
+            threads: std::thread::available_parallelism().map_or(2, usize::from),
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! Inodes without a name: those still in use, and those that a crash left.
+//!
+//! Owns orphan items and the deletion of inodes, in bounded steps.
+
+use crate::dir::{self, Link};
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::names::NODES_PER_PATH;
+use crate::Filesystem;
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_store::{DataExtent, DataOwner, Engine, Purpose, now};
+use butterfs_tree::{Cursor, Editor};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Object of all orphan items.
+const OBJECT: u64 = u64::MAX - 4;
+/// Items of an inode that are deleted in one transaction.
+const STEP: usize = 400;
+/// Nodes that one step touches.
+pub(crate) const NODES: usize = 2 * NODES_PER_PATH + STEP / 8;
+
+/// What became of an inode that lost a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It has other names.
+    Lives,
+    /// It is an orphan: in use, or too big for one step.
+    Waits,
+    /// It is deleted.
+    Gone,
+}
+
+const fn key(inode: InodeNumber) -> Key {
+    Key::new(OBJECT, ItemType::ORPHAN_ITEM, inode.0)
+}
+
+/// Marks an inode as to be deleted.
+pub(crate) fn add(engine: &mut Engine, id: InodeId) -> Result<(), FsError> {
+    Ok(butterfs_tree::replace(
+        engine,
+        id.tree,
+        &key(id.number),
+        &[],
+    )?)
+}
+
+/// Takes the mark back.
+pub(crate) fn remove(engine: &mut Engine, id: InodeId) -> Result<(), FsError> {
+    butterfs_tree::remove(engine, id.tree, &key(id.number))?;
+    Ok(())
+}
+
+/// Removes one name of an inode, and the inode with the last one if that is
+/// possible at once. The directory's side is the caller's.
+pub(crate) fn drop_link(
+    engine: &mut Engine,
+    inode: &Inode,
+    state: &mut InodeState,
+    link: &Link,
+) -> Result<Fate, FsError> {
+    dir::remove_link(engine, inode.id, link)?;
+    state.item.nlink = state.item.nlink.saturating_sub(1);
+    state.item.ctime = now();
+    if state.item.nlink > 0 {
+        store_item(engine, inode.id, state)?;
+        return Ok(Fate::Lives);
+    }
+    if inode.pins.load(Ordering::Acquire) == 0 && delete_items(engine, inode.id)? == Progress::Done
+    {
+        state.deleted = true;
+        state.buffer.clear();
+        return Ok(Fate::Gone);
+    }
+    store_item(engine, inode.id, state)?;
+    add(engine, inode.id)?;
+    Ok(Fate::Waits)
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Done,
+    More,
+}
+
+/// Deletes an inode's items if one step suffices, else its last file extents.
+fn delete_items(engine: &mut Engine, id: InodeId) -> Result<Progress, FsError> {
+    let object = id.number.get();
+    let first = Key::new(object, ItemType::MIN, 0);
+    let last = Key::new(object, ItemType::MAX, u64::MAX);
+    let mut drops = Vec::new();
+    let mut count = 0;
+    let mut from = first;
+    {
+        let mut cursor = Cursor::seek_in(engine, id.tree, &last)?;
+        // From the end, so that what is left is a shorter file.
+        while cursor.prev()? {
+            let Some((found, data)) = cursor.item().filter(|(k, _)| k.objectid == object) else {
+                break;
+            };
+            if count == STEP {
+                from = found.successor().unwrap_or(last);
+                break;
+            }
+            count += 1;
+            if found.item_type == ItemType::EXTENT_DATA {
+                let extent = FileExtent::parse(data)
+                    .map_err(|error| FsError::bad_item(id, "file extent", &error))?;
+                if let FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) =
+                    extent.body
+                    && place.disk.get() != 0
+                {
+                    let owner = DataOwner {
+                        tree: id.tree,
+                        inode: id.number,
+                        offset: found.offset.wrapping_sub(place.offset),
+                    };
+                    let extent = DataExtent {
+                        logical: place.disk,
+                        length: place.disk_length,
+                    };
+                    drops.push((extent, owner));
+                }
+            }
+        }
+    }
+    for (extent, owner) in drops {
+        engine.drop_data_ref(extent, owner);
+    }
+    Editor::new(engine, id.tree).remove_range(from..=last)?;
+    Ok(if from == first {
+        Progress::Done
+    } else {
+        Progress::More
+    })
+}
+
+impl Filesystem {
+    /// Keeps an inode alive although no name is left.
+    pub fn pin(&self, inode: &Inode) {
+        inode.pins.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Ends [`Filesystem::pin`]; an inode without names is deleted with its
+    /// last pin.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn unpin(&self, inode: &Arc<Inode>, count: u32) -> Result<(), FsError> {
+        let before = inode.pins.fetch_sub(count, Ordering::AcqRel);
+        debug_assert!(before >= count);
+        if before > count {
+            return Ok(());
+        }
+        self.delete_if_unused(inode)
+    }
+
+    /// Deletes an orphan that nobody uses.
+    pub(crate) fn delete_if_unused(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        loop {
+            let mut state = inode.state.write();
+            let unused = inode.pins.load(Ordering::Acquire) == 0;
+            if state.deleted || state.item.nlink > 0 || !unused {
+                return Ok(());
+            }
+            if self.store.check_writable().is_err() {
+                return Ok(());
+            }
+            let progress = self.change(NODES, Purpose::Shrink, |engine| {
+                let progress = delete_items(engine, inode.id)?;
+                if progress == Progress::Done {
+                    remove(engine, inode.id)?;
+                }
+                Ok(progress)
+            })?;
+            state.buffer.clear();
+            if progress == Progress::Done {
+                state.deleted = true;
+                drop(state);
+                self.inodes.remove(inode.id);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Deletes what a crash left without names in `tree`.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn delete_orphans(&self, tree: TreeId) -> Result<usize, FsError> {
+        let mut numbers = Vec::new();
+        {
+            let engine = self.store.read();
+            let mut cursor = Cursor::seek_in(&*engine, tree, &key(InodeNumber(0)))?;
+            while let Some(found) = cursor.key() {
+                if found.objectid != OBJECT || found.item_type != ItemType::ORPHAN_ITEM {
+                    break;
+                }
+                numbers.push(InodeNumber(found.offset));
+                cursor.next()?;
+            }
+        }
+        for number in &numbers {
+            let id = InodeId {
+                tree,
+                number: *number,
+            };
+            match self.inode(id) {
+                Ok(inode) if inode.state.read().item.nlink == 0 => {
+                    self.delete_if_unused(&inode)?;
+                }
+                // It has names: an interrupted truncation, which the tree's
+                // item already shows.
+                Ok(_) | Err(FsError::NotFound) => {
+                    self.change(2 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+                        remove(engine, id)
+                    })?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(numbers.len())
+    }
+}

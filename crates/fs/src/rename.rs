@@ -1,0 +1,288 @@
+//! Moving names: rename with replacement, NOREPLACE, EXCHANGE, WHITEOUT.
+
+use crate::dir::{self, Link, Target, check_name};
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::names::{
+    NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location, lock_all,
+    missing_link, name_bytes, state_of, touch_directory,
+};
+use crate::{Filesystem, orphan};
+use butterfs_format::item::dir::FileType;
+use butterfs_format::{InodeId, InodeNumber};
+use butterfs_store::{Engine, Purpose, now};
+use parking_lot::RwLockWriteGuard;
+use std::sync::Arc;
+
+/// What rename does when the new name exists.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RenameMode {
+    /// Replaces it.
+    #[default]
+    Replace,
+    /// Fails.
+    NoReplace,
+    /// Both swap their names.
+    Exchange,
+}
+
+/// What stays at the old name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OldName {
+    /// Nothing.
+    #[default]
+    Free,
+    /// A whiteout: a character device 0:0, as overlay file systems use.
+    Whiteout,
+}
+
+/// A name in a directory.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// Directory.
+    pub dir: InodeId,
+    /// Name in it.
+    pub name: &'a [u8],
+}
+
+type Locked<'a> = Vec<(InodeId, RwLockWriteGuard<'a, InodeState>)>;
+
+impl Filesystem {
+    /// Moves `from` to `to`.
+    ///
+    /// # Errors
+    /// As rename(2).
+    pub fn rename(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        mode: RenameMode,
+        old_name: OldName,
+    ) -> Result<(), FsError> {
+        for name in [from.name, to.name] {
+            if matches!(name, b"." | b"..") {
+                return Err(FsError::Busy("the name . or .. cannot move"));
+            }
+            check_name(name)?;
+        }
+        if from.dir.tree != to.dir.tree {
+            return Err(FsError::CrossesSubvolumes);
+        }
+        if mode == RenameMode::Exchange && old_name == OldName::Whiteout {
+            return Err(FsError::Invalid("an exchange leaves no whiteout"));
+        }
+        // Directories move one at a time, so that no cycle can arise.
+        let _one_at_a_time = self.renaming.lock();
+        while !self.try_rename(from, to, mode, old_name)? {}
+        Ok(())
+    }
+
+    /// One attempt; false when a name changed meanwhile.
+    fn try_rename(
+        &self,
+        from: Place<'_>,
+        to: Place<'_>,
+        mode: RenameMode,
+        old_name: OldName,
+    ) -> Result<bool, FsError> {
+        let source = self.lookup(from.dir, from.name)?;
+        let target = match self.lookup(to.dir, to.name) {
+            Ok(target) => Some(target),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        if source.subvolume || target.is_some_and(|target| target.subvolume) {
+            return Err(FsError::NotSupported("subvolumes cannot be renamed yet"));
+        }
+        check_modes(source, target, mode)?;
+        if target.is_some_and(|target| target.inode == source.inode) {
+            // Two names of one file, or one name.
+            return Ok(true);
+        }
+        self.check_cycle(source, to.dir)?;
+        if let Some(target) = target
+            && mode == RenameMode::Exchange
+        {
+            self.check_cycle(target, from.dir)?;
+        }
+        let moved = self.inode(source.inode)?;
+        let replaced = target.map(|target| self.inode(target.inode)).transpose()?;
+        let (old_dir, new_dir) = (self.inode(from.dir)?, self.inode(to.dir)?);
+        let mut inodes = vec![&moved, &old_dir, &new_dir];
+        inodes.extend(&replaced);
+        let mut locked = lock_all(&inodes);
+        check_directory(state_of(&mut locked, from.dir))?;
+        check_directory(state_of(&mut locked, to.dir))?;
+        let owner = {
+            let item = &state_of(&mut locked, from.dir).item;
+            Owner {
+                uid: item.uid,
+                gid: item.gid,
+            }
+        };
+        let nodes = 16 * NODES_PER_PATH + orphan::NODES;
+        let fate = self.change(nodes, Purpose::Grow, |engine| {
+            let unchanged = dir::lookup(engine, from.dir, from.name)? == Some(source)
+                && dir::lookup(engine, to.dir, to.name)? == target;
+            if !unchanged {
+                return Ok(None);
+            }
+            let mut fate = orphan::Fate::Lives;
+            match (target, &replaced) {
+                (Some(target), Some(_)) if mode == RenameMode::Exchange => {
+                    exchange(engine, &mut locked, (from, source), (to, target))?;
+                }
+                (Some(target), Some(replaced)) => {
+                    if target.kind == FileType::Directory && dir::has_entries(engine, target.inode)?
+                    {
+                        return Err(FsError::NotEmpty);
+                    }
+                    fate = replace(engine, &mut locked, to, target, replaced)?;
+                    shift(engine, &mut locked, from, to, source)?;
+                }
+                _ => shift(engine, &mut locked, from, to, source)?,
+            }
+            Ok(Some(fate))
+        })?;
+        let Some(fate) = fate else {
+            return Ok(false);
+        };
+        drop(locked);
+        if let Some(replaced) = replaced {
+            match fate {
+                orphan::Fate::Gone => self.inodes.remove(replaced.id),
+                orphan::Fate::Waits => self.delete_if_unused(&replaced)?,
+                orphan::Fate::Lives => {}
+            }
+        }
+        if old_name == OldName::Whiteout {
+            self.create(from.dir, from.name, &NewInode::new(S_IFCHR, owner))?;
+        }
+        Ok(true)
+    }
+
+    /// Errors when `moved` is a directory that is or holds `into`.
+    fn check_cycle(&self, moved: Target, into: InodeId) -> Result<(), FsError> {
+        /// Deeper than any path can name.
+        const DEPTH_MAX: usize = 1 << 20;
+        if moved.kind != FileType::Directory {
+            return Ok(());
+        }
+        let mut at = into;
+        for _ in 0..DEPTH_MAX {
+            if at == moved.inode {
+                return Err(FsError::Invalid("a directory cannot move into itself"));
+            }
+            if at.number == InodeNumber::ROOT {
+                return Ok(());
+            }
+            at = self.parent(at)?;
+        }
+        Err(FsError::Damaged {
+            inode: into,
+            at: None,
+            reason: "its parents form a loop; run a check of the volume".into(),
+        })
+    }
+}
+
+fn check_modes(source: Target, target: Option<Target>, mode: RenameMode) -> Result<(), FsError> {
+    let Some(target) = target else {
+        return match mode {
+            RenameMode::Exchange => Err(FsError::NotFound),
+            _ => Ok(()),
+        };
+    };
+    if mode == RenameMode::NoReplace {
+        return Err(FsError::Exists);
+    }
+    if mode == RenameMode::Replace {
+        let source_is_dir = source.kind == FileType::Directory;
+        let target_is_dir = target.kind == FileType::Directory;
+        if source_is_dir && !target_is_dir {
+            return Err(FsError::NotADirectory);
+        }
+        if !source_is_dir && target_is_dir {
+            return Err(FsError::IsADirectory);
+        }
+    }
+    Ok(())
+}
+
+/// Takes the source's old name away; gives its kind.
+fn take_name(
+    engine: &mut Engine,
+    locked: &mut Locked<'_>,
+    place: Place<'_>,
+    source: Target,
+) -> Result<FileType, FsError> {
+    let link = dir::find_link(engine, source.inode, place.dir.number, place.name)?
+        .ok_or_else(|| missing_link(source.inode))?;
+    dir::remove_entry(engine, place.dir, &link)?;
+    dir::remove_link(engine, source.inode, &link)?;
+    let dir_state = state_of(locked, place.dir);
+    touch_directory(engine, place.dir, dir_state, -name_bytes(place.name))?;
+    kind_of(state_of(locked, source.inode).item.mode)
+}
+
+/// Gives the source a new name.
+fn give_name(
+    engine: &mut Engine,
+    locked: &mut Locked<'_>,
+    place: Place<'_>,
+    source: Target,
+    kind: FileType,
+) -> Result<(), FsError> {
+    let dir_state = state_of(locked, place.dir);
+    let link = Link {
+        parent: place.dir.number,
+        index: dir::next_index(engine, place.dir, dir_state)?,
+        name: place.name.to_vec(),
+    };
+    dir::add_link(engine, source.inode, &link)?;
+    let place_key = location(source.inode.number);
+    dir::add_entry(engine, place.dir, &link, place_key, kind)?;
+    let dir_state = state_of(locked, place.dir);
+    touch_directory(engine, place.dir, dir_state, name_bytes(place.name))?;
+    let state = state_of(locked, source.inode);
+    state.item.ctime = now();
+    store_item(engine, source.inode, state)
+}
+
+fn shift(
+    engine: &mut Engine,
+    locked: &mut Locked<'_>,
+    from: Place<'_>,
+    to: Place<'_>,
+    source: Target,
+) -> Result<(), FsError> {
+    let kind = take_name(engine, locked, from, source)?;
+    give_name(engine, locked, to, source, kind)
+}
+
+fn exchange(
+    engine: &mut Engine,
+    locked: &mut Locked<'_>,
+    (from, source): (Place<'_>, Target),
+    (to, target): (Place<'_>, Target),
+) -> Result<(), FsError> {
+    let source_kind = take_name(engine, locked, from, source)?;
+    let target_kind = take_name(engine, locked, to, target)?;
+    give_name(engine, locked, to, source, source_kind)?;
+    give_name(engine, locked, from, target, target_kind)
+}
+
+fn replace(
+    engine: &mut Engine,
+    locked: &mut Locked<'_>,
+    to: Place<'_>,
+    target: Target,
+    replaced: &Arc<Inode>,
+) -> Result<orphan::Fate, FsError> {
+    let link = dir::find_link(engine, target.inode, to.dir.number, to.name)?
+        .ok_or_else(|| missing_link(target.inode))?;
+    dir::remove_entry(engine, to.dir, &link)?;
+    let dir_state = state_of(locked, to.dir);
+    touch_directory(engine, to.dir, dir_state, -name_bytes(to.name))?;
+    orphan::drop_link(engine, replaced, state_of(locked, target.inode), &link)
+}

@@ -1,0 +1,258 @@
+//! Extended attributes.
+//!
+//! Owns their items, and what setting some of them means for an inode (ACLs,
+//! the compression property).
+
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::names::{NODES_PER_PATH, compression_property};
+use crate::{Filesystem, acl, dir};
+use butterfs_format::checksum::name_hash;
+use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
+use butterfs_format::item::inode::InodeFlags;
+use butterfs_format::{InodeId, ItemType, Key};
+use butterfs_store::{Engine, Purpose, now};
+use butterfs_tree::{Cursor, Node, find};
+
+/// Access ACL.
+pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
+/// Default ACL of a directory.
+pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
+/// Compression property.
+pub const COMPRESSION: &[u8] = b"btrfs.compression";
+/// File capabilities, dropped when the file changes.
+pub const CAPABILITY: &[u8] = b"security.capability";
+
+/// Whether an attribute must exist when it is set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetMode {
+    /// Either way.
+    #[default]
+    Any,
+    /// It must not exist.
+    Create,
+    /// It must exist.
+    Replace,
+}
+
+fn key(id: InodeId, name: &[u8]) -> Key {
+    Key::new(id.number.get(), ItemType::XATTR_ITEM, name_hash(name))
+}
+
+/// Value of an attribute.
+pub(crate) fn get(engine: &Engine, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
+    let Some((leaf, slot)) = find(engine, id.tree, &key(id, name))? else {
+        return Ok(None);
+    };
+    for entry in DirEntries::new(leaf.data(slot)) {
+        let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
+        if entry.name == name {
+            return Ok(Some(entry.data.to_vec()));
+        }
+    }
+    Ok(None)
+}
+
+/// Sets an attribute that does not exist.
+pub(crate) fn put(
+    engine: &mut Engine,
+    id: InodeId,
+    name: &[u8],
+    value: &[u8],
+) -> Result<(), FsError> {
+    let entry = DirEntry {
+        location: Key::MIN,
+        generation: engine.generation(),
+        name,
+        data: value,
+        kind: FileType::Xattr,
+    }
+    .encode();
+    dir::append_hashed(engine, id.tree, &key(id, name), &entry)
+}
+
+/// Removes an attribute; false when it is not there.
+pub(crate) fn delete(engine: &mut Engine, id: InodeId, name: &[u8]) -> Result<bool, FsError> {
+    dir::remove_hashed(engine, id, &key(id, name), name)
+}
+
+impl Filesystem {
+    /// Value of an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`], damage, reading.
+    pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        get(&self.store.read(), id, name)?.ok_or(FsError::NoAttribute)
+    }
+
+    /// Names of all extended attributes.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>, FsError> {
+        let engine = self.store.read();
+        let first = Key::new(id.number.get(), ItemType::XATTR_ITEM, 0);
+        let mut cursor = Cursor::seek_in(&*engine, id.tree, &first)?;
+        let mut names = Vec::new();
+        while let Some((found, data)) = cursor.item() {
+            if found.objectid != id.number.get() || found.item_type != ItemType::XATTR_ITEM {
+                break;
+            }
+            for entry in DirEntries::new(data) {
+                let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
+                names.push(entry.name.to_vec());
+            }
+            cursor.next()?;
+        }
+        Ok(names)
+    }
+
+    /// Sets an extended attribute. An access ACL changes the mode; the
+    /// compression property changes how new data are kept.
+    ///
+    /// # Errors
+    /// [`FsError::Exists`], [`FsError::NoAttribute`],
+    /// [`FsError::NotSupported`] for unknown namespaces, [`FsError::Invalid`]
+    /// values, no space (also when it does not fit a tree node).
+    pub fn set_xattr(
+        &self,
+        inode: &Inode,
+        name: &[u8],
+        value: &[u8],
+        mode: SetMode,
+    ) -> Result<(), FsError> {
+        check_name(name)?;
+        let mut state = inode.state.write();
+        let id = inode.id;
+        let effect = Effect::of(&state, name, value)?;
+        if let Effect::AclEqualsMode(bits) = effect {
+            // The mode says all that the ACL says.
+            return self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+                delete(engine, id, name)?;
+                state.item.mode = (state.item.mode & !0o777) | bits;
+                state.item.ctime = now();
+                store_item(engine, id, &mut state)
+            });
+        }
+        let room = Node::item_data_max(self.store.read().node_size());
+        if name.len() + value.len() + DirEntry::HEADER > room {
+            return Err(FsError::Store(butterfs_store::StoreError::NoSpace));
+        }
+        self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+            let exists = get(engine, id, name)?.is_some();
+            match mode {
+                SetMode::Create if exists => return Err(FsError::Exists),
+                SetMode::Replace if !exists => return Err(FsError::NoAttribute),
+                _ => {}
+            }
+            if exists {
+                delete(engine, id, name)?;
+            }
+            put(engine, id, name, value)?;
+            effect.apply(&mut state);
+            state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            store_item(engine, id, &mut state)
+        })
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`FsError::NoAttribute`], damage.
+    pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
+        check_name(name)?;
+        let mut state = inode.state.write();
+        self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+            if get(engine, inode.id, name)?.is_none() {
+                return Err(FsError::NoAttribute);
+            }
+            delete(engine, inode.id, name)?;
+            if name == COMPRESSION {
+                state.compression = None;
+                state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+            }
+            state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            store_item(engine, inode.id, &mut state)
+        })
+    }
+
+    /// Loads what attributes say of how an inode is kept.
+    pub(crate) fn load_properties(&self, engine: &Engine, inode: &Inode) -> Result<(), FsError> {
+        let mut state = inode.state.write();
+        let asks = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        if state.item.flags.intersects(asks)
+            && let Some(value) = get(engine, inode.id, COMPRESSION)?
+        {
+            state.compression = compression_property(&value);
+        }
+        Ok(())
+    }
+}
+
+fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > dir::NAME_MAX {
+        return Err(FsError::DoesNotFit);
+    }
+    let namespaces: [&[u8]; 5] = [b"user.", b"trusted.", b"security.", b"system.", b"btrfs."];
+    let known = namespaces
+        .iter()
+        .any(|namespace| name.len() > namespace.len() && name.starts_with(namespace));
+    let system = name.starts_with(b"system.") && name != ACL_ACCESS && name != ACL_DEFAULT;
+    let property = name.starts_with(b"btrfs.") && name != COMPRESSION;
+    if !known || system || property {
+        return Err(FsError::NotSupported("this attribute's namespace"));
+    }
+    Ok(())
+}
+
+/// What setting an attribute changes besides it.
+enum Effect {
+    Nothing,
+    AclMode(u32),
+    /// The ACL is the mode: no attribute is kept.
+    AclEqualsMode(u32),
+    Compression(InodeFlags, Option<Option<butterfs_format::compression::Algorithm>>),
+}
+
+impl Effect {
+    fn of(state: &InodeState, name: &[u8], value: &[u8]) -> Result<Self, FsError> {
+        if name == ACL_ACCESS {
+            return Ok(match acl::check_access(value)? {
+                (bits, acl::Meaning::ModeOnly) => Self::AclEqualsMode(bits),
+                (bits, acl::Meaning::Extended) => Self::AclMode(bits),
+            });
+        }
+        if name == ACL_DEFAULT {
+            acl::check_default(value, state.item.mode)?;
+        }
+        if name == COMPRESSION {
+            let property = compression_property(value)
+                .ok_or(FsError::Invalid("compression is zlib, lzo, zstd or none"))?;
+            if state.item.flags.contains(InodeFlags::NODATACOW) {
+                return Err(FsError::Invalid("nodatacow files are not compressed"));
+            }
+            let flag = match property {
+                Some(_) => InodeFlags::COMPRESS,
+                None => InodeFlags::NOCOMPRESS,
+            };
+            return Ok(Self::Compression(flag, Some(property)));
+        }
+        Ok(Self::Nothing)
+    }
+
+    fn apply(&self, state: &mut InodeState) {
+        match self {
+            Self::Nothing => {}
+            Self::AclMode(bits) | Self::AclEqualsMode(bits) => {
+                state.item.mode = (state.item.mode & !0o777) | bits;
+            }
+            Self::Compression(flag, property) => {
+                state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+                state.item.flags |= *flag;
+                state.compression = *property;
+            }
+        }
+    }
+}

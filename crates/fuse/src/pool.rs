@@ -1,0 +1,253 @@
+//! The threads of a session.
+//!
+//! Owns how many threads wait for requests (seats), and the spares that take
+//! over a seat while its thread waits for a device. Each thread has its own
+//! queue and serves what it reads from it.
+//!
+//! Invariant: a thread reads from its queue only while it holds a seat. A seat
+//! is free only while nobody could take it: at the bound of threads, or until a
+//! parked or starting thread gets to run.
+
+use std::cell::Cell;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::config::Pinning;
+use crate::dispatch::Serve;
+use crate::transport::{Queue, Served, Transport};
+
+/// Where a seat goes when its thread leaves it.
+trait Bench: Sync {
+    fn vacate(&self, index: usize);
+}
+
+/// One thread's right to read requests; held or not.
+pub(crate) struct Seat<'a> {
+    bench: &'a dyn Bench,
+    index: Cell<Option<usize>>,
+}
+
+impl Seat<'_> {
+    /// Gives the seat to another thread. Without effect when not held.
+    pub(crate) fn leave(&self) {
+        if let Some(index) = self.index.take() {
+            self.bench.vacate(index);
+        }
+    }
+}
+
+impl std::fmt::Debug for Seat<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat")
+            .field("index", &self.index)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Numbers of threads.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Strength {
+    /// Threads that wait for requests at one time.
+    pub(crate) seats: usize,
+    /// Threads in all.
+    pub(crate) threads_max: usize,
+}
+
+struct State {
+    free: Vec<usize>,
+    parked: usize,
+    starting: usize,
+    started: usize,
+    /// Seats whose thread ended because its queue failed.
+    lost: usize,
+    closed: bool,
+    failure: Option<io::Error>,
+    handles: Vec<JoinHandle<()>>,
+}
+
+/// All threads of one session.
+pub(crate) struct Pool<T> {
+    transport: T,
+    server: Box<dyn Serve>,
+    pinning: Pinning,
+    strength: Strength,
+    state: Mutex<State>,
+    vacancy: Condvar,
+    me: Weak<Self>,
+}
+
+impl<T: Transport> Pool<T> {
+    /// Starts the threads.
+    pub(crate) fn start(
+        transport: T,
+        server: Box<dyn Serve>,
+        strength: Strength,
+        pinning: Pinning,
+    ) -> io::Result<Arc<Self>> {
+        let pool = Arc::new_cyclic(|me| Self {
+            transport,
+            server,
+            pinning,
+            strength,
+            state: Mutex::new(State {
+                free: (0..strength.seats).rev().collect(),
+                parked: 0,
+                starting: strength.seats,
+                started: strength.seats,
+                lost: 0,
+                closed: false,
+                failure: None,
+                handles: Vec::new(),
+            }),
+            vacancy: Condvar::new(),
+            me: me.clone(),
+        });
+        for number in 0..strength.seats {
+            if let Err(error) = pool.spawn(number) {
+                pool.close();
+                return Err(error);
+            }
+        }
+        Ok(pool)
+    }
+
+    /// Waits until all threads ended, then tells the file system.
+    pub(crate) fn join(&self) -> io::Result<()> {
+        loop {
+            let handle = self.state.lock().handles.pop();
+            let Some(handle) = handle else { break };
+            if handle.join().is_err() {
+                tracing::error!("a thread of the session panicked");
+            }
+        }
+        self.server.finish();
+        self.state.lock().failure.take().map_or(Ok(()), Err)
+    }
+
+    fn spawn(&self, number: usize) -> io::Result<()> {
+        let Some(pool) = self.me.upgrade() else {
+            return Ok(());
+        };
+        let handle = std::thread::Builder::new()
+            .name(format!("fuse-{number}"))
+            .spawn(move || pool.work())?;
+        self.state.lock().handles.push(handle);
+        Ok(())
+    }
+
+    fn work(&self) {
+        let seat = Seat {
+            bench: self,
+            index: Cell::new(None),
+        };
+        let mut cpu = None;
+        let mut starting = true;
+        let queue = self.transport.queue();
+        let mut queue = match queue {
+            Ok(queue) => queue,
+            Err(error) => {
+                self.state.lock().starting -= 1;
+                return self.fail(error);
+            }
+        };
+        while self.sit(&seat, &mut starting) {
+            self.pin(&seat, &mut cpu);
+            match queue.serve_one(&*self.server, &seat) {
+                Served::Again => {}
+                Served::Ended => return self.close(),
+                Served::Failed(error) => return self.fail(error),
+            }
+        }
+    }
+
+    /// Takes a seat unless it has one; false when the session ended.
+    fn sit(&self, seat: &Seat<'_>, starting: &mut bool) -> bool {
+        if seat.index.get().is_some() {
+            return true;
+        }
+        let mut state = self.state.lock();
+        if std::mem::take(starting) {
+            state.starting -= 1;
+        }
+        loop {
+            if state.closed {
+                return false;
+            }
+            if let Some(index) = state.free.pop() {
+                seat.index.set(Some(index));
+                return true;
+            }
+            state.parked += 1;
+            self.vacancy.wait(&mut state);
+            state.parked -= 1;
+        }
+    }
+
+    fn pin(&self, seat: &Seat<'_>, current: &mut Option<usize>) {
+        let Pinning::Cpus(cpus) = &self.pinning else {
+            return;
+        };
+        let Some(index) = seat.index.get() else {
+            return;
+        };
+        let Some(cpu) = index.checked_rem(cpus.len()).map(|at| cpus[at]) else {
+            return;
+        };
+        if *current == Some(cpu) || cpu >= rustix::thread::CpuSet::MAX_CPU {
+            return;
+        }
+        let mut set = rustix::thread::CpuSet::new();
+        set.set(cpu);
+        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
+            tracing::warn!(cpu, %error, "cannot pin a thread; it runs anywhere");
+        }
+        *current = Some(cpu);
+    }
+
+    fn close(&self) {
+        self.state.lock().closed = true;
+        self.vacancy.notify_all();
+    }
+
+    /// Records that a thread cannot go on. Others may; the last one closes.
+    fn fail(&self, error: io::Error) {
+        tracing::error!(%error, "a queue of the FUSE connection failed");
+        let mut state = self.state.lock();
+        state.failure = Some(error);
+        state.lost += 1;
+        if state.lost >= self.strength.seats {
+            state.closed = true;
+            self.vacancy.notify_all();
+        }
+    }
+}
+
+impl<T: Transport> Bench for Pool<T> {
+    fn vacate(&self, index: usize) {
+        let mut state = self.state.lock();
+        state.free.push(index);
+        if state.free.len() <= state.parked {
+            self.vacancy.notify_one();
+            return;
+        }
+        let can_start = !state.closed
+            && state.started < self.strength.threads_max
+            && state.free.len() > state.parked + state.starting;
+        if !can_start {
+            return;
+        }
+        let number = state.started;
+        state.started += 1;
+        state.starting += 1;
+        drop(state);
+        if let Err(error) = self.spawn(number) {
+            tracing::warn!(%error, "cannot start a spare thread; requests wait for each other");
+            let mut state = self.state.lock();
+            state.started -= 1;
+            state.starting -= 1;
+        }
+    }
+}

@@ -1,0 +1,246 @@
+//! /dev/fuse: one read per request, one write per reply.
+//!
+//! Owns the device's error conventions and the cloning of its descriptor, so
+//! that each thread has its own processing queue in the kernel. Replies go to
+//! the descriptor the request came from.
+#![allow(unsafe_code, reason = "the clone ioctl")]
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno as Os;
+
+use super::buffer::AlignedBuffer;
+use super::{Queue, Served, Transport};
+use crate::Errno;
+use crate::dispatch::{Outcome, Serve};
+use crate::pool::Seat;
+use crate::protocol::init::BUFFER_MIN;
+use crate::protocol::layout::{InHeader, OutHeader, WriteIn};
+use crate::protocol::wire::{Reader, Wire, encode};
+use crate::protocol::{Malformed, Message, Negotiated};
+
+/// The path of the device.
+pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
+
+/// `_IOR(229, 0, u32)`
+const FUSE_DEV_IOC_CLONE: rustix::ioctl::Opcode = rustix::ioctl::opcode::read::<u32>(229, 0);
+
+/// Headers in front of a write's data.
+const REQUEST_LEAD: usize = InHeader::SIZE + WriteIn::SIZE;
+
+/// Room for what is not write data: names, targets, values, extensions.
+const REQUEST_SPARE: usize = 128 << 10;
+
+/// The connection through /dev/fuse.
+#[derive(Debug)]
+pub(crate) struct DeviceTransport {
+    device: Arc<OwnedFd>,
+    capacity: Capacity,
+}
+
+/// Bytes of the buffers' data parts.
+#[derive(Clone, Copy, Debug)]
+struct Capacity {
+    request: usize,
+    reply: usize,
+}
+
+impl DeviceTransport {
+    pub(crate) fn new(device: Arc<OwnedFd>, agreed: &Negotiated) -> Self {
+        let request = (agreed.max_write as usize).max(REQUEST_SPARE);
+        // Listings and values may exceed the page an ioctl's result takes.
+        let reply = (agreed.max_reply as usize).max(BUFFER_MIN) + BUFFER_MIN;
+        Self {
+            device,
+            capacity: Capacity { request, reply },
+        }
+    }
+}
+
+impl Transport for DeviceTransport {
+    type Queue = DeviceQueue;
+
+    fn queue(&self) -> io::Result<DeviceQueue> {
+        Ok(DeviceQueue {
+            device: clone_device(self.device.as_fd())?,
+            request: AlignedBuffer::new(REQUEST_LEAD, self.capacity.request),
+            reply: AlignedBuffer::new(OutHeader::SIZE, self.capacity.reply),
+        })
+    }
+}
+
+/// A descriptor with its own processing queue, or, where the device may not be
+/// opened again (an ordinary user and a private /dev/fuse), a shared one.
+fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let cloned = rustix::fs::open(DEVICE_PATH, flags, Mode::empty()).and_then(|clone| {
+        // A descriptor is never negative.
+        let source = device.as_raw_fd() as u32;
+        // SAFETY: the opcode reads one u32 through the pointer that `Setter`
+        // passes, and the kernel only looks up the descriptor in it.
+        unsafe {
+            let setter = rustix::ioctl::Setter::<FUSE_DEV_IOC_CLONE, u32>::new(source);
+            rustix::ioctl::ioctl(&clone, setter)?;
+        }
+        Ok(clone)
+    });
+    match cloned {
+        Ok(clone) => Ok(clone),
+        Err(error) => {
+            tracing::debug!(%error, "threads share one queue of {DEVICE_PATH}");
+            Ok(rustix::io::fcntl_dupfd_cloexec(device, 0)?)
+        }
+    }
+}
+
+/// One thread's descriptor and buffers.
+pub(crate) struct DeviceQueue {
+    device: OwnedFd,
+    request: AlignedBuffer,
+    reply: AlignedBuffer,
+}
+
+impl Queue for DeviceQueue {
+    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat<'_>) -> Served {
+        let len = match receive(self.device.as_fd(), self.request.all_mut()) {
+            Ok(Received::Bytes(len)) => len,
+            Ok(Received::Nothing) => return Served::Again,
+            Ok(Received::Ended) => return Served::Ended,
+            Err(error) => return Served::Failed(error),
+        };
+        let bytes = self.request.first(len);
+        let message = match Message::whole(bytes) {
+            Ok(message) => message,
+            Err(error) => {
+                self.refuse(len, error);
+                return Served::Again;
+            }
+        };
+        let unique = message.header.unique;
+        let (_, data) = self.reply.parts_mut();
+        let outcome = server.serve(&message, seat, data);
+        self.answer(unique, outcome);
+        Served::Again
+    }
+}
+
+impl DeviceQueue {
+    /// Answers a request that is not one, if it has a number at all.
+    fn refuse(&mut self, len: usize, error: Malformed) {
+        tracing::error!(%error, len, "answered EIO");
+        if let Ok(header) = Reader::new(self.request.first(len)).load::<InHeader>() {
+            self.answer(header.unique, Outcome::Error(Errno::EIO));
+        }
+    }
+
+    fn answer(&mut self, unique: u64, outcome: Outcome) {
+        let sent = match outcome {
+            Outcome::Silent => return,
+            Outcome::Data(len) => self.send(unique, 0, len),
+            Outcome::Error(error) => self.send(unique, -error.0, 0),
+        };
+        match sent {
+            Ok(()) => {}
+            // The caller was interrupted and is gone, or all of it ended.
+            Err(Os::NOENT | Os::NODEV) => {}
+            Err(error) => {
+                tracing::error!(%error, ?outcome, "the kernel refused a reply");
+                if matches!(outcome, Outcome::Data(_)) {
+                    let _ = self.send(unique, -Errno::EIO.0, 0);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, unique: u64, error: i32, data: usize) -> Result<(), Os> {
+        let len = OutHeader::SIZE + data;
+        let (head, _) = self.reply.parts_mut();
+        // Replies are bounded by buffers far below 4 GiB.
+        encode(
+            &OutHeader {
+                len: len as u32,
+                error,
+                unique,
+            },
+            head,
+        );
+        rustix::io::retry_on_intr(|| rustix::io::write(&self.device, self.reply.first(len)))
+            .map(|_| ())
+    }
+}
+
+/// What a read of the device brought.
+enum Received {
+    Bytes(usize),
+    Nothing,
+    Ended,
+}
+
+fn receive(device: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Received> {
+    match rustix::io::read(device, buffer) {
+        Ok(len) => Ok(Received::Bytes(len)),
+        // ENOENT: the request was interrupted before it was read.
+        Err(Os::INTR | Os::NOENT) => Ok(Received::Nothing),
+        Err(Os::AGAIN) => {
+            let mut wait = [PollFd::from_borrowed_fd(device, PollFlags::IN)];
+            match poll(&mut wait, None) {
+                Ok(_) | Err(Os::INTR) => Ok(Received::Nothing),
+                Err(error) => Err(error.into()),
+            }
+        }
+        Err(Os::NODEV | Os::CONNABORTED) => Ok(Received::Ended),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What to do about a message received before any request is served.
+pub(crate) enum Handshake<T> {
+    /// Answer, and wait for another.
+    Retry(Vec<u8>),
+    /// Answer; agreed.
+    Done(Vec<u8>, T),
+    /// Answer with an error; not agreed.
+    Refused(Errno, T),
+}
+
+/// Receives messages until `decide` settles, and answers them.
+pub(crate) fn handshake<T>(
+    device: BorrowedFd<'_>,
+    mut decide: impl FnMut(&Message<'_>) -> Handshake<T>,
+) -> io::Result<T> {
+    let mut buffer = vec![0; REQUEST_SPARE];
+    let reply = |unique: u64, error: i32, data: &[u8]| {
+        let mut bytes = vec![0; OutHeader::SIZE + data.len()];
+        let len = bytes.len() as u32;
+        encode(&OutHeader { len, error, unique }, &mut bytes);
+        bytes[OutHeader::SIZE..].copy_from_slice(data);
+        rustix::io::write(device, &bytes)
+    };
+    loop {
+        let len = match receive(device, &mut buffer)? {
+            Received::Bytes(len) => len,
+            Received::Nothing => continue,
+            Received::Ended => return Err(Os::NODEV.into()),
+        };
+        let message = Message::whole(&buffer[..len])
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        let unique = message.header.unique;
+        match decide(&message) {
+            Handshake::Retry(data) => {
+                reply(unique, 0, &data)?;
+            }
+            Handshake::Done(data, value) => {
+                reply(unique, 0, &data)?;
+                return Ok(value);
+            }
+            Handshake::Refused(error, value) => {
+                reply(unique, -error.0, &[])?;
+                return Ok(value);
+            }
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! A mount of the in-memory file system for one test.
+
+#![allow(dead_code, reason = "each test binary uses a part")]
+
+pub mod memory;
+mod tree;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use butterfs_fuse::{Config, MountOptions, RunningSession, Session, Unmounter};
+
+pub use memory::MemoryFs;
+
+/// Says why a test does nothing; past the harness, which hides what passes.
+pub fn skip(reason: &str) {
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}
+
+/// Whether tests that need FUSE can run; says once per test why not.
+pub fn fuse_available() -> bool {
+    let available = rustix::process::geteuid().is_root()
+        && std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/fuse")
+            .is_ok();
+    if !available {
+        skip("needs root and /dev/fuse");
+    }
+    available
+}
+
+/// Options that tests share.
+pub fn config() -> Config {
+    Config {
+        threads: 2,
+        mount: MountOptions {
+            source: "memory,with\\odd name".into(),
+            subtype: Some("butterfs-test".into()),
+            ..MountOptions::default()
+        },
+        ..Config::default()
+    }
+}
+
+/// A mounted in-memory file system.
+pub struct Mount {
+    pub session: RunningSession,
+    pub fs: Arc<MemoryFs>,
+    directory: tempfile::TempDir,
+}
+
+impl Mount {
+    pub fn new(config: Config) -> Self {
+        Self::with(config, Arc::new(MemoryFs::default()))
+    }
+
+    pub fn with(config: Config, fs: Arc<MemoryFs>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let session = Session::mount(config, directory.path(), fs.clone()).unwrap();
+        Self {
+            session: session.spawn().unwrap(),
+            fs,
+            directory,
+        }
+    }
+
+    pub fn root(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.root().join(name)
+    }
+
+    pub fn unmounter(&self) -> Unmounter {
+        self.session.unmounter()
+    }
+}

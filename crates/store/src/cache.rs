@@ -1,0 +1,121 @@
+//! Clean nodes in memory, bounded.
+
+use butterfs_format::Logical;
+use butterfs_tree::Node;
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+const SHARDS: usize = 16;
+
+/// Nodes as the device has them, dropped by second chance when full.
+#[derive(Debug)]
+pub struct NodeCache {
+    shards: Vec<Mutex<Shard>>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    slots: Vec<Slot>,
+    index: FxHashMap<Logical, usize>,
+    hand: usize,
+    capacity: usize,
+}
+
+#[derive(Debug)]
+struct Slot {
+    logical: Logical,
+    node: Arc<Node>,
+    used: bool,
+}
+
+impl NodeCache {
+    /// A cache of at most `bytes` of nodes of `node_size`.
+    pub fn new(bytes: usize, node_size: usize) -> Self {
+        let capacity = (bytes / node_size / SHARDS).max(8);
+        let shard = || {
+            Mutex::new(Shard {
+                slots: Vec::new(),
+                index: FxHashMap::default(),
+                hand: 0,
+                capacity,
+            })
+        };
+        Self {
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+        }
+    }
+
+    fn shard(&self, logical: Logical) -> &Mutex<Shard> {
+        // Addresses are multiples of the sector size; mix the bits above.
+        let mixed = (logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[(mixed >> 60) as usize % SHARDS]
+    }
+
+    /// The node at `logical`, if it is here.
+    pub fn get(&self, logical: Logical) -> Option<Arc<Node>> {
+        let mut shard = self.shard(logical).lock();
+        let at = *shard.index.get(&logical)?;
+        let slot = &mut shard.slots[at];
+        slot.used = true;
+        Some(slot.node.clone())
+    }
+
+    /// Keeps `node`.
+    pub fn insert(&self, node: Arc<Node>) {
+        let logical = node.logical();
+        let mut shard = self.shard(logical).lock();
+        let slot = Slot {
+            logical,
+            node,
+            used: false,
+        };
+        if let Some(at) = shard.index.get(&logical).copied() {
+            shard.slots[at] = slot;
+            return;
+        }
+        if shard.slots.len() < shard.capacity {
+            let at = shard.slots.len();
+            shard.slots.push(slot);
+            shard.index.insert(logical, at);
+            return;
+        }
+        loop {
+            let at = shard.hand;
+            shard.hand = (at + 1) % shard.slots.len();
+            if std::mem::take(&mut shard.slots[at].used) {
+                continue;
+            }
+            let old = std::mem::replace(&mut shard.slots[at], slot);
+            shard.index.remove(&old.logical);
+            shard.index.insert(logical, at);
+            return;
+        }
+    }
+
+    /// Forgets the node at `logical`: its space was freed.
+    pub fn remove(&self, logical: Logical) {
+        let mut shard = self.shard(logical).lock();
+        if let Some(at) = shard.index.remove(&logical) {
+            let last = shard.slots.len() - 1;
+            shard.slots.swap_remove(at);
+            if at != last {
+                let moved = shard.slots[at].logical;
+                shard.index.insert(moved, at);
+            }
+            if shard.hand >= shard.slots.len() {
+                shard.hand = 0;
+            }
+        }
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.slots.clear();
+            shard.index.clear();
+            shard.hand = 0;
+        }
+    }
+}

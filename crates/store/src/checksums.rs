@@ -1,0 +1,236 @@
+//! Data checksums: those that wait for the commit, and the checksum tree.
+
+use crate::engine::Engine;
+use crate::error::{StoreError, corrupt_item};
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
+use butterfs_format::{ItemType, Key, TreeId};
+use butterfs_tree::{Cursor, Editor, find};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Object of all items of the checksum tree.
+const OBJECT: u64 = u64::MAX - 9;
+
+/// Checksums of data written in the running generation, by logical address.
+#[derive(Debug, Default)]
+pub struct PendingChecksums {
+    /// Address of the first sector -> checksums of the sectors from there.
+    runs: BTreeMap<u64, Vec<u8>>,
+}
+
+impl PendingChecksums {
+    /// Bytes of checksums held.
+    pub fn bytes(&self) -> usize {
+        self.runs.values().map(Vec::len).sum()
+    }
+}
+
+/// Checksums of a range of sectors; some may be missing.
+#[derive(Debug)]
+pub struct SectorChecksums {
+    size: usize,
+    sums: Vec<u8>,
+    present: Vec<bool>,
+}
+
+impl SectorChecksums {
+    /// Checksum of the sector with this index, if it has one.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&[u8]> {
+        (*self.present.get(index)?).then(|| &self.sums[index * self.size..][..self.size])
+    }
+}
+
+fn key(logical: u64) -> Key {
+    Key::new(OBJECT, ItemType::EXTENT_CSUM, logical)
+}
+
+impl Engine {
+    fn sum_size(&self) -> usize {
+        self.identity.checksum.size()
+    }
+
+    /// Notes the checksums of data at `logical`, one for each sector.
+    pub fn add_checksums(&mut self, logical: u64, sums: Vec<u8>) {
+        self.checksums.runs.insert(logical, sums);
+    }
+
+    /// Forgets waiting checksums of an extent that vanished.
+    pub(crate) fn forget_checksums(&mut self, range: &Range<u64>) {
+        let inside: Vec<u64> = self
+            .checksums
+            .runs
+            .range(range.clone())
+            .map(|(at, _)| *at)
+            .collect();
+        for at in inside {
+            self.checksums.runs.remove(&at);
+        }
+    }
+
+    /// Checksums of the sectors in `range`.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn data_checksums(&self, range: Range<u64>) -> Result<SectorChecksums, StoreError> {
+        let sector = self.sector_size();
+        let size = self.sum_size();
+        let count = ((range.end - range.start) / sector) as usize;
+        let mut out = SectorChecksums {
+            size,
+            sums: vec![0; count * size],
+            present: vec![false; count],
+        };
+        let mut copy = |at: u64, sums: &[u8]| {
+            let end = at + (sums.len() / size) as u64 * sector;
+            let (from, to) = (at.max(range.start), end.min(range.end));
+            if from < to {
+                let into = ((from - range.start) / sector) as usize;
+                let skip = ((from - at) / sector) as usize;
+                let n = ((to - from) / sector) as usize;
+                out.sums[into * size..(into + n) * size]
+                    .copy_from_slice(&sums[skip * size..(skip + n) * size]);
+                out.present[into..into + n].fill(true);
+            }
+        };
+        let mut waiting = 0;
+        let before = self.checksums.runs.range(..=range.start).next_back();
+        let inside = self
+            .checksums
+            .runs
+            .range(range.start.saturating_add(1)..range.end.max(range.start + 1));
+        for (at, sums) in before.into_iter().chain(inside) {
+            let end = at + (sums.len() / size) as u64 * sector;
+            waiting += end.min(range.end).saturating_sub((*at).max(range.start));
+            copy(*at, sums);
+        }
+        if waiting >= range.end - range.start {
+            return Ok(out);
+        }
+        let mut cursor = Cursor::seek_in(self, TreeId::CSUM, &key(range.start))?;
+        if cursor.key() != Some(key(range.start)) {
+            cursor.prev()?;
+        }
+        while let Some((found, sums)) = cursor.item() {
+            if found.objectid == OBJECT && found.item_type == ItemType::EXTENT_CSUM {
+                if found.offset >= range.end {
+                    break;
+                }
+                if sums.len() % size != 0 || found.offset % sector != 0 {
+                    return Err(corrupt_item(TreeId::CSUM, found, "has a wrong size"));
+                }
+                copy(found.offset, sums);
+            } else if found > key(range.end) {
+                break;
+            }
+            cursor.next()?;
+        }
+        Ok(out)
+    }
+
+    /// Brings waiting checksums into the checksum tree.
+    pub(crate) fn apply_checksums(&mut self) -> Result<(), StoreError> {
+        let runs = std::mem::take(&mut self.checksums.runs);
+        let sector = self.sector_size();
+        let size = self.sum_size();
+        let room = self.node_size() - HEADER_SIZE;
+        let item_max = ((room - 2 * ITEM_SIZE) / size - 1) * size;
+        let mut joined: Option<(u64, Vec<u8>)> = None;
+        for (at, sums) in runs {
+            if let Some((start, run)) = &mut joined {
+                if *start + (run.len() / size) as u64 * sector == at {
+                    run.extend_from_slice(&sums);
+                    continue;
+                }
+                let (start, run) = (*start, std::mem::take(run));
+                self.insert_run(start, &run, item_max)?;
+            }
+            joined = Some((at, sums));
+        }
+        match joined {
+            Some((start, run)) => self.insert_run(start, &run, item_max),
+            None => Ok(()),
+        }
+    }
+
+    fn insert_run(
+        &mut self,
+        mut start: u64,
+        mut run: &[u8],
+        item_max: usize,
+    ) -> Result<(), StoreError> {
+        let sector = self.sector_size();
+        let size = self.sum_size();
+        // Fill up the item that ends where the run begins.
+        let mut cursor = Cursor::seek_in(self, TreeId::CSUM, &key(start))?;
+        let mut extended = None;
+        if cursor.prev()?
+            && let Some((found, sums)) = cursor.item()
+            && found.objectid == OBJECT
+            && found.item_type == ItemType::EXTENT_CSUM
+            && found.offset + (sums.len() / size) as u64 * sector == start
+            && sums.len() < item_max
+        {
+            let (head, rest) = run.split_at(run.len().min(item_max - sums.len()));
+            extended = Some((found, [sums, head].concat()));
+            start += (head.len() / size) as u64 * sector;
+            run = rest;
+        }
+        drop(cursor);
+        let mut editor = Editor::new(self, TreeId::CSUM);
+        if let Some((found, sums)) = extended {
+            editor.replace(&found, &sums)?;
+        }
+        while !run.is_empty() {
+            let (head, rest) = run.split_at(run.len().min(item_max));
+            editor.insert(&key(start), head)?;
+            start += (head.len() / size) as u64 * sector;
+            run = rest;
+        }
+        Ok(())
+    }
+}
+
+/// Removes the checksums of freed data from the checksum tree.
+pub fn remove_range(engine: &mut Engine, range: &Range<u64>) -> Result<(), StoreError> {
+    let sector = engine.sector_size();
+    let size = engine.sum_size();
+    let mut affected = Vec::new();
+    {
+        let mut cursor = Cursor::seek_in(engine, TreeId::CSUM, &key(range.start))?;
+        if cursor.key() != Some(key(range.start)) {
+            cursor.prev()?;
+        }
+        while let Some((found, sums)) = cursor.item() {
+            if found >= key(range.end) {
+                break;
+            }
+            let end = found.offset + (sums.len() / size) as u64 * sector;
+            if found >= key(0) && end > range.start {
+                affected.push((found, end));
+            }
+            cursor.next()?;
+        }
+    }
+    for (found, end) in affected {
+        if found.offset >= range.start && end <= range.end {
+            Editor::new(engine, TreeId::CSUM).remove(&found)?;
+            continue;
+        }
+        let Some((leaf, slot)) = find(engine, TreeId::CSUM, &found)? else {
+            return Err(StoreError::Internal("a checksum item went away"));
+        };
+        let sums = leaf.data(slot).to_vec();
+        drop(leaf);
+        let mut editor = Editor::new(engine, TreeId::CSUM);
+        editor.remove(&found)?;
+        let at = |logical: u64| ((logical - found.offset) / sector) as usize * size;
+        if found.offset < range.start {
+            editor.insert(&found, &sums[..at(range.start)])?;
+        }
+        if end > range.end {
+            editor.insert(&key(range.end), &sums[at(range.end)..])?;
+        }
+    }
+    Ok(())
+}

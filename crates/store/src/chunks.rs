@@ -1,0 +1,286 @@
+//! Making and removing chunks, and their items in the trees.
+//!
+//! A chunk is made in memory at once (any edit may need one); its items enter
+//! the trees at the commit, before any extent in it does.
+
+use crate::engine::{Engine, SpaceKind};
+use crate::error::StoreError;
+use crate::space::block_group::BlockGroup;
+use crate::space::free_space_tree;
+use crate::space::ranges::RangeSet;
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
+use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent};
+use butterfs_format::superblock::{COPIES, COPY_SPAN, Superblock};
+use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
+use butterfs_tree::Editor;
+use butterfs_volume::placement::{self, DeviceSpace};
+use butterfs_volume::VolumeError;
+use std::ops::Range;
+
+const STRIPE_LENGTH: u64 = 64 << 10;
+/// First logical address that chunks use.
+const LOGICAL_MIN: u64 = 1 << 20;
+
+/// Logical ranges of a chunk that hold superblock copies, ascending.
+pub fn excluded(logical: Logical, chunk: &Chunk) -> Vec<Range<u64>> {
+    let mut set = RangeSet::default();
+    for stripe in &chunk.stripes {
+        for copy in COPIES {
+            let start = copy.get().max(stripe.offset.get());
+            let end = (copy.get() + COPY_SPAN).min(stripe.offset.get() + chunk.length);
+            if start < end {
+                let at = logical.get() + (start - stripe.offset.get());
+                set.insert(at..at + (end - start));
+            }
+        }
+    }
+    let first = COPIES[0].get();
+    if logical.get() < first {
+        set.insert(logical.get()..first.min(logical.get() + chunk.length));
+    }
+    set.iter().collect()
+}
+
+impl Engine {
+    fn device_spaces(&self) -> Vec<DeviceSpace> {
+        let mut allocated: Vec<(DeviceId, Range<u64>)> = self
+            .chunks
+            .values()
+            .flat_map(|chunk| {
+                chunk.stripes.iter().map(|stripe| {
+                    let start = stripe.offset.get();
+                    (stripe.device, start..start + chunk.length)
+                })
+            })
+            .collect();
+        allocated.sort_by_key(|(device, range)| (*device, range.start));
+        self.space
+            .devices()
+            .map(|(device, block)| DeviceSpace {
+                device,
+                size: block.size().min(self.superblock.device.total_bytes),
+                allocated: allocated
+                    .iter()
+                    .filter(|(other, _)| *other == device)
+                    .map(|(_, range)| range.clone())
+                    .collect(),
+            })
+            .collect()
+    }
+
+    /// Flags for a new chunk: those of the newest group of this kind.
+    fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
+        self.groups
+            .values()
+            .rev()
+            .map(|group| group.flags)
+            .find(|flags| flags.contains(kind.flag()))
+            .unwrap_or(kind.flag())
+    }
+
+    /// Bytes that new chunks of `kind` could have.
+    pub(crate) fn unallocated(&self, kind: SpaceKind) -> u64 {
+        if let Some((chunks, bytes)) = self.unallocated_cache.get()[kind as usize]
+            && chunks == self.chunks.len()
+        {
+            return bytes;
+        }
+        let bytes = placement::possible(self.flags_for(kind), &self.device_spaces());
+        let mut cache = self.unallocated_cache.get();
+        cache[kind as usize] = Some((self.chunks.len(), bytes));
+        self.unallocated_cache.set(cache);
+        bytes
+    }
+
+    /// Makes a chunk in memory.
+    pub(crate) fn create_chunk(&mut self, kind: SpaceKind) -> Result<(), StoreError> {
+        let flags = self.flags_for(kind);
+        let spaces = self.device_spaces();
+        let plan = placement::plan(flags, &spaces).map_err(|error| match error {
+            VolumeError::NoSpace => StoreError::NoSpace,
+            other => other.into(),
+        })?;
+        let logical = self.chunks.iter().next_back().map_or(
+            Logical(LOGICAL_MIN),
+            |(logical, chunk)| {
+                Logical((logical.get() + chunk.length).next_multiple_of(STRIPE_LENGTH))
+            },
+        );
+        let device_uuid = self.superblock.device.uuid;
+        let chunk = Chunk {
+            length: plan.length,
+            owner: TreeId::EXTENT.get(),
+            stripe_length: STRIPE_LENGTH,
+            flags,
+            io_align: 65536,
+            io_width: 65536,
+            sector_size: self.superblock.sector_size,
+            sub_stripes: 1,
+            stripes: plan
+                .stripes
+                .iter()
+                .map(|(device, offset)| Stripe {
+                    device: *device,
+                    offset: *offset,
+                    device_uuid,
+                })
+                .collect(),
+        };
+        if kind == SpaceKind::System {
+            let mut system = self.system_chunks();
+            system.push((logical, chunk.clone()));
+            if !Superblock::array_fits(&system) {
+                return Err(StoreError::NoSpace);
+            }
+        }
+        let map = self.space.map().with(logical, chunk.clone())?;
+        self.space.set_map(map);
+        let excluded = excluded(logical, &chunk);
+        let mut free = RangeSet::default();
+        free.insert(logical.get()..logical.get() + chunk.length);
+        for range in &excluded {
+            free.remove(range.clone());
+        }
+        self.groups.insert(
+            logical,
+            BlockGroup {
+                start: logical,
+                length: chunk.length,
+                flags,
+                used: 0,
+                promised: 0,
+                pinned: 0,
+                excluded,
+                free: Some(free),
+                cursor: logical.get(),
+                dirty: false,
+                new: true,
+                read_only: false,
+            },
+        );
+        self.chunks.insert(logical, chunk);
+        Ok(())
+    }
+
+    /// Chunks that the superblock lists.
+    pub(crate) fn system_chunks(&self) -> Vec<(Logical, Chunk)> {
+        self.chunks
+            .iter()
+            .filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM))
+            .map(|(logical, chunk)| (*logical, chunk.clone()))
+            .collect()
+    }
+
+    /// Enters the items of new chunks into the trees.
+    pub(crate) fn enter_new_groups(&mut self) -> Result<(), StoreError> {
+        loop {
+            let next = self.groups.values().find(|group| group.new);
+            let Some(start) = next.map(|group| group.start) else {
+                return Ok(());
+            };
+            let group = self.groups.get_mut(&start).expect("found above");
+            group.new = false;
+            let span = group.span(self.superblock.sector_size.into());
+            let (key, item) = (group.item_key(), group.item());
+            let mut free = RangeSet::default();
+            free.insert(start.get()..group.end());
+            for range in &group.excluded {
+                free.remove(range.clone());
+            }
+            let free: Vec<_> = free.iter().collect();
+            self.enter_chunk(start)?;
+            let tree = self.group_tree();
+            Editor::new(self, tree).insert(&key, &item.encode())?;
+            if self.free_space_tree {
+                free_space_tree::add_group(self, &span, &free)?;
+            }
+        }
+    }
+
+    fn enter_chunk(&mut self, logical: Logical) -> Result<(), StoreError> {
+        let chunk = self.chunks[&logical].clone();
+        let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, logical.get());
+        Editor::new(self, TreeId::CHUNK).insert(&key, &chunk.encode())?;
+        let extent = DeviceExtent {
+            chunk_tree: TreeId::CHUNK.get(),
+            chunk_objectid: Chunk::OBJECT,
+            chunk: logical,
+            length: chunk.length,
+            chunk_tree_uuid: self.stamp.chunk_tree_uuid,
+        };
+        for stripe in &chunk.stripes {
+            let key = device_extent_key(stripe);
+            Editor::new(self, TreeId::DEVICE).insert(&key, &extent.encode())?;
+        }
+        let bytes = chunk.length * chunk.stripes.len() as u64;
+        self.superblock.device.bytes_used += bytes;
+        self.write_device_item()
+    }
+
+    fn write_device_item(&mut self) -> Result<(), StoreError> {
+        let device = self.superblock.device.clone();
+        let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, device.id.get());
+        Editor::new(self, TreeId::CHUNK).replace(&key, &device.encode())?;
+        Ok(())
+    }
+
+    /// Removes the chunks of groups that hold nothing, but the last of each
+    /// kind. Their space held nothing in the last generation either.
+    pub(crate) fn remove_empty_groups(&mut self) -> Result<(), StoreError> {
+        for kind in [SpaceKind::Data, SpaceKind::Metadata] {
+            let of_kind = |group: &&BlockGroup| group.flags.contains(kind.flag());
+            let mut left = self.groups.values().filter(of_kind).count();
+            let empty: Vec<Logical> = self
+                .groups
+                .values()
+                .filter(of_kind)
+                .filter(|group| {
+                    let idle = group.used == 0 && group.promised == 0 && group.pinned == 0;
+                    idle && !group.new && !group.dirty
+                })
+                .map(|group| group.start)
+                .collect();
+            for start in empty {
+                if left > 1 {
+                    self.remove_group(start)?;
+                    left -= 1;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
+        let (Some(group), Some(chunk)) = (self.groups.remove(&start), self.chunks.remove(&start))
+        else {
+            return Err(StoreError::Internal("a block group without a chunk"));
+        };
+        for current in &mut self.current {
+            current.take_if(|at| *at == start);
+        }
+        let map = self.space.map().without(start);
+        self.space.set_map(map);
+        let tree = self.group_tree();
+        Editor::new(self, tree).remove(&group.item_key())?;
+        if self.free_space_tree {
+            free_space_tree::remove_group(self, &group.span(self.sector_size()))?;
+        }
+        let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, start.get());
+        Editor::new(self, TreeId::CHUNK).remove(&key)?;
+        for stripe in &chunk.stripes {
+            Editor::new(self, TreeId::DEVICE).remove(&device_extent_key(stripe))?;
+        }
+        let bytes = chunk.length * chunk.stripes.len() as u64;
+        let device = &mut self.superblock.device;
+        device.bytes_used = device.bytes_used.saturating_sub(bytes);
+        self.write_device_item()
+    }
+}
+
+fn device_extent_key(stripe: &Stripe) -> Key {
+    Key::new(
+        stripe.device.get(),
+        ItemType::DEV_EXTENT,
+        stripe.offset.get(),
+    )
+}

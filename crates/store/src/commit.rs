@@ -1,0 +1,231 @@
+//! From a running generation to a published one.
+//!
+//! Owns the fixed point (commit changes what commit records), the freezing of
+//! a generation and the superblock's content. Order on the device is kept by
+//! [`crate::Store::commit`].
+
+use crate::engine::{Engine, TreeState};
+use crate::error::StoreError;
+use butterfs_format::item::block_group::BlockGroupItem;
+use butterfs_format::item::inode::Timespec;
+use butterfs_format::superblock::{BackupRoot, Superblock};
+use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_tree::{Editor, Node};
+use std::sync::Arc;
+
+/// The fixed point is reached within this many rounds, or something is wrong:
+/// each round only touches nodes that the rounds before did not copy.
+const ROUNDS_MAX: usize = 64;
+
+/// A generation that is complete in memory. It is durable once its nodes and
+/// then its superblock are written and flushed.
+#[must_use = "a prepared generation must be published"]
+#[derive(Debug)]
+pub struct PreparedCommit {
+    /// Its sealed nodes, ascending by address.
+    pub(crate) nodes: Vec<Arc<Node>>,
+    /// What all superblock copies will say.
+    pub(crate) superblock: Superblock,
+    /// Its number.
+    pub(crate) generation: Generation,
+}
+
+impl Engine {
+    /// True when there is nothing to commit.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.dirty.is_empty()
+            && self.pending.is_empty()
+            && !self.groups.values().any(|group| group.new)
+            && !self.trees.read().values().any(|state| state.changed)
+            && !self.superblock_changed
+    }
+
+    /// Completes the running generation and begins the next.
+    pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
+        self.remove_empty_groups()?;
+        self.apply_checksums()?;
+        let mut settled = false;
+        for _ in 0..ROUNDS_MAX {
+            self.enter_new_groups()?;
+            if !self.pending.is_empty() {
+                self.apply_pending()?;
+                continue;
+            }
+            self.write_root_items(now)?;
+            self.write_group_items()?;
+            let new_groups = self.groups.values().any(|group| group.new);
+            if self.pending.is_empty() && !new_groups && !self.groups.values().any(|g| g.dirty) {
+                settled = true;
+                break;
+            }
+        }
+        if !settled {
+            return Err(StoreError::Internal("a commit did not reach its fixed point"));
+        }
+        self.update_superblock()?;
+        Ok(self.freeze())
+    }
+
+    fn write_root_items(&mut self, now: Timespec) -> Result<(), StoreError> {
+        let generation = self.generation;
+        let changed: Vec<(TreeId, TreeState)> = self
+            .trees
+            .get_mut()
+            .iter_mut()
+            .filter(|(_, state)| state.changed)
+            .map(|(tree, state)| {
+                state.changed = false;
+                if tree.is_subvolume() && state.root.generation == generation {
+                    state.item.ctransid = generation;
+                    state.item.ctime = now;
+                }
+                state.item.logical = state.root.logical;
+                state.item.level = state.root.level;
+                state.item.generation = state.root.generation;
+                (*tree, state.clone())
+            })
+            .collect();
+        let mut editor = Editor::new(self, TreeId::ROOT);
+        for (_, state) in changed {
+            if let Some(key) = state.item_key {
+                editor.replace(&key, &state.item.encode())?;
+            }
+        }
+        // The edits changed the root tree itself, which has no item.
+        if let Some(state) = self.trees.get_mut().get_mut(&TreeId::ROOT) {
+            state.changed = false;
+        }
+        Ok(())
+    }
+
+    /// Tree that holds block group items.
+    pub(crate) fn group_tree(&self) -> TreeId {
+        if self.superblock.has_block_group_tree() {
+            TreeId::BLOCK_GROUP
+        } else {
+            TreeId::EXTENT
+        }
+    }
+
+    fn write_group_items(&mut self) -> Result<(), StoreError> {
+        let tree = self.group_tree();
+        let items: Vec<(Key, BlockGroupItem)> = self
+            .groups
+            .values_mut()
+            .filter(|group| group.dirty && !group.new)
+            .map(|group| {
+                group.dirty = false;
+                (group.item_key(), group.item())
+            })
+            .collect();
+        let mut editor = Editor::new(self, tree);
+        for (key, item) in items {
+            editor.replace(&key, &item.encode())?;
+        }
+        Ok(())
+    }
+
+    fn root_now(&self, tree: TreeId) -> NodeRef {
+        const NONE: NodeRef = NodeRef {
+            logical: Logical(0),
+            generation: Generation(0),
+            level: 0,
+        };
+        self.trees.read().get(&tree).map_or(NONE, |state| state.root)
+    }
+
+    fn update_superblock(&mut self) -> Result<(), StoreError> {
+        let root = self.root_now(TreeId::ROOT);
+        let chunk = self.root_now(TreeId::CHUNK);
+        let used = self.groups.values().map(|group| group.used).sum();
+        let generation = self.generation;
+        let backup = BackupRoot {
+            tree_root: root,
+            chunk_root: chunk,
+            extent_root: self.root_now(TreeId::EXTENT),
+            fs_root: self.root_now(TreeId::FS),
+            device_root: self.root_now(TreeId::DEVICE),
+            csum_root: self.root_now(TreeId::CSUM),
+            total_bytes: self.superblock.total_bytes,
+            bytes_used: used,
+            num_devices: self.superblock.num_devices,
+        };
+        let system: Vec<_> = self.system_chunks();
+        let superblock = &mut self.superblock;
+        if superblock.uuid_tree_generation == superblock.generation {
+            superblock.uuid_tree_generation = generation;
+        }
+        superblock.generation = generation;
+        superblock.root = root.logical;
+        superblock.root_level = root.level;
+        superblock.chunk_root = chunk.logical;
+        superblock.chunk_root_level = chunk.level;
+        superblock.chunk_root_generation = chunk.generation;
+        superblock.bytes_used = used;
+        superblock.sys_chunks = system;
+        superblock.backup_roots[self.backup_slot] = backup;
+        self.backup_slot = (self.backup_slot + 1) % superblock.backup_roots.len();
+        self.superblock_changed = false;
+        Ok(())
+    }
+
+    fn freeze(&mut self) -> PreparedCommit {
+        let checksum = self.identity.checksum;
+        debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
+        self.writing = std::mem::take(&mut self.dirty);
+        let mut nodes = Vec::with_capacity(self.writing.len());
+        for node in self.writing.values_mut() {
+            checksum.seal_block(Arc::make_mut(node).bytes_mut());
+            nodes.push(node.clone());
+        }
+        nodes.sort_unstable_by_key(|node| node.logical());
+        self.pinned_writing = std::mem::take(&mut self.pinned);
+        let generation = self.generation;
+        self.generation = Generation(generation.get() + 1);
+        PreparedCommit {
+            nodes,
+            superblock: self.superblock.clone(),
+            generation,
+        }
+    }
+
+    /// The prepared generation is durable: its nodes are clean, what it freed
+    /// can be used again. Gives the ranges that became free.
+    pub(crate) fn published(&mut self) -> Vec<std::ops::Range<u64>> {
+        for (_, node) in self.writing.drain() {
+            self.cache.insert(node);
+        }
+        let freed: Vec<_> = std::mem::take(&mut self.pinned_writing).iter().collect();
+        for range in &freed {
+            let result = self.for_each_group_part(range, |group, part| {
+                group.pinned = group.pinned.saturating_sub(part.end - part.start);
+                if let Some(free) = &mut group.free {
+                    free.insert(part);
+                }
+            });
+            debug_assert!(result.is_ok(), "pinned space lies in block groups");
+        }
+        freed
+    }
+}
+
+impl crate::space::block_group::BlockGroup {
+    /// Key of its item.
+    pub(crate) fn item_key(&self) -> Key {
+        Key::new(
+            self.start.get(),
+            ItemType::BLOCK_GROUP_ITEM,
+            self.length,
+        )
+    }
+
+    /// Its item.
+    pub(crate) fn item(&self) -> BlockGroupItem {
+        BlockGroupItem {
+            used: self.used,
+            chunk_objectid: butterfs_format::item::block_group::CHUNK_OBJECTID,
+            flags: self.flags,
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! All of a volume's state that changes: trees, space, pending references.
+//!
+//! One lock (in [`crate::Store`]) guards it. Nothing here does data I/O; nodes
+//! that are not in memory are read from the device.
+//!
+//! Invariants: a node in `dirty` has the running generation and nobody on disk
+//! refers to it; a node in `writing` belongs to the generation that is being
+//! published; everything else is immutable.
+
+use crate::cache::NodeCache;
+use crate::checksums::PendingChecksums;
+use crate::error::{StoreError, bad_item};
+use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
+use crate::space::block_group::BlockGroup;
+use crate::space::ranges::RangeSet;
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
+use butterfs_format::item::root::RootItem;
+use butterfs_format::superblock::Superblock;
+use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_tree::{
+    Cursor, Expected, Node, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
+};
+use butterfs_volume::LogicalSpace;
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A tree that was looked at.
+#[derive(Clone, Debug)]
+pub struct TreeState {
+    /// Its root now.
+    pub root: NodeRef,
+    /// Where its root item is; `None` for the trees in the superblock.
+    pub item_key: Option<Key>,
+    /// Its root item (of the superblock's trees: a blank one).
+    pub item: RootItem,
+    /// The root item must be written at the commit.
+    pub changed: bool,
+}
+
+/// What a block group may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SpaceKind {
+    /// File data.
+    Data,
+    /// Nodes of all trees but the chunk tree.
+    Metadata,
+    /// Nodes of the chunk tree.
+    System,
+}
+
+impl SpaceKind {
+    /// The flag that block groups of this kind carry.
+    #[must_use]
+    pub const fn flag(self) -> BlockGroupFlags {
+        match self {
+            Self::Data => BlockGroupFlags::DATA,
+            Self::Metadata => BlockGroupFlags::METADATA,
+            Self::System => BlockGroupFlags::SYSTEM,
+        }
+    }
+}
+
+/// Number of chunks and unallocated bytes at that time, per kind.
+#[derive(Debug, Default)]
+pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<(usize, u64)>; 3]>);
+
+impl UnallocatedCache {
+    pub(crate) fn get(&self) -> [Option<(usize, u64)>; 3] {
+        *self.0.lock()
+    }
+
+    pub(crate) fn set(&self, values: [Option<(usize, u64)>; 3]) {
+        *self.0.lock() = values;
+    }
+}
+
+/// The state of an open volume.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) identity: VolumeIdentity,
+    pub(crate) stamp: NodeStamp,
+    pub(crate) superblock: Superblock,
+    pub(crate) space: Arc<LogicalSpace>,
+    /// The generation that is running; the superblock's is one less.
+    pub(crate) generation: Generation,
+    pub(crate) trees: RwLock<FxHashMap<TreeId, TreeState>>,
+    pub(crate) dirty: FxHashMap<Logical, Arc<Node>>,
+    pub(crate) writing: FxHashMap<Logical, Arc<Node>>,
+    pub(crate) cache: NodeCache,
+    pub(crate) chunks: BTreeMap<Logical, Chunk>,
+    pub(crate) groups: BTreeMap<Logical, BlockGroup>,
+    /// The group that was allocated from last, per kind.
+    pub(crate) current: [Option<Logical>; 3],
+    pub(crate) pending: PendingRefs,
+    pub(crate) checksums: PendingChecksums,
+    /// Freed in the running generation.
+    pub(crate) pinned: RangeSet,
+    /// Freed in the generation that is being published.
+    pub(crate) pinned_writing: RangeSet,
+    /// Backup root that the next commit overwrites.
+    pub(crate) backup_slot: usize,
+    /// Bytes that new chunks could have by kind, valid for a number of chunks.
+    pub(crate) unallocated_cache: UnallocatedCache,
+    /// The superblock's own fields (label, flags) changed.
+    pub(crate) superblock_changed: bool,
+    /// The free-space tree is there, valid and kept.
+    pub(crate) free_space_tree: bool,
+}
+
+impl Engine {
+    /// Bytes of a node.
+    #[must_use]
+    pub fn node_size(&self) -> usize {
+        self.identity.node_size
+    }
+
+    /// Bytes of a sector.
+    #[must_use]
+    pub const fn sector_size(&self) -> u64 {
+        self.identity.sector_size
+    }
+
+    /// The running generation: what changes now is stamped with it.
+    #[must_use]
+    pub const fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The superblock as of the last commit.
+    #[must_use]
+    pub const fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Logical space, for data I/O outside of the engine's lock.
+    #[must_use]
+    pub const fn space(&self) -> &Arc<LogicalSpace> {
+        &self.space
+    }
+
+    /// Bytes of nodes changed in the running generation.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> usize {
+        self.dirty.len() * self.identity.node_size
+    }
+
+    /// Number of extents with pending changes.
+    #[must_use]
+    pub fn pending_len(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// Block groups, ascending.
+    pub fn groups(&self) -> impl Iterator<Item = &BlockGroup> {
+        self.groups.values()
+    }
+
+    /// Chunks, ascending.
+    pub fn chunks(&self) -> impl Iterator<Item = (Logical, &Chunk)> {
+        self.chunks.iter().map(|(logical, chunk)| (*logical, chunk))
+    }
+
+    /// Root item of `tree`.
+    ///
+    /// # Errors
+    /// [`TreeError::NoSuchTree`], reading.
+    pub fn tree_state(&self, tree: TreeId) -> Result<TreeState, StoreError> {
+        if let Some(state) = self.trees.read().get(&tree) {
+            return Ok(state.clone());
+        }
+        let state = self.load_tree(tree)?;
+        self.trees.write().insert(tree, state.clone());
+        Ok(state)
+    }
+
+    fn load_tree(&self, tree: TreeId) -> Result<TreeState, StoreError> {
+        let last = Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX);
+        let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &last)?;
+        let found = cursor.key() == Some(last) || cursor.prev()?;
+        let item = cursor.item().filter(|(key, _)| {
+            found && key.objectid == tree.get() && key.item_type == ItemType::ROOT_ITEM
+        });
+        let Some((key, data)) = item else {
+            return Err(TreeError::NoSuchTree(tree).into());
+        };
+        let item = RootItem::parse(data).map_err(|e| bad_item(TreeId::ROOT, key, &e))?;
+        Ok(TreeState {
+            root: NodeRef {
+                logical: item.logical,
+                generation: item.generation,
+                level: item.level,
+            },
+            item_key: Some(key),
+            item,
+            changed: false,
+        })
+    }
+
+    /// Changes the root item of `tree`; it is written at the commit.
+    ///
+    /// # Errors
+    /// [`TreeError::NoSuchTree`], reading.
+    pub fn change_root_item(
+        &mut self,
+        tree: TreeId,
+        change: impl FnOnce(&mut RootItem),
+    ) -> Result<(), StoreError> {
+        self.tree_state(tree)?;
+        if let Some(state) = self.trees.get_mut().get_mut(&tree) {
+            change(&mut state.item);
+            state.changed = true;
+        }
+        Ok(())
+    }
+
+    fn read_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
+        let expected = Expected::from(reference);
+        let mut buffer = vec![0; self.identity.node_size];
+        let mut node = None;
+        let mut fault = None;
+        let result = self
+            .space
+            .read_verified(reference.logical, &mut buffer, &mut |bytes| {
+                match Node::verify(bytes.into(), &self.identity, expected) {
+                    Ok(good) => {
+                        node = Some(Arc::new(good));
+                        true
+                    }
+                    Err(bad) => {
+                        fault = Some(bad);
+                        false
+                    }
+                }
+            });
+        match (result, node) {
+            (Ok(_), Some(node)) => {
+                self.cache.insert(node.clone());
+                Ok(node)
+            }
+            (Err(error), _) => match fault {
+                Some(fault) => Err(TreeError::Corrupt {
+                    logical: reference.logical,
+                    fault,
+                }
+                .into()),
+                None => Err(error.into()),
+            },
+            (Ok(_), None) => Err(StoreError::Internal("a node was read but not verified")),
+        }
+    }
+
+    pub(crate) const fn node_kind(reference: NodeRef) -> ExtentKind {
+        ExtentKind::Node {
+            level: reference.level,
+            first_key: None,
+        }
+    }
+
+    /// Notes a change of one node's references.
+    pub(crate) fn change_node_ref(&mut self, node: NodeRef, by: Backref, count: i64) -> Outcome {
+        let length = self.identity.node_size as u64;
+        let kind = Self::node_kind(node);
+        self.pending
+            .change(node.logical, length, kind, (by, count))
+    }
+
+    fn new_node(
+        &mut self,
+        tree: TreeId,
+        level: u8,
+        first_key: Option<Key>,
+    ) -> Result<NodeRef, StoreError> {
+        let logical = self.allocate_node(tree)?;
+        let kind = ExtentKind::Node { level, first_key };
+        let length = self.identity.node_size as u64;
+        self.pending
+            .insert_new(logical, length, kind, Backref::Tree(tree));
+        Ok(NodeRef {
+            logical,
+            generation: self.generation,
+            level,
+        })
+    }
+
+    fn is_writable(&self, node: NodeRef) -> bool {
+        node.generation == self.generation && self.dirty.contains_key(&node.logical)
+    }
+
+    fn copy_on_write(&mut self, tree: TreeId, old: NodeRef) -> Result<NodeRef, StoreError> {
+        let node = self.node(old)?;
+        let new = self.new_node(tree, old.level, node.first_key())?;
+        let copy = node.copied_to(new.logical, new.generation, tree);
+        self.dirty.insert(new.logical, Arc::new(copy));
+        self.move_references(tree, &node, new)?;
+        Ok(new)
+    }
+}
+
+impl NodeSource for Engine {
+    fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        let found = self
+            .dirty
+            .get(&reference.logical)
+            .or_else(|| self.writing.get(&reference.logical))
+            .cloned()
+            .or_else(|| self.cache.get(reference.logical));
+        if let Some(node) = found {
+            // A cached node was verified against another pointer perhaps.
+            if node.reference() == reference {
+                return Ok(node);
+            }
+        }
+        Ok(self.read_node(reference)?)
+    }
+
+    fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
+        if let Some(state) = self.trees.read().get(&tree) {
+            return Ok(state.root);
+        }
+        Ok(self.tree_state(tree)?.root)
+    }
+}
+
+impl NodeSink for Engine {
+    fn make_writable(&mut self, tree: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
+        if self.is_writable(node) {
+            return Ok(node);
+        }
+        Ok(self.copy_on_write(tree, node)?)
+    }
+
+    fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
+        let new = self.new_node(tree, level, None)?;
+        let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
+        self.dirty.insert(new.logical, Arc::new(node));
+        Ok(new)
+    }
+
+    fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
+        self.dirty
+            .get_mut(&node.logical)
+            .map(Arc::make_mut)
+            .ok_or(TreeError::Misuse("a node was edited that is not writable"))
+    }
+
+    fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError> {
+        if self.dirty.remove(&node.logical).is_none() {
+            return Err(TreeError::Misuse("a node was dropped that is not writable"));
+        }
+        self.drop_node_ref(node, Backref::Tree(tree));
+        Ok(())
+    }
+
+    fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError> {
+        let state = self
+            .trees
+            .get_mut()
+            .get_mut(&tree)
+            .ok_or(TreeError::NoSuchTree(tree))?;
+        state.root = root;
+        state.changed = true;
+        Ok(())
+    }
+}
+
+impl Engine {
+    /// Drops one reference to a node; its space is free at once when it was
+    /// born in this generation.
+    pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {
+        if self.change_node_ref(node, by, -1) == Outcome::Vanished {
+            let length = self.identity.node_size as u64;
+            self.give_back(node.logical, length);
+        }
+    }
+}

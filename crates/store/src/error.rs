@@ -1,0 +1,116 @@
+//! What can go wrong with a volume.
+
+use butterfs_device::DeviceError;
+use butterfs_format::{Key, Logical, ParseError, TreeId};
+use butterfs_tree::TreeError;
+use butterfs_volume::VolumeError;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why an operation on a volume failed.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// A device did not read, write or flush.
+    #[error(transparent)]
+    Device(Arc<DeviceError>),
+    /// Logical space did not map, read or write.
+    #[error(transparent)]
+    Volume(Arc<VolumeError>),
+    /// A tree is damaged or was misused.
+    #[error(transparent)]
+    Tree(TreeError),
+    /// No usable superblock.
+    #[error("{device} holds no Btrfs volume that can be opened: {reason}")]
+    NoSuperblock {
+        /// Where it was looked for.
+        device: String,
+        /// What each copy lacked.
+        reason: String,
+    },
+    /// An item has impossible content.
+    #[error("item {key} of tree {tree} {what}; run a check of the volume")]
+    CorruptItem {
+        /// Tree.
+        tree: TreeId,
+        /// Item.
+        key: Key,
+        /// What is wrong.
+        what: String,
+    },
+    /// Data fail their checksum on every copy, or cannot be read.
+    #[error("data at logical {logical} are damaged: {reason}")]
+    DamagedData {
+        /// Address of the sector.
+        logical: Logical,
+        /// Checksum values or the read error.
+        reason: String,
+    },
+    /// The volume uses what ButterFS does not know.
+    #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing (mount it with -o ro)" } else { "" })]
+    Unsupported {
+        /// The feature.
+        what: String,
+        /// Reading is possible.
+        read_only_possible: bool,
+    },
+    /// No space left.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// The volume is open for reading only.
+    #[error("the volume is open for reading only")]
+    ReadOnly,
+    /// A commit failed; nothing more is written.
+    #[error("the volume became read-only after an error: {0}; unmount and check it")]
+    Poisoned(String),
+    /// A fault of ButterFS.
+    #[error("internal error, please report it: {0}")]
+    Internal(&'static str),
+}
+
+impl From<TreeError> for StoreError {
+    fn from(error: TreeError) -> Self {
+        // Errors of the store that travelled through the tree come back.
+        if let TreeError::Store(inner) = &error
+            && let Some(store) = inner.downcast_ref::<Self>()
+        {
+            return store.clone();
+        }
+        Self::Tree(error)
+    }
+}
+
+impl From<StoreError> for TreeError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Tree(error) => error,
+            other => Self::store(other),
+        }
+    }
+}
+
+impl From<DeviceError> for StoreError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(Arc::new(error))
+    }
+}
+
+impl From<VolumeError> for StoreError {
+    fn from(error: VolumeError) -> Self {
+        Self::Volume(Arc::new(error))
+    }
+}
+
+/// A [`StoreError::CorruptItem`].
+pub fn corrupt_item(tree: TreeId, key: Key, what: impl Into<String>) -> StoreError {
+    StoreError::CorruptItem {
+        tree,
+        key,
+        what: what.into(),
+    }
+}
+
+/// A [`StoreError::CorruptItem`] from a parser's error.
+pub fn bad_item(tree: TreeId, key: Key, error: &ParseError) -> StoreError {
+    corrupt_item(tree, key, format!("is damaged: {error}"))
+}

@@ -1,0 +1,326 @@
+//! One extent's item with its inline references, to be changed and written
+//! back.
+//!
+//! Owns the order of inline references (types ascending; within a type the
+//! greatest offset or hash first), their limit, and the keyed items beyond it.
+
+use super::pending::{Backref, ExtentKind};
+use crate::error::{StoreError, bad_item, corrupt_item};
+use butterfs_format::bytes::{Reader, Writer};
+use butterfs_format::checksum::crc32c_raw;
+use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, ParseError, TreeId};
+use butterfs_tree::{Cursor, NodeSource, find};
+
+/// Flag of a data extent.
+pub const FLAG_DATA: u64 = 1;
+/// Flag of a node.
+pub const FLAG_TREE_BLOCK: u64 = 2;
+/// Children are referred to by parent.
+pub const FLAG_FULL_BACKREF: u64 = 1 << 8;
+
+/// Bytes of the fixed part.
+const FIXED: usize = 24;
+/// Bytes of key and level of a node without the skinny form.
+const TREE_BLOCK_INFO: usize = 18;
+
+/// An extent's item.
+#[derive(Clone, Debug)]
+pub struct ExtentRecord {
+    /// Key of its item.
+    pub key: Key,
+    /// All references, inline and keyed.
+    pub refs: u64,
+    /// Generation that allocated it.
+    pub generation: Generation,
+    /// `FLAG_*`.
+    pub flags: u64,
+    /// First key and level, without the skinny form.
+    pub info: Option<[u8; TREE_BLOCK_INFO]>,
+    /// Owner under simple quotas, kept as it is.
+    pub owner: Option<u64>,
+    /// Inline references and their counts.
+    pub inline: Vec<(Backref, u32)>,
+}
+
+/// Hash of a data reference: part of its key, and its order inline.
+pub fn data_ref_hash(root: TreeId, inode: InodeNumber, offset: u64) -> u64 {
+    let high = crc32c_raw(u32::MAX, &root.get().to_le_bytes());
+    let low = crc32c_raw(u32::MAX, &inode.get().to_le_bytes());
+    let low = crc32c_raw(low, &offset.to_le_bytes());
+    (u64::from(high) << 31) ^ u64::from(low)
+}
+
+impl Backref {
+    /// Type and order (or key offset) of this reference.
+    pub fn place(&self) -> (ItemType, u64) {
+        match *self {
+            Self::Tree(tree) => (ItemType::TREE_BLOCK_REF, tree.get()),
+            Self::SharedNode(parent) => (ItemType::SHARED_BLOCK_REF, parent.get()),
+            Self::Data {
+                root,
+                inode,
+                offset,
+            } => (
+                ItemType::EXTENT_DATA_REF,
+                data_ref_hash(root, inode, offset),
+            ),
+            Self::SharedData(parent) => (ItemType::SHARED_DATA_REF, parent.get()),
+        }
+    }
+
+    /// Bytes of its inline form.
+    pub const fn inline_size(&self) -> usize {
+        match self {
+            Self::Tree(_) | Self::SharedNode(_) => 9,
+            Self::Data { .. } => 29,
+            Self::SharedData(_) => 13,
+        }
+    }
+
+    /// Data of its keyed item.
+    pub fn keyed_data(&self, count: u32) -> Vec<u8> {
+        let mut w = Writer::default();
+        match *self {
+            Self::Tree(_) | Self::SharedNode(_) => {}
+            Self::Data {
+                root,
+                inode,
+                offset,
+            } => {
+                w.u64(root.get()).u64(inode.get()).u64(offset).u32(count);
+            }
+            Self::SharedData(_) => {
+                w.u32(count);
+            }
+        }
+        w.finish()
+    }
+}
+
+impl ExtentRecord {
+    /// A record for a new extent, without references.
+    pub fn new(
+        logical: Logical,
+        length: u64,
+        kind: ExtentKind,
+        generation: Generation,
+        skinny: bool,
+    ) -> Self {
+        let (item_type, offset, flags, info) = match kind {
+            ExtentKind::Data => (ItemType::EXTENT_ITEM, length, FLAG_DATA, None),
+            ExtentKind::Node { level, .. } if skinny => (
+                ItemType::METADATA_ITEM,
+                u64::from(level),
+                FLAG_TREE_BLOCK,
+                None,
+            ),
+            ExtentKind::Node { level, first_key } => {
+                let mut info = [0; TREE_BLOCK_INFO];
+                info[..Key::SIZE].copy_from_slice(&first_key.unwrap_or(Key::MIN).to_bytes());
+                info[Key::SIZE] = level;
+                (ItemType::EXTENT_ITEM, length, FLAG_TREE_BLOCK, Some(info))
+            }
+        };
+        Self {
+            key: Key::new(logical.get(), item_type, offset),
+            refs: 0,
+            generation,
+            flags,
+            info,
+            owner: None,
+            inline: Vec::new(),
+        }
+    }
+
+    /// Reads the record of an extent from the extent tree.
+    ///
+    /// # Errors
+    /// It is missing or damaged; reading.
+    pub fn load<S: NodeSource>(
+        source: &S,
+        logical: Logical,
+        length: u64,
+        kind: ExtentKind,
+    ) -> Result<Self, StoreError> {
+        let plain = Key::new(logical.get(), ItemType::EXTENT_ITEM, length);
+        let skinny = match kind {
+            ExtentKind::Node { level, .. } => Some(Key::new(
+                logical.get(),
+                ItemType::METADATA_ITEM,
+                u64::from(level),
+            )),
+            ExtentKind::Data => None,
+        };
+        for key in skinny.into_iter().chain([plain]) {
+            if let Some((leaf, slot)) = find(source, TreeId::EXTENT, &key)? {
+                return Self::parse(key, leaf.data(slot))
+                    .map_err(|error| bad_item(TreeId::EXTENT, key, &error));
+            }
+        }
+        Err(corrupt_item(
+            TreeId::EXTENT,
+            plain,
+            "is missing although something refers to the extent",
+        ))
+    }
+
+    /// Parses an item.
+    ///
+    /// # Errors
+    /// [`ParseError`]
+    pub fn parse(key: Key, data: &[u8]) -> Result<Self, ParseError> {
+        const WHAT: &str = "extent item";
+        let mut r = Reader::new(WHAT, data);
+        let refs = r.u64()?;
+        let generation = Generation(r.u64()?);
+        let flags = r.u64()?;
+        let info = if flags & FLAG_TREE_BLOCK != 0 && key.item_type == ItemType::EXTENT_ITEM {
+            Some(r.array()?)
+        } else {
+            None
+        };
+        let mut inline = Vec::new();
+        let mut owner = None;
+        while r.remaining() > 0 {
+            let item_type = ItemType(r.u8()?);
+            let entry = match item_type {
+                ItemType::TREE_BLOCK_REF => (Backref::Tree(TreeId(r.u64()?)), 1),
+                ItemType::SHARED_BLOCK_REF => (Backref::SharedNode(Logical(r.u64()?)), 1),
+                ItemType::EXTENT_DATA_REF => {
+                    let root = TreeId(r.u64()?);
+                    let inode = InodeNumber(r.u64()?);
+                    let offset = r.u64()?;
+                    let by = Backref::Data {
+                        root,
+                        inode,
+                        offset,
+                    };
+                    (by, r.u32()?)
+                }
+                ItemType::SHARED_DATA_REF => {
+                    let by = Backref::SharedData(Logical(r.u64()?));
+                    (by, r.u32()?)
+                }
+                ItemType::EXTENT_OWNER_REF => {
+                    owner = Some(r.u64()?);
+                    continue;
+                }
+                ItemType(other) => {
+                    return Err(ParseError::BadValue {
+                        what: WHAT,
+                        field: "inline reference type",
+                        value: u64::from(other),
+                    });
+                }
+            };
+            inline.push(entry);
+        }
+        Ok(Self {
+            key,
+            refs,
+            generation,
+            flags,
+            info,
+            owner,
+            inline,
+        })
+    }
+
+    /// Its bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::with_capacity(FIXED + 32);
+        w.u64(self.refs).u64(self.generation.get()).u64(self.flags);
+        if let Some(info) = &self.info {
+            w.bytes(info);
+        }
+        if let Some(owner) = self.owner {
+            w.u8(ItemType::EXTENT_OWNER_REF.0).u64(owner);
+        }
+        for (by, count) in &self.inline {
+            w.u8(by.place().0.0);
+            match *by {
+                Backref::Tree(tree) => {
+                    w.u64(tree.get());
+                }
+                Backref::SharedNode(parent) => {
+                    w.u64(parent.get());
+                }
+                Backref::Data { .. } => {
+                    w.bytes(&by.keyed_data(*count));
+                }
+                Backref::SharedData(parent) => {
+                    w.u64(parent.get()).u32(*count);
+                }
+            }
+        }
+        w.finish()
+    }
+
+    /// True when children are referred to by parent.
+    pub const fn is_full_backref(&self) -> bool {
+        self.flags & FLAG_FULL_BACKREF != 0
+    }
+
+    /// Bytes of its encoding.
+    pub fn size(&self) -> usize {
+        let inline: usize = self.inline.iter().map(|(by, _)| by.inline_size()).sum();
+        FIXED
+            + self.info.map_or(0, |_| TREE_BLOCK_INFO)
+            + self.owner.map_or(0, |_| 9)
+            + inline
+    }
+
+    /// Adds an inline reference in its place.
+    pub fn add_inline(&mut self, by: Backref, count: u32) {
+        let (item_type, order) = by.place();
+        let at = self.inline.partition_point(|(other, _)| {
+            let (other_type, other_order) = other.place();
+            other_type < item_type || (other_type == item_type && other_order > order)
+        });
+        self.inline.insert(at, (by, count));
+    }
+
+    /// All references of an extent with their counts, keyed ones included.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn all_refs<S: NodeSource>(&self, source: &S) -> Result<Vec<(Backref, u32)>, StoreError> {
+        let mut all = self.inline.clone();
+        let first = Key::new(self.key.objectid, ItemType::TREE_BLOCK_REF, 0);
+        let mut cursor = Cursor::seek_in(source, TreeId::EXTENT, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid != self.key.objectid || key.item_type > ItemType::SHARED_DATA_REF {
+                break;
+            }
+            if let Some(entry) = parse_keyed(key, data)
+                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?
+            {
+                all.push(entry);
+            }
+            cursor.next()?;
+        }
+        Ok(all)
+    }
+}
+
+/// Parses a keyed reference; `None` for other items.
+///
+/// # Errors
+/// [`ParseError`]
+pub fn parse_keyed(key: Key, data: &[u8]) -> Result<Option<(Backref, u32)>, ParseError> {
+    let mut r = Reader::new("extent reference", data);
+    Ok(Some(match key.item_type {
+        ItemType::TREE_BLOCK_REF => (Backref::Tree(TreeId(key.offset)), 1),
+        ItemType::SHARED_BLOCK_REF => (Backref::SharedNode(Logical(key.offset)), 1),
+        ItemType::EXTENT_DATA_REF => {
+            let by = Backref::Data {
+                root: TreeId(r.u64()?),
+                inode: InodeNumber(r.u64()?),
+                offset: r.u64()?,
+            };
+            (by, r.u32()?)
+        }
+        ItemType::SHARED_DATA_REF => (Backref::SharedData(Logical(key.offset)), r.u32()?),
+        _ => return Ok(None),
+    }))
+}

@@ -1,0 +1,156 @@
+//! Copy-on-write of nodes that several trees may share.
+//!
+//! Owns the movement of references when a node is copied: the format lets the
+//! first owner of a node hold its children's references by tree; when it
+//! copies the node while others still hold it, the old node's children are
+//! referred to by parent from then on (FULL_BACKREF).
+//!
+//! Source: the documentation's chapter on back references, and extent trees
+//! of volumes that the kernel made.
+
+use super::pending::{Backref, ExtentKind};
+use super::record::ExtentRecord;
+use crate::engine::Engine;
+use crate::error::{StoreError, bad_item};
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::node::FLAG_RELOC;
+use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_tree::Node;
+
+/// How children refer to their parent.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keyed {
+    /// By the tree.
+    ByTree(TreeId),
+    /// By the node itself.
+    ByParent(Logical),
+}
+
+/// References of an extent, changes of this generation included.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtentState {
+    /// References.
+    pub count: u64,
+    /// Its children are referred to by parent.
+    pub full_backref: bool,
+}
+
+impl Engine {
+    /// Moves references after `old` of `tree` was copied to `new`.
+    pub(crate) fn move_references(
+        &mut self,
+        tree: TreeId,
+        old: &Node,
+        new: NodeRef,
+    ) -> Result<(), StoreError> {
+        let reference = old.reference();
+        if tree.is_subvolume() && self.may_be_shared(tree, old)? {
+            let state = self.extent_state(
+                reference.logical,
+                self.identity.node_size as u64,
+                Self::node_kind(reference),
+            )?;
+            if state.count > 1 {
+                if old.owner() == tree && !state.full_backref {
+                    // The copy takes over the references by tree.
+                    self.refer_to_children(old, Keyed::ByParent(reference.logical), 1)?;
+                    self.pending.set_full_backref(
+                        reference.logical,
+                        self.identity.node_size as u64,
+                        Self::node_kind(reference),
+                    );
+                } else {
+                    self.refer_to_children(old, Keyed::ByTree(tree), 1)?;
+                }
+            } else if state.full_backref {
+                self.refer_to_children(old, Keyed::ByTree(tree), 1)?;
+                self.refer_to_children(old, Keyed::ByParent(reference.logical), -1)?;
+            }
+        }
+        debug_assert_ne!(reference.logical, new.logical);
+        self.drop_node_ref(reference, Backref::Tree(tree));
+        Ok(())
+    }
+
+    fn may_be_shared(&self, tree: TreeId, node: &Node) -> Result<bool, StoreError> {
+        let last_snapshot = self.tree_state(tree)?.item.last_snapshot;
+        Ok(node.generation() <= last_snapshot || node.flags() & FLAG_RELOC != 0)
+    }
+
+    /// References of an extent as they will be at the commit.
+    pub(crate) fn extent_state(
+        &self,
+        logical: Logical,
+        length: u64,
+        kind: ExtentKind,
+    ) -> Result<ExtentState, StoreError> {
+        let pending = self.pending.get(logical);
+        let (count, full_backref) = if pending.is_some_and(|p| p.new) {
+            (0, false)
+        } else {
+            let record = ExtentRecord::load(self, logical, length, kind)?;
+            (record.refs, record.is_full_backref())
+        };
+        let net = pending.map_or(0, |p| p.net());
+        let marked = pending.is_some_and(|p| p.set_full_backref);
+        let count = count.checked_add_signed(net).ok_or_else(|| {
+            crate::error::corrupt_item(
+                TreeId::EXTENT,
+                Key::new(logical.get(), ItemType::EXTENT_ITEM, length),
+                "has fewer references than were found",
+            )
+        })?;
+        Ok(ExtentState {
+            count,
+            full_backref: full_backref || marked,
+        })
+    }
+
+    fn refer_to_children(
+        &mut self,
+        node: &Node,
+        keyed: Keyed,
+        count: i64,
+    ) -> Result<(), StoreError> {
+        if !node.is_leaf() {
+            let by = match keyed {
+                Keyed::ByTree(tree) => Backref::Tree(tree),
+                Keyed::ByParent(parent) => Backref::SharedNode(parent),
+            };
+            for slot in 0..node.len() {
+                self.change_node_ref(node.child(slot), by, count);
+            }
+            return Ok(());
+        }
+        for slot in 0..node.len() {
+            let key = node.key(slot);
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let extent = FileExtent::parse(node.data(slot))
+                .map_err(|error| bad_item(node.owner(), key, &error))?;
+            let (FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)) = extent.body
+            else {
+                continue;
+            };
+            if place.disk.get() == 0 {
+                continue;
+            }
+            let by = match keyed {
+                Keyed::ByTree(root) => Backref::Data {
+                    root,
+                    inode: InodeNumber(key.objectid),
+                    offset: key.offset.wrapping_sub(place.offset),
+                },
+                Keyed::ByParent(parent) => Backref::SharedData(parent),
+            };
+            self.pending.change(
+                place.disk,
+                place.disk_length,
+                ExtentKind::Data,
+                (by, count),
+            );
+        }
+        Ok(())
+    }
+}

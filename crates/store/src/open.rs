@@ -1,0 +1,417 @@
+//! Opening a volume, and writing its superblocks.
+//!
+//! Reads the superblock, the chunks and the roots, and one item for each block
+//! group; nothing that grows with the number of files.
+
+use crate::cache::NodeCache;
+use crate::checksums::PendingChecksums;
+use crate::chunks::excluded;
+use crate::engine::{Engine, TreeState};
+use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::extent::pending::PendingRefs;
+use crate::space::block_group::BlockGroup;
+use crate::space::ranges::RangeSet;
+use crate::{Barriers, Discard, Store};
+use butterfs_device::{self as device, BlockDevice};
+use butterfs_format::features::{CompatRo, Incompat};
+use butterfs_format::item::block_group::BlockGroupItem;
+use butterfs_format::item::chunk::Chunk;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::superblock::{self, SuperFlags, Superblock};
+use butterfs_format::{DeviceOffset, Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_tree::{Cursor, NodeSource, NodeStamp, TreeError, VolumeIdentity};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+pub use device::Access;
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Whether it may change.
+    pub access: Access,
+    /// Bytes of clean nodes kept in memory.
+    pub cache_bytes: usize,
+    /// Whether commits flush the devices.
+    pub barriers: Barriers,
+    /// Whether freed space is discarded.
+    pub discard: Discard,
+    /// Open for reading although a fsync log waits for its replay.
+    pub log: LogPolicy,
+}
+
+/// What to do about a fsync log that waits for its replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogPolicy {
+    /// Refuse to open for writing.
+    #[default]
+    Refuse,
+    /// Read without it (`norecovery`).
+    Ignore,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            cache_bytes: 96 << 20,
+            barriers: Barriers::On,
+            discard: Discard::Off,
+            log: LogPolicy::Refuse,
+        }
+    }
+}
+
+/// A superblock as it was found on a device.
+#[derive(Debug)]
+pub struct FoundSuperblock {
+    /// The newest valid copy.
+    pub superblock: Superblock,
+    /// What is wrong with copies before it.
+    pub damaged: Vec<String>,
+}
+
+/// Reads the superblock of a device: the primary copy, or the newest valid
+/// mirror when that one is damaged.
+///
+/// # Errors
+/// [`StoreError::NoSuperblock`]
+pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, StoreError> {
+    let mut damaged = Vec::new();
+    let mut best: Option<Superblock> = None;
+    for offset in superblock::COPIES {
+        if offset.get() + superblock::SIZE as u64 > device.size() {
+            break;
+        }
+        let mut bytes = vec![0; superblock::SIZE];
+        let parsed = device
+            .read_at(offset, &mut bytes)
+            .map_err(|error| error.to_string())
+            .and_then(|()| Superblock::parse(&bytes, offset).map_err(|e| e.to_string()));
+        match parsed {
+            Ok(found) if offset == superblock::COPIES[0] => {
+                return Ok(FoundSuperblock {
+                    superblock: found,
+                    damaged,
+                });
+            }
+            Ok(found) => {
+                if best.as_ref().is_none_or(|b| b.generation < found.generation) {
+                    best = Some(found);
+                }
+            }
+            Err(reason) => damaged.push(format!("copy at {offset}: {reason}")),
+        }
+    }
+    match best {
+        Some(superblock) => {
+            tracing::warn!(
+                device = device.identity(),
+                ?damaged,
+                "the primary superblock is damaged; a mirror is used"
+            );
+            Ok(FoundSuperblock {
+                superblock,
+                damaged,
+            })
+        }
+        None => Err(StoreError::NoSuperblock {
+            device: device.identity(),
+            reason: if damaged.is_empty() {
+                "it is too small".to_owned()
+            } else {
+                damaged.join("; ")
+            },
+        }),
+    }
+}
+
+/// Writes all copies of a superblock that fit each device.
+pub(crate) fn write_superblocks(
+    space: &LogicalSpace,
+    superblock: &Superblock,
+) -> Result<(), StoreError> {
+    for (_, device) in space.devices() {
+        for offset in superblock::COPIES {
+            if offset.get() + superblock::SIZE as u64 <= device.size() {
+                device.write_at(offset, &superblock.encode(offset))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Opens the volume on `device`.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuperblock`], [`StoreError::Unsupported`], damage,
+    /// reading.
+    pub fn open(
+        device: Arc<dyn BlockDevice>,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
+        let found = read_superblock(&*device)?;
+        let superblock = found.superblock;
+        check_features(&superblock, options)?;
+        if superblock.total_bytes > device.size() && superblock.num_devices == 1 {
+            return Err(StoreError::NoSuperblock {
+                device: device.identity(),
+                reason: format!(
+                    "its volume has {} bytes but the device only {}; it was cut short",
+                    superblock.total_bytes,
+                    device.size()
+                ),
+            });
+        }
+        let heal = match options.access {
+            Access::ReadWrite => OnDamage::Heal,
+            Access::ReadOnly => OnDamage::Leave,
+        };
+        let mut map = ChunkMap::default();
+        for (logical, chunk) in &superblock.sys_chunks {
+            map.insert(*logical, chunk.clone())?;
+        }
+        let id = superblock.device.id;
+        let space = Arc::new(LogicalSpace::new(vec![(id, device)], map, heal));
+        let mut engine = blank_engine(superblock, Arc::clone(&space), options);
+        engine.load_roots()?;
+        engine.load_chunks()?;
+        engine.load_trees()?;
+        engine.load_groups()?;
+        Ok(Self {
+            engine: RwLock::new(engine),
+            space,
+            committing: Mutex::new(()),
+            access: options.access,
+            poisoned: AtomicBool::new(false),
+            reason: Mutex::new(None),
+            barriers: options.barriers,
+            discard: options.discard,
+        })
+    }
+}
+
+fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), StoreError> {
+    let refuse = |what: String, read_only_possible| {
+        Err(StoreError::Unsupported {
+            what,
+            read_only_possible,
+        })
+    };
+    let unknown = superblock.incompat - Incompat::SUPPORTED;
+    if !unknown.is_empty() {
+        let names = unknown.names().join(", ");
+        return refuse(format!("it uses features not supported: {names}"), false);
+    }
+    if superblock.num_devices != 1 {
+        let count = superblock.num_devices;
+        return refuse(format!("it has {count} devices, only one is supported"), false);
+    }
+    let changing = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
+    if superblock
+        .flags
+        .intersects(SuperFlags::METADUMP | SuperFlags::METADUMP_V2)
+    {
+        return refuse("it is a metadata image".to_owned(), false);
+    }
+    if superblock.flags.intersects(changing) {
+        return refuse("its UUID is being changed; finish that first".to_owned(), true);
+    }
+    if options.access == Access::ReadOnly {
+        return Ok(());
+    }
+    if superblock.flags.contains(SuperFlags::SEEDING) {
+        return refuse("it is a seed, which must not change".to_owned(), true);
+    }
+    let unknown = superblock.compat_ro - CompatRo::SUPPORTED;
+    if !unknown.is_empty() {
+        let names = unknown.names().join(", ");
+        return refuse(format!("a writer must know: {names}"), true);
+    }
+    if superblock.log_root.get() != 0 {
+        return refuse(
+            "it has a fsync log whose replay is not supported yet; mount it once with the \
+             kernel"
+                .to_owned(),
+            true,
+        );
+    }
+    Ok(())
+}
+
+fn blank_engine(
+    superblock: Superblock,
+    space: Arc<LogicalSpace>,
+    options: &OpenOptions,
+) -> Engine {
+    let identity = VolumeIdentity {
+        fsid: superblock.node_fsid(),
+        node_size: superblock.node_size as usize,
+        sector_size: superblock.sector_size.into(),
+        checksum: superblock.checksum_type,
+    };
+    let newest = superblock
+        .backup_roots
+        .iter()
+        .position(|b| b.tree_root.generation == superblock.generation);
+    let free_space_tree = superblock.has_valid_free_space_tree();
+    Engine {
+        stamp: NodeStamp {
+            fsid: identity.fsid,
+            chunk_tree_uuid: [0; 16],
+        },
+        generation: Generation(superblock.generation.get() + 1),
+        trees: RwLock::new(FxHashMap::default()),
+        dirty: FxHashMap::default(),
+        writing: FxHashMap::default(),
+        cache: NodeCache::new(options.cache_bytes, identity.node_size),
+        chunks: BTreeMap::new(),
+        groups: BTreeMap::new(),
+        current: [None; 3],
+        pending: PendingRefs::default(),
+        checksums: PendingChecksums::default(),
+        pinned: RangeSet::default(),
+        pinned_writing: RangeSet::default(),
+        backup_slot: newest.map_or(0, |slot| (slot + 1) % superblock.backup_roots.len()),
+        unallocated_cache: crate::engine::UnallocatedCache::default(),
+        superblock_changed: false,
+        free_space_tree,
+        identity,
+        superblock,
+        space,
+    }
+}
+
+impl Engine {
+    fn load_roots(&mut self) -> Result<(), StoreError> {
+        let superblock = &self.superblock;
+        let chunk = NodeRef {
+            logical: superblock.chunk_root,
+            generation: superblock.chunk_root_generation,
+            level: superblock.chunk_root_level,
+        };
+        let root = NodeRef {
+            logical: superblock.root,
+            generation: superblock.generation,
+            level: superblock.root_level,
+        };
+        for (tree, root) in [(TreeId::CHUNK, chunk), (TreeId::ROOT, root)] {
+            let state = TreeState {
+                root,
+                item_key: None,
+                item: RootItem::default(),
+                changed: false,
+            };
+            self.trees.get_mut().insert(tree, state);
+        }
+        let bytes = self.node(chunk)?;
+        let header = butterfs_format::node::NodeHeader::parse(bytes.bytes())
+            .map_err(|_| StoreError::Internal("a verified node has no header"))?;
+        self.stamp.chunk_tree_uuid = header.chunk_tree_uuid;
+        Ok(())
+    }
+
+    fn load_chunks(&mut self) -> Result<(), StoreError> {
+        let mut map = ChunkMap::default();
+        let mut chunks = BTreeMap::new();
+        {
+            let first = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, 0);
+            let mut cursor = Cursor::seek_in(&*self, TreeId::CHUNK, &first)?;
+            while let Some((key, data)) = cursor.item() {
+                if key.objectid != Chunk::OBJECT || key.item_type != ItemType::CHUNK_ITEM {
+                    break;
+                }
+                let chunk = Chunk::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
+                map.insert(Logical(key.offset), chunk.clone())?;
+                chunks.insert(Logical(key.offset), chunk);
+                cursor.next()?;
+            }
+        }
+        self.chunks = chunks;
+        self.space.set_map(map);
+        Ok(())
+    }
+
+    fn load_trees(&mut self) -> Result<(), StoreError> {
+        let mut needed = vec![
+            TreeId::EXTENT,
+            TreeId::DEVICE,
+            TreeId::FS,
+            TreeId::CSUM,
+        ];
+        if self.free_space_tree {
+            needed.push(TreeId::FREE_SPACE);
+        }
+        if self.superblock.has_block_group_tree() {
+            needed.push(TreeId::BLOCK_GROUP);
+        }
+        for tree in needed {
+            self.tree_state(tree)?;
+        }
+        match self.tree_state(TreeId::UUID) {
+            Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {}
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Errors when the volume is in the middle of something that only its
+    /// beginner can finish.
+    pub(crate) fn check_quiet(&self) -> Result<(), StoreError> {
+        let first = Key::new(TreeId::RELOC.get(), ItemType::ROOT_ITEM, 0);
+        let cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
+        if cursor
+            .key()
+            .is_some_and(|key| key.objectid == TreeId::RELOC.get())
+        {
+            return Err(StoreError::Unsupported {
+                what: "a balance was interrupted; let the kernel finish it first".to_owned(),
+                read_only_possible: true,
+            });
+        }
+        Ok(())
+    }
+
+    fn load_groups(&mut self) -> Result<(), StoreError> {
+        let tree = self.group_tree();
+        let mut groups = BTreeMap::new();
+        for (logical, chunk) in &self.chunks {
+            let key = Key::new(logical.get(), ItemType::BLOCK_GROUP_ITEM, chunk.length);
+            let Some((leaf, slot)) = butterfs_tree::find(&*self, tree, &key)? else {
+                return Err(corrupt_item(tree, key, "is missing for a chunk"));
+            };
+            let item =
+                BlockGroupItem::parse(leaf.data(slot)).map_err(|e| bad_item(tree, key, &e))?;
+            if item.used > chunk.length || item.flags != chunk.flags {
+                return Err(corrupt_item(tree, key, "does not agree with its chunk"));
+            }
+            groups.insert(
+                *logical,
+                BlockGroup {
+                    start: *logical,
+                    length: chunk.length,
+                    flags: chunk.flags,
+                    used: item.used,
+                    promised: 0,
+                    pinned: 0,
+                    excluded: excluded(*logical, chunk),
+                    free: None,
+                    cursor: logical.get(),
+                    dirty: false,
+                    new: false,
+                    read_only: false,
+                },
+            );
+        }
+        self.groups = groups;
+        self.check_quiet()
+    }
+}
+
+/// Where the first superblock lies.
+pub const PRIMARY: DeviceOffset = superblock::COPIES[0];

@@ -1,0 +1,259 @@
+//! Giving out logical space.
+//!
+//! Invariant: only ranges that are in a loaded group's free set are given out.
+//! Groups are loaded at safe points alone (never in the middle of a tree's
+//! edit), because loading reads the free-space tree.
+
+use super::block_group::BlockGroup;
+use super::free_space_tree;
+use super::ranges::RangeSet;
+use crate::engine::{Engine, SpaceKind};
+use crate::error::{StoreError, bad_item};
+use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_tree::Cursor;
+use std::ops::Range;
+
+impl Engine {
+    const fn slot(kind: SpaceKind) -> usize {
+        match kind {
+            SpaceKind::Data => 0,
+            SpaceKind::Metadata => 1,
+            SpaceKind::System => 2,
+        }
+    }
+
+    pub(crate) fn allocate_node(&mut self, tree: TreeId) -> Result<Logical, StoreError> {
+        let kind = if tree == TreeId::CHUNK {
+            SpaceKind::System
+        } else {
+            SpaceKind::Metadata
+        };
+        let size = self.node_size() as u64;
+        if let Some(at) = self.take(kind, size, size) {
+            return Ok(Logical(at));
+        }
+        self.create_chunk(kind)?;
+        self.take(kind, size, size)
+            .map(Logical)
+            .ok_or(StoreError::NoSpace)
+    }
+
+    /// Allocates at most `wanted` bytes of data space in one piece; less when
+    /// there is no such piece, at least a sector. Call it at a safe point.
+    ///
+    /// The space is the caller's until it refers to it with
+    /// [`Engine::add_data_extent`] or returns it with [`Engine::give_back`].
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`]
+    pub fn allocate_data(&mut self, wanted: u64) -> Result<Range<u64>, StoreError> {
+        let sector = self.sector_size();
+        loop {
+            if let Some(at) = self.take(SpaceKind::Data, wanted, sector) {
+                return Ok(at..at + wanted);
+            }
+            if self.load_next(SpaceKind::Data)? {
+                continue;
+            }
+            match self.create_chunk(SpaceKind::Data) {
+                Ok(()) => {}
+                Err(StoreError::NoSpace) => break,
+                Err(error) => return Err(error),
+            }
+        }
+        let best = self
+            .groups
+            .values()
+            .filter(|group| group.flags.contains(BlockGroupFlags::DATA) && !group.read_only)
+            .filter_map(|group| Some((group.free.as_ref()?.greatest(), group.start)))
+            .max();
+        let Some((greatest, start)) = best.filter(|(greatest, _)| *greatest >= sector) else {
+            return Err(StoreError::NoSpace);
+        };
+        let group = self.groups.get_mut(&start).ok_or(StoreError::NoSpace)?;
+        let taken = group
+            .free
+            .as_mut()
+            .and_then(|free| free.take_greatest(greatest.min(wanted)))
+            .ok_or(StoreError::NoSpace)?;
+        group.promised += taken.end - taken.start;
+        Ok(taken)
+    }
+
+    fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
+        let slot = Self::slot(kind);
+        if let Some(start) = self.current[slot]
+            && let Some(at) = self
+                .groups
+                .get_mut(&start)
+                .and_then(|group| group.take(length, align))
+        {
+            return Some(at);
+        }
+        for group in self.groups.values_mut() {
+            if group.flags.contains(kind.flag())
+                && let Some(at) = group.take(length, align)
+            {
+                self.current[slot] = Some(group.start);
+                return Some(at);
+            }
+        }
+        None
+    }
+
+    /// Returns allocated space that nothing refers to.
+    pub fn give_back(&mut self, logical: Logical, length: u64) {
+        let range = logical.get()..logical.get() + length;
+        self.forget_checksums(&range);
+        let result = self.for_each_group_part(&range, |group, part| {
+            group.promised = group.promised.saturating_sub(part.end - part.start);
+            if let Some(free) = &mut group.free {
+                free.insert(part);
+            }
+        });
+        debug_assert!(result.is_ok(), "allocated space lies in block groups");
+    }
+
+    /// Loads groups of `kind` until `bytes` can be allocated from loaded ones,
+    /// making a chunk when that is not enough. Call it at a safe point.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`], reading.
+    pub(crate) fn ensure_loaded(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
+        loop {
+            let loaded: u64 = self
+                .groups
+                .values()
+                .filter(|group| group.flags.contains(kind.flag()) && group.free.is_some())
+                .map(BlockGroup::available)
+                .sum();
+            if loaded >= bytes {
+                return Ok(());
+            }
+            if !self.load_next(kind)? {
+                self.create_chunk(kind)?;
+            }
+        }
+    }
+
+    /// Loads the most promising group of `kind` that is not; false when there
+    /// is none with space.
+    fn load_next(&mut self, kind: SpaceKind) -> Result<bool, StoreError> {
+        let next = self
+            .groups
+            .values()
+            .filter(|group| group.flags.contains(kind.flag()) && group.free.is_none())
+            .map(|group| (group.available(), group.start))
+            .filter(|(available, _)| *available > 0)
+            .max();
+        let Some((_, start)) = next else {
+            return Ok(false);
+        };
+        self.load_group(start)?;
+        Ok(true)
+    }
+
+    fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
+        let group = &self.groups[&start];
+        let span = group.span(self.sector_size());
+        let ranges = if self.free_space_tree {
+            free_space_tree::read_free_ranges(self, &span)?
+        } else {
+            self.gaps_between_extents(group)?
+        };
+        let mut free = RangeSet::default();
+        for range in ranges {
+            free.insert(range);
+        }
+        let whole = start.get()..group.end();
+        for pinned in [&self.pinned, &self.pinned_writing] {
+            for range in pinned.overlapping(whole.clone()) {
+                free.remove(range);
+            }
+        }
+        for range in &group.excluded {
+            free.remove(range.clone());
+        }
+        let group = self.groups.get_mut(&start).expect("looked up above");
+        group.cursor = start.get();
+        group.free = Some(free);
+        Ok(())
+    }
+
+    /// Free ranges by the extent tree, for volumes without a free-space tree.
+    fn gaps_between_extents(&self, group: &BlockGroup) -> Result<Vec<Range<u64>>, StoreError> {
+        let mut gaps = Vec::new();
+        let mut at = group.start.get();
+        let first = Key::new(at, ItemType::MIN, 0);
+        let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
+        while let Some(key) = cursor.key() {
+            if key.objectid >= group.end() {
+                break;
+            }
+            let length = match key.item_type {
+                ItemType::EXTENT_ITEM => key.offset,
+                ItemType::METADATA_ITEM => self.node_size() as u64,
+                _ => {
+                    cursor.next()?;
+                    continue;
+                }
+            };
+            let end = key.objectid.saturating_add(length);
+            if key.objectid < at || end > group.end() {
+                return Err(bad_item(
+                    TreeId::EXTENT,
+                    key,
+                    &butterfs_format::ParseError::BadValue {
+                        what: "extent item",
+                        field: "length",
+                        value: length,
+                    },
+                ));
+            }
+            if key.objectid > at {
+                gaps.push(at..key.objectid);
+            }
+            at = end;
+            cursor.next()?;
+        }
+        if at < group.end() {
+            gaps.push(at..group.end());
+        }
+        Ok(gaps)
+    }
+
+    /// Bytes that can be allocated for `kind`, in groups and in new chunks.
+    #[must_use]
+    pub fn available(&self, kind: SpaceKind) -> u64 {
+        let groups: u64 = self
+            .groups
+            .values()
+            .filter(|group| group.flags.contains(kind.flag()))
+            .map(BlockGroup::available)
+            .sum();
+        groups + self.unallocated(kind)
+    }
+
+    /// Bytes used by extents (applied or promised) and pinned, for `kind`.
+    #[must_use]
+    pub fn used(&self, kind: SpaceKind) -> u64 {
+        self.groups
+            .values()
+            .filter(|group| group.flags.contains(kind.flag()))
+            .map(|group| group.used + group.promised)
+            .sum()
+    }
+}
+
+impl BlockGroup {
+    fn take(&mut self, length: u64, align: u64) -> Option<u64> {
+        if self.read_only {
+            return None;
+        }
+        let at = self.free.as_mut()?.take(self.cursor, length, align)?;
+        self.cursor = at + length;
+        self.promised += length;
+        Some(at)
+    }
+}

@@ -1,0 +1,67 @@
+//! A block group in memory: how much of it is used and what is free.
+
+use super::free_space_tree::GroupSpan;
+use super::ranges::RangeSet;
+use butterfs_format::Logical;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use std::ops::Range;
+
+/// Space accounting of one chunk.
+#[derive(Debug)]
+pub struct BlockGroup {
+    /// First byte.
+    pub start: Logical,
+    /// Bytes.
+    pub length: u64,
+    /// What may lie in it and how it is replicated.
+    pub flags: BlockGroupFlags,
+    /// Bytes used by extents in the extent tree; the item's `used`.
+    pub used: u64,
+    /// Bytes allocated but not yet in the extent tree.
+    pub promised: u64,
+    /// Bytes freed from the extent tree and still pinned.
+    pub pinned: u64,
+    /// Bytes of superblock copies.
+    pub excluded: Vec<Range<u64>>,
+    /// What can be allocated; `None` until it is loaded.
+    pub free: Option<RangeSet>,
+    /// Where the next allocation is tried first.
+    pub cursor: u64,
+    /// `used` changed since its item was written.
+    pub dirty: bool,
+    /// Its chunk and items are not in the trees yet.
+    pub new: bool,
+    /// Something was found wrong with it, or it must not be written to.
+    pub read_only: bool,
+}
+
+impl BlockGroup {
+    /// One past its last byte.
+    pub const fn end(&self) -> u64 {
+        self.start.get() + self.length
+    }
+
+    /// Bytes that can be allocated now.
+    pub fn available(&self) -> u64 {
+        if self.read_only {
+            return 0;
+        }
+        match &self.free {
+            Some(free) => free.total(),
+            None => {
+                let excluded: u64 = self.excluded.iter().map(|r| r.end - r.start).sum();
+                self.length
+                    .saturating_sub(self.used + self.promised + self.pinned + excluded)
+            }
+        }
+    }
+
+    /// How the free-space tree sees it.
+    pub const fn span(&self, sector_size: u64) -> GroupSpan {
+        GroupSpan {
+            start: self.start,
+            length: self.length,
+            sector_size,
+        }
+    }
+}

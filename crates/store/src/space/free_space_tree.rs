@@ -1,0 +1,383 @@
+//! The free-space tree (space cache v2): free ranges of each block group, as
+//! extents or as bitmaps.
+//!
+//! Owns its edits and reading. A range is free when no extent of the committed
+//! extent tree covers it and no superblock copy lies there; pinned space counts
+//! as free. Edits keep the form (extents or bitmaps) that a block group has.
+//!
+//! Source: the documentation's on-disk format page and dumps of kernel volumes.
+
+use crate::error::{StoreError, corrupt_item};
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_tree::{Cursor, Editor, NodeSink, NodeSource, find};
+use std::ops::Range;
+
+/// Bytes of one bitmap item.
+const BITMAP_SIZE: u64 = 256;
+/// Flag of a block group whose free space lies in bitmaps.
+const USING_BITMAPS: u32 = 1;
+
+/// A block group as the free-space tree sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupSpan {
+    /// First byte.
+    pub start: Logical,
+    /// Bytes.
+    pub length: u64,
+    /// Bytes of a sector.
+    pub sector_size: u64,
+}
+
+impl GroupSpan {
+    fn end(&self) -> u64 {
+        self.start.get() + self.length
+    }
+
+    fn info_key(&self) -> Key {
+        Key::new(self.start.get(), ItemType::FREE_SPACE_INFO, self.length)
+    }
+
+    fn bitmap_span(&self) -> u64 {
+        BITMAP_SIZE * 8 * self.sector_size
+    }
+}
+
+/// FREE_SPACE_INFO: number of free extents, and flags.
+#[derive(Clone, Copy, Debug)]
+struct Info {
+    extents: u32,
+    flags: u32,
+}
+
+impl Info {
+    fn parse(group: &GroupSpan, data: &[u8]) -> Result<Self, StoreError> {
+        let bytes: [u8; 8] = data
+            .try_into()
+            .map_err(|_| corrupt_item(TreeId::FREE_SPACE, group.info_key(), "has a wrong size"))?;
+        let (extents, flags) = bytes.split_at(4);
+        Ok(Self {
+            extents: u32::from_le_bytes(extents.try_into().expect("four bytes")),
+            flags: u32::from_le_bytes(flags.try_into().expect("four bytes")),
+        })
+    }
+
+    fn encode(self) -> [u8; 8] {
+        let mut out = [0; 8];
+        out[..4].copy_from_slice(&self.extents.to_le_bytes());
+        out[4..].copy_from_slice(&self.flags.to_le_bytes());
+        out
+    }
+}
+
+fn read_info<S: NodeSource>(source: &S, group: &GroupSpan) -> Result<Info, StoreError> {
+    let key = group.info_key();
+    let Some((leaf, slot)) = find(source, TreeId::FREE_SPACE, &key)? else {
+        return Err(corrupt_item(TreeId::FREE_SPACE, key, "is missing"));
+    };
+    Info::parse(group, leaf.data(slot))
+}
+
+/// Free ranges of `group`, ascending, not coalesced across bitmaps.
+///
+/// # Errors
+/// Damage, reading.
+pub fn read_free_ranges<S: NodeSource>(
+    source: &S,
+    group: &GroupSpan,
+) -> Result<Vec<Range<u64>>, StoreError> {
+    read_info(source, group)?;
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    let first = Key::new(group.start.get(), ItemType::FREE_SPACE_EXTENT, 0);
+    let mut cursor = Cursor::seek_in(source, TreeId::FREE_SPACE, &first)?;
+    while let Some((key, data)) = cursor.item() {
+        if key.objectid >= group.end() {
+            break;
+        }
+        if key.item_type == ItemType::FREE_SPACE_INFO {
+            cursor.next()?;
+            continue;
+        }
+        let inside = key
+            .objectid
+            .checked_add(key.offset)
+            .is_some_and(|end| end <= group.end());
+        let after = ranges.last().is_none_or(|last| last.end <= key.objectid);
+        if !inside || !after || key.offset == 0 {
+            return Err(corrupt_item(
+                TreeId::FREE_SPACE,
+                key,
+                "is not within its block group or overlaps another",
+            ));
+        }
+        match key.item_type {
+            ItemType::FREE_SPACE_EXTENT => {
+                ranges.push(key.objectid..key.objectid + key.offset);
+            }
+            ItemType::FREE_SPACE_BITMAP => {
+                let bits = key.offset / group.sector_size;
+                if (data.len() as u64) * 8 < bits {
+                    return Err(corrupt_item(TreeId::FREE_SPACE, key, "is cut short"));
+                }
+                for run in bit_runs(data, bits) {
+                    let start = key.objectid + run.start * group.sector_size;
+                    let end = key.objectid + run.end * group.sector_size;
+                    ranges.push(start..end);
+                }
+            }
+            _ => {
+                return Err(corrupt_item(TreeId::FREE_SPACE, key, "does not belong here"));
+            }
+        }
+        cursor.next()?;
+    }
+    Ok(ranges)
+}
+
+fn bit_runs(bitmap: &[u8], bits: u64) -> Vec<Range<u64>> {
+    let mut runs: Vec<Range<u64>> = Vec::new();
+    for bit in 0..bits {
+        if get_bit(bitmap, bit) {
+            match runs.last_mut() {
+                Some(run) if run.end == bit => run.end = bit + 1,
+                _ => runs.push(bit..bit + 1),
+            }
+        }
+    }
+    runs
+}
+
+fn get_bit(bitmap: &[u8], bit: u64) -> bool {
+    bitmap[(bit / 8) as usize] & (1 << (bit % 8)) != 0
+}
+
+/// Whether a change frees ranges or takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Ranges become free.
+    Free,
+    /// Ranges become used.
+    Use,
+}
+
+/// Enters a new block group, all of it free but `excluded` (ascending).
+///
+/// # Errors
+/// Editing.
+pub fn add_group<S: NodeSink>(
+    sink: &mut S,
+    group: &GroupSpan,
+    free: &[Range<u64>],
+) -> Result<(), StoreError> {
+    let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
+    let info = Info {
+        extents: free.len() as u32,
+        flags: 0,
+    };
+    editor.insert(&group.info_key(), &info.encode())?;
+    for range in free {
+        editor.insert(&extent_key(range), &[])?;
+    }
+    Ok(())
+}
+
+/// Removes all items of a block group.
+///
+/// # Errors
+/// Editing.
+pub fn remove_group<S: NodeSink>(sink: &mut S, group: &GroupSpan) -> Result<(), StoreError> {
+    let last = Key::new(group.end() - 1, ItemType::MAX, u64::MAX);
+    let first = Key::new(group.start.get(), ItemType::MIN, 0);
+    Editor::new(sink, TreeId::FREE_SPACE).remove_range(first..=last)?;
+    Ok(())
+}
+
+fn extent_key(range: &Range<u64>) -> Key {
+    Key::new(
+        range.start,
+        ItemType::FREE_SPACE_EXTENT,
+        range.end - range.start,
+    )
+}
+
+/// Applies `ranges` (ascending, disjoint, inside `group`) as `change`.
+///
+/// # Errors
+/// Damage (a range is not in the state that the change expects), editing.
+pub fn apply<S: NodeSink>(
+    sink: &mut S,
+    group: &GroupSpan,
+    change: Change,
+    ranges: &[Range<u64>],
+) -> Result<(), StoreError> {
+    let mut info = read_info(sink, group)?;
+    let before = info.extents;
+    for range in ranges {
+        let grown = if info.flags & USING_BITMAPS != 0 {
+            apply_bitmap(sink, group, change, range)?
+        } else {
+            match change {
+                Change::Free => free_extent(sink, group, range)?,
+                Change::Use => use_extent(sink, group, range)?,
+            }
+        };
+        info.extents = info.extents.checked_add_signed(grown).ok_or_else(|| {
+            corrupt_item(TreeId::FREE_SPACE, group.info_key(), "counts too few extents")
+        })?;
+    }
+    if info.extents != before {
+        let data = info.encode();
+        butterfs_tree::update(sink, TreeId::FREE_SPACE, &group.info_key(), |item| {
+            item.copy_from_slice(&data);
+        })?;
+    }
+    Ok(())
+}
+
+/// The free extent that begins at or before `at`, inside `group`.
+fn extent_before<S: NodeSource>(
+    source: &S,
+    group: &GroupSpan,
+    at: u64,
+) -> Result<Option<Range<u64>>, StoreError> {
+    let mut cursor = Cursor::seek_in(
+        source,
+        TreeId::FREE_SPACE,
+        &Key::new(at, ItemType::FREE_SPACE_EXTENT, u64::MAX),
+    )?;
+    if !cursor.prev()? {
+        return Ok(None);
+    }
+    Ok(cursor
+        .key()
+        .filter(|key| {
+            key.item_type == ItemType::FREE_SPACE_EXTENT && key.objectid >= group.start.get()
+        })
+        .map(|key| key.objectid..key.objectid.saturating_add(key.offset)))
+}
+
+fn use_extent<S: NodeSink>(
+    sink: &mut S,
+    group: &GroupSpan,
+    range: &Range<u64>,
+) -> Result<i32, StoreError> {
+    let Some(free) =
+        extent_before(sink, group, range.start)?.filter(|free| free.end >= range.end)
+    else {
+        return Err(corrupt_item(
+            TreeId::FREE_SPACE,
+            extent_key(range),
+            "was allocated but is not free",
+        ));
+    };
+    let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
+    editor.remove(&extent_key(&free))?;
+    let mut grown = -1;
+    for rest in [free.start..range.start, range.end..free.end] {
+        if !rest.is_empty() {
+            editor.insert(&extent_key(&rest), &[])?;
+            grown += 1;
+        }
+    }
+    Ok(grown)
+}
+
+fn free_extent<S: NodeSink>(
+    sink: &mut S,
+    group: &GroupSpan,
+    range: &Range<u64>,
+) -> Result<i32, StoreError> {
+    let left = extent_before(sink, group, range.start)?;
+    let right = extent_before(sink, group, range.end)?;
+    let mut merged = range.clone();
+    let mut grown = 1;
+    let mut gone = Vec::new();
+    for free in [left, right].into_iter().flatten() {
+        if free.end == range.start {
+            merged.start = free.start;
+        } else if free.start == range.end {
+            merged.end = free.end;
+        } else if free.start < range.end && free.end > range.start {
+            return Err(corrupt_item(
+                TreeId::FREE_SPACE,
+                extent_key(range),
+                "was freed but is free already",
+            ));
+        } else {
+            continue;
+        }
+        if !gone.contains(&free) {
+            gone.push(free);
+            grown -= 1;
+        }
+    }
+    let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
+    for free in gone {
+        editor.remove(&extent_key(&free))?;
+    }
+    editor.insert(&extent_key(&merged), &[])?;
+    Ok(grown)
+}
+
+/// The bitmap item that covers `at`.
+fn bitmap_at<S: NodeSource>(
+    source: &S,
+    group: &GroupSpan,
+    at: u64,
+) -> Result<(Key, Vec<u8>), StoreError> {
+    let place = Key::new(at, ItemType::FREE_SPACE_BITMAP, u64::MAX);
+    let mut cursor = Cursor::seek_in(source, TreeId::FREE_SPACE, &place)?;
+    cursor.prev()?;
+    if let Some((key, data)) = cursor.item()
+        && key.item_type == ItemType::FREE_SPACE_BITMAP
+        && key.objectid >= group.start.get()
+        && key.objectid <= at
+        && at - key.objectid < key.offset
+        && key.offset <= group.bitmap_span()
+        && data.len() as u64 * 8 * group.sector_size >= key.offset
+    {
+        return Ok((key, data.to_vec()));
+    }
+    Err(corrupt_item(
+        TreeId::FREE_SPACE,
+        place,
+        "is missing for a block group that uses bitmaps",
+    ))
+}
+
+fn apply_bitmap<S: NodeSink>(
+    sink: &mut S,
+    group: &GroupSpan,
+    change: Change,
+    range: &Range<u64>,
+) -> Result<i32, StoreError> {
+    let set = change == Change::Free;
+    let is_free = |sink: &S, at: u64| -> Result<bool, StoreError> {
+        let (key, bitmap) = bitmap_at(sink, group, at)?;
+        Ok(get_bit(&bitmap, (at - key.objectid) / group.sector_size))
+    };
+    let left = range.start > group.start.get() && is_free(sink, range.start - group.sector_size)?;
+    let right = range.end < group.end() && is_free(sink, range.end)?;
+    let mut at = range.start;
+    while at < range.end {
+        let (key, mut bitmap) = bitmap_at(sink, group, at)?;
+        let end = range.end.min(key.objectid + key.offset);
+        for bit in (at - key.objectid) / group.sector_size..(end - key.objectid) / group.sector_size
+        {
+            if get_bit(&bitmap, bit) == set {
+                return Err(corrupt_item(
+                    TreeId::FREE_SPACE,
+                    key,
+                    "does not agree with the extents",
+                ));
+            }
+            bitmap[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
+        butterfs_tree::update(sink, TreeId::FREE_SPACE, &key, |item| {
+            item.copy_from_slice(&bitmap);
+        })?;
+        at = end;
+    }
+    // A new run of free space adds an extent, joining two removes one.
+    let neighbours = i32::from(left) + i32::from(right);
+    Ok(if set { 1 - neighbours } else { neighbours - 1 })
+}

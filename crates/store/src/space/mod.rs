@@ -1,0 +1,6 @@
+//! Space: block groups, what is free in them, what is pinned.
+
+mod allocate;
+pub mod block_group;
+pub mod free_space_tree;
+pub mod ranges;

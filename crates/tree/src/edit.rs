@@ -1,0 +1,613 @@
+//! Changing a tree.
+//!
+//! One descent from the root makes the path writable and splits branches that
+//! are nearly full on the way, so that a leaf can split into three without
+//! climbing. The path is kept between edits: keys that fall into the same leaf
+//! cost no descent.
+
+use crate::error::TreeError;
+use crate::node::Node;
+use crate::{NodeSink, NodeSource};
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, LEVEL_MAX};
+use butterfs_format::{Key, NodeRef, TreeId};
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+/// Loads the child in `slot` of `parent` and checks its place. `bound` is the
+/// first key beyond the parent, and becomes that of the child.
+pub fn load_child<S: NodeSource>(
+    source: &S,
+    parent: &Node,
+    slot: usize,
+    bound: &mut Option<Key>,
+) -> Result<Arc<Node>, TreeError> {
+    let reference = parent.child(slot);
+    let child = source.node(reference)?;
+    if slot + 1 < parent.len() {
+        *bound = Some(parent.key(slot + 1));
+    }
+    child
+        .verify_place(&parent.key(slot), bound.as_ref())
+        .map_err(|fault| TreeError::Corrupt {
+            logical: reference.logical,
+            fault,
+        })?;
+    Ok(child)
+}
+
+/// Room for this many pointers is kept in every branch on an insert's path.
+const SPARE_POINTERS: usize = 2;
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    node: NodeRef,
+    /// Slot of the next step, for a branch.
+    slot: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Intent {
+    Insert,
+    Change,
+}
+
+/// Edits one tree.
+#[derive(Debug)]
+pub struct Editor<'s, S: NodeSink> {
+    sink: &'s mut S,
+    tree: TreeId,
+    /// Writable nodes from the root to a leaf; empty when unknown.
+    path: Vec<Step>,
+    /// Keys that belong to the path's leaf: from `lower` (any, if `None`) ...
+    lower: Option<Key>,
+    /// ... to before `bound` (any, if `None`).
+    bound: Option<Key>,
+    /// The path's branches have spare pointers.
+    spare: bool,
+}
+
+impl<'s, S: NodeSink> Editor<'s, S> {
+    /// An editor of `tree`.
+    pub const fn new(sink: &'s mut S, tree: TreeId) -> Self {
+        Self {
+            sink,
+            tree,
+            path: Vec::new(),
+            lower: None,
+            bound: None,
+            spare: false,
+        }
+    }
+
+    /// Inserts an item.
+    ///
+    /// # Errors
+    /// [`TreeError::Exists`], [`TreeError::ItemTooLarge`], reading, no space.
+    pub fn insert(&mut self, key: &Key, data: &[u8]) -> Result<(), TreeError> {
+        self.insert_with(key, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Inserts an item and gives its data to be filled; they hold anything.
+    ///
+    /// # Errors
+    /// As [`Editor::insert`].
+    pub fn insert_with(&mut self, key: &Key, size: usize) -> Result<&mut [u8], TreeError> {
+        self.position(key, Intent::Insert)?;
+        let leaf_ref = self.leaf();
+        let leaf = self.sink.edit(leaf_ref)?;
+        if size > Node::item_data_max(leaf.bytes().len()) {
+            return Err(TreeError::ItemTooLarge { key: *key, size });
+        }
+        let slot = match leaf.search(key) {
+            Ok(_) => return Err(TreeError::Exists(*key)),
+            Err(slot) => slot,
+        };
+        if leaf.free_bytes() >= ITEM_SIZE + size {
+            leaf.insert_item(slot, key, size);
+            if slot == 0 {
+                self.fix_first_key(self.path.len() - 1)?;
+                self.lower = self.lower.map(|lower| lower.min(*key));
+            }
+            return Ok(self.sink.edit(leaf_ref)?.data_mut(slot));
+        }
+        let (target, slot) = self.split_leaf(key, slot, size)?;
+        Ok(self.sink.edit(target)?.data_mut(slot))
+    }
+
+    /// Data of an item, to change in place; `None` when it is not there.
+    ///
+    /// # Errors
+    /// Reading, no space.
+    pub fn get_mut(&mut self, key: &Key) -> Result<Option<&mut [u8]>, TreeError> {
+        self.position(key, Intent::Change)?;
+        let leaf = self.sink.edit(self.leaf())?;
+        Ok(match leaf.search(key) {
+            Ok(slot) => Some(leaf.data_mut(slot)),
+            Err(_) => None,
+        })
+    }
+
+    /// Sets an item to `data`, whether it exists or not.
+    ///
+    /// # Errors
+    /// As [`Editor::insert`], but not [`TreeError::Exists`].
+    pub fn replace(&mut self, key: &Key, data: &[u8]) -> Result<(), TreeError> {
+        self.position(key, Intent::Insert)?;
+        let leaf = self.sink.edit(self.leaf())?;
+        if let Ok(slot) = leaf.search(key) {
+            let old = leaf.data(slot).len();
+            if data.len() <= old + leaf.free_bytes() {
+                leaf.resize_item(slot, data.len()).copy_from_slice(data);
+                return Ok(());
+            }
+            if data.len() > Node::item_data_max(leaf.bytes().len()) {
+                return Err(TreeError::ItemTooLarge {
+                    key: *key,
+                    size: data.len(),
+                });
+            }
+            self.remove(key)?;
+        }
+        self.insert(key, data)
+    }
+
+    /// Removes an item; false when it was not there.
+    ///
+    /// # Errors
+    /// Reading, no space.
+    pub fn remove(&mut self, key: &Key) -> Result<bool, TreeError> {
+        self.position(key, Intent::Change)?;
+        let leaf = self.sink.edit(self.leaf())?;
+        let Ok(slot) = leaf.search(key) else {
+            return Ok(false);
+        };
+        self.remove_slots(slot..slot + 1)?;
+        Ok(true)
+    }
+
+    /// Removes all items in `keys`; gives how many.
+    ///
+    /// # Errors
+    /// Reading, no space.
+    pub fn remove_range(&mut self, keys: RangeInclusive<Key>) -> Result<usize, TreeError> {
+        let mut removed = 0;
+        let mut from = *keys.start();
+        while from <= *keys.end() {
+            self.position(&from, Intent::Change)?;
+            let leaf = self.sink.edit(self.leaf())?;
+            let start = leaf.search(&from).unwrap_or_else(|slot| slot);
+            let end = match leaf.search(keys.end()) {
+                Ok(slot) => slot + 1,
+                Err(slot) => slot,
+            };
+            let next = self.bound;
+            if start < end {
+                removed += end - start;
+                self.remove_slots(start..end)?;
+            }
+            match next {
+                Some(bound) => from = bound,
+                None => break,
+            }
+        }
+        Ok(removed)
+    }
+
+    fn leaf(&self) -> NodeRef {
+        self.path.last().expect("positioned before").node
+    }
+
+    fn position(&mut self, key: &Key, intent: Intent) -> Result<(), TreeError> {
+        let inside = !self.path.is_empty()
+            && (intent == Intent::Change || self.spare)
+            && self.lower.is_none_or(|lower| lower <= *key)
+            && self.bound.is_none_or(|bound| *key < bound);
+        if inside {
+            return Ok(());
+        }
+        let result = self.descend(key, intent);
+        if result.is_err() {
+            self.path.clear();
+        }
+        result
+    }
+
+    fn descend(&mut self, key: &Key, intent: Intent) -> Result<(), TreeError> {
+        self.path.clear();
+        self.bound = None;
+        self.lower = None;
+        self.spare = intent == Intent::Insert;
+        let mut current = self.writable_root(intent)?;
+        while current.level > 0 {
+            let (mut slot, child, mut first, mut bound) = {
+                let node = self.sink.node(current)?;
+                let slot = node.child_slot(key);
+                let mut bound = self.bound;
+                load_child(self.sink, &node, slot, &mut bound)?;
+                let first = (slot > 0).then(|| node.key(slot)).or(self.lower);
+                (slot, node.child(slot), first, bound)
+            };
+            let mut writable = self.sink.make_writable(self.tree, child)?;
+            if writable != child {
+                self.sink.edit(current)?.set_child(slot, writable);
+            }
+            if intent == Intent::Insert && writable.level > 0 && self.nearly_full(writable)? {
+                let right = self.split_branch(current, slot, writable, key)?;
+                let parent = self.sink.node(current)?;
+                let right_key = parent.key(slot + 1);
+                if *key >= right_key {
+                    slot += 1;
+                    writable = right;
+                    first = Some(right_key);
+                } else {
+                    bound = Some(right_key);
+                }
+            }
+            self.path.push(Step {
+                node: current,
+                slot,
+            });
+            self.bound = bound;
+            self.lower = first;
+            current = writable;
+        }
+        self.path.push(Step {
+            node: current,
+            slot: 0,
+        });
+        Ok(())
+    }
+
+    fn writable_root(&mut self, intent: Intent) -> Result<NodeRef, TreeError> {
+        let root = self.sink.root(self.tree)?;
+        let writable = self.sink.make_writable(self.tree, root)?;
+        if writable != root {
+            self.sink.set_root(self.tree, writable)?;
+        }
+        if intent == Intent::Insert && writable.level > 0 && self.nearly_full(writable)? {
+            return self.raise_root(writable);
+        }
+        Ok(writable)
+    }
+
+    /// Puts a branch with one pointer above the root.
+    fn raise_root(&mut self, old: NodeRef) -> Result<NodeRef, TreeError> {
+        if old.level >= LEVEL_MAX {
+            return Err(TreeError::TooHigh(self.tree));
+        }
+        let first = self.sink.node(old)?.first_key().unwrap_or(Key::MIN);
+        let root = self.sink.create(self.tree, old.level + 1)?;
+        self.sink.edit(root)?.insert_pointer(0, &first, old);
+        self.sink.set_root(self.tree, root)?;
+        Ok(root)
+    }
+
+    fn nearly_full(&self, branch: NodeRef) -> Result<bool, TreeError> {
+        let node = self.sink.node(branch)?;
+        Ok(node.len() + SPARE_POINTERS > node.pointers_max())
+    }
+
+    /// Splits `child` (in `slot` of `parent`, which has room) and gives the
+    /// new right node.
+    fn split_branch(
+        &mut self,
+        parent: NodeRef,
+        slot: usize,
+        child: NodeRef,
+        key: &Key,
+    ) -> Result<NodeRef, TreeError> {
+        let right = self.sink.create(self.tree, child.level)?;
+        let from = self.sink.node(child)?;
+        let count = from.len();
+        let ascending = from.last_key().is_some_and(|last| last <= *key);
+        let middle = if ascending {
+            count - count / 8
+        } else {
+            count / 2
+        };
+        let right_key = from.key(middle);
+        self.sink.edit(right)?.append_slots(&from, middle..count);
+        drop(from);
+        self.sink.edit(child)?.remove_slots(middle..count);
+        self.sink
+            .edit(parent)?
+            .insert_pointer(slot + 1, &right_key, right);
+        Ok(right)
+    }
+
+    /// Splits the path's leaf, inserts `key` with `size` bytes (it belongs in
+    /// `slot`) and gives where it is. The path is unknown afterwards.
+    fn split_leaf(
+        &mut self,
+        key: &Key,
+        slot: usize,
+        size: usize,
+    ) -> Result<(NodeRef, usize), TreeError> {
+        let leaf = self.leaf();
+        if self.path.len() == 1 {
+            let root = self.raise_root(leaf)?;
+            self.path.insert(
+                0,
+                Step {
+                    node: root,
+                    slot: 0,
+                },
+            );
+        }
+        let Step {
+            node: parent,
+            slot: parent_slot,
+        } = self.path[self.path.len() - 2];
+        let from = self.sink.node(leaf)?;
+        let count = from.len();
+        let plan = plan_split(&from, slot, size);
+        let right = self.sink.create(self.tree, 0)?;
+        let right_items = match plan {
+            Split::At { position, .. } => position..count,
+            Split::Alone => slot..count,
+        };
+        let right_start = right_items.start;
+        self.sink
+            .edit(right)?
+            .append_items(&from, right_items.clone());
+        drop(from);
+        self.sink.edit(leaf)?.remove_items(right_items);
+        let (target, target_slot) = match plan {
+            Split::At { left: true, .. } => (leaf, slot),
+            Split::At { left: false, .. } => (right, slot - right_start),
+            Split::Alone if slot == 0 => (leaf, 0),
+            Split::Alone => (self.sink.create(self.tree, 0)?, 0),
+        };
+        self.sink.edit(target)?.insert_item(target_slot, key, size);
+        let right_key = self.sink.node(right)?.key(0);
+        self.sink
+            .edit(parent)?
+            .insert_pointer(parent_slot + 1, &right_key, right);
+        if target != leaf && target != right {
+            self.sink
+                .edit(parent)?
+                .insert_pointer(parent_slot + 1, key, target);
+        }
+        if target == leaf && target_slot == 0 {
+            self.fix_first_key(self.path.len() - 1)?;
+        }
+        self.path.clear();
+        Ok((target, target_slot))
+    }
+
+    /// Brings the ancestors' keys of the path's node at `depth` up to date
+    /// after its first key changed.
+    fn fix_first_key(&mut self, depth: usize) -> Result<(), TreeError> {
+        let Some(key) = self.sink.node(self.path[depth].node)?.first_key() else {
+            return Ok(());
+        };
+        for step in self.path[..depth].iter().rev() {
+            self.sink.edit(step.node)?.set_key(step.slot, &key);
+            if step.slot != 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn remove_slots(&mut self, slots: Range<usize>) -> Result<(), TreeError> {
+        let leaf = self.leaf();
+        let first = slots.start == 0;
+        self.sink.edit(leaf)?.remove_items(slots);
+        if first {
+            self.fix_first_key(self.path.len() - 1)?;
+        }
+        let node = self.sink.node(leaf)?;
+        if node.used_bytes() < (node.bytes().len() - HEADER_SIZE) / 3 {
+            drop(node);
+            let result = self.shrink();
+            self.path.clear();
+            return result;
+        }
+        Ok(())
+    }
+
+    /// Merges or drops nodes of the path that hold too little, from the leaf
+    /// up.
+    fn shrink(&mut self) -> Result<(), TreeError> {
+        for depth in (1..self.path.len()).rev() {
+            let Step { node: current, .. } = self.path[depth];
+            let Step { node: parent, slot } = self.path[depth - 1];
+            let node = self.sink.node(current)?;
+            let room = node.bytes().len() - HEADER_SIZE;
+            let (empty, used) = (node.is_empty(), node.used_bytes());
+            drop(node);
+            if empty {
+                self.drop_child(depth - 1, slot)?;
+                self.sink.release(self.tree, current)?;
+            } else if used < room / 3 {
+                if !self.merge(depth, parent, slot, room - used)? {
+                    return Ok(());
+                }
+            } else {
+                return Ok(());
+            }
+        }
+        self.lower_root()
+    }
+
+    /// Merges the path's node at `depth` with a neighbour that uses at most
+    /// `room` bytes; false when there is none.
+    fn merge(
+        &mut self,
+        depth: usize,
+        parent: NodeRef,
+        slot: usize,
+        room: usize,
+    ) -> Result<bool, TreeError> {
+        let current = self.path[depth].node;
+        let siblings = self.sink.node(parent)?.len();
+        let candidates = [
+            slot.checked_sub(1),
+            (slot + 1 < siblings).then_some(slot + 1),
+        ];
+        for sibling_slot in candidates.into_iter().flatten() {
+            let above = self.sink.node(parent)?;
+            // The bound of the last sibling is beyond the parent; it was
+            // checked when the parent was entered, and is not needed here.
+            let sibling = load_child(self.sink, &above, sibling_slot, &mut None)?;
+            if sibling.used_bytes() > room {
+                continue;
+            }
+            let old = sibling.reference();
+            drop((above, sibling));
+            let sibling = self.sink.make_writable(self.tree, old)?;
+            if sibling != old {
+                self.sink.edit(parent)?.set_child(sibling_slot, sibling);
+            }
+            let content = self.sink.node(sibling)?;
+            let node = self.sink.edit(current)?;
+            if sibling_slot < slot {
+                node.prepend_all(&content);
+            } else {
+                node.append_slots(&content, 0..content.len());
+            }
+            drop(content);
+            self.drop_child(depth - 1, sibling_slot)?;
+            if sibling_slot < slot {
+                self.path[depth - 1].slot -= 1;
+                self.fix_first_key(depth)?;
+            }
+            self.sink.release(self.tree, sibling)?;
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    /// Removes the pointer in `slot` of the path's branch at `depth`.
+    fn drop_child(&mut self, depth: usize, slot: usize) -> Result<(), TreeError> {
+        self.sink
+            .edit(self.path[depth].node)?
+            .remove_pointers(slot..slot + 1);
+        if slot == 0 {
+            self.fix_first_key(depth)?;
+        }
+        Ok(())
+    }
+
+    /// Drops root branches with one pointer; an empty one becomes a leaf.
+    fn lower_root(&mut self) -> Result<(), TreeError> {
+        loop {
+            let root = self.sink.root(self.tree)?;
+            let node = self.sink.node(root)?;
+            if node.is_leaf() || node.len() > 1 {
+                return Ok(());
+            }
+            let child = node.first_key().map(|_| node.child(0));
+            drop(node);
+            let new = match child {
+                Some(child) => child,
+                None => self.sink.create(self.tree, 0)?,
+            };
+            // The child's references are those of the tree, wherever it hangs.
+            let writable = self.sink.make_writable(self.tree, root)?;
+            self.sink.set_root(self.tree, new)?;
+            self.sink.release(self.tree, writable)?;
+        }
+    }
+}
+
+enum Split {
+    /// Items from `position` go right; the new one goes `left` or right.
+    At { position: usize, left: bool },
+    /// The new item gets a leaf of its own, between those before and after.
+    Alone,
+}
+
+/// Where to split `leaf` so that an item of `size` bytes fits in `slot`.
+fn plan_split(leaf: &Node, slot: usize, size: usize) -> Split {
+    let count = leaf.len();
+    if slot == count {
+        // Ascending keys fill leaves to the end.
+        return Split::At {
+            position: count,
+            left: false,
+        };
+    }
+    let room = leaf.bytes().len() - HEADER_SIZE;
+    let total = leaf.used_bytes();
+    let new = ITEM_SIZE + size;
+    let mut best: Option<(usize, usize, bool)> = None;
+    for position in 1..count {
+        let left_used =
+            position * ITEM_SIZE + (leaf.bytes().len() - leaf.data_range(position - 1).start);
+        for left in [true, false] {
+            let possible = if left {
+                slot <= position
+            } else {
+                slot >= position
+            };
+            let (a, b) = if left {
+                (left_used + new, total - left_used)
+            } else {
+                (left_used, total - left_used + new)
+            };
+            if possible && a <= room && b <= room {
+                let imbalance = a.abs_diff(b);
+                if best.is_none_or(|(least, ..)| imbalance < least) {
+                    best = Some((imbalance, position, left));
+                }
+            }
+        }
+    }
+    match best {
+        Some((_, position, left)) => Split::At { position, left },
+        None => Split::Alone,
+    }
+}
+
+/// Inserts one item; see [`Editor::insert`].
+///
+/// # Errors
+/// As there.
+pub fn insert<S: NodeSink>(
+    sink: &mut S,
+    tree: TreeId,
+    key: &Key,
+    data: &[u8],
+) -> Result<(), TreeError> {
+    Editor::new(sink, tree).insert(key, data)
+}
+
+/// Sets one item; see [`Editor::replace`].
+///
+/// # Errors
+/// As there.
+pub fn replace<S: NodeSink>(
+    sink: &mut S,
+    tree: TreeId,
+    key: &Key,
+    data: &[u8],
+) -> Result<(), TreeError> {
+    Editor::new(sink, tree).replace(key, data)
+}
+
+/// Changes the data of one item in place.
+///
+/// # Errors
+/// [`TreeError::NotFound`]; as [`Editor::get_mut`].
+pub fn update<S: NodeSink, R>(
+    sink: &mut S,
+    tree: TreeId,
+    key: &Key,
+    change: impl FnOnce(&mut [u8]) -> R,
+) -> Result<R, TreeError> {
+    match Editor::new(sink, tree).get_mut(key)? {
+        Some(data) => Ok(change(data)),
+        None => Err(TreeError::NotFound(*key)),
+    }
+}
+
+/// Removes one item; see [`Editor::remove`].
+///
+/// # Errors
+/// As there.
+pub fn remove<S: NodeSink>(sink: &mut S, tree: TreeId, key: &Key) -> Result<bool, TreeError> {
+    Editor::new(sink, tree).remove(key)
+}

@@ -1,0 +1,154 @@
+//! From bytes to a [`Node`]: every check that a node alone can be given.
+
+use crate::error::NodeFault;
+use crate::node::Node;
+use crate::raw;
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, LEVEL_MAX, POINTER_SIZE, field};
+use butterfs_format::{ChecksumType, Generation, Key, Logical, NodeRef, UuidBytes};
+
+/// What all nodes of a volume share.
+#[derive(Clone, Copy, Debug)]
+pub struct VolumeIdentity {
+    /// Volume (metadata UUID).
+    pub fsid: UuidBytes,
+    /// Bytes of a node.
+    pub node_size: usize,
+    /// Bytes of a sector: addresses are multiples of it.
+    pub sector_size: u64,
+    /// Checksum of nodes.
+    pub checksum: ChecksumType,
+}
+
+/// What must be found at an address. Fields that the caller does not know are
+/// `None`.
+#[derive(Clone, Copy, Debug)]
+pub struct Expected {
+    /// Address.
+    pub logical: Logical,
+    /// Generation, where a pointer names it.
+    pub generation: Option<Generation>,
+    /// Level, where a pointer names it.
+    pub level: Option<u8>,
+}
+
+impl From<NodeRef> for Expected {
+    fn from(reference: NodeRef) -> Self {
+        Self {
+            logical: reference.logical,
+            generation: Some(reference.generation),
+            level: Some(reference.level),
+        }
+    }
+}
+
+impl Node {
+    /// Takes bytes from disk.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with them.
+    pub fn verify(
+        bytes: Box<[u8]>,
+        identity: &VolumeIdentity,
+        expected: Expected,
+    ) -> Result<Self, NodeFault> {
+        if bytes.len() != identity.node_size || bytes.len() < 4096 {
+            return Err(NodeFault::Size);
+        }
+        if !identity.checksum.verify_block(&bytes) {
+            return Err(NodeFault::Checksum);
+        }
+        if bytes[field::FSID..field::FSID + 16] != identity.fsid {
+            return Err(NodeFault::Fsid);
+        }
+        let node = Self { bytes };
+        if node.logical() != expected.logical {
+            return Err(NodeFault::Address);
+        }
+        if expected.generation.is_some_and(|g| g != node.generation()) {
+            return Err(NodeFault::Generation);
+        }
+        if node.level() > LEVEL_MAX || expected.level.is_some_and(|l| l != node.level()) {
+            return Err(NodeFault::Level);
+        }
+        if node.is_leaf() {
+            node.verify_leaf()?;
+        } else {
+            node.verify_branch(identity)?;
+        }
+        Ok(node)
+    }
+
+    fn verify_leaf(&self) -> Result<(), NodeFault> {
+        let room = self.bytes.len() - HEADER_SIZE;
+        let count = self.len();
+        if count > room / ITEM_SIZE {
+            return Err(NodeFault::ItemCount);
+        }
+        let mut end = room as u64;
+        let mut previous: Option<Key> = None;
+        for slot in 0..count {
+            let at = HEADER_SIZE + slot * ITEM_SIZE;
+            let key = raw::key_at(&self.bytes, at);
+            if previous.is_some_and(|p| p >= key) {
+                return Err(NodeFault::KeyOrder);
+            }
+            previous = Some(key);
+            let offset = u64::from(raw::u32_at(&self.bytes, at + Key::SIZE));
+            let size = u64::from(raw::u32_at(&self.bytes, at + Key::SIZE + 4));
+            if offset + size != end {
+                return Err(NodeFault::ItemRange);
+            }
+            end = offset;
+        }
+        if end < (count * ITEM_SIZE) as u64 {
+            return Err(NodeFault::ItemRange);
+        }
+        Ok(())
+    }
+
+    fn verify_branch(&self, identity: &VolumeIdentity) -> Result<(), NodeFault> {
+        let count = self.len();
+        if count > (self.bytes.len() - HEADER_SIZE) / POINTER_SIZE {
+            return Err(NodeFault::ItemCount);
+        }
+        if count == 0 {
+            return Err(NodeFault::Empty);
+        }
+        let mut previous: Option<Key> = None;
+        for slot in 0..count {
+            let key = self.key(slot);
+            if previous.is_some_and(|p| p >= key) {
+                return Err(NodeFault::KeyOrder);
+            }
+            previous = Some(key);
+            let child = self.child(slot);
+            let logical = child.logical.get();
+            if logical == 0 || !logical.is_multiple_of(identity.sector_size) {
+                return Err(NodeFault::Pointer);
+            }
+            if child.generation > self.generation() {
+                return Err(NodeFault::PointerGeneration);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a child against what its parent says of its keys: it begins with
+    /// `first` and ends before `bound`.
+    ///
+    /// # Errors
+    /// [`NodeFault::Empty`], [`NodeFault::FirstKey`], [`NodeFault::LastKey`]
+    #[inline]
+    pub fn verify_place(&self, first: &Key, bound: Option<&Key>) -> Result<(), NodeFault> {
+        let Some(last) = self.last_key() else {
+            return Err(NodeFault::Empty);
+        };
+        if self.key(0) != *first {
+            return Err(NodeFault::FirstKey);
+        }
+        if bound.is_some_and(|bound| last >= *bound) {
+            return Err(NodeFault::LastKey);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,265 @@
+//! The tree against `BTreeMap`, at the smallest nodes, with shared roots.
+
+use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, NodeStamp, TreeError, find};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+const NODE_SIZE: usize = 4096;
+const TREE: TreeId = TreeId(5);
+
+/// Nodes in memory; counts references so that leaks and double frees show.
+struct Memory {
+    nodes: HashMap<Logical, Arc<Node>>,
+    root: NodeRef,
+    generation: Generation,
+    next: u64,
+    stamp: NodeStamp,
+}
+
+impl Memory {
+    fn new() -> Self {
+        let stamp = NodeStamp {
+            fsid: [1; 16],
+            chunk_tree_uuid: [2; 16],
+        };
+        let root = NodeRef {
+            logical: Logical(1 << 20),
+            generation: Generation(1),
+            level: 0,
+        };
+        let leaf = Node::empty(NODE_SIZE, &stamp, root, TREE);
+        Self {
+            nodes: HashMap::from([(root.logical, Arc::new(leaf))]),
+            root,
+            generation: Generation(1),
+            next: (1 << 20) + NODE_SIZE as u64,
+            stamp,
+        }
+    }
+
+    fn allocate(&mut self, level: u8) -> NodeRef {
+        let logical = Logical(self.next);
+        self.next += NODE_SIZE as u64;
+        NodeRef {
+            logical,
+            generation: self.generation,
+            level,
+        }
+    }
+
+    fn reachable(&self, from: NodeRef, into: &mut HashSet<Logical>) {
+        assert!(into.insert(from.logical), "node reached twice");
+        let node = &self.nodes[&from.logical];
+        if !node.is_leaf() {
+            for slot in 0..node.len() {
+                self.reachable(node.child(slot), into);
+            }
+        }
+    }
+}
+
+impl NodeSource for Memory {
+    fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        let node = self.nodes.get(&reference.logical).expect("node exists");
+        assert_eq!(node.reference(), reference);
+        Ok(node.clone())
+    }
+
+    fn root(&self, _: TreeId) -> Result<NodeRef, TreeError> {
+        Ok(self.root)
+    }
+}
+
+impl NodeSink for Memory {
+    fn make_writable(&mut self, tree: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
+        if node.generation == self.generation {
+            return Ok(node);
+        }
+        let new = self.allocate(node.level);
+        let copy = self.nodes[&node.logical].copied_to(new.logical, new.generation, tree);
+        self.nodes.insert(new.logical, Arc::new(copy));
+        Ok(new)
+    }
+
+    fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
+        let new = self.allocate(level);
+        let node = Node::empty(NODE_SIZE, &self.stamp, new, tree);
+        self.nodes.insert(new.logical, Arc::new(node));
+        Ok(new)
+    }
+
+    fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
+        assert_eq!(node.generation, self.generation);
+        Ok(Arc::make_mut(self.nodes.get_mut(&node.logical).unwrap()))
+    }
+
+    fn release(&mut self, _: TreeId, node: NodeRef) -> Result<(), TreeError> {
+        assert_eq!(node.generation, self.generation);
+        assert!(self.nodes.remove(&node.logical).is_some(), "freed twice");
+        Ok(())
+    }
+
+    fn set_root(&mut self, _: TreeId, root: NodeRef) -> Result<(), TreeError> {
+        self.root = root;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Insert(u16, u16),
+    Replace(u16, u16),
+    Touch(u16),
+    Remove(u16),
+    RemoveRange(u16, u16),
+    Commit,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let size = prop_oneof![8 => 0_u16..200, 2 => 200_u16..1500, 1 => 3500_u16..=3970];
+    prop_oneof![
+        10 => (0_u16..3000, size.clone()).prop_map(|(k, s)| Op::Insert(k, s)),
+        3 => (0_u16..3000, size).prop_map(|(k, s)| Op::Replace(k, s)),
+        2 => (0_u16..3000).prop_map(Op::Touch),
+        6 => (0_u16..3000).prop_map(Op::Remove),
+        1 => (0_u16..3000, 0_u16..600).prop_map(|(k, n)| Op::RemoveRange(k, n)),
+        1 => Just(Op::Commit),
+    ]
+}
+
+fn key(number: u16) -> Key {
+    Key::new(
+        u64::from(number / 50),
+        ItemType((number % 5) as u8),
+        u64::from(number % 50),
+    )
+}
+
+fn value(number: u16, size: u16) -> Vec<u8> {
+    (0..size).map(|i| (i ^ number) as u8).collect()
+}
+
+fn contents(tree: &Memory) -> BTreeMap<Key, Vec<u8>> {
+    let mut cursor = Cursor::seek_in(tree, TREE, &Key::MIN).unwrap();
+    let mut all = BTreeMap::new();
+    while let Some((key, data)) = cursor.item() {
+        all.insert(key, data.to_vec());
+        cursor.next().unwrap();
+    }
+    all
+}
+
+fn apply(editor: &mut Editor<'_, Memory>, model: &mut BTreeMap<Key, Vec<u8>>, op: &Op) {
+    match *op {
+        Op::Insert(k, size) => {
+            let result = editor.insert(&key(k), &value(k, size));
+            if model.contains_key(&key(k)) {
+                assert!(matches!(result, Err(TreeError::Exists(_))));
+            } else {
+                result.unwrap();
+                model.insert(key(k), value(k, size));
+            }
+        }
+        Op::Replace(k, size) => {
+            editor.replace(&key(k), &value(k, size)).unwrap();
+            model.insert(key(k), value(k, size));
+        }
+        Op::Touch(k) => {
+            let found = editor.get_mut(&key(k)).unwrap();
+            assert_eq!(found.is_some(), model.contains_key(&key(k)));
+            if let Some(data) = found {
+                data.fill(7);
+                model.get_mut(&key(k)).unwrap().fill(7);
+            }
+        }
+        Op::Remove(k) => {
+            assert_eq!(
+                editor.remove(&key(k)).unwrap(),
+                model.remove(&key(k)).is_some()
+            );
+        }
+        Op::RemoveRange(k, n) => {
+            let range = key(k).min(key(k + n))..=key(k).max(key(k + n));
+            let before = model.len();
+            model.retain(|key, _| !range.contains(key));
+            assert_eq!(editor.remove_range(range).unwrap(), before - model.len());
+        }
+        Op::Commit => unreachable!("handled by the caller"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn behaves_like_a_map(batches in prop::collection::vec(
+        prop::collection::vec(op(), 1..60), 1..20)
+    ) {
+        let mut tree = Memory::new();
+        let mut model = BTreeMap::new();
+        let mut past = Vec::new();
+        for batch in &batches {
+            let commit = batch.iter().any(|op| matches!(op, Op::Commit));
+            let mut editor = Editor::new(&mut tree, TREE);
+            for op in batch.iter().filter(|op| !matches!(op, Op::Commit)) {
+                apply(&mut editor, &mut model, op);
+            }
+            prop_assert_eq!(&contents(&tree), &model);
+            let mut live = HashSet::new();
+            tree.reachable(tree.root, &mut live);
+            for (reference, node) in &tree.nodes {
+                if node.generation() == tree.generation {
+                    prop_assert!(live.contains(reference), "a new node leaked");
+                }
+            }
+            if commit {
+                past.push((tree.root, model.clone()));
+                tree.generation = Generation(tree.generation.get() + 1);
+            }
+        }
+        // What was committed is still there, whole.
+        let now = tree.root;
+        for (root, model) in past {
+            tree.root = root;
+            prop_assert_eq!(contents(&tree), model);
+        }
+        tree.root = now;
+        // Backwards and by key.
+        let mut cursor = Cursor::seek_in(&tree, TREE, &Key::MAX).unwrap();
+        let mut backwards = Vec::new();
+        while cursor.prev().unwrap() {
+            backwards.push(cursor.key().unwrap());
+        }
+        backwards.reverse();
+        prop_assert!(backwards.iter().eq(model.keys()));
+        for (key, data) in &model {
+            let (leaf, slot) = find(&tree, TREE, key).unwrap().expect("present");
+            prop_assert_eq!(leaf.data(slot), &data[..]);
+        }
+    }
+}
+
+#[test]
+fn ascending_inserts_fill_leaves_and_all_can_go() {
+    let mut tree = Memory::new();
+    let mut editor = Editor::new(&mut tree, TREE);
+    for n in 0..100_000_u64 {
+        editor
+            .insert(&Key::new(n, ItemType::INODE_ITEM, 0), &[9; 60])
+            .unwrap();
+    }
+    let per_leaf = (NODE_SIZE - 101) / 85;
+    assert!(tree.nodes.len() < 100_000 / per_leaf * 105 / 100 + 50);
+    let mut editor = Editor::new(&mut tree, TREE);
+    for n in (0..100_000).rev() {
+        assert!(
+            editor
+                .remove(&Key::new(n, ItemType::INODE_ITEM, 0))
+                .unwrap()
+        );
+    }
+    assert_eq!(tree.nodes.len(), 1);
+    assert_eq!(tree.root.level, 0);
+}

@@ -1,0 +1,95 @@
+//! What can go wrong in logical space.
+
+use butterfs_device::DeviceError;
+use butterfs_format::{DeviceId, Logical, Physical};
+use std::fmt;
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Why one copy is no good.
+#[derive(Clone, Debug)]
+pub enum CopyFault {
+    /// It was read, but is not what it should be.
+    Damaged,
+    /// It could not be read.
+    Unreadable(Arc<DeviceError>),
+    /// Its device is not there.
+    Missing,
+}
+
+/// A copy that is no good.
+#[derive(Clone, Debug)]
+pub struct BadCopy {
+    /// Where it lies.
+    pub physical: Physical,
+    /// Why.
+    pub fault: CopyFault,
+}
+
+impl fmt::Display for BadCopy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Physical { device, offset } = self.physical;
+        write!(f, "device {device} offset {offset}: ")?;
+        match &self.fault {
+            CopyFault::Damaged => f.write_str("does not match its checksum"),
+            CopyFault::Unreadable(error) => write!(f, "{error}"),
+            CopyFault::Missing => f.write_str("the device is missing"),
+        }
+    }
+}
+
+fn list(copies: &[BadCopy]) -> String {
+    let texts: Vec<String> = copies.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+/// Why an operation in logical space failed.
+#[derive(Clone, Debug, Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// No chunk covers an address.
+    #[error("logical {logical} (+{length}) lies in no chunk")]
+    Unmapped {
+        /// Address.
+        logical: Logical,
+        /// Bytes.
+        length: u64,
+    },
+    /// All copies are bad.
+    #[error("no good copy at logical {logical}: {}", list(.copies))]
+    NoGoodCopy {
+        /// Address.
+        logical: Logical,
+        /// What was found.
+        copies: Vec<BadCopy>,
+    },
+    /// A chunk that cannot be.
+    #[error("the chunk at logical {logical} is impossible: {reason}")]
+    BadChunk {
+        /// Address.
+        logical: Logical,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A profile that ButterFS does not handle yet.
+    #[error("the profile {profile} is not supported yet")]
+    Profile {
+        /// Its name.
+        profile: String,
+    },
+    /// A device is not there.
+    #[error("device {0} of the volume is missing")]
+    MissingDevice(DeviceId),
+    /// A device failed.
+    #[error(transparent)]
+    Device(Arc<DeviceError>),
+    /// No room for a chunk.
+    #[error("no unallocated space is left on the devices")]
+    NoSpace,
+}
+
+impl From<DeviceError> for VolumeError {
+    fn from(error: DeviceError) -> Self {
+        Self::Device(Arc::new(error))
+    }
+}
