@@ -21,17 +21,27 @@
 
 pub mod block_device;
 pub mod error;
+pub mod fault;
 pub mod file;
 pub mod holder;
 pub mod memory;
+pub mod overlay;
 pub mod range;
+pub mod read_only;
+pub mod record;
+pub mod trace;
 
 mod pages;
 mod sys;
 
 pub use block_device::{Access, BlockDevice};
 pub use error::{DeviceError, Operation};
+pub use fault::FaultDevice;
 pub use file::FileDevice;
 pub use holder::Holder;
 pub use memory::MemoryDevice;
+pub use overlay::OverlayDevice;
 pub use range::DeviceRange;
+pub use read_only::ReadOnlyDevice;
+pub use record::{RecordDevice, Recording};
+pub use trace::TraceDevice;
