@@ -26,6 +26,7 @@ pub mod file;
 pub mod holder;
 pub mod memory;
 pub mod overlay;
+pub mod probe;
 pub mod range;
 pub mod read_only;
 pub mod record;
