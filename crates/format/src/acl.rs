@@ -174,12 +174,9 @@ impl Acl {
     /// True when the mode says all that it says.
     #[must_use]
     pub fn is_mode_only(&self) -> bool {
-        self.entries.iter().all(|entry| {
-            matches!(
-                entry.tag,
-                Tag::UserObject | Tag::GroupObject | Tag::Other
-            )
-        })
+        self.entries
+            .iter()
+            .all(|entry| matches!(entry.tag, Tag::UserObject | Tag::GroupObject | Tag::Other))
     }
 
     /// It, with permissions changed to those of `mode` (as chmod does).

@@ -72,9 +72,6 @@ impl Incompat {
 
 impl CompatRo {
     /// What ButterFS writes.
-    pub const SUPPORTED: Self = Self(
-        Self::FREE_SPACE_TREE.0
-            | Self::FREE_SPACE_TREE_VALID.0
-            | Self::BLOCK_GROUP_TREE.0,
-    );
+    pub const SUPPORTED: Self =
+        Self(Self::FREE_SPACE_TREE.0 | Self::FREE_SPACE_TREE_VALID.0 | Self::BLOCK_GROUP_TREE.0);
 }

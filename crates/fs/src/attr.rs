@@ -132,11 +132,7 @@ impl Filesystem {
         if state.deleted {
             return Err(FsError::NotFound);
         }
-        Ok(Attributes::new(
-            inode.id,
-            &state.item,
-            state.buffer.bytes(),
-        ))
+        Ok(Attributes::new(inode.id, &state.item, state.buffer.bytes()))
     }
 
     /// Sets attributes; rules of who may is the caller's.
@@ -168,15 +164,13 @@ impl Filesystem {
             let executable_group = state.item.mode & 0o2010 == 0o2010;
             state.item.mode & S_ISUID != 0 || executable_group
         };
-        let capable = self
-            .get_xattr(inode.id, xattr::CAPABILITY)
-            .map_or_else(
-                |error| match error {
-                    FsError::NoAttribute => Ok(false),
-                    other => Err(other),
-                },
-                |_| Ok(true),
-            )?;
+        let capable = self.get_xattr(inode.id, xattr::CAPABILITY).map_or_else(
+            |error| match error {
+                FsError::NoAttribute => Ok(false),
+                other => Err(other),
+            },
+            |_| Ok(true),
+        )?;
         if privileged || capable {
             let set = SetAttributes {
                 privileges: Privileges::Drop,
@@ -213,8 +207,7 @@ impl Filesystem {
         let old = state.item.flags;
         let mut flags = (old - settable) | (wanted & settable);
         let regular = state.item.mode & S_IFMT == S_IFREG;
-        if regular && flags.contains(InodeFlags::NODATACOW) != old.contains(InodeFlags::NODATACOW)
-        {
+        if regular && flags.contains(InodeFlags::NODATACOW) != old.contains(InodeFlags::NODATACOW) {
             // Only an empty file can change how its data are kept.
             if state.item.size != 0 {
                 flags = (flags - InodeFlags::NODATACOW) | (old & InodeFlags::NODATACOW);

@@ -5,11 +5,11 @@
 //! INODE_REF or INODE_EXTREF) and their agreement. Counts and times of the
 //! inodes are the callers'.
 
+use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::InodeState;
-use crate::Filesystem;
 use butterfs_format::checksum::{extref_hash, name_hash};
-use butterfs_format::item::dir::{DirEntry, DirEntries, FileType};
+use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::Engine;
@@ -113,6 +113,30 @@ pub(crate) fn lookup(
     Ok(None)
 }
 
+/// Errors unless `name` can be added to `dir`: it is free, and the names that
+/// share its hash leave room.
+pub(crate) fn check_free(engine: &Engine, dir: InodeId, name: &[u8]) -> Result<(), FsError> {
+    if lookup(engine, dir, name)?.is_some() {
+        return Err(FsError::Exists);
+    }
+    check_room(engine, dir.tree, &hash_key(dir, name), name.len())
+}
+
+/// Errors unless an entry with `bytes` of name and value fits the item at
+/// `key`, which names with one hash share.
+pub(crate) fn check_room(
+    engine: &Engine,
+    tree: TreeId,
+    key: &Key,
+    bytes: usize,
+) -> Result<(), FsError> {
+    let shared = find(engine, tree, key)?.map_or(0, |(leaf, slot)| leaf.data(slot).len());
+    if shared + DirEntry::HEADER + bytes > Node::item_data_max(engine.node_size()) {
+        return Err(FsError::HashOverflow);
+    }
+    Ok(())
+}
+
 /// True when `dir` has an entry.
 pub(crate) fn has_entries(engine: &Engine, dir: InodeId) -> Result<bool, FsError> {
     let cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, 0))?;
@@ -165,21 +189,17 @@ pub(crate) fn add_entry(
     Ok(())
 }
 
-/// Adds an entry to the item of its hash, which colliding names share.
+/// Adds an entry to the item of its hash, which colliding names share. Room
+/// was checked before.
 pub(crate) fn append_hashed(
     engine: &mut Engine,
     tree: TreeId,
     key: &Key,
     entry: &[u8],
 ) -> Result<(), FsError> {
-    let room = Node::item_data_max(engine.node_size());
     let mut editor = Editor::new(engine, tree);
     let shared = editor.get_mut(key)?.map(|data| [data, entry].concat());
     match shared {
-        Some(all) if all.len() > room => Err(FsError::Store(
-            // The kernel answers EOVERFLOW here.
-            butterfs_store::StoreError::NoSpace,
-        )),
         Some(all) => Ok(editor.replace(key, &all)?),
         None => Ok(editor.insert(key, entry)?),
     }
@@ -218,11 +238,7 @@ pub(crate) fn remove_hashed(
 }
 
 /// Removes the directory's side of a name.
-pub(crate) fn remove_entry(
-    engine: &mut Engine,
-    dir: InodeId,
-    link: &Link,
-) -> Result<(), FsError> {
+pub(crate) fn remove_entry(engine: &mut Engine, dir: InodeId, link: &Link) -> Result<(), FsError> {
     let removed = remove_hashed(engine, dir, &hash_key(dir, &link.name), &link.name)?;
     let indexed = butterfs_tree::remove(engine, dir.tree, &index_key(dir, link.index))?;
     if removed && indexed {
@@ -238,11 +254,7 @@ pub(crate) fn remove_entry(
 /// Adds the inode's side of a name.
 pub(crate) fn add_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
     let room = Node::item_data_max(engine.node_size());
-    let key = Key::new(
-        inode.number.get(),
-        ItemType::INODE_REF,
-        link.parent.get(),
-    );
+    let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let entry = RefEntry {
         index: link.index,
         name: &link.name,
@@ -315,17 +327,9 @@ pub(crate) fn find_link(
 }
 
 /// Removes the inode's side of a name.
-pub(crate) fn remove_link(
-    engine: &mut Engine,
-    inode: InodeId,
-    link: &Link,
-) -> Result<(), FsError> {
+pub(crate) fn remove_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
     let bad = |error| FsError::bad_item(inode, "name", &error);
-    let key = Key::new(
-        inode.number.get(),
-        ItemType::INODE_REF,
-        link.parent.get(),
-    );
+    let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let mut editor = Editor::new(engine, inode.tree);
     if let Some(data) = editor.get_mut(&key)? {
         let mut kept = Vec::new();

@@ -50,6 +50,9 @@ pub enum FsError {
     /// ERANGE
     #[error("the result does not fit")]
     DoesNotFit,
+    /// EOVERFLOW
+    #[error("too many names have the same hash as this one")]
+    HashOverflow,
     /// ENXIO
     #[error("nothing at or beyond this offset")]
     NoMoreData,
@@ -109,6 +112,7 @@ impl FsError {
             Self::TooBig => 27,
             Self::NoAttribute => 61,
             Self::DoesNotFit => 34,
+            Self::HashOverflow => 75,
             Self::NoMoreData => 6,
             Self::NotSupported(_) => 95,
             Self::Busy(_) => 26,

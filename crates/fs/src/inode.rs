@@ -4,9 +4,9 @@
 //! it is in the table: its item in the tree lags behind by what waits in the
 //! write buffer (`disk_size` is the size that the tree may show).
 
+use crate::Filesystem;
 use crate::error::FsError;
 use crate::file::buffer::WriteBuffer;
-use crate::Filesystem;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, ItemType, Key};
@@ -137,20 +137,6 @@ impl InodeTable {
     /// Forgets an inode that was deleted.
     pub(crate) fn remove(&self, id: InodeId) {
         self.shard(id).lock().inodes.remove(&id);
-    }
-
-    /// All inodes with data that are not on the device.
-    pub(crate) fn dirty(&self) -> Vec<Arc<Inode>> {
-        let mut dirty = Vec::new();
-        for shard in &self.shards {
-            let candidates: Vec<_> = shard.lock().inodes.values().cloned().collect();
-            dirty.extend(
-                candidates
-                    .into_iter()
-                    .filter(|inode| !inode.state.read().buffer.is_empty()),
-            );
-        }
-        dirty
     }
 }
 

@@ -23,7 +23,7 @@ pub use error::FsError;
 pub use inode::{Inode, InodeState};
 pub use options::Options;
 
-use butterfs_format::{InodeId, InodeNumber, TreeId};
+use butterfs_format::{ChecksumType, InodeId, InodeNumber, TreeId};
 use butterfs_store::Store;
 use inode::InodeTable;
 use parking_lot::Mutex;
@@ -37,6 +37,10 @@ pub struct Filesystem {
     pub(crate) options: Options,
     pub(crate) inodes: InodeTable,
     pub(crate) buffers: file::buffer::Budget,
+    /// Bytes of a sector.
+    pub(crate) sector_size: u64,
+    /// Checksum of data.
+    pub(crate) checksum: ChecksumType,
     /// Subvolume that the root of the view is.
     pub(crate) subvolume: TreeId,
     /// Next free inode number of each subvolume.
@@ -49,8 +53,14 @@ impl Filesystem {
     /// The files of `store`, seen from the root of `subvolume`.
     #[must_use]
     pub fn new(store: Arc<Store>, subvolume: TreeId, options: Options) -> Self {
+        let (sector_size, checksum) = {
+            let engine = store.read();
+            (engine.sector_size(), engine.superblock().checksum_type)
+        };
         Self {
             buffers: file::buffer::Budget::new(options.buffer_bytes),
+            sector_size,
+            checksum,
             store,
             options,
             inodes: InodeTable::new(),

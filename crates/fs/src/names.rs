@@ -205,12 +205,7 @@ impl Filesystem {
         Ok(InodeNumber(number))
     }
 
-    fn blank_item(
-        &self,
-        engine: &Engine,
-        parent: &InodeItem,
-        new: &NewInode<'_>,
-    ) -> InodeItem {
+    fn blank_item(&self, engine: &Engine, parent: &InodeItem, new: &NewInode<'_>) -> InodeItem {
         let time = now();
         let directory = new.mode & S_IFMT == S_IFDIR;
         let mut mode = new.mode;
@@ -313,10 +308,8 @@ impl Filesystem {
         check_directory(&dir_state)?;
         let nodes = 8 * NODES_PER_PATH;
         self.change(nodes, Purpose::Grow, |engine| {
-            if let Some(name) = name
-                && dir::lookup(engine, parent, name)?.is_some()
-            {
-                return Err(FsError::Exists);
+            if let Some(name) = name {
+                dir::check_free(engine, parent, name)?;
             }
             let acls = acl::for_new(engine, parent, new)?;
             let property = match kind {
@@ -429,9 +422,7 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         self.change(6 * NODES_PER_PATH, Purpose::Grow, |engine| {
-            if dir::lookup(engine, parent, name)?.is_some() {
-                return Err(FsError::Exists);
-            }
+            dir::check_free(engine, parent, name)?;
             let dir_state = state_of(&mut locked, parent);
             let link = Link {
                 parent: parent.number,
@@ -515,9 +506,7 @@ impl Filesystem {
         if target.subvolume {
             return Err(match what {
                 Removal::File => FsError::IsADirectory,
-                Removal::Directory => {
-                    FsError::NotPermitted("subvolumes cannot be deleted yet")
-                }
+                Removal::Directory => FsError::NotPermitted("subvolumes cannot be deleted yet"),
             });
         }
         match (what, target.kind) {

@@ -2,11 +2,11 @@
 //!
 //! Owns orphan items and the deletion of inodes, in bounded steps.
 
+use crate::Filesystem;
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::NODES_PER_PATH;
-use crate::Filesystem;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{DataExtent, DataOwner, Engine, Purpose, now};

@@ -127,6 +127,9 @@ impl Filesystem {
             if !unchanged {
                 return Ok(None);
             }
+            if target.is_none() {
+                dir::check_free(engine, to.dir, to.name)?;
+            }
             let mut fate = orphan::Fate::Lives;
             match (target, &replaced) {
                 (Some(target), Some(_)) if mode == RenameMode::Exchange => {

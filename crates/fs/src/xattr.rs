@@ -145,6 +145,10 @@ impl Filesystem {
                 SetMode::Replace if !exists => return Err(FsError::NoAttribute),
                 _ => {}
             }
+            if !exists {
+                let bytes = name.len() + value.len();
+                dir::check_room(engine, id.tree, &key(id, name), bytes)?;
+            }
             if exists {
                 delete(engine, id, name)?;
             }
@@ -213,7 +217,10 @@ enum Effect {
     AclMode(u32),
     /// The ACL is the mode: no attribute is kept.
     AclEqualsMode(u32),
-    Compression(InodeFlags, Option<Option<butterfs_format::compression::Algorithm>>),
+    Compression(
+        InodeFlags,
+        Option<Option<butterfs_format::compression::Algorithm>>,
+    ),
 }
 
 impl Effect {

@@ -60,9 +60,10 @@ struct State {
     free: Vec<usize>,
     parked: usize,
     starting: usize,
-    started: usize,
-    /// Seats whose thread ended because its queue failed.
-    lost: usize,
+    /// Threads that have not ended.
+    alive: usize,
+    /// A queue failed: no thread is started any more.
+    failing: bool,
     closed: bool,
     failure: Option<io::Error>,
     handles: Vec<JoinHandle<()>>,
@@ -96,8 +97,8 @@ impl<T: Transport> Pool<T> {
                 free: (0..strength.seats).rev().collect(),
                 parked: 0,
                 starting: strength.seats,
-                started: strength.seats,
-                lost: 0,
+                alive: strength.seats,
+                failing: false,
                 closed: false,
                 failure: None,
                 handles: Vec::new(),
@@ -145,8 +146,7 @@ impl<T: Transport> Pool<T> {
         };
         let mut cpu = None;
         let mut starting = true;
-        let queue = self.transport.queue();
-        let mut queue = match queue {
+        let mut queue = match self.transport.queue() {
             Ok(queue) => queue,
             Err(error) => {
                 self.state.lock().starting -= 1;
@@ -158,7 +158,13 @@ impl<T: Transport> Pool<T> {
             match queue.serve_one(&*self.server, &seat) {
                 Served::Again => {}
                 Served::Ended => return self.close(),
-                Served::Failed(error) => return self.fail(error),
+                Served::Failed(error) => {
+                    // Threads that exist may be luckier; new ones would only
+                    // repeat the failure without end.
+                    self.state.lock().failing = true;
+                    seat.leave();
+                    return self.fail(error);
+                }
             }
         }
     }
@@ -212,15 +218,15 @@ impl<T: Transport> Pool<T> {
         self.vacancy.notify_all();
     }
 
-    /// Records that a thread cannot go on. Others may; the last one closes.
+    /// One thread cannot go on. Others may; the last one's error is the
+    /// session's.
     fn fail(&self, error: io::Error) {
         tracing::error!(%error, "a queue of the FUSE connection failed");
         let mut state = self.state.lock();
-        state.failure = Some(error);
-        state.lost += 1;
-        if state.lost >= self.strength.seats {
+        state.alive -= 1;
+        if state.alive == 0 {
             state.closed = true;
-            self.vacancy.notify_all();
+            state.failure = Some(error);
         }
     }
 }
@@ -233,20 +239,20 @@ impl<T: Transport> Bench for Pool<T> {
             self.vacancy.notify_one();
             return;
         }
-        let can_start = !state.closed
-            && state.started < self.strength.threads_max
+        let can_start = !(state.closed || state.failing)
+            && state.alive < self.strength.threads_max
             && state.free.len() > state.parked + state.starting;
         if !can_start {
             return;
         }
-        let number = state.started;
-        state.started += 1;
+        let number = state.alive;
+        state.alive += 1;
         state.starting += 1;
         drop(state);
         if let Err(error) = self.spawn(number) {
             tracing::warn!(%error, "cannot start a spare thread; requests wait for each other");
             let mut state = self.state.lock();
-            state.started -= 1;
+            state.alive -= 1;
             state.starting -= 1;
         }
     }

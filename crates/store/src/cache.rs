@@ -92,30 +92,4 @@ impl NodeCache {
             return;
         }
     }
-
-    /// Forgets the node at `logical`: its space was freed.
-    pub fn remove(&self, logical: Logical) {
-        let mut shard = self.shard(logical).lock();
-        if let Some(at) = shard.index.remove(&logical) {
-            let last = shard.slots.len() - 1;
-            shard.slots.swap_remove(at);
-            if at != last {
-                let moved = shard.slots[at].logical;
-                shard.index.insert(moved, at);
-            }
-            if shard.hand >= shard.slots.len() {
-                shard.hand = 0;
-            }
-        }
-    }
-
-    /// Forgets everything.
-    pub fn clear(&self) {
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            shard.slots.clear();
-            shard.index.clear();
-            shard.hand = 0;
-        }
-    }
 }

@@ -13,8 +13,8 @@ use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent};
 use butterfs_format::superblock::{COPIES, COPY_SPAN, Superblock};
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Editor;
-use butterfs_volume::placement::{self, DeviceSpace};
 use butterfs_volume::VolumeError;
+use butterfs_volume::placement::{self, DeviceSpace};
 use std::ops::Range;
 
 const STRIPE_LENGTH: u64 = 64 << 10;
@@ -100,12 +100,13 @@ impl Engine {
             VolumeError::NoSpace => StoreError::NoSpace,
             other => other.into(),
         })?;
-        let logical = self.chunks.iter().next_back().map_or(
-            Logical(LOGICAL_MIN),
-            |(logical, chunk)| {
-                Logical((logical.get() + chunk.length).next_multiple_of(STRIPE_LENGTH))
-            },
-        );
+        let logical =
+            self.chunks
+                .iter()
+                .next_back()
+                .map_or(Logical(LOGICAL_MIN), |(logical, chunk)| {
+                    Logical((logical.get() + chunk.length).next_multiple_of(STRIPE_LENGTH))
+                });
         let device_uuid = self.superblock.device.uuid;
         let chunk = Chunk {
             length: plan.length,

@@ -61,7 +61,9 @@ impl Engine {
             }
         }
         if !settled {
-            return Err(StoreError::Internal("a commit did not reach its fixed point"));
+            return Err(StoreError::Internal(
+                "a commit did not reach its fixed point",
+            ));
         }
         self.update_superblock()?;
         Ok(self.freeze())
@@ -132,7 +134,10 @@ impl Engine {
             generation: Generation(0),
             level: 0,
         };
-        self.trees.read().get(&tree).map_or(NONE, |state| state.root)
+        self.trees
+            .read()
+            .get(&tree)
+            .map_or(NONE, |state| state.root)
     }
 
     fn update_superblock(&mut self) -> Result<(), StoreError> {
@@ -213,11 +218,7 @@ impl Engine {
 impl crate::space::block_group::BlockGroup {
     /// Key of its item.
     pub(crate) fn item_key(&self) -> Key {
-        Key::new(
-            self.start.get(),
-            ItemType::BLOCK_GROUP_ITEM,
-            self.length,
-        )
+        Key::new(self.start.get(), ItemType::BLOCK_GROUP_ITEM, self.length)
     }
 
     /// Its item.

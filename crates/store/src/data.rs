@@ -3,6 +3,7 @@
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
+use crate::extent::record::ExtentRecord;
 use butterfs_format::{InodeNumber, Logical, TreeId};
 
 /// A data extent as a file extent names it.
@@ -69,13 +70,31 @@ impl Engine {
         }
     }
 
-    /// Number of references to a data extent, as of the coming commit.
+    /// True when nobody but `owner` refers to a data extent, as of the coming
+    /// commit. Parts of an extent in one file have one owner; a snapshot that
+    /// shares the leaf is not seen here.
     ///
     /// # Errors
     /// The extent is unknown; reading.
-    pub fn data_ref_count(&self, extent: DataExtent) -> Result<u64, StoreError> {
-        Ok(self
-            .extent_state(extent.logical, extent.length, ExtentKind::Data)?
-            .count)
+    pub fn is_referred_only_by(
+        &self,
+        extent: DataExtent,
+        owner: DataOwner,
+    ) -> Result<bool, StoreError> {
+        let by = owner.backref();
+        let (mut total, mut own) = (0_i64, 0_i64);
+        let pending = self.pending.get(extent.logical);
+        if pending.is_none_or(|pending| !pending.new) {
+            let record = ExtentRecord::load(self, extent.logical, extent.length, ExtentKind::Data)?;
+            for (other, count) in record.all_refs(self)? {
+                total += i64::from(count);
+                own += if other == by { i64::from(count) } else { 0 };
+            }
+        }
+        for (other, count) in pending.into_iter().flat_map(|pending| &pending.changes) {
+            total += count;
+            own += if *other == by { *count } else { 0 };
+        }
+        Ok(total == own)
     }
 }

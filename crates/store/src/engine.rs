@@ -220,10 +220,11 @@ impl Engine {
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;
-        let result = self
-            .space
-            .read_verified(reference.logical, &mut buffer, &mut |bytes| {
-                match Node::verify(bytes.into(), &self.identity, expected) {
+        let result =
+            self.space.read_verified(
+                reference.logical,
+                &mut buffer,
+                &mut |bytes| match Node::verify(bytes.into(), &self.identity, expected) {
                     Ok(good) => {
                         node = Some(Arc::new(good));
                         true
@@ -232,8 +233,8 @@ impl Engine {
                         fault = Some(bad);
                         false
                     }
-                }
-            });
+                },
+            );
         match (result, node) {
             (Ok(_), Some(node)) => {
                 self.cache.insert(node.clone());
@@ -262,8 +263,7 @@ impl Engine {
     pub(crate) fn change_node_ref(&mut self, node: NodeRef, by: Backref, count: i64) -> Outcome {
         let length = self.identity.node_size as u64;
         let kind = Self::node_kind(node);
-        self.pending
-            .change(node.logical, length, kind, (by, count))
+        self.pending.change(node.logical, length, kind, (by, count))
     }
 
     fn new_node(

@@ -18,7 +18,7 @@ use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
-use butterfs_format::{DeviceOffset, Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
 use parking_lot::{Mutex, RwLock};
@@ -100,7 +100,10 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
                 });
             }
             Ok(found) => {
-                if best.as_ref().is_none_or(|b| b.generation < found.generation) {
+                if best
+                    .as_ref()
+                    .is_none_or(|b| b.generation < found.generation)
+                {
                     best = Some(found);
                 }
             }
@@ -151,10 +154,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::NoSuperblock`], [`StoreError::Unsupported`], damage,
     /// reading.
-    pub fn open(
-        device: Arc<dyn BlockDevice>,
-        options: &OpenOptions,
-    ) -> Result<Self, StoreError> {
+    pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self, StoreError> {
         let found = read_superblock(&*device)?;
         let superblock = found.superblock;
         check_features(&superblock, options)?;
@@ -210,7 +210,10 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     }
     if superblock.num_devices != 1 {
         let count = superblock.num_devices;
-        return refuse(format!("it has {count} devices, only one is supported"), false);
+        return refuse(
+            format!("it has {count} devices, only one is supported"),
+            false,
+        );
     }
     let changing = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
     if superblock
@@ -220,7 +223,10 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
         return refuse("it is a metadata image".to_owned(), false);
     }
     if superblock.flags.intersects(changing) {
-        return refuse("its UUID is being changed; finish that first".to_owned(), true);
+        return refuse(
+            "its UUID is being changed; finish that first".to_owned(),
+            true,
+        );
     }
     if options.access == Access::ReadOnly {
         return Ok(());
@@ -244,11 +250,7 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     Ok(())
 }
 
-fn blank_engine(
-    superblock: Superblock,
-    space: Arc<LogicalSpace>,
-    options: &OpenOptions,
-) -> Engine {
+fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &OpenOptions) -> Engine {
     let identity = VolumeIdentity {
         fsid: superblock.node_fsid(),
         node_size: superblock.node_size as usize,
@@ -338,12 +340,7 @@ impl Engine {
     }
 
     fn load_trees(&mut self) -> Result<(), StoreError> {
-        let mut needed = vec![
-            TreeId::EXTENT,
-            TreeId::DEVICE,
-            TreeId::FS,
-            TreeId::CSUM,
-        ];
+        let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
         if self.free_space_tree {
             needed.push(TreeId::FREE_SPACE);
         }
@@ -412,6 +409,3 @@ impl Engine {
         self.check_quiet()
     }
 }
-
-/// Where the first superblock lies.
-pub const PRIMARY: DeviceOffset = superblock::COPIES[0];

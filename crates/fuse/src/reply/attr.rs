@@ -135,16 +135,13 @@ impl Entry {
     }
 }
 
-/// The time a node was made, where it is known.
-pub type Birth = Option<Timestamp>;
-
 /// Attributes as in statx(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatxReply {
     /// What stat(2) tells too.
     pub attr: Attr,
-    /// The time of birth.
-    pub birth: Birth,
+    /// The time the node was made, where it is known.
+    pub birth: Option<Timestamp>,
     /// The STATX_ATTR bits that are set.
     pub attributes: u64,
     /// The STATX_ATTR bits this file system knows.

@@ -7,7 +7,7 @@ mod attr;
 mod buffer;
 mod directory;
 
-pub use attr::{Attr, AttrReply, Birth, Entry, FOREVER, StatFs, StatxReply, Timestamp};
+pub use attr::{Attr, AttrReply, Entry, FOREVER, StatFs, StatxReply, Timestamp};
 pub use buffer::ValueBuffer;
 pub use directory::{DirectoryBuffer, DirectoryEntry, DirectoryPlusBuffer, FileType, Push};
 

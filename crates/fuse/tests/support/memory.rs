@@ -1,5 +1,5 @@
 //! An in-memory file system that implements the whole trait, counts calls, and
-//! misbehaves where a test wants it to.
+//! misbehaves where a test wants it to. One long file: it is one trait, whole.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -222,9 +222,10 @@ fn apply_changes(
     let (drops, adds): (Vec<_>, Vec<_>) = extent.changes.iter().copied().partition(|(_, n)| *n < 0);
     for (by, count) in drops.into_iter().chain(adds) {
         apply_change(editor, context, record, by, count)?;
-        record.refs = record.refs.checked_add_signed(count).ok_or_else(|| {
-            corrupt_item(TreeId::EXTENT, record.key, "counts too few references")
-        })?;
+        record.refs = record
+            .refs
+            .checked_add_signed(count)
+            .ok_or_else(|| corrupt_item(TreeId::EXTENT, record.key, "counts too few references"))?;
     }
     Ok(())
 }

@@ -264,10 +264,7 @@ impl ExtentRecord {
     /// Bytes of its encoding.
     pub fn size(&self) -> usize {
         let inline: usize = self.inline.iter().map(|(by, _)| by.inline_size()).sum();
-        FIXED
-            + self.info.map_or(0, |_| TREE_BLOCK_INFO)
-            + self.owner.map_or(0, |_| 9)
-            + inline
+        FIXED + self.info.map_or(0, |_| TREE_BLOCK_INFO) + self.owner.map_or(0, |_| 9) + inline
     }
 
     /// Adds an inline reference in its place.
@@ -292,8 +289,8 @@ impl ExtentRecord {
             if key.objectid != self.key.objectid || key.item_type > ItemType::SHARED_DATA_REF {
                 break;
             }
-            if let Some(entry) = parse_keyed(key, data)
-                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?
+            if let Some(entry) =
+                parse_keyed(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?
             {
                 all.push(entry);
             }

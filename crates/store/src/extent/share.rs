@@ -144,12 +144,8 @@ impl Engine {
                 },
                 Keyed::ByParent(parent) => Backref::SharedData(parent),
             };
-            self.pending.change(
-                place.disk,
-                place.disk_length,
-                ExtentKind::Data,
-                (by, count),
-            );
+            self.pending
+                .change(place.disk, place.disk_length, ExtentKind::Data, (by, count));
         }
         Ok(())
     }

@@ -125,7 +125,11 @@ pub fn read_free_ranges<S: NodeSource>(
                 }
             }
             _ => {
-                return Err(corrupt_item(TreeId::FREE_SPACE, key, "does not belong here"));
+                return Err(corrupt_item(
+                    TreeId::FREE_SPACE,
+                    key,
+                    "does not belong here",
+                ));
             }
         }
         cursor.next()?;
@@ -221,7 +225,11 @@ pub fn apply<S: NodeSink>(
             }
         };
         info.extents = info.extents.checked_add_signed(grown).ok_or_else(|| {
-            corrupt_item(TreeId::FREE_SPACE, group.info_key(), "counts too few extents")
+            corrupt_item(
+                TreeId::FREE_SPACE,
+                group.info_key(),
+                "counts too few extents",
+            )
         })?;
     }
     if info.extents != before {
@@ -260,8 +268,7 @@ fn use_extent<S: NodeSink>(
     group: &GroupSpan,
     range: &Range<u64>,
 ) -> Result<i32, StoreError> {
-    let Some(free) =
-        extent_before(sink, group, range.start)?.filter(|free| free.end >= range.end)
+    let Some(free) = extent_before(sink, group, range.start)?.filter(|free| free.end >= range.end)
     else {
         return Err(corrupt_item(
             TreeId::FREE_SPACE,

@@ -30,7 +30,9 @@ impl RangeSet {
 
     /// All ranges, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
-        self.by_start.iter().map(|(start, length)| *start..start + length)
+        self.by_start
+            .iter()
+            .map(|(start, length)| *start..start + length)
     }
 
     /// Ranges that overlap `window`, cut to it.

@@ -1,0 +1,282 @@
+//! Data of an inode that are not on the device yet, and the budget that all
+//! inodes share.
+
+use crate::inode::Inode;
+use butterfs_format::InodeId;
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Runs grow up to this many bytes.
+const RUN_MAX: usize = 1 << 20;
+
+/// Dirty data of one inode: disjoint runs of whole sectors.
+#[derive(Debug, Default)]
+pub struct WriteBuffer {
+    runs: BTreeMap<u64, Vec<u8>>,
+    bytes: u64,
+}
+
+impl WriteBuffer {
+    /// True without data.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Bytes in it.
+    #[must_use]
+    pub const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Drops everything.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.bytes = 0;
+    }
+
+    /// Runs, ascending.
+    pub fn runs(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        self.runs.iter().map(|(offset, data)| (*offset, &data[..]))
+    }
+
+    /// The run that covers `at`: its offset.
+    fn covering(&self, at: u64) -> Option<u64> {
+        let (start, data) = self.runs.range(..=at).next_back()?;
+        (at - start < data.len() as u64).then_some(*start)
+    }
+
+    /// True when the byte at `at` is here.
+    #[must_use]
+    pub fn contains(&self, at: u64) -> bool {
+        self.covering(at).is_some()
+    }
+
+    /// Puts `data` at `offset`. Where a sector is not here yet, `data` must
+    /// begin at its start; what it lacks of the last one becomes zeros.
+    pub fn write(&mut self, offset: u64, data: &[u8], sector: u64) {
+        let mut at = offset;
+        let mut rest = data;
+        while !rest.is_empty() {
+            if let Some(start) = self.covering(at) {
+                let run = self.runs.get_mut(&start).expect("covers");
+                let within = (at - start) as usize;
+                let take = rest.len().min(run.len() - within);
+                run[within..within + take].copy_from_slice(&rest[..take]);
+                at += take as u64;
+                rest = &rest[take..];
+                continue;
+            }
+            debug_assert_eq!(at % sector, 0);
+            let next = self.runs.range(at..).next().map(|(start, _)| *start);
+            let gap = next.map_or(usize::MAX, |next| {
+                usize::try_from(next - at).unwrap_or(usize::MAX)
+            });
+            let (run, room) = self.run_ending_at(at);
+            let take = rest.len().min(gap).min(room);
+            let grown = run.len();
+            run.extend_from_slice(&rest[..take]);
+            let padded = run.len().next_multiple_of(sector as usize);
+            run.resize(padded, 0);
+            self.bytes += (padded - grown) as u64;
+            at += take as u64;
+            rest = &rest[take..];
+        }
+    }
+
+    /// A run that can grow at `at`, and by how much.
+    fn run_ending_at(&mut self, at: u64) -> (&mut Vec<u8>, usize) {
+        let before = self
+            .runs
+            .range(..at)
+            .next_back()
+            .filter(|(start, data)| **start + data.len() as u64 == at && data.len() < RUN_MAX)
+            .map(|(start, data)| (*start, RUN_MAX - data.len()));
+        let (start, room) = before.unwrap_or((at, RUN_MAX));
+        (self.runs.entry(start).or_default(), room)
+    }
+
+    /// Copies what is here of `offset..` over `target`.
+    pub fn overlay(&self, offset: u64, target: &mut [u8]) {
+        let end = offset + target.len() as u64;
+        let first = self.covering(offset).unwrap_or(offset);
+        for (start, data) in self.runs.range(first..end) {
+            let from = offset.max(*start);
+            let to = end.min(start + data.len() as u64);
+            target[(from - offset) as usize..(to - offset) as usize]
+                .copy_from_slice(&data[(from - start) as usize..(to - start) as usize]);
+        }
+    }
+
+    /// Drops what is here of `range` (whole sectors).
+    pub fn remove(&mut self, range: Range<u64>) {
+        let first = self.covering(range.start).unwrap_or(range.start);
+        let touched: Vec<u64> = self
+            .runs
+            .range(first..range.end.max(first))
+            .map(|(start, _)| *start)
+            .collect();
+        for start in touched {
+            let mut data = self.runs.remove(&start).expect("listed");
+            self.bytes -= data.len() as u64;
+            let end = start + data.len() as u64;
+            if end > range.end {
+                let tail = data.split_off((range.end - start) as usize);
+                self.bytes += tail.len() as u64;
+                self.runs.insert(range.end, tail);
+            }
+            if start < range.start {
+                data.truncate((range.start - start) as usize);
+                self.bytes += data.len() as u64;
+                self.runs.insert(start, data);
+            }
+        }
+    }
+
+    /// True when nothing but `range` is here, as one run.
+    #[must_use]
+    pub fn is_exactly(&self, range: Range<u64>) -> bool {
+        self.runs.len() == 1
+            && self.runs.iter().next().is_some_and(|(start, data)| {
+                *start == range.start && start + data.len() as u64 == range.end
+            })
+    }
+}
+
+/// Dirty data of all inodes.
+#[derive(Debug)]
+pub struct Budget {
+    limit: u64,
+    total: AtomicU64,
+    /// Data space that was free when it was looked at last.
+    free: AtomicU64,
+    dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit: limit as u64,
+            total: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            dirty: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Dirty bytes of all inodes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.total() > self.limit
+    }
+
+    /// Notes that a buffer changed from `before` to `after` bytes.
+    pub(crate) fn changed(&self, inode: &Arc<Inode>, before: u64, after: u64) {
+        if before == 0 && after > 0 {
+            self.dirty.lock().insert(inode.id, Arc::clone(inode));
+        }
+        self.adjust(before, after);
+    }
+
+    /// Notes that a buffer that is about to be flushed changed.
+    pub(crate) fn adjusted(&self, before: u64, after: u64) {
+        self.adjust(before, after);
+    }
+
+    /// Forgets an inode whose buffer became empty without a flush.
+    pub(crate) fn forget(&self, id: InodeId) {
+        self.dirty.lock().remove(&id);
+    }
+
+    fn adjust(&self, before: u64, after: u64) {
+        if after >= before {
+            self.total.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.total.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that a buffer of `before` bytes is empty.
+    pub(crate) fn emptied(&self, id: InodeId, before: u64) {
+        if before > 0 {
+            self.dirty.lock().remove(&id);
+            self.adjust(before, 0);
+        }
+    }
+
+    /// Inodes with dirty data.
+    pub(crate) fn dirty(&self) -> Vec<Arc<Inode>> {
+        self.dirty.lock().values().cloned().collect()
+    }
+
+    pub(crate) fn free(&self) -> u64 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_free(&self, bytes: u64) {
+        self.free.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Notes that data space was allocated.
+    pub(crate) fn used(&self, bytes: u64) {
+        let _ = self
+            .free
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
+                Some(free.saturating_sub(bytes))
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_like_bytes() {
+        const SECTOR: u64 = 16;
+        const SIZE: usize = 1024;
+        let mut seed = 3_u64;
+        let mut random = move |below: u64| {
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(99);
+            (seed >> 33) % below
+        };
+        let mut buffer = WriteBuffer::default();
+        let mut model: Vec<Option<u8>> = vec![None; SIZE];
+        for _ in 0..20_000 {
+            let start = random(60) * SECTOR;
+            let end = start + (1 + random(4)) * SECTOR;
+            if random(3) == 0 {
+                buffer.remove(start..end);
+                model[start as usize..end as usize].fill(None);
+            } else {
+                let value = random(256) as u8;
+                let length = (end - start - random(SECTOR)) as usize;
+                let had = buffer.contains(end - 1);
+                buffer.write(start, &vec![value; length], SECTOR);
+                let data_end = start as usize + length;
+                model[start as usize..data_end].fill(Some(value));
+                if !had {
+                    model[data_end..end as usize].fill(Some(0));
+                }
+            }
+            let mut bytes = vec![255; SIZE];
+            buffer.overlay(0, &mut bytes);
+            for (at, expected) in model.iter().enumerate() {
+                assert_eq!(buffer.contains(at as u64), expected.is_some());
+                assert_eq!(bytes[at], expected.unwrap_or(255));
+            }
+            let count = model.iter().filter(|byte| byte.is_some()).count();
+            assert_eq!(buffer.bytes(), count as u64);
+        }
+    }
+}

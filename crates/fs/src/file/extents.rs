@@ -1,0 +1,413 @@
+//! File extents of an inode in its tree.
+//!
+//! Owns finding, cutting and adding them, and what that means for references
+//! and `nbytes`.
+
+use crate::error::FsError;
+use crate::inode::InodeState;
+use butterfs_format::compression::Algorithm;
+use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
+use butterfs_format::{Generation, InodeId, ItemType, Key};
+use butterfs_store::{DataExtent, DataOwner, Engine};
+use butterfs_tree::{Cursor, Editor};
+use std::ops::Range;
+
+/// Greatest compressed extent, before and after.
+pub(crate) const COMPRESSED_MAX: u64 = 128 << 10;
+
+/// A file extent that owns its bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Found {
+    /// File offset.
+    pub start: u64,
+    /// Generation that made it.
+    pub generation: Generation,
+    /// Bytes of the whole extent when decompressed.
+    pub ram_bytes: u64,
+    /// Compression.
+    pub compression: Option<Algorithm>,
+    /// What it holds.
+    pub body: Body,
+}
+
+/// What a file extent holds.
+#[derive(Clone, Debug)]
+pub(crate) enum Body {
+    /// Data in the tree.
+    Inline(Vec<u8>),
+    /// Data elsewhere.
+    Regular(ExtentPlace),
+    /// Space that reads as zeros.
+    Prealloc(ExtentPlace),
+}
+
+impl Found {
+    fn new(id: InodeId, key: Key, data: &[u8]) -> Result<Self, FsError> {
+        let extent = FileExtent::parse(data)
+            .map_err(|error| FsError::bad_item(id, "file extent", &error))?;
+        let bad = |reason: &str| FsError::Damaged {
+            inode: id,
+            at: Some(butterfs_format::FileOffset(key.offset)),
+            reason: format!("its file extent {reason}; run a check of the volume"),
+        };
+        let body = match extent.body {
+            FileExtentBody::Inline(data) => {
+                if key.offset != 0 {
+                    return Err(bad("is inline but not at the start"));
+                }
+                Body::Inline(data.to_vec())
+            }
+            FileExtentBody::Regular(place) => Body::Regular(place),
+            FileExtentBody::Prealloc(place) => Body::Prealloc(place),
+        };
+        if let Body::Regular(place) | Body::Prealloc(place) = &body
+            && key.offset.checked_add(place.length).is_none()
+        {
+            return Err(bad("ends beyond all offsets"));
+        }
+        if extent.compression.is_some() && extent.ram_bytes > COMPRESSED_MAX {
+            return Err(bad("is compressed but larger than 128 KiB"));
+        }
+        Ok(Self {
+            start: key.offset,
+            generation: extent.generation,
+            ram_bytes: extent.ram_bytes,
+            compression: extent.compression,
+            body,
+        })
+    }
+
+    /// One past its last byte in the file; for inline ones, of the data.
+    pub fn end(&self) -> u64 {
+        match &self.body {
+            Body::Inline(_) => self.start + self.ram_bytes,
+            Body::Regular(place) | Body::Prealloc(place) => self.start + place.length,
+        }
+    }
+
+    /// True for an explicit hole.
+    pub fn is_hole(&self) -> bool {
+        matches!(&self.body, Body::Regular(place) if place.disk.get() == 0)
+    }
+}
+
+/// Key of the file extent at `offset`.
+pub(crate) const fn key(id: InodeId, offset: u64) -> Key {
+    Key::new(id.number.0, ItemType::EXTENT_DATA, offset)
+}
+
+/// File extents that overlap `range`, ascending, at most `limit` of them.
+pub(crate) fn overlapping(
+    engine: &Engine,
+    id: InodeId,
+    range: Range<u64>,
+    limit: usize,
+) -> Result<Vec<Found>, FsError> {
+    let mut found = Vec::new();
+    let mut cursor = Cursor::seek_in(engine, id.tree, &key(id, range.start))?;
+    if cursor.key() != Some(key(id, range.start)) {
+        cursor.prev()?;
+    }
+    while let Some((at, data)) = cursor.item() {
+        if at >= key(id, range.end) || found.len() == limit {
+            break;
+        }
+        if at.objectid == id.number.get() && at.item_type == ItemType::EXTENT_DATA {
+            let extent = Found::new(id, at, data)?;
+            if extent.end() > range.start {
+                found.push(extent);
+            }
+        }
+        cursor.next()?;
+    }
+    Ok(found)
+}
+
+pub(crate) fn owner(id: InodeId, start: u64, place: &ExtentPlace) -> DataOwner {
+    DataOwner {
+        tree: id.tree,
+        inode: id.number,
+        offset: start.wrapping_sub(place.offset),
+    }
+}
+
+pub(crate) const fn extent_of(place: &ExtentPlace) -> DataExtent {
+    DataExtent {
+        logical: place.disk,
+        length: place.disk_length,
+    }
+}
+
+/// Removes or cuts the file extents in `range` (whole sectors), at most `limit`
+/// of them from the start; gives where to continue, or `None` when all is done.
+pub(crate) fn drop_range(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    range: Range<u64>,
+    limit: usize,
+) -> Result<Option<u64>, FsError> {
+    let all = overlapping(engine, id, range.clone(), limit)?;
+    let more = (all.len() == limit)
+        .then(|| all.last().map(Found::end))
+        .flatten();
+    for extent in &all {
+        drop_part(engine, id, state, extent, &range)?;
+    }
+    Ok(more.filter(|at| *at < range.end))
+}
+
+/// Drops what of `extent` lies in `range`.
+fn drop_part(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    extent: &Found,
+    range: &Range<u64>,
+) -> Result<(), FsError> {
+    let at = key(id, extent.start);
+    let place = match &extent.body {
+        Body::Inline(_) => {
+            state.item.nbytes = state.item.nbytes.saturating_sub(extent.ram_bytes);
+            Editor::new(engine, id.tree).remove(&at)?;
+            return Ok(());
+        }
+        Body::Regular(place) | Body::Prealloc(place) => *place,
+    };
+    let real = place.disk.get() != 0;
+    let (start, end) = (extent.start, extent.end());
+    let cut = range.start.max(start)..range.end.min(end);
+    if real {
+        let bytes = cut.end - cut.start;
+        state.item.nbytes = state.item.nbytes.saturating_sub(bytes);
+    }
+    let left = (cut.start > start).then(|| ExtentPlace {
+        length: cut.start - start,
+        ..place
+    });
+    let right = (cut.end < end).then(|| ExtentPlace {
+        offset: place.offset + (cut.end - start),
+        length: end - cut.end,
+        ..place
+    });
+    let mut editor = Editor::new(engine, id.tree);
+    match &left {
+        Some(left) => editor.replace(&at, &encode(extent, *left))?,
+        None => {
+            editor.remove(&at)?;
+        }
+    }
+    if let Some(right) = &right {
+        editor.insert(&key(id, cut.end), &encode(extent, *right))?;
+    }
+    if real {
+        let by = owner(id, start, &place);
+        match (left, right) {
+            (None, None) => engine.drop_data_ref(extent_of(&place), by),
+            (Some(_), Some(_)) => engine.add_data_ref(extent_of(&place), by),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The item of `extent` with another part of it.
+fn encode(extent: &Found, place: ExtentPlace) -> Vec<u8> {
+    let body = match extent.body {
+        Body::Prealloc(_) => FileExtentBody::Prealloc(place),
+        _ => FileExtentBody::Regular(place),
+    };
+    FileExtent {
+        generation: extent.generation,
+        ram_bytes: extent.ram_bytes,
+        compression: extent.compression,
+        encryption: 0,
+        other_encoding: 0,
+        body,
+    }
+    .encode()
+}
+
+/// A file extent to add where none is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewExtent {
+    /// File offset.
+    pub start: u64,
+    /// Bytes of the whole extent when decompressed.
+    pub ram_bytes: u64,
+    /// Compression.
+    pub compression: Option<Algorithm>,
+    /// The part that the file has.
+    pub place: ExtentPlace,
+    /// Data or zeros.
+    pub kind: NewKind,
+}
+
+/// What a new file extent reads as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NewKind {
+    /// Data.
+    Regular,
+    /// Zeros.
+    Prealloc,
+}
+
+/// Adds a file extent, without references.
+pub(crate) fn insert(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    new: &NewExtent,
+) -> Result<(), FsError> {
+    let body = match new.kind {
+        NewKind::Regular => FileExtentBody::Regular(new.place),
+        NewKind::Prealloc => FileExtentBody::Prealloc(new.place),
+    };
+    let item = FileExtent {
+        generation: engine.generation(),
+        ram_bytes: new.ram_bytes,
+        compression: new.compression,
+        encryption: 0,
+        other_encoding: 0,
+        body,
+    };
+    butterfs_tree::insert(engine, id.tree, &key(id, new.start), &item.encode())?;
+    if new.place.disk.get() != 0 {
+        state.item.nbytes += new.place.length;
+    }
+    Ok(())
+}
+
+/// Adds a file extent of a freshly allocated data extent, and its reference.
+pub(crate) fn insert_allocated(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    new: &NewExtent,
+) -> Result<(), FsError> {
+    insert(engine, id, state, new)?;
+    engine.add_data_extent(extent_of(&new.place), owner(id, new.start, &new.place));
+    Ok(())
+}
+
+/// Adds a file extent of a data extent that others refer to.
+pub(crate) fn insert_shared(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    new: &NewExtent,
+) -> Result<(), FsError> {
+    insert(engine, id, state, new)?;
+    if new.place.disk.get() != 0 {
+        engine.add_data_ref(extent_of(&new.place), owner(id, new.start, &new.place));
+    }
+    Ok(())
+}
+
+/// Parts of `range` without a file extent.
+pub(crate) fn gaps(
+    engine: &Engine,
+    id: InodeId,
+    range: Range<u64>,
+    sector: u64,
+) -> Result<Vec<Range<u64>>, FsError> {
+    let mut gaps = Vec::new();
+    let mut at = range.start;
+    for extent in overlapping(engine, id, range.clone(), usize::MAX)? {
+        if extent.start > at {
+            gaps.push(at..extent.start);
+        }
+        at = at.max(extent.end().next_multiple_of(sector));
+    }
+    if at < range.end {
+        gaps.push(at..range.end);
+    }
+    Ok(gaps)
+}
+
+/// Fills the gaps in `range` with explicit holes, where the volume wants them.
+pub(crate) fn fill_holes(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    range: Range<u64>,
+) -> Result<(), FsError> {
+    if engine.superblock().has_no_holes() || range.is_empty() {
+        return Ok(());
+    }
+    let sector = engine.sector_size();
+    for gap in gaps(engine, id, range, sector)? {
+        let length = gap.end - gap.start;
+        let hole = NewExtent {
+            start: gap.start,
+            ram_bytes: length,
+            compression: None,
+            place: ExtentPlace {
+                disk: butterfs_format::Logical(0),
+                disk_length: 0,
+                offset: 0,
+                length,
+            },
+            kind: NewKind::Regular,
+        };
+        insert(engine, id, state, &hole)?;
+    }
+    Ok(())
+}
+
+/// Turns the part `range` of a preallocated extent into data.
+pub(crate) fn fill_prealloc(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+    range: Range<u64>,
+) -> Result<(), FsError> {
+    for extent in overlapping(engine, id, range.clone(), usize::MAX)? {
+        let Body::Prealloc(place) = extent.body else {
+            continue;
+        };
+        let part = range.start.max(extent.start)..range.end.min(extent.end());
+        let new = NewExtent {
+            start: part.start,
+            ram_bytes: extent.ram_bytes,
+            compression: None,
+            place: ExtentPlace {
+                offset: place.offset + (part.start - extent.start),
+                length: part.end - part.start,
+                ..place
+            },
+            kind: NewKind::Regular,
+        };
+        // The reference is added first, so that the extent stays.
+        engine.add_data_ref(extent_of(&place), owner(id, new.start, &new.place));
+        drop_part(engine, id, state, &extent, &part)?;
+        insert(engine, id, state, &new)?;
+    }
+    Ok(())
+}
+
+/// The last file extents that reach beyond `from`, ascending, at most `limit`.
+pub(crate) fn last_from(
+    engine: &Engine,
+    id: InodeId,
+    from: u64,
+    limit: usize,
+) -> Result<Vec<Found>, FsError> {
+    let mut found = Vec::new();
+    let mut cursor = Cursor::seek_in(engine, id.tree, &key(id, u64::MAX))?;
+    while found.len() < limit && cursor.prev()? {
+        let Some((at, data)) = cursor.item() else {
+            break;
+        };
+        if at.objectid != id.number.get() || at.item_type != ItemType::EXTENT_DATA {
+            break;
+        }
+        let extent = Found::new(id, at, data)?;
+        if extent.end() <= from {
+            break;
+        }
+        found.push(extent);
+    }
+    found.reverse();
+    Ok(found)
+}

@@ -1,0 +1,249 @@
+//! Preallocating, punching and zeroing ranges.
+
+use super::SIZE_MAX;
+use super::extents::{self, NewExtent, NewKind};
+use super::flush::InlineRule;
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::names::{S_IFMT, S_IFREG};
+use butterfs_format::item::file_extent::ExtentPlace;
+use butterfs_format::item::inode::InodeFlags;
+use butterfs_format::{InodeId, Logical};
+use butterfs_store::{Purpose, now};
+use std::ops::Range;
+
+/// Greatest preallocated extent.
+const PREALLOC_MAX: u64 = 256 << 20;
+/// File extents dropped in one transaction.
+const STEP: usize = 400;
+
+/// What to do with a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FallocateMode {
+    /// Allocate its holes; the file grows to its end.
+    Allocate,
+    /// Allocate its holes; the size stays.
+    AllocateKeepSize,
+    /// Make it a hole; the size stays.
+    PunchHole,
+    /// Make it zeros that have space; the file grows to its end.
+    ZeroRange,
+    /// Make it zeros that have space; the size stays.
+    ZeroRangeKeepSize,
+}
+
+impl Filesystem {
+    /// fallocate(2).
+    ///
+    /// # Errors
+    /// [`FsError::TooBig`], [`FsError::Invalid`]; no space, damage.
+    pub fn fallocate(
+        &self,
+        inode: &Inode,
+        mode: FallocateMode,
+        offset: u64,
+        length: u64,
+    ) -> Result<(), FsError> {
+        if length == 0 {
+            return Err(FsError::Invalid("the length is zero"));
+        }
+        let end = offset
+            .checked_add(length)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(FsError::TooBig)?;
+        self.store.check_writable()?;
+        let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
+        if state.item.mode & S_IFMT != S_IFREG {
+            return Err(FsError::NotSupported("only files have space to allocate"));
+        }
+        let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                self.leave_inline_for_good(inode, &mut state)?;
+                self.preallocate(inode.id, &mut state, offset..end)?;
+            }
+            FallocateMode::PunchHole => self.punch(inode, &mut state, offset..end)?,
+            FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
+                self.leave_inline_for_good(inode, &mut state)?;
+                self.punch(inode, &mut state, offset..end)?;
+                self.preallocate(inode.id, &mut state, offset..end)?;
+            }
+        }
+        if grows && end > state.item.size {
+            return self.grow(inode, &mut state, end);
+        }
+        let time = now();
+        state.item.mtime = time;
+        state.item.ctime = time;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
+        self.change(20, Purpose::Shrink, |engine| {
+            store_item(engine, inode.id, &mut state)
+        })
+    }
+
+    /// Moves inline data out of the tree, so that other extents may follow.
+    fn leave_inline_for_good(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
+        if state.item.size > 0 && state.item.size < self.sector_size {
+            let before = state.buffer.bytes();
+            self.load_sector(inode, state, 0)?;
+            self.buffers.adjusted(before, state.buffer.bytes());
+        }
+        self.flush_locked(inode, state, InlineRule::Never)
+    }
+
+    /// Gives space to the holes of `range`.
+    fn preallocate(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<(), FsError> {
+        let sector = self.sector_size;
+        let range = range.start / sector * sector..range.end.next_multiple_of(sector);
+        let wanted: Vec<Range<u64>> = {
+            let engine = self.store.read();
+            let mut holes = extents::gaps(&engine, id, range.clone(), sector)?;
+            for extent in extents::overlapping(&engine, id, range.clone(), usize::MAX)? {
+                if extent.is_hole() {
+                    holes.push(extent.start.max(range.start)..extent.end().min(range.end));
+                }
+            }
+            holes.sort_by_key(|hole| hole.start);
+            holes
+        };
+        let total: u64 = wanted.iter().map(|hole| hole.end - hole.start).sum();
+        self.buffers
+            .set_free(self.store.read().available(butterfs_store::SpaceKind::Data));
+        if total + self.buffers.total() > self.buffers.free() {
+            self.store.commit()?;
+            let free = self.store.read().available(butterfs_store::SpaceKind::Data);
+            self.buffers.set_free(free);
+            if total + self.buffers.total() > free {
+                return Err(butterfs_store::StoreError::NoSpace.into());
+            }
+        }
+        for hole in wanted {
+            let mut at = hole.start;
+            while at < hole.end {
+                let length = (hole.end - at).min(PREALLOC_MAX);
+                at += self.preallocate_one(id, state, at..at + length)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Preallocates the beginning of `range`; gives how many bytes.
+    fn preallocate_one(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<u64, FsError> {
+        let mut engine = self.store.begin(60, Purpose::Grow)?;
+        let disk = engine.allocate_data(range.end - range.start)?;
+        let length = disk.end - disk.start;
+        self.buffers.used(length);
+        let new = NewExtent {
+            start: range.start,
+            ram_bytes: length,
+            compression: None,
+            place: ExtentPlace {
+                disk: Logical(disk.start),
+                disk_length: length,
+                offset: 0,
+                length,
+            },
+            kind: NewKind::Prealloc,
+        };
+        state.item.flags |= InodeFlags::PREALLOC;
+        let part = range.start..range.start + length;
+        let result = extents::drop_range(&mut engine, id, state, part, usize::MAX)
+            .and_then(|_| extents::insert_allocated(&mut engine, id, state, &new))
+            .and_then(|()| store_item(&mut engine, id, state));
+        if let Err(FsError::Store(error)) = &result {
+            self.store.fail(error);
+        }
+        result.map(|()| length)
+    }
+
+    /// Makes `range` read as zeros and frees its whole sectors.
+    fn punch(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<(), FsError> {
+        let sector = self.sector_size;
+        let id = inode.id;
+        let size = state.item.size;
+        let first = range.start.next_multiple_of(sector);
+        let last = if range.end >= size {
+            // The rest of the last sector is zeros anyway.
+            range.end.next_multiple_of(sector)
+        } else {
+            range.end / sector * sector
+        };
+        let before = state.buffer.bytes();
+        let edges = if first > last || (first == last && first > range.end) {
+            vec![range.start..range.end]
+        } else {
+            vec![
+                range.start..first.min(range.end),
+                last.max(range.start)..range.end,
+            ]
+        };
+        for edge in edges {
+            let edge = edge.start..edge.end.min(size);
+            if !edge.is_empty() && self.has_data(inode, state, &edge)? {
+                self.load_sector(inode, state, edge.start)?;
+                self.load_sector(inode, state, edge.end - 1)?;
+                let zeros = vec![0; (edge.end - edge.start) as usize];
+                state.buffer.write(edge.start, &zeros, sector);
+            }
+        }
+        if first < last {
+            let inline = first == 0 && size < sector;
+            state.buffer.remove(first..last);
+            self.buffers.adjusted(before, state.buffer.bytes());
+            self.flush_locked(inode, state, InlineRule::Allowed)?;
+            let mut from = Some(first);
+            while let Some(start) = from {
+                from = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
+                    let next = extents::drop_range(engine, id, state, start..last, STEP)?;
+                    if next.is_none() {
+                        let end = last.min(state.disk_size.next_multiple_of(sector));
+                        if first < end && !inline {
+                            extents::fill_holes(engine, id, state, first..end)?;
+                        }
+                    }
+                    store_item(engine, id, state)?;
+                    Ok(next)
+                })?;
+            }
+            return Ok(());
+        }
+        self.buffers.adjusted(before, state.buffer.bytes());
+        self.flush_locked(inode, state, InlineRule::Allowed)
+    }
+
+    /// True unless `range` is holes and preallocated space alone.
+    fn has_data(
+        &self,
+        inode: &Inode,
+        state: &InodeState,
+        range: &Range<u64>,
+    ) -> Result<bool, FsError> {
+        if state.buffer.contains(range.start) || state.buffer.contains(range.end - 1) {
+            return Ok(true);
+        }
+        let engine = self.store.read();
+        let found = extents::overlapping(&engine, inode.id, range.clone(), usize::MAX)?;
+        Ok(found
+            .iter()
+            .any(|e| !e.is_hole() && !matches!(e.body, extents::Body::Prealloc(_))))
+    }
+}

@@ -1,0 +1,592 @@
+//! From the buffer to the device.
+//!
+//! A flush cuts dirty runs into outputs (compressed units, plain extents, or
+//! places to overwrite), writes them, and then brings their file extents into
+//! the tree in one transaction. Until then nothing refers to what was written,
+//! and the data stay in the buffer.
+
+use super::extents::{self, Body, NewExtent, NewKind};
+use super::read::with_scratch;
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::options::Compress;
+use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
+use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
+use butterfs_format::item::inode::InodeFlags;
+use butterfs_format::{InodeId, Logical};
+use butterfs_store::Purpose;
+use butterfs_tree::Node;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Greatest plain extent.
+const EXTENT_MAX: usize = 32 << 20;
+
+/// Whether a small file may move into its tree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InlineRule {
+    /// It may.
+    Allowed,
+    /// It must not: space is being preallocated.
+    Never,
+}
+
+/// How new data of an inode are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Plan {
+    algorithm: Algorithm,
+    level: Level,
+    forced: bool,
+}
+
+/// Something to write.
+struct Output<'a> {
+    /// File offset.
+    start: u64,
+    /// Bytes of the file.
+    length: u64,
+    compression: Option<Algorithm>,
+    /// Whole sectors.
+    bytes: Cow<'a, [u8]>,
+    target: Target,
+    sums: Vec<u8>,
+}
+
+/// Where an output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Target {
+    /// New space.
+    New(Option<u64>),
+    /// Over data that are not copied on write.
+    Overwrite(u64),
+    /// Into preallocated space.
+    Prealloc(u64),
+}
+
+impl Filesystem {
+    /// Brings the inode's data to the device; they are durable after a commit.
+    ///
+    /// # Errors
+    /// No space, writing; the data stay in the buffer then.
+    pub fn flush_inode(&self, inode: &Inode) -> Result<(), FsError> {
+        let mut state = inode.state.write();
+        self.flush_locked(inode, &mut state, InlineRule::Allowed)
+    }
+
+    pub(crate) fn flush_locked(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        inline: InlineRule,
+    ) -> Result<(), FsError> {
+        let before = state.buffer.bytes();
+        if state.deleted {
+            state.buffer.clear();
+        } else if !state.buffer.is_empty() {
+            self.store.check_writable()?;
+            if inline == InlineRule::Never || !self.flush_inline(inode, state)? {
+                self.leave_inline(inode, state)?;
+                self.flush_extents(inode, state)?;
+            }
+            state.buffer.clear();
+        }
+        self.buffers.emptied(inode.id, before);
+        Ok(())
+    }
+
+    /// The whole file into its tree, when it is small enough; false if not.
+    fn flush_inline(&self, inode: &Inode, state: &mut InodeState) -> Result<bool, FsError> {
+        let size = state.item.size;
+        let sector = self.sector_size;
+        let limit = u64::from(self.options.max_inline).min(sector - 1);
+        if size == 0 || size > limit || !state.buffer.is_exactly(0..sector) {
+            return Ok(false);
+        }
+        let compression = self.compression(state);
+        let (_, run) = state.buffer.runs().next().expect("one run");
+        let content = &run[..size as usize];
+        let packed = compression.and_then(|plan| pack(plan, content, size as usize - 1, sector));
+        let (data, algorithm) = match (&packed, compression) {
+            (Some(packed), Some(plan)) => (&packed[..], Some(plan.algorithm)),
+            _ => (content, None),
+        };
+        let id = inode.id;
+        let others = {
+            let engine = self.store.read();
+            let room = Node::item_data_max(engine.node_size());
+            data.len() + FileExtent::INLINE_HEADER > room
+                || !extents::overlapping(&engine, id, sector..u64::MAX, 1)?.is_empty()
+        };
+        if others {
+            return Ok(false);
+        }
+        let data = data.to_vec();
+        self.change(40, Purpose::Grow, |engine| {
+            extents::drop_range(engine, id, state, 0..sector, usize::MAX)?;
+            let item = FileExtent {
+                generation: engine.generation(),
+                ram_bytes: size,
+                compression: algorithm,
+                encryption: 0,
+                other_encoding: 0,
+                body: FileExtentBody::Inline(&data),
+            };
+            butterfs_tree::insert(engine, id.tree, &extents::key(id, 0), &item.encode())?;
+            state.item.nbytes += size;
+            state.disk_size = size;
+            store_item(engine, id, state)
+        })?;
+        Ok(true)
+    }
+
+    /// A file that is inline but must not stay so: its data join the buffer.
+    fn leave_inline(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
+        if state.buffer.contains(0) {
+            return Ok(());
+        }
+        let is_inline = {
+            let engine = self.store.read();
+            let first = extents::overlapping(&engine, inode.id, 0..1, 1)?;
+            first
+                .first()
+                .is_some_and(|extent| matches!(extent.body, Body::Inline(_)))
+        };
+        if is_inline {
+            self.load_sector(inode, state, 0)?;
+        }
+        Ok(())
+    }
+
+    /// How the inode's new data are compressed, if at all.
+    fn compression(&self, state: &InodeState) -> Option<Plan> {
+        let flags = state.item.flags;
+        if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
+            return None;
+        }
+        let plan = |algorithm: Algorithm, level: Level, forced| {
+            Some(Plan {
+                algorithm,
+                level,
+                forced,
+            })
+        };
+        if let Some(Some(algorithm)) = state.compression {
+            return plan(algorithm, algorithm.default_level(), false);
+        }
+        match self.options.compress {
+            Compress::Force(algorithm, level) => plan(algorithm, level, true),
+            _ if flags.contains(InodeFlags::NOCOMPRESS) || state.compression == Some(None) => None,
+            Compress::Try(algorithm, level) => plan(algorithm, level, false),
+            Compress::Off if flags.contains(InodeFlags::COMPRESS) => {
+                plan(Algorithm::Zlib, Algorithm::Zlib.default_level(), false)
+            }
+            Compress::Off => None,
+        }
+    }
+
+    fn flush_extents(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
+        let id = inode.id;
+        let plan = self.compression(state);
+        let buffer = std::mem::take(&mut state.buffer);
+        let result = (|| {
+            let mut outputs = Vec::new();
+            for segment in segments(buffer.runs()) {
+                self.cut_segment(id, state, segment, plan, &mut outputs)?;
+            }
+            if let Some(plan) = plan
+                && !plan.forced
+                && outputs.iter().all(|output| output.compression.is_none())
+                && outputs.iter().any(|output| output.length >= UNIT as u64)
+                && state.disk_size == 0
+            {
+                // As the kernel: a file whose beginning does not compress is
+                // not tried again.
+                state.item.flags |= InodeFlags::NOCOMPRESS;
+            }
+            if !state.item.flags.contains(InodeFlags::NODATASUM) {
+                self.checksum(&mut outputs);
+            }
+            self.allocate(&mut outputs)?;
+            let written = self.write_outputs(&outputs);
+            let result = written.and_then(|()| self.enter(id, state, &outputs));
+            if result.is_err() {
+                self.give_back(&outputs);
+            }
+            result
+        })();
+        state.buffer = buffer;
+        result
+    }
+
+    /// Cuts contiguous dirty data into outputs.
+    fn cut_segment<'a>(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        segment: Segment<'a>,
+        plan: Option<Plan>,
+        outputs: &mut Vec<Output<'a>>,
+    ) -> Result<(), FsError> {
+        let mut at = segment.start;
+        let end = segment.start + segment.length();
+        for (range, target) in self.in_place(id, state, at..end)? {
+            self.cut_new(&segment, at..range.start, plan, outputs);
+            outputs.push(Output {
+                start: range.start,
+                length: range.end - range.start,
+                compression: None,
+                bytes: segment.slice(&range),
+                target,
+                sums: Vec::new(),
+            });
+            at = range.end;
+        }
+        self.cut_new(&segment, at..end, plan, outputs);
+        Ok(())
+    }
+
+    /// Cuts data that go to new space: compressed units where they pay.
+    fn cut_new<'a>(
+        &self,
+        segment: &Segment<'a>,
+        range: Range<u64>,
+        plan: Option<Plan>,
+        outputs: &mut Vec<Output<'a>>,
+    ) {
+        if range.is_empty() {
+            return;
+        }
+        let Some(plan) = plan.filter(|_| range.end - range.start > self.sector_size) else {
+            outputs.extend(plain(segment, range));
+            return;
+        };
+        let units: Vec<(Range<u64>, Cow<'a, [u8]>)> = (range.start..range.end)
+            .step_by(UNIT)
+            .map(|start| start..(start + UNIT as u64).min(range.end))
+            .map(|unit| (unit.clone(), segment.slice(&unit)))
+            .collect();
+        let packed = self.pack_units(plan, &units);
+        let mut raw: Option<Range<u64>> = None;
+        for ((unit, _), packed) in units.iter().zip(packed) {
+            match packed {
+                None => match &mut raw {
+                    Some(raw) => raw.end = unit.end,
+                    None => raw = Some(unit.clone()),
+                },
+                Some(bytes) => {
+                    outputs.extend(raw.take().into_iter().flat_map(|raw| plain(segment, raw)));
+                    outputs.push(Output {
+                        start: unit.start,
+                        length: unit.end - unit.start,
+                        compression: Some(plan.algorithm),
+                        bytes: Cow::Owned(bytes),
+                        target: Target::New(None),
+                        sums: Vec::new(),
+                    });
+                }
+            }
+        }
+        outputs.extend(raw.into_iter().flat_map(|raw| plain(segment, raw)));
+    }
+
+    /// Compresses units on several threads.
+    fn pack_units(
+        &self,
+        plan: Plan,
+        units: &[(Range<u64>, Cow<'_, [u8]>)],
+    ) -> Vec<Option<Vec<u8>>> {
+        let sector = self.sector_size;
+        let pack_one = |data: &[u8]| -> Option<Vec<u8>> {
+            if !plan.forced && !heuristic::is_compressible(data) {
+                return None;
+            }
+            // It must save a sector.
+            let most = (data.len() as u64).next_multiple_of(sector) - sector;
+            let mut packed = pack(plan, data, usize::try_from(most).ok()?, sector)?;
+            packed.resize(packed.len().next_multiple_of(sector as usize), 0);
+            Some(packed)
+        };
+        let threads = self.options.threads.min(units.len());
+        if threads < 2 {
+            return units.iter().map(|(_, data)| pack_one(data)).collect();
+        }
+        let share = units.len().div_ceil(threads);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = units
+                .chunks(share)
+                .map(|part| {
+                    let work =
+                        move || -> Vec<_> { part.iter().map(|(_, data)| pack_one(data)).collect() };
+                    scope.spawn(work)
+                })
+                .collect();
+            workers
+                .into_iter()
+                .flat_map(|worker| worker.join().expect("compression does not panic"))
+                .collect()
+        })
+    }
+
+    /// Parts of `range` that are written where they lie: unshared data of
+    /// inodes without copy-on-write, and preallocated space.
+    fn in_place(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        range: Range<u64>,
+    ) -> Result<Vec<(Range<u64>, Target)>, FsError> {
+        let flags = state.item.flags;
+        let nocow = flags.contains(InodeFlags::NODATACOW);
+        if !nocow && !flags.contains(InodeFlags::PREALLOC) {
+            return Ok(Vec::new());
+        }
+        let engine = self.store.read();
+        let last_snapshot = engine.tree_state(id.tree)?.item.last_snapshot;
+        let mut parts = Vec::new();
+        for extent in extents::overlapping(&engine, id, range.clone(), usize::MAX)? {
+            if extent.compression.is_some() || extent.generation <= last_snapshot {
+                continue;
+            }
+            let part = range.start.max(extent.start)..range.end.min(extent.end());
+            let target =
+                |place: &ExtentPlace| place.disk.get() + place.offset + (part.start - extent.start);
+            let (place, target) = match &extent.body {
+                Body::Regular(place) if nocow && place.disk.get() != 0 => {
+                    (place, Target::Overwrite(target(place)))
+                }
+                Body::Prealloc(place) => (place, Target::Prealloc(target(place))),
+                _ => continue,
+            };
+            let by = extents::owner(id, extent.start, place);
+            if engine.is_referred_only_by(extents::extent_of(place), by)? {
+                parts.push((part, target));
+            }
+        }
+        Ok(parts)
+    }
+
+    fn checksum(&self, outputs: &mut [Output<'_>]) {
+        let sector = self.sector_size as usize;
+        let kind = self.checksum;
+        for output in outputs {
+            let mut sums = Vec::with_capacity(output.bytes.len() / sector * kind.size());
+            for bytes in output.bytes.chunks(sector) {
+                sums.extend_from_slice(&kind.compute(bytes)[..kind.size()]);
+            }
+            output.sums = sums;
+        }
+    }
+
+    /// Finds space for all new outputs, splitting plain ones where there is no
+    /// large piece.
+    fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
+        let mut engine = self.store.begin(8, Purpose::Grow)?;
+        let sector = self.sector_size;
+        let sum_size = self.checksum.size();
+        let mut at = 0;
+        while at < outputs.len() {
+            if outputs[at].target != Target::New(None) {
+                at += 1;
+                continue;
+            }
+            let wanted = outputs[at].bytes.len() as u64;
+            let range = match engine.allocate_data(wanted) {
+                Ok(range) => range,
+                Err(error) => {
+                    drop(engine);
+                    self.give_back(outputs);
+                    return Err(error.into());
+                }
+            };
+            let got = range.end - range.start;
+            self.buffers.used(got);
+            if got < wanted && outputs[at].compression.is_some() {
+                engine.give_back(Logical(range.start), got);
+                drop(engine);
+                self.give_back(outputs);
+                return Err(butterfs_store::StoreError::NoSpace.into());
+            }
+            if got < wanted {
+                let rest = outputs[at].split_off(got, sector, sum_size);
+                outputs.insert(at + 1, rest);
+            }
+            outputs[at].target = Target::New(Some(range.start));
+            at += 1;
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, outputs: &[Output<'_>]) {
+        if let Ok(mut engine) = self.store.begin(0, Purpose::Shrink) {
+            for output in outputs {
+                if let Target::New(Some(start)) = output.target {
+                    engine.give_back(Logical(start), output.bytes.len() as u64);
+                }
+            }
+        }
+    }
+
+    fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
+        let mut blocks: Vec<(Logical, &[u8])> = outputs
+            .iter()
+            .filter_map(|output| match output.target {
+                Target::New(start) => Some((Logical(start?), &output.bytes[..])),
+                Target::Overwrite(start) | Target::Prealloc(start) => {
+                    Some((Logical(start), &output.bytes[..]))
+                }
+            })
+            .collect();
+        blocks.sort_by_key(|(logical, _)| *logical);
+        Ok(self.store.space().write_many(&blocks)?)
+    }
+
+    /// Brings the file extents of written outputs into the tree.
+    fn enter(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        outputs: &[Output<'_>],
+    ) -> Result<(), FsError> {
+        let sector = self.sector_size;
+        let sectors: u64 = outputs.iter().map(|output| output.length / sector).sum();
+        let nodes = 60 + usize::try_from(sectors).unwrap_or(usize::MAX) / 20 + outputs.len() / 8;
+        let hole_from = state.disk_size / sector * sector;
+        self.change(nodes, Purpose::Grow, |engine| {
+            for output in outputs {
+                let range = output.start..output.start + output.length;
+                let new = NewExtent {
+                    start: output.start,
+                    ram_bytes: output.length,
+                    compression: output.compression,
+                    place: ExtentPlace {
+                        disk: Logical(0),
+                        disk_length: output.bytes.len() as u64,
+                        offset: 0,
+                        length: output.length,
+                    },
+                    kind: NewKind::Regular,
+                };
+                let logical = match output.target {
+                    Target::New(None) => continue,
+                    Target::New(Some(start)) => {
+                        extents::drop_range(engine, id, state, range, usize::MAX)?;
+                        let mut new = new;
+                        new.place.disk = Logical(start);
+                        extents::insert_allocated(engine, id, state, &new)?;
+                        start
+                    }
+                    Target::Overwrite(start) => start,
+                    Target::Prealloc(start) => {
+                        extents::fill_prealloc(engine, id, state, range)?;
+                        start
+                    }
+                };
+                let in_place = matches!(output.target, Target::Overwrite(_));
+                if !output.sums.is_empty() && !in_place {
+                    engine.add_checksums(logical, output.sums.clone());
+                }
+            }
+            let size = state.item.size;
+            extents::fill_holes(engine, id, state, hole_from..size.next_multiple_of(sector))?;
+            state.disk_size = size;
+            store_item(engine, id, state)
+        })
+    }
+}
+
+/// Compresses `data` into at most `most` bytes.
+fn pack(plan: Plan, data: &[u8], most: usize, sector: u64) -> Option<Vec<u8>> {
+    let mut packed = vec![0; most];
+    let length = with_scratch(|scratch| {
+        let sector = sector as usize;
+        scratch.compress(plan.algorithm, plan.level, data, &mut packed, sector)
+    })?;
+    packed.truncate(length);
+    Some(packed)
+}
+
+/// Contiguous dirty data, in one or more runs.
+struct Segment<'a> {
+    start: u64,
+    runs: Vec<&'a [u8]>,
+}
+
+impl<'a> Segment<'a> {
+    fn length(&self) -> u64 {
+        self.runs.iter().map(|run| run.len() as u64).sum()
+    }
+
+    /// The bytes of `range`; copied only when they span runs.
+    fn slice(&self, range: &Range<u64>) -> Cow<'a, [u8]> {
+        let mut at = self.start;
+        let mut joined = Vec::new();
+        for run in &self.runs {
+            let end = at + run.len() as u64;
+            let from = range.start.max(at);
+            let to = range.end.min(end);
+            if from < to {
+                let part = &run[(from - at) as usize..(to - at) as usize];
+                if from == range.start && to == range.end {
+                    return Cow::Borrowed(part);
+                }
+                joined.extend_from_slice(part);
+            }
+            at = end;
+        }
+        Cow::Owned(joined)
+    }
+}
+
+fn segments<'a>(runs: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<Segment<'a>> {
+    let mut segments: Vec<Segment<'a>> = Vec::new();
+    for (start, run) in runs {
+        match segments.last_mut() {
+            Some(last) if last.start + last.length() == start => last.runs.push(run),
+            _ => segments.push(Segment {
+                start,
+                runs: vec![run],
+            }),
+        }
+    }
+    segments
+}
+
+/// Plain outputs for `range`.
+fn plain<'a>(segment: &Segment<'a>, range: Range<u64>) -> Vec<Output<'a>> {
+    (range.start..range.end)
+        .step_by(EXTENT_MAX)
+        .map(|start| start..(start + EXTENT_MAX as u64).min(range.end))
+        .map(|part| Output {
+            start: part.start,
+            length: part.end - part.start,
+            compression: None,
+            bytes: segment.slice(&part),
+            target: Target::New(None),
+            sums: Vec::new(),
+        })
+        .collect()
+}
+
+impl Output<'_> {
+    /// Keeps the first `bytes` and gives the rest.
+    fn split_off(&mut self, bytes: u64, sector: u64, sum_size: usize) -> Self {
+        let rest = self.bytes[bytes as usize..].to_vec();
+        let sums = if self.sums.is_empty() {
+            Vec::new()
+        } else {
+            self.sums.split_off((bytes / sector) as usize * sum_size)
+        };
+        self.bytes.to_mut().truncate(bytes as usize);
+        let length = self.length - bytes;
+        self.length = bytes;
+        Output {
+            start: self.start + bytes,
+            length,
+            compression: None,
+            bytes: Cow::Owned(rest),
+            target: Target::New(None),
+            sums,
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! File data: reading, writing, and the space that files take.
+//!
+//! Owns file extents and the write buffer. Written data wait in memory per
+//! inode until they are flushed: compressed, checksummed, allocated, written,
+//! and only then named by file extents.
+
+pub mod buffer;
+mod clone;
+mod extents;
+mod fallocate;
+mod flush;
+mod read;
+mod seek;
+mod truncate;
+mod write;
+
+pub use fallocate::FallocateMode;
+pub use seek::SeekTarget;
+
+/// Greatest size of a file: offsets are signed in the kernel.
+pub const SIZE_MAX: u64 = i64::MAX as u64;

@@ -1,0 +1,315 @@
+//! Reading file data.
+//!
+//! Owns the way from file offsets to verified bytes. Bytes whose checksum does
+//! not match are never given to anyone.
+
+use super::extents::{self, Body};
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState};
+use butterfs_format::compression::{Algorithm, Scratch};
+use butterfs_format::item::inode::InodeFlags;
+use butterfs_format::{ChecksumType, FileOffset, InodeId, Logical};
+use butterfs_store::{Engine, SectorChecksums};
+use butterfs_volume::VolumeError;
+use std::cell::RefCell;
+use std::ops::Range;
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
+}
+
+/// Runs `work` with this thread's compression contexts.
+pub(crate) fn with_scratch<R>(work: impl FnOnce(&mut Scratch) -> R) -> R {
+    SCRATCH.with(|scratch| work(&mut scratch.borrow_mut()))
+}
+
+/// Where part of a file comes from.
+#[derive(Debug)]
+struct Piece {
+    /// File range, inside the request.
+    range: Range<u64>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    Inline {
+        data: Vec<u8>,
+        compression: Option<Algorithm>,
+        ram_bytes: u64,
+    },
+    /// Sectors that cover the range, from `logical`; `skip` bytes of them lie
+    /// before it.
+    Plain {
+        logical: Logical,
+        length: u64,
+        skip: usize,
+        sums: Option<SectorChecksums>,
+    },
+    Compressed {
+        logical: Logical,
+        length: u64,
+        ram_bytes: u64,
+        /// Where the range begins in the decompressed bytes.
+        skip: u64,
+        algorithm: Algorithm,
+        sums: Option<SectorChecksums>,
+    },
+}
+
+/// Geometry and checksum of a volume's data.
+#[derive(Clone, Copy)]
+struct Sectors {
+    size: u64,
+    checksum: ChecksumType,
+}
+
+impl Filesystem {
+    /// Reads from `offset` and gives how many bytes of `buffer` were filled:
+    /// less than all at the end of the file.
+    ///
+    /// # Errors
+    /// [`FsError::Damaged`] when no good copy is left; reading.
+    pub fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
+        let state = inode.state.read();
+        self.read_locked(inode.id, &state, offset, buffer)
+    }
+
+    /// [`Filesystem::read`] for a state that is locked already.
+    pub(crate) fn read_locked(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let left = state.item.size.saturating_sub(offset);
+        let count = buffer
+            .len()
+            .min(usize::try_from(left).unwrap_or(usize::MAX));
+        let buffer = &mut buffer[..count];
+        if count == 0 {
+            return Ok(0);
+        }
+        let request = offset..offset + count as u64;
+        let (pieces, sectors) = {
+            let engine = self.store.read();
+            let sectors = Sectors {
+                size: engine.sector_size(),
+                checksum: engine.superblock().checksum_type,
+            };
+            (self.plan_read(&engine, id, state, &request)?, sectors)
+        };
+        let mut at = offset;
+        for piece in &pieces {
+            let target = (piece.range.start - offset) as usize..(piece.range.end - offset) as usize;
+            buffer[(at - offset) as usize..target.start].fill(0);
+            self.read_piece(id, piece, sectors, &mut buffer[target])?;
+            at = piece.range.end;
+        }
+        buffer[(at - offset) as usize..].fill(0);
+        state.buffer.overlay(offset, buffer);
+        Ok(count)
+    }
+
+    fn plan_read(
+        &self,
+        engine: &Engine,
+        id: InodeId,
+        state: &InodeState,
+        request: &Range<u64>,
+    ) -> Result<Vec<Piece>, FsError> {
+        let sector = engine.sector_size();
+        let summed = !state.item.flags.contains(InodeFlags::NODATASUM);
+        let mut pieces: Vec<Piece> = Vec::new();
+        for extent in extents::overlapping(engine, id, request.clone(), usize::MAX)? {
+            let range = request.start.max(extent.start)..request.end.min(extent.end());
+            if range.is_empty() || extent.is_hole() {
+                continue;
+            }
+            let source = match extent.body {
+                Body::Prealloc(_) => continue,
+                Body::Inline(data) => Source::Inline {
+                    data,
+                    compression: extent.compression,
+                    ram_bytes: extent.ram_bytes,
+                },
+                Body::Regular(place) => {
+                    let within = place.offset + (range.start - extent.start);
+                    match extent.compression {
+                        Some(algorithm) => {
+                            let disk = place.disk.get()..place.disk.get() + place.disk_length;
+                            Source::Compressed {
+                                logical: place.disk,
+                                length: place.disk_length.min(extents::COMPRESSED_MAX),
+                                ram_bytes: extent.ram_bytes,
+                                skip: within,
+                                algorithm,
+                                sums: summed.then(|| engine.data_checksums(disk)).transpose()?,
+                            }
+                        }
+                        None => {
+                            let start = place.disk.get() + within;
+                            let first = start / sector * sector;
+                            let end = start + (range.end - range.start);
+                            let disk = first..end.next_multiple_of(sector);
+                            Source::Plain {
+                                logical: Logical(first),
+                                length: disk.end - first,
+                                skip: (start - first) as usize,
+                                sums: summed.then(|| engine.data_checksums(disk)).transpose()?,
+                            }
+                        }
+                    }
+                }
+            };
+            pieces.push(Piece { range, source });
+        }
+        Ok(pieces)
+    }
+
+    fn read_piece(
+        &self,
+        id: InodeId,
+        piece: &Piece,
+        sectors: Sectors,
+        target: &mut [u8],
+    ) -> Result<(), FsError> {
+        let at = FileOffset(piece.range.start);
+        match &piece.source {
+            Source::Inline {
+                data,
+                compression,
+                ram_bytes,
+            } => {
+                let skip = piece.range.start as usize;
+                match compression {
+                    None => copy_part(data, skip, target),
+                    Some(algorithm) => {
+                        let whole = unpack(id, at, *algorithm, data, *ram_bytes, sectors)?;
+                        copy_part(&whole, skip, target);
+                    }
+                }
+            }
+            Source::Plain {
+                logical,
+                length,
+                skip,
+                sums,
+            } => {
+                if *length == target.len() as u64 {
+                    self.read_sectors(id, at, *logical, target, sums.as_ref(), sectors)?;
+                } else {
+                    let mut whole = vec![0; *length as usize];
+                    self.read_sectors(id, at, *logical, &mut whole, sums.as_ref(), sectors)?;
+                    copy_part(&whole, *skip, target);
+                }
+            }
+            Source::Compressed {
+                logical,
+                length,
+                ram_bytes,
+                skip,
+                algorithm,
+                sums,
+            } => {
+                let mut packed = vec![0; *length as usize];
+                self.read_sectors(id, at, *logical, &mut packed, sums.as_ref(), sectors)?;
+                let whole = unpack(id, at, *algorithm, &packed, *ram_bytes, sectors)?;
+                copy_part(&whole, *skip as usize, target);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads whole sectors, each verified.
+    fn read_sectors(
+        &self,
+        id: InodeId,
+        at: FileOffset,
+        logical: Logical,
+        target: &mut [u8],
+        sums: Option<&SectorChecksums>,
+        sectors: Sectors,
+    ) -> Result<(), FsError> {
+        let damaged = |error: VolumeError, sector: Option<usize>| {
+            let reason = match (sums, sector) {
+                (Some(sums), Some(sector)) if sums.get(sector).is_none() => {
+                    format!("no checksum is known for logical {logical}")
+                }
+                _ => error.to_string(),
+            };
+            let offset = sector.unwrap_or(0) as u64 * sectors.size;
+            let fault = FsError::Damaged {
+                inode: id,
+                at: Some(FileOffset(at.get() + offset)),
+                reason,
+            };
+            tracing::error!(error = %fault, "file data cannot be read");
+            fault
+        };
+        let Some(sums) = sums else {
+            return self
+                .store
+                .space()
+                .read(logical, target)
+                .map_err(|error| damaged(error, None));
+        };
+        let good = |sector: usize, bytes: &[u8]| {
+            sums.get(sector).is_some_and(|expected| {
+                sectors.checksum.compute(bytes)[..expected.len()] == *expected
+            })
+        };
+        let size = sectors.size as usize;
+        let whole = self
+            .store
+            .space()
+            .read_verified(logical, target, &mut |bytes| {
+                bytes
+                    .chunks(size)
+                    .enumerate()
+                    .all(|(sector, bytes)| good(sector, bytes))
+            });
+        if whole.is_ok() {
+            return Ok(());
+        }
+        // Different sectors may be good on different copies.
+        for (sector, bytes) in target.chunks_mut(size).enumerate() {
+            let place = Logical(logical.get() + (sector * size) as u64);
+            self.store
+                .space()
+                .read_verified(place, bytes, &mut |bytes| good(sector, bytes))
+                .map_err(|error| damaged(error, Some(sector)))?;
+        }
+        Ok(())
+    }
+}
+
+/// Copies `from[skip..]` to `target`; what is missing becomes zeros.
+fn copy_part(from: &[u8], skip: usize, target: &mut [u8]) {
+    let part = from.get(skip..).unwrap_or_default();
+    let count = part.len().min(target.len());
+    target[..count].copy_from_slice(&part[..count]);
+    target[count..].fill(0);
+}
+
+fn unpack(
+    id: InodeId,
+    at: FileOffset,
+    algorithm: Algorithm,
+    packed: &[u8],
+    ram_bytes: u64,
+    sectors: Sectors,
+) -> Result<Vec<u8>, FsError> {
+    let mut whole = vec![0; ram_bytes as usize];
+    with_scratch(|scratch| {
+        scratch.decompress(algorithm, packed, &mut whole, sectors.size as usize)
+    })
+    .map_err(|error| FsError::Damaged {
+        inode: id,
+        at: Some(at),
+        reason: error.to_string(),
+    })?;
+    Ok(whole)
+}

@@ -1,0 +1,138 @@
+//! Changing the size of a file.
+
+use super::{SIZE_MAX, extents};
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::file::flush::InlineRule;
+use crate::inode::{Inode, InodeState, store_item};
+use crate::names::{S_IFMT, S_IFREG};
+use butterfs_store::{Purpose, now};
+use extents::Body;
+
+/// File extents dropped in one transaction.
+const STEP: usize = 400;
+
+impl Filesystem {
+    /// Sets a file's size: what is beyond goes, what is added reads as zeros.
+    ///
+    /// # Errors
+    /// [`FsError::TooBig`], [`FsError::Invalid`] for what is no file; no
+    /// space, damage.
+    pub fn truncate(&self, inode: &Inode, size: u64) -> Result<(), FsError> {
+        if size > SIZE_MAX {
+            return Err(FsError::TooBig);
+        }
+        self.store.check_writable()?;
+        let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
+        match state.item.mode & S_IFMT {
+            S_IFREG => {}
+            crate::names::S_IFDIR => return Err(FsError::IsADirectory),
+            _ => return Err(FsError::Invalid("only files have a size to set")),
+        }
+        if size > state.item.size {
+            self.grow(inode, &mut state, size)
+        } else {
+            self.shrink(inode, &mut state, size)
+        }
+    }
+
+    pub(crate) fn grow(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        size: u64,
+    ) -> Result<(), FsError> {
+        let before = state.buffer.bytes();
+        self.load_tail(inode, state)?;
+        self.buffers.adjusted(before, state.buffer.bytes());
+        let old = state.item.size;
+        state.item.size = size;
+        touch(state);
+        // Also without data: the size then follows at once.
+        let flushed = self.flush_locked(inode, state, InlineRule::Allowed);
+        if flushed.is_err() {
+            state.item.size = old;
+            return flushed;
+        }
+        if state.disk_size == size {
+            return Ok(());
+        }
+        let sector = self.sector_size;
+        let hole_from = state.disk_size.next_multiple_of(sector);
+        let id = inode.id;
+        self.change(40, Purpose::Grow, |engine| {
+            let end = size.next_multiple_of(sector);
+            if hole_from < end {
+                extents::fill_holes(engine, id, state, hole_from..end)?;
+            }
+            state.disk_size = size;
+            store_item(engine, id, state)
+        })
+    }
+
+    fn shrink(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<(), FsError> {
+        let sector = self.sector_size;
+        let id = inode.id;
+        let end = size.next_multiple_of(sector);
+        let before = state.buffer.bytes();
+        let inline = {
+            let engine = self.store.read();
+            let first = extents::overlapping(&engine, id, 0..1, 1)?;
+            first
+                .first()
+                .is_some_and(|extent| matches!(extent.body, Body::Inline(_)))
+        };
+        if inline && size > 0 {
+            self.load_sector(inode, state, 0)?;
+        }
+        state.buffer.remove(end..u64::MAX / sector * sector);
+        if !size.is_multiple_of(sector) && state.buffer.contains(size) {
+            let zeros = vec![0; (end - size) as usize];
+            state.buffer.write(size, &zeros, sector);
+        }
+        let after = state.buffer.bytes();
+        self.buffers.adjusted(before, after);
+        if after == 0 && before > 0 {
+            self.buffers.forget(id);
+        }
+        state.item.size = size;
+        touch(state);
+        // From the end, so that a crash leaves a shorter file.
+        loop {
+            let done = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
+                let from = if inline { 0 } else { end };
+                let all = extents::last_from(engine, id, from, STEP)?;
+                if let Some(first) = all.first() {
+                    let start = first.start.max(from);
+                    extents::drop_range(engine, id, state, start..u64::MAX, usize::MAX)?;
+                }
+                state.disk_size = if inline { 0 } else { state.disk_size.min(size) };
+                store_item(engine, id, state)?;
+                Ok(all.len() < STEP)
+            })?;
+            if done {
+                break;
+            }
+        }
+        if !state.buffer.is_empty() {
+            return self.flush_locked(inode, state, InlineRule::Allowed);
+        }
+        if state.disk_size != size {
+            return self.change(20, Purpose::Shrink, |engine| {
+                state.disk_size = size;
+                store_item(engine, id, state)
+            });
+        }
+        Ok(())
+    }
+}
+
+fn touch(state: &mut InodeState) {
+    let time = now();
+    state.item.mtime = time;
+    state.item.ctime = time;
+    state.item.sequence = state.item.sequence.wrapping_add(1);
+}

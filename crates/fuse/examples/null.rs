@@ -1,0 +1,346 @@
+//! A file system that does nothing but remember names: the ceiling of the
+//! transport. Run as root:
+//!
+//!     cargo run --release -p butterfs-fuse --example null -- [FILES]
+//!
+//! Prints operations per second of one client in one directory, for one and two
+//! threads, free and pinned, with and without stateless opens. "Cold" is after
+//! the kernel's entries and inodes were dropped.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use butterfs_fuse::mount::PermissionChecks;
+use butterfs_fuse::reply::{
+    Attr, AttrReply, Created, DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, FileType,
+    OpenFlags, Opened, Push,
+};
+use butterfs_fuse::request::{
+    Create, GetAttr, GetXattr, Lookup, Mkdir, Mknod, Open, OpenDir, Read, ReadDir, SetAttr, Unlink,
+    Write,
+};
+use butterfs_fuse::{
+    Config, Context, Errno, FileHandle, FileSystem, Handles, MountOptions, NodeId, Pinning,
+    Session, UnmountMode,
+};
+use parking_lot::Mutex;
+
+type Answer<T> = Result<T, Errno>;
+
+/// Names of the root directory and sizes of files. Node 1 is the root.
+#[derive(Default)]
+struct State {
+    names: HashMap<Vec<u8>, u64>,
+    order: Vec<Vec<u8>>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Style {
+    /// Handles, create and flush as POSIX has them.
+    Plain,
+    /// No open, no flush, mknod in place of create.
+    Stateless,
+}
+
+struct Null {
+    state: Mutex<State>,
+    style: Style,
+}
+
+fn attr(node: u64) -> Attr {
+    let mode = if node == 1 {
+        libc::S_IFDIR | 0o755
+    } else {
+        libc::S_IFREG | 0o644
+    };
+    let size = if node == 1 { 0 } else { 4096 };
+    Attr {
+        ino: node,
+        mode,
+        size,
+        blocks: size / 512,
+        nlink: 1,
+        blksize: 4096,
+        ..Attr::default()
+    }
+}
+
+fn entry(node: u64) -> Entry {
+    Entry {
+        node: NodeId(node),
+        generation: 0,
+        attr: attr(node),
+        entry_timeout: FOREVER,
+        attr_timeout: FOREVER,
+    }
+}
+
+impl Null {
+    fn add(&self, name: &[u8]) -> Entry {
+        let mut state = self.state.lock();
+        state.order.push(name.to_vec());
+        let node = state.order.len() as u64 + 1;
+        state.names.insert(name.to_vec(), node);
+        entry(node)
+    }
+
+    fn when_plain<T>(&self, value: T) -> Answer<T> {
+        if self.style == Style::Plain {
+            Ok(value)
+        } else {
+            Err(Errno::ENOSYS)
+        }
+    }
+}
+
+const OPENED: Opened = Opened {
+    handle: FileHandle(0),
+    flags: OpenFlags::KEEP_CACHE,
+};
+
+impl FileSystem for Null {
+    fn lookup(&self, _: &Context<'_>, request: Lookup<'_>) -> Answer<Entry> {
+        self.state
+            .lock()
+            .names
+            .get(request.name)
+            .map(|node| entry(*node))
+            .ok_or(Errno::ENOENT)
+    }
+
+    fn getattr(&self, _: &Context<'_>, request: GetAttr) -> Answer<AttrReply> {
+        Ok(AttrReply {
+            attr: attr(request.node.0),
+            timeout: FOREVER,
+        })
+    }
+
+    fn setattr(&self, _: &Context<'_>, request: SetAttr) -> Answer<AttrReply> {
+        Ok(AttrReply {
+            attr: attr(request.node.0),
+            timeout: FOREVER,
+        })
+    }
+
+    fn mknod(&self, _: &Context<'_>, request: Mknod<'_>) -> Answer<Entry> {
+        Ok(self.add(request.name))
+    }
+
+    fn mkdir(&self, _: &Context<'_>, _: Mkdir<'_>) -> Answer<Entry> {
+        Err(Errno::EPERM)
+    }
+
+    fn unlink(&self, _: &Context<'_>, request: Unlink<'_>) -> Answer<()> {
+        self.state
+            .lock()
+            .names
+            .remove(request.name)
+            .map(|_| ())
+            .ok_or(Errno::ENOENT)
+    }
+
+    fn create(&self, _: &Context<'_>, request: Create<'_>) -> Answer<Created> {
+        self.when_plain(())?;
+        Ok(Created {
+            entry: self.add(request.name),
+            opened: OPENED,
+        })
+    }
+
+    fn open(&self, _: &Context<'_>, _: Open) -> Answer<Opened> {
+        self.when_plain(OPENED)
+    }
+
+    fn opendir(&self, _: &Context<'_>, _: OpenDir) -> Answer<Opened> {
+        self.when_plain(OPENED)
+    }
+
+    fn read(&self, _: &Context<'_>, _: Read, data: &mut [u8]) -> Answer<usize> {
+        Ok(data.len().min(4096))
+    }
+
+    fn write(&self, _: &Context<'_>, request: Write<'_>) -> Answer<usize> {
+        Ok(request.data.len())
+    }
+
+    fn flush(&self, _: &Context<'_>, _: butterfs_fuse::request::Flush) -> Answer<()> {
+        self.when_plain(())
+    }
+
+    fn getxattr(
+        &self,
+        _: &Context<'_>,
+        _: GetXattr<'_>,
+        _: &mut butterfs_fuse::reply::ValueBuffer<'_>,
+    ) -> Answer<()> {
+        Err(Errno::ENODATA)
+    }
+
+    fn readdirplus(
+        &self,
+        _: &Context<'_>,
+        request: ReadDir,
+        listing: &mut DirectoryPlusBuffer<'_>,
+    ) -> Answer<()> {
+        let state = self.state.lock();
+        let start = usize::try_from(request.offset).map_err(|_| Errno::EINVAL)?;
+        for (at, name) in state.order.iter().enumerate().skip(start) {
+            let Some(node) = state.names.get(name) else {
+                continue;
+            };
+            let (next, kind) = (at as u64 + 1, FileType::Regular);
+            let line = DirectoryEntry {
+                ino: *node,
+                next,
+                kind,
+                name,
+            };
+            if listing.push(&line, &entry(*node)) == Push::Full {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Drops the kernel's entries and inodes.
+fn go_cold() {
+    rustix::fs::sync();
+    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
+}
+
+/// Thousands of operations per second.
+fn rate(paths: &[PathBuf], mut operation: impl FnMut(&Path)) -> f64 {
+    let start = Instant::now();
+    paths.iter().for_each(|path| operation(path));
+    paths.len() as f64 / start.elapsed().as_secs_f64() / 1000.0
+}
+
+fn read_one(path: &Path) {
+    let mut data = [0; 4096];
+    let _ = File::open(path).and_then(|mut file| file.read(&mut data));
+}
+
+fn measure(root: &Path, files: usize) -> Vec<f64> {
+    let named = |kind: &str| -> Vec<PathBuf> {
+        (0..files)
+            .map(|number| root.join(format!("{kind}{number}")))
+            .collect()
+    };
+    let (empty, full) = (named("empty"), named("full"));
+    let must = |done: std::io::Result<()>| done.unwrap_or_else(|error| panic!("{error}"));
+    let data = [7; 4096];
+    let mut rates = vec![
+        rate(&empty, |path| must(File::create_new(path).map(|_| ()))),
+        rate(&full, |path| {
+            must(File::create_new(path).and_then(|mut f| f.write_all(&data)))
+        }),
+    ];
+    go_cold();
+    rates.push(rate(&full, |path| must(fs::metadata(path).map(|_| ()))));
+    rates.push(rate(&full, |path| must(fs::metadata(path).map(|_| ()))));
+    go_cold();
+    let start = Instant::now();
+    let listed = fs::read_dir(root).into_iter().flatten().flatten();
+    let count = listed.filter(|entry| entry.metadata().is_ok()).count();
+    rates.push(count as f64 / start.elapsed().as_secs_f64() / 1000.0);
+    go_cold();
+    rates.push(rate(&full, read_one));
+    rates.push(rate(&full, read_one));
+    rates.push(rate(&full, |path| must(fs::remove_file(path))));
+    rates
+}
+
+/// Where the client runs while a line is measured.
+fn pin_client(cpu: Option<usize>) {
+    let mut set = rustix::thread::CpuSet::new();
+    match cpu {
+        Some(cpu) => set.set(cpu),
+        None => (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| set.set(cpu)),
+    }
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let files = std::env::args()
+        .nth(1)
+        .map_or(Ok(20_000), |count| count.parse())?;
+    let heads = [
+        "create", "+4K", "stat", "hot", "ls -l", "read", "hot", "unlink",
+    ];
+    let heads: Vec<String> = heads.iter().map(|head| format!("{head:>7}")).collect();
+    println!("{:30} {}", "thousands per second", heads.join(" "));
+    let directory = tempfile::tempdir()?;
+    let free = || (Pinning::Free, None);
+    let together = || (Pinning::Cpus(vec![0, 1]), Some(0));
+    for (threads, (pinning, client), style, checks) in [
+        (1, free(), Style::Plain, PermissionChecks::Kernel),
+        (2, free(), Style::Plain, PermissionChecks::Kernel),
+        (1, together(), Style::Plain, PermissionChecks::Kernel),
+        (2, together(), Style::Plain, PermissionChecks::Kernel),
+        (1, free(), Style::Stateless, PermissionChecks::Kernel),
+        (2, free(), Style::Stateless, PermissionChecks::Kernel),
+        (1, together(), Style::Stateless, PermissionChecks::Kernel),
+        (2, together(), Style::Stateless, PermissionChecks::Kernel),
+        (
+            1,
+            together(),
+            Style::Stateless,
+            PermissionChecks::FileSystem,
+        ),
+        (
+            2,
+            together(),
+            Style::Stateless,
+            PermissionChecks::FileSystem,
+        ),
+    ] {
+        let handles = if style == Style::Plain {
+            Handles::Kept
+        } else {
+            Handles::Stateless
+        };
+        let label = format!(
+            "{threads} {} {} {}",
+            if client.is_some() { "pinned" } else { "free  " },
+            if style == Style::Plain {
+                "plain    "
+            } else {
+                "stateless"
+            },
+            if checks == PermissionChecks::Kernel {
+                "kernel-checks"
+            } else {
+                "no-checks"
+            },
+        );
+        let config = Config {
+            threads,
+            pinning,
+            open: handles,
+            opendir: handles,
+            mount: MountOptions {
+                source: "null".into(),
+                permission_checks: checks,
+                ..MountOptions::default()
+            },
+            ..Config::default()
+        };
+        let null = Arc::new(Null {
+            state: Mutex::default(),
+            style,
+        });
+        let mut session = Session::mount(config, directory.path(), null)?.spawn()?;
+        pin_client(client);
+        let rates = measure(directory.path(), files);
+        pin_client(None);
+        session.unmount(UnmountMode::Normal)?;
+        let cells: Vec<String> = rates.iter().map(|rate| format!("{rate:7.1}")).collect();
+        println!("{label:30} {}", cells.join(" "));
+    }
+    Ok(())
+}
