@@ -38,7 +38,7 @@ pub struct FileDevice {
     size: u64,
     /// The locked file behind a loop device, so that nobody opens the same
     /// bytes by the other name.
-    _backing: Option<File>,
+    backing: Option<File>,
 }
 
 impl FileDevice {
@@ -125,7 +125,7 @@ impl FileDevice {
             kind,
             access,
             size,
-            _backing: backing,
+            backing,
         })
     }
 
@@ -222,6 +222,19 @@ fn lock_backing(path: &Path, device: DeviceNumber) -> Result<Option<File>, Devic
     };
     lock(&file, path, Access::ReadWrite)?;
     Ok(Some(file))
+}
+
+impl Drop for FileDevice {
+    /// Unlocks at once. Closing alone would leave the lock to a child process
+    /// that another thread is just starting, until the child closes its copy.
+    fn drop(&mut self) {
+        let backing = self.backing.as_ref();
+        let locked = (self.kind == Kind::RegularFile).then_some(&self.file);
+        for file in locked.into_iter().chain(backing) {
+            // Nothing is lost on failure: closing follows.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
+    }
 }
 
 impl BlockDevice for FileDevice {

@@ -288,6 +288,13 @@ pub(crate) fn holder_of_file(file: &fs::Metadata) -> Option<Holder> {
 
 /// The process that holds a lock on a file, by /proc/locks.
 pub(crate) fn lock_holder(file: &fs::Metadata) -> Option<Holder> {
+    // The list is not read at one moment: an entry may be skipped when others
+    // go away meanwhile.
+    const ATTEMPTS: usize = 4;
+    (0..ATTEMPTS).find_map(|_| find_lock_holder(file))
+}
+
+fn find_lock_holder(file: &fs::Metadata) -> Option<Holder> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = DeviceNumber(file.dev()).parts();
     let exact = format!("{major:02x}:{minor:02x}:{}", file.ino());
