@@ -187,7 +187,9 @@ fn compare(fs: &Filesystem, inodes: &[Arc<Inode>], models: &[Vec<u8>]) {
 }
 
 fn exercise(seed: u64, mkfs: &[&str], options: &Options, steps: usize) {
-    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    // To look at what a failure left: BUTTERFS_KEEP=1.
+    dir.disable_cleanup(std::env::var_os("BUTTERFS_KEEP").is_some());
     let path = dir.path().join("v.img");
     let file = std::fs::File::create(&path).unwrap();
     file.set_len(600 << 20).unwrap();
@@ -219,14 +221,17 @@ fn exercise(seed: u64, mkfs: &[&str], options: &Options, steps: usize) {
         std::fs::create_dir_all(&mount).unwrap();
         let mount = mount.to_str().unwrap();
         run("mount", &["-o", "loop,ro", image, mount]);
-        for (name, model) in names.iter().zip(&models) {
-            let content = std::fs::read(Path::new(mount).join(name)).unwrap();
-            assert!(
-                content == *model,
-                "round {round}: the kernel reads {name} differently"
-            );
-        }
+        let contents: Vec<_> = names
+            .iter()
+            .map(|name| std::fs::read(Path::new(mount).join(name)).unwrap())
+            .collect();
         run("umount", &[mount]);
+        for ((name, model), content) in names.iter().zip(&models).zip(&contents) {
+            assert_eq!(content.len(), model.len(), "round {round}: size of {name}");
+            if let Some(at) = (0..model.len()).find(|at| content[*at] != model[*at]) {
+                panic!("round {round}: the kernel reads {name} differently at {at}");
+            }
+        }
         fs = open(&path, options);
         let inodes: Vec<_> = names
             .iter()
@@ -279,8 +284,15 @@ fn all_ways_to_keep_data() {
             Options::default(),
         ),
     ];
-    for (seed, (name, mkfs, options)) in ways.into_iter().enumerate() {
-        eprintln!("{name}, seed {seed}");
-        exercise(seed as u64, mkfs, &options, 150);
+    // More rounds for a soak: BUTTERFS_SEEDS=first..last.
+    let seeds = std::env::var("BUTTERFS_SEEDS").unwrap_or_else(|_| "0..1".into());
+    let (first, last) = seeds.split_once("..").expect("first..last");
+    let seeds = first.parse::<u64>().unwrap()..last.parse::<u64>().unwrap();
+    for seed in seeds {
+        for (index, (name, mkfs, options)) in ways.iter().enumerate() {
+            let seed = seed * 100 + index as u64;
+            eprintln!("{name}, seed {seed}");
+            exercise(seed, mkfs, options, 150);
+        }
     }
 }

@@ -191,11 +191,6 @@ impl Budget {
         self.adjust(before, after);
     }
 
-    /// Forgets an inode whose buffer became empty without a flush.
-    pub(crate) fn forget(&self, id: InodeId) {
-        self.dirty.lock().remove(&id);
-    }
-
     fn adjust(&self, before: u64, after: u64) {
         if after >= before {
             self.total.fetch_add(after - before, Ordering::Relaxed);
@@ -206,10 +201,8 @@ impl Budget {
 
     /// Notes that a buffer of `before` bytes is empty.
     pub(crate) fn emptied(&self, id: InodeId, before: u64) {
-        if before > 0 {
-            self.dirty.lock().remove(&id);
-            self.adjust(before, 0);
-        }
+        self.dirty.lock().remove(&id);
+        self.adjust(before, 0);
     }
 
     /// Inodes with dirty data.

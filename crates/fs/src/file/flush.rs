@@ -92,7 +92,23 @@ impl Filesystem {
             state.buffer.clear();
         }
         self.buffers.emptied(inode.id, before);
-        Ok(())
+        self.settle_size(inode.id, state)
+    }
+
+    /// With nothing left in the buffer, the tree's size follows what users
+    /// see: the difference is a hole.
+    pub(crate) fn settle_size(&self, id: InodeId, state: &mut InodeState) -> Result<(), FsError> {
+        if state.deleted || state.disk_size == state.item.size {
+            return Ok(());
+        }
+        let sector = self.sector_size;
+        self.change(40, Purpose::Grow, |engine| {
+            let size = state.item.size;
+            let from = state.disk_size / sector * sector;
+            extents::fill_holes(engine, id, state, from..size.next_multiple_of(sector))?;
+            state.disk_size = size;
+            store_item(engine, id, state)
+        })
     }
 
     /// The whole file into its tree, when it is small enough; false if not.

@@ -57,20 +57,7 @@ impl Filesystem {
             state.item.size = old;
             return flushed;
         }
-        if state.disk_size == size {
-            return Ok(());
-        }
-        let sector = self.sector_size;
-        let hole_from = state.disk_size.next_multiple_of(sector);
-        let id = inode.id;
-        self.change(40, Purpose::Grow, |engine| {
-            let end = size.next_multiple_of(sector);
-            if hole_from < end {
-                extents::fill_holes(engine, id, state, hole_from..end)?;
-            }
-            state.disk_size = size;
-            store_item(engine, id, state)
-        })
+        Ok(())
     }
 
     fn shrink(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<(), FsError> {
@@ -95,9 +82,6 @@ impl Filesystem {
         }
         let after = state.buffer.bytes();
         self.buffers.adjusted(before, after);
-        if after == 0 && before > 0 {
-            self.buffers.forget(id);
-        }
         state.item.size = size;
         touch(state);
         // From the end, so that a crash leaves a shorter file.
@@ -117,16 +101,7 @@ impl Filesystem {
                 break;
             }
         }
-        if !state.buffer.is_empty() {
-            return self.flush_locked(inode, state, InlineRule::Allowed);
-        }
-        if state.disk_size != size {
-            return self.change(20, Purpose::Shrink, |engine| {
-                state.disk_size = size;
-                store_item(engine, id, state)
-            });
-        }
-        Ok(())
+        self.flush_locked(inode, state, InlineRule::Allowed)
     }
 }
 
