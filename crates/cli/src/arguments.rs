@@ -31,6 +31,12 @@ pub enum Command {
     /// Unmount a volume and wait until everything is on the device.
     #[command(visible_alias = "unmount")]
     Umount(commands::umount::Umount),
+    /// List files of a volume that is not mounted.
+    Ls(commands::list::List),
+    /// Write files of a volume that is not mounted to standard output.
+    Cat(commands::cat::Cat),
+    /// Copy files into or out of a volume that is not mounted.
+    Copy(commands::copy::Copy),
 }
 
 const MOUNT_NAMES: [&str; 4] = [

@@ -12,6 +12,13 @@ impl<E: Display> From<E> for Failure {
     }
 }
 
+impl Failure {
+    /// With `what` before its text.
+    pub fn at(self, what: impl Display) -> Self {
+        Self(format!("{what}: {}", self.0))
+    }
+}
+
 /// What commands give.
 pub type Done = Result<(), Failure>;
 

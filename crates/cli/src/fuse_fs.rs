@@ -19,10 +19,10 @@ pub use convert::Owners;
 
 use butterfs::{FsError, Inode, InodeId, TreeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
-use butterfs_fuse::{Errno, NodeId};
+use butterfs_fuse::{Errno, NodeId, Notifier};
 use nodes::Nodes;
 use std::collections::HashMap;
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 /// A volume being served.
 pub struct Server {
@@ -30,6 +30,8 @@ pub struct Server {
     nodes: Nodes,
     owners: Owners,
     sector: u32,
+    /// Tells the kernel of changes that it does not expect.
+    notifier: OnceLock<Notifier>,
     /// Whether each subvolume met so far may change.
     writable: RwLock<HashMap<TreeId, bool>>,
 }
@@ -64,6 +66,7 @@ impl Server {
             volume,
             owners,
             sector: sector.try_into().unwrap_or(4096),
+            notifier: OnceLock::new(),
             writable: RwLock::default(),
         }
     }

@@ -9,6 +9,7 @@ mod commands;
 mod fail;
 mod fuse_fs;
 mod log;
+mod place;
 mod server;
 
 use std::process::ExitCode;

@@ -13,7 +13,7 @@ use butterfs_fuse::request::{
     Lookup, Lseek, Mkdir, Mknod, Read, ReadDir, ReadLink, RemoveXattr, Rename, RenameFlags, Rmdir,
     SetAttr, SetIdBits, SetXattr, StatxRequest, Symlink, Tmpfile, Unlink, Write, XattrFlags,
 };
-use butterfs_fuse::{Context, Errno, FileSystem, NodeId};
+use butterfs_fuse::{Context, Errno, FileSystem, Negotiated, NodeId, Notifier};
 
 type Answer<T> = Result<T, Errno>;
 
@@ -43,6 +43,12 @@ impl Server {
 }
 
 impl FileSystem for Server {
+    fn init(&self, _: &Negotiated, notifier: &Notifier) -> Answer<()> {
+        // A second agreement does not happen.
+        let _ = self.notifier.set(notifier.clone());
+        Ok(())
+    }
+
     fn destroy(&self) {
         self.nodes.forget_all(self.files());
         if let Err(error) = self.volume.close() {

@@ -1,12 +1,12 @@
 //! Requests on data, directory listings with attributes, and ioctls.
 
 use super::{Answered, Server, convert};
-use butterfs::{FallocateMode, FsError, ListedEntry, SeekTarget};
+use butterfs::{FallocateMode, FsError, Inode, ListedEntry, SeekTarget};
 use butterfs_fuse::reply::{
     DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
 };
 use butterfs_fuse::request::{self, CopyFileRange, Fallocate, FallocateFlags, Ioctl, Lseek, Write};
-use butterfs_fuse::{Context, Errno, NodeId};
+use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
@@ -73,9 +73,23 @@ impl Server {
             .write(&inode, request.offset, request.data)
             .answered()?;
         if request.write_flags.clear_set_id {
-            self.files().drop_privileges(&inode).answered()?;
+            self.drop_privileges(&inode, request.node)?;
         }
         Ok(written)
+    }
+
+    /// Takes set-id bits and capabilities from a file that was written to, and
+    /// has the kernel ask for its mode again, which it does not by itself.
+    fn drop_privileges(&self, inode: &Inode, node: NodeId) -> Result<(), Errno> {
+        let before = inode.state.read().item.mode;
+        self.files().drop_privileges(inode).answered()?;
+        if inode.state.read().item.mode != before
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Advisory: a kernel that forgot the node asks anyway.
+            let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
+        }
+        Ok(())
     }
 
     pub(super) fn allocate(&self, request: &Fallocate) -> Result<(), Errno> {
@@ -103,7 +117,7 @@ impl Server {
         self.files()
             .fallocate(&inode, mode, request.offset, request.length)
             .answered()?;
-        self.files().drop_privileges(&inode).answered()
+        self.drop_privileges(&inode, request.node)
     }
 
     pub(super) fn seek(&self, request: &Lseek) -> Result<u64, Errno> {
