@@ -29,7 +29,7 @@ pub use mount_options::{
 };
 pub use paths::{Walk, WalkEntry};
 pub use usage::{KindUsage, Usage};
-pub use volume::{DeviceUse, OpenOptions, Volume};
+pub use volume::{OpenOptions, Volume};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
 pub use butterfs_format::compression::{Algorithm, Level};

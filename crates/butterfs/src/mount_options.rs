@@ -4,7 +4,7 @@
 //! from it) and their meaning for each other, as btrfs(5) has it. Options are
 //! applied from left to right; a later one wins.
 
-use crate::volume::{DeviceUse, OpenOptions};
+use crate::volume::OpenOptions;
 use butterfs_device::Access;
 use butterfs_format::compression::Algorithm;
 use butterfs_fs::options::{Compress, DataCow, Options};
@@ -201,7 +201,6 @@ impl MountOptions {
             files,
             subvolume: self.subvolume.clone(),
             commit_interval: self.commit,
-            device_use: DeviceUse::Exclusive,
         }
     }
 

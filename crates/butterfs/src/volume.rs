@@ -18,16 +18,6 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Whether the kernel holds the device besides this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DeviceUse {
-    /// This process alone uses it.
-    #[default]
-    Exclusive,
-    /// The kernel claims it for a block mount that this process serves.
-    ClaimedByMount,
-}
-
 /// How to open a volume.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
@@ -39,8 +29,6 @@ pub struct OpenOptions {
     pub subvolume: Subvolume,
     /// Time between commits while something changes.
     pub commit_interval: Duration,
-    /// Who else holds the device.
-    pub device_use: DeviceUse,
 }
 
 impl Default for OpenOptions {

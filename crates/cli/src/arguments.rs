@@ -31,6 +31,11 @@ pub enum Command {
     /// Unmount a volume and wait until everything is on the device.
     #[command(visible_alias = "unmount")]
     Umount(commands::umount::Umount),
+    /// Make a volume in a file or on a block device.
+    Mkfs(Box<commands::mkfs::Mkfs>),
+    /// Show and change facts about a volume that is not mounted.
+    #[command(visible_alias = "fi")]
+    Filesystem(commands::filesystem::Filesystem),
     /// List files of a volume that is not mounted.
     Ls(commands::list::List),
     /// Write files of a volume that is not mounted to standard output.

@@ -2,7 +2,9 @@
 
 pub mod cat;
 pub mod copy;
+pub mod filesystem;
 pub mod list;
+pub mod mkfs;
 pub mod mount;
 pub mod umount;
 
@@ -25,6 +27,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
     let (done, failure_code) = match arguments.command {
         Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
         Command::Umount(umount) => (umount.run(), 1),
+        Command::Mkfs(mkfs) => (offline(|| mkfs.run()), 1),
+        Command::Filesystem(filesystem) => (offline(|| filesystem.run()), 1),
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),

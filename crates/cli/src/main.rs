@@ -11,6 +11,7 @@ mod fuse_fs;
 mod log;
 mod place;
 mod server;
+mod sizes;
 
 use std::process::ExitCode;
 
