@@ -16,7 +16,9 @@ fn config(source: &Path, options: &MountOptions) -> Config {
         features: Config::FEATURES
             .with(Features::POSIX_ACL)
             .with(Features::DONT_MASK),
-        threads: options.threads.unwrap_or(0),
+        // One thread serves on the CPU that asks; waking another one costs more
+        // than most requests. Spares take over while it waits.
+        threads: options.threads.unwrap_or(1),
         ..Config::default()
     };
     if options.write_cache == WriteCache::Kernel {
