@@ -3,6 +3,7 @@
 //! Owns the two dumps' arguments; the text is close enough to that of
 //! `btrfs inspect-internal` to compare by eye.
 
+mod extents;
 mod items;
 mod superblock;
 mod tree;

@@ -1,6 +1,6 @@
 //! Items as text. What is not known here is shown as bytes.
 
-use butterfs::Timespec;
+use butterfs::{FileType, Timespec};
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::device::{DeviceExtent, DeviceItem};
@@ -44,6 +44,12 @@ pub fn print(key: Key, data: &[u8]) {
                 item.chunk_tree, item.chunk_objectid, item.chunk, item.length
             );
         }),
+        ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
+            if super::extents::print(key, data).is_none() {
+                bytes(data);
+            }
+            Ok(())
+        }
         _ => {
             bytes(data);
             Ok(())
@@ -64,7 +70,11 @@ fn bytes(data: &[u8]) {
 
 fn time(name: &str, time: Timespec) {
     let date = crate::commands::list::date(time.seconds);
-    println!("\t\t{name} {}.{} ({date})", time.seconds, time.nanoseconds);
+    let second = time.seconds.rem_euclid(60);
+    println!(
+        "\t\t{name} {}.{} ({date}:{second:02})",
+        time.seconds, time.nanoseconds
+    );
 }
 
 fn inode(item: &InodeItem) {
@@ -117,13 +127,29 @@ fn extended_names(data: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
+const fn kind_name(kind: FileType) -> &'static str {
+    match kind {
+        FileType::Regular => "FILE",
+        FileType::Directory => "DIR",
+        FileType::CharDevice => "CHRDEV",
+        FileType::BlockDevice => "BLKDEV",
+        FileType::Fifo => "FIFO",
+        FileType::Socket => "SOCK",
+        FileType::Symlink => "SYMLINK",
+        FileType::Xattr => "XATTR",
+    }
+}
+
 fn entries(data: &[u8]) -> Result<(), ParseError> {
     for entry in DirEntries::new(data) {
         let entry = entry?;
         let at = entry.location;
         println!(
-            "\t\tlocation key ({} {:?} {}) type {:?}",
-            at.objectid, at.item_type, at.offset, entry.kind
+            "\t\tlocation key ({} {:?} {}) type {}",
+            at.objectid,
+            at.item_type,
+            at.offset,
+            kind_name(entry.kind)
         );
         println!(
             "\t\ttransid {} data_len {} name_len {}",

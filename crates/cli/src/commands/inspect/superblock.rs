@@ -49,6 +49,7 @@ fn fields(of: &Superblock, bytes: &[u8]) -> Vec<(&'static str, String)> {
         ("csum", format!("0x{}", hex(&bytes[..checksum.size()]))),
         ("bytenr", text(of.own_offset.get())),
         ("flags", flags(of.flags.0, &of.flags.names())),
+        ("magic", "_BHRfS_M".to_owned()),
         ("fsid", uuid(of.fsid)),
         ("metadata_uuid", uuid(of.node_fsid())),
         ("label", String::from_utf8_lossy(&of.label).into_owned()),

@@ -4,7 +4,7 @@ use super::{DumpTree, items};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use butterfs::{OpenOptions, TreeId, Volume};
-use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, POINTER_SIZE};
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, NodeHeader, POINTER_SIZE};
 use butterfs_format::{ItemType, Key, NodeRef};
 use butterfs_tree::{Cursor, Node, NodeSource};
 use serde::Serialize;
@@ -133,6 +133,10 @@ fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
     while let Some(reference) = waiting.pop() {
         let node = source.node(reference)?;
         header(&node);
+        if let Ok(stamp) = NodeHeader::parse(node.bytes()) {
+            println!("fs uuid {}", Uuid::from_bytes(stamp.fsid));
+            println!("chunk uuid {}", Uuid::from_bytes(stamp.chunk_tree_uuid));
+        }
         if node.is_leaf() {
             let mut offset = node.bytes().len() - HEADER_SIZE;
             for slot in 0..node.len() {
