@@ -40,6 +40,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of standard output had enough.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("butterfs: {}", failure.0);
             ExitCode::from(failure_code)

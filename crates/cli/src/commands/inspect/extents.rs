@@ -44,25 +44,25 @@ pub fn print(key: Key, data: &[u8]) -> Option<()> {
     if flags & (1 << 8) != 0 {
         kind.push_str("|FULL_BACKREF");
     }
-    println!("\t\trefs {refs} gen {generation} flags {kind}");
+    say!("\t\trefs {refs} gen {generation} flags {kind}");
     if is_node && key.item_type == ItemType::EXTENT_ITEM {
         let (first, level) = (rest.key()?, rest.u8()?);
-        println!("\t\ttree block key {first} level {level}");
+        say!("\t\ttree block key {first} level {level}");
     } else if is_node {
-        println!("\t\ttree block skinny level {}", key.offset);
+        say!("\t\ttree block skinny level {}", key.offset);
     }
     while !rest.0.is_empty() {
         match rest.u8()? {
-            176 => println!("\t\ttree block backref root {}", object_name(rest.u64()?)),
-            178 => println!(
+            176 => say!("\t\ttree block backref root {}", object_name(rest.u64()?)),
+            178 => say!(
                 "\t\textent data backref root {} objectid {} offset {} count {}",
                 object_name(rest.u64()?),
                 rest.u64()?,
                 rest.u64()?,
                 rest.u32()?
             ),
-            182 => println!("\t\tshared block backref parent {}", rest.u64()?),
-            184 => println!(
+            182 => say!("\t\tshared block backref parent {}", rest.u64()?),
+            184 => say!(
                 "\t\tshared data backref parent {} count {}",
                 rest.u64()?,
                 rest.u32()?

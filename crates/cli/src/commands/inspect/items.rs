@@ -22,7 +22,7 @@ pub fn print(key: Key, data: &[u8]) {
         ItemType::ROOT_ITEM => RootItem::parse(data).map(|item| root(&item)),
         ItemType::CHUNK_ITEM => Chunk::parse(data).map(|item| chunk(&item)),
         ItemType::BLOCK_GROUP_ITEM => BlockGroupItem::parse(data).map(|item| {
-            println!(
+            say!(
                 "\t\tblock group used {} chunk_objectid {} flags {}",
                 item.used,
                 item.chunk_objectid,
@@ -30,7 +30,7 @@ pub fn print(key: Key, data: &[u8]) {
             );
         }),
         ItemType::DEV_ITEM => DeviceItem::parse(data).map(|item| {
-            println!(
+            say!(
                 "\t\tdevid {} total_bytes {} bytes_used {}\n\t\tuuid {}",
                 item.id,
                 item.total_bytes,
@@ -39,9 +39,12 @@ pub fn print(key: Key, data: &[u8]) {
             );
         }),
         ItemType::DEV_EXTENT => DeviceExtent::parse(data).map(|item| {
-            println!(
+            say!(
                 "\t\tdev extent chunk_tree {}\n\t\tchunk_objectid {} chunk_offset {} length {}",
-                item.chunk_tree, item.chunk_objectid, item.chunk, item.length
+                item.chunk_tree,
+                item.chunk_objectid,
+                item.chunk,
+                item.length
             );
         }),
         ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
@@ -56,7 +59,7 @@ pub fn print(key: Key, data: &[u8]) {
         }
     };
     if let Err(error) = printed {
-        println!("\t\tdamaged: {error}");
+        say!("\t\tdamaged: {error}");
         bytes(data);
     }
 }
@@ -64,35 +67,45 @@ pub fn print(key: Key, data: &[u8]) {
 fn bytes(data: &[u8]) {
     for line in data.chunks(32) {
         let text: String = line.iter().map(|byte| format!("{byte:02x}")).collect();
-        println!("\t\t{text}");
+        say!("\t\t{text}");
     }
 }
 
 fn time(name: &str, time: Timespec) {
     let date = crate::commands::list::date(time.seconds);
     let second = time.seconds.rem_euclid(60);
-    println!(
+    say!(
         "\t\t{name} {}.{} ({date}:{second:02})",
-        time.seconds, time.nanoseconds
+        time.seconds,
+        time.nanoseconds
     );
 }
 
 fn inode(item: &InodeItem) {
-    println!(
+    say!(
         "\t\tgeneration {} transid {} size {} nbytes {}",
-        item.generation, item.transid, item.size, item.nbytes
+        item.generation,
+        item.transid,
+        item.size,
+        item.nbytes
     );
-    println!(
+    say!(
         "\t\tblock group {} mode {:o} links {} uid {} gid {} rdev {}",
-        item.block_group, item.mode, item.nlink, item.uid, item.gid, item.rdev
+        item.block_group,
+        item.mode,
+        item.nlink,
+        item.uid,
+        item.gid,
+        item.rdev
     );
     let names = match item.flags.is_empty() {
         true => "none".to_owned(),
         false => item.flags.names().join("|"),
     };
-    println!(
+    say!(
         "\t\tsequence {} flags {:#x}({names})",
-        item.sequence, item.flags.0
+        item.sequence,
+        item.flags.0
     );
     time("atime", item.atime);
     time("ctime", item.ctime);
@@ -103,7 +116,7 @@ fn inode(item: &InodeItem) {
 fn names(data: &[u8]) -> Result<(), ParseError> {
     for entry in RefEntries::new(data) {
         let entry = entry?;
-        println!(
+        say!(
             "\t\tindex {} namelen {} name: {}",
             entry.index,
             entry.name.len(),
@@ -116,7 +129,7 @@ fn names(data: &[u8]) -> Result<(), ParseError> {
 fn extended_names(data: &[u8]) -> Result<(), ParseError> {
     for entry in ExtrefEntries::new(data) {
         let entry = entry?;
-        println!(
+        say!(
             "\t\tindex {} parent {} namelen {} name: {}",
             entry.index,
             entry.parent,
@@ -144,22 +157,22 @@ fn entries(data: &[u8]) -> Result<(), ParseError> {
     for entry in DirEntries::new(data) {
         let entry = entry?;
         let at = entry.location;
-        println!(
+        say!(
             "\t\tlocation key ({} {:?} {}) type {}",
             at.objectid,
             at.item_type,
             at.offset,
             kind_name(entry.kind)
         );
-        println!(
+        say!(
             "\t\ttransid {} data_len {} name_len {}",
             entry.generation,
             entry.data.len(),
             entry.name.len()
         );
-        println!("\t\tname: {}", String::from_utf8_lossy(entry.name));
+        say!("\t\tname: {}", String::from_utf8_lossy(entry.name));
         if !entry.data.is_empty() {
-            println!("\t\tdata {}", String::from_utf8_lossy(entry.data));
+            say!("\t\tdata {}", String::from_utf8_lossy(entry.data));
         }
     }
     Ok(())
@@ -173,8 +186,8 @@ fn file_extent(item: &FileExtent<'_>) {
     let generation = item.generation;
     match &item.body {
         FileExtentBody::Inline(data) => {
-            println!("\t\tgeneration {generation} type 0 (inline)");
-            println!(
+            say!("\t\tgeneration {generation} type 0 (inline)");
+            say!(
                 "\t\tinline extent data size {} ram_bytes {} compression {number} ({algorithm})",
                 data.len(),
                 item.ram_bytes
@@ -185,43 +198,56 @@ fn file_extent(item: &FileExtent<'_>) {
                 FileExtentBody::Prealloc(_) => ("2 (prealloc)", "prealloc"),
                 _ => ("1 (regular)", "extent"),
             };
-            println!("\t\tgeneration {generation} type {kind}");
-            println!(
+            say!("\t\tgeneration {generation} type {kind}");
+            say!(
                 "\t\t{verb} data disk byte {} nr {}",
-                place.disk, place.disk_length
+                place.disk,
+                place.disk_length
             );
-            println!(
+            say!(
                 "\t\t{verb} data offset {} nr {} ram {}",
-                place.offset, place.length, item.ram_bytes
+                place.offset,
+                place.length,
+                item.ram_bytes
             );
-            println!("\t\textent compression {number} ({algorithm})");
+            say!("\t\textent compression {number} ({algorithm})");
         }
     }
 }
 
 fn root(item: &RootItem) {
-    println!(
+    say!(
         "\t\tgeneration {} root_dirid {} bytenr {} byte_limit {} bytes_used {}",
-        item.generation, item.root_dir, item.logical, item.byte_limit, item.bytes_used
+        item.generation,
+        item.root_dir,
+        item.logical,
+        item.byte_limit,
+        item.bytes_used
     );
     let names = match item.flags.is_empty() {
         true => "none".to_owned(),
         false => item.flags.names().join("|"),
     };
-    println!(
+    say!(
         "\t\tlast_snapshot {} flags {:#x}({names}) refs {}",
-        item.last_snapshot, item.flags.0, item.refs
+        item.last_snapshot,
+        item.flags.0,
+        item.refs
     );
-    println!(
+    say!(
         "\t\tlevel {} generation_v2 {}",
-        item.level, item.generation_v2
+        item.level,
+        item.generation_v2
     );
-    println!("\t\tuuid {}", Uuid::from_bytes(item.uuid));
-    println!("\t\tparent_uuid {}", Uuid::from_bytes(item.parent_uuid));
-    println!("\t\treceived_uuid {}", Uuid::from_bytes(item.received_uuid));
-    println!(
+    say!("\t\tuuid {}", Uuid::from_bytes(item.uuid));
+    say!("\t\tparent_uuid {}", Uuid::from_bytes(item.parent_uuid));
+    say!("\t\treceived_uuid {}", Uuid::from_bytes(item.received_uuid));
+    say!(
         "\t\tctransid {} otransid {} stransid {} rtransid {}",
-        item.ctransid, item.otransid, item.stransid, item.rtransid
+        item.ctransid,
+        item.otransid,
+        item.stransid,
+        item.rtransid
     );
     time("ctime", item.ctime);
     time("otime", item.otime);
@@ -231,24 +257,26 @@ fn root(item: &RootItem) {
 
 /// Prints a chunk.
 pub fn chunk(item: &Chunk) {
-    println!(
+    say!(
         "\t\tlength {} owner {} stripe_len {} type {}",
         item.length,
         item.owner,
         item.stripe_length,
         item.flags.describe()
     );
-    println!(
+    say!(
         "\t\tio_align {} io_width {} sector_size {}",
-        item.io_align, item.io_width, item.sector_size
+        item.io_align,
+        item.io_width,
+        item.sector_size
     );
-    println!(
+    say!(
         "\t\tnum_stripes {} sub_stripes {}",
         item.stripes.len(),
         item.sub_stripes
     );
     for (index, stripe) in item.stripes.iter().enumerate() {
-        println!(
+        say!(
             "\t\t\tstripe {index} devid {} offset {}\n\t\t\tdev_uuid {}",
             stripe.device,
             stripe.offset,

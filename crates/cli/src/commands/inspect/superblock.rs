@@ -96,14 +96,14 @@ fn fields(of: &Superblock, bytes: &[u8]) -> Vec<(&'static str, String)> {
 }
 
 fn print_full(of: &Superblock) {
-    println!("sys_chunk_array[2048]:");
+    say!("sys_chunk_array[2048]:");
     for (item, (logical, chunk)) in of.sys_chunks.iter().enumerate() {
-        println!("\titem {item} key (FIRST_CHUNK_TREE CHUNK_ITEM {logical})");
+        say!("\titem {item} key (FIRST_CHUNK_TREE CHUNK_ITEM {logical})");
         super::items::chunk(chunk);
     }
-    println!("backup_roots[4]:");
+    say!("backup_roots[4]:");
     for (slot, backup) in of.backup_roots.iter().enumerate() {
-        println!("\tbackup {slot}:");
+        say!("\tbackup {slot}:");
         let roots = [
             ("backup_tree_root:", backup.tree_root),
             ("backup_chunk_root:", backup.chunk_root),
@@ -114,11 +114,11 @@ fn print_full(of: &Superblock) {
         ];
         for (name, root) in roots {
             let (logical, generation, level) = (root.logical, root.generation, root.level);
-            println!("\t\t{name}\t{logical}\tgen: {generation}\tlevel: {level}");
+            say!("\t\t{name}\t{logical}\tgen: {generation}\tlevel: {level}");
         }
-        println!("\t\tbackup_total_bytes:\t{}", backup.total_bytes);
-        println!("\t\tbackup_bytes_used:\t{}", backup.bytes_used);
-        println!("\t\tbackup_num_devices:\t{}\n", backup.num_devices);
+        say!("\t\tbackup_total_bytes:\t{}", backup.total_bytes);
+        say!("\t\tbackup_bytes_used:\t{}", backup.bytes_used);
+        say!("\t\tbackup_num_devices:\t{}\n", backup.num_devices);
     }
 }
 
@@ -150,22 +150,22 @@ impl DumpSuper {
                 });
                 continue;
             }
-            println!(
+            say!(
                 "superblock: bytenr={offset}, device={}",
                 self.volume.display()
             );
-            println!("---------------------------------------------------------");
+            say!("---------------------------------------------------------");
             if let Some(fault) = fault {
-                println!("damaged\t\t\t{fault}");
+                say!("damaged\t\t\t{fault}");
             }
             for (name, value) in fields {
                 let tabs = "\t".repeat((24usize.saturating_sub(name.len())).div_ceil(8).max(1));
-                println!("{name}{tabs}{value}");
+                say!("{name}{tabs}{value}");
             }
             if self.full {
                 print_full(&parsed);
             }
-            println!();
+            say!("");
         }
         if self.json { json(&facts) } else { Ok(()) }
     }

@@ -84,9 +84,9 @@ impl DumpTree {
                 continue;
             }
             match tree {
-                TreeId::ROOT => println!("root tree"),
-                TreeId::CHUNK => println!("chunk tree"),
-                _ => println!("tree key ({} ROOT_ITEM 0)", object_name(tree.get())),
+                TreeId::ROOT => say!("root tree"),
+                TreeId::CHUNK => say!("chunk tree"),
+                _ => say!("tree key ({} ROOT_ITEM 0)", object_name(tree.get())),
             }
             dump(&*engine, tree, root)?;
         }
@@ -94,9 +94,9 @@ impl DumpTree {
             return json(&found);
         }
         let superblock = engine.superblock();
-        println!("total bytes {}", superblock.total_bytes);
-        println!("bytes used {}", superblock.bytes_used);
-        println!("uuid {}", Uuid::from_bytes(superblock.fsid));
+        say!("total bytes {}", superblock.total_bytes);
+        say!("bytes used {}", superblock.bytes_used);
+        say!("uuid {}", Uuid::from_bytes(superblock.fsid));
         Ok(())
     }
 }
@@ -134,15 +134,15 @@ fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
         let node = source.node(reference)?;
         header(&node);
         if let Ok(stamp) = NodeHeader::parse(node.bytes()) {
-            println!("fs uuid {}", Uuid::from_bytes(stamp.fsid));
-            println!("chunk uuid {}", Uuid::from_bytes(stamp.chunk_tree_uuid));
+            say!("fs uuid {}", Uuid::from_bytes(stamp.fsid));
+            say!("chunk uuid {}", Uuid::from_bytes(stamp.chunk_tree_uuid));
         }
         if node.is_leaf() {
             let mut offset = node.bytes().len() - HEADER_SIZE;
             for slot in 0..node.len() {
                 let (key, data) = (node.key(slot), node.data(slot));
                 offset -= data.len();
-                println!(
+                say!(
                     "\titem {slot} key {} itemoff {offset} itemsize {}",
                     key_text(tree, key),
                     data.len()
@@ -153,7 +153,7 @@ fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
         }
         for slot in 0..node.len() {
             let child = node.child(slot);
-            println!(
+            say!(
                 "\tkey {} block {} gen {}",
                 key_text(tree, node.key(slot)),
                 child.logical,
@@ -173,13 +173,13 @@ fn header(node: &Arc<Node>) {
         let used: usize = (0..node.len())
             .map(|s| node.data(s).len() + ITEM_SIZE)
             .sum();
-        println!(
+        say!(
             "leaf {logical} items {} free space {} generation {generation} owner {owner}",
             node.len(),
             room.saturating_sub(used)
         );
     } else {
-        println!(
+        say!(
             "node {logical} level {} items {} free space {} generation {generation} owner {owner}",
             node.level(),
             node.len(),
