@@ -42,6 +42,15 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
+    /// Show what is on the device.
+    #[command(visible_alias = "inspect-internal")]
+    Inspect(commands::inspect::Inspect),
+    /// Write completions for a shell.
+    #[command(hide = true)]
+    Completions(commands::generate::Completions),
+    /// Write the manual page.
+    #[command(hide = true)]
+    Manual(commands::generate::Manual),
 }
 
 const MOUNT_NAMES: [&str; 4] = [

@@ -3,6 +3,8 @@
 pub mod cat;
 pub mod copy;
 pub mod filesystem;
+pub mod generate;
+pub mod inspect;
 pub mod list;
 pub mod mkfs;
 pub mod mount;
@@ -32,9 +34,14 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
+        Command::Completions(completions) => (completions.run(), 1),
+        Command::Manual(manual) => (manual.run(), 1),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
+        // The reader of standard output had enough.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
             eprintln!("butterfs: {}", failure.0);
             ExitCode::from(failure_code)

@@ -4,6 +4,12 @@
 //! codes: 0 success, 1 failure, 2 a mistake in the arguments; `mount` answers
 //! 32 for a failure, as mount(8) expects of its helpers.
 
+/// Prints a line on standard output. Where nobody reads it any more, the
+/// program ends quietly.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::place::say(format_args!($($text)*)) };
+}
+
 mod arguments;
 mod commands;
 mod fail;

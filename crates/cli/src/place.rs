@@ -61,6 +61,18 @@ impl fmt::Display for Place {
 
 /// Prints facts as JSON.
 pub fn json(facts: &impl Serialize) -> Done {
-    println!("{}", serde_json::to_string_pretty(facts)?);
+    say!("{}", serde_json::to_string_pretty(facts)?);
     Ok(())
+}
+
+/// Prints a line; see the macro of this name.
+pub fn say(line: fmt::Arguments<'_>) {
+    use std::io::Write;
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+        if !closed {
+            eprintln!("butterfs: standard output: {error}");
+        }
+        std::process::exit(i32::from(!closed));
+    }
 }

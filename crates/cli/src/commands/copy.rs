@@ -118,7 +118,7 @@ impl Copy {
         }
         tally.bar.finish_and_clear();
         if !self.quiet {
-            println!("{} files, {}", tally.files, HumanBytes(tally.bytes));
+            say!("{} files, {}", tally.files, HumanBytes(tally.bytes));
         }
         if tally.left_out > 0 {
             eprintln!(

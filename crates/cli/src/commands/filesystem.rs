@@ -121,7 +121,7 @@ impl Filesystem {
                 None => {
                     let volume = open(&volume)?;
                     let label = volume.store().read().superblock().label.clone();
-                    println!("{}", String::from_utf8_lossy(&label));
+                    say!("{}", String::from_utf8_lossy(&label));
                     Ok(())
                 }
                 Some(_) => fail("setting a label is not supported yet; give it to mkfs with -L"),
@@ -136,7 +136,7 @@ fn df(target: &Target) -> Done {
         return json(&kinds);
     }
     for kind in kinds {
-        println!(
+        say!(
             "{}, {}: total={}, used={}",
             kind.kind,
             kind.profile,
@@ -160,24 +160,24 @@ fn usage(target: &Target) -> Done {
     if target.json {
         return json(&fact);
     }
-    let line = |name: &str, bytes| println!("    {name:<24}{:>16}", target.size(bytes));
-    println!("Overall:");
+    let line = |name: &str, bytes| say!("    {name:<24}{:>16}", target.size(bytes));
+    say!("Overall:");
     line("Device size:", fact.device_size);
     line("Device allocated:", fact.device_allocated);
     line("Device unallocated:", fact.device_unallocated);
     line("Used:", fact.used);
     line("Free (estimated):", fact.free_estimated);
     for (kind, of) in fact.kinds.iter().zip(&usage.kinds) {
-        println!(
+        say!(
             "\n{},{}: Size:{}, Used:{}",
             kind.kind,
             kind.profile,
             target.size(kind.total),
             target.size(kind.used)
         );
-        println!("   {}\t{}", target.volume.display(), target.size(of.device));
+        say!("   {}\t{}", target.volume.display(), target.size(of.device));
     }
-    println!(
+    say!(
         "\nUnallocated:\n   {}\t{}",
         target.volume.display(),
         target.size(fact.device_unallocated)
@@ -207,13 +207,13 @@ fn show(target: &Target) -> Done {
     } else {
         format!("'{}'", fact.label)
     };
-    println!("Label: {label}  uuid: {}", fact.uuid);
-    println!(
+    say!("Label: {label}  uuid: {}", fact.uuid);
+    say!(
         "\tTotal devices {} FS bytes used {}",
         fact.devices,
         target.size(fact.used)
     );
-    println!(
+    say!(
         "\tdevid {:>4} size {} used {} path {}",
         fact.device_id,
         target.size(fact.device_size),

@@ -208,35 +208,35 @@ impl Mkfs {
         if self.quiet {
             return Ok(());
         }
-        println!("Label:              {}", options.label);
-        println!("UUID:               {uuid}");
-        println!("Node size:          {}", options.node_size);
-        println!("Sector size:        {}", options.sector_size);
-        println!("Filesystem size:    {}", sizes::human(made.total_bytes));
-        println!("Block group profiles:");
+        say!("Label:              {}", options.label);
+        say!("UUID:               {uuid}");
+        say!("Node size:          {}", options.node_size);
+        say!("Sector size:        {}", options.sector_size);
+        say!("Filesystem size:    {}", sizes::human(made.total_bytes));
+        say!("Block group profiles:");
         for (flags, length) in &made.groups {
-            println!("  {:<18}{:>15}", flags.describe(), sizes::human(*length));
+            say!("  {:<18}{:>15}", flags.describe(), sizes::human(*length));
         }
-        println!("Incompat features:  {}", made.incompat.names().join(", "));
-        println!("Runtime features:   {}", made.compat_ro.names().join(", "));
-        println!("Checksum:           {}", options.checksum.name());
+        say!("Incompat features:  {}", made.incompat.names().join(", "));
+        say!("Runtime features:   {}", made.compat_ro.names().join(", "));
+        say!("Checksum:           {}", options.checksum.name());
         if self.verbose {
-            println!("Device UUID:        {}", Uuid::from_bytes(made.device_uuid));
+            say!("Device UUID:        {}", Uuid::from_bytes(made.device_uuid));
         }
-        println!("Path:               {}", path.display());
+        say!("Path:               {}", path.display());
         Ok(())
     }
 }
 
 fn list_features() -> Done {
-    println!("Features of a new volume (-O):");
+    say!("Features of a new volume (-O):");
     for feature in FEATURES {
         let default = match (feature.bit, feature.default) {
             (FeatureBit::NotYet, _) => " (not supported yet)",
             (_, DefaultState::On) => " (default)",
             (_, DefaultState::Off) => "",
         };
-        println!("  {:<20}- {}{default}", feature.name, feature.description);
+        say!("  {:<20}- {}{default}", feature.name, feature.description);
     }
     Ok(())
 }
