@@ -188,14 +188,11 @@ impl Filesystem {
             range.end / sector * sector
         };
         let before = state.buffer.bytes();
-        let edges = if first > last || (first == last && first > range.end) {
-            vec![range.start..range.end]
-        } else {
-            vec![
-                range.start..first.min(range.end),
-                last.max(range.start)..range.end,
-            ]
-        };
+        // Within one sector both edges are the range itself.
+        let edges = [
+            range.start..first.min(range.end),
+            last.max(range.start)..range.end,
+        ];
         for edge in edges {
             let edge = edge.start..edge.end.min(size);
             if !edge.is_empty() && self.has_data(inode, state, &edge)? {
