@@ -115,12 +115,14 @@ impl Acl {
             field,
             value: 0,
         };
-        let ascending = self
-            .entries
-            .iter()
-            .zip(self.entries.iter().skip(1))
-            .all(|(a, b)| a.tag < b.tag);
-        if !ascending {
+        // Named users come in any order among themselves, even twice, and so
+        // do named groups.
+        let ascending = |(a, b): (&Entry, &Entry)| match (a.tag, b.tag) {
+            (Tag::User(_), Tag::User(_)) | (Tag::Group(_), Tag::Group(_)) => true,
+            (a, b) => a < b,
+        };
+        let next = self.entries.iter().skip(1);
+        if !self.entries.iter().zip(next).all(ascending) {
             return Err(bad("order of entries"));
         }
         let has = |tag| self.entries.iter().any(|entry| entry.tag == tag);
@@ -266,6 +268,17 @@ mod tests {
             (Tag::Other, 1),
         ]);
         assert!(Acl::parse(&no_mask).is_err());
+        // The kernel takes named entries in any order, and twice.
+        let any_order = acl(&[
+            (Tag::UserObject, 7),
+            (Tag::User(5), 6),
+            (Tag::User(1), 6),
+            (Tag::User(1), 4),
+            (Tag::GroupObject, 5),
+            (Tag::Mask, 7),
+            (Tag::Other, 1),
+        ]);
+        assert_eq!(Acl::parse(&any_order).unwrap().encode(), any_order);
     }
 
     #[test]
