@@ -21,6 +21,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &["format", "device", "volume", "tree", "store", "fs", "admin"],
     ),
     ("fuse", &[]),
+    ("testkit", &["format", "device"]),
     (
         "cli",
         &[

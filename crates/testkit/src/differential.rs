@@ -1,0 +1,108 @@
+//! The same operations on the model and on something else.
+
+use crate::op::Op;
+use crate::op::generate::Generator;
+use crate::{Manifest, Oracle};
+use rustix::io::Errno;
+use std::fmt;
+
+/// Operations that a divergence shows.
+const SHOWN: usize = 12;
+
+/// The first operation that was answered differently.
+#[derive(Clone, Debug)]
+pub struct Divergence {
+    /// Seed of the generator.
+    pub seed: u64,
+    /// How many operations went before.
+    pub step: usize,
+    /// What the model says.
+    pub expected: Result<(), Errno>,
+    /// What the other one says.
+    pub found: Result<(), Errno>,
+    /// The operation, and some before it, the last one last.
+    pub operations: Vec<Op>,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, step, .. } = self;
+        writeln!(
+            f,
+            "seed {seed}, step {step}: found {:?}, expected {:?}; the last operations:",
+            self.found, self.expected
+        )?;
+        for op in &self.operations {
+            let text = format!("{op:?}");
+            let cut: String = text.chars().take(300).collect();
+            writeln!(f, "    {cut}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Divergence {}
+
+/// Applies `count` operations of `seed` by `apply` and to a model, which is
+/// given back for its manifest.
+///
+/// # Errors
+/// The first operation that is answered differently.
+pub fn run(
+    seed: u64,
+    count: usize,
+    mut apply: impl FnMut(&Op) -> Result<(), Errno>,
+) -> Result<Oracle, Box<Divergence>> {
+    let mut oracle = Oracle::new();
+    let mut operations: Vec<Op> = Vec::new();
+    for (step, op) in Generator::new(seed).take(count).enumerate() {
+        let expected = oracle.apply(&op);
+        let found = apply(&op);
+        if operations.len() == SHOWN {
+            operations.remove(0);
+        }
+        operations.push(op);
+        if expected != found {
+            return Err(Box::new(Divergence {
+                seed,
+                step,
+                expected,
+                found,
+                operations,
+            }));
+        }
+    }
+    Ok(oracle)
+}
+
+/// Applies the first `count` operations of `seed` again and looks at the whole
+/// tree after each `every`: finds the operation that changed what it should
+/// not.
+///
+/// # Errors
+/// The first differences, with the operations since the last look.
+pub fn bisect(
+    seed: u64,
+    count: usize,
+    every: usize,
+    mut apply: impl FnMut(&Op) -> Result<(), Errno>,
+    mut look: impl FnMut() -> Manifest,
+) -> Result<(), String> {
+    let mut oracle = Oracle::new();
+    let mut since: Vec<String> = Vec::new();
+    for (step, op) in Generator::new(seed).take(count).enumerate() {
+        let expected = oracle.apply(&op);
+        let found = apply(&op);
+        since.push(format!("{found:?} ({expected:?}) {op:.200?}"));
+        if step % every == 0 {
+            let model = Manifest::of(&oracle).map_err(|error| error.to_string())?;
+            let differences = look().differences(&model, 5);
+            if !differences.is_empty() {
+                let (differences, since) = (differences.join("\n"), since.join("\n"));
+                return Err(format!("step {step}:\n{differences}\nafter:\n{since}"));
+            }
+            since.clear();
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! `btrfs check`.
+
+use super::{Verdict, run};
+use std::ffi::OsStr;
+use std::path::Path;
+
+/// Which of its two walks it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Keeps all extents in memory.
+    Original,
+    /// Looks references up one by one.
+    Lowmem,
+}
+
+impl Mode {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Original, Self::Lowmem];
+}
+
+/// Whether file data are read and compared with their checksums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataChecksums {
+    /// They are.
+    Verify,
+    /// Only metadata are.
+    Ignore,
+}
+
+/// Words of a line that tells of a fault. Exit codes are not enough: some
+/// faults are only printed.
+const FAULTS: [&str; 9] = [
+    "error",
+    "mismatch",
+    "warning",
+    "failed",
+    "missing",
+    "invalid",
+    "incorrect",
+    "bad ",
+    "corrupt",
+];
+
+/// Lines that hold such a word and are no fault.
+const HARMLESS: [&str; 2] = ["no error found", "found 0 errors"];
+
+/// Checks the unmounted volume on the image or device `path`. Clean means that
+/// it exits with 0 and prints no fault.
+pub fn btrfs_check(path: &Path, mode: Mode, data: DataChecksums) -> Verdict {
+    let mut args = vec![OsStr::new("check"), OsStr::new("--readonly")];
+    args.push(OsStr::new(match mode {
+        Mode::Original => "--mode=original",
+        Mode::Lowmem => "--mode=lowmem",
+    }));
+    if data == DataChecksums::Verify {
+        args.push(OsStr::new("--check-data-csum"));
+    }
+    args.push(path.as_os_str());
+    let mut verdict = run("btrfs", args);
+    verdict.clean &= !verdict.output.lines().any(tells_a_fault);
+    verdict
+}
+
+fn tells_a_fault(line: &str) -> bool {
+    let line = line.to_lowercase();
+    // The volume's path and label are no verdict.
+    !line.starts_with("opening filesystem to check")
+        && !line.starts_with("checking filesystem on")
+        && !HARMLESS.iter().any(|harmless| line.contains(harmless))
+        && FAULTS.iter().any(|fault| line.contains(fault))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::tells_a_fault;
+
+    #[test]
+    fn faults_in_lines() {
+        assert!(!tells_a_fault("found 147456 bytes used, no error found"));
+        assert!(!tells_a_fault("[1/7] checking root items"));
+        assert!(!tells_a_fault("Checking filesystem on /tmp/error.img"));
+        assert!(tells_a_fault("ERROR: errors found in fs roots"));
+        assert!(tells_a_fault(
+            "root 5 inode 257 errors 100, file extent discount"
+        ));
+        assert!(tells_a_fault(
+            "mirror 1 bytenr 1 csum 0x00 expected csum mismatch"
+        ));
+        assert!(tells_a_fault("backpointer mismatch on [30408704 16384]"));
+    }
+}

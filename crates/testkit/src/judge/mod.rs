@@ -1,0 +1,55 @@
+//! Judges from outside: btrfs-progs and the kernel.
+//!
+//! Owns running them and reading their verdicts. Every judge is proved able to
+//! condemn in `tests/canary.rs`.
+
+mod check;
+mod kernel_log;
+mod kernel_mount;
+mod mkfs;
+
+pub use check::{DataChecksums, Mode, btrfs_check};
+pub use kernel_log::KernelLog;
+pub use kernel_mount::{Access, KernelMount};
+pub use mkfs::{mkfs_btrfs, scratch_dir};
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+/// What a judge said.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Verdict {
+    /// It found nothing wrong.
+    pub clean: bool,
+    /// All that it printed.
+    pub output: String,
+}
+
+impl Verdict {
+    /// Fails unless it is clean.
+    ///
+    /// # Panics
+    /// With all that the judge printed.
+    pub fn assert_clean(&self, context: &str) {
+        assert!(self.clean, "{context}: not clean:\n{}", self.output);
+    }
+}
+
+/// Runs a program to its end: whether it succeeded, and all that it printed.
+fn run<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> Verdict {
+    match Command::new(program).args(args).output() {
+        Ok(out) => Verdict {
+            clean: out.status.success(),
+            output: format!(
+                "{}{}",
+                String::from_utf8_lossy(&out.stdout),
+                String::from_utf8_lossy(&out.stderr)
+            ),
+        },
+        Err(error) => Verdict {
+            clean: false,
+            output: format!("{program} does not run: {error}"),
+        },
+    }
+}

@@ -1,0 +1,25 @@
+//! What the tests of all crates share: one enum of operations, one model that
+//! says what they must do, and judges from outside.
+//!
+//! Owns: [`op::Op`] with its generator and the runner on a mounted directory,
+//! [`oracle::Oracle`], [`manifest::Manifest`] of any tree of files, and the
+//! wrappers of btrfs-progs and the kernel in [`judge`]. Knows nothing of how
+//! the library works: it sees files, paths and images only.
+
+pub mod capability;
+pub mod content;
+pub mod differential;
+pub mod judge;
+pub mod manifest;
+pub mod mounted_tree;
+pub mod op;
+pub mod oracle;
+pub mod random;
+pub mod tree_view;
+
+pub use capability::Capability;
+pub use manifest::Manifest;
+pub use op::Op;
+pub use oracle::Oracle;
+pub use random::Random;
+pub use tree_view::TreeView;

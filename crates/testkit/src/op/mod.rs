@@ -1,0 +1,234 @@
+//! The operations that tests are made of.
+//!
+//! Owns the enum; [`generate`] makes sequences of it, [`apply`] does them on a
+//! mounted directory. Paths are relative to the root of the tree. Unless said
+//! otherwise an operation is done on what the path names itself; operations on
+//! content follow a symbolic link at its end, as open(2) does.
+
+pub mod apply;
+pub mod generate;
+pub mod names;
+
+use crate::tree_view::Time;
+use std::fmt;
+
+/// A path below the root of a tree, of bytes, without a leading slash.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpPath(pub Vec<u8>);
+
+impl fmt::Debug for OpPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<String> = self.0.split(|byte| *byte == b'/').map(short).collect();
+        write!(f, "\"{}\"", names.join("/"))
+    }
+}
+
+/// Bytes of a name or value; long ones are printed in short, since a seed
+/// gives them back.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Bytes(pub Vec<u8>);
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", short(&self.0))
+    }
+}
+
+fn short(bytes: &[u8]) -> String {
+    match bytes.split_at_checked(20) {
+        Some((start, rest)) if rest.len() > 20 => {
+            format!("{}<{} bytes>", start.escape_ascii(), bytes.len())
+        }
+        _ => bytes.escape_ascii().to_string(),
+    }
+}
+
+/// Bytes of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// First byte.
+    pub offset: u64,
+    /// How many.
+    pub length: u64,
+}
+
+/// What happens to a name that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameHow {
+    /// It is replaced.
+    Replace,
+    /// EEXIST.
+    NoReplace,
+    /// The two change places.
+    Exchange,
+    /// It is replaced, and the old name becomes a whiteout.
+    Whiteout,
+}
+
+/// Whether allocation may move the end of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndOfFile {
+    /// It moves to the end of the range, when it is before it.
+    Extend,
+    /// It stays.
+    Keep,
+}
+
+/// Kinds that mknod makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeKind {
+    /// An empty regular file.
+    Regular,
+    /// Named pipe.
+    Fifo,
+    /// Socket.
+    Socket,
+    /// Character device, major and minor.
+    CharDevice(u32, u32),
+    /// Block device, major and minor.
+    BlockDevice(u32, u32),
+}
+
+/// Whether an extended attribute must be there before it is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrHow {
+    /// It may be.
+    Any,
+    /// EEXIST when it is.
+    Create,
+    /// ENODATA when it is not.
+    Replace,
+}
+
+/// One operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(
+    missing_docs,
+    reason = "fields are named after what the system calls take"
+)]
+pub enum Op {
+    /// open(2) with O_CREAT | O_EXCL.
+    Create {
+        path: OpPath,
+        mode: u32,
+    },
+    Mkdir {
+        path: OpPath,
+        mode: u32,
+    },
+    Symlink {
+        path: OpPath,
+        target: Bytes,
+    },
+    /// link(2): a symbolic link at the end of `from` gets the name itself.
+    Link {
+        from: OpPath,
+        to: OpPath,
+    },
+    Unlink {
+        path: OpPath,
+    },
+    Rmdir {
+        path: OpPath,
+    },
+    Rename {
+        from: OpPath,
+        to: OpPath,
+        how: RenameHow,
+    },
+    /// Writes `content(seed, length)`; nothing is created.
+    Write {
+        path: OpPath,
+        span: Span,
+        seed: u64,
+    },
+    /// Writes it at the end.
+    Append {
+        path: OpPath,
+        length: u64,
+        seed: u64,
+    },
+    Truncate {
+        path: OpPath,
+        size: u64,
+    },
+    PunchHole {
+        path: OpPath,
+        span: Span,
+    },
+    Allocate {
+        path: OpPath,
+        span: Span,
+        end: EndOfFile,
+    },
+    ZeroRange {
+        path: OpPath,
+        span: Span,
+        end: EndOfFile,
+    },
+    /// FICLONERANGE; `span` is in `from`, its length is not 0.
+    Clone {
+        from: OpPath,
+        span: Span,
+        to: OpPath,
+        to_offset: u64,
+    },
+    /// copy_file_range(2) of what of `span` lies in `from`.
+    Copy {
+        from: OpPath,
+        span: Span,
+        to: OpPath,
+        to_offset: u64,
+    },
+    SetXattr {
+        path: OpPath,
+        name: Bytes,
+        value: Bytes,
+        how: XattrHow,
+    },
+    RemoveXattr {
+        path: OpPath,
+        name: Bytes,
+    },
+    /// chmod(2): follows.
+    Chmod {
+        path: OpPath,
+        mode: u32,
+    },
+    Chown {
+        path: OpPath,
+        uid: Option<u32>,
+        gid: Option<u32>,
+    },
+    /// Sets the time of the last change of content.
+    SetModified {
+        path: OpPath,
+        time: Time,
+    },
+    Mknod {
+        path: OpPath,
+        kind: NodeKind,
+        mode: u32,
+    },
+    /// An O_TMPFILE of `directory` gets content, then a name.
+    LinkTmpfile {
+        directory: OpPath,
+        path: OpPath,
+        mode: u32,
+        length: u64,
+        seed: u64,
+    },
+    /// fsync(2) of a file or directory.
+    Fsync {
+        path: OpPath,
+    },
+    /// All that was done is durable.
+    Sync,
+    /// All is written and read again. Who runs the tree does it.
+    Remount,
+    /// Reserved: a snapshot of the tree below the name `to`. The runners here
+    /// answer EOPNOTSUPP.
+    Snapshot {
+        to: OpPath,
+    },
+}

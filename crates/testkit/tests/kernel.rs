@@ -1,0 +1,77 @@
+//! The kernel's Btrfs judges the model: before that it may judge nothing.
+
+use butterfs_testkit::judge::{
+    Access, DataChecksums, KernelMount, Mode, btrfs_check, mkfs_btrfs, scratch_dir,
+};
+use butterfs_testkit::mounted_tree::MountedTree;
+use butterfs_testkit::op::apply::{apply_to_path, clear_umask};
+use butterfs_testkit::{Capability, Manifest, Op, differential};
+use rustix::io::Errno;
+use std::cell::RefCell;
+
+/// `first..last` in `BUTTERFS_SEEDS`, or a few.
+fn seeds() -> std::ops::Range<u64> {
+    let given = std::env::var("BUTTERFS_SEEDS").ok();
+    let range = given.as_deref().and_then(|text| {
+        let (first, last) = text.split_once("..")?;
+        Some(first.parse().ok()?..last.parse().ok()?)
+    });
+    range.unwrap_or(1..5)
+}
+
+fn run_seed(seed: u64, count: usize, options: &str) {
+    let dir = scratch_dir();
+    let image = dir.path().join("kernel.img");
+    mkfs_btrfs(&image, 3 << 30, &["-m", "single"]);
+    let mount = KernelMount::mount(&image, Access::ReadWrite, options).unwrap();
+    let mount = RefCell::new(mount);
+    let apply = |op: &Op| {
+        if *op == Op::Remount {
+            return mount.borrow_mut().remount().map_err(|error| {
+                eprintln!("remount: {error}");
+                Errno::IO
+            });
+        }
+        let root = mount.borrow().path().to_owned();
+        apply_to_path(op, &root)
+    };
+    let look = || Manifest::of(&MountedTree::new(mount.borrow().path())).unwrap();
+    if std::env::var_os("BUTTERFS_BISECT").is_some() {
+        differential::bisect(seed, count, 50, apply, look).unwrap();
+        return;
+    }
+    let oracle = match differential::run(seed, count, apply) {
+        Ok(oracle) => oracle,
+        Err(divergence) => panic!("{divergence}"),
+    };
+    let expected = Manifest::of(&oracle).unwrap();
+    look().assert_same(&expected, &format!("seed {seed}, mounted"));
+    mount.borrow_mut().remount().unwrap();
+    look().assert_same(&expected, &format!("seed {seed}, mounted again"));
+    mount.borrow_mut().scrub().assert_clean("scrub");
+    assert_eq!(
+        mount.into_inner().unmount().unwrap(),
+        Vec::<String>::new(),
+        "the kernel complained"
+    );
+    for mode in Mode::ALL {
+        btrfs_check(&image, mode, DataChecksums::Verify).assert_clean("check");
+    }
+}
+
+#[test]
+fn the_model_answers_as_the_kernel_does() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    clear_umask();
+    for seed in seeds() {
+        let options = [
+            "",
+            "compress=zstd",
+            "compress-force=lzo",
+            "max_inline=0,autodefrag",
+        ];
+        run_seed(seed, 5000, options[(seed % 4) as usize]);
+    }
+}
