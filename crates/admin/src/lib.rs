@@ -1,1 +1,3 @@
-//! Being built.
+//! What is done to whole volumes: making them, for now.
+
+pub mod mkfs;

@@ -1,1 +1,47 @@
-//! Being built.
+//! Btrfs volumes in userspace: open one and use its files.
+//!
+//! Owns the one small API over the crates below: [`Volume`] (open, commit,
+//! close), [`MountOptions`] (what `-o` can say) and paths. Owns no format and
+//! no policy of its own. Never prints; events go to `tracing`.
+//!
+//! ```no_run
+//! use butterfs::{OpenOptions, Volume};
+//! use std::path::Path;
+//!
+//! # fn main() -> Result<(), butterfs::Error> {
+//! let volume = Volume::open(Path::new("disk.img"), OpenOptions::default())?;
+//! volume.write_file(b"/hello.txt", b"hello\n")?;
+//! assert_eq!(volume.read_file(b"/hello.txt")?, b"hello\n");
+//! volume.close()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod mount_options;
+mod paths;
+mod usage;
+mod volume;
+
+pub use error::Error;
+pub use mount_options::{
+    AccessTimes, MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache,
+};
+pub use paths::{Walk, WalkEntry};
+pub use usage::{KindUsage, Usage};
+pub use volume::{OpenOptions, Volume};
+
+pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
+pub use butterfs_format::compression::{Algorithm, Level};
+pub use butterfs_format::item::dir::FileType;
+pub use butterfs_format::item::inode::{InodeFlags, Timespec};
+pub use butterfs_format::{InodeId, InodeNumber, TreeId};
+pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
+pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
+pub use butterfs_fs::file::{FallocateMode, SeekTarget};
+pub use butterfs_fs::names::{NewInode, Owner};
+pub use butterfs_fs::options::{Compress, DataCow, Options};
+pub use butterfs_fs::rename::{OldName, Place, RenameMode};
+pub use butterfs_fs::xattr::SetMode;
+pub use butterfs_fs::{Filesystem, FsError, Inode};
+pub use butterfs_store::{Barriers, Discard, Engine, LogPolicy, SpaceKind, Store, StoreError};

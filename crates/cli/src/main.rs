@@ -1,1 +1,27 @@
-fn main() {}
+//! The command `butterfs`: Btrfs volumes in userspace.
+//!
+//! Owns the command line; each subcommand is a file in [`commands`]. Exit
+//! codes: 0 success, 1 failure, 2 a mistake in the arguments; `mount` answers
+//! 32 for a failure, as mount(8) expects of its helpers.
+
+/// Prints a line on standard output. Where nobody reads it any more, the
+/// program ends quietly.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::place::say(format_args!($($text)*)) };
+}
+
+mod arguments;
+mod commands;
+mod fail;
+mod fuse_fs;
+mod log;
+mod place;
+mod server;
+mod sizes;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let arguments = arguments::from_command_line(std::env::args_os());
+    commands::run(arguments)
+}

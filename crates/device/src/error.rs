@@ -1,22 +1,23 @@
 //! What can go wrong with a device.
 
-use butterfs_format::DeviceOffset;
+use crate::{DeviceRange, Holder};
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use thiserror::Error;
 
 /// What was being done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
-    /// Opening.
+    /// Opening or creating.
     Open,
     /// Reading.
     Read,
     /// Writing.
     Write,
-    /// Flushing.
+    /// Making writes durable.
     Flush,
-    /// Discarding.
+    /// Giving up the content of a range.
     Discard,
 }
 
@@ -32,50 +33,115 @@ impl fmt::Display for Operation {
     }
 }
 
-/// Why a device operation failed.
-#[derive(Debug, Error)]
+/// Why an operation on a device failed. Cheap to clone, so that a volume that
+/// was poisoned by a failure can report it again.
+#[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The system reported an error.
-    #[error("cannot {operation} {device} at offset {offset}: {source}")]
+    /// The system refused or failed.
+    #[error("cannot {operation} {device}{}: {source}; {}", place(.range), advice(*.operation, .source))]
     Io {
-        /// Device.
+        /// The device.
         device: String,
-        /// What was done.
+        /// What was being done.
         operation: Operation,
-        /// Where.
-        offset: DeviceOffset,
-        /// The system's word.
-        source: io::Error,
+        /// Where, for reads, writes and discards.
+        range: Option<DeviceRange>,
+        /// What the system said.
+        source: Arc<io::Error>,
     },
-    /// Beyond the end.
+    /// The range is not on the device.
     #[error(
-        "{device} ends at {size}, but {operation} of {length} bytes at {offset} was asked; it is shorter than its volume"
+        "cannot {operation} {range} of {device}, which has {size} bytes; check whether it was truncated or shrunk"
     )]
     OutOfRange {
-        /// Device.
+        /// The device.
         device: String,
-        /// What was done.
+        /// What was being done.
         operation: Operation,
         /// Where.
-        offset: DeviceOffset,
-        /// Bytes asked for.
-        length: u64,
-        /// Bytes of the device.
+        range: DeviceRange,
+        /// Bytes that the device has.
         size: u64,
     },
-    /// Open for reading alone.
-    #[error("{device} is open for reading only")]
+    /// The device was opened for reading only.
+    #[error("cannot {operation} {device}, which is open read-only; open it read-write")]
     ReadOnly {
-        /// Device.
+        /// The device.
         device: String,
+        /// What was being done.
+        operation: Operation,
     },
-    /// In use.
-    #[error("{device} is in use: {holder}; unmount or close it first")]
+    /// Something else is using the device.
+    #[error("{device} is in use by {holder}; {}", .holder.advice())]
     Busy {
-        /// Device.
+        /// The device.
         device: String,
-        /// By whom.
-        holder: String,
+        /// What uses it.
+        holder: Holder,
     },
+    /// The path is neither a regular file nor a block device.
+    #[error("{device} is {found}; give a regular file or a block device")]
+    NotADevice {
+        /// The path.
+        device: String,
+        /// What it is.
+        found: &'static str,
+    },
+}
+
+impl DeviceError {
+    /// What the system said, for errors that came from it.
+    #[must_use]
+    pub fn io_source(&self) -> Option<&io::Error> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn place(range: &Option<DeviceRange>) -> String {
+    range.map_or_else(String::new, |range| format!(" ({range})"))
+}
+
+fn advice(operation: Operation, source: &io::Error) -> &'static str {
+    match (operation, source.kind()) {
+        (_, io::ErrorKind::NotFound) => "check the path",
+        (_, io::ErrorKind::PermissionDenied) => "check the permissions of the path",
+        (_, io::ErrorKind::AlreadyExists) => "choose another path or remove it first",
+        (_, io::ErrorKind::StorageFull) => "free space on the file system that holds it",
+        (_, io::ErrorKind::ReadOnlyFilesystem) => "open it read-only",
+        (Operation::Open, _) => "check that the device is present",
+        _ => "check the device's health and the system log",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_format::DeviceOffset;
+
+    #[test]
+    fn messages_say_what_where_and_what_next() {
+        let error = DeviceError::Io {
+            device: "/dev/sdx".into(),
+            operation: Operation::Read,
+            range: Some(DeviceRange::new(DeviceOffset(4096), 512)),
+            source: Arc::new(io::Error::from_raw_os_error(libc::EIO)),
+        };
+        assert_eq!(
+            error.to_string(),
+            "cannot read /dev/sdx (512 bytes at offset 4096): Input/output error (os error 5); \
+             check the device's health and the system log"
+        );
+        let error = DeviceError::Busy {
+            device: "disk.img".into(),
+            holder: Holder::Mount("/mnt".into()),
+        };
+        assert_eq!(
+            error.to_string(),
+            "disk.img is in use by the mount at /mnt; unmount it first"
+        );
+    }
 }

@@ -1,218 +1,239 @@
-//! Regular files and block devices.
-//!
-//! Owns exclusive use: one writer, or readers, per file; a device that the
-//! kernel has mounted is refused.
+//! A device that is a regular file or a block device.
 
-use crate::{Access, BlockDevice, DeviceError, Operation};
+use crate::block_device::{check_range, check_writable, parts_length};
+use crate::holder::{self, DeviceNumber};
+use crate::{Access, BlockDevice, DeviceError, DeviceRange, Holder, Operation, sys};
 use butterfs_format::DeviceOffset;
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags};
-use std::fs::File;
+use rustix::fs::{FallocateFlags, FlockOperation};
+use rustix::io::Errno;
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-/// A file or block device.
+/// Parts that one system call takes (`UIO_MAXIOV`).
+const PARTS_MAX: usize = 1024;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    RegularFile,
+    BlockDevice,
+}
+
+/// A regular file or a block device through the page cache.
+///
+/// Read-write use is exclusive: against the kernel and its mounts through the
+/// exclusive open of block devices and a look at loop devices over the file;
+/// against other processes through a lock on the file, which a read-only open
+/// takes shared. A loop device that is not in use does not count as use of
+/// its file.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
     path: PathBuf,
-    size: u64,
+    kind: Kind,
     access: Access,
-    /// A block device, not a regular file.
-    block: bool,
+    size: u64,
+    /// The locked file behind a loop device, so that nobody opens the same
+    /// bytes by the other name.
+    backing: Option<File>,
 }
 
 impl FileDevice {
-    /// Opens a file or block device.
+    /// Opens what exists at `path`. Its size is that of this moment.
     ///
     /// # Errors
-    /// [`DeviceError::Busy`] when somebody else writes to it (or reads it, for
-    /// writing) or the kernel has mounted it.
+    /// [`DeviceError::Busy`] when something else uses it,
+    /// [`DeviceError::NotADevice`], [`DeviceError::Io`].
     pub fn open(path: &Path, access: Access) -> Result<Self, DeviceError> {
-        let error = |source: io::Error| DeviceError::Io {
-            device: path.display().to_string(),
-            operation: Operation::Open,
-            offset: DeviceOffset(0),
-            source,
-        };
-        let metadata = std::fs::metadata(path).map_err(error)?;
-        let kind = {
-            use std::os::unix::fs::FileTypeExt;
-            let file_type = metadata.file_type();
-            if file_type.is_block_device() {
-                FileType::BlockDevice
-            } else if file_type.is_file() {
-                FileType::RegularFile
-            } else {
-                return Err(error(io::Error::other(
-                    "neither a regular file nor a block device",
-                )));
-            }
-        };
-        let block = kind == FileType::BlockDevice;
+        let mut options = OpenOptions::new();
+        options.read(true);
         if access == Access::ReadWrite {
-            check_not_mounted(path, &metadata, block)?;
+            // Exclusive for block devices; without meaning for files. A FIFO
+            // must not block the open.
+            options
+                .write(true)
+                .custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
+        } else {
+            options.custom_flags(libc::O_NONBLOCK);
         }
-        let mut flags = OFlags::CLOEXEC;
-        flags |= match access {
-            Access::ReadOnly => OFlags::RDONLY,
-            Access::ReadWrite => OFlags::RDWR,
-        };
-        if block && access == Access::ReadWrite {
-            // On a block device this asks for exclusive use.
-            flags |= OFlags::EXCL;
-        }
-        let fd: OwnedFd = rustix::fs::open(path, flags, Mode::empty()).map_err(|errno| {
-            if errno == rustix::io::Errno::BUSY {
-                return busy(path, "the kernel or another program holds it");
-            }
-            error(errno.into())
-        })?;
-        let lock = match access {
-            Access::ReadOnly => FlockOperation::NonBlockingLockShared,
-            Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-        };
-        rustix::fs::flock(&fd, lock).map_err(|_| busy(path, "another ButterFS has it open"))?;
-        let file = File::from(fd);
-        let size = {
-            use std::io::{Seek, SeekFrom};
-            let mut seekable = &file;
-            seekable.seek(SeekFrom::End(0)).map_err(error)?
-        };
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            size,
-            access,
-            block,
-        })
+        let file = options
+            .open(path)
+            .map_err(|error| open_error(path, error))?;
+        Self::adopt(file, path, access)
     }
 
-    /// Makes a file of `size` bytes (or grows or cuts an existing one).
+    /// Creates a regular file of `size` bytes, all of them a hole.
     ///
     /// # Errors
-    /// As [`FileDevice::open`].
+    /// [`DeviceError::Io`], also when something exists at `path`.
     pub fn create(path: &Path, size: u64) -> Result<Self, DeviceError> {
-        let error = |source: io::Error| DeviceError::Io {
-            device: path.display().to_string(),
-            operation: Operation::Open,
-            offset: DeviceOffset(0),
-            source,
-        };
-        drop(
-            File::options()
-                .create(true)
-                .truncate(false)
-                .write(true)
-                .open(path)
-                .map_err(error)?,
-        );
-        let mut device = Self::open(path, Access::ReadWrite)?;
-        if !device.block {
-            device.file.set_len(size).map_err(error)?;
-            device.size = size;
-        }
-        Ok(device)
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(path)
+            .map_err(|error| open_error(path, error))?;
+        file.set_len(size)
+            .map_err(|error| open_error(path, error))?;
+        Self::adopt(file, path, Access::ReadWrite)
     }
 
-    /// Its path.
+    /// Where it was opened.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// True for a block device.
+    /// True for a block device, false for a regular file.
     #[must_use]
-    pub const fn is_block_device(&self) -> bool {
-        self.block
+    pub fn is_block_device(&self) -> bool {
+        self.kind == Kind::BlockDevice
     }
 
-    fn error(&self, operation: Operation, offset: DeviceOffset, source: io::Error) -> DeviceError {
+    fn adopt(file: File, path: &Path, access: Access) -> Result<Self, DeviceError> {
+        let meta = file.metadata().map_err(|error| open_error(path, error))?;
+        let kind = kind_of(path, &meta)?;
+        let mut backing = None;
+        let size = match kind {
+            Kind::RegularFile => {
+                lock(&file, path, access)?;
+                if access == Access::ReadWrite
+                    && let Some(holder) = holder::holder_of_file(&meta)
+                {
+                    return Err(busy(path, holder));
+                }
+                // After the lock, so that whoever held it cannot have changed
+                // the size in between.
+                file.metadata()
+                    .map_err(|error| open_error(path, error))?
+                    .len()
+            }
+            Kind::BlockDevice => {
+                if access == Access::ReadWrite {
+                    backing = lock_backing(path, DeviceNumber::new(meta.rdev()))?;
+                }
+                sys::block_device_size(file.as_fd())
+                    .map_err(|errno| open_error(path, errno.into()))?
+            }
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            kind,
+            access,
+            size,
+            backing,
+        })
+    }
+
+    fn error(&self, operation: Operation, range: Option<DeviceRange>, e: io::Error) -> DeviceError {
         DeviceError::Io {
             device: self.identity(),
             operation,
-            offset,
-            source,
+            range,
+            source: Arc::new(e),
         }
-    }
-
-    fn check(
-        &self,
-        operation: Operation,
-        offset: DeviceOffset,
-        length: u64,
-    ) -> Result<(), DeviceError> {
-        if operation != Operation::Read && self.access == Access::ReadOnly {
-            return Err(DeviceError::ReadOnly {
-                device: self.identity(),
-            });
-        }
-        let inside = offset
-            .checked_add(length)
-            .is_some_and(|end| end.get() <= self.size);
-        if inside {
-            return Ok(());
-        }
-        Err(DeviceError::OutOfRange {
-            device: self.identity(),
-            operation,
-            offset,
-            length,
-            size: self.size,
-        })
     }
 }
 
-fn busy(path: &Path, holder: &str) -> DeviceError {
+fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind, DeviceError> {
+    let file_type = meta.file_type();
+    if file_type.is_file() {
+        return Ok(Kind::RegularFile);
+    }
+    if file_type.is_block_device() {
+        return Ok(Kind::BlockDevice);
+    }
+    Err(not_a_device(
+        path,
+        if file_type.is_dir() {
+            "a directory"
+        } else if file_type.is_char_device() {
+            "a character device"
+        } else if file_type.is_fifo() {
+            "a FIFO"
+        } else {
+            "a special file"
+        },
+    ))
+}
+
+fn not_a_device(path: &Path, found: &'static str) -> DeviceError {
+    DeviceError::NotADevice {
+        device: path.display().to_string(),
+        found,
+    }
+}
+
+fn busy(path: &Path, holder: Holder) -> DeviceError {
     DeviceError::Busy {
         device: path.display().to_string(),
-        holder: holder.to_owned(),
+        holder,
     }
 }
 
-/// Errors when the kernel has mounted this file or device, directly or by a
-/// loop device.
-fn check_not_mounted(
-    path: &Path,
-    metadata: &std::fs::Metadata,
-    block: bool,
-) -> Result<(), DeviceError> {
-    use std::os::unix::fs::MetadataExt;
-    let Ok(mounts) = std::fs::read_to_string("/proc/self/mountinfo") else {
-        return Ok(());
-    };
-    let sources: Vec<(u64, &str)> = mounts
-        .lines()
-        .filter_map(|line| {
-            let (before, after) = line.split_once(" - ")?;
-            let point = before.split(' ').nth(4)?;
-            let source = after.split(' ').nth(1)?;
-            let device = std::fs::metadata(source).ok()?;
-            (source.starts_with("/dev/")).then_some((device.rdev(), point))
-        })
-        .collect();
-    let mut devices = Vec::new();
-    if block {
-        devices.push(metadata.rdev());
-    } else if let Ok(entries) = std::fs::read_dir("/sys/block") {
-        let own = (metadata.dev(), metadata.ino());
-        for entry in entries.flatten() {
-            let Ok(backing) = std::fs::read_to_string(entry.path().join("loop/backing_file"))
-            else {
-                continue;
-            };
-            let same = std::fs::metadata(backing.trim_end())
-                .is_ok_and(|other| (other.dev(), other.ino()) == own);
-            let node = Path::new("/dev").join(entry.file_name());
-            if let (true, Ok(node)) = (same, std::fs::metadata(node)) {
-                devices.push(node.rdev());
-            }
+fn open_error(path: &Path, error: io::Error) -> DeviceError {
+    match error.kind() {
+        io::ErrorKind::ResourceBusy => {
+            let known = std::fs::metadata(path)
+                .ok()
+                .and_then(|meta| holder::holder_of_block_device(DeviceNumber::new(meta.rdev())));
+            busy(path, known.unwrap_or(Holder::Unknown))
         }
+        io::ErrorKind::IsADirectory => not_a_device(path, "a directory"),
+        _ => DeviceError::Io {
+            device: path.display().to_string(),
+            operation: Operation::Open,
+            range: None,
+            source: Arc::new(error),
+        },
     }
-    match sources.iter().find(|(rdev, _)| devices.contains(rdev)) {
-        Some((_, point)) => Err(busy(path, &format!("it is mounted on {point}"))),
-        None => Ok(()),
+}
+
+/// Locks a regular file: exclusively for writing, shared for reading.
+fn lock(file: &File, path: &Path, access: Access) -> Result<(), DeviceError> {
+    let operation = match access {
+        Access::ReadOnly => FlockOperation::NonBlockingLockShared,
+        Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+    };
+    match rustix::fs::flock(file, operation) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            let known = file
+                .metadata()
+                .ok()
+                .and_then(|meta| holder::lock_holder(&meta));
+            Err(busy(path, known.unwrap_or(Holder::Unknown)))
+        }
+        // Some network file systems have no locks; a read must still work.
+        Err(Errno::OPNOTSUPP | Errno::NOLCK) if access == Access::ReadOnly => Ok(()),
+        Err(errno) => Err(open_error(path, errno.into())),
+    }
+}
+
+/// Locks the file behind a loop device. One that cannot be opened (deleted,
+/// or not visible from here) cannot be opened by its name by others either.
+fn lock_backing(path: &Path, device: DeviceNumber) -> Result<Option<File>, DeviceError> {
+    let Some(file) = holder::backing_file(device).and_then(|path| File::open(path).ok()) else {
+        return Ok(None);
+    };
+    lock(&file, path, Access::ReadWrite)?;
+    Ok(Some(file))
+}
+
+impl Drop for FileDevice {
+    /// Unlocks at once. Closing alone would leave the lock to a child process
+    /// that another thread is just starting, until the child closes its copy.
+    fn drop(&mut self) {
+        let backing = self.backing.as_ref();
+        let locked = (self.kind == Kind::RegularFile).then_some(&self.file);
+        for file in locked.into_iter().chain(backing) {
+            // Nothing is lost on failure: closing follows.
+            let _ = rustix::fs::flock(file, FlockOperation::Unlock);
+        }
     }
 }
 
@@ -221,26 +242,20 @@ impl BlockDevice for FileDevice {
         self.size
     }
 
-    fn identity(&self) -> String {
-        self.path.display().to_string()
-    }
-
-    fn access(&self) -> Access {
-        self.access
-    }
-
-    fn read_at(&self, offset: DeviceOffset, buffer: &mut [u8]) -> Result<(), DeviceError> {
-        self.check(Operation::Read, offset, buffer.len() as u64)?;
+    fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, buf.len());
+        check_range(self, Operation::Read, range)?;
         self.file
-            .read_exact_at(buffer, offset.get())
-            .map_err(|source| self.error(Operation::Read, offset, source))
+            .read_exact_at(buf, offset.get())
+            .map_err(|error| self.error(Operation::Read, Some(range), error))
     }
 
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
-        self.check(Operation::Write, offset, data.len() as u64)?;
+        let range = DeviceRange::of_buffer(offset, data.len());
+        check_writable(self, Operation::Write, range)?;
         self.file
             .write_all_at(data, offset.get())
-            .map_err(|source| self.error(Operation::Write, offset, source))
+            .map_err(|error| self.error(Operation::Write, Some(range), error))
     }
 
     fn write_vectored_at(
@@ -248,18 +263,25 @@ impl BlockDevice for FileDevice {
         offset: DeviceOffset,
         parts: &[IoSlice<'_>],
     ) -> Result<(), DeviceError> {
-        let total: usize = parts.iter().map(|part| part.len()).sum();
-        self.check(Operation::Write, offset, total as u64)?;
-        let written = rustix::io::pwritev(&self.file, parts, offset.get())
-            .map_err(|errno| self.error(Operation::Write, offset, errno.into()))?;
-        let mut at = offset;
-        let mut skip = written;
-        for part in parts {
-            if skip < part.len() {
-                self.write_at(at.saturating_add(skip as u64), &part[skip..])?;
+        let range = DeviceRange::of_buffer(offset, parts_length(parts));
+        check_writable(self, Operation::Write, range)?;
+        let fail = |error: io::Error| self.error(Operation::Write, Some(range), error);
+        let mut at = offset.get();
+        let mut owned = parts.to_vec();
+        let mut left = owned.as_mut_slice();
+        // Empty parts at the front would look like a write of nothing.
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            let batch = left.get(..PARTS_MAX.min(left.len())).unwrap_or_default();
+            match rustix::io::pwritev(&self.file, batch, at) {
+                Ok(0) => return Err(fail(io::ErrorKind::WriteZero.into())),
+                Ok(written) => {
+                    at = at.saturating_add(u64::try_from(written).unwrap_or(u64::MAX));
+                    IoSlice::advance_slices(&mut left, written);
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => return Err(fail(errno.into())),
             }
-            skip = skip.saturating_sub(part.len());
-            at = at.saturating_add(part.len() as u64);
         }
         Ok(())
     }
@@ -268,16 +290,36 @@ impl BlockDevice for FileDevice {
         if self.access == Access::ReadOnly {
             return Ok(());
         }
-        self.file
-            .sync_data()
-            .map_err(|source| self.error(Operation::Flush, DeviceOffset(0), source))
+        rustix::fs::fdatasync(&self.file)
+            .map_err(|errno| self.error(Operation::Flush, None, errno.into()))
     }
 
-    fn discard(&self, offset: DeviceOffset, length: u64) -> Result<(), DeviceError> {
-        use rustix::fs::{FallocateFlags, fallocate};
-        self.check(Operation::Discard, offset, length)?;
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        fallocate(&self.file, flags, offset.get(), length)
-            .map_err(|errno| self.error(Operation::Discard, offset, errno.into()))
+    fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
+        check_writable(self, Operation::Discard, range)?;
+        if range.length == 0 {
+            return Ok(());
+        }
+        let done = match self.kind {
+            Kind::RegularFile => rustix::fs::fallocate(
+                &self.file,
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                range.start.get(),
+                range.length,
+            ),
+            Kind::BlockDevice => sys::block_device_discard(self.file.as_fd(), range),
+        };
+        match done {
+            // Advice: not supported, or not at this alignment.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(()),
+            Err(errno) => Err(self.error(Operation::Discard, Some(range), errno.into())),
+        }
+    }
+
+    fn identity(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn access(&self) -> Access {
+        self.access
     }
 }

@@ -16,12 +16,31 @@ const OBJECT: u64 = u64::MAX - 9;
 pub struct PendingChecksums {
     /// Address of the first sector -> checksums of the sectors from there.
     runs: BTreeMap<u64, Vec<u8>>,
+    bytes: usize,
 }
 
 impl PendingChecksums {
     /// Bytes of checksums held.
-    pub fn bytes(&self) -> usize {
-        self.runs.values().map(Vec::len).sum()
+    pub const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn insert(&mut self, logical: u64, sums: Vec<u8>) {
+        self.bytes += sums.len();
+        if let Some(old) = self.runs.insert(logical, sums) {
+            self.bytes -= old.len();
+        }
+    }
+
+    fn remove(&mut self, logical: u64) {
+        if let Some(old) = self.runs.remove(&logical) {
+            self.bytes -= old.len();
+        }
+    }
+
+    fn take(&mut self) -> BTreeMap<u64, Vec<u8>> {
+        self.bytes = 0;
+        std::mem::take(&mut self.runs)
     }
 }
 
@@ -52,7 +71,7 @@ impl Engine {
 
     /// Notes the checksums of data at `logical`, one for each sector.
     pub fn add_checksums(&mut self, logical: u64, sums: Vec<u8>) {
-        self.checksums.runs.insert(logical, sums);
+        self.checksums.insert(logical, sums);
     }
 
     /// Forgets waiting checksums of an extent that vanished.
@@ -64,7 +83,7 @@ impl Engine {
             .map(|(at, _)| *at)
             .collect();
         for at in inside {
-            self.checksums.runs.remove(&at);
+            self.checksums.remove(at);
         }
     }
 
@@ -130,7 +149,7 @@ impl Engine {
 
     /// Brings waiting checksums into the checksum tree.
     pub(crate) fn apply_checksums(&mut self) -> Result<(), StoreError> {
-        let runs = std::mem::take(&mut self.checksums.runs);
+        let runs = self.checksums.take();
         let sector = self.sector_size();
         let size = self.sum_size();
         let room = self.node_size() - HEADER_SIZE;

@@ -21,6 +21,7 @@ mod reserve;
 mod space;
 
 pub use checksums::SectorChecksums;
+pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataOwner};
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};

@@ -15,7 +15,7 @@ use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::block_group::BlockGroupItem;
-use butterfs_format::item::chunk::Chunk;
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
@@ -250,6 +250,21 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     Ok(())
 }
 
+/// Errors unless the engine keeps chunks of this profile.
+fn check_profile(chunk: &Chunk) -> Result<(), StoreError> {
+    let profile = chunk.flags.profile();
+    if profile.is_empty() || profile == BlockGroupFlags::DUP {
+        return Ok(());
+    }
+    Err(StoreError::Unsupported {
+        what: format!(
+            "its profile {} is not supported yet",
+            chunk.flags.profile_name()
+        ),
+        read_only_possible: false,
+    })
+}
+
 fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &OpenOptions) -> Engine {
     let identity = VolumeIdentity {
         fsid: superblock.node_fsid(),
@@ -329,6 +344,7 @@ impl Engine {
                     break;
                 }
                 let chunk = Chunk::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
+                check_profile(&chunk)?;
                 map.insert(Logical(key.offset), chunk.clone())?;
                 chunks.insert(Logical(key.offset), chunk);
                 cursor.next()?;
@@ -336,6 +352,7 @@ impl Engine {
         }
         self.chunks = chunks;
         self.space.set_map(map);
+        self.space.check_chunks()?;
         Ok(())
     }
 

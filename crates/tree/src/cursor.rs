@@ -105,6 +105,10 @@ impl<'s, S: NodeSource> Cursor<'s, S> {
     ///
     /// # Errors
     /// Reading nodes.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "a cursor lends its items, which an iterator cannot"
+    )]
     pub fn next(&mut self) -> Result<bool, TreeError> {
         let Some((leaf, slot)) = self.path.last_mut() else {
             return Ok(false);

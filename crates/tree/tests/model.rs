@@ -3,6 +3,7 @@
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, NodeStamp, TreeError, find};
 use proptest::prelude::*;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
@@ -155,11 +156,12 @@ fn apply(editor: &mut Editor<'_, Memory>, model: &mut BTreeMap<Key, Vec<u8>>, op
     match *op {
         Op::Insert(k, size) => {
             let result = editor.insert(&key(k), &value(k, size));
-            if model.contains_key(&key(k)) {
-                assert!(matches!(result, Err(TreeError::Exists(_))));
-            } else {
-                result.unwrap();
-                model.insert(key(k), value(k, size));
+            match model.entry(key(k)) {
+                Entry::Occupied(_) => assert!(matches!(result, Err(TreeError::Exists(_)))),
+                Entry::Vacant(free) => {
+                    result.unwrap();
+                    free.insert(value(k, size));
+                }
             }
         }
         Op::Replace(k, size) => {

@@ -1,5 +1,6 @@
 //! What can go wrong in logical space.
 
+use crate::ChunkFault;
 use butterfs_device::DeviceError;
 use butterfs_format::{DeviceId, Logical, Physical};
 use std::fmt;
@@ -64,18 +65,30 @@ pub enum VolumeError {
         copies: Vec<BadCopy>,
     },
     /// A chunk that cannot be.
-    #[error("the chunk at logical {logical} is impossible: {reason}")]
+    #[error("the chunk at logical {logical} is impossible: {fault}; check the volume")]
     BadChunk {
         /// Address.
         logical: Logical,
         /// Why.
-        reason: &'static str,
+        fault: ChunkFault,
     },
     /// A profile that ButterFS does not handle yet.
     #[error("the profile {profile} is not supported yet")]
     Profile {
         /// Its name.
         profile: String,
+    },
+    /// A write that would hit a superblock. The allocator leaves those ranges
+    /// out, so this is a fault of our own state or a misplaced chunk.
+    #[error(
+        "a write at logical {logical} would overwrite the superblock at offset {} of device {}; nothing was written there",
+        .physical.offset, .physical.device
+    )]
+    HitsSuperblock {
+        /// Address.
+        logical: Logical,
+        /// Where it lies.
+        physical: Physical,
     },
     /// A device is not there.
     #[error("device {0} of the volume is missing")]

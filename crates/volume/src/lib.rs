@@ -4,11 +4,42 @@
 //! among copies and their healing, writing to all copies, and the placement of
 //! new chunks. Knows nothing of trees: the store gives it chunks.
 
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::as_conversions,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::unwrap_used,
+        clippy::panic
+    )
+)]
+
+mod chunk_check;
 mod error;
+mod geometry;
+mod healing;
 mod map;
 pub mod placement;
+mod profile;
 mod space;
+mod stats;
 
+pub use chunk_check::ChunkFault;
 pub use error::{BadCopy, CopyFault, VolumeError};
-pub use map::{ChunkMap, Mapping};
-pub use space::{DeviceStats, LogicalSpace, OnDamage};
+pub use geometry::Mapping;
+pub use healing::Healed;
+pub use map::ChunkMap;
+pub use profile::Profile;
+pub use space::{LogicalSpace, OnDamage};
+pub use stats::DeviceStats;
+
+/// Bytes of memory as bytes of an address space.
+pub(crate) fn bytes_of(length: usize) -> u64 {
+    u64::try_from(length).unwrap_or(u64::MAX)
+}
+
+/// Bytes of an address space as bytes of memory, at most all of it.
+pub(crate) fn memory_of(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}

@@ -1,33 +1,33 @@
 //! The map from logical to physical addresses: a plain immutable value.
+//!
+//! Invariants: every chunk passed its check; no two overlap.
 
-use crate::error::VolumeError;
-use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
-use butterfs_format::{DeviceOffset, Logical, Physical};
+use crate::chunk_check::{ChunkFault, check};
+use crate::geometry::{self, Mapping};
+use crate::{Profile, VolumeError};
+use butterfs_device::DeviceRange;
+use butterfs_format::item::chunk::Chunk;
+use butterfs_format::{DeviceId, Logical};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// Where part of a logical range lies.
 #[derive(Clone, Debug)]
-pub struct Mapping {
-    /// Bytes of the range that this covers.
-    pub length: u64,
-    /// One place for each copy.
-    pub copies: Vec<Physical>,
+struct Entry {
+    chunk: Arc<Chunk>,
+    profile: Profile,
 }
 
-/// All chunks of a volume.
+/// All chunks of a volume. A copy shares them.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkMap {
-    chunks: BTreeMap<Logical, Chunk>,
+    chunks: BTreeMap<Logical, Entry>,
 }
-
-/// Alignment of chunks and stripes.
-const STRIPE: u64 = 64 << 10;
 
 impl ChunkMap {
     /// A map with `chunk` too.
     ///
     /// # Errors
-    /// [`VolumeError::BadChunk`], [`VolumeError::Profile`]
+    /// [`VolumeError::BadChunk`]
     pub fn with(&self, logical: Logical, chunk: Chunk) -> Result<Self, VolumeError> {
         let mut map = self.clone();
         map.insert(logical, chunk)?;
@@ -45,127 +45,166 @@ impl ChunkMap {
     /// Adds a chunk; the same one may be there already.
     ///
     /// # Errors
-    /// [`VolumeError::BadChunk`], [`VolumeError::Profile`]
+    /// [`VolumeError::BadChunk`]
     pub fn insert(&mut self, logical: Logical, chunk: Chunk) -> Result<(), VolumeError> {
-        check(logical, &chunk)?;
-        if self.chunks.get(&logical) == Some(&chunk) {
-            return Ok(());
+        let profile = check(logical, &chunk)?;
+        let end = logical.saturating_add(chunk.length);
+        if let Some((start, before)) = self.chunks.range(..end).next_back() {
+            if *start == logical && *before.chunk == chunk {
+                return Ok(());
+            }
+            if start.saturating_add(before.chunk.length) > logical {
+                return Err(VolumeError::BadChunk {
+                    logical,
+                    fault: ChunkFault::Overlaps(*start),
+                });
+            }
         }
-        let end = Logical(logical.get() + chunk.length);
-        let overlaps = self
-            .chunks
-            .range(..end)
-            .next_back()
-            .is_some_and(|(start, other)| start.get() + other.length > logical.get());
-        if overlaps {
-            return Err(VolumeError::BadChunk {
-                logical,
-                reason: "it overlaps another",
-            });
-        }
-        self.chunks.insert(logical, chunk);
+        let chunk = Arc::new(chunk);
+        self.chunks.insert(logical, Entry { chunk, profile });
         Ok(())
+    }
+
+    /// Number of chunks.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// True without any chunk.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.chunks.is_empty()
     }
 
     /// Chunks, ascending.
     pub fn iter(&self) -> impl Iterator<Item = (Logical, &Chunk)> {
-        self.chunks.iter().map(|(logical, chunk)| (*logical, chunk))
+        self.chunks
+            .iter()
+            .map(|(logical, entry)| (*logical, &*entry.chunk))
     }
 
-    /// The chunk that covers `logical`.
+    fn entry(&self, logical: Logical) -> Option<(Logical, &Entry)> {
+        let (start, entry) = self.chunks.range(..=logical).next_back()?;
+        let within = logical.get().checked_sub(start.get())?;
+        (within < entry.chunk.length).then_some((*start, entry))
+    }
+
+    /// The chunk that covers `logical`, with its own address.
     #[must_use]
     pub fn find(&self, logical: Logical) -> Option<(Logical, &Chunk)> {
-        let (start, chunk) = self.chunks.range(..=logical).next_back()?;
-        (logical.get() - start.get() < chunk.length).then_some((*start, chunk))
+        let (start, entry) = self.entry(logical)?;
+        Some((start, &entry.chunk))
     }
 
-    /// Where the beginning of `logical..+length` lies.
+    /// Copies of the byte at `logical` that can be read each by itself; 0
+    /// where there is no chunk.
+    #[must_use]
+    pub fn copies(&self, logical: Logical) -> usize {
+        self.entry(logical)
+            .map_or(0, |(_, entry)| entry.profile.copies())
+    }
+
+    /// Where the beginning of `logical..+length` can be read: up to the end
+    /// of the chunk or of its stripe element.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`]
     pub fn map(&self, logical: Logical, length: u64) -> Result<Mapping, VolumeError> {
-        let (start, chunk) = self
-            .find(logical)
-            .ok_or(VolumeError::Unmapped { logical, length })?;
-        let within = logical.get() - start.get();
-        Ok(Mapping {
-            length: length.min(chunk.length - within),
-            copies: chunk
-                .stripes
-                .iter()
-                .map(|stripe| Physical {
-                    device: stripe.device,
-                    offset: DeviceOffset(stripe.offset.get() + within),
-                })
-                .collect(),
-        })
+        let unmapped = VolumeError::Unmapped { logical, length };
+        let Some((start, entry)) = self.entry(logical) else {
+            return Err(unmapped);
+        };
+        let within = logical.get().saturating_sub(start.get());
+        geometry::map(entry.profile, &entry.chunk, within, length).ok_or(unmapped)
     }
-}
 
-/// Errors unless a chunk from disk is possible and of a supported profile.
-fn check(logical: Logical, chunk: &Chunk) -> Result<(), VolumeError> {
-    let bad = |reason| Err(VolumeError::BadChunk { logical, reason });
-    let profile = chunk.flags.profile();
-    let copies = if profile.is_empty() {
-        1
-    } else if profile == BlockGroupFlags::DUP || profile == BlockGroupFlags::RAID1 {
-        2
-    } else if profile == BlockGroupFlags::RAID1C3 {
-        3
-    } else if profile == BlockGroupFlags::RAID1C4 {
-        4
-    } else {
-        return Err(VolumeError::Profile {
-            profile: chunk.flags.profile_name().to_owned(),
-        });
-    };
-    if chunk.stripes.len() != copies {
-        return bad("its number of stripes does not fit its profile");
-    }
-    if (chunk.flags & BlockGroupFlags::TYPE).is_empty() {
-        return bad("it holds neither data nor metadata nor system");
-    }
-    let sector = u64::from(chunk.sector_size);
-    if !sector.is_power_of_two() || !(512..=STRIPE).contains(&sector) {
-        return bad("its sector size is impossible");
-    }
-    if chunk.length == 0
-        || !chunk.length.is_multiple_of(sector)
-        || !logical.get().is_multiple_of(sector)
-    {
-        return bad("its address or length is not a multiple of the sector size");
-    }
-    if chunk.stripe_length != STRIPE {
-        return bad("its stripe length is not 64 KiB");
-    }
-    if logical.checked_add(chunk.length).is_none() {
-        return bad("it ends beyond all addresses");
-    }
-    for stripe in &chunk.stripes {
-        let aligned = stripe.offset.get().is_multiple_of(sector);
-        if !aligned || stripe.offset.checked_add(chunk.length).is_none() {
-            return bad("a stripe has an impossible place");
+    /// Where the beginning of `logical..+length` must be written: all its
+    /// copies.
+    ///
+    /// # Errors
+    /// [`VolumeError::Unmapped`], [`VolumeError::Profile`] where a parity
+    /// would have to be written too.
+    pub fn map_write(&self, logical: Logical, length: u64) -> Result<Mapping, VolumeError> {
+        if let Some((_, entry)) = self.entry(logical)
+            && entry.profile.parities() > 0
+        {
+            return Err(VolumeError::Profile {
+                profile: entry.profile.name().to_owned(),
+            });
         }
+        self.map(logical, length)
     }
-    Ok(())
+
+    /// Checks the stripes of all chunks against the devices: each on its
+    /// device, none over another. Chunks on devices that `size_of` does not
+    /// know are not bounded.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadChunk`]
+    pub fn check_devices(
+        &self,
+        size_of: impl Fn(DeviceId) -> Option<u64>,
+    ) -> Result<(), VolumeError> {
+        let mut stripes = Vec::new();
+        for (logical, entry) in &self.chunks {
+            let length = geometry::stripe_bytes(entry.profile, &entry.chunk);
+            for stripe in &entry.chunk.stripes {
+                let range = DeviceRange::new(stripe.offset, length);
+                if let Some(size) = size_of(stripe.device)
+                    && !range.fits(size)
+                {
+                    return Err(VolumeError::BadChunk {
+                        logical: *logical,
+                        fault: ChunkFault::BeyondDevice {
+                            device: stripe.device,
+                            offset: stripe.offset,
+                            size,
+                        },
+                    });
+                }
+                stripes.push((stripe.device, stripe.offset, range, *logical));
+            }
+        }
+        stripes.sort_unstable_by_key(|(device, offset, _, logical)| (*device, *offset, *logical));
+        for pair in stripes.windows(2) {
+            if let [(first, _, range, other), (second, offset, next, logical)] = pair
+                && first == second
+                && range.overlaps(*next)
+            {
+                return Err(VolumeError::BadChunk {
+                    logical: *logical,
+                    fault: ChunkFault::StripesOverlap {
+                        device: *second,
+                        offset: *offset,
+                        other: *other,
+                    },
+                });
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use butterfs_format::DeviceId;
-    use butterfs_format::item::chunk::Stripe;
+    use butterfs_format::DeviceOffset;
+    use butterfs_format::item::chunk::{BlockGroupFlags, Stripe};
+
+    const MIB: u64 = 1 << 20;
+    const DATA: BlockGroupFlags = BlockGroupFlags::DATA;
 
     fn chunk(flags: BlockGroupFlags, offsets: &[u64]) -> Chunk {
         Chunk {
-            length: 1 << 20,
+            length: MIB,
             owner: 2,
-            stripe_length: STRIPE,
+            stripe_length: 65536,
             flags,
             io_align: 65536,
             io_width: 65536,
             sector_size: 4096,
-            sub_stripes: 1,
+            sub_stripes: 2,
             stripes: offsets
                 .iter()
                 .map(|offset| Stripe {
@@ -177,52 +216,148 @@ mod tests {
         }
     }
 
+    fn fault(result: Result<impl Sized, VolumeError>) -> ChunkFault {
+        match result.err() {
+            Some(VolumeError::BadChunk { fault, .. }) => fault,
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn maps_all_copies_and_cuts_at_the_end() {
         let mut map = ChunkMap::default();
         let dup = BlockGroupFlags::METADATA | BlockGroupFlags::DUP;
-        map.insert(Logical(1 << 20), chunk(dup, &[4 << 20, 8 << 20]))
+        map.insert(Logical(MIB), chunk(dup, &[4 * MIB, 8 * MIB]))
             .unwrap();
-        let mapping = map.map(Logical((2 << 20) - 4096), 8192).unwrap();
+        let mapping = map.map(Logical(2 * MIB - 4096), 8192).unwrap();
         assert_eq!(mapping.length, 4096);
         let offsets: Vec<u64> = mapping.copies.iter().map(|p| p.offset.get()).collect();
-        assert_eq!(offsets, [(5 << 20) - 4096, (9 << 20) - 4096]);
-        assert!(map.map(Logical(2 << 20), 1).is_err());
+        assert_eq!(offsets, [5 * MIB - 4096, 9 * MIB - 4096]);
+        assert!(map.map(Logical(2 * MIB), 1).is_err());
         assert!(map.map(Logical(0), 1).is_err());
+        assert_eq!(map.copies(Logical(MIB)), 2);
+        assert_eq!(map.copies(Logical(0)), 0);
+        assert!(map.without(Logical(MIB)).is_empty());
+        assert_eq!(map.len(), 1);
     }
 
     #[test]
-    fn impossible_chunks_are_refused() {
+    fn parity_is_read_but_not_written() {
         let mut map = ChunkMap::default();
-        let good = chunk(BlockGroupFlags::DATA, &[1 << 20]);
-        map.insert(Logical(1 << 20), good.clone()).unwrap();
-        map.insert(Logical(1 << 20), good.clone()).unwrap();
-        assert!(map.insert(Logical((1 << 20) + 4096), good.clone()).is_err());
-        let wrong = [
-            chunk(BlockGroupFlags::DATA, &[1 << 20, 2 << 20]),
-            chunk(BlockGroupFlags::DUP, &[1 << 20, 2 << 20]),
-            chunk(BlockGroupFlags::DATA | BlockGroupFlags::RAID0, &[1 << 20]),
-            Chunk {
-                length: 0,
-                ..good.clone()
-            },
-            Chunk {
-                length: 4097,
-                ..good.clone()
-            },
-            Chunk {
-                stripe_length: 4096,
-                ..good.clone()
-            },
-            Chunk {
-                sector_size: 0,
-                ..good.clone()
-            },
-            chunk(BlockGroupFlags::DATA, &[u64::MAX - 4095]),
-        ];
-        for chunk in wrong {
-            assert!(map.insert(Logical(1 << 30), chunk).is_err());
+        let raid5 = chunk(DATA | BlockGroupFlags::RAID5, &[MIB, 4 * MIB, 8 * MIB]);
+        map.insert(Logical(MIB), raid5).unwrap();
+        assert!(map.map(Logical(MIB), 4096).is_ok());
+        assert!(matches!(
+            map.map_write(Logical(MIB), 4096),
+            Err(VolumeError::Profile { .. })
+        ));
+    }
+
+    #[test]
+    fn each_fault_has_its_name() {
+        use ChunkFault as F;
+        let good = chunk(DATA, &[MIB]);
+        let insert = |logical: u64, chunk: &Chunk| {
+            ChunkMap::default()
+                .with(Logical(logical), chunk.clone())
+                .map(|_| ())
+        };
+        insert(MIB, &good).unwrap();
+        let with = |change: &dyn Fn(&mut Chunk)| {
+            let mut bad = good.clone();
+            change(&mut bad);
+            fault(insert(MIB, &bad))
+        };
+        assert_eq!(with(&|c| c.flags = BlockGroupFlags(0)), F::NoType);
+        assert_eq!(
+            with(&|c| c.flags = BlockGroupFlags::SYSTEM | DATA),
+            F::MixedSystem
+        );
+        assert_eq!(
+            with(&|c| c.flags = BlockGroupFlags(1 | 1 << 40)),
+            F::UnknownFlags(1 | 1 << 40)
+        );
+        assert_eq!(
+            with(&|c| c.flags = DATA | BlockGroupFlags::DUP | BlockGroupFlags::RAID1),
+            F::SeveralProfiles
+        );
+        assert_eq!(
+            with(&|c| c.flags = DATA | BlockGroupFlags::DUP),
+            F::StripeCount {
+                profile: Profile::Dup,
+                found: 1
+            }
+        );
+        assert_eq!(with(&|c| c.sector_size = 0), F::SectorSize(0));
+        assert_eq!(with(&|c| c.sector_size = 4097), F::SectorSize(4097));
+        assert_eq!(with(&|c| c.stripe_length = 4096), F::StripeLength(4096));
+        assert_eq!(with(&|c| c.length = 0), F::Empty);
+        assert_eq!(with(&|c| c.length = 4097), F::UnalignedLength(4097));
+        assert_eq!(fault(insert(MIB + 1, &good)), F::UnalignedAddress);
+        assert_eq!(fault(insert(u64::MAX - 4095, &good)), F::EndOverflows);
+        assert_eq!(
+            fault(insert(MIB, &chunk(DATA, &[MIB + 1]))),
+            F::UnalignedStripe(DeviceOffset(MIB + 1))
+        );
+        let far = u64::MAX - 4095;
+        assert_eq!(
+            fault(insert(MIB, &chunk(DATA, &[far]))),
+            F::StripeOverflows(DeviceOffset(far))
+        );
+        let mut raid10 = chunk(DATA | BlockGroupFlags::RAID10, &[MIB, 4 * MIB]);
+        raid10.sub_stripes = 1;
+        assert_eq!(fault(insert(MIB, &raid10)), F::SubStripes(1));
+        let mut raid0 = chunk(DATA | BlockGroupFlags::RAID0, &[MIB, 4 * MIB]);
+        raid0.length = 65536;
+        assert_eq!(fault(insert(MIB, &raid0)), F::UnalignedLength(65536));
+    }
+
+    #[test]
+    fn overlaps_from_both_sides() {
+        let good = chunk(DATA, &[MIB]);
+        let map = ChunkMap::default()
+            .with(Logical(4 * MIB), good.clone())
+            .unwrap();
+        map.with(Logical(4 * MIB), good.clone()).unwrap();
+        map.with(Logical(3 * MIB), good.clone()).unwrap();
+        map.with(Logical(5 * MIB), good.clone()).unwrap();
+        for start in [3 * MIB + 4096, 5 * MIB - 4096] {
+            assert_eq!(
+                fault(map.with(Logical(start), good.clone())),
+                ChunkFault::Overlaps(Logical(4 * MIB))
+            );
         }
-        assert!(map.insert(Logical(u64::MAX - 4095), good).is_err());
+        let other = chunk(DATA, &[2 * MIB]);
+        assert_eq!(
+            fault(map.with(Logical(4 * MIB), other)),
+            ChunkFault::Overlaps(Logical(4 * MIB))
+        );
+    }
+
+    #[test]
+    fn stripes_against_devices() {
+        let map = ChunkMap::default()
+            .with(Logical(4 * MIB), chunk(DATA, &[MIB]))
+            .unwrap();
+        map.check_devices(|_| Some(2 * MIB)).unwrap();
+        map.check_devices(|_| None).unwrap();
+        assert!(matches!(
+            fault(map.check_devices(|_| Some(2 * MIB - 1))),
+            ChunkFault::BeyondDevice { .. }
+        ));
+        let map = map
+            .with(Logical(8 * MIB), chunk(DATA, &[2 * MIB - 4096]))
+            .unwrap();
+        assert_eq!(
+            fault(map.check_devices(|_| None)),
+            ChunkFault::StripesOverlap {
+                device: DeviceId(1),
+                offset: DeviceOffset(2 * MIB - 4096),
+                other: Logical(4 * MIB),
+            }
+        );
+        let dup = chunk(DATA | BlockGroupFlags::DUP, &[MIB, MIB]);
+        let map = ChunkMap::default().with(Logical(MIB), dup).unwrap();
+        assert!(map.check_devices(|_| None).is_err());
     }
 }

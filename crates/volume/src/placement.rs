@@ -1,6 +1,6 @@
 //! Where a new chunk goes: planned purely from what is allocated.
 
-use crate::error::VolumeError;
+use crate::{Profile, VolumeError};
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::superblock::RESERVED;
 use butterfs_format::{DeviceId, DeviceOffset};
@@ -45,6 +45,19 @@ fn length_max(flags: BlockGroupFlags, total: u64) -> u64 {
     wanted.min(total / 10).max(LENGTH_MIN)
 }
 
+const fn align_down(length: u64) -> u64 {
+    length.saturating_sub(length % ALIGN)
+}
+
+const fn length_of(hole: &Range<u64>) -> u64 {
+    hole.end.saturating_sub(hole.start)
+}
+
+/// Device sizes come from disk: their sum may exceed all numbers.
+fn sum(lengths: impl Iterator<Item = u64>) -> u64 {
+    lengths.fold(0, u64::saturating_add)
+}
+
 impl DeviceSpace {
     fn holes(&self) -> Vec<Range<u64>> {
         let mut holes = Vec::new();
@@ -58,32 +71,31 @@ impl DeviceSpace {
         if self.size > at {
             holes.push(at..self.size);
         }
-        for hole in &mut holes {
-            hole.start = hole.start.next_multiple_of(ALIGN);
-            hole.end -= hole.end % ALIGN;
-        }
-        holes.retain(|hole| hole.start < hole.end);
         holes
+            .into_iter()
+            .filter_map(|hole| {
+                let start = hole.start.checked_next_multiple_of(ALIGN)?;
+                let end = align_down(hole.end);
+                (start < end).then_some(start..end)
+            })
+            .collect()
     }
 
     /// Bytes that no chunk uses.
     #[must_use]
     pub fn unallocated(&self) -> u64 {
-        self.holes().iter().map(|hole| hole.end - hole.start).sum()
+        sum(self.holes().iter().map(length_of))
     }
 }
 
 /// Stripes that a profile puts on one device, if it is supported.
-fn stripes_on_one(flags: BlockGroupFlags) -> Result<usize, VolumeError> {
-    let profile = flags.profile();
-    if profile.is_empty() {
-        Ok(1)
-    } else if profile == BlockGroupFlags::DUP {
-        Ok(2)
-    } else {
-        Err(VolumeError::Profile {
+fn stripes_on_one(flags: BlockGroupFlags) -> Result<u64, VolumeError> {
+    match Profile::from_flags(flags) {
+        Some(Profile::Single) => Ok(1),
+        Some(Profile::Dup) => Ok(2),
+        _ => Err(VolumeError::Profile {
             profile: flags.profile_name().to_owned(),
-        })
+        }),
     }
 }
 
@@ -93,8 +105,8 @@ fn stripes_on_one(flags: BlockGroupFlags) -> Result<usize, VolumeError> {
 /// [`VolumeError::NoSpace`], [`VolumeError::Profile`]
 pub fn plan(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Result<Plan, VolumeError> {
     let count = stripes_on_one(flags)?;
-    let total = devices.iter().map(|device| device.size).sum();
-    let most = length_max(flags, total) / ALIGN * ALIGN;
+    let total = sum(devices.iter().map(|device| device.size));
+    let most = align_down(length_max(flags, total));
     let best = devices
         .iter()
         .filter_map(|device| on_device(device, count, most))
@@ -102,25 +114,32 @@ pub fn plan(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Result<Plan, Vol
     best.ok_or(VolumeError::NoSpace)
 }
 
-fn on_device(device: &DeviceSpace, count: usize, most: u64) -> Option<Plan> {
+fn on_device(device: &DeviceSpace, count: u64, most: u64) -> Option<Plan> {
     let holes = device.holes();
-    let fits = |length: u64| -> u64 { holes.iter().map(|h| (h.end - h.start) / length).sum() };
+    let fits = |length: u64| -> u64 {
+        sum(holes
+            .iter()
+            .filter_map(|hole| length_of(hole).checked_div(length)))
+    };
     // The greatest length for which `count` stripes fit in the holes: limited
     // by a hole divided by the number of stripes in it.
     let length = holes
         .iter()
-        .flat_map(|hole| (1..=count as u64).map(move |n| (hole.end - hole.start) / n))
-        .map(|length| length.min(most) / ALIGN * ALIGN)
-        .filter(|length| *length >= LENGTH_MIN && fits(*length) >= count as u64)
+        .flat_map(|hole| (1..=count).filter_map(move |n| length_of(hole).checked_div(n)))
+        .map(|length| align_down(length.min(most)))
+        .filter(|length| *length >= LENGTH_MIN && fits(*length) >= count)
         .max()?;
-    let mut stripes = Vec::new();
-    for hole in &holes {
+    let mut places = holes.iter().flat_map(|hole| {
         let mut at = hole.start;
-        while stripes.len() < count && at + length <= hole.end {
-            stripes.push((device.device, DeviceOffset(at)));
-            at += length;
-        }
-    }
+        let end = hole.end;
+        std::iter::from_fn(move || {
+            let next = at.checked_add(length).filter(|next| *next <= end)?;
+            Some(DeviceOffset(std::mem::replace(&mut at, next)))
+        })
+    });
+    let stripes = (0..count)
+        .map(|_| Some((device.device, places.next()?)))
+        .collect::<Option<_>>()?;
     Some(Plan { length, stripes })
 }
 
@@ -130,13 +149,12 @@ pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
     let Ok(count) = stripes_on_one(flags) else {
         return 0;
     };
-    let count = count as u64;
-    devices
+    sum(devices
         .iter()
         .flat_map(DeviceSpace::holes)
-        .map(|hole| (hole.end - hole.start) / count / ALIGN * ALIGN)
-        .filter(|length| *length >= LENGTH_MIN)
-        .sum()
+        .filter_map(|hole| length_of(&hole).checked_div(count))
+        .map(align_down)
+        .filter(|length| *length >= LENGTH_MIN))
 }
 
 #[cfg(test)]
@@ -177,10 +195,10 @@ mod tests {
             for flags in [BlockGroupFlags::DATA, DUP] {
                 let count = stripes_on_one(flags).unwrap();
                 let Ok(plan) = plan(flags, std::slice::from_ref(&space)) else {
-                    assert!(space.unallocated() < count as u64 * MIB);
+                    assert!(space.unallocated() < count * MIB);
                     continue;
                 };
-                assert_eq!(plan.stripes.len(), count);
+                assert_eq!(plan.stripes.len() as u64, count);
                 let mut used = allocated.clone();
                 used.push(0..RESERVED);
                 for (_, offset) in &plan.stripes {
@@ -193,6 +211,72 @@ mod tests {
                     used.push(own);
                 }
             }
+        }
+    }
+
+    /// The plan is the first fit of its length, and no greater length fits:
+    /// compared with trying every length.
+    #[test]
+    fn the_greatest_length_at_the_first_place() {
+        let free = |space: &DeviceSpace, start: u64, length: u64| {
+            start >= RESERVED
+                && start + length <= space.size
+                && space
+                    .allocated
+                    .iter()
+                    .all(|used| used.end <= start || start + length <= used.start)
+        };
+        let step = 512 << 10;
+        for mask in 0_u32..1 << 12 {
+            // Units of 512 KiB, so that holes are no multiples of the least
+            // length.
+            let allocated: Vec<_> = (2..14)
+                .filter(|bit| mask & (1 << (bit - 2)) != 0)
+                .map(|bit| bit * step..(bit + 1) * step)
+                .collect();
+            let space = device(14 * step, &allocated);
+            for (flags, count) in [(BlockGroupFlags::DATA, 1), (DUP, 2)] {
+                let most = length_max(flags, 1 << 40);
+                let pack = |length: u64| -> Vec<u64> {
+                    let mut places = Vec::new();
+                    let mut at = RESERVED;
+                    while places.len() < count && at < space.size {
+                        if free(&space, at, length) {
+                            places.push(at);
+                            at += length;
+                        } else {
+                            at += ALIGN;
+                        }
+                    }
+                    places
+                };
+                let best = (LENGTH_MIN / ALIGN..=space.size.min(most) / ALIGN)
+                    .rev()
+                    .map(|units| units * ALIGN)
+                    .find(|length| pack(*length).len() == count);
+                let found = on_device(&space, count as u64, most);
+                assert_eq!(found.as_ref().map(|plan| plan.length), best, "{mask:b}");
+                if let Some(plan) = found {
+                    let offsets: Vec<u64> = plan.stripes.iter().map(|(_, at)| at.get()).collect();
+                    assert_eq!(offsets, pack(plan.length), "{mask:b}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_sizes_are_survived() {
+        let range = |start: u64, end: u64| Range { start, end };
+        let space = [
+            device(u64::MAX, &[range(0, u64::MAX - 1)]),
+            device(u64::MAX, &[range(u64::MAX - 5, u64::MAX), range(7, 3)]),
+        ];
+        plan(BlockGroupFlags::DATA, &space).unwrap();
+        assert!(possible(DUP, &space) > 0);
+        for profile in Profile::ALL {
+            let planned = plan(BlockGroupFlags::DATA | profile.flag(), &space);
+            let supported = matches!(profile, Profile::Single | Profile::Dup);
+            assert_eq!(planned.is_ok(), supported, "{profile}");
         }
     }
 }

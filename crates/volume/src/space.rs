@@ -1,42 +1,32 @@
 //! Reading and writing logical space.
 //!
-//! Invariants: a write reaches all copies or is an error; data that a verifier
-//! refused are never given to the caller.
+//! Owns the devices of a volume, its chunk map of the moment, and writing to
+//! all copies. The choice among copies when reading is in `healing`.
+//!
+//! Invariants: a write reaches all copies or is an error; no write touches a
+//! superblock.
 
-use crate::error::{BadCopy, CopyFault, VolumeError};
+use crate::error::VolumeError;
 use crate::map::ChunkMap;
-use butterfs_device::{Access, BlockDevice};
+use crate::stats::DeviceStats;
+use crate::{bytes_of, memory_of};
+use butterfs_device::{Access, BlockDevice, DeviceRange};
+use butterfs_format::superblock;
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of one vectored write at most.
+/// Bytes of one vectored write at most, unless a single block is larger.
 const WRITE_MAX: usize = 4 << 20;
-/// Parts of one vectored write at most (the system's limit is 1024).
+/// Parts of one vectored write at most.
 const PARTS_MAX: usize = 512;
 
-/// Errors of one device since it was opened.
-#[derive(Debug, Default)]
-pub struct DeviceStats {
-    /// Writes that failed.
-    pub write_errs: AtomicU64,
-    /// Reads that failed.
-    pub read_errs: AtomicU64,
-    /// Flushes that failed.
-    pub flush_errs: AtomicU64,
-    /// Checksum and content errors.
-    pub corruption_errs: AtomicU64,
-    /// Nodes of another generation than expected.
-    pub generation_errs: AtomicU64,
-}
-
 #[derive(Debug)]
-struct Member {
-    device: Arc<dyn BlockDevice>,
-    stats: DeviceStats,
+pub(crate) struct Member {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) stats: DeviceStats,
 }
 
 /// What is done with bad copies when a good one is found.
@@ -53,21 +43,18 @@ pub enum OnDamage {
 pub struct LogicalSpace {
     members: BTreeMap<DeviceId, Member>,
     map: RwLock<Arc<ChunkMap>>,
-    on_damage: OnDamage,
+    pub(crate) on_damage: OnDamage,
 }
 
 impl LogicalSpace {
-    /// The space of `map` over `devices`. Damage is healed when all devices
-    /// are open for writing and `on_damage` says so.
+    /// The space of `map` over `devices`. Damage is healed where the device
+    /// is open for writing and `on_damage` says so.
     #[must_use]
     pub fn new(
         devices: Vec<(DeviceId, Arc<dyn BlockDevice>)>,
         map: ChunkMap,
         on_damage: OnDamage,
     ) -> Self {
-        let writable = devices
-            .iter()
-            .all(|(_, device)| device.access() == Access::ReadWrite);
         let members = devices
             .into_iter()
             .map(|(id, device)| {
@@ -78,7 +65,7 @@ impl LogicalSpace {
         Self {
             members,
             map: RwLock::new(Arc::new(map)),
-            on_damage: if writable { on_damage } else { OnDamage::Leave },
+            on_damage,
         }
     }
 
@@ -88,9 +75,22 @@ impl LogicalSpace {
         self.map.read().clone()
     }
 
-    /// Replaces the chunks.
+    /// Replaces the chunks. Whoever has asked for the map before goes on with
+    /// the old one.
     pub fn set_map(&self, map: ChunkMap) {
         *self.map.write() = Arc::new(map);
+    }
+
+    /// Errors unless the stripes of all chunks lie on their devices (as far
+    /// as these are present) and apart from each other.
+    ///
+    /// # Errors
+    /// [`VolumeError::BadChunk`]
+    pub fn check_chunks(&self) -> Result<(), VolumeError> {
+        self.map().check_devices(|id| {
+            let member = self.members.get(&id)?;
+            Some(member.device.size())
+        })
     }
 
     /// Devices with their numbers.
@@ -106,163 +106,84 @@ impl LogicalSpace {
         self.members.get(&device).map(|member| &member.stats)
     }
 
-    fn member(&self, device: DeviceId) -> Result<&Member, VolumeError> {
+    /// Copies of the byte at `logical`; 0 where there is no chunk.
+    #[must_use]
+    pub fn copies(&self, logical: Logical) -> usize {
+        self.map.read().copies(logical)
+    }
+
+    pub(crate) fn member(&self, device: DeviceId) -> Result<&Member, VolumeError> {
         self.members
             .get(&device)
             .ok_or(VolumeError::MissingDevice(device))
     }
 
-    fn read_copy(&self, from: Physical, buffer: &mut [u8]) -> Result<(), CopyFault> {
-        let Some(member) = self.members.get(&from.device) else {
-            return Err(CopyFault::Missing);
-        };
-        member.device.read_at(from.offset, buffer).map_err(|error| {
-            member.stats.read_errs.fetch_add(1, Ordering::Relaxed);
-            CopyFault::Unreadable(Arc::new(error))
-        })
-    }
-
-    /// Fills `buffer` from the first copy that can be read, without checks.
-    ///
-    /// # Errors
-    /// [`VolumeError::Unmapped`], [`VolumeError::NoGoodCopy`]
-    pub fn read(&self, logical: Logical, buffer: &mut [u8]) -> Result<(), VolumeError> {
-        self.read_verified(logical, buffer, &mut |_| true)
-    }
-
-    /// Fills `buffer` with the first copy that `verify` accepts, and rewrites
-    /// the copies before it. `verify` sees the whole buffer, which must lie in
-    /// one chunk for there to be a choice.
-    ///
-    /// # Errors
-    /// [`VolumeError::Unmapped`], [`VolumeError::NoGoodCopy`]
-    pub fn read_verified(
-        &self,
-        logical: Logical,
-        buffer: &mut [u8],
-        verify: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> Result<(), VolumeError> {
-        let map = self.map();
-        let mapping = map.map(logical, buffer.len() as u64)?;
-        if mapping.length < buffer.len() as u64 {
-            return self.read_across(&map, logical, buffer, verify);
-        }
-        let mut bad: Vec<BadCopy> = Vec::new();
-        for copy in &mapping.copies {
-            let fault = match self.read_copy(*copy, buffer) {
-                Ok(()) if verify(buffer) => {
-                    self.heal(logical, &bad, buffer);
-                    return Ok(());
-                }
-                Ok(()) => {
-                    if let Some(stats) = self.stats(copy.device) {
-                        stats.corruption_errs.fetch_add(1, Ordering::Relaxed);
-                    }
-                    CopyFault::Damaged
-                }
-                Err(fault) => fault,
-            };
-            bad.push(BadCopy {
-                physical: *copy,
-                fault,
-            });
-        }
-        Err(VolumeError::NoGoodCopy {
-            logical,
-            copies: bad,
-        })
-    }
-
-    fn read_across(
-        &self,
-        map: &ChunkMap,
-        logical: Logical,
-        buffer: &mut [u8],
-        verify: &mut dyn FnMut(&[u8]) -> bool,
-    ) -> Result<(), VolumeError> {
-        let mut copies = Vec::new();
-        let mut done = 0;
-        while done < buffer.len() {
-            let at = logical.saturating_add(done as u64);
-            let mapping = map.map(at, (buffer.len() - done) as u64)?;
-            let part = &mut buffer[done..done + mapping.length as usize];
-            let good = mapping
-                .copies
-                .iter()
-                .any(|copy| self.read_copy(*copy, part).is_ok());
-            copies.extend(mapping.copies.iter().map(|physical| BadCopy {
-                physical: *physical,
-                fault: CopyFault::Damaged,
-            }));
-            if !good {
-                return Err(VolumeError::NoGoodCopy {
-                    logical: at,
-                    copies,
-                });
-            }
-            done += mapping.length as usize;
-        }
-        if verify(buffer) {
-            return Ok(());
-        }
-        Err(VolumeError::NoGoodCopy { logical, copies })
-    }
-
-    /// Rewrites bad copies with good content. A failure is counted, not
-    /// reported: the read itself succeeded.
-    fn heal(&self, logical: Logical, bad: &[BadCopy], good: &[u8]) {
-        for copy in bad {
-            tracing::warn!(%logical, %copy, "a copy is bad; another one is good");
-            let Some(member) = self.members.get(&copy.physical.device) else {
-                continue;
-            };
-            if self.on_damage == OnDamage::Heal
-                && member.device.write_at(copy.physical.offset, good).is_err()
-            {
-                member.stats.write_errs.fetch_add(1, Ordering::Relaxed);
-            }
-        }
-    }
-
     /// Writes `data` to all copies.
     ///
     /// # Errors
-    /// After an error any part of any copy may have been written.
+    /// [`VolumeError::Unmapped`], [`VolumeError::Profile`] for parity,
+    /// [`VolumeError::HitsSuperblock`], [`VolumeError::MissingDevice`]: no
+    /// byte was written. [`VolumeError::Device`]: any part of any copy may
+    /// have been written.
     pub fn write(&self, logical: Logical, data: &[u8]) -> Result<(), VolumeError> {
         self.write_many(&[(logical, data)])
     }
 
-    /// Writes blocks (ascending by address) to all copies; neighbours go out
-    /// together.
+    /// Writes blocks to all copies. Neighbours on a device go out together,
+    /// whatever their order here; blocks must not overlap.
     ///
     /// # Errors
     /// As [`LogicalSpace::write`].
     pub fn write_many(&self, blocks: &[(Logical, &[u8])]) -> Result<(), VolumeError> {
         let map = self.map();
-        let mut runs: BTreeMap<usize, Run<'_>> = BTreeMap::new();
+        let mut pieces: Vec<(Physical, &[u8])> = Vec::with_capacity(blocks.len());
         for (logical, data) in blocks {
-            let mut done = 0;
-            while done < data.len() {
-                let at = logical.saturating_add(done as u64);
-                let mapping = map.map(at, (data.len() - done) as u64)?;
-                let part = &data[done..done + mapping.length as usize];
-                for (copy, physical) in mapping.copies.iter().enumerate() {
-                    let run = runs.entry(copy).or_default();
-                    if !run.accepts(*physical, part.len()) {
-                        self.write_run(std::mem::take(run))?;
-                    }
-                    run.push(*physical, part);
+            let mut at = *logical;
+            let mut rest = *data;
+            while !rest.is_empty() {
+                let mapping = map.map_write(at, bytes_of(rest.len()))?;
+                let (part, later) = rest.split_at(memory_of(mapping.length).min(rest.len()));
+                for physical in mapping.copies {
+                    self.check_write(at, physical, part.len())?;
+                    pieces.push((physical, part));
                 }
-                done += mapping.length as usize;
+                at = at.saturating_add(mapping.length);
+                rest = later;
             }
         }
-        for run in runs.into_values() {
-            self.write_run(run)?;
+        pieces.sort_by_key(|(physical, _)| *physical);
+        let mut run = Run::default();
+        for (physical, part) in pieces {
+            if !run.accepts(physical, part.len()) {
+                self.write_run(&std::mem::take(&mut run))?;
+            }
+            run.push(physical, part);
         }
-        Ok(())
+        self.write_run(&run)
     }
 
-    fn write_run(&self, run: Run<'_>) -> Result<(), VolumeError> {
+    /// Refuses what can be refused before anything is written.
+    fn check_write(
+        &self,
+        logical: Logical,
+        physical: Physical,
+        length: usize,
+    ) -> Result<(), VolumeError> {
+        self.member(physical.device)?;
+        let range = DeviceRange::of_buffer(physical.offset, length);
+        let hit = superblock::COPIES
+            .into_iter()
+            .find(|copy| range.overlaps(DeviceRange::of_buffer(*copy, superblock::SIZE)));
+        match hit {
+            Some(offset) => Err(VolumeError::HitsSuperblock {
+                logical,
+                physical: Physical { offset, ..physical },
+            }),
+            None => Ok(()),
+        }
+    }
+
+    fn write_run(&self, run: &Run<'_>) -> Result<(), VolumeError> {
         let Some(start) = run.start else {
             return Ok(());
         };
@@ -271,43 +192,52 @@ impl LogicalSpace {
         member
             .device
             .write_vectored_at(start.offset, &parts)
-            .inspect_err(|_| {
-                member.stats.write_errs.fetch_add(1, Ordering::Relaxed);
-            })?;
+            .inspect_err(|_| DeviceStats::count(&member.stats.write_errs))?;
         Ok(())
     }
 
     /// Makes all earlier writes durable on all devices.
     ///
     /// # Errors
-    /// Afterwards nothing is known of the earlier writes.
+    /// The first failure, after every device was asked. Afterwards nothing is
+    /// known of the earlier writes.
     pub fn flush(&self) -> Result<(), VolumeError> {
+        let mut outcome = Ok(());
         for member in self.members.values() {
-            member.device.flush().inspect_err(|_| {
-                member.stats.flush_errs.fetch_add(1, Ordering::Relaxed);
-            })?;
+            let flushed = member.device.flush();
+            if flushed.is_err() {
+                DeviceStats::count(&member.stats.flush_errs);
+            }
+            outcome = outcome.and(flushed);
         }
-        Ok(())
+        Ok(outcome?)
     }
 
-    /// Says that a range is not needed any more.
+    /// Says that the content of a range is not needed any more.
     ///
     /// # Errors
     /// Advisory: callers may go on.
     pub fn discard(&self, logical: Logical, length: u64) -> Result<(), VolumeError> {
         let map = self.map();
         let mut at = logical;
-        let end = logical.saturating_add(length);
-        while at < end {
-            let mapping = map.map(at, end.get() - at.get())?;
+        let mut left = length;
+        while left > 0 {
+            let mapping = map.map_write(at, left)?;
             for copy in &mapping.copies {
+                self.check_write(at, *copy, memory_of(mapping.length))?;
                 self.member(copy.device)?
                     .device
-                    .discard(copy.offset, mapping.length)?;
+                    .discard(DeviceRange::new(copy.offset, mapping.length))?;
             }
             at = at.saturating_add(mapping.length);
+            left = left.saturating_sub(mapping.length);
         }
         Ok(())
+    }
+
+    /// True when the copies on this device may be rewritten.
+    pub(crate) fn may_heal(&self, member: &Member) -> bool {
+        self.on_damage == OnDamage::Heal && member.device.access() == Access::ReadWrite
     }
 }
 
@@ -324,16 +254,16 @@ impl<'a> Run<'a> {
         let Some(start) = self.start else {
             return true;
         };
-        let end = DeviceOffset(start.offset.get() + self.bytes as u64);
+        let end: DeviceOffset = DeviceRange::of_buffer(start.offset, self.bytes).end();
         start.device == at.device
             && end == at.offset
-            && self.bytes + length <= WRITE_MAX
+            && self.bytes.saturating_add(length) <= WRITE_MAX
             && self.parts.len() < PARTS_MAX
     }
 
     fn push(&mut self, at: Physical, part: &'a [u8]) {
         self.start.get_or_insert(at);
-        self.bytes += part.len();
+        self.bytes = self.bytes.saturating_add(part.len());
         self.parts.push(part);
     }
 }

@@ -22,9 +22,7 @@ impl Default for Dictionary {
 
 /// Greatest compressed length of `length` bytes.
 const fn worst(length: usize) -> usize {
-    length
-        .saturating_add(length.wrapping_div(16))
-        .saturating_add(64 + 3)
+    length.saturating_add(length >> 4).saturating_add(64 + 3)
 }
 
 impl Dictionary {
@@ -79,7 +77,7 @@ pub fn decompress(
     let mut filled = 0_usize;
     let mut spare = Vec::new();
     while filled < output.len() && at < total {
-        let left = sector_size.saturating_sub(at.wrapping_rem(sector_size));
+        let left = sector_size.saturating_sub(at.checked_rem(sector_size).unwrap_or(0));
         if left < LENGTH {
             at = at.saturating_add(left);
             if at >= total {

@@ -186,14 +186,12 @@ impl Filesystem {
         } else {
             range.end / sector * sector
         };
-        let within_a_sector = first > last || (first == last && first > range.end);
-        let (head, tail) = if within_a_sector {
-            (range.clone(), range.end..range.end)
-        } else {
-            let head = range.start..first.min(range.end);
-            (head, last.max(range.start)..range.end)
-        };
-        for edge in [head, tail] {
+        // Within one sector both edges are the range itself.
+        let edges = [
+            range.start..first.min(range.end),
+            last.max(range.start)..range.end,
+        ];
+        for edge in edges {
             let edge = edge.start..edge.end.min(size);
             if !edge.is_empty() && self.has_data(inode, state, &edge)? {
                 self.load_sector(inode, state, edge.start)?;
@@ -210,11 +208,10 @@ impl Filesystem {
             while let Some(start) = from {
                 from = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
                     let next = extents::drop_range(engine, id, state, start..last, STEP)?;
-                    if next.is_none() {
-                        let end = last.min(state.disk_size.next_multiple_of(sector));
-                        if first < end && !inline {
-                            extents::fill_holes(engine, id, state, first..end)?;
-                        }
+                    let end = next.unwrap_or(last);
+                    let end = end.min(state.disk_size.next_multiple_of(sector));
+                    if start < end && !inline {
+                        extents::fill_holes(engine, id, state, start..end)?;
                     }
                     store_item(engine, id, state)?;
                     Ok(next)

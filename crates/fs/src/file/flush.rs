@@ -60,8 +60,8 @@ struct Output<'a> {
     /// Bytes of the file.
     length: u64,
     compression: Option<Algorithm>,
-    /// Whole sectors.
-    bytes: Cow<'a, [u8]>,
+    /// Whole sectors, in one or more pieces.
+    parts: Vec<Cow<'a, [u8]>>,
     target: Target,
     sums: Vec<u8>,
 }
@@ -274,7 +274,7 @@ impl Filesystem {
                 start: range.start,
                 length: range.end - range.start,
                 compression: None,
-                bytes: segment.slice(&range),
+                parts: segment.parts(&range),
                 target,
                 sums: Vec::new(),
             });
@@ -318,7 +318,7 @@ impl Filesystem {
                         start: unit.start,
                         length: unit.end - unit.start,
                         compression: Some(plan.algorithm),
-                        bytes: Cow::Owned(bytes),
+                        parts: vec![Cow::Owned(bytes)],
                         target: Target::New(None),
                         sums: Vec::new(),
                     });
@@ -419,7 +419,7 @@ impl Filesystem {
 
     fn checksum(&self, outputs: &mut [Output<'_>]) {
         for output in outputs {
-            output.sums = sums_of(&output.bytes, self.checksum, self.sector_size);
+            output.sums = sums_of(&output.parts, self.checksum, self.sector_size);
         }
     }
 
@@ -458,7 +458,7 @@ impl Filesystem {
                 at += 1;
                 continue;
             }
-            let wanted = outputs[at].bytes.len() as u64;
+            let wanted = outputs[at].disk_length();
             let range = match engine.allocate_data(wanted) {
                 Ok(range) => range,
                 Err(error) => {
@@ -497,22 +497,27 @@ impl Filesystem {
         if let Ok(mut engine) = self.store.begin(0, Purpose::Shrink) {
             for output in outputs {
                 if let Target::New(Some(start)) = output.target {
-                    engine.give_back(Logical(start), output.bytes.len() as u64);
+                    engine.give_back(Logical(start), output.disk_length());
                 }
             }
         }
     }
 
     fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
-        let mut blocks: Vec<(Logical, &[u8])> = outputs
-            .iter()
-            .filter_map(|output| match output.target {
-                Target::New(start) => Some((Logical(start?), &output.bytes[..])),
-                Target::Overwrite(start) | Target::Prealloc(start) => {
-                    Some((Logical(start), &output.bytes[..]))
+        let mut blocks: Vec<(Logical, &[u8])> = Vec::new();
+        for output in outputs {
+            let start = match output.target {
+                Target::New(None) => continue,
+                Target::New(Some(start)) | Target::Overwrite(start) | Target::Prealloc(start) => {
+                    start
                 }
-            })
-            .collect();
+            };
+            let mut at = start;
+            for part in &output.parts {
+                blocks.push((Logical(at), &part[..]));
+                at += part.len() as u64;
+            }
+        }
         blocks.sort_by_key(|(logical, _)| *logical);
         Ok(self.store.space().write_many(&blocks)?)
     }
@@ -537,7 +542,7 @@ impl Filesystem {
                     compression: output.compression,
                     place: ExtentPlace {
                         disk: Logical(0),
-                        disk_length: output.bytes.len() as u64,
+                        disk_length: output.disk_length(),
                         offset: 0,
                         length: output.length,
                     },
@@ -590,24 +595,30 @@ struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    /// The bytes of `range`; copied only when they span runs.
-    fn slice(&self, range: &Range<u64>) -> Cow<'a, [u8]> {
+    /// The bytes of `range`, run by run.
+    fn parts(&self, range: &Range<u64>) -> Vec<Cow<'a, [u8]>> {
         let mut at = self.start;
-        let mut joined = Vec::new();
+        let mut parts = Vec::new();
         for run in &self.runs {
             let end = at + run.len() as u64;
             let from = range.start.max(at);
             let to = range.end.min(end);
             if from < to {
                 let part = &run[(from - at) as usize..(to - at) as usize];
-                if from == range.start && to == range.end {
-                    return Cow::Borrowed(part);
-                }
-                joined.extend_from_slice(part);
+                parts.push(Cow::Borrowed(part));
             }
             at = end;
         }
-        Cow::Owned(joined)
+        parts
+    }
+
+    /// The bytes of `range`; copied only when they span runs.
+    fn slice(&self, range: &Range<u64>) -> Cow<'a, [u8]> {
+        let mut parts = self.parts(range);
+        if parts.len() == 1 {
+            return parts.remove(0);
+        }
+        Cow::Owned(parts.concat())
     }
 }
 
@@ -638,7 +649,7 @@ fn plain<'a>(segment: &Segment<'a>, range: Range<u64>) -> Vec<Output<'a>> {
             start: part.start,
             length: part.end - part.start,
             compression: None,
-            bytes: segment.slice(&part),
+            parts: segment.parts(&part),
             target: Target::New(None),
             sums: Vec::new(),
         })
@@ -646,10 +657,11 @@ fn plain<'a>(segment: &Segment<'a>, range: Range<u64>) -> Vec<Output<'a>> {
 }
 
 /// Checksums of whole sectors.
-fn sums_of(bytes: &[u8], kind: ChecksumType, sector: u64) -> Vec<u8> {
+fn sums_of(parts: &[Cow<'_, [u8]>], kind: ChecksumType, sector: u64) -> Vec<u8> {
     let sector = sector as usize;
-    let mut sums = Vec::with_capacity(bytes.len() / sector * kind.size());
-    for bytes in bytes.chunks(sector) {
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let mut sums = Vec::with_capacity(bytes / sector * kind.size());
+    for bytes in parts.iter().flat_map(|part| part.chunks(sector)) {
         sums.extend_from_slice(&kind.compute(bytes)[..kind.size()]);
     }
     sums
@@ -659,9 +671,10 @@ impl<'a> Output<'a> {
     /// A compressed unit as plain data again.
     fn unpacked(&self, sector: u64, checksum: ChecksumType) -> Result<Output<'a>, FsError> {
         let mut bytes = vec![0; self.length as usize];
+        let packed = self.parts.concat();
         if let Some(algorithm) = self.compression {
             with_scratch(|scratch| {
-                scratch.decompress(algorithm, &self.bytes, &mut bytes, sector as usize)
+                scratch.decompress(algorithm, &packed, &mut bytes, sector as usize)
             })
             .map_err(|_| StoreError::Internal("a unit that was compressed does not decompress"))?;
         }
@@ -669,30 +682,36 @@ impl<'a> Output<'a> {
             start: self.start,
             length: self.length,
             compression: None,
-            sums: sums_of(&bytes, checksum, sector),
-            bytes: Cow::Owned(bytes),
+            sums: sums_of(&[Cow::Borrowed(&bytes[..])], checksum, sector),
+            parts: vec![Cow::Owned(bytes)],
             target: Target::New(None),
         })
     }
 }
 
 impl Output<'_> {
+    /// Bytes on disk.
+    fn disk_length(&self) -> u64 {
+        self.parts.iter().map(|part| part.len() as u64).sum()
+    }
+
     /// Keeps the first `bytes` and gives the rest.
     fn split_off(&mut self, bytes: u64, sector: u64, sum_size: usize) -> Self {
-        let rest = self.bytes[bytes as usize..].to_vec();
+        let whole = self.parts.concat();
+        let (kept, rest) = whole.split_at(bytes as usize);
         let sums = if self.sums.is_empty() {
             Vec::new()
         } else {
             self.sums.split_off((bytes / sector) as usize * sum_size)
         };
-        self.bytes.to_mut().truncate(bytes as usize);
+        self.parts = vec![Cow::Owned(kept.to_vec())];
         let length = self.length - bytes;
         self.length = bytes;
         Output {
             start: self.start + bytes,
             length,
             compression: None,
-            bytes: Cow::Owned(rest),
+            parts: vec![Cow::Owned(rest.to_vec())],
             target: Target::New(None),
             sums,
         }

@@ -1,0 +1,315 @@
+//! What `-o` can say.
+//!
+//! Owns the table of option names ([`OPTIONS`]: parsing, help and docs come
+//! from it) and their meaning for each other, as btrfs(5) has it. Options are
+//! applied from left to right; a later one wins.
+
+use crate::volume::OpenOptions;
+use butterfs_device::Access;
+use butterfs_format::compression::Algorithm;
+use butterfs_fs::options::{Compress, DataCow, Options};
+use butterfs_store::{Barriers, Discard, LogPolicy};
+use std::path::PathBuf;
+use std::time::Duration;
+
+mod table;
+
+pub use table::{OPTIONS, OptionHelp};
+
+/// Which subvolume is the root.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Subvolume {
+    /// The volume's default one.
+    #[default]
+    Default,
+    /// The one of this id; 0 is the top level.
+    Id(u64),
+    /// The one at this path from the top level.
+    Path(Vec<u8>),
+}
+
+/// When access times change. The kernel caches reads of a FUSE mount, so that
+/// the server does not see most of them: all of these keep the times as they
+/// are, unless a program sets them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// When older than the last change, or a day (relatime).
+    #[default]
+    Relative,
+    /// Never (noatime).
+    Never,
+    /// At every access (strictatime).
+    Always,
+}
+
+/// Who keeps written data first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WriteCache {
+    /// ButterFS: a write(2) that returned is known to it, and sync(2) on a
+    /// block mount, fsync and umount bring it to the device.
+    #[default]
+    Server,
+    /// The kernel (`writeback`): small writes are faster, but on a plain mount
+    /// sync(2) does not wait for them.
+    Kernel,
+}
+
+/// A mount option cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionError {
+    /// No option of this name.
+    #[error("unknown mount option `{name}`{}", .nearest.map(|n| format!("; did you mean `{n}`?")).unwrap_or_default())]
+    Unknown {
+        /// As it was given.
+        name: String,
+        /// A known one that is close.
+        nearest: Option<&'static str>,
+    },
+    /// The value does not fit.
+    #[error("mount option `{name}`: {reason}")]
+    BadValue {
+        /// Option.
+        name: String,
+        /// What is expected.
+        reason: String,
+    },
+}
+
+/// All that mount options decide.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Read-only or not.
+    pub access: Access,
+    /// Which subvolume is the root.
+    pub subvolume: Subvolume,
+    /// Compression.
+    pub compress: Compress,
+    /// Copy-on-write.
+    pub data_cow: DataCow,
+    /// Greatest inline file, in bytes.
+    pub max_inline: u32,
+    /// Time between commits.
+    pub commit: Duration,
+    /// Whether commits flush the devices.
+    pub barriers: Barriers,
+    /// Whether freed space is discarded.
+    pub discard: Discard,
+    /// What to do about a log that waits for its replay.
+    pub log: LogPolicy,
+    /// Threads that serve and compress; `None` lets the program choose.
+    pub threads: Option<usize>,
+    /// Bytes of file data that may wait in memory.
+    pub buffer_bytes: usize,
+    /// When access times change.
+    pub access_times: AccessTimes,
+    /// Who keeps written data first.
+    pub write_cache: WriteCache,
+    /// Everyone may use the mount.
+    pub allow_other: bool,
+    /// Owner that all files seem to have.
+    pub uid: Option<u32>,
+    /// Group that all files seem to have.
+    pub gid: Option<u32>,
+    /// Where events are logged.
+    pub logfile: Option<PathBuf>,
+    /// Flags for mount(2) and names that only the kernel knows.
+    pub kernel_flags: Vec<&'static str>,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        let files = Options::default();
+        Self {
+            access: Access::ReadWrite,
+            subvolume: Subvolume::Default,
+            compress: files.compress,
+            data_cow: files.data_cow,
+            max_inline: files.max_inline,
+            commit: Duration::from_secs(30),
+            barriers: Barriers::On,
+            discard: Discard::Off,
+            log: LogPolicy::Refuse,
+            threads: None,
+            buffer_bytes: files.buffer_bytes,
+            access_times: AccessTimes::Relative,
+            write_cache: WriteCache::Server,
+            allow_other: false,
+            uid: None,
+            gid: None,
+            logfile: None,
+            kernel_flags: Vec::new(),
+        }
+    }
+}
+
+impl MountOptions {
+    /// Reads a comma-separated list.
+    ///
+    /// # Errors
+    /// An unknown name or a value that does not fit.
+    pub fn parse(list: &str) -> Result<Self, OptionError> {
+        let mut options = Self::default();
+        options.apply(list)?;
+        Ok(options)
+    }
+
+    /// Applies a comma-separated list over what is set.
+    ///
+    /// # Errors
+    /// As [`MountOptions::parse`].
+    pub fn apply(&mut self, list: &str) -> Result<(), OptionError> {
+        for word in list.split(',').filter(|word| !word.is_empty()) {
+            let (name, value) = match word.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (word, None),
+            };
+            let option = OPTIONS.iter().find(|option| option.name == name);
+            let option = option.ok_or_else(|| OptionError::Unknown {
+                name: name.to_owned(),
+                nearest: nearest(name),
+            })?;
+            (option.apply)(self, option, value).map_err(|reason| OptionError::BadValue {
+                name: name.to_owned(),
+                reason,
+            })?;
+        }
+        Ok(())
+    }
+
+    /// How to open the volume.
+    #[must_use]
+    pub fn open_options(&self) -> OpenOptions {
+        let mut files = Options {
+            compress: self.compress,
+            data_cow: self.data_cow,
+            max_inline: self.max_inline,
+            buffer_bytes: self.buffer_bytes,
+            ..Options::default()
+        };
+        if let Some(threads) = self.threads {
+            files.threads = threads;
+        }
+        OpenOptions {
+            store: butterfs_store::OpenOptions {
+                access: self.access,
+                barriers: self.barriers,
+                discard: self.discard,
+                log: self.log,
+                ..butterfs_store::OpenOptions::default()
+            },
+            files,
+            subvolume: self.subvolume.clone(),
+            commit_interval: self.commit,
+        }
+    }
+
+    fn compress_with(&mut self, value: Option<&str>, force: Force) -> Result<(), String> {
+        let value = value.unwrap_or("zlib");
+        if matches!(value, "no" | "none") {
+            self.compress = Compress::Off;
+            return Ok(());
+        }
+        let (name, level) = match value.split_once(':') {
+            Some((name, level)) => {
+                let level = level
+                    .parse::<i32>()
+                    .map_err(|_| format!("`{level}` is no level"))?;
+                (name, level)
+            }
+            None => (value, 0),
+        };
+        let known = Algorithm::ALL.into_iter().find(|a| a.name() == name);
+        let algorithm = known.ok_or("it is zlib, lzo, zstd or no, with :level")?;
+        let level = algorithm.clamp_level(level);
+        self.compress = match force {
+            Force::No => Compress::Try(algorithm, level),
+            Force::Yes => Compress::Force(algorithm, level),
+        };
+        // Compressed data are copied on write and have checksums.
+        self.data_cow = DataCow::On;
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Force {
+    No,
+    Yes,
+}
+
+/// The known name closest to `name`, if one is close.
+fn nearest(name: &str) -> Option<&'static str> {
+    let limit = 1 + name.len() / 4;
+    OPTIONS
+        .iter()
+        .map(|option| (distance(name, option.name), option.name))
+        .filter(|(distance, _)| *distance <= limit)
+        .min()
+        .map(|(_, name)| name)
+}
+
+/// Edits that turn one word into another.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<u8> = other.bytes().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(a != *b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_act_on_each_other_as_in_the_kernel() {
+        let options = MountOptions::parse("compress=zstd:3,nodatacow").expect("valid");
+        assert_eq!(options.compress, Compress::Off);
+        assert_eq!(options.data_cow, DataCow::Off);
+        let options = MountOptions::parse("nodatacow,compress=lzo").expect("valid");
+        assert!(matches!(options.compress, Compress::Try(Algorithm::Lzo, _)));
+        assert_eq!(options.data_cow, DataCow::On);
+        let options = MountOptions::parse("nodatasum,datasum").expect("valid");
+        assert_eq!(options.data_cow, DataCow::On);
+        let options = MountOptions::parse("nodatacow,datacow").expect("valid");
+        assert_eq!(options.data_cow, DataCow::NoSum);
+    }
+
+    #[test]
+    fn values_are_read() {
+        let options = MountOptions::parse("ro,commit=5,subvol=/a/b,max_inline=1k,thread_pool=3")
+            .expect("valid");
+        assert_eq!(options.access, Access::ReadOnly);
+        assert_eq!(options.commit, Duration::from_secs(5));
+        assert_eq!(options.subvolume, Subvolume::Path(b"/a/b".to_vec()));
+        assert_eq!(options.max_inline, 1024);
+        assert_eq!(options.threads, Some(3));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let error = MountOptions::parse("rw,compres=zstd").expect_err("unknown");
+        assert_eq!(
+            error.to_string(),
+            "unknown mount option `compres`; did you mean `compress`?"
+        );
+        for bad in [
+            "compress=brotli",
+            "commit=soon",
+            "subvolid=x",
+            "ro=1",
+            "space_cache=v1",
+        ] {
+            let error = MountOptions::parse(bad).expect_err(bad);
+            assert!(matches!(error, OptionError::BadValue { .. }), "{bad}");
+        }
+    }
+}

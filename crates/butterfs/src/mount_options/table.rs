@@ -1,0 +1,430 @@
+//! The mount options: name, value, help, effect. One line each.
+
+use super::{AccessTimes, Force, MountOptions, Subvolume, WriteCache};
+use butterfs_device::Access;
+use butterfs_fs::options::{Compress, DataCow};
+use butterfs_store::{Barriers, Discard, LogPolicy};
+use std::time::Duration;
+
+type Value<'a> = Option<&'a str>;
+type Apply = fn(&mut MountOptions, &OptionHelp, Value<'_>) -> Result<(), String>;
+
+/// A mount option.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionHelp {
+    /// Name.
+    pub name: &'static str,
+    /// What its value is, with the equals sign; empty where it has none.
+    pub value: &'static str,
+    /// What it does, in one line.
+    pub help: &'static str,
+    pub(super) apply: Apply,
+}
+
+const fn option(
+    name: &'static str,
+    value: &'static str,
+    help: &'static str,
+    apply: Apply,
+) -> OptionHelp {
+    OptionHelp {
+        name,
+        value,
+        help,
+        apply,
+    }
+}
+
+fn none(value: Value<'_>) -> Result<(), String> {
+    value.map_or(Ok(()), |_| Err("it takes no value".to_owned()))
+}
+
+fn number<N: std::str::FromStr>(value: Value<'_>) -> Result<N, String> {
+    let value = value.ok_or("it needs a number")?;
+    let parsed = value.parse();
+    parsed.map_err(|_| format!("`{value}` is not a number that fits"))
+}
+
+fn size(value: Value<'_>) -> Result<u64, String> {
+    let value = value.ok_or("it needs a size")?;
+    let (digits, factor) = match value.chars().last().map(|c| c.to_ascii_lowercase()) {
+        Some('k') => (&value[..value.len() - 1], 1 << 10),
+        Some('m') => (&value[..value.len() - 1], 1 << 20),
+        Some('g') => (&value[..value.len() - 1], 1 << 30),
+        _ => (value, 1u64),
+    };
+    let number: Option<u64> = digits.parse().ok();
+    number
+        .and_then(|number| number.checked_mul(factor))
+        .ok_or_else(|| format!("`{value}` is no size; write for example 512k"))
+}
+
+fn nothing(_: &mut MountOptions, _: &OptionHelp, value: Value<'_>) -> Result<(), String> {
+    none(value)
+}
+
+/// A flag that mount(2) knows by the same name.
+fn kernel(options: &mut MountOptions, this: &OptionHelp, value: Value<'_>) -> Result<(), String> {
+    options.kernel_flags.push(this.name);
+    none(value)
+}
+
+fn rescue(options: &mut MountOptions, _: &OptionHelp, value: Value<'_>) -> Result<(), String> {
+    for word in value
+        .ok_or("it needs a value, such as nologreplay")?
+        .split(':')
+    {
+        match word {
+            "nologreplay" => options.log = LogPolicy::Ignore,
+            "usebackuproot" | "ignorebadroots" | "ibadroots" | "ignoredatacsums" | "idatacsums"
+            | "ignoremetacsums" | "imetacsums" | "ignoresuperflags" | "isuperflags" | "all" => {
+                return Err(format!("rescue={word} is not supported yet"));
+            }
+            other => return Err(format!("there is no rescue={other}")),
+        }
+    }
+    Ok(())
+}
+
+/// All mount options, in the order of the manual.
+pub const OPTIONS: &[OptionHelp] = &[
+    option(
+        "ro",
+        "",
+        "read-only: nothing is written to the device",
+        |o, _, v| {
+            o.access = Access::ReadOnly;
+            none(v)
+        },
+    ),
+    option("rw", "", "read-write (default)", |o, _, v| {
+        o.access = Access::ReadWrite;
+        none(v)
+    }),
+    option(
+        "subvol",
+        "=PATH",
+        "mount the subvolume at PATH from the top level",
+        |o, _, v| {
+            let path = v.filter(|path| !path.is_empty()).ok_or("it needs a path")?;
+            o.subvolume = Subvolume::Path(path.as_bytes().to_vec());
+            Ok(())
+        },
+    ),
+    option(
+        "subvolid",
+        "=ID",
+        "mount the subvolume of this id; 5 is the top level",
+        |o, _, v| {
+            o.subvolume = Subvolume::Id(number(v)?);
+            Ok(())
+        },
+    ),
+    option(
+        "subvolrootid",
+        "=ID",
+        "accepted and ignored, as the kernel does",
+        |_, _, v| number::<u64>(v).map(|_| ()),
+    ),
+    option(
+        "compress",
+        "[=ALG[:LEVEL]]",
+        "compress with zlib, lzo or zstd where it pays; no turns it off",
+        |o, _, v| o.compress_with(v, Force::No),
+    ),
+    option(
+        "compress-force",
+        "[=ALG[:LEVEL]]",
+        "try to compress every unit of every file",
+        |o, _, v| o.compress_with(v, Force::Yes),
+    ),
+    option(
+        "nodatacow",
+        "",
+        "overwrite new files in place, without checksums or compression",
+        |o, _, v| {
+            o.data_cow = DataCow::Off;
+            o.compress = Compress::Off;
+            none(v)
+        },
+    ),
+    option("datacow", "", "copy data on write (default)", |o, _, v| {
+        if o.data_cow == DataCow::Off {
+            o.data_cow = DataCow::NoSum;
+        }
+        none(v)
+    }),
+    option("nodatasum", "", "no checksums for new data", |o, _, v| {
+        if o.data_cow == DataCow::On {
+            o.data_cow = DataCow::NoSum;
+        }
+        none(v)
+    }),
+    option(
+        "datasum",
+        "",
+        "checksums for data (default); turns datacow on",
+        |o, _, v| {
+            o.data_cow = DataCow::On;
+            none(v)
+        },
+    ),
+    option(
+        "max_inline",
+        "=BYTES",
+        "greatest file kept in the tree itself (default 2048)",
+        |o, _, v| {
+            o.max_inline = size(v)?.try_into().unwrap_or(u32::MAX);
+            Ok(())
+        },
+    ),
+    option(
+        "commit",
+        "=SECONDS",
+        "time between commits (default 30)",
+        |o, _, v| {
+            o.commit = Duration::from_secs(number::<u32>(v)?.max(1).into());
+            Ok(())
+        },
+    ),
+    option(
+        "flushoncommit",
+        "",
+        "a commit brings all data along (always so)",
+        nothing,
+    ),
+    option(
+        "noflushoncommit",
+        "",
+        "accepted; commits bring all data along anyway",
+        nothing,
+    ),
+    option(
+        "barrier",
+        "",
+        "flush the device in each commit (default)",
+        |o, _, v| {
+            o.barriers = Barriers::On;
+            none(v)
+        },
+    ),
+    option(
+        "nobarrier",
+        "",
+        "do not flush: a power cut can lose the volume",
+        |o, _, v| {
+            o.barriers = Barriers::UnsafeOff;
+            none(v)
+        },
+    ),
+    option(
+        "ssd",
+        "",
+        "accepted: the allocator does not depend on it",
+        nothing,
+    ),
+    option(
+        "nossd",
+        "",
+        "accepted: the allocator does not depend on it",
+        nothing,
+    ),
+    option(
+        "ssd_spread",
+        "",
+        "accepted: the allocator does not depend on it",
+        nothing,
+    ),
+    option(
+        "nossd_spread",
+        "",
+        "accepted: the allocator does not depend on it",
+        nothing,
+    ),
+    option(
+        "discard",
+        "[=async|sync]",
+        "give freed space back to the device (punches holes in a file)",
+        |o, _, v| match v {
+            None | Some("async" | "sync") => {
+                o.discard = Discard::On;
+                Ok(())
+            }
+            Some(_) => Err("it is async or sync".to_owned()),
+        },
+    ),
+    option("nodiscard", "", "keep freed space (default)", |o, _, v| {
+        o.discard = Discard::Off;
+        none(v)
+    }),
+    option(
+        "space_cache",
+        "=v2",
+        "the free-space tree; v1 is not kept",
+        |_, _, v| match v {
+            Some("v2") => Ok(()),
+            _ => Err("only v2, the free-space tree, is supported".to_owned()),
+        },
+    ),
+    option(
+        "nospace_cache",
+        "",
+        "accepted: the free-space tree is kept where it is",
+        nothing,
+    ),
+    option(
+        "thread_pool",
+        "=N",
+        "threads that serve and compress",
+        |o, _, v| {
+            let threads: usize = number(v)?;
+            if !(1..=1024).contains(&threads) {
+                return Err("it is 1 to 1024".to_owned());
+            }
+            o.threads = Some(threads);
+            Ok(())
+        },
+    ),
+    option(
+        "memory",
+        "=SIZE",
+        "file data that may wait in memory (default 128m)",
+        |o, _, v| {
+            let bytes = usize::try_from(size(v)?).unwrap_or(usize::MAX);
+            o.buffer_bytes = bytes.max(4 << 20);
+            Ok(())
+        },
+    ),
+    option(
+        "writeback",
+        "",
+        "the kernel keeps written data first: faster small writes, but sync(2) does not wait for them",
+        |o, _, v| {
+            o.write_cache = WriteCache::Kernel;
+            none(v)
+        },
+    ),
+    option(
+        "degraded",
+        "",
+        "accepted: one device is all there is",
+        nothing,
+    ),
+    option(
+        "user_subvol_rm_allowed",
+        "",
+        "accepted: subvolumes cannot be removed through the mount yet",
+        nothing,
+    ),
+    option(
+        "norecovery",
+        "",
+        "with ro: open without replaying the fsync log",
+        |o, _, v| {
+            o.log = LogPolicy::Ignore;
+            none(v)
+        },
+    ),
+    option(
+        "rescue",
+        "=nologreplay",
+        "with ro: open a damaged volume",
+        rescue,
+    ),
+    option(
+        "noatime",
+        "",
+        "reading changes no access time",
+        |o, this, v| {
+            o.access_times = AccessTimes::Never;
+            kernel(o, this, v)
+        },
+    ),
+    option(
+        "relatime",
+        "",
+        "accepted; reading through the mount changes no access time",
+        |o, this, v| {
+            o.access_times = AccessTimes::Relative;
+            kernel(o, this, v)
+        },
+    ),
+    option(
+        "strictatime",
+        "",
+        "accepted; reading through the mount changes no access time",
+        |o, this, v| {
+            o.access_times = AccessTimes::Always;
+            kernel(o, this, v)
+        },
+    ),
+    option(
+        "nodiratime",
+        "",
+        "reading directories changes no access time",
+        kernel,
+    ),
+    option("atime", "", "undoes noatime", kernel),
+    option("diratime", "", "undoes nodiratime", kernel),
+    option("lazytime", "", "accepted by the kernel", kernel),
+    option("suid", "", "honour set-user-id files (root)", kernel),
+    option("nosuid", "", "ignore set-user-id files (default)", kernel),
+    option("dev", "", "device files work (root)", kernel),
+    option("nodev", "", "device files do not work (default)", kernel),
+    option("exec", "", "programs can be run (default)", kernel),
+    option("noexec", "", "programs cannot be run", kernel),
+    option("sync", "", "writes are synchronous", kernel),
+    option("async", "", "writes are not synchronous (default)", kernel),
+    option("dirsync", "", "changes of names are synchronous", kernel),
+    option(
+        "allow_other",
+        "",
+        "let other users in, as permissions allow",
+        |o, _, v| {
+            o.allow_other = true;
+            none(v)
+        },
+    ),
+    option(
+        "default_permissions",
+        "",
+        "the kernel checks permissions (always so)",
+        nothing,
+    ),
+    option(
+        "uid",
+        "=ID",
+        "all files seem to belong to this user",
+        |o, _, v| {
+            o.uid = Some(number(v)?);
+            Ok(())
+        },
+    ),
+    option(
+        "gid",
+        "=ID",
+        "all files seem to belong to this group",
+        |o, _, v| {
+            o.gid = Some(number(v)?);
+            Ok(())
+        },
+    ),
+    option(
+        "logfile",
+        "=PATH",
+        "where the server in the background logs",
+        |o, _, v| {
+            o.logfile = Some(v.ok_or("it needs a path")?.into());
+            Ok(())
+        },
+    ),
+    // What mount(8) passes along from fstab.
+    option("auto", "", "for fstab", nothing),
+    option("noauto", "", "for fstab", nothing),
+    option("nofail", "", "for fstab", nothing),
+    option("user", "", "for fstab", nothing),
+    option("nouser", "", "for fstab", nothing),
+    option("users", "", "for fstab", nothing),
+    option("_netdev", "", "for fstab", nothing),
+    option("defaults", "", "for fstab", nothing),
+];

@@ -1,0 +1,97 @@
+//! How a volume's space is used.
+//!
+//! Owns the sums over block groups, and what statfs says.
+
+use crate::Volume;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_store::SpaceKind;
+
+/// Space of one kind and profile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindUsage {
+    /// Flags that these block groups share: kind and profile.
+    pub flags: BlockGroupFlags,
+    /// Bytes of all their block groups.
+    pub total: u64,
+    /// Bytes used in them.
+    pub used: u64,
+    /// Bytes they take on the device.
+    pub device: u64,
+}
+
+/// Space of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of the device that the volume uses.
+    pub device_size: u64,
+    /// Bytes of the device in chunks.
+    pub device_allocated: u64,
+    /// By kind and profile.
+    pub kinds: Vec<KindUsage>,
+    /// Bytes of data that can still be written.
+    pub data_free: u64,
+    /// Bytes of metadata that are kept for changes.
+    pub metadata_free: u64,
+}
+
+impl Usage {
+    /// Bytes of extents and nodes, each copy once.
+    #[must_use]
+    pub fn used(&self) -> u64 {
+        self.kinds.iter().map(|kind| kind.used).sum()
+    }
+
+    /// Bytes of the device that are in no chunk.
+    #[must_use]
+    pub const fn unallocated(&self) -> u64 {
+        self.device_size.saturating_sub(self.device_allocated)
+    }
+
+    /// Bytes on the device of what is used, copies counted.
+    #[must_use]
+    pub fn device_used(&self) -> u64 {
+        let copies = |kind: &KindUsage| kind.device.checked_div(kind.total).unwrap_or(1);
+        self.kinds
+            .iter()
+            .map(|kind| kind.used.saturating_mul(copies(kind)))
+            .sum()
+    }
+}
+
+impl Volume {
+    /// How its space is used now.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let engine = self.store().read();
+        let mut kinds: Vec<KindUsage> = Vec::new();
+        for group in engine.groups() {
+            let copies = if group.flags.contains(BlockGroupFlags::DUP) {
+                2
+            } else {
+                1
+            };
+            let device = group.length.saturating_mul(copies);
+            match kinds.iter_mut().find(|kind| kind.flags == group.flags) {
+                Some(kind) => {
+                    kind.total += group.length;
+                    kind.used += group.used + group.promised;
+                    kind.device += device;
+                }
+                None => kinds.push(KindUsage {
+                    flags: group.flags,
+                    total: group.length,
+                    used: group.used + group.promised,
+                    device,
+                }),
+            }
+        }
+        kinds.sort_by_key(|kind| kind.flags.0);
+        Usage {
+            device_size: engine.superblock().total_bytes,
+            device_allocated: kinds.iter().map(|kind| kind.device).sum(),
+            kinds,
+            data_free: engine.available(SpaceKind::Data),
+            metadata_free: engine.available(SpaceKind::Metadata),
+        }
+    }
+}

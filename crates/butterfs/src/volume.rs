@@ -1,0 +1,254 @@
+//! An open volume and its life.
+//!
+//! Owns opening (device, store, subvolume), the thread that commits, and the
+//! end: after [`Volume::close`] everything is on the device.
+
+use crate::Error;
+use crate::mount_options::{MountOptions, Subvolume};
+use butterfs_device::{Access, FileDevice};
+use butterfs_format::checksum::name_hash;
+use butterfs_format::item::dir::DirEntries;
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_fs::{Filesystem, FsError, Options};
+use butterfs_store::{Store, StoreError};
+use butterfs_tree::find;
+use parking_lot::{Condvar, Mutex};
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The store below.
+    pub store: butterfs_store::OpenOptions,
+    /// How files are kept.
+    pub files: Options,
+    /// Which subvolume is the root.
+    pub subvolume: Subvolume,
+    /// Time between commits while something changes.
+    pub commit_interval: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        MountOptions::default().open_options()
+    }
+}
+
+impl OpenOptions {
+    /// Options that change nothing on the device.
+    #[must_use]
+    pub fn read_only() -> Self {
+        let mut options = Self::default();
+        options.store.access = Access::ReadOnly;
+        options.store.log = butterfs_store::LogPolicy::Ignore;
+        options
+    }
+}
+
+/// An open volume, seen from one subvolume. Dropping it closes it; an error is
+/// then only logged.
+#[derive(Debug)]
+pub struct Volume {
+    files: Arc<Filesystem>,
+    committer: Mutex<Option<Committer>>,
+}
+
+#[derive(Debug)]
+struct Committer {
+    stop: Arc<Stop>,
+    thread: JoinHandle<()>,
+}
+
+#[derive(Debug, Default)]
+struct Stop {
+    asked: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Volume {
+    /// Opens the volume in the file or block device at `path`.
+    ///
+    /// # Errors
+    /// The device is busy or not there, holds no volume, is damaged, or the
+    /// subvolume does not exist.
+    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Error> {
+        let device = FileDevice::open(path, options.store.access)?;
+        Self::open_device(Arc::new(device), options)
+    }
+
+    /// Opens the volume on `device`.
+    ///
+    /// # Errors
+    /// As [`Volume::open`].
+    pub fn open_device(
+        device: Arc<dyn butterfs_device::BlockDevice>,
+        options: OpenOptions,
+    ) -> Result<Self, Error> {
+        let store = Arc::new(Store::open(device, &options.store)?);
+        let tree = find_subvolume(&store, &options.subvolume)?;
+        let files = Arc::new(Filesystem::new(store, tree, options.files));
+        let writable = options.store.access == Access::ReadWrite;
+        if writable {
+            files.delete_orphans(tree)?;
+        }
+        let committer = if writable {
+            Some(Committer::start(
+                Arc::clone(&files),
+                options.commit_interval,
+            )?)
+        } else {
+            None
+        };
+        Ok(Self {
+            files,
+            committer: Mutex::new(committer),
+        })
+    }
+
+    /// Its files.
+    #[must_use]
+    pub const fn files(&self) -> &Arc<Filesystem> {
+        &self.files
+    }
+
+    /// The store below.
+    #[must_use]
+    pub fn store(&self) -> &Arc<Store> {
+        self.files.store()
+    }
+
+    /// Makes everything that changed durable.
+    ///
+    /// # Errors
+    /// Those of writing; the volume is read-only after most.
+    pub fn sync(&self) -> Result<(), Error> {
+        if self.store().access() == Access::ReadOnly {
+            return Ok(());
+        }
+        Ok(self.files.sync_all()?)
+    }
+
+    /// Makes everything durable and stops committing. Calls after the first
+    /// only commit.
+    ///
+    /// # Errors
+    /// As [`Volume::sync`].
+    pub fn close(&self) -> Result<(), Error> {
+        let committer = self.committer.lock().take();
+        if let Some(committer) = committer {
+            committer.stop();
+        }
+        self.sync()
+    }
+}
+
+impl Drop for Volume {
+    fn drop(&mut self) {
+        if self.committer.lock().is_some()
+            && let Err(error) = self.close()
+        {
+            tracing::error!(%error, "the last changes are not on the device");
+        }
+    }
+}
+
+impl Committer {
+    fn start(files: Arc<Filesystem>, interval: Duration) -> Result<Self, Error> {
+        let stop = Arc::new(Stop::default());
+        let thread = std::thread::Builder::new()
+            .name("commit".into())
+            .spawn({
+                let stop = Arc::clone(&stop);
+                move || stop.commit_until_asked(&files, interval)
+            })
+            .map_err(Error::Thread)?;
+        Ok(Self { stop, thread })
+    }
+
+    fn stop(self) {
+        *self.stop.asked.lock() = true;
+        self.stop.changed.notify_all();
+        if self.thread.join().is_err() {
+            tracing::error!("the thread that commits panicked");
+        }
+    }
+}
+
+impl Stop {
+    fn commit_until_asked(&self, files: &Filesystem, interval: Duration) {
+        let mut asked = self.asked.lock();
+        while !*asked {
+            let waited = self.changed.wait_for(&mut asked, interval);
+            if *asked || !waited.timed_out() {
+                continue;
+            }
+            parking_lot::MutexGuard::unlocked(&mut asked, || {
+                if files.store().check_writable().is_ok()
+                    && let Err(error) = files.sync_all()
+                {
+                    tracing::error!(%error, "a commit failed");
+                }
+            });
+        }
+    }
+}
+
+/// The tree of the subvolume asked for.
+fn find_subvolume(store: &Arc<Store>, wanted: &Subvolume) -> Result<TreeId, Error> {
+    let tree = match wanted {
+        Subvolume::Default => default_subvolume(store)?,
+        // As in the kernel, 0 stands for the top level.
+        Subvolume::Id(0) => TreeId::FS,
+        Subvolume::Id(id) => TreeId(*id),
+        Subvolume::Path(path) => return subvolume_at(store, path),
+    };
+    let missing = || Error::NoSubvolume(format!("{tree}"));
+    if !tree.is_subvolume() {
+        return Err(missing());
+    }
+    match store.read().tree_state(tree) {
+        Ok(state) if state.item.refs > 0 => Ok(tree),
+        Ok(_) => Err(missing()),
+        Err(StoreError::Tree(butterfs_tree::TreeError::NoSuchTree(_))) => Err(missing()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn default_subvolume(store: &Store) -> Result<TreeId, Error> {
+    let engine = store.read();
+    let directory = TreeId::ROOT_TREE_DIR.get();
+    let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(b"default"));
+    let found = find(&*engine, TreeId::ROOT, &key).map_err(StoreError::from)?;
+    let Some((leaf, slot)) = found else {
+        return Ok(TreeId::FS);
+    };
+    let id = InodeId {
+        tree: TreeId::ROOT,
+        number: InodeNumber(directory),
+    };
+    for entry in DirEntries::new(leaf.data(slot)) {
+        let entry = entry.map_err(|error| FsError::bad_item(id, "directory entry", &error))?;
+        if entry.name == b"default" {
+            return Ok(TreeId(entry.location.objectid));
+        }
+    }
+    Ok(TreeId::FS)
+}
+
+fn subvolume_at(store: &Arc<Store>, path: &[u8]) -> Result<TreeId, Error> {
+    let missing = || Error::NoSubvolume(String::from_utf8_lossy(path).into_owned());
+    let files = Filesystem::new(Arc::clone(store), TreeId::FS, Options::default());
+    let id = match crate::paths::resolve(&files, path) {
+        Ok(id) => id,
+        Err(FsError::NotFound | FsError::NotADirectory) => return Err(missing()),
+        Err(error) => return Err(Error::at(path, error)),
+    };
+    if id.number == InodeNumber::ROOT {
+        Ok(id.tree)
+    } else {
+        Err(missing())
+    }
+}

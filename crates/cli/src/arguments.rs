@@ -1,0 +1,126 @@
+//! The command line.
+//!
+//! Owns the table of subcommands and the names by which the binary is called
+//! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
+
+use crate::commands;
+use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Btrfs volumes in userspace: make, mount and look into them without a kernel
+/// driver and without root.
+#[derive(Debug, Parser)]
+#[command(
+    name = "butterfs",
+    version,
+    propagate_version = true,
+    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments; mount fails with 32."
+)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Mount a volume.
+    Mount(commands::mount::Mount),
+    /// Unmount a volume and wait until everything is on the device.
+    #[command(visible_alias = "unmount")]
+    Umount(commands::umount::Umount),
+    /// Make a volume in a file or on a block device.
+    Mkfs(Box<commands::mkfs::Mkfs>),
+    /// Show and change facts about a volume that is not mounted.
+    #[command(visible_alias = "fi")]
+    Filesystem(commands::filesystem::Filesystem),
+    /// List files of a volume that is not mounted.
+    Ls(commands::list::List),
+    /// Write files of a volume that is not mounted to standard output.
+    Cat(commands::cat::Cat),
+    /// Copy files into or out of a volume that is not mounted.
+    Copy(commands::copy::Copy),
+    /// Show what is on the device.
+    #[command(visible_alias = "inspect-internal")]
+    Inspect(commands::inspect::Inspect),
+    /// Write completions for a shell.
+    #[command(hide = true)]
+    Completions(commands::generate::Completions),
+    /// Write the manual page.
+    #[command(hide = true)]
+    Manual(commands::generate::Manual),
+}
+
+const MOUNT_NAMES: [&str; 4] = [
+    "mount.butterfs",
+    "mount.fuse.butterfs",
+    "mount.fuse3.butterfs",
+    "mount.btrfs",
+];
+const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
+
+/// Parses the command line; ends the program for help and mistakes.
+pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Arguments {
+    Arguments::parse_from(normalized(words.collect()))
+}
+
+/// Puts the subcommand in its place where the name or the form implies it.
+fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
+    let name = words.first().map(Path::new).and_then(Path::file_name);
+    let name = name.and_then(|name| name.to_str()).unwrap_or_default();
+    let implied = if MOUNT_NAMES.contains(&name) {
+        Some("mount")
+    } else if MKFS_NAMES.contains(&name) {
+        Some("mkfs")
+    } else {
+        plain_mount(&words).then_some("mount")
+    };
+    if let Some(implied) = implied {
+        words[0] = "butterfs".into();
+        words.insert(1, implied.into());
+    }
+    words
+}
+
+/// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is no option names
+/// no subcommand but a path that is there.
+fn plain_mount(words: &[OsString]) -> bool {
+    use clap::CommandFactory;
+    let Some(first) = words.get(1) else {
+        return false;
+    };
+    let text = first.to_string_lossy();
+    let known = Arguments::command().find_subcommand(&*text).is_some();
+    !known && text != "help" && !text.starts_with('-') && Path::new(first).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn the_table_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn other_names_imply_the_subcommand() {
+        let mount = normalized(words("/sbin/mount.fuse.butterfs a b -o rw"));
+        assert_eq!(mount, words("butterfs mount a b -o rw"));
+        let mkfs = normalized(words("mkfs.btrfs -L x a"));
+        assert_eq!(mkfs, words("butterfs mkfs -L x a"));
+        let plain = normalized(words("butterfs /etc/passwd /mnt"));
+        assert_eq!(plain, words("butterfs mount /etc/passwd /mnt"));
+        assert_eq!(
+            normalized(words("butterfs umount /")),
+            words("butterfs umount /")
+        );
+    }
+}

@@ -1,0 +1,50 @@
+//! The subcommands, one file each.
+
+pub mod cat;
+pub mod copy;
+pub mod filesystem;
+pub mod generate;
+pub mod inspect;
+pub mod list;
+pub mod mkfs;
+pub mod mount;
+pub mod umount;
+
+use crate::arguments::{Arguments, Command};
+use crate::fail::Done;
+use crate::log;
+use std::process::ExitCode;
+
+/// Exit code of a mount that failed, as mount(8) has it.
+const MOUNT_FAILED: u8 = 32;
+
+/// Runs a command that logs to the terminal.
+fn offline(run: impl FnOnce() -> Done) -> Done {
+    log::start(log::Target::Terminal)?;
+    run()
+}
+
+/// Runs a command; says on standard error what failed.
+pub fn run(arguments: Arguments) -> ExitCode {
+    let (done, failure_code) = match arguments.command {
+        Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
+        Command::Umount(umount) => (umount.run(), 1),
+        Command::Mkfs(mkfs) => (offline(|| mkfs.run()), 1),
+        Command::Filesystem(filesystem) => (offline(|| filesystem.run()), 1),
+        Command::Ls(list) => (offline(|| list.run()), 1),
+        Command::Cat(cat) => (offline(|| cat.run()), 1),
+        Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
+        Command::Completions(completions) => (completions.run(), 1),
+        Command::Manual(manual) => (manual.run(), 1),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of standard output had enough.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            eprintln!("butterfs: {}", failure.0);
+            ExitCode::from(failure_code)
+        }
+    }
+}

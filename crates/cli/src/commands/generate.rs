@@ -1,0 +1,46 @@
+//! Completions and manual, from the same tables as the help.
+
+use crate::arguments::Arguments;
+use crate::fail::Done;
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+/// Writes completions for a shell to standard output.
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// Which shell.
+    shell: Shell,
+}
+
+/// Writes the manual page to standard output.
+#[derive(Args, Debug)]
+pub struct Manual {
+    /// Subcommand; the overview without it.
+    command: Option<String>,
+}
+
+impl Completions {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let mut command = Arguments::command();
+        clap_complete::generate(self.shell, &mut command, "butterfs", &mut std::io::stdout());
+        Ok(())
+    }
+}
+
+impl Manual {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let mut command = Arguments::command();
+        command.build();
+        let wanted = match &self.command {
+            None => command,
+            Some(name) => match command.find_subcommand(name) {
+                Some(found) => found.clone(),
+                None => return crate::fail::fail(format!("there is no command {name}")),
+            },
+        };
+        clap_mangen::Man::new(wanted).render(&mut std::io::stdout())?;
+        Ok(())
+    }
+}

@@ -1,0 +1,71 @@
+//! `butterfs inspect`: what is on the device, as text or JSON.
+//!
+//! Owns the two dumps' arguments; the text is close enough to that of
+//! `btrfs inspect-internal` to compare by eye.
+
+mod extents;
+mod items;
+mod superblock;
+mod tree;
+
+use crate::fail::Done;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+/// Shows what is on the device of a volume.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs inspect dump-super -f disk.img
+  butterfs inspect dump-tree -t fs disk.img")]
+pub struct Inspect {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Which superblock copies to show.
+#[derive(Args, Debug)]
+pub struct DumpSuper {
+    /// All copies, not the first alone.
+    #[arg(short, long)]
+    all: bool,
+    /// The system chunks and backup roots too.
+    #[arg(short, long)]
+    full: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// File or block device.
+    volume: PathBuf,
+}
+
+/// Which trees to show.
+#[derive(Args, Debug)]
+pub struct DumpTree {
+    /// Number or name (root, extent, chunk, dev, fs, csum, uuid, free-space,
+    /// block-group); all of them without it.
+    #[arg(short, long)]
+    tree: Option<String>,
+    /// Print JSON: keys and bytes of all items.
+    #[arg(long)]
+    json: bool,
+    /// File or block device.
+    volume: PathBuf,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show superblocks.
+    DumpSuper(DumpSuper),
+    /// Show trees.
+    DumpTree(DumpTree),
+}
+
+impl Inspect {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        match self.what {
+            What::DumpSuper(dump) => dump.run(),
+            What::DumpTree(dump) => dump.run(),
+        }
+    }
+}

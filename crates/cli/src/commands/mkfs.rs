@@ -1,0 +1,242 @@
+//! `butterfs mkfs`, also called mkfs.butterfs and mkfs.btrfs.
+//!
+//! Owns the options and the care not to overwrite what somebody needs; the
+//! volume itself is made by the library.
+
+use crate::fail::{Context, Done, Failure, fail};
+use crate::place::json;
+use crate::sizes;
+use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs_admin::mkfs::{
+    DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, Summary, make,
+};
+use butterfs_device::{DeviceRange, probe};
+use butterfs_format::{ChecksumType, DeviceOffset};
+use clap::Args;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// Makes a Btrfs volume in a file or on a block device.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs mkfs -b 20g -L photos disk.img    makes the file, too
+  butterfs mkfs -f --csum xxhash /dev/sdx1
+  butterfs mkfs -O list-all")]
+pub struct Mkfs {
+    /// Label, at most 255 bytes.
+    #[arg(short = 'L', long)]
+    label: Option<String>,
+    /// Bytes of a tree node: 4k to 64k (default 16k).
+    #[arg(short, long, visible_alias = "leafsize", short_alias = 'l', value_parser = sizes::parse)]
+    nodesize: Option<u64>,
+    /// Bytes of a sector (default 4k).
+    #[arg(short, long, value_parser = sizes::parse)]
+    sectorsize: Option<u64>,
+    /// Bytes of the volume; makes the file if it does not exist.
+    #[arg(short, long, value_parser = sizes::parse)]
+    byte_count: Option<u64>,
+    /// Checksums: crc32c, xxhash, sha256 or blake2.
+    #[arg(long, visible_alias = "checksum", default_value = "crc32c")]
+    csum: String,
+    /// Profile of data: single or dup.
+    #[arg(short, long)]
+    data: Option<String>,
+    /// Profile of metadata: single or dup.
+    #[arg(short, long)]
+    metadata: Option<String>,
+    /// Data and metadata share block groups, for small volumes.
+    #[arg(short = 'M', long)]
+    mixed: bool,
+    /// Features, separated by commas; ^NAME switches off; list-all shows them.
+    #[arg(short = 'O', long)]
+    features: Vec<String>,
+    /// The same as -O.
+    #[arg(short = 'R', long)]
+    runtime_features: Vec<String>,
+    /// UUID of the volume.
+    #[arg(short = 'U', long)]
+    uuid: Option<Uuid>,
+    /// UUID of the device.
+    #[arg(long)]
+    device_uuid: Option<Uuid>,
+    /// Do not discard what is on the device.
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// Overwrite what is there.
+    #[arg(short, long)]
+    force: bool,
+    /// Print nothing.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Print more.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// File or block device.
+    devices: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct Fact {
+    label: String,
+    uuid: String,
+    device_uuid: String,
+    node_size: u32,
+    sector_size: u32,
+    total_bytes: u64,
+    checksum: &'static str,
+    block_groups: Vec<(String, u64)>,
+    incompat: Vec<String>,
+    compat_ro: Vec<String>,
+}
+
+fn profile(name: Option<&str>) -> Result<Option<ProfileChoice>, Failure> {
+    match name.map(str::to_ascii_lowercase).as_deref() {
+        None => Ok(None),
+        Some("single") => Ok(Some(ProfileChoice::Single)),
+        Some("dup") => Ok(Some(ProfileChoice::Dup)),
+        Some(
+            known @ ("raid0" | "raid1" | "raid1c3" | "raid1c4" | "raid10" | "raid5" | "raid6"),
+        ) => fail(format!(
+            "the profile {known} is not supported yet; take single or dup"
+        )),
+        Some(other) => fail(format!("there is no profile {other}; take single or dup")),
+    }
+}
+
+fn small(size: Option<u64>, default: u32) -> u32 {
+    size.map_or(default, |size| u32::try_from(size).unwrap_or(u32::MAX))
+}
+
+impl Mkfs {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let lists = || self.features.iter().chain(&self.runtime_features);
+        if lists().any(|list| list == "list-all") {
+            return list_features();
+        }
+        let path = match &self.devices[..] {
+            [path] => path,
+            [] => return fail("no file or device given; see `butterfs mkfs --help`"),
+            _ => return fail("volumes of several devices are not supported yet"),
+        };
+        let checksum = ChecksumType::from_name(&self.csum)
+            .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;
+        let default = MkfsOptions::default();
+        let mut options = MkfsOptions {
+            label: self.label.clone().unwrap_or_default(),
+            node_size: small(self.nodesize, default.node_size),
+            sector_size: small(self.sectorsize, default.sector_size),
+            byte_count: self.byte_count,
+            checksum,
+            data: profile(self.data.as_deref())?,
+            metadata: profile(self.metadata.as_deref())?,
+            mixed: if self.mixed {
+                Layout::Mixed
+            } else {
+                Layout::Separate
+            },
+            fsid: self.uuid.map(Uuid::into_bytes),
+            device_uuid: self.device_uuid.map(Uuid::into_bytes),
+            ..default
+        };
+        if self.mixed && self.nodesize.is_none() {
+            options.node_size = options.sector_size;
+        }
+        for list in lists() {
+            options.features.change(list)?;
+        }
+        let device = self.open(path)?;
+        if !self.nodiscard {
+            // Advisory: not every device can.
+            let all = DeviceRange {
+                start: DeviceOffset(0),
+                length: device.size(),
+            };
+            let _ = device.discard(all);
+        }
+        let summary = make(&device, &options).context(path.display())?;
+        self.report(path, &options, &summary)
+    }
+
+    fn open(&self, path: &Path) -> Result<FileDevice, Failure> {
+        if !path.exists() {
+            let Some(size) = self.byte_count else {
+                return fail(format!(
+                    "{} does not exist; give its size with -b to make it",
+                    path.display()
+                ));
+            };
+            return FileDevice::create(path, size).context(path.display());
+        }
+        let device = FileDevice::open(path, Access::ReadWrite)?;
+        if !self.force {
+            let found = probe::contents(&device).context(path.display())?;
+            if let Some(first) = found.first() {
+                return fail(format!(
+                    "{} holds {first}; use -f to overwrite it",
+                    path.display()
+                ));
+            }
+        }
+        Ok(device)
+    }
+
+    fn report(&self, path: &Path, options: &MkfsOptions, made: &Summary) -> Done {
+        let uuid = Uuid::from_bytes(made.fsid);
+        if self.json {
+            return json(&Fact {
+                label: options.label.clone(),
+                uuid: uuid.to_string(),
+                device_uuid: Uuid::from_bytes(made.device_uuid).to_string(),
+                node_size: options.node_size,
+                sector_size: options.sector_size,
+                total_bytes: made.total_bytes,
+                checksum: options.checksum.name(),
+                block_groups: made
+                    .groups
+                    .iter()
+                    .map(|(flags, length)| (flags.describe(), *length))
+                    .collect(),
+                incompat: made.incompat.names(),
+                compat_ro: made.compat_ro.names(),
+            });
+        }
+        if self.quiet {
+            return Ok(());
+        }
+        say!("Label:              {}", options.label);
+        say!("UUID:               {uuid}");
+        say!("Node size:          {}", options.node_size);
+        say!("Sector size:        {}", options.sector_size);
+        say!("Filesystem size:    {}", sizes::human(made.total_bytes));
+        say!("Block group profiles:");
+        for (flags, length) in &made.groups {
+            say!("  {:<18}{:>15}", flags.describe(), sizes::human(*length));
+        }
+        say!("Incompat features:  {}", made.incompat.names().join(", "));
+        say!("Runtime features:   {}", made.compat_ro.names().join(", "));
+        say!("Checksum:           {}", options.checksum.name());
+        if self.verbose {
+            say!("Device UUID:        {}", Uuid::from_bytes(made.device_uuid));
+        }
+        say!("Path:               {}", path.display());
+        Ok(())
+    }
+}
+
+fn list_features() -> Done {
+    say!("Features of a new volume (-O):");
+    for feature in FEATURES {
+        let default = match (feature.bit, feature.default) {
+            (FeatureBit::NotYet, _) => " (not supported yet)",
+            (_, DefaultState::On) => " (default)",
+            (_, DefaultState::Off) => "",
+        };
+        say!("  {:<20}- {}{default}", feature.name, feature.description);
+    }
+    Ok(())
+}

@@ -1,0 +1,145 @@
+//! `butterfs mount`.
+//!
+//! Owns the background: the command starts itself again with `-f` and
+//! `--ready`, waits for the line that says that the mount is live, and ends.
+
+use crate::fail::{Context, Done, fail};
+use crate::{log, server};
+use butterfs::{MountOptions, OPTIONS};
+use clap::Args;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What the server says when the mount is live.
+const READY: &str = "ready\n";
+
+/// Mounts a volume and returns when the mount is live.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs mount disk.img /mnt
+  butterfs mount -o ro,subvol=/home disk.img /mnt
+  butterfs mount -f -o compress=zstd:3 disk.img /mnt    serve in the foreground
+
+`butterfs mount -o help` lists the mount options.
+Exit codes: 0 mounted, 2 a mistake in the arguments, 32 failed.")]
+pub struct Mount {
+    /// Serve in the foreground; logs to standard error.
+    #[arg(short, long)]
+    foreground: bool,
+    /// Mount options, separated by commas.
+    #[arg(short, value_name = "OPTIONS", value_delimiter = None)]
+    options: Vec<String>,
+    /// Type, as mount(8) passes it; ignored.
+    #[arg(short = 't', hide = true)]
+    kind: Option<String>,
+    /// Accepted from mount(8).
+    #[arg(short, hide = true)]
+    sloppy: bool,
+    /// Accepted from mount(8).
+    #[arg(short, hide = true)]
+    verbose: bool,
+    /// Accepted from mount(8).
+    #[arg(short, hide = true)]
+    no_mtab: bool,
+    /// Say on standard output when the mount is live (used by itself).
+    #[arg(long, hide = true)]
+    ready: bool,
+    /// File or block device that holds the volume.
+    #[arg(required_unless_present = "options")]
+    source: Option<PathBuf>,
+    /// Directory to mount at.
+    #[arg(required_unless_present = "options")]
+    mountpoint: Option<PathBuf>,
+}
+
+impl Mount {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        if self.options.iter().any(|options| options == "help") {
+            return list_options();
+        }
+        let mut options = MountOptions::default();
+        for list in &self.options {
+            options.apply(list)?;
+        }
+        let (Some(source), Some(mountpoint)) = (&self.source, &self.mountpoint) else {
+            return fail("a source and a mountpoint are needed; see `butterfs mount --help`");
+        };
+        let source = std::fs::canonicalize(source).context(source.display())?;
+        // A descriptor that someone else mounted on stays as it is written.
+        let mountpoint = if mountpoint.starts_with("/dev/fd") {
+            mountpoint.clone()
+        } else {
+            std::fs::canonicalize(mountpoint).context(mountpoint.display())?
+        };
+        if !self.foreground {
+            return self.in_background(&source, &mountpoint);
+        }
+        if self.ready {
+            // Its own session: the terminal's signals are not the server's.
+            let _ = rustix::process::setsid();
+            match &options.logfile {
+                Some(path) => log::start(log::Target::File(path))?,
+                None => log::start(log::Target::Syslog)?,
+            }
+        } else {
+            log::start(log::Target::Terminal)?;
+        }
+        let say_ready = self.ready;
+        let served = server::serve(&source, &mountpoint, &options, || {
+            if say_ready {
+                let _ = rustix::process::chdir("/");
+                let mut out = std::io::stdout();
+                let _ = out.write_all(READY.as_bytes()).and_then(|()| out.flush());
+            }
+        });
+        if let (true, Err(failure)) = (say_ready, &served) {
+            // Before the mount was live the starter reads it, later nobody.
+            let _ = std::io::stdout().write_all(failure.0.as_bytes());
+            tracing::error!("{}", failure.0);
+        }
+        served
+    }
+
+    fn in_background(&self, source: &Path, mountpoint: &Path) -> Done {
+        let mut command = Command::new(std::env::current_exe().context("own path")?);
+        command.args(["mount", "--foreground", "--ready"]);
+        for list in &self.options {
+            command.arg("-o").arg(list);
+        }
+        let mut server = command
+            .arg("--")
+            .arg(source)
+            .arg(mountpoint)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("the server cannot be started")?;
+        let Some(output) = server.stdout.take() else {
+            return fail("the server has no output");
+        };
+        let mut output = BufReader::new(output);
+        let mut said = String::new();
+        output.read_line(&mut said).context("the server")?;
+        if said == READY {
+            return Ok(());
+        }
+        output.read_to_string(&mut said).context("the server")?;
+        let status = server.wait().context("the server")?;
+        if said.is_empty() {
+            return fail(format!("the server ended at once ({status})"));
+        }
+        fail(said)
+    }
+}
+
+fn list_options() -> Done {
+    let mut out = std::io::stdout().lock();
+    for option in OPTIONS {
+        let name = format!("{}{}", option.name, option.value);
+        writeln!(out, "  {name:<32} {}", option.help)?;
+    }
+    Ok(())
+}

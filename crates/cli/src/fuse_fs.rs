@@ -1,0 +1,112 @@
+//! A volume served to the kernel: the library behind the FUSE trait.
+//!
+//! Owns the translation of requests, the kernel's lookups ([`nodes`]) and what
+//! the server must enforce itself (immutable and append-only files, read-only
+//! subvolumes). Permissions are the kernel's (`default_permissions`).
+//!
+//! Opens are stateless: the kernel asks for nothing at open and close. Only
+//! this server changes the volume, so names and attributes, absent names too,
+//! never expire. Reads are cached by the kernel and thus unseen; access times
+//! change only when a program sets them.
+
+mod convert;
+mod guard;
+mod nodes;
+mod serve;
+mod serve_data;
+
+pub use convert::Owners;
+
+use butterfs::{FsError, Inode, InodeId, TreeId, Volume};
+use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
+use butterfs_fuse::{Errno, NodeId, Notifier};
+use nodes::Nodes;
+use std::collections::HashMap;
+use std::sync::{Arc, OnceLock, RwLock};
+
+/// A volume being served.
+pub struct Server {
+    volume: Volume,
+    nodes: Nodes,
+    owners: Owners,
+    sector: u32,
+    /// Tells the kernel of changes that it does not expect.
+    notifier: OnceLock<Notifier>,
+    /// Whether each subvolume met so far may change.
+    writable: RwLock<HashMap<TreeId, bool>>,
+}
+
+/// The answer for an error of the library. Damage and failing devices are
+/// logged, because the caller learns no more than EIO.
+fn errno(error: &FsError) -> Errno {
+    let number = error.errno();
+    if number == libc::EIO {
+        tracing::error!(%error, "answered EIO");
+    }
+    Errno(number)
+}
+
+/// Turns errors of the library into answers.
+trait Answered<T> {
+    fn answered(self) -> Result<T, Errno>;
+}
+
+impl<T> Answered<T> for Result<T, FsError> {
+    fn answered(self) -> Result<T, Errno> {
+        self.map_err(|error| errno(&error))
+    }
+}
+
+impl Server {
+    /// Serves `volume`; files seem to belong to `owners`.
+    pub fn new(volume: Volume, owners: Owners) -> Self {
+        let sector = volume.store().read().sector_size();
+        Self {
+            nodes: Nodes::new(volume.files().root().tree),
+            volume,
+            owners,
+            sector: sector.try_into().unwrap_or(4096),
+            notifier: OnceLock::new(),
+            writable: RwLock::default(),
+        }
+    }
+
+    /// The volume.
+    pub const fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    fn files(&self) -> &butterfs::Filesystem {
+        self.volume.files()
+    }
+
+    fn inode(&self, node: NodeId) -> Result<Arc<Inode>, Errno> {
+        self.nodes.get(self.files(), node).answered()
+    }
+
+    fn id(&self, node: NodeId) -> InodeId {
+        self.nodes.id(node)
+    }
+
+    fn attr_reply(&self, inode: &Inode) -> Result<AttrReply, Errno> {
+        let attributes = self.files().attributes_of(inode).answered()?;
+        let node = self.nodes.node_of(inode.id).answered()?;
+        Ok(AttrReply {
+            attr: convert::attr(&attributes, node, self.owners),
+            timeout: FOREVER,
+        })
+    }
+
+    /// An entry for `inode`, which counts as a lookup.
+    fn entry(&self, inode: &Arc<Inode>) -> Result<Entry, Errno> {
+        let attr = self.attr_reply(inode)?.attr;
+        let node = self.nodes.remember(self.files(), inode).answered()?;
+        Ok(Entry {
+            node,
+            generation: inode.state.read().item.generation.get(),
+            attr,
+            entry_timeout: FOREVER,
+            attr_timeout: FOREVER,
+        })
+    }
+}

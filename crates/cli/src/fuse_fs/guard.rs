@@ -1,0 +1,86 @@
+//! What must not change although permissions allow it.
+//!
+//! Owns the checks of read-only subvolumes and of immutable and append-only
+//! files, which the kernel leaves to a FUSE server.
+
+use super::{Answered, Server};
+use butterfs::{FsError, Inode, InodeFlags, InodeId, TreeId};
+use butterfs_fuse::Errno;
+use std::sync::PoisonError;
+
+impl Server {
+    /// Errors where the subvolume is read-only.
+    pub(super) fn check_tree(&self, tree: TreeId) -> Result<(), Errno> {
+        let known = {
+            let table = self.writable.read().unwrap_or_else(PoisonError::into_inner);
+            table.get(&tree).copied()
+        };
+        let writable = match known {
+            Some(writable) => writable,
+            None => {
+                let state = self.volume.store().read().tree_state(tree);
+                let state = state.map_err(FsError::from).answered()?;
+                // The bit that `btrfs property set ro` sets.
+                let writable = state.item.flags.0 & 1 == 0;
+                let mut table = self
+                    .writable
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner);
+                table.insert(tree, writable);
+                writable
+            }
+        };
+        if writable { Ok(()) } else { Err(Errno::EROFS) }
+    }
+
+    fn flags(inode: &Inode) -> InodeFlags {
+        inode.state.read().item.flags
+    }
+
+    /// Errors where data at `offset` must not change.
+    pub(super) fn check_write(&self, inode: &Inode, offset: u64) -> Result<(), Errno> {
+        self.check_tree(inode.id.tree)?;
+        let state = inode.state.read();
+        let flags = state.item.flags;
+        let appends = offset >= state.item.size;
+        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends)
+        {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Errors where attributes or size must not change.
+    pub(super) fn check_change(&self, inode: &Inode) -> Result<(), Errno> {
+        self.check_tree(inode.id.tree)?;
+        if Self::flags(inode).intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Errors where a directory must not get names.
+    pub(super) fn check_add(&self, dir: InodeId) -> Result<(), Errno> {
+        self.check_tree(dir.tree)?;
+        let dir = self.files().inode(dir).answered()?;
+        if Self::flags(&dir).contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Errors where a directory must not lose this name.
+    pub(super) fn check_remove(&self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let held = self.files().inode(dir).answered()?;
+        self.check_change(&held)?;
+        match self.files().lookup(dir, name) {
+            Ok(target) if target.subvolume => Err(Errno::EPERM),
+            Ok(target) => {
+                let victim = self.files().inode(target.inode).answered()?;
+                self.check_change(&victim)
+            }
+            Err(FsError::NotFound) => Ok(()),
+            Err(error) => Err(super::errno(&error)),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Requests on data, directory listings with attributes, and ioctls.
+
+use super::{Answered, Server, convert};
+use butterfs::{FallocateMode, FsError, Inode, ListedEntry, SeekTarget};
+use butterfs_fuse::reply::{
+    DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
+};
+use butterfs_fuse::request::{self, CopyFileRange, Fallocate, FallocateFlags, Ioctl, Lseek, Write};
+use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+
+const GETFLAGS: u32 = 0x8008_6601;
+const SETFLAGS: u32 = 0x4008_6602;
+const FSGETXATTR: u32 = 0x801c_581f;
+const FSSETXATTR: u32 = 0x401c_5820;
+/// Bytes of `struct fsxattr`.
+const FSXATTR: usize = 28;
+
+impl Server {
+    /// Runs `sync` unless nothing can have changed.
+    pub(super) fn unless_read_only(
+        &self,
+        sync: impl FnOnce() -> Result<(), FsError>,
+    ) -> Result<(), Errno> {
+        if self.volume.store().access() == butterfs::Access::ReadOnly {
+            return Ok(());
+        }
+        sync().answered()
+    }
+
+    pub(super) fn push_plus(
+        &self,
+        entry: &ListedEntry,
+        listing: &mut DirectoryPlusBuffer<'_>,
+    ) -> Result<Push, Errno> {
+        let files = self.files();
+        let dots = matches!(&entry.name[..], b"." | b"..");
+        let node = if dots {
+            Entry::absent(FOREVER)
+        } else {
+            match files.inode(entry.target.inode) {
+                Ok(inode) => self.entry(&inode)?,
+                // Damage of one inode must not hide its neighbours.
+                Err(error) => {
+                    tracing::error!(%error, "an entry is listed without attributes");
+                    Entry::absent(FOREVER)
+                }
+            }
+        };
+        let ino = match node.node {
+            NodeId(0) => self.nodes.node_of(entry.target.inode).answered()?.0,
+            known => known.0,
+        };
+        let push = listing.push(
+            &DirectoryEntry {
+                ino,
+                next: entry.next,
+                kind: convert::kind(entry.target.kind),
+                name: &entry.name,
+            },
+            &node,
+        );
+        if push == Push::Full && node.node.0 != 0 {
+            self.nodes.forget(files, node.node, 1).answered()?;
+        }
+        Ok(push)
+    }
+
+    pub(super) fn write_data(&self, request: &Write<'_>) -> Result<usize, Errno> {
+        let inode = self.inode(request.node)?;
+        self.check_write(&inode, request.offset)?;
+        let written = self
+            .files()
+            .write(&inode, request.offset, request.data)
+            .answered()?;
+        if request.write_flags.clear_set_id {
+            self.drop_privileges(&inode, request.node)?;
+        }
+        Ok(written)
+    }
+
+    /// Takes set-id bits and capabilities from a file that was written to, and
+    /// has the kernel ask for its mode again, which it does not by itself.
+    fn drop_privileges(&self, inode: &Inode, node: NodeId) -> Result<(), Errno> {
+        let before = inode.state.read().item.mode;
+        self.files().drop_privileges(inode).answered()?;
+        if inode.state.read().item.mode != before
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Advisory: a kernel that forgot the node asks anyway.
+            let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
+        }
+        Ok(())
+    }
+
+    pub(super) fn allocate(&self, request: &Fallocate) -> Result<(), Errno> {
+        const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
+        let mode = if request.mode.is_empty() {
+            FallocateMode::Allocate
+        } else if request.mode == KEEP {
+            FallocateMode::AllocateKeepSize
+        } else if request.mode == FallocateFlags::PUNCH_HOLE | KEEP {
+            FallocateMode::PunchHole
+        } else if request.mode == FallocateFlags::ZERO_RANGE {
+            FallocateMode::ZeroRange
+        } else if request.mode == FallocateFlags::ZERO_RANGE | KEEP {
+            FallocateMode::ZeroRangeKeepSize
+        } else {
+            return Err(Errno::EOPNOTSUPP);
+        };
+        let inode = self.inode(request.node)?;
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                self.check_write(&inode, u64::MAX)?;
+            }
+            _ => self.check_change(&inode)?,
+        }
+        self.files()
+            .fallocate(&inode, mode, request.offset, request.length)
+            .answered()?;
+        self.drop_privileges(&inode, request.node)
+    }
+
+    pub(super) fn seek(&self, request: &Lseek) -> Result<u64, Errno> {
+        let target = match request.target {
+            request::SeekTarget::Data => SeekTarget::Data,
+            request::SeekTarget::Hole => SeekTarget::Hole,
+        };
+        let inode = self.inode(request.node)?;
+        self.files().seek(&inode, target, request.offset).answered()
+    }
+
+    pub(super) fn copy(&self, request: &CopyFileRange) -> Result<u64, Errno> {
+        let from = self.inode(request.node_in)?;
+        let to = self.inode(request.node_out)?;
+        self.check_write(&to, request.offset_out)?;
+        self.files()
+            .copy_range(
+                (&from, request.offset_in),
+                (&to, request.offset_out),
+                request.length,
+            )
+            .answered()
+    }
+
+    pub(super) fn control(
+        &self,
+        context: &Context<'_>,
+        request: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<IoctlResult, Errno> {
+        let inode = self.inode(request.node)?;
+        let old = self.files().attributes_of(&inode).answered()?;
+        let word = |at: usize| -> Result<u32, Errno> {
+            let bytes = request.data.get(at..at + 4).and_then(|b| b.try_into().ok());
+            Ok(u32::from_ne_bytes(bytes.ok_or(Errno::EINVAL)?))
+        };
+        let mut filled = 0;
+        match request.command {
+            GETFLAGS => {
+                let room = output.first_chunk_mut().ok_or(Errno::EINVAL)?;
+                *room = convert::fs_flags(old.flags).to_ne_bytes();
+                filled = 4;
+            }
+            FSGETXATTR => {
+                let room = output.get_mut(..FSXATTR).ok_or(Errno::EINVAL)?;
+                room.fill(0);
+                room[..4].copy_from_slice(&convert::xflags(old.flags).to_ne_bytes());
+                filled = FSXATTR;
+            }
+            SETFLAGS | FSSETXATTR => {
+                self.check_tree(inode.id.tree)?;
+                if context.uid != 0 && context.uid != old.uid {
+                    return Err(Errno::EPERM);
+                }
+                let wanted = if request.command == SETFLAGS {
+                    convert::from_fs_flags(word(0)?)?
+                } else {
+                    convert::from_xflags(old.flags, word(0)?)?
+                };
+                let guarded = butterfs::InodeFlags::IMMUTABLE | butterfs::InodeFlags::APPEND;
+                // CAP_LINUX_IMMUTABLE does not show here; root alone may.
+                if context.uid != 0 && (wanted & guarded) != (old.flags & guarded) {
+                    return Err(Errno::EPERM);
+                }
+                self.files().set_flags(&inode, wanted).answered()?;
+            }
+            _ => return Err(Errno::ENOTTY),
+        }
+        Ok(IoctlResult { value: 0, filled })
+    }
+}

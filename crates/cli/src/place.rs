@@ -1,0 +1,78 @@
+//! `VOLUME:/path` on the command line, and output that commands share.
+
+use crate::fail::{Context, Done, Failure};
+use butterfs::{OpenOptions, Subvolume, Volume};
+use serde::Serialize;
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A path in a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// File or device that holds the volume.
+    pub volume: PathBuf,
+    /// Path in it.
+    pub path: OsString,
+}
+
+impl Place {
+    /// `VOLUME:/path`; `None` without `:/`.
+    pub fn parse(word: &OsString) -> Option<Self> {
+        let bytes = word.as_bytes();
+        let at = bytes.windows(2).position(|pair| pair == b":/")?;
+        Some(Self {
+            volume: OsString::from_vec(bytes[..at].to_vec()).into(),
+            path: OsString::from_vec(bytes[at + 1..].to_vec()),
+        })
+    }
+
+    /// Opens the volume so that nothing in it changes.
+    pub fn open_read_only(&self, subvolume: Option<u64>) -> Result<Volume, Failure> {
+        let mut options = OpenOptions::read_only();
+        if let Some(id) = subvolume {
+            options.subvolume = Subvolume::Id(id);
+        }
+        Volume::open(&self.volume, options).context(self.volume.display())
+    }
+}
+
+impl FromStr for Place {
+    type Err = Infallible;
+
+    /// The root of a volume where no path is given.
+    fn from_str(word: &str) -> Result<Self, Infallible> {
+        let word = OsString::from(word);
+        Ok(Self::parse(&word).unwrap_or(Self {
+            volume: word.into(),
+            path: "/".into(),
+        }))
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.volume.display(), self.path.display())
+    }
+}
+
+/// Prints facts as JSON.
+pub fn json(facts: &impl Serialize) -> Done {
+    say!("{}", serde_json::to_string_pretty(facts)?);
+    Ok(())
+}
+
+/// Prints a line; see the macro of this name.
+pub fn say(line: fmt::Arguments<'_>) {
+    use std::io::Write;
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+        if !closed {
+            eprintln!("butterfs: standard output: {error}");
+        }
+        std::process::exit(i32::from(!closed));
+    }
+}

@@ -1,0 +1,151 @@
+//! The trait that every device implements.
+
+use crate::{DeviceError, DeviceRange, Operation};
+use butterfs_format::DeviceOffset;
+use std::fmt::Debug;
+use std::io::IoSlice;
+use std::sync::Arc;
+
+/// What a device may be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// Reading.
+    ReadOnly,
+    /// Reading, writing and discarding.
+    ReadWrite,
+}
+
+/// A fixed number of bytes that can be read, written and made durable.
+///
+/// Every method may be called from any thread at any time. Of overlapping
+/// operations that run at the same time, the outcome is unspecified but stays
+/// inside their ranges. A write is durable when a [`flush`](Self::flush) that
+/// began after the write returned has succeeded.
+pub trait BlockDevice: Send + Sync + Debug {
+    /// Bytes; fixed while the device is open.
+    fn size(&self) -> u64;
+
+    /// Fills `buf` from `offset` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfRange`], [`DeviceError::Io`]; `buf` is then
+    /// unspecified.
+    fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes all of `data` from `offset` on.
+    ///
+    /// # Errors
+    /// [`DeviceError::ReadOnly`], [`DeviceError::OutOfRange`],
+    /// [`DeviceError::Io`]; after the latter any part may have been written.
+    fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// Writes `parts` one after the other from `offset` on.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn write_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DeviceError> {
+        let mut at = offset;
+        for part in parts {
+            self.write_at(at, part)?;
+            at = DeviceRange::of_buffer(at, part.len()).end();
+        }
+        Ok(())
+    }
+
+    /// Makes every write that returned before this call durable.
+    ///
+    /// # Errors
+    /// [`DeviceError::Io`]: some of the writes may be lost, and a later flush
+    /// that succeeds says nothing about them.
+    fn flush(&self) -> Result<(), DeviceError>;
+
+    /// Says that the content of `range` is not needed any more. Reads of it
+    /// give the old content or zeros until it is written again. Advice: a
+    /// device that cannot discard does nothing.
+    ///
+    /// # Errors
+    /// As [`write_at`](Self::write_at).
+    fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
+        check_writable(self, Operation::Discard, range)
+    }
+
+    /// Name for messages: the path, where there is one.
+    fn identity(&self) -> String;
+
+    /// What the device may be used for.
+    fn access(&self) -> Access;
+}
+
+impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
+    fn size(&self) -> u64 {
+        (**self).size()
+    }
+    fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
+        (**self).read_at(offset, buf)
+    }
+    fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
+        (**self).write_at(offset, data)
+    }
+    fn write_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &[IoSlice<'_>],
+    ) -> Result<(), DeviceError> {
+        (**self).write_vectored_at(offset, parts)
+    }
+    fn flush(&self) -> Result<(), DeviceError> {
+        (**self).flush()
+    }
+    fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
+        (**self).discard(range)
+    }
+    fn identity(&self) -> String {
+        (**self).identity()
+    }
+    fn access(&self) -> Access {
+        (**self).access()
+    }
+}
+
+/// Refuses a range outside of the device.
+pub(crate) fn check_range<D: BlockDevice + ?Sized>(
+    device: &D,
+    operation: Operation,
+    range: DeviceRange,
+) -> Result<(), DeviceError> {
+    if range.fits(device.size()) {
+        return Ok(());
+    }
+    Err(DeviceError::OutOfRange {
+        device: device.identity(),
+        operation,
+        range,
+        size: device.size(),
+    })
+}
+
+/// Refuses a change of a read-only device, or outside of the device.
+pub(crate) fn check_writable<D: BlockDevice + ?Sized>(
+    device: &D,
+    operation: Operation,
+    range: DeviceRange,
+) -> Result<(), DeviceError> {
+    if device.access() == Access::ReadOnly {
+        return Err(DeviceError::ReadOnly {
+            device: device.identity(),
+            operation,
+        });
+    }
+    check_range(device, operation, range)
+}
+
+/// Bytes of all parts together.
+pub(crate) fn parts_length(parts: &[IoSlice<'_>]) -> usize {
+    parts
+        .iter()
+        .fold(0_usize, |sum, part| sum.saturating_add(part.len()))
+}

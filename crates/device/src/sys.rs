@@ -1,0 +1,29 @@
+//! The requests to block devices that have no safe wrapper elsewhere.
+//!
+//! Owns all unsafe code of this crate.
+#![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
+
+use crate::DeviceRange;
+use rustix::io::Errno;
+use rustix::ioctl::{Getter, Setter, ioctl, opcode};
+use std::os::fd::BorrowedFd;
+
+/// Bytes of a block device (`BLKGETSIZE64`).
+pub(crate) fn block_device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
+    // The number is declared with size_t in the kernel's headers, although
+    // the value is always 64 bits wide.
+    const BLKGETSIZE64: rustix::ioctl::Opcode = opcode::read::<usize>(0x12, 114);
+    // SAFETY: BLKGETSIZE64 writes one u64 to its argument and nothing else;
+    // Getter passes a pointer to memory for exactly one u64. On a descriptor
+    // that is no block device it fails without touching the argument.
+    unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
+}
+
+/// Discards a range of a block device (`BLKDISCARD`).
+pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, range: DeviceRange) -> Result<(), Errno> {
+    const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);
+    let argument = [range.start.get(), range.length];
+    // SAFETY: BLKDISCARD reads two u64 (start and length in bytes) from its
+    // argument; Setter passes a pointer to exactly that and outlives the call.
+    unsafe { ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new(argument)) }
+}

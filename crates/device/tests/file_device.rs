@@ -1,0 +1,229 @@
+//! Files and loop devices: content, exclusive use, refusals.
+
+use butterfs_device::{Access, BlockDevice, DeviceError, DeviceRange, FileDevice, Holder};
+use butterfs_format::DeviceOffset;
+use std::io::IoSlice;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+
+fn run(program: &str, arguments: &[&str]) -> Option<String> {
+    let output = Command::new(program).args(arguments).output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// A loop device that goes away with the value.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn over(file: &Path) -> Option<Self> {
+        let path = run("losetup", &["--find", "--show", file.to_str()?])?;
+        Some(Self(path.into()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        run("losetup", &["--detach", self.0.to_str().unwrap()]);
+    }
+}
+
+/// A mount that goes away with the value.
+struct Mount(PathBuf);
+
+impl Mount {
+    fn at(device: &Path, point: &Path) -> Option<Self> {
+        run("mount", &[device.to_str()?, point.to_str()?])?;
+        Some(Self(point.to_owned()))
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        run("umount", &[self.0.to_str().unwrap()]);
+    }
+}
+
+fn skipped(what: &str) {
+    eprintln!("skipped: {what}");
+}
+
+fn exercise(device: &FileDevice) {
+    let end = device.size();
+    let parts = [&b"one"[..], b"", b"three", b"!"];
+    let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    device
+        .write_vectored_at(DeviceOffset(end - 9), &slices)
+        .unwrap();
+    device.write_at(DeviceOffset(MIB), &[7; 8192]).unwrap();
+    device.flush().unwrap();
+    let mut buf = [0; 9];
+    device.read_at(DeviceOffset(end - 9), &mut buf).unwrap();
+    assert_eq!(&buf, b"onethree!");
+    device
+        .discard(DeviceRange::new(DeviceOffset(MIB), 4096))
+        .unwrap();
+    let mut buf = [1; 8192];
+    device.read_at(DeviceOffset(MIB), &mut buf).unwrap();
+    assert_eq!(buf[4096..], [7; 4096]);
+    assert!(buf[..4096] == [0; 4096] || buf[..4096] == [7; 4096]);
+    assert!(matches!(
+        device.write_vectored_at(DeviceOffset(end - 8), &slices),
+        Err(DeviceError::OutOfRange { .. })
+    ));
+    assert!(matches!(
+        device.read_at(DeviceOffset(end - 1), &mut buf),
+        Err(DeviceError::OutOfRange { .. })
+    ));
+}
+
+#[test]
+fn a_regular_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let device = FileDevice::create(&path, 4 * MIB).unwrap();
+    assert_eq!(device.size(), 4 * MIB);
+    exercise(&device);
+    assert!(matches!(
+        FileDevice::create(&path, MIB),
+        Err(DeviceError::Io { .. })
+    ));
+    drop(device);
+    let device = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert!(matches!(
+        device.write_at(DeviceOffset(0), b"x"),
+        Err(DeviceError::ReadOnly { .. })
+    ));
+    assert!(matches!(
+        device.discard(DeviceRange::new(DeviceOffset(0), 1)),
+        Err(DeviceError::ReadOnly { .. })
+    ));
+    device.flush().unwrap();
+}
+
+#[test]
+fn more_parts_than_one_call_takes() {
+    let dir = tempfile::tempdir().unwrap();
+    let device = FileDevice::create(&dir.path().join("image"), MIB).unwrap();
+    let bytes: Vec<[u8; 3]> = (0..3000_u32)
+        .map(|n| [n as u8, (n >> 8) as u8, 9])
+        .collect();
+    let slices: Vec<IoSlice<'_>> = bytes.iter().map(|part| IoSlice::new(part)).collect();
+    device.write_vectored_at(DeviceOffset(5), &slices).unwrap();
+    let mut buf = vec![0; 9000];
+    device.read_at(DeviceOffset(5), &mut buf).unwrap();
+    assert_eq!(buf, bytes.concat());
+}
+
+#[test]
+fn one_writer_or_many_readers() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let writer = FileDevice::create(&path, MIB).unwrap();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        match FileDevice::open(&path, access) {
+            Err(DeviceError::Busy {
+                holder: Holder::Process { pid, .. },
+                ..
+            }) => assert_eq!(pid, std::process::id()),
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(writer);
+    let first = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    let second = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert!(matches!(
+        FileDevice::open(&path, Access::ReadWrite),
+        Err(DeviceError::Busy { .. })
+    ));
+    drop((first, second));
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+#[test]
+fn what_is_no_device_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        assert!(matches!(
+            FileDevice::open(dir.path(), access),
+            Err(DeviceError::NotADevice { .. })
+        ));
+        assert!(matches!(
+            FileDevice::open(Path::new("/dev/null"), access),
+            Err(DeviceError::NotADevice { .. })
+        ));
+    }
+    let missing = FileDevice::open(&dir.path().join("missing"), Access::ReadOnly).unwrap_err();
+    assert!(missing.to_string().ends_with("check the path"), "{missing}");
+}
+
+#[test]
+fn a_loop_device_in_use_is_refused_by_both_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join("image");
+    drop(FileDevice::create(&image, 256 * MIB).unwrap());
+    let Some(attached) = Loop::over(&image) else {
+        return skipped("no loop devices here");
+    };
+
+    // Not in use: either name opens, but not both.
+    let by_device = FileDevice::open(&attached.0, Access::ReadWrite).unwrap();
+    assert_eq!(by_device.size(), 256 * MIB);
+    assert!(by_device.is_block_device());
+    exercise(&by_device);
+    assert!(matches!(
+        FileDevice::open(&attached.0, Access::ReadWrite),
+        Err(DeviceError::Busy { .. })
+    ));
+    assert!(matches!(
+        FileDevice::open(&image, Access::ReadWrite),
+        Err(DeviceError::Busy { .. })
+    ));
+    drop(by_device);
+    let by_file = FileDevice::open(&image, Access::ReadWrite).unwrap();
+    assert!(matches!(
+        FileDevice::open(&attached.0, Access::ReadWrite),
+        Err(DeviceError::Busy { .. })
+    ));
+    drop(by_file);
+
+    for make in ["mkfs.ext4", "mkfs.btrfs"] {
+        let force = if make == "mkfs.ext4" { "-F" } else { "-f" };
+        let point = dir.path().join(format!("point of {make}"));
+        std::fs::create_dir(&point).unwrap();
+        if run(make, &["-q", force, attached.0.to_str().unwrap()]).is_none() {
+            skipped(make);
+            continue;
+        }
+        let Some(mounted) = Mount::at(&attached.0, &point) else {
+            skipped("no right to mount");
+            continue;
+        };
+        let error = FileDevice::open(&attached.0, Access::ReadWrite).unwrap_err();
+        match &error {
+            DeviceError::Busy {
+                holder: Holder::Mount(at),
+                ..
+            } => assert_eq!(at, &point),
+            other => panic!("{other:?}"),
+        }
+        let error = FileDevice::open(&image, Access::ReadWrite).unwrap_err();
+        match &error {
+            DeviceError::Busy {
+                holder: Holder::Loop { device, holder },
+                ..
+            } => {
+                assert_eq!(device, &attached.0);
+                assert_eq!(**holder, Holder::Mount(point.clone()));
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(error.to_string().ends_with("; unmount it first"), "{error}");
+        drop(mounted);
+        drop(FileDevice::open(&image, Access::ReadWrite).unwrap());
+    }
+}

@@ -1,0 +1,128 @@
+//! What the tests of this crate share: volumes, judges, randomness.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use butterfs_device::{Access, FileDevice};
+use butterfs_format::TreeId;
+use butterfs_fs::{Filesystem, Options};
+use butterfs_store::{OpenOptions, Store};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Runs a program that must succeed; gives what it printed.
+pub fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program).args(args).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program} {args:?}: {text}");
+    text
+}
+
+/// True as root; else says that the test is skipped (in CI: fails).
+pub fn is_root() -> bool {
+    let root = run("id", &["-u"]).trim() == "0";
+    if !root {
+        assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+        eprintln!("skipped: kernel mounts need root");
+    }
+    root
+}
+
+/// A directory with a volume of `size` bytes that mkfs.btrfs made.
+pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
+    let base = if Path::new("/dev/shm").is_dir() {
+        "/dev/shm"
+    } else {
+        "/tmp"
+    };
+    let mut dir = tempfile::tempdir_in(base).unwrap();
+    // To look at what a failure left: BUTTERFS_KEEP=1.
+    dir.disable_cleanup(std::env::var_os("BUTTERFS_KEEP").is_some());
+    let image = dir.path().join("volume.img");
+    File::create(&image).unwrap().set_len(size).unwrap();
+    run(
+        "mkfs.btrfs",
+        &[options, &["-q", image.to_str().unwrap()]].concat(),
+    );
+    (dir, image)
+}
+
+/// Opens a volume for writing, seen from one subvolume.
+pub fn open_with(image: &Path, tree: TreeId, options: &Options) -> Filesystem {
+    let device = FileDevice::open(image, Access::ReadWrite).unwrap();
+    let store = Store::open(Arc::new(device), &OpenOptions::default()).unwrap();
+    Filesystem::new(Arc::new(store), tree, options.clone())
+}
+
+/// As [`open_with`], with default options.
+pub fn open_subvolume(image: &Path, tree: TreeId) -> Filesystem {
+    open_with(image, tree, &Options::default())
+}
+
+/// btrfs check in both modes, with data checksums.
+pub fn check(image: &Path) {
+    for mode in ["original", "lowmem"] {
+        let path = image.to_str().unwrap();
+        let text = run(
+            "btrfs",
+            &["check", "--mode", mode, "--check-data-csum", path],
+        );
+        assert!(text.contains("no error found"), "{text}");
+        assert!(!text.contains("mismatch"), "{text}");
+    }
+}
+
+/// A mount by the kernel, undone when dropped.
+pub struct KernelMount(PathBuf);
+
+impl KernelMount {
+    /// Mounts `image` with `options` below `dir`.
+    pub fn new(image: &Path, dir: &Path, options: &str) -> Self {
+        let point = dir.join("mnt");
+        std::fs::create_dir_all(&point).unwrap();
+        let options = format!("loop,{options}");
+        let paths = [image.to_str().unwrap(), point.to_str().unwrap()];
+        run("mount", &["-o", &options, paths[0], paths[1]]);
+        Self(point)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        run("umount", &[self.0.to_str().unwrap()]);
+    }
+}
+
+/// Seeded randomness.
+pub struct Random(pub u64);
+
+impl Random {
+    /// A number below `limit`.
+    pub fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % limit
+    }
+
+    /// Bytes that compress well, badly or not at all.
+    pub fn data(&mut self, length: usize) -> Vec<u8> {
+        let kind = self.below(3);
+        (0..length)
+            .map(|at| match kind {
+                0 => self.below(256) as u8,
+                1 => (at / 100) as u8,
+                _ if at % 16 < 8 => self.below(256) as u8,
+                _ => 7,
+            })
+            .collect()
+    }
+}
