@@ -532,3 +532,47 @@ fn a_file_of_many_pieces_is_shared_and_cut_in_steps() {
     let fs = volume.open(Options::default());
     assert!(content(&fs, &reopen(&fs, "target"))[..model.len()] == model[..]);
 }
+
+#[test]
+fn units_without_a_piece_of_space_go_out_plain() {
+    let volume = Volume::new(200, &[]);
+    let zstd = Algorithm::Zstd;
+    let options = Options {
+        compress: Compress::Force(zstd, zstd.default_level()),
+        ..Options::default()
+    };
+    let fs = volume.open(options.clone());
+    let file = create(&fs, "file");
+    let filler = create(&fs, "filler");
+    let pieces = [create(&fs, "kept"), create(&fs, "freed")];
+    for index in 0..400_u64 {
+        let mode = FallocateMode::AllocateKeepSize;
+        fs.fallocate(&pieces[(index % 2) as usize], mode, index * 8192, 8192)
+            .unwrap();
+    }
+    let mut at = 0;
+    for step in [4 << 20, 256 << 10, 4096] {
+        while fs
+            .fallocate(&filler, FallocateMode::AllocateKeepSize, at, step)
+            .is_ok()
+        {
+            at += step;
+        }
+    }
+    drop(pieces);
+    fs.unlink(fs.root(), b"freed").unwrap();
+    fs.sync_all().unwrap();
+    let mut data = noise(5, 60_000);
+    data.resize(131_072, 1);
+    let whole = data.repeat(4);
+    fs.write(&file, 0, &whole).unwrap();
+    fs.sync_all().unwrap();
+    let map = fs.extent_map(&file, 0..u64::MAX, 999).unwrap();
+    assert!(map.len() > 30, "the space is in small pieces");
+    assert!(map.iter().all(|extent| extent.compression.is_none()));
+    assert!(content(&fs, &file) == whole);
+    drop((file, filler, fs));
+    volume.check();
+    let fs = volume.open(options);
+    assert!(content(&fs, &reopen(&fs, "file")) == whole);
+}
