@@ -21,7 +21,7 @@ pub struct Attributes {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Device number as Linux encodes it in `st_rdev`, for devices.
+    /// Device number as it is on disk (`major << 20 | minor`), for devices.
     pub rdev: u64,
     /// Bytes.
     pub size: u64,

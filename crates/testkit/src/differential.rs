@@ -5,6 +5,7 @@ use crate::op::generate::Generator;
 use crate::{Manifest, Oracle};
 use rustix::io::Errno;
 use std::fmt;
+use std::ops::Range;
 
 /// Operations that a divergence shows.
 const SHOWN: usize = 12;
@@ -42,6 +43,23 @@ impl fmt::Display for Divergence {
 }
 
 impl std::error::Error for Divergence {}
+
+/// The seeds to run: `BUTTERFS_SEEDS=first..last` in the environment (for a
+/// soak, or to see one failure again), else `usual`.
+///
+/// # Panics
+/// When the variable holds anything else.
+#[must_use]
+pub fn seeds(usual: Range<u64>) -> Range<u64> {
+    let Ok(text) = std::env::var("BUTTERFS_SEEDS") else {
+        return usual;
+    };
+    let range = text.split_once("..").and_then(|(first, last)| {
+        let range = first.parse().ok()?..last.parse().ok()?;
+        Some(range)
+    });
+    range.expect("BUTTERFS_SEEDS=first..last")
+}
 
 /// Applies `count` operations of `seed` by `apply` and to a model, which is
 /// given back for its manifest.

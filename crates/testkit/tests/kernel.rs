@@ -9,16 +9,6 @@ use butterfs_testkit::{Capability, Manifest, Op, differential};
 use rustix::io::Errno;
 use std::cell::RefCell;
 
-/// `first..last` in `BUTTERFS_SEEDS`, or a few.
-fn seeds() -> std::ops::Range<u64> {
-    let given = std::env::var("BUTTERFS_SEEDS").ok();
-    let range = given.as_deref().and_then(|text| {
-        let (first, last) = text.split_once("..")?;
-        Some(first.parse().ok()?..last.parse().ok()?)
-    });
-    range.unwrap_or(1..5)
-}
-
 fn run_seed(seed: u64, count: usize, options: &str) {
     let dir = scratch_dir();
     let image = dir.path().join("kernel.img");
@@ -65,7 +55,7 @@ fn the_model_answers_as_the_kernel_does() {
         return;
     }
     clear_umask();
-    for seed in seeds() {
+    for seed in differential::seeds(1..5) {
         let options = [
             "",
             "compress=zstd",
