@@ -672,6 +672,11 @@ pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Summary, 
     let plan = plan(&options, device.size())?;
     // What was there before must not be found again.
     device.write_at(DeviceOffset(0), &vec![0; superblock::RESERVED as usize])?;
+    for offset in superblock::COPIES {
+        if offset.get() + superblock::SIZE as u64 <= device.size() {
+            device.write_at(offset, &[0; superblock::SIZE])?;
+        }
+    }
     for (tree, logical) in &plan.trees {
         let bytes = trees::leaf(&plan, *tree, *logical);
         let group = &plan.groups[usize::from(*tree != TreeId::CHUNK)];
