@@ -97,7 +97,7 @@ impl MkfsOptions {
     ///
     /// # Errors
     /// Options that contradict each other.
-    pub fn minimum(&self) -> Result<u64, MkfsError> {
+    pub fn bytes_min(&self) -> Result<u64, MkfsError> {
         let profiles = self.profiles()?;
         let sizes = self.sizes_min(profiles.metadata);
         Ok(RESERVED
@@ -132,7 +132,7 @@ pub(super) fn plan(
     device_uuid: UuidBytes,
 ) -> Result<ChunkLayout, MkfsError> {
     let profiles = options.profiles()?;
-    let minimum = options.minimum()?;
+    let minimum = options.bytes_min()?;
     let mut sizes = options.sizes_min(profiles.metadata);
     let copies = profiles.metadata.copies();
     // A tenth of the volume, all copies together.

@@ -85,7 +85,7 @@ fn total_bytes(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<u64, M
         });
     }
     let total = wanted - wanted % u64::from(options.sector_size);
-    let minimum = options.minimum()?;
+    let minimum = options.bytes_min()?;
     if total < minimum {
         return Err(MkfsError::TooSmall {
             device: device.identity(),

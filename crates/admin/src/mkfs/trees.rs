@@ -346,3 +346,29 @@ fn root_item(options: &MkfsOptions, ids: &Identities, root: &RootOf) -> RootItem
     }
     item
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_format::features::Incompat;
+
+    /// Judges outside read the key but do not compare it with the node.
+    #[test]
+    fn long_extent_items_name_the_first_key() {
+        let mut options = MkfsOptions::default();
+        options.features.incompat -= Incompat::SKINNY_METADATA;
+        let first_key = Key::new(7, ItemType::INODE_ITEM, 9);
+        let node = PlacedNode {
+            owner: TreeId::FS,
+            logical: Logical(1 << 20),
+            first_key,
+            level: 1,
+        };
+        let items = extent_tree(&options, &[node]);
+        let key = Key::new(1 << 20, ItemType::EXTENT_ITEM, 16384);
+        assert_eq!(items[0].key, key);
+        assert_eq!(items[0].data[24..41], first_key.to_bytes());
+        assert_eq!(items[0].data[41], 1);
+        assert_eq!(items[0].data.len(), 51);
+    }
+}
