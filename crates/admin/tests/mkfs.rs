@@ -48,6 +48,27 @@ fn check(image: &str, options: &MkfsOptions) {
     }
 }
 
+/// A kernel mount that ends with the test, also when the test fails.
+struct Mounted<'a>(&'a str);
+
+impl<'a> Mounted<'a> {
+    fn new(image: &str, point: &'a str, options: &str) -> Self {
+        run("mount", &["-o", options, image, point]);
+        Self(point)
+    }
+
+    fn end(self) {
+        run("umount", &[self.0]);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
 fn scrub(args: &[&str]) {
     let text = run("btrfs", &[&["scrub", "start", "-B"], args].concat());
     assert!(text.contains("no errors found"), "{text}");
@@ -65,26 +86,26 @@ fn judge(size: u64, options: &MkfsOptions) {
     std::fs::create_dir(&mount).unwrap();
     let point = mount.to_str().unwrap();
     // Both copies of each node, before anybody writes them anew.
-    run("mount", &["-o", "loop,ro", image, point]);
+    let mounted = Mounted::new(image, point, "loop,ro");
     scrub(&["-r", point]);
-    run("umount", &[point]);
+    mounted.end();
     write_by_library(&path);
     check(image, options);
     for round in 0..2 {
-        run("mount", &["-o", "loop", image, point]);
+        let mounted = Mounted::new(image, point, "loop");
         assert_eq!(std::fs::read(mount.join("ours")).unwrap(), vec![3; 100_000]);
         std::fs::write(mount.join(format!("kernel{round}")), vec![7; 50_000]).unwrap();
         run("sync", &[]);
         scrub(&[point]);
-        run("umount", &[point]);
+        mounted.end();
         check(image, options);
     }
-    run("mount", &["-o", "loop,ro", image, point]);
+    let mounted = Mounted::new(image, point, "loop,ro");
     assert_eq!(
         std::fs::read(mount.join("kernel1")).unwrap(),
         vec![7; 50_000]
     );
-    run("umount", &[point]);
+    mounted.end();
 }
 
 fn write_by_library(path: &Path) {
