@@ -10,7 +10,7 @@ use butterfs_fs::{Filesystem, Options};
 use butterfs_store::{OpenOptions, Store};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new(program).args(args).output().unwrap();
@@ -74,7 +74,12 @@ fn scrub(args: &[&str]) {
     assert!(text.contains("no errors found"), "{text}");
 }
 
+/// One volume at a time: btrfs check looks at all loop devices, and a process
+/// that another test starts may hold a file of a mount for a moment.
+static JUDGING: Mutex<()> = Mutex::new(());
+
 fn judge(size: u64, options: &MkfsOptions) {
+    let _alone = JUDGING.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("v.img");
     let image = path.to_str().unwrap();
