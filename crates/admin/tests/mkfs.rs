@@ -1,14 +1,16 @@
 //! Volumes that mkfs makes, judged by btrfs check, the kernel and ourselves.
 
 use butterfs_admin::mkfs::{Layout, MkfsError, MkfsOptions, ProfileChoice, make};
-use butterfs_device::{Access, FileDevice};
+use butterfs_device::record::{Crash, Event, Fate, Position};
+use butterfs_device::{Access, BlockDevice, FileDevice, MemoryDevice, RecordDevice};
+use butterfs_format::superblock::{COPIES, Superblock};
 use butterfs_format::{ChecksumType, TreeId};
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::{Filesystem, Options};
 use butterfs_store::{OpenOptions, Store};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 fn run(program: &str, args: &[&str]) -> String {
     let out = Command::new(program).args(args).output().unwrap();
@@ -46,7 +48,38 @@ fn check(image: &str, options: &MkfsOptions) {
     }
 }
 
+/// A kernel mount that ends with the test, also when the test fails.
+struct Mounted<'a>(&'a str);
+
+impl<'a> Mounted<'a> {
+    fn new(image: &str, point: &'a str, options: &str) -> Self {
+        run("mount", &["-o", options, image, point]);
+        Self(point)
+    }
+
+    fn end(self) {
+        run("umount", &[self.0]);
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(self.0).status();
+    }
+}
+
+fn scrub(args: &[&str]) {
+    let text = run("btrfs", &[&["scrub", "start", "-B"], args].concat());
+    assert!(text.contains("no errors found"), "{text}");
+}
+
+/// One volume at a time: btrfs check looks at all loop devices, and a process
+/// that another test starts may hold a file of a mount for a moment.
+static JUDGING: Mutex<()> = Mutex::new(());
+
 fn judge(size: u64, options: &MkfsOptions) {
+    let _alone = JUDGING.lock().unwrap_or_else(PoisonError::into_inner);
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = dir.path().join("v.img");
     let image = path.to_str().unwrap();
@@ -54,21 +87,30 @@ fn judge(size: u64, options: &MkfsOptions) {
     make(&device, options).unwrap();
     drop(device);
     check(image, options);
-    write_by_library(&path);
-    check(image, options);
     let mount = dir.path().join("mnt");
     std::fs::create_dir(&mount).unwrap();
     let point = mount.to_str().unwrap();
+    // Both copies of each node, before anybody writes them anew.
+    let mounted = Mounted::new(image, point, "loop,ro");
+    scrub(&["-r", point]);
+    mounted.end();
+    write_by_library(&path);
+    check(image, options);
     for round in 0..2 {
-        run("mount", &["-o", "loop", image, point]);
+        let mounted = Mounted::new(image, point, "loop");
         assert_eq!(std::fs::read(mount.join("ours")).unwrap(), vec![3; 100_000]);
         std::fs::write(mount.join(format!("kernel{round}")), vec![7; 50_000]).unwrap();
         run("sync", &[]);
-        let scrub = run("btrfs", &["scrub", "start", "-B", point]);
-        assert!(scrub.contains("no errors found"), "{scrub}");
-        run("umount", &[point]);
+        scrub(&[point]);
+        mounted.end();
         check(image, options);
     }
+    let mounted = Mounted::new(image, point, "loop,ro");
+    assert_eq!(
+        std::fs::read(mount.join("kernel1")).unwrap(),
+        vec![7; 50_000]
+    );
+    mounted.end();
 }
 
 fn write_by_library(path: &Path) {
@@ -81,65 +123,213 @@ fn write_by_library(path: &Path) {
     fs.sync_all().unwrap();
 }
 
+/// Every node size with every checksum, profile and kind of free space.
 #[test]
 fn matrix() {
     if !is_root() {
         return;
     }
-    let default = MkfsOptions::default();
-    judge(1 << 30, &default);
-    judge(200 << 30, &default);
-    let mut old = default.clone();
+    let mut old = MkfsOptions::default();
     old.features.change("^block-group-tree").unwrap();
-    for (index, checksum) in ChecksumType::TABLE.iter().enumerate() {
-        for (size_index, node_size) in [4096, 16384, 65536].into_iter().enumerate() {
-            let dup = (index + size_index) % 2 == 0;
-            let profile = |dup| {
-                if dup {
-                    ProfileChoice::Dup
-                } else {
-                    ProfileChoice::Single
+    for node_size in [4096, 16384, 65536] {
+        for (checksum, _, _) in ChecksumType::TABLE {
+            for profile in [ProfileChoice::Single, ProfileChoice::Dup] {
+                for change in ["free-space-tree", "^free-space-tree"] {
+                    let mut options = MkfsOptions {
+                        node_size,
+                        checksum,
+                        metadata: Some(profile),
+                        label: "a label".to_owned(),
+                        ..old.clone()
+                    };
+                    options.features.change(change).unwrap();
+                    judge(300 << 20, &options);
                 }
-            };
-            let mut options = MkfsOptions {
-                node_size,
-                checksum: checksum.0,
-                metadata: Some(profile(!dup)),
-                data: Some(profile(dup)),
-                label: "a label".to_owned(),
-                ..old.clone()
-            };
-            if index == 1 {
-                options.features.change("^free-space-tree").unwrap();
             }
-            if index == 2 {
-                options
-                    .features
-                    .change("^skinny-metadata,^no-holes")
-                    .unwrap();
-            }
-            if index == 3 {
-                options.features = default.features;
-            }
-            judge((300 << 20) + (size_index as u64) * (171 << 20), &options);
         }
-    }
-    for data in [None, Some(ProfileChoice::Dup)] {
-        let mixed = MkfsOptions {
-            mixed: Layout::Mixed,
-            node_size: 4096,
-            data,
-            ..old.clone()
-        };
-        judge(120 << 20, &mixed);
     }
 }
 
 #[test]
+fn block_group_tree() {
+    if !is_root() {
+        return;
+    }
+    for (node_size, size) in [
+        (4096, 300),
+        (16384, 1 << 10),
+        (65536, 300),
+        (16384, 200 << 10),
+    ] {
+        let options = MkfsOptions {
+            node_size,
+            ..MkfsOptions::default()
+        };
+        judge(size << 20, &options);
+    }
+}
+
+#[test]
+fn older_features() {
+    if !is_root() {
+        return;
+    }
+    for node_size in [4096, 16384, 65536] {
+        for changes in [
+            "^block-group-tree,^skinny-metadata",
+            "^block-group-tree,^no-holes",
+            "^block-group-tree,^extref",
+            "^block-group-tree,^skinny-metadata,^no-holes,^free-space-tree",
+        ] {
+            let mut options = MkfsOptions {
+                node_size,
+                data: Some(ProfileChoice::Dup),
+                ..MkfsOptions::default()
+            };
+            options.features.change(changes).unwrap();
+            judge(300 << 20, &options);
+        }
+    }
+}
+
+/// Mixed block groups, down to the smallest volume.
+#[test]
+fn mixed() {
+    if !is_root() {
+        return;
+    }
+    for profile in [ProfileChoice::Single, ProfileChoice::Dup] {
+        for changes in ["^block-group-tree", "^block-group-tree,^free-space-tree"] {
+            let mut options = MkfsOptions {
+                mixed: Layout::Mixed,
+                node_size: 4096,
+                data: Some(profile),
+                ..MkfsOptions::default()
+            };
+            options.features.change(changes).unwrap();
+            judge(options.bytes_min().unwrap(), &options);
+            judge(120 << 20, &options);
+        }
+    }
+}
+
+/// The smallest volumes, and sizes for which the first and the second copy of
+/// metadata cover, begin at and end at the superblock copy at 64 MiB.
+#[test]
+fn sizes() {
+    if !is_root() {
+        return;
+    }
+    let mut dup = MkfsOptions::default();
+    dup.features.change("^block-group-tree").unwrap();
+    let single = MkfsOptions {
+        metadata: Some(ProfileChoice::Single),
+        ..dup.clone()
+    };
+    for options in [&dup, &single] {
+        judge(options.bytes_min().unwrap(), options);
+        for mebibytes in [64, 109, 240, 470, 940, 941] {
+            judge(mebibytes << 20, options);
+        }
+    }
+    let part = MkfsOptions {
+        byte_count: Some((100 << 20) + 1234),
+        ..single
+    };
+    judge(400 << 20, &part);
+}
+
+/// No superblock of a larger volume that was there before stays behind.
+#[test]
+fn forgets_older_volumes() {
+    let device = MemoryDevice::new(300 << 30);
+    make(&device, &MkfsOptions::default()).unwrap();
+    let mut sector = vec![0; 4096];
+    device.read_at(COPIES[2], &mut sector).unwrap();
+    assert!(Superblock::parse(&sector, COPIES[2]).is_ok());
+    let small = MkfsOptions {
+        byte_count: Some(60 << 20),
+        ..MkfsOptions::default()
+    };
+    make(&device, &small).unwrap();
+    for copy in [COPIES[1], COPIES[2]] {
+        device.read_at(copy, &mut sector).unwrap();
+        assert_eq!(sector, [0; 4096]);
+    }
+}
+
+/// A crash at any place leaves the older volume, the new one or none, and what
+/// is found opens.
+#[test]
+fn crashes_leave_no_half_volume() {
+    let old = MemoryDevice::new(300 << 20);
+    let old_fsid = make(&old, &MkfsOptions::default()).unwrap().fsid;
+    let device = RecordDevice::new(Arc::new(old.snapshot()));
+    let new_fsid = make(&device, &MkfsOptions::default()).unwrap().fsid;
+    let events = device.events();
+    let bases = [old];
+    let mut found_old = 0;
+    let mut found_new = 0;
+    for at in 0..=events.len() {
+        let crash = Crash::new(&events, Position(at));
+        let latest = crash.in_flight().last().copied();
+        for kept in [0, 1, 2, 3] {
+            // All, the even, the odd ones and the latest of what was under way.
+            let fate = |position: Position, _: &Event| match (kept, position.0 % 2) {
+                (0, _) | (1, 0) | (2, 1) => Fate::Kept,
+                (3, _) if Some(position) == latest => Fate::Kept,
+                _ => Fate::Lost,
+            };
+            let after = crash.replay(&bases, fate).unwrap().remove(0);
+            let Ok(found) = butterfs_store::read_superblock(&after) else {
+                continue;
+            };
+            let fsid = found.superblock.fsid;
+            assert!(fsid == old_fsid || fsid == new_fsid);
+            found_old += usize::from(fsid == old_fsid);
+            found_new += usize::from(fsid == new_fsid);
+            let options = OpenOptions {
+                access: butterfs_store::Access::ReadOnly,
+                ..OpenOptions::default()
+            };
+            Store::open(Arc::new(after), &options)
+                .unwrap_or_else(|error| panic!("crash before {at}, kept {kept}: {error}"));
+        }
+    }
+    assert!(found_old > 0 && found_new > 0, "{found_old} {found_new}");
+}
+
+#[test]
+fn takes_identities_and_label() {
+    let device = MemoryDevice::new(300 << 20);
+    let options = MkfsOptions {
+        fsid: Some([7; 16]),
+        device_uuid: Some([8; 16]),
+        label: "photos".to_owned(),
+        ..MkfsOptions::default()
+    };
+    let summary = make(&device, &options).unwrap();
+    assert_eq!((summary.fsid, summary.device_uuid), ([7; 16], [8; 16]));
+    let mut sector = vec![0; 4096];
+    device.read_at(COPIES[0], &mut sector).unwrap();
+    let superblock = Superblock::parse(&sector, COPIES[0]).unwrap();
+    assert_eq!(superblock.label, b"photos");
+    assert_eq!(superblock.bytes_used, summary.bytes_used);
+    assert_eq!(superblock.total_bytes, 300 << 20);
+}
+
+#[test]
 fn refuses_what_cannot_be() {
-    let device = butterfs_device::MemoryDevice::new(20 << 20);
+    let device = MemoryDevice::new(20 << 20);
     let small = make(&device, &MkfsOptions::default());
-    assert!(matches!(small, Err(MkfsError::TooSmall { .. })));
+    let minimum = MkfsOptions::default().bytes_min().unwrap();
+    let Err(MkfsError::TooSmall { minimum: told, .. }) = small else {
+        panic!("{small:?}");
+    };
+    assert_eq!(told, minimum);
+    let device_of = |bytes| make(&MemoryDevice::new(bytes), &MkfsOptions::default());
+    assert!(device_of(minimum).is_ok());
+    assert!(device_of(minimum - 4096).is_err());
     for (node_size, sector_size) in [(1024, 4096), (12288, 4096), (131_072, 4096), (4096, 8192)] {
         let options = MkfsOptions {
             node_size,

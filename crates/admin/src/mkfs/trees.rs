@@ -1,129 +1,54 @@
-//! The first content of each tree.
+//! The items of the first trees.
+//!
+//! Pure. Trees that do not depend on where nodes lie are made first; the
+//! extent, block group and free-space trees describe the addresses of all
+//! nodes, themselves included (see `volume`).
 
-use super::{GENERATION, Group, Plan, leaf};
+use super::layout::{ChunkLayout, DEVICE, PlannedChunk};
+use super::leaf::Item;
+use super::options::MkfsOptions;
 use butterfs_format::bytes::Writer;
 use butterfs_format::checksum::name_hash;
-use butterfs_format::features::Incompat;
 use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
 use butterfs_format::item::chunk::Chunk;
-use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent};
+use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
 use butterfs_format::item::dir::{DirEntry, FileType};
-use butterfs_format::item::inode::{InodeItem, RefEntry};
+use butterfs_format::item::inode::{InodeFlags, InodeItem, RefEntry, Timespec};
 use butterfs_format::item::root::RootItem;
-use butterfs_format::node::NodeHeader;
-use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
+use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, TreeId, UuidBytes};
 use std::ops::Range;
 
-type Items = Vec<(Key, Vec<u8>)>;
+/// The generation of everything that mkfs writes.
+pub(super) const GENERATION: Generation = Generation(1);
 
-/// The sealed leaf of `tree`.
-pub fn leaf(plan: &Plan, tree: TreeId, logical: Logical) -> Vec<u8> {
-    let items = match tree {
-        TreeId::CHUNK => chunk_tree(plan),
-        TreeId::ROOT => root_tree(plan),
-        TreeId::EXTENT => extent_tree(plan),
-        TreeId::DEVICE => device_tree(plan),
-        TreeId::FS | TreeId::DATA_RELOC => subvolume(plan),
-        TreeId::FREE_SPACE => free_space_tree(plan),
-        TreeId::BLOCK_GROUP => block_groups(plan),
-        TreeId::UUID => uuid_tree(plan),
-        _ => Vec::new(),
-    };
-    let header = NodeHeader {
-        fsid: plan.fsid,
-        logical,
-        flags: 0,
-        chunk_tree_uuid: plan.chunk_tree_uuid,
-        generation: GENERATION,
-        owner: tree,
-        item_count: 0,
-        level: 0,
-    };
-    let size = plan.options.node_size as usize;
-    leaf::encode(header, items, size, plan.options.checksum)
+const DIRECTORY_MODE: u32 = 0o040_755;
+/// Extent flag: it holds a node.
+const EXTENT_TREE_BLOCK: u64 = 1 << 1;
+
+/// UUIDs of a new volume.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Identities {
+    pub(super) fsid: UuidBytes,
+    pub(super) device: UuidBytes,
+    pub(super) chunk_tree: UuidBytes,
+    pub(super) top_level: UuidBytes,
 }
 
-fn chunk_tree(plan: &Plan) -> Items {
-    let device = plan.device_item();
-    let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, device.id.get());
-    let mut items = vec![(key, device.encode())];
-    for group in &plan.groups {
-        let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, group.logical.get());
-        items.push((key, group.chunk.encode()));
-    }
-    items
+/// A node and what the extent tree says of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlacedNode {
+    pub(super) owner: TreeId,
+    pub(super) logical: Logical,
+    pub(super) first_key: Key,
+    pub(super) level: u8,
 }
 
-fn root_item(plan: &Plan, tree: TreeId) -> RootItem {
-    let place = plan.place_of(tree);
-    let files = matches!(tree, TreeId::FS | TreeId::DATA_RELOC);
-    let mut item = RootItem {
-        inode: InodeItem {
-            generation: GENERATION,
-            size: 3,
-            nbytes: plan.options.node_size.into(),
-            nlink: 1,
-            mode: 0o040_755,
-            ..InodeItem::default()
-        },
-        generation: GENERATION,
-        root_dir: InodeNumber(if files { 256 } else { 0 }),
-        logical: place.logical,
-        bytes_used: plan.options.node_size.into(),
-        refs: 1,
-        level: 0,
-        ..RootItem::default()
-    };
-    if tree == TreeId::FS {
-        item.uuid = plan.subvolume_uuid;
-        item.ctime = plan.options.time;
-        item.otime = plan.options.time;
-        item.ctransid = GENERATION;
-    }
-    item
-}
-
-fn root_tree(plan: &Plan) -> Items {
-    let mut items = Items::new();
-    for (tree, _) in &plan.trees {
-        if !matches!(*tree, TreeId::ROOT | TreeId::CHUNK) {
-            let key = Key::new(tree.get(), ItemType::ROOT_ITEM, 0);
-            items.push((key, root_item(plan, *tree).encode()));
-        }
-    }
-    let dir = TreeId::ROOT_TREE_DIR.get();
-    let directory = InodeItem {
-        generation: GENERATION,
-        nbytes: plan.options.node_size.into(),
-        ..root_directory(plan)
-    };
-    items.push((Key::new(dir, ItemType::INODE_ITEM, 0), directory.encode()));
-    let name = |name| RefEntry { index: 0, name }.encode();
-    items.push((Key::new(dir, ItemType::INODE_REF, dir), name(b"..")));
-    items.push((
-        Key::new(TreeId::FS.get(), ItemType::INODE_REF, dir),
-        name(b"default"),
-    ));
-    let entry = DirEntry {
-        location: Key::new(TreeId::FS.get(), ItemType::ROOT_ITEM, u64::MAX),
-        generation: GENERATION,
-        name: b"default",
-        data: &[],
-        kind: FileType::Directory,
-    };
-    let key = Key::new(dir, ItemType::DIR_ITEM, name_hash(b"default"));
-    items.push((key, entry.encode()));
-    items
-}
-
-fn root_directory(plan: &Plan) -> InodeItem {
-    let time = plan.options.time;
+fn directory(time: Timespec, node_size: u32) -> InodeItem {
     InodeItem {
         generation: GENERATION,
-        transid: GENERATION,
-        nbytes: plan.options.node_size.into(),
+        nbytes: u64::from(node_size),
         nlink: 1,
-        mode: 0o040_755,
+        mode: DIRECTORY_MODE,
         atime: time,
         ctime: time,
         mtime: time,
@@ -132,121 +57,318 @@ fn root_directory(plan: &Plan) -> InodeItem {
     }
 }
 
-fn subvolume(plan: &Plan) -> Items {
-    let root = InodeNumber::ROOT.get();
-    let name = RefEntry {
+/// A subvolume that is one empty directory.
+pub(super) fn subvolume(options: &MkfsOptions) -> Vec<Item> {
+    let mut inode = directory(options.time, options.node_size);
+    inode.nbytes = 0;
+    root_directory(InodeNumber::ROOT.get(), &inode)
+}
+
+fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
+    let parent = RefEntry {
         index: 0,
         name: b"..",
     };
     vec![
-        (
-            Key::new(root, ItemType::INODE_ITEM, 0),
-            root_directory(plan).encode(),
-        ),
-        (Key::new(root, ItemType::INODE_REF, root), name.encode()),
+        Item {
+            key: Key::new(object, ItemType::INODE_ITEM, 0),
+            data: inode.encode(),
+        },
+        Item {
+            key: Key::new(object, ItemType::INODE_REF, object),
+            data: parent.encode(),
+        },
     ]
 }
 
-fn extent_tree(plan: &Plan) -> Items {
-    /// Flag of an extent that holds a node.
-    const TREE_BLOCK: u64 = 2;
-    let skinny = plan
-        .options
-        .features
-        .incompat
-        .contains(Incompat::SKINNY_METADATA);
-    let mut items = Items::new();
-    for (tree, logical) in &plan.trees {
-        let mut w = Writer::default();
-        w.u64(1).u64(GENERATION.get()).u64(TREE_BLOCK);
-        let key = if skinny {
-            Key::new(logical.get(), ItemType::METADATA_ITEM, 0)
-        } else {
-            // The first key of the node, and its level.
-            w.bytes(&Key::MIN.to_bytes()).u8(0);
-            let size = plan.options.node_size.into();
-            Key::new(logical.get(), ItemType::EXTENT_ITEM, size)
-        };
-        w.u8(ItemType::TREE_BLOCK_REF.0).u64(tree.get());
-        items.push((key, w.finish()));
+/// The device item, also for the superblock.
+pub(super) fn device_item(
+    options: &MkfsOptions,
+    ids: &Identities,
+    sizes: DeviceSizes,
+) -> DeviceItem {
+    DeviceItem {
+        id: DEVICE,
+        total_bytes: sizes.total,
+        bytes_used: sizes.in_chunks,
+        io_align: options.sector_size,
+        io_width: options.sector_size,
+        sector_size: options.sector_size,
+        uuid: ids.device,
+        fsid: ids.fsid,
+        ..DeviceItem::default()
     }
-    if !plan.options.features.has_block_group_tree() {
-        items.extend(block_groups(plan));
-    }
-    items
 }
 
-fn block_groups(plan: &Plan) -> Items {
-    let item = |group: &Group| {
-        let key = Key::new(
-            group.logical.get(),
-            ItemType::BLOCK_GROUP_ITEM,
-            group.chunk.length,
-        );
-        let item = BlockGroupItem {
-            used: group.used,
-            chunk_objectid: CHUNK_OBJECTID,
-            flags: group.chunk.flags,
-        };
-        (key, item.encode())
-    };
-    plan.groups.iter().map(item).collect()
+/// Bytes of the device, and of them those in chunks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DeviceSizes {
+    pub(super) total: u64,
+    pub(super) in_chunks: u64,
 }
 
-fn device_tree(plan: &Plan) -> Items {
-    /// Bytes of five error counters.
-    const STATS: usize = 40;
-    let mut items = vec![(Key::new(0, ItemType::PERSISTENT_ITEM, 1), vec![0; STATS])];
-    for group in &plan.groups {
+/// Devices and chunks.
+pub(super) fn chunk_tree(device: &DeviceItem, layout: &ChunkLayout) -> Vec<Item> {
+    let device_key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, DEVICE.get());
+    let chunks = layout.chunks().map(|planned| Item {
+        key: Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, planned.logical.get()),
+        data: planned.chunk.encode(),
+    });
+    std::iter::once(Item {
+        key: device_key,
+        data: device.encode(),
+    })
+    .chain(chunks)
+    .collect()
+}
+
+/// Allocated ranges of the device.
+pub(super) fn device_tree(layout: &ChunkLayout, ids: &Identities) -> Vec<Item> {
+    let mut items = Vec::new();
+    for planned in layout.chunks() {
         let extent = DeviceExtent {
             chunk_tree: TreeId::CHUNK.get(),
             chunk_objectid: Chunk::OBJECT,
-            chunk: group.logical,
-            length: group.chunk.length,
-            chunk_tree_uuid: plan.chunk_tree_uuid,
+            chunk: planned.logical,
+            length: planned.chunk.length,
+            chunk_tree_uuid: ids.chunk_tree,
         };
-        for stripe in &group.chunk.stripes {
-            let key = Key::new(
+        items.extend(planned.chunk.stripes.iter().map(|stripe| Item {
+            key: Key::new(
                 stripe.device.get(),
                 ItemType::DEV_EXTENT,
                 stripe.offset.get(),
-            );
-            items.push((key, extent.encode()));
-        }
+            ),
+            data: extent.encode(),
+        }));
     }
     items
 }
 
-fn free_space_tree(plan: &Plan) -> Items {
-    let size = u64::from(plan.options.node_size);
-    let nodes: Vec<Range<u64>> = plan
-        .trees
-        .iter()
-        .map(|(_, logical)| logical.get()..logical.get() + size)
-        .collect();
-    let mut items = Items::new();
-    for group in &plan.groups {
-        let free = group.free(&nodes);
+/// From the top level's UUID to its tree.
+pub(super) fn uuid_tree(ids: &Identities) -> Vec<Item> {
+    let (low, high) = ids.top_level.split_at(8);
+    let half = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .rev()
+            .fold(0, |sum, b| sum << 8 | u64::from(*b))
+    };
+    vec![Item {
+        key: Key::new(half(low), ItemType::UUID_SUBVOL, half(high)),
+        data: TreeId::FS.get().to_le_bytes().to_vec(),
+    }]
+}
+
+/// One reference for each node; block group items too without their own tree.
+pub(super) fn extent_tree(options: &MkfsOptions, nodes: &[PlacedNode]) -> Vec<Item> {
+    let skinny = options.features.has_skinny_metadata();
+    let item = |node: &PlacedNode| {
         let mut w = Writer::default();
-        w.u32(free.len() as u32).u32(0);
-        let key = Key::new(
-            group.logical.get(),
-            ItemType::FREE_SPACE_INFO,
-            group.chunk.length,
-        );
-        items.push((key, w.finish()));
-        for range in free {
-            let length = range.end - range.start;
-            let key = Key::new(range.start, ItemType::FREE_SPACE_EXTENT, length);
-            items.push((key, Vec::new()));
+        w.u64(1).u64(GENERATION.get()).u64(EXTENT_TREE_BLOCK);
+        let logical = node.logical.get();
+        let key = if skinny {
+            Key::new(logical, ItemType::METADATA_ITEM, u64::from(node.level))
+        } else {
+            w.bytes(&node.first_key.to_bytes()).u8(node.level);
+            Key::new(logical, ItemType::EXTENT_ITEM, u64::from(options.node_size))
+        };
+        w.u8(ItemType::TREE_BLOCK_REF.0).u64(node.owner.get());
+        Item {
+            key,
+            data: w.finish(),
         }
+    };
+    nodes.iter().map(item).collect()
+}
+
+/// How much of each chunk is used.
+pub(super) fn block_groups(
+    options: &MkfsOptions,
+    layout: &ChunkLayout,
+    nodes: &[PlacedNode],
+) -> Vec<Item> {
+    let item = |planned: &PlannedChunk| {
+        let inside = used_nodes(planned, nodes).count() as u64;
+        let group = BlockGroupItem {
+            used: inside * u64::from(options.node_size),
+            chunk_objectid: CHUNK_OBJECTID,
+            flags: planned.chunk.flags,
+        };
+        Item {
+            key: Key::new(
+                planned.logical.get(),
+                ItemType::BLOCK_GROUP_ITEM,
+                planned.chunk.length,
+            ),
+            data: group.encode(),
+        }
+    };
+    layout.chunks().map(item).collect()
+}
+
+fn used_nodes<'n>(
+    planned: &PlannedChunk,
+    nodes: &'n [PlacedNode],
+) -> impl Iterator<Item = &'n PlacedNode> {
+    let range = planned.range();
+    nodes
+        .iter()
+        .filter(move |node| range.contains(&node.logical.get()))
+}
+
+/// Free ranges of each block group. Superblock copies count as free here:
+/// whoever loads the tree leaves them out, as the kernel does.
+pub(super) fn free_space_tree(
+    options: &MkfsOptions,
+    layout: &ChunkLayout,
+    nodes: &[PlacedNode],
+) -> Vec<Item> {
+    let mut items = Vec::new();
+    for planned in layout.chunks() {
+        let free = free_ranges(options, planned, nodes);
+        let mut info = Writer::default();
+        // Ranges, not bitmaps: flags 0.
+        info.u32(free.len() as u32).u32(0);
+        items.push(Item {
+            key: Key::new(
+                planned.logical.get(),
+                ItemType::FREE_SPACE_INFO,
+                planned.chunk.length,
+            ),
+            data: info.finish(),
+        });
+        items.extend(free.into_iter().map(|range| Item {
+            key: Key::new(
+                range.start,
+                ItemType::FREE_SPACE_EXTENT,
+                range.end - range.start,
+            ),
+            data: Vec::new(),
+        }));
     }
     items
 }
 
-fn uuid_tree(plan: &Plan) -> Items {
-    let half = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
-    let (first, second) = plan.subvolume_uuid.split_at(8);
-    let key = Key::new(half(first), ItemType::UUID_SUBVOL, half(second));
-    vec![(key, TreeId::FS.get().to_le_bytes().to_vec())]
+fn free_ranges(
+    options: &MkfsOptions,
+    planned: &PlannedChunk,
+    nodes: &[PlacedNode],
+) -> Vec<Range<u64>> {
+    let mut used: Vec<u64> = used_nodes(planned, nodes)
+        .map(|node| node.logical.get())
+        .collect();
+    used.sort_unstable();
+    let mut free = Vec::new();
+    let mut at = planned.logical.get();
+    for start in used {
+        if at < start {
+            free.push(at..start);
+        }
+        at = start + u64::from(options.node_size);
+    }
+    if at < planned.range().end {
+        free.push(at..planned.range().end);
+    }
+    free
+}
+
+/// Roots of the trees, and the directory that names the default subvolume.
+pub(super) fn root_tree(options: &MkfsOptions, ids: &Identities, roots: &[RootOf]) -> Vec<Item> {
+    let mut items: Vec<Item> = roots
+        .iter()
+        .map(|root| Item {
+            key: Key::new(root.tree.get(), ItemType::ROOT_ITEM, 0),
+            data: root_item(options, ids, root).encode(),
+        })
+        .collect();
+    let object = TreeId::ROOT_TREE_DIR.get();
+    let name = b"default";
+    items.push(Item {
+        key: Key::new(TreeId::FS.get(), ItemType::INODE_REF, object),
+        data: RefEntry { index: 0, name }.encode(),
+    });
+    items.extend(root_directory(
+        object,
+        &directory(options.time, options.node_size),
+    ));
+    let entry = DirEntry {
+        location: Key::new(TreeId::FS.get(), ItemType::ROOT_ITEM, u64::MAX),
+        generation: Generation(0),
+        name,
+        data: &[],
+        kind: FileType::Directory,
+    };
+    items.push(Item {
+        key: Key::new(object, ItemType::DIR_ITEM, name_hash(name)),
+        data: entry.encode(),
+    });
+    items.sort_by_key(|item| item.key);
+    items
+}
+
+/// Where a tree begins and how large it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RootOf {
+    pub(super) tree: TreeId,
+    pub(super) logical: Logical,
+    pub(super) level: u8,
+    pub(super) nodes: u64,
+}
+
+fn root_item(options: &MkfsOptions, ids: &Identities, root: &RootOf) -> RootItem {
+    let node_size = u64::from(options.node_size);
+    let holds_files = root.tree == TreeId::FS || root.tree == TreeId::DATA_RELOC;
+    let mut item = RootItem {
+        inode: InodeItem {
+            generation: Generation(1),
+            size: 3,
+            nbytes: node_size,
+            nlink: 1,
+            mode: DIRECTORY_MODE,
+            ..InodeItem::default()
+        },
+        generation: GENERATION,
+        logical: root.logical,
+        bytes_used: root.nodes * node_size,
+        refs: 1,
+        level: root.level,
+        ..RootItem::default()
+    };
+    if holds_files {
+        item.root_dir = InodeNumber::ROOT;
+    }
+    if root.tree == TreeId::FS {
+        item.inode.flags = InodeFlags::ROOT_ITEM_INIT;
+        item.uuid = ids.top_level;
+        item.ctime = options.time;
+        item.otime = options.time;
+    }
+    item
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_format::features::Incompat;
+
+    /// Judges outside read the key but do not compare it with the node.
+    #[test]
+    fn long_extent_items_name_the_first_key() {
+        let mut options = MkfsOptions::default();
+        options.features.incompat -= Incompat::SKINNY_METADATA;
+        let first_key = Key::new(7, ItemType::INODE_ITEM, 9);
+        let node = PlacedNode {
+            owner: TreeId::FS,
+            logical: Logical(1 << 20),
+            first_key,
+            level: 1,
+        };
+        let items = extent_tree(&options, &[node]);
+        let key = Key::new(1 << 20, ItemType::EXTENT_ITEM, 16384);
+        assert_eq!(items[0].key, key);
+        assert_eq!(items[0].data[24..41], first_key.to_bytes());
+        assert_eq!(items[0].data[41], 1);
+        assert_eq!(items[0].data.len(), 51);
+    }
 }

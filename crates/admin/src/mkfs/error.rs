@@ -1,0 +1,76 @@
+//! Why a volume cannot be made.
+
+use butterfs_device::DeviceError;
+
+/// Why a volume cannot be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MkfsError {
+    /// The device cannot hold the smallest volume of these options.
+    #[error(
+        "{device} is too small: {available} bytes, and these options need at least {minimum}; give it more, or choose mixed block groups or the single profile"
+    )]
+    TooSmall {
+        /// Device.
+        device: String,
+        /// Bytes that there are.
+        available: u64,
+        /// Bytes that are needed.
+        minimum: u64,
+    },
+    /// More bytes are asked for than the device has.
+    #[error(
+        "{device} has {available} bytes, not the {wanted} that are asked for; leave the byte count out to use the whole device"
+    )]
+    ByteCount {
+        /// Device.
+        device: String,
+        /// Bytes that there are.
+        available: u64,
+        /// Bytes that are asked for.
+        wanted: u64,
+    },
+    /// The node size is not one of the format.
+    #[error(
+        "a node size of {0} bytes is not possible; choose a power of two from 4096 to 65536, not below the sector size"
+    )]
+    NodeSize(u32),
+    /// The sector size is not one of the format.
+    #[error("a sector size of {0} bytes is not possible; choose a power of two from 4096 to 65536")]
+    SectorSize(u32),
+    /// Mixed block groups with nodes greater than a sector.
+    #[error(
+        "mixed block groups need nodes of one sector ({sector} bytes), not {node}; set the node size to {sector} or leave mixed out"
+    )]
+    MixedNodeSize {
+        /// Node size.
+        node: u32,
+        /// Sector size.
+        sector: u32,
+    },
+    /// Mixed block groups with two profiles.
+    #[error(
+        "mixed block groups hold data and metadata together and have one profile; give both the same or leave one out"
+    )]
+    MixedProfiles,
+    /// The label does not fit or cannot be stored.
+    #[error("the label cannot be stored; use at most 255 bytes without NUL and line breaks")]
+    Label,
+    /// No such feature.
+    #[error("there is no feature named {0}; -O list-all shows those there are")]
+    UnknownFeature(String),
+    /// Not there yet.
+    #[error("{0} is not supported yet; leave it out")]
+    NotYet(String),
+    /// Features that need another.
+    #[error("block-group-tree needs free-space-tree and no-holes; turn these on or it off")]
+    BlockGroupTreeNeeds,
+    /// A tree did not fit its planned nodes: a fault of this program.
+    #[error(
+        "the initial trees do not fit nodes of {0} bytes; please report this and choose a greater node size"
+    )]
+    TreesTooLarge(u32),
+    /// Reading or writing the device failed.
+    #[error("cannot write the new volume: {0}; check the device and run mkfs again")]
+    Device(#[from] DeviceError),
+}

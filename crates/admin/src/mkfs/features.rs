@@ -1,0 +1,179 @@
+//! The features that a new volume can have.
+//!
+//! Owns their table; options, help and the superblock's bits come from it.
+
+use super::MkfsError;
+use butterfs_format::features::{CompatRo, Incompat};
+
+/// A feature that can be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// Its name in options.
+    pub name: &'static str,
+    /// What it is.
+    pub description: &'static str,
+    /// The bit in the superblock.
+    pub bit: FeatureBit,
+    /// It is on unless switched off.
+    pub default: DefaultState,
+}
+
+/// Whether a feature is on by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DefaultState {
+    /// It is.
+    On,
+    /// It is not.
+    Off,
+}
+
+/// Where a feature is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FeatureBit {
+    /// Readers must know it.
+    Incompat(Incompat),
+    /// Writers must know it.
+    CompatRo(CompatRo),
+    /// ButterFS does not make it yet.
+    NotYet,
+}
+
+/// All features by name.
+pub const FEATURES: &[Feature] = &[
+    Feature {
+        name: "mixed-bg",
+        description: "mixed data and metadata block groups",
+        bit: FeatureBit::Incompat(Incompat::MIXED_GROUPS),
+        default: DefaultState::Off,
+    },
+    Feature {
+        name: "extref",
+        description: "increased hardlink limit per file to 65536",
+        bit: FeatureBit::Incompat(Incompat::EXTENDED_IREF),
+        default: DefaultState::On,
+    },
+    Feature {
+        name: "skinny-metadata",
+        description: "reduced-size metadata extent refs",
+        bit: FeatureBit::Incompat(Incompat::SKINNY_METADATA),
+        default: DefaultState::On,
+    },
+    Feature {
+        name: "no-holes",
+        description: "no explicit hole extents for files",
+        bit: FeatureBit::Incompat(Incompat::NO_HOLES),
+        default: DefaultState::On,
+    },
+    Feature {
+        name: "free-space-tree",
+        description: "free space tree (space_cache=v2)",
+        bit: FeatureBit::CompatRo(CompatRo::FREE_SPACE_TREE),
+        default: DefaultState::On,
+    },
+    Feature {
+        name: "block-group-tree",
+        description: "block group tree, more efficient block group tracking",
+        bit: FeatureBit::CompatRo(CompatRo::BLOCK_GROUP_TREE),
+        default: DefaultState::On,
+    },
+    Feature {
+        name: "raid56",
+        description: "raid56 extended format",
+        bit: FeatureBit::NotYet,
+        default: DefaultState::Off,
+    },
+    Feature {
+        name: "raid1c34",
+        description: "RAID1 with 3 or 4 copies",
+        bit: FeatureBit::NotYet,
+        default: DefaultState::Off,
+    },
+    Feature {
+        name: "zoned",
+        description: "support zoned devices",
+        bit: FeatureBit::NotYet,
+        default: DefaultState::Off,
+    },
+    Feature {
+        name: "quota",
+        description: "hierarchical quota groups",
+        bit: FeatureBit::NotYet,
+        default: DefaultState::Off,
+    },
+    Feature {
+        name: "squota",
+        description: "squota (simple accounting qgroups)",
+        bit: FeatureBit::NotYet,
+        default: DefaultState::Off,
+    },
+];
+
+/// Features of a volume to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FeatureSet {
+    /// Readers must know these.
+    pub incompat: Incompat,
+    /// Writers must know these.
+    pub compat_ro: CompatRo,
+}
+
+impl Default for FeatureSet {
+    fn default() -> Self {
+        let mut set = Self {
+            incompat: Incompat::default(),
+            compat_ro: CompatRo::default(),
+        };
+        for feature in FEATURES {
+            if feature.default == DefaultState::On {
+                set.apply(feature.bit, DefaultState::On);
+            }
+        }
+        set
+    }
+}
+
+impl FeatureSet {
+    fn apply(&mut self, bit: FeatureBit, state: DefaultState) {
+        match (bit, state) {
+            (FeatureBit::Incompat(bit), DefaultState::On) => self.incompat |= bit,
+            (FeatureBit::Incompat(bit), DefaultState::Off) => self.incompat -= bit,
+            (FeatureBit::CompatRo(bit), DefaultState::On) => self.compat_ro |= bit,
+            (FeatureBit::CompatRo(bit), DefaultState::Off) => self.compat_ro -= bit,
+            (FeatureBit::NotYet, _) => {}
+        }
+    }
+
+    /// Switches features on, or off with `^`: `no-holes,^free-space-tree`.
+    ///
+    /// # Errors
+    /// [`MkfsError::UnknownFeature`], [`MkfsError::NotYet`]
+    pub fn change(&mut self, list: &str) -> Result<(), MkfsError> {
+        for word in list.split(',').filter(|word| !word.is_empty()) {
+            let (name, state) = match word.strip_prefix('^') {
+                Some(name) => (name, DefaultState::Off),
+                None => (word, DefaultState::On),
+            };
+            let feature = FEATURES
+                .iter()
+                .find(|feature| feature.name == name)
+                .ok_or_else(|| MkfsError::UnknownFeature(name.to_owned()))?;
+            if feature.bit == FeatureBit::NotYet && state == DefaultState::On {
+                return Err(MkfsError::NotYet(format!("the feature {name}")));
+            }
+            self.apply(feature.bit, state);
+        }
+        Ok(())
+    }
+
+    pub(super) const fn has_free_space_tree(&self) -> bool {
+        self.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
+    }
+
+    pub(super) const fn has_block_group_tree(&self) -> bool {
+        self.compat_ro.contains(CompatRo::BLOCK_GROUP_TREE)
+    }
+
+    pub(super) const fn has_skinny_metadata(&self) -> bool {
+        self.incompat.contains(Incompat::SKINNY_METADATA)
+    }
+}

@@ -1,0 +1,182 @@
+//! What a new volume shall be.
+
+use super::{FeatureSet, MkfsError};
+use butterfs_format::features::{CompatRo, Incompat};
+use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::item::inode::Timespec;
+use butterfs_format::node::NODE_SIZE_RANGE;
+use butterfs_format::superblock::LABEL_SIZE;
+use butterfs_format::{ChecksumType, UuidBytes};
+
+/// How many copies a block group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProfileChoice {
+    /// One copy.
+    Single,
+    /// Two copies on one device.
+    Dup,
+}
+
+impl ProfileChoice {
+    /// Copies on the device.
+    #[must_use]
+    pub const fn copies(self) -> u64 {
+        match self {
+            Self::Single => 1,
+            Self::Dup => 2,
+        }
+    }
+
+    /// Its bits in chunks.
+    #[must_use]
+    pub const fn flags(self) -> BlockGroupFlags {
+        match self {
+            Self::Single => BlockGroupFlags(0),
+            Self::Dup => BlockGroupFlags::DUP,
+        }
+    }
+}
+
+/// Whether data and metadata share block groups.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Layout {
+    /// Each has its own.
+    #[default]
+    Separate,
+    /// They share them; for small volumes.
+    Mixed,
+}
+
+/// What a new volume shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MkfsOptions {
+    /// Label, at most 255 bytes.
+    pub label: String,
+    /// Bytes of a node.
+    pub node_size: u32,
+    /// Bytes of a sector.
+    pub sector_size: u32,
+    /// Bytes to use; the whole device without.
+    pub byte_count: Option<u64>,
+    /// Checksum of nodes and data.
+    pub checksum: ChecksumType,
+    /// Profile of data; single without.
+    pub data: Option<ProfileChoice>,
+    /// Profile of metadata; DUP without, or as data when mixed.
+    pub metadata: Option<ProfileChoice>,
+    /// Whether data and metadata share block groups.
+    pub mixed: Layout,
+    /// Features.
+    pub features: FeatureSet,
+    /// UUID of the volume; random without.
+    pub fsid: Option<UuidBytes>,
+    /// UUID of the device; random without.
+    pub device_uuid: Option<UuidBytes>,
+    /// Time of birth.
+    pub time: Timespec,
+}
+
+impl Default for MkfsOptions {
+    /// Today's defaults of the Btrfs tools, born now.
+    fn default() -> Self {
+        Self {
+            label: String::new(),
+            node_size: 16384,
+            sector_size: 4096,
+            byte_count: None,
+            checksum: ChecksumType::Crc32c,
+            data: None,
+            metadata: None,
+            mixed: Layout::Separate,
+            features: FeatureSet::default(),
+            fsid: None,
+            device_uuid: None,
+            time: butterfs_store::now(),
+        }
+    }
+}
+
+/// Profiles of data and of metadata (and the chunk tree).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Profiles {
+    pub(super) data: ProfileChoice,
+    pub(super) metadata: ProfileChoice,
+}
+
+impl MkfsOptions {
+    /// The profiles that these options come to.
+    pub(super) fn profiles(&self) -> Result<Profiles, MkfsError> {
+        let (data, metadata) = match self.layout() {
+            Layout::Separate => (
+                self.data.unwrap_or(ProfileChoice::Single),
+                self.metadata.unwrap_or(ProfileChoice::Dup),
+            ),
+            Layout::Mixed => {
+                let profile = self.data.or(self.metadata);
+                let profile = profile.unwrap_or(ProfileChoice::Single);
+                (
+                    self.data.unwrap_or(profile),
+                    self.metadata.unwrap_or(profile),
+                )
+            }
+        };
+        if self.layout() == Layout::Mixed && data != metadata {
+            return Err(MkfsError::MixedProfiles);
+        }
+        Ok(Profiles { data, metadata })
+    }
+
+    /// Errors on options that contradict each other or the format.
+    pub(super) fn verify(&self) -> Result<(), MkfsError> {
+        let (node, sector) = (self.node_size, self.sector_size);
+        if !NODE_SIZE_RANGE.contains(&sector) || !sector.is_power_of_two() {
+            return Err(MkfsError::SectorSize(sector));
+        }
+        if !NODE_SIZE_RANGE.contains(&node) || !node.is_power_of_two() || node < sector {
+            return Err(MkfsError::NodeSize(node));
+        }
+        if self.layout() == Layout::Mixed && node != sector {
+            return Err(MkfsError::MixedNodeSize { node, sector });
+        }
+        if self.label.len() >= LABEL_SIZE || self.label.contains(['\0', '\n', '\r']) {
+            return Err(MkfsError::Label);
+        }
+        // The kernel does not mount block-group-tree without these two.
+        let features = &self.features;
+        let needs =
+            features.has_free_space_tree() && features.incompat.contains(Incompat::NO_HOLES);
+        if features.has_block_group_tree() && !needs {
+            return Err(MkfsError::BlockGroupTreeNeeds);
+        }
+        Ok(())
+    }
+
+    /// Whether block groups are mixed, by the layout or by the feature.
+    pub(super) fn layout(&self) -> Layout {
+        if self.features.incompat.contains(Incompat::MIXED_GROUPS) {
+            return Layout::Mixed;
+        }
+        self.mixed
+    }
+
+    /// Incompatible bits of the superblock.
+    pub(super) fn incompat(&self) -> Incompat {
+        let mut bits = self.features.incompat | Incompat::MIXED_BACKREF;
+        if self.layout() == Layout::Mixed {
+            bits |= Incompat::MIXED_GROUPS;
+        }
+        if self.node_size > 4096 {
+            bits |= Incompat::BIG_METADATA;
+        }
+        bits
+    }
+
+    /// Compatible read-only bits of the superblock.
+    pub(super) fn compat_ro(&self) -> CompatRo {
+        let mut bits = self.features.compat_ro;
+        if self.features.has_free_space_tree() {
+            bits |= CompatRo::FREE_SPACE_TREE_VALID;
+        }
+        bits
+    }
+}

@@ -1,0 +1,308 @@
+//! A whole new volume in memory: its nodes and its superblock.
+//!
+//! Pure. The trees that describe the addresses of nodes also decide how many
+//! nodes there are; planning repeats until their shapes stay the same, which
+//! takes two or three rounds because a shape only ever grows.
+
+use super::MkfsError;
+use super::layout::{self, ChunkLayout, PlannedChunk};
+use super::leaf::{BuiltNode, Item, NodeForm, Shape};
+use super::options::MkfsOptions;
+use super::trees::{self, DeviceSizes, GENERATION, Identities, PlacedNode, RootOf};
+use butterfs_format::superblock::{BackupRoot, Superblock};
+use butterfs_format::{Generation, Logical, NodeRef, TreeId};
+use std::collections::BTreeMap;
+
+/// Rounds of planning; more mean a fault of this program.
+const ROUNDS_MAX: usize = 8;
+
+/// What will be written.
+#[derive(Debug)]
+pub(super) struct NewVolume {
+    /// Where its chunks lie.
+    pub(super) layout: ChunkLayout,
+    /// All nodes, sealed.
+    pub(super) nodes: Vec<BuiltNode>,
+    /// Its superblock.
+    pub(super) superblock: Superblock,
+}
+
+/// Items, shape and addresses of one tree.
+#[derive(Clone, Debug)]
+struct PlannedTree {
+    items: Vec<Item>,
+    shape: Shape,
+    addresses: Vec<Logical>,
+}
+
+impl PlannedTree {
+    fn root(&self) -> NodeRef {
+        NodeRef {
+            logical: self.addresses.last().copied().unwrap_or_default(),
+            generation: GENERATION,
+            level: self.shape.root_level(),
+        }
+    }
+
+    fn placed(&self, owner: TreeId) -> impl Iterator<Item = PlacedNode> {
+        let keys = self.shape.first_keys(&self.items);
+        keys.into_iter()
+            .zip(&self.addresses)
+            .map(move |((first_key, level), logical)| PlacedNode {
+                owner,
+                logical: *logical,
+                first_key,
+                level,
+            })
+    }
+}
+
+type Trees = BTreeMap<TreeId, PlannedTree>;
+
+/// Plans a volume of `total` bytes.
+pub(super) fn plan(
+    options: &MkfsOptions,
+    ids: &Identities,
+    total: u64,
+) -> Result<NewVolume, MkfsError> {
+    let layout = layout::plan(options, total, ids.device)?;
+    let form = NodeForm {
+        node_size: options.node_size,
+        checksum: options.checksum,
+        fsid: ids.fsid,
+        chunk_tree_uuid: ids.chunk_tree,
+        generation: GENERATION,
+    };
+    let sizes = DeviceSizes {
+        total,
+        in_chunks: layout.device_bytes(),
+    };
+    let trees = settle(options, ids, &layout, form, sizes)?;
+    let nodes: Vec<BuiltNode> = trees
+        .iter()
+        .flat_map(|(owner, tree)| form.build(*owner, &tree.items, &tree.shape, &tree.addresses))
+        .collect();
+    let superblock = superblock(options, ids, &layout, &trees, sizes);
+    Ok(NewVolume {
+        layout,
+        nodes,
+        superblock,
+    })
+}
+
+/// Plans all trees until their shapes stay the same.
+fn settle(
+    options: &MkfsOptions,
+    ids: &Identities,
+    layout: &ChunkLayout,
+    form: NodeForm,
+    sizes: DeviceSizes,
+) -> Result<Trees, MkfsError> {
+    let mut trees = Trees::new();
+    let empty = form.shape(&[])?;
+    for owner in owners(options) {
+        trees.insert(
+            owner,
+            PlannedTree {
+                items: Vec::new(),
+                shape: empty.clone(),
+                addresses: Vec::new(),
+            },
+        );
+    }
+    for _ in 0..ROUNDS_MAX {
+        place(&mut trees, layout, options.node_size)?;
+        fill(&mut trees, options, ids, layout, sizes);
+        let mut stable = true;
+        for tree in trees.values_mut() {
+            let shape = form.shape(&tree.items)?;
+            stable &= shape.nodes() == tree.shape.nodes();
+            tree.shape = shape;
+        }
+        if stable {
+            // First keys are part of the old form of extent items: once more
+            // with all items known.
+            fill(&mut trees, options, ids, layout, sizes);
+            return Ok(trees);
+        }
+    }
+    Err(MkfsError::TreesTooLarge(options.node_size))
+}
+
+fn owners(options: &MkfsOptions) -> Vec<TreeId> {
+    let mut owners = vec![
+        TreeId::ROOT,
+        TreeId::EXTENT,
+        TreeId::CHUNK,
+        TreeId::DEVICE,
+        TreeId::FS,
+        TreeId::CSUM,
+        TreeId::UUID,
+        TreeId::DATA_RELOC,
+    ];
+    if options.features.has_free_space_tree() {
+        owners.push(TreeId::FREE_SPACE);
+    }
+    if options.features.has_block_group_tree() {
+        owners.push(TreeId::BLOCK_GROUP);
+    }
+    owners
+}
+
+/// Gives every node an address.
+fn place(trees: &mut Trees, layout: &ChunkLayout, node_size: u32) -> Result<(), MkfsError> {
+    let mut system = Cursor::new(&layout.system, node_size);
+    let mut metadata = Cursor::new(&layout.metadata, node_size);
+    for (owner, tree) in trees {
+        let cursor = match *owner {
+            TreeId::CHUNK => &mut system,
+            _ => &mut metadata,
+        };
+        let addresses = (0..tree.shape.nodes()).map(|_| cursor.next());
+        tree.addresses = addresses
+            .collect::<Option<_>>()
+            .ok_or(MkfsError::TreesTooLarge(node_size))?;
+    }
+    Ok(())
+}
+
+/// Addresses of a chunk one after the other, superblock copies left out.
+struct Cursor<'l> {
+    chunk: &'l PlannedChunk,
+    node_size: u64,
+    at: u64,
+}
+
+impl<'l> Cursor<'l> {
+    fn new(chunk: &'l PlannedChunk, node_size: u32) -> Self {
+        Self {
+            chunk,
+            node_size: u64::from(node_size),
+            at: chunk.logical.get(),
+        }
+    }
+
+    fn next(&mut self) -> Option<Logical> {
+        let copies = self.chunk.superblocks();
+        loop {
+            let node = self.at..self.at + self.node_size;
+            if node.end > self.chunk.range().end {
+                return None;
+            }
+            let hit = copies
+                .iter()
+                .find(|copy| copy.start < node.end && node.start < copy.end);
+            match hit {
+                // Copies are aligned to the greatest node size.
+                Some(copy) => self.at = copy.end,
+                None => {
+                    self.at = node.end;
+                    return Some(Logical(node.start));
+                }
+            }
+        }
+    }
+}
+
+/// Makes the items of all trees from the addresses of their nodes.
+fn fill(
+    trees: &mut Trees,
+    options: &MkfsOptions,
+    ids: &Identities,
+    layout: &ChunkLayout,
+    sizes: DeviceSizes,
+) {
+    let nodes: Vec<PlacedNode> = trees
+        .iter()
+        .flat_map(|(owner, tree)| tree.placed(*owner))
+        .collect();
+    let roots: Vec<RootOf> = trees
+        .iter()
+        .filter(|(owner, _)| ![TreeId::ROOT, TreeId::CHUNK].contains(owner))
+        .map(|(owner, tree)| RootOf {
+            tree: *owner,
+            logical: tree.root().logical,
+            level: tree.root().level,
+            nodes: tree.shape.nodes() as u64,
+        })
+        .collect();
+    let device = trees::device_item(options, ids, sizes);
+    let has_group_tree = options.features.has_block_group_tree();
+    for (owner, tree) in trees {
+        let mut items = match *owner {
+            TreeId::ROOT => trees::root_tree(options, ids, &roots),
+            TreeId::EXTENT if has_group_tree => trees::extent_tree(options, &nodes),
+            TreeId::EXTENT => {
+                let mut items = trees::extent_tree(options, &nodes);
+                items.extend(trees::block_groups(options, layout, &nodes));
+                items
+            }
+            TreeId::CHUNK => trees::chunk_tree(&device, layout),
+            TreeId::DEVICE => trees::device_tree(layout, ids),
+            TreeId::FS | TreeId::DATA_RELOC => trees::subvolume(options),
+            TreeId::UUID => trees::uuid_tree(ids),
+            TreeId::FREE_SPACE => trees::free_space_tree(options, layout, &nodes),
+            TreeId::BLOCK_GROUP => trees::block_groups(options, layout, &nodes),
+            _ => Vec::new(),
+        };
+        items.sort_by_key(|item| item.key);
+        tree.items = items;
+    }
+}
+
+fn superblock(
+    options: &MkfsOptions,
+    ids: &Identities,
+    layout: &ChunkLayout,
+    trees: &Trees,
+    sizes: DeviceSizes,
+) -> Superblock {
+    let root = |tree| trees.get(&tree).map_or(NO_NODE, PlannedTree::root);
+    let nodes: usize = trees.values().map(|tree| tree.shape.nodes()).sum();
+    let bytes_used = nodes as u64 * u64::from(options.node_size);
+    let chunk_root = root(TreeId::CHUNK);
+    let tree_root = root(TreeId::ROOT);
+
+    let mut superblock = Superblock::blank(ids.fsid, options.checksum);
+    superblock.generation = GENERATION;
+    superblock.root = tree_root.logical;
+    superblock.root_level = tree_root.level;
+    superblock.chunk_root = chunk_root.logical;
+    superblock.chunk_root_level = chunk_root.level;
+    superblock.chunk_root_generation = GENERATION;
+    superblock.total_bytes = sizes.total;
+    superblock.bytes_used = bytes_used;
+    superblock.sector_size = options.sector_size;
+    superblock.node_size = options.node_size;
+    superblock.stripe_size = options.sector_size;
+    superblock.incompat = options.incompat();
+    superblock.compat_ro = options.compat_ro();
+    superblock.device = trees::device_item(options, ids, sizes);
+    superblock.label = options.label.clone().into_bytes();
+    // All ones: no free-space cache of the old kind was ever written.
+    superblock.cache_generation = if options.features.has_free_space_tree() {
+        0
+    } else {
+        u64::MAX
+    };
+    superblock.uuid_tree_generation = GENERATION;
+    superblock.sys_chunks = vec![(layout.system.logical, layout.system.chunk.clone())];
+    superblock.backup_roots[0] = BackupRoot {
+        tree_root,
+        chunk_root,
+        extent_root: root(TreeId::EXTENT),
+        fs_root: root(TreeId::FS),
+        device_root: root(TreeId::DEVICE),
+        csum_root: root(TreeId::CSUM),
+        total_bytes: sizes.total,
+        bytes_used,
+        num_devices: 1,
+    };
+    superblock
+}
+
+const NO_NODE: NodeRef = NodeRef {
+    logical: Logical(0),
+    generation: Generation(0),
+    level: 0,
+};
