@@ -24,9 +24,7 @@ mod usage;
 mod volume;
 
 pub use error::Error;
-pub use mount_options::{
-    AccessTimes, MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache,
-};
+pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
 pub use paths::{Walk, WalkEntry};
 pub use usage::{KindUsage, Usage};
 pub use volume::{OpenOptions, Volume};
@@ -40,8 +38,10 @@ pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
 pub use butterfs_fs::file::{FallocateMode, SeekTarget};
 pub use butterfs_fs::names::{NewInode, Owner};
-pub use butterfs_fs::options::{Compress, DataCow, Options};
+pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
 pub use butterfs_fs::rename::{OldName, Place, RenameMode};
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
-pub use butterfs_store::{Barriers, Discard, Engine, LogPolicy, SpaceKind, Store, StoreError};
+pub use butterfs_store::{
+    Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError,
+};

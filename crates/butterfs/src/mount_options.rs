@@ -6,9 +6,10 @@
 
 use crate::volume::OpenOptions;
 use butterfs_device::Access;
-use butterfs_format::compression::Algorithm;
-use butterfs_fs::options::{Compress, DataCow, Options};
+use butterfs_format::compression::{Algorithm, Level};
+use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
 use butterfs_store::{Barriers, Discard, LogPolicy};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -26,20 +27,6 @@ pub enum Subvolume {
     Id(u64),
     /// The one at this path from the top level.
     Path(Vec<u8>),
-}
-
-/// When access times change. The kernel caches reads of a FUSE mount, so that
-/// the server does not see most of them: all of these keep the times as they
-/// are, unless a program sets them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum AccessTimes {
-    /// When older than the last change, or a day (relatime).
-    #[default]
-    Relative,
-    /// Never (noatime).
-    Never,
-    /// At every access (strictatime).
-    Always,
 }
 
 /// Who keeps written data first.
@@ -204,6 +191,73 @@ impl MountOptions {
         }
     }
 
+    fn words(&self) -> Vec<String> {
+        let mut words: Vec<String> = Vec::new();
+        let mut say = |word: &str| words.push(word.to_owned());
+        say(match self.access {
+            Access::ReadOnly => "ro",
+            Access::ReadWrite => "rw",
+        });
+        say(match self.access_times {
+            AccessTimes::Relative => "relatime",
+            AccessTimes::Never => "noatime",
+            AccessTimes::Always => "strictatime",
+        });
+        for flag in &self.kernel_flags {
+            let said = matches!(*flag, "relatime" | "noatime" | "strictatime");
+            if !said {
+                say(flag);
+            }
+        }
+        match self.compress {
+            Compress::Off => {}
+            Compress::Try(algorithm, level) => {
+                say(&format!("compress={}", spelled(algorithm, level)));
+            }
+            Compress::Force(algorithm, level) => {
+                say(&format!("compress-force={}", spelled(algorithm, level)));
+            }
+        }
+        match self.data_cow {
+            DataCow::On => {}
+            DataCow::NoSum => say("nodatasum"),
+            DataCow::Off => say("nodatacow"),
+        }
+        say("space_cache=v2");
+        say(&format!("max_inline={}", self.max_inline));
+        say(&format!("commit={}", self.commit.as_secs()));
+        say("flushoncommit");
+        if self.barriers == Barriers::UnsafeOff {
+            say("nobarrier (UNSAFE: a power cut can lose the volume)");
+        }
+        if self.discard == Discard::On {
+            say("discard");
+        }
+        if self.log == LogPolicy::Ignore {
+            say("norecovery");
+        }
+        say(&format!("memory={}", self.buffer_bytes));
+        if self.write_cache == WriteCache::Kernel {
+            say("writeback");
+        }
+        if self.allow_other {
+            say("allow_other");
+        }
+        say("default_permissions");
+        if let Some(uid) = self.uid {
+            say(&format!("uid={uid}"));
+        }
+        if let Some(gid) = self.gid {
+            say(&format!("gid={gid}"));
+        }
+        match &self.subvolume {
+            Subvolume::Default => {}
+            Subvolume::Id(id) => say(&format!("subvolid={id}")),
+            Subvolume::Path(path) => say(&format!("subvol={}", String::from_utf8_lossy(path))),
+        }
+        words
+    }
+
     fn compress_with(&mut self, value: Option<&str>, force: Force) -> Result<(), String> {
         let value = value.unwrap_or("zlib");
         if matches!(value, "no" | "none") {
@@ -229,6 +283,21 @@ impl MountOptions {
         // Compressed data are copied on write and have checksums.
         self.data_cow = DataCow::On;
         Ok(())
+    }
+}
+
+/// The options in effect, defaults that matter included, as `-o` takes them.
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.words().join(","))
+    }
+}
+
+/// Algorithm and level as options spell them.
+fn spelled(algorithm: Algorithm, level: Level) -> String {
+    match algorithm {
+        Algorithm::Lzo => algorithm.name().to_owned(),
+        Algorithm::Zlib | Algorithm::Zstd => format!("{}:{}", algorithm.name(), level.0),
     }
 }
 

@@ -10,7 +10,7 @@ use butterfs_format::checksum::name_hash;
 use butterfs_format::item::dir::DirEntries;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_fs::{Filesystem, FsError, Options};
-use butterfs_store::{Store, StoreError};
+use butterfs_store::{Purpose, Store, StoreError};
 use butterfs_tree::find;
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
@@ -118,6 +118,16 @@ impl Volume {
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {
         self.files.store()
+    }
+
+    /// Gives the volume another label, with the next commit.
+    ///
+    /// # Errors
+    /// More than 255 bytes, a NUL, a volume that cannot be written.
+    pub fn set_label(&self, label: &[u8]) -> Result<(), Error> {
+        let store = self.store();
+        let set = store.begin(0, Purpose::Shrink)?.set_label(label);
+        Ok(set?)
     }
 
     /// Makes everything that changed durable.

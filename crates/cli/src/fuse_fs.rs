@@ -6,8 +6,8 @@
 //!
 //! Opens are stateless: the kernel asks for nothing at open and close. Only
 //! this server changes the volume, so names and attributes, absent names too,
-//! never expire. Reads are cached by the kernel and thus unseen; access times
-//! change only when a program sets them.
+//! never expire. Reads that the kernel answers from its cache are unseen and
+//! change no access time.
 
 mod convert;
 mod guard;
@@ -17,18 +17,33 @@ mod serve_data;
 
 pub use convert::Owners;
 
-use butterfs::{FsError, Inode, InodeId, TreeId, Volume};
+use butterfs::{AccessTimes, FsError, Inode, InodeId, TreeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
 use nodes::Nodes;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, RwLock};
 
+/// How a volume is served.
+#[derive(Clone, Debug)]
+pub struct Served {
+    /// Owners that all files seem to have.
+    pub owners: Owners,
+    /// When access times of all but directories change.
+    pub access_times: AccessTimes,
+    /// When those of directories change.
+    pub directory_access_times: AccessTimes,
+    /// Every change of names goes to the device at once.
+    pub sync_names: bool,
+    /// The mount options in effect, for people.
+    pub options: String,
+}
+
 /// A volume being served.
 pub struct Server {
     volume: Volume,
     nodes: Nodes,
-    owners: Owners,
+    mount: Served,
     sector: u32,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
@@ -58,13 +73,13 @@ impl<T> Answered<T> for Result<T, FsError> {
 }
 
 impl Server {
-    /// Serves `volume`; files seem to belong to `owners`.
-    pub fn new(volume: Volume, owners: Owners) -> Self {
+    /// Serves `volume` as `mount` says.
+    pub fn new(volume: Volume, mount: Served) -> Self {
         let sector = volume.store().read().sector_size();
         Self {
             nodes: Nodes::new(volume.files().root().tree),
             volume,
-            owners,
+            mount,
             sector: sector.try_into().unwrap_or(4096),
             notifier: OnceLock::new(),
             writable: RwLock::default(),
@@ -92,7 +107,7 @@ impl Server {
         let attributes = self.files().attributes_of(inode).answered()?;
         let node = self.nodes.node_of(inode.id).answered()?;
         Ok(AttrReply {
-            attr: convert::attr(&attributes, node, self.owners),
+            attr: convert::attr(&attributes, node, self.mount.owners),
             timeout: FOREVER,
         })
     }

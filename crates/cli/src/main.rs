@@ -12,6 +12,7 @@ macro_rules! say {
 
 mod arguments;
 mod commands;
+mod facts;
 mod fail;
 mod fuse_fs;
 mod log;

@@ -1,11 +1,11 @@
 //! Serving a volume at a mountpoint until it is unmounted.
 
-use crate::fail::{Context, Done};
-use crate::fuse_fs::{Owners, Server};
-use butterfs::{Access, MountOptions, Volume, WriteCache};
-use butterfs_fuse::mount::Allow;
+use crate::fail::{Context, Done, Failure};
+use crate::fuse_fs::{Owners, Served, Server};
+use butterfs::{Access, AccessTimes, BlockDevice, FileDevice, MountOptions, Volume, WriteCache};
+use butterfs_fuse::mount::{Allow, MountError, MountKind};
 use butterfs_fuse::protocol::Features;
-use butterfs_fuse::{Config, Handles, Session, unmount_on_signals};
+use butterfs_fuse::{Config, Handles, Session, SessionError, unmount_on_signals};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,6 +40,46 @@ fn config(source: &Path, options: &MountOptions) -> Config {
     config
 }
 
+fn served(options: &MountOptions) -> Served {
+    let given = |name| options.kernel_flags.contains(&name);
+    Served {
+        owners: Owners {
+            uid: options.uid,
+            gid: options.gid,
+        },
+        access_times: options.access_times,
+        directory_access_times: if given("nodiratime") {
+            AccessTimes::Never
+        } else {
+            options.access_times
+        },
+        sync_names: given("sync") || given("dirsync"),
+        options: options.to_string(),
+    }
+}
+
+/// Mounts a block device as one: umount and syncfs wait for the server there.
+/// A kernel that forbids writing to mounted devices forbids that to the server
+/// too; then the mount is a plain one.
+fn mount_block(
+    device: &FileDevice,
+    config: Config,
+    mountpoint: &Path,
+    server: &Arc<Server>,
+) -> Result<Session, Failure> {
+    let mut block = config.clone();
+    block.mount.kind = MountKind::Block { block_size: 4096 };
+    device.hand_over();
+    match Session::mount(block, mountpoint, Arc::clone(server)) {
+        Err(SessionError::Mount(MountError::Busy(_))) => {
+            device.take_back()?;
+            tracing::info!("mounted plainly: the kernel keeps the device to itself otherwise");
+            Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
+        }
+        mounted => Ok(mounted?),
+    }
+}
+
 /// Opens the volume, mounts it, calls `live`, and serves until the end.
 pub fn serve(
     source: &Path,
@@ -47,13 +87,17 @@ pub fn serve(
     options: &MountOptions,
     live: impl FnOnce(),
 ) -> Done {
-    let volume = Volume::open(source, options.open_options()).context(source.display())?;
-    let owners = Owners {
-        uid: options.uid,
-        gid: options.gid,
+    let open = options.open_options();
+    let device = Arc::new(FileDevice::open(source, options.access).context(source.display())?);
+    let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open)
+        .context(source.display())?;
+    let server = Arc::new(Server::new(volume, served(options)));
+    let config = config(source, options);
+    let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
+        mount_block(&device, config, mountpoint, &server)?
+    } else {
+        Session::mount(config, mountpoint, Arc::clone(&server))?
     };
-    let server = Arc::new(Server::new(volume, owners));
-    let session = Session::mount(config(source, options), mountpoint, Arc::clone(&server))?;
     let running = session.spawn()?;
     let signals = unmount_on_signals(running.unmounter()).context("signals")?;
     live();

@@ -1,90 +1,12 @@
 //! The binary from outside: make a volume, mount it, use it, unmount it, and
 //! have `btrfs check` judge it. What the machine lacks is said in one line.
 
+mod support;
+
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
-
-const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
-
-struct Bench {
-    directory: tempfile::TempDir,
-}
-
-/// Unmounts when a test fails half way.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new(BINARY)
-            .args(["umount", "--lazy"])
-            .arg(&self.0)
-            .output();
-    }
-}
-
-fn said(output: &Output) -> String {
-    format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    )
-}
-
-impl Bench {
-    /// A directory with a new volume of 512 MiB and a mountpoint.
-    fn new() -> Self {
-        let directory = tempfile::tempdir().expect("a directory");
-        std::fs::create_dir(directory.path().join("mnt")).expect("a mountpoint");
-        let bench = Self { directory };
-        bench.run(&["mkfs", "-q", "-b", "512m", "-L", "trial", "volume"]);
-        bench
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    fn try_run(&self, words: &[&str]) -> Output {
-        let mut command = Command::new(BINARY);
-        command.current_dir(self.directory.path()).args(words);
-        command.output().expect("the binary runs")
-    }
-
-    fn run(&self, words: &[&str]) -> String {
-        let output = self.try_run(words);
-        assert!(output.status.success(), "{words:?}: {}", said(&output));
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    }
-
-    fn mount(&self, options: &str) -> Mounted {
-        self.run(&["mount", "-o", options, "volume", "mnt"]);
-        Mounted(self.path("mnt"))
-    }
-
-    fn check(&self) {
-        let checked = Command::new("btrfs")
-            .args(["check", "--check-data-csum"])
-            .arg(self.path("volume"))
-            .output();
-        match checked {
-            Ok(output) => assert!(output.status.success(), "{}", said(&output)),
-            Err(_) => println!("skipped: btrfs check is not installed"),
-        }
-    }
-}
-
-/// Whether this machine mounts; says so when it does not.
-fn can_mount() -> bool {
-    let device = std::fs::File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/fuse");
-    if device.is_err() {
-        println!("skipped: /dev/fuse cannot be opened");
-    }
-    device.is_ok()
-}
+use std::path::Path;
+use std::process::Command;
+use support::{Bench, can_mount, said};
 
 fn fill(directory: &Path) {
     std::fs::create_dir_all(directory.join("deep/er")).expect("directories");

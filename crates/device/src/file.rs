@@ -11,7 +11,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parts that one system call takes (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
@@ -36,6 +36,8 @@ pub struct FileDevice {
     kind: Kind,
     access: Access,
     size: u64,
+    /// The exclusive open of a block device, until it is handed over.
+    claim: Mutex<Option<File>>,
     /// The locked file behind a loop device, so that nobody opens the same
     /// bytes by the other name.
     backing: Option<File>,
@@ -48,21 +50,34 @@ impl FileDevice {
     /// [`DeviceError::Busy`] when something else uses it,
     /// [`DeviceError::NotADevice`], [`DeviceError::Io`].
     pub fn open(path: &Path, access: Access) -> Result<Self, DeviceError> {
-        let mut options = OpenOptions::new();
-        options.read(true);
-        if access == Access::ReadWrite {
-            // Exclusive for block devices; without meaning for files. A FIFO
-            // must not block the open.
-            options
-                .write(true)
-                .custom_flags(libc::O_EXCL | libc::O_NONBLOCK);
-        } else {
-            options.custom_flags(libc::O_NONBLOCK);
+        // Exclusive for block devices; without meaning for files.
+        let claim = match access {
+            Access::ReadWrite => Some(open(path, access, libc::O_EXCL)?),
+            Access::ReadOnly => None,
+        };
+        let device = Self::adopt(open(path, access, 0)?, path, access)?;
+        if device.is_block_device() {
+            *lock_claim(&device.claim) = claim;
         }
-        let file = options
-            .open(path)
-            .map_err(|error| open_error(path, error))?;
-        Self::adopt(file, path, access)
+        Ok(device)
+    }
+
+    /// Gives up the exclusive open of a block device, so that a mount of it
+    /// takes it over. Reading and writing go on. Until the mount is there,
+    /// others can open the device.
+    pub fn hand_over(&self) {
+        lock_claim(&self.claim).take();
+    }
+
+    /// Takes the exclusive open back after [`FileDevice::hand_over`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Busy`] when somebody else took it.
+    pub fn take_back(&self) -> Result<(), DeviceError> {
+        if self.kind == Kind::BlockDevice && self.access == Access::ReadWrite {
+            *lock_claim(&self.claim) = Some(open(&self.path, self.access, libc::O_EXCL)?);
+        }
+        Ok(())
     }
 
     /// Creates a regular file of `size` bytes, all of them a hole.
@@ -125,6 +140,7 @@ impl FileDevice {
             kind,
             access,
             size,
+            claim: Mutex::new(None),
             backing,
         })
     }
@@ -137,6 +153,20 @@ impl FileDevice {
             source: Arc::new(e),
         }
     }
+}
+
+fn open(path: &Path, access: Access, flags: i32) -> Result<File, DeviceError> {
+    OpenOptions::new()
+        .read(true)
+        .write(access == Access::ReadWrite)
+        // A FIFO must not block the open.
+        .custom_flags(flags | libc::O_NONBLOCK)
+        .open(path)
+        .map_err(|error| open_error(path, error))
+}
+
+fn lock_claim(claim: &Mutex<Option<File>>) -> MutexGuard<'_, Option<File>> {
+    claim.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn kind_of(path: &Path, meta: &Metadata) -> Result<Kind, DeviceError> {

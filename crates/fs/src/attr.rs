@@ -3,9 +3,11 @@
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
-use crate::{Filesystem, acl, xattr};
+use crate::options::AccessTimes;
+use crate::{Filesystem, acl, dir, xattr};
 use butterfs_format::InodeId;
 use butterfs_format::item::inode::{InodeFlags, InodeItem, Timespec};
+use butterfs_format::item::root::RootFlags;
 use butterfs_store::{Engine, Purpose, now};
 
 /// Attributes of an inode.
@@ -116,6 +118,9 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NotFound`], damage, reading.
     pub fn attributes(&self, id: InodeId) -> Result<Attributes, FsError> {
+        if dir::is_absent_subvolume(id) {
+            return self.attributes_of(&*self.inode(id)?);
+        }
         if let Some(inode) = self.inodes.get(id) {
             return self.attributes_of(&inode);
         }
@@ -140,6 +145,7 @@ impl Filesystem {
     /// # Errors
     /// Those of truncation; no space, damage.
     pub fn set_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
+        dir::check_kept(inode.id)?;
         if let Some(size) = set.size {
             self.truncate(inode, size)?;
         }
@@ -151,6 +157,42 @@ impl Filesystem {
         self.change(nodes, Purpose::Shrink, |engine| {
             apply(engine, inode.id, &mut state, set)
         })
+    }
+
+    /// Notes that `inode` was read, where `times` asks for it, and neither the
+    /// inode nor its subvolume forbids it. A note that finds no space or a
+    /// failing device is left out: reading must go on.
+    pub fn accessed(&self, inode: &Inode, times: AccessTimes) {
+        const DAY: i64 = 24 * 60 * 60;
+        if times == AccessTimes::Never || self.store.check_writable().is_err() {
+            return;
+        }
+        let time = now();
+        let due = |item: &InodeItem| {
+            let order = |time: Timespec| (time.seconds, time.nanoseconds);
+            let old = order(item.atime) <= order(item.mtime)
+                || order(item.atime) <= order(item.ctime)
+                || time.seconds.saturating_sub(item.atime.seconds) >= DAY;
+            !item.flags.contains(InodeFlags::NOATIME) && (old || times == AccessTimes::Always)
+        };
+        if dir::is_absent_subvolume(inode.id) || !due(&inode.state.read().item) {
+            return;
+        }
+        let mut state = inode.state.write();
+        if state.deleted || !due(&state.item) {
+            return;
+        }
+        let noted = self.change(NODES_PER_PATH, Purpose::Grow, |engine| {
+            let tree = engine.tree_state(inode.id.tree)?;
+            if tree.item.flags.contains(RootFlags::READONLY) {
+                return Ok(());
+            }
+            state.item.atime = time;
+            store_item(engine, inode.id, &mut state)
+        });
+        if let Err(error) = noted {
+            tracing::debug!(%error, "an access time was not noted");
+        }
     }
 
     /// Takes set-user and set-group bits and capabilities from a file that
@@ -186,6 +228,7 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::Invalid`] for combinations that the kernel refuses.
     pub fn set_flags(&self, inode: &Inode, wanted: InodeFlags) -> Result<(), FsError> {
+        dir::check_kept(inode.id)?;
         let mut state = inode.state.write();
         let settable = InodeFlags::SYNC
             | InodeFlags::IMMUTABLE

@@ -67,24 +67,61 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     Ok(())
 }
 
-fn target(tree: TreeId, entry: &DirEntry<'_>) -> Target {
-    let subvolume = entry.location.item_type == ItemType::ROOT_ITEM;
-    let inode = if subvolume {
+/// Inode numbers of the empty directories that stand for subvolumes which an
+/// entry names but its tree does not hold: this, plus the subvolume's id.
+const ABSENT_SUBVOLUMES: u64 = 1 << 39;
+
+/// True for the empty directory that stands where a snapshot has an entry of
+/// a nested subvolume: the subvolume itself stays with the original. Such a
+/// directory is in no tree.
+#[must_use]
+pub const fn is_absent_subvolume(id: InodeId) -> bool {
+    id.number.0 >= ABSENT_SUBVOLUMES && id.number.0 < 2 * ABSENT_SUBVOLUMES
+}
+
+fn target(engine: &Engine, dir: InodeId, entry: &DirEntry<'_>) -> Result<Target, FsError> {
+    let location = entry.location;
+    if location.item_type != ItemType::ROOT_ITEM {
+        return Ok(Target {
+            inode: InodeId {
+                tree: dir.tree,
+                number: InodeNumber(location.objectid),
+            },
+            kind: entry.kind,
+            subvolume: false,
+        });
+    }
+    let inode = if holds_subvolume(engine, dir, location.objectid)? {
         InodeId {
-            tree: TreeId(entry.location.objectid),
+            tree: TreeId(location.objectid),
             number: InodeNumber::ROOT,
         }
     } else {
         InodeId {
-            tree,
-            number: InodeNumber(entry.location.objectid),
+            tree: dir.tree,
+            number: InodeNumber(ABSENT_SUBVOLUMES + location.objectid % ABSENT_SUBVOLUMES),
         }
     };
-    Target {
+    Ok(Target {
         inode,
         kind: entry.kind,
-        subvolume,
-    }
+        subvolume: true,
+    })
+}
+
+/// Whether the subvolume `child` lies in `dir`: the tree of roots says so with
+/// a reference, which a snapshot does not copy.
+fn holds_subvolume(engine: &Engine, dir: InodeId, child: u64) -> Result<bool, FsError> {
+    let key = Key::new(dir.tree.get(), ItemType::ROOT_REF, child);
+    let Some((leaf, slot)) = find(engine, TreeId::ROOT, &key)? else {
+        return Ok(false);
+    };
+    let holder = leaf
+        .data(slot)
+        .first_chunk()
+        .copied()
+        .map(u64::from_le_bytes);
+    Ok(holder == Some(dir.number.get()))
 }
 
 fn hash_key(dir: InodeId, name: &[u8]) -> Key {
@@ -107,7 +144,7 @@ pub(crate) fn lookup(
     for entry in DirEntries::new(leaf.data(slot)) {
         let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
         if entry.name == name {
-            return Ok(Some(target(dir.tree, &entry)));
+            return target(engine, dir, &entry).map(Some);
         }
     }
     Ok(None)
@@ -249,6 +286,46 @@ pub(crate) fn remove_entry(engine: &mut Engine, dir: InodeId, link: &Link) -> Re
         at: None,
         reason: "an entry lacks its index or hash item; run a check of the volume".into(),
     })
+}
+
+/// Removes the entry of a subvolume that is not in `dir`, which has no other
+/// side.
+pub(crate) fn remove_absent_subvolume(
+    engine: &mut Engine,
+    dir: InodeId,
+    name: &[u8],
+) -> Result<(), FsError> {
+    let mut cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, 0))?;
+    let mut found = None;
+    while let Some((key, data)) = cursor.item() {
+        if key.objectid != dir.number.get() || key.item_type != ItemType::DIR_INDEX {
+            break;
+        }
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
+            if entry.name == name {
+                found = Some(key.offset);
+            }
+        }
+        cursor.next()?;
+    }
+    let index = found.ok_or(FsError::NotFound)?;
+    let link = Link {
+        parent: dir.number,
+        index,
+        name: name.to_vec(),
+    };
+    remove_entry(engine, dir, &link)
+}
+
+/// Errors where `id` is a directory that is in no tree and cannot change.
+pub(crate) fn check_kept(id: InodeId) -> Result<(), FsError> {
+    if is_absent_subvolume(id) {
+        return Err(FsError::NotPermitted(
+            "the subvolume is not part of this snapshot; only its empty directory can be removed",
+        ));
+    }
+    Ok(())
 }
 
 /// Adds the inode's side of a name.
@@ -436,6 +513,13 @@ impl Filesystem {
         if dir == self.root() {
             return Ok(dir);
         }
+        if is_absent_subvolume(dir) {
+            // Nothing tells where it is seen.
+            return Ok(InodeId {
+                tree: dir.tree,
+                number: InodeNumber::ROOT,
+            });
+        }
         let engine = self.store.read();
         if dir.number != InodeNumber::ROOT {
             let first = links(&engine, dir)?.into_iter().next();
@@ -519,7 +603,7 @@ impl Filesystem {
                     entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
                 batch.push(ListedEntry {
                     name: entry.name.to_vec(),
-                    target: target(dir.tree, &entry),
+                    target: target(&engine, dir, &entry)?,
                     next: key.offset.saturating_add(1),
                 });
             }

@@ -119,6 +119,7 @@ impl FsError {
             Self::Damaged { .. } => 5,
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,
+                StoreError::BadLabel => 22,
                 StoreError::ReadOnly | StoreError::Poisoned(_) => 30,
                 _ => 5,
             },

@@ -7,9 +7,10 @@
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::file::buffer::WriteBuffer;
+use crate::names::S_IFDIR;
 use butterfs_format::compression::Algorithm;
-use butterfs_format::item::inode::InodeItem;
-use butterfs_format::{InodeId, ItemType, Key};
+use butterfs_format::item::inode::{InodeFlags, InodeItem};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::Engine;
 use butterfs_tree::{TreeError, find};
 use parking_lot::{Mutex, RwLock};
@@ -155,6 +156,10 @@ impl Filesystem {
             return Ok(inode);
         }
         let engine = self.store.read();
+        if crate::dir::is_absent_subvolume(id) {
+            let item = absent_subvolume(&engine, id.tree)?;
+            return Ok(self.inodes.insert(Inode::new(id, item)));
+        }
         let inode = Inode::new(id, load_item(&engine, id)?);
         self.load_properties(&engine, &inode)?;
         Ok(self.inodes.insert(inode))
@@ -169,6 +174,26 @@ pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsErr
         Ok(None) | Err(TreeError::NoSuchTree(_)) => Err(FsError::NotFound),
         Err(error) => Err(error.into()),
     }
+}
+
+/// What the empty directory of a subvolume that is elsewhere looks like: like
+/// the root of the tree it is seen in, for reading only.
+fn absent_subvolume(engine: &Engine, tree: TreeId) -> Result<InodeItem, FsError> {
+    let root = load_item(
+        engine,
+        InodeId {
+            tree,
+            number: InodeNumber::ROOT,
+        },
+    )?;
+    Ok(InodeItem {
+        size: 0,
+        nbytes: 0,
+        nlink: 1,
+        mode: S_IFDIR | 0o555,
+        flags: InodeFlags::default(),
+        ..root
+    })
 }
 
 /// Writes an inode's item to its tree, with the size that is on the device.

@@ -299,6 +299,7 @@ impl Filesystem {
         name: Option<&[u8]>,
         new: &NewInode<'_>,
     ) -> Result<Arc<Inode>, FsError> {
+        dir::check_kept(parent)?;
         let kind = kind_of(new.mode)?;
         if kind == FileType::Symlink {
             self.check_symlink(new.symlink)?;
@@ -400,6 +401,7 @@ impl Filesystem {
     /// directories, no space, damage.
     pub fn link(&self, id: InodeId, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
         check_name(name)?;
+        dir::check_kept(parent)?;
         if id.tree != parent.tree {
             return Err(FsError::CrossesSubvolumes);
         }
@@ -469,6 +471,9 @@ impl Filesystem {
         loop {
             let target = self.lookup(parent, name)?;
             self.check_removal(target, what)?;
+            if dir::is_absent_subvolume(target.inode) {
+                return self.remove_absent(parent, name);
+            }
             let (inode, directory) = (self.inode(target.inode)?, self.inode(parent)?);
             let mut locked = lock_all(&[&inode, &directory]);
             check_directory(state_of(&mut locked, parent))?;
@@ -502,10 +507,25 @@ impl Filesystem {
         }
     }
 
+    fn remove_absent(&self, parent: InodeId, name: &[u8]) -> Result<(), FsError> {
+        let directory = self.inode(parent)?;
+        let mut state = directory.state.write();
+        check_directory(&state)?;
+        self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+            let target = dir::lookup(engine, parent, name)?;
+            if !target.is_some_and(|target| dir::is_absent_subvolume(target.inode)) {
+                return Err(FsError::NotFound);
+            }
+            dir::remove_absent_subvolume(engine, parent, name)?;
+            touch_directory(engine, parent, &mut state, -name_bytes(name))
+        })
+    }
+
     fn check_removal(&self, target: Target, what: Removal) -> Result<(), FsError> {
         if target.subvolume {
             return Err(match what {
                 Removal::File => FsError::IsADirectory,
+                Removal::Directory if dir::is_absent_subvolume(target.inode) => return Ok(()),
                 Removal::Directory => FsError::NotPermitted("subvolumes cannot be deleted yet"),
             });
         }

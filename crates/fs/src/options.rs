@@ -26,6 +26,19 @@ pub enum DataCow {
     Off,
 }
 
+/// When access times change. A FUSE server learns of no reads that the kernel
+/// answers from its own cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// When not later than the last change, or a day old (relatime).
+    #[default]
+    Relative,
+    /// Never (noatime).
+    Never,
+    /// At every access (strictatime).
+    Always,
+}
+
 /// How files are kept.
 #[derive(Clone, Debug)]
 pub struct Options {

@@ -65,6 +65,8 @@ impl Filesystem {
             }
             check_name(name)?;
         }
+        dir::check_kept(from.dir)?;
+        dir::check_kept(to.dir)?;
         if from.dir.tree != to.dir.tree {
             return Err(FsError::CrossesSubvolumes);
         }

@@ -122,6 +122,7 @@ impl Filesystem {
         mode: SetMode,
     ) -> Result<(), FsError> {
         check_name(name)?;
+        dir::check_kept(inode.id)?;
         let mut state = inode.state.write();
         let id = inode.id;
         let effect = Effect::of(&state, name, value)?;

@@ -43,6 +43,11 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
+        if self.superblock_changed {
+            // The superblock's generation is that of the root tree's node, so
+            // that one must be written too.
+            self.change_root_item(TreeId::EXTENT, |_| {})?;
+        }
         self.remove_empty_groups()?;
         self.apply_checksums()?;
         let mut settled = false;

@@ -15,7 +15,7 @@ use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
-use butterfs_format::superblock::Superblock;
+use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
     Cursor, Expected, Node, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
@@ -132,6 +132,20 @@ impl Engine {
     #[must_use]
     pub const fn superblock(&self) -> &Superblock {
         &self.superblock
+    }
+
+    /// Names the volume; the next commit writes it.
+    ///
+    /// # Errors
+    /// [`StoreError::BadLabel`] for a label too long or with a NUL.
+    pub fn set_label(&mut self, label: &[u8]) -> Result<(), StoreError> {
+        // The field keeps room for a NUL.
+        if label.len() >= LABEL_SIZE || label.contains(&0) {
+            return Err(StoreError::BadLabel);
+        }
+        self.superblock.label = label.to_vec();
+        self.superblock_changed = true;
+        Ok(())
     }
 
     /// Logical space, for data I/O outside of the engine's lock.

@@ -54,6 +54,9 @@ pub enum StoreError {
         /// Reading is possible.
         read_only_possible: bool,
     },
+    /// A label that the superblock cannot hold.
+    #[error("a label has at most 255 bytes and no NUL")]
+    BadLabel,
     /// No space left.
     #[error("no space left on the volume")]
     NoSpace,

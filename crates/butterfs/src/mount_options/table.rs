@@ -1,8 +1,8 @@
 //! The mount options: name, value, help, effect. One line each.
 
-use super::{AccessTimes, Force, MountOptions, Subvolume, WriteCache};
+use super::{Force, MountOptions, Subvolume, WriteCache};
 use butterfs_device::Access;
-use butterfs_fs::options::{Compress, DataCow};
+use butterfs_fs::options::{AccessTimes, Compress, DataCow};
 use butterfs_store::{Barriers, Discard, LogPolicy};
 use std::time::Duration;
 
@@ -343,7 +343,7 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "relatime",
         "",
-        "accepted; reading through the mount changes no access time",
+        "reading changes access times older than the last change or a day (default)",
         |o, this, v| {
             o.access_times = AccessTimes::Relative;
             kernel(o, this, v)
@@ -352,7 +352,7 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "strictatime",
         "",
-        "accepted; reading through the mount changes no access time",
+        "every read that the kernel does not answer from its cache changes the access time",
         |o, this, v| {
             o.access_times = AccessTimes::Always;
             kernel(o, this, v)

@@ -33,7 +33,7 @@ impl Server {
         if writable { Ok(()) } else { Err(Errno::EROFS) }
     }
 
-    fn flags(inode: &Inode) -> InodeFlags {
+    pub(super) fn flags(inode: &Inode) -> InodeFlags {
         inode.state.read().item.flags
     }
 
@@ -59,6 +59,23 @@ impl Server {
         Ok(())
     }
 
+    /// Brings a change of names in `dirs` to the device, where the mount or a
+    /// directory asks for that (`dirsync`, `chattr +D`, `+S`).
+    pub(super) fn after_names(&self, dirs: &[InodeId]) -> Result<(), Errno> {
+        let asks = |dir: &InodeId| -> Result<bool, Errno> {
+            let dir = self.files().inode(*dir).answered()?;
+            Ok(Self::flags(&dir).intersects(InodeFlags::DIRSYNC | InodeFlags::SYNC))
+        };
+        let mut wanted = self.mount.sync_names;
+        for dir in dirs {
+            wanted |= asks(dir)?;
+        }
+        if wanted {
+            self.files().sync_all().answered()?;
+        }
+        Ok(())
+    }
+
     /// Errors where a directory must not get names.
     pub(super) fn check_add(&self, dir: InodeId) -> Result<(), Errno> {
         self.check_tree(dir.tree)?;
@@ -74,7 +91,8 @@ impl Server {
         let held = self.files().inode(dir).answered()?;
         self.check_change(&held)?;
         match self.files().lookup(dir, name) {
-            Ok(target) if target.subvolume => Err(Errno::EPERM),
+            // Whether it can go is the library's to say.
+            Ok(target) if target.subvolume => Ok(()),
             Ok(target) => {
                 let victim = self.files().inode(target.inode).answered()?;
                 self.check_change(&victim)

@@ -1,6 +1,7 @@
 //! The requests: names and attributes here, data in `serve_data`.
 
 use super::{Answered, Server, convert};
+use crate::facts::{self, Facts};
 use butterfs::{
     FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode,
 };
@@ -34,10 +35,21 @@ const fn owner(context: &Context<'_>) -> Owner {
 }
 
 impl Server {
+    /// Notes that a directory was read, once per listing.
+    fn listed(&self, request: &ReadDir) -> Answer<()> {
+        if request.offset == 0 {
+            let dir = self.inode(request.node)?;
+            self.files()
+                .accessed(&dir, self.mount.directory_access_times);
+        }
+        Ok(())
+    }
+
     fn make(&self, parent: NodeId, name: &[u8], new: &NewInode<'_>) -> Answer<Entry> {
         let parent = self.id(parent);
         self.check_add(parent)?;
         let inode = self.files().create(parent, name, new).answered()?;
+        self.after_names(&[parent])?;
         self.entry(&inode)
     }
 }
@@ -86,7 +98,7 @@ impl FileSystem for Server {
             .iter()
             .filter(|(flag, _)| attributes.flags.contains(*flag));
         Ok(StatxReply {
-            attr: convert::attr(&attributes, request.node, self.owners),
+            attr: convert::attr(&attributes, request.node, self.mount.owners),
             birth: Some(convert::timestamp(attributes.btime)),
             attributes: set.fold(0, |all, (_, bit)| all | bit),
             attributes_mask: STATX_ATTRIBUTES.iter().fold(0, |all, (_, bit)| all | bit),
@@ -130,7 +142,9 @@ impl FileSystem for Server {
         request: ReadLink,
         target: &mut ValueBuffer<'_>,
     ) -> Answer<()> {
-        let link = self.files().read_link(self.id(request.node)).answered()?;
+        let inode = self.inode(request.node)?;
+        let link = self.files().read_link(inode.id).answered()?;
+        self.files().accessed(&inode, self.mount.access_times);
         target.push(&link);
         Ok(())
     }
@@ -159,13 +173,15 @@ impl FileSystem for Server {
     fn unlink(&self, _: &Context<'_>, request: Unlink<'_>) -> Answer<()> {
         let parent = self.id(request.parent);
         self.check_remove(parent, request.name)?;
-        self.files().unlink(parent, request.name).answered()
+        self.files().unlink(parent, request.name).answered()?;
+        self.after_names(&[parent])
     }
 
     fn rmdir(&self, _: &Context<'_>, request: Rmdir<'_>) -> Answer<()> {
         let parent = self.id(request.parent);
         self.check_remove(parent, request.name)?;
-        self.files().rmdir(parent, request.name).answered()
+        self.files().rmdir(parent, request.name).answered()?;
+        self.after_names(&[parent])
     }
 
     fn rename(&self, _: &Context<'_>, request: Rename<'_>) -> Answer<()> {
@@ -200,7 +216,8 @@ impl FileSystem for Server {
         if self.files().lookup(to.dir, to.name).is_ok() {
             self.check_remove(to.dir, to.name)?;
         }
-        self.files().rename(from, to, mode, old_name).answered()
+        self.files().rename(from, to, mode, old_name).answered()?;
+        self.after_names(&[from.dir, to.dir])
     }
 
     fn link(&self, _: &Context<'_>, request: Link<'_>) -> Answer<Entry> {
@@ -211,6 +228,7 @@ impl FileSystem for Server {
         self.files()
             .link(inode.id, parent, request.new_name)
             .answered()?;
+        self.after_names(&[parent])?;
         self.entry(&inode)
     }
 
@@ -228,7 +246,9 @@ impl FileSystem for Server {
 
     fn read(&self, _: &Context<'_>, request: Read, data: &mut [u8]) -> Answer<usize> {
         let inode = self.inode(request.node)?;
-        self.files().read(&inode, request.offset, data).answered()
+        let read = self.files().read(&inode, request.offset, data).answered()?;
+        self.files().accessed(&inode, self.mount.access_times);
+        Ok(read)
     }
 
     fn write(&self, _: &Context<'_>, request: Write<'_>) -> Answer<usize> {
@@ -264,7 +284,8 @@ impl FileSystem for Server {
             });
             pushed == Push::Added
         });
-        failed.map_or(listed, Err).answered()
+        failed.map_or(listed, Err).answered()?;
+        self.listed(&request)
     }
 
     fn readdirplus(
@@ -285,7 +306,8 @@ impl FileSystem for Server {
                 }
             }
         });
-        failed.map_or(listed.answered(), Err)
+        failed.map_or(listed.answered(), Err)?;
+        self.listed(&request)
     }
 
     fn fsyncdir(&self, _: &Context<'_>, _: FsyncDir) -> Answer<()> {
@@ -300,7 +322,10 @@ impl FileSystem for Server {
         self.unless_read_only(|| self.files().sync_all())
     }
 
-    fn setxattr(&self, _: &Context<'_>, request: SetXattr<'_>) -> Answer<()> {
+    fn setxattr(&self, context: &Context<'_>, request: SetXattr<'_>) -> Answer<()> {
+        if request.name == facts::LABEL.as_bytes() {
+            return self.set_label(context, request.value);
+        }
         let inode = self.inode(request.node)?;
         self.check_change(&inode)?;
         let mode = if request.flags.contains(XattrFlags::CREATE) {
@@ -332,6 +357,14 @@ impl FileSystem for Server {
         request: GetXattr<'_>,
         value: &mut ValueBuffer<'_>,
     ) -> Answer<()> {
+        if request.name == facts::FACTS.as_bytes() {
+            let facts = Facts {
+                options: Some(self.mount.options.clone()),
+                ..Facts::of(&self.volume)
+            };
+            value.push(&serde_json::to_vec(&facts).map_err(|_| Errno::EIO)?);
+            return Ok(());
+        }
         let id = self.id(request.node);
         value.push(&self.files().get_xattr(id, request.name).answered()?);
         Ok(())

@@ -1,7 +1,8 @@
 //! Requests on data, directory listings with attributes, and ioctls.
 
 use super::{Answered, Server, convert};
-use butterfs::{FallocateMode, FsError, Inode, ListedEntry, SeekTarget};
+use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, SeekTarget};
+use butterfs_format::superblock::LABEL_SIZE;
 use butterfs_fuse::reply::{
     DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
 };
@@ -12,6 +13,8 @@ const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
+const GETLABEL: u32 = 0x8100_9431;
+const SETLABEL: u32 = 0x4100_9432;
 /// Bytes of `struct fsxattr`.
 const FSXATTR: usize = 28;
 
@@ -74,6 +77,9 @@ impl Server {
             .answered()?;
         if request.write_flags.clear_set_id {
             self.drop_privileges(&inode, request.node)?;
+        }
+        if Self::flags(&inode).contains(InodeFlags::SYNC) {
+            self.files().fsync(&inode).answered()?;
         }
         Ok(written)
     }
@@ -142,6 +148,16 @@ impl Server {
             .answered()
     }
 
+    /// As root, or as the user who mounted.
+    pub(super) fn set_label(&self, context: &Context<'_>, label: &[u8]) -> Result<(), Errno> {
+        if context.uid != 0 && context.uid != rustix::process::getuid().as_raw() {
+            return Err(Errno::EPERM);
+        }
+        let set = self.volume.store().begin(0, butterfs::Purpose::Shrink);
+        let set = set.and_then(|mut engine| engine.set_label(label));
+        set.map_err(FsError::from).answered()
+    }
+
     pub(super) fn control(
         &self,
         context: &Context<'_>,
@@ -156,6 +172,18 @@ impl Server {
         };
         let mut filled = 0;
         match request.command {
+            GETLABEL => {
+                let room = output.get_mut(..LABEL_SIZE).ok_or(Errno::EINVAL)?;
+                room.fill(0);
+                let engine = self.volume.store().read();
+                let label = &engine.superblock().label;
+                room[..label.len()].copy_from_slice(label);
+                filled = LABEL_SIZE;
+            }
+            SETLABEL => {
+                let label = request.data.split(|byte| *byte == 0).next();
+                self.set_label(context, label.unwrap_or_default())?;
+            }
             GETFLAGS => {
                 let room = output.first_chunk_mut().ok_or(Errno::EINVAL)?;
                 *room = convert::fs_flags(old.flags).to_ne_bytes();
@@ -171,6 +199,16 @@ impl Server {
                 self.check_tree(inode.id.tree)?;
                 if context.uid != 0 && context.uid != old.uid {
                     return Err(Errno::EPERM);
+                }
+                // Neither extent sizes nor project ids, as in the kernel.
+                let others = request.data.get(4..).unwrap_or_default();
+                let asked = |range| {
+                    others
+                        .get(range)
+                        .is_some_and(|b: &[u8]| b.iter().any(|b| *b != 0))
+                };
+                if request.command == FSSETXATTR && (asked(0..4) || asked(8..16)) {
+                    return Err(Errno::EOPNOTSUPP);
                 }
                 let wanted = if request.command == SETFLAGS {
                     convert::from_fs_flags(word(0)?)?

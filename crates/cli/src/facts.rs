@@ -1,0 +1,135 @@
+//! Facts about a volume, and where they come from.
+//!
+//! Owns [`Facts`]: gathered from a volume that is open here, or asked from the
+//! server that has it mounted. A server gives its facts as the value of an
+//! extended attribute of the mount's root that no listing shows, and takes a
+//! new label the same way.
+
+use crate::fail::{Context, Done, Failure, fail};
+use butterfs::{OpenOptions, Volume};
+use butterfs_format::item::chunk::BlockGroupFlags;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use uuid::Uuid;
+
+/// The attribute that holds a mount's facts, as JSON.
+pub const FACTS: &str = "butterfs.facts";
+/// The attribute that sets a mount's label.
+pub const LABEL: &str = "butterfs.label";
+
+/// Space of one kind and profile, in bytes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct KindFacts {
+    pub kind: String,
+    pub profile: String,
+    pub total: u64,
+    pub used: u64,
+    /// On the device, all copies.
+    pub device: u64,
+}
+
+/// What is known of a volume; sizes in bytes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Facts {
+    pub label: String,
+    pub uuid: String,
+    pub devices: u64,
+    /// Of extents and nodes, each copy once.
+    pub used: u64,
+    pub device_id: u64,
+    pub device_size: u64,
+    pub device_allocated: u64,
+    /// What is used on the device, copies counted.
+    pub device_used: u64,
+    pub device_unallocated: u64,
+    pub free_estimated: u64,
+    pub kinds: Vec<KindFacts>,
+    /// Where it is mounted, the options in effect.
+    pub options: Option<String>,
+    /// Why nothing is written any more, where that is so.
+    pub read_only_because: Option<String>,
+}
+
+fn kind_name(flags: BlockGroupFlags) -> String {
+    // "Data+Metadata" where both are in one group.
+    let names = [
+        (BlockGroupFlags::DATA, "Data"),
+        (BlockGroupFlags::SYSTEM, "System"),
+        (BlockGroupFlags::METADATA, "Metadata"),
+    ];
+    let set = names.iter().filter(|(bit, _)| flags.contains(*bit));
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join("+")
+}
+
+impl Facts {
+    /// Of a volume that is open here.
+    pub fn of(volume: &Volume) -> Self {
+        let usage = volume.usage();
+        let engine = volume.store().read();
+        let superblock = engine.superblock();
+        Self {
+            label: String::from_utf8_lossy(&superblock.label).into_owned(),
+            uuid: Uuid::from_bytes(superblock.fsid).to_string(),
+            devices: superblock.num_devices,
+            used: usage.used(),
+            device_id: superblock.device.id.get(),
+            device_size: usage.device_size,
+            device_allocated: usage.device_allocated,
+            device_used: usage.device_used(),
+            device_unallocated: usage.unallocated(),
+            free_estimated: usage.data_free,
+            kinds: usage
+                .kinds
+                .iter()
+                .map(|kind| KindFacts {
+                    kind: kind_name(kind.flags),
+                    profile: kind.flags.profile_name().to_owned(),
+                    total: kind.total,
+                    used: kind.used,
+                    device: kind.device,
+                })
+                .collect(),
+            options: None,
+            read_only_because: volume.store().poison(),
+        }
+    }
+
+    /// Of the volume in the file or device at `path`, or mounted there.
+    pub fn at(path: &Path) -> Result<Self, Failure> {
+        if !path.is_dir() {
+            let volume = Volume::open(path, OpenOptions::read_only()).context(path.display())?;
+            return Ok(Self::of(&volume));
+        }
+        let mut value = vec![0; 1 << 16];
+        let length =
+            rustix::fs::getxattr(path, FACTS, &mut value[..]).map_err(|_| not_a_mount(path))?;
+        value.truncate(length);
+        serde_json::from_slice(&value).context(path.display())
+    }
+}
+
+fn not_a_mount(path: &Path) -> Failure {
+    Failure(format!(
+        "{}: no ButterFS volume is mounted here; name the mountpoint, or the file or device that holds a volume",
+        path.display()
+    ))
+}
+
+/// Gives the volume at `path`, mounted or not, another label.
+pub fn set_label(path: &Path, label: &[u8]) -> Done {
+    if path.is_dir() {
+        let set = rustix::fs::setxattr(path, LABEL, label, rustix::fs::XattrFlags::empty());
+        return match set {
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP) => Err(not_a_mount(path)),
+            Err(rustix::io::Errno::PERM) => {
+                fail("only root and the user who mounted may set the label")
+            }
+            Err(rustix::io::Errno::INVAL) => fail("a label has at most 255 bytes and no NUL"),
+            Err(error) => fail(format!("{}: {error}", path.display())),
+        };
+    }
+    let volume = Volume::open(path, OpenOptions::default()).context(path.display())?;
+    volume.set_label(label)?;
+    volume.close().context(path.display())
+}

@@ -1,0 +1,308 @@
+//! What a mount promises beyond plain files: synchronous names, access times,
+//! unnamed files, facts and labels, block devices, servers that die.
+
+mod support;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+use support::{BINARY, Bench, can_mount, is_root, said};
+
+/// A server in the foreground that a test can kill.
+struct Foreground {
+    child: Child,
+    mountpoint: std::path::PathBuf,
+}
+
+impl Foreground {
+    fn start(bench: &Bench, options: &str) -> Self {
+        let mountpoint = bench.path("mnt");
+        let child = Command::new(BINARY)
+            .args(["mount", "-f", "-o", options])
+            .args([bench.path("volume"), mountpoint.clone()])
+            .spawn()
+            .expect("the server starts");
+        let outside = std::fs::metadata(bench.path("")).expect("attributes").dev();
+        let started = Instant::now();
+        while std::fs::metadata(&mountpoint).map_or(outside, |m| m.dev()) == outside {
+            assert!(started.elapsed() < Duration::from_secs(20), "no mount");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Self { child, mountpoint }
+    }
+
+    fn kill(mut self) {
+        self.child.kill().expect("the server dies");
+        self.child.wait().expect("its status");
+        let gone = std::fs::metadata(&self.mountpoint).expect_err("nobody serves");
+        assert_eq!(gone.raw_os_error(), Some(libc::ENOTCONN));
+        // Mounting over a dead mount is refused, and says what to do.
+        let refused = Command::new(BINARY)
+            .args(["mount", "/nosuch"])
+            .arg(&self.mountpoint)
+            .output();
+        assert!(!refused.expect("runs").status.success());
+        let status = Command::new("umount")
+            .arg("-l")
+            .arg(&self.mountpoint)
+            .status();
+        if !status.expect("umount runs").success() {
+            let status = Command::new("fusermount3")
+                .arg("-uz")
+                .arg(&self.mountpoint)
+                .status();
+            assert!(status.expect("fusermount3 runs").success());
+        }
+    }
+}
+
+impl Drop for Foreground {
+    fn drop(&mut self) {
+        let _ = Command::new(BINARY)
+            .args(["umount", "--lazy"])
+            .arg(&self.mountpoint)
+            .output();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn chattr(flags: &str, path: &Path) {
+    let status = Command::new("chattr").arg(flags).arg(path).status();
+    assert!(status.expect("chattr runs").success(), "chattr {flags}");
+}
+
+#[test]
+fn what_is_synchronous_survives_a_server_that_dies() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let server = Foreground::start(&bench, "commit=300");
+    std::fs::create_dir(bench.path("mnt/dir")).expect("a directory");
+    chattr("+D", &bench.path("mnt/dir"));
+    std::fs::write(bench.path("mnt/file"), "old").expect("a file");
+    chattr("+S", &bench.path("mnt/file"));
+    std::fs::write(bench.path("mnt/file"), "synchronous").expect("a write");
+    std::fs::create_dir(bench.path("mnt/dir/kept")).expect("a synchronous name");
+    std::fs::write(bench.path("mnt/lost"), "not promised").expect("a file");
+    server.kill();
+    bench.check();
+    let mounted = bench.mount("rw");
+    let found = std::fs::read_to_string(bench.path("mnt/file"));
+    assert_eq!(found.expect("the file"), "synchronous");
+    assert!(bench.path("mnt/dir/kept").is_dir());
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+}
+
+#[test]
+fn a_mount_with_dirsync_keeps_every_name() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let server = Foreground::start(&bench, "commit=300,dirsync");
+    std::fs::create_dir_all(bench.path("mnt/a/b")).expect("directories");
+    std::fs::rename(bench.path("mnt/a/b"), bench.path("mnt/c")).expect("a rename");
+    server.kill();
+    let mounted = bench.mount("ro");
+    assert!(bench.path("mnt/a").is_dir() && bench.path("mnt/c").is_dir());
+    assert!(!bench.path("mnt/a/b").exists());
+    drop(mounted);
+}
+
+#[test]
+fn access_times_follow_the_option() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let file = bench.path("mnt/file");
+    let atime = || {
+        let of = std::fs::metadata(&file).expect("attributes");
+        (of.atime(), of.atime_nsec())
+    };
+    let read = || std::fs::read(&file).expect("the file");
+    let mounted = bench.mount("rw");
+    std::fs::write(&file, "x").expect("a file");
+    let made = atime();
+    bench.run(&["umount", "mnt"]);
+    bench.run(&["mount", "-o", "noatime", "volume", "mnt"]);
+    read();
+    assert_eq!(atime(), made, "noatime");
+    bench.run(&["umount", "mnt"]);
+    bench.run(&["mount", "volume", "mnt"]);
+    read();
+    let once = atime();
+    assert!(
+        once > made,
+        "relatime changes a time that is not later than the last change"
+    );
+    bench.run(&["umount", "mnt"]);
+    bench.run(&["mount", "volume", "mnt"]);
+    read();
+    assert_eq!(atime(), once, "relatime keeps a later time");
+    bench.run(&["umount", "mnt"]);
+    bench.run(&["mount", "-o", "strictatime", "volume", "mnt"]);
+    read();
+    assert!(atime() > once, "strictatime");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+}
+
+#[test]
+fn an_unnamed_file_can_get_a_name() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let open = || {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        rustix::fs::open(bench.path("mnt"), flags, Mode::from_raw_mode(0o640)).expect("O_TMPFILE")
+    };
+    let (named, never_named) = (open(), open());
+    for file in [&named, &never_named] {
+        assert_eq!(rustix::io::pwrite(file, b"unnamed", 0), Ok(7));
+    }
+    let number = std::os::fd::AsRawFd::as_raw_fd(&named);
+    let link = format!("/proc/self/fd/{number}");
+    let target = bench.path("mnt/name");
+    rustix::fs::linkat(CWD, link, CWD, &target, AtFlags::SYMLINK_FOLLOW).expect("a name");
+    drop((named, never_named));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+    assert_eq!(bench.run(&["cat", "volume:/name"]), "unnamed");
+    assert_eq!(bench.run(&["ls", "volume:/"]), "name\n");
+}
+
+#[test]
+fn a_mount_tells_its_facts_and_takes_a_label() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.run(&["filesystem", "label", "volume", "before"]);
+    let mounted = bench.mount("compress=zstd:5,noatime");
+    let usage = bench.run(&["filesystem", "usage", "mnt"]);
+    assert!(
+        usage.contains("compress=zstd:5") && usage.contains("noatime"),
+        "{usage}"
+    );
+    assert!(
+        bench
+            .run(&["filesystem", "df", "mnt"])
+            .contains("Data, single")
+    );
+    assert_eq!(bench.run(&["filesystem", "label", "mnt"]), "before\n");
+    bench.run(&["filesystem", "label", "mnt", "after"]);
+    assert!(
+        bench
+            .run(&["filesystem", "show", "mnt"])
+            .contains("Label: 'after'")
+    );
+    let refused = bench.try_run(&["filesystem", "label", "mnt", &"x".repeat(256)]);
+    assert!(said(&refused).contains("255 bytes"), "{}", said(&refused));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    assert_eq!(bench.run(&["filesystem", "label", "volume"]), "after\n");
+    let refused = bench.try_run(&["filesystem", "usage", "mnt"]);
+    assert!(said(&refused).contains("no ButterFS volume is mounted here"));
+    bench.check();
+}
+
+/// A loop device; detached when dropped.
+struct Loop(String);
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+#[test]
+fn a_block_device_is_mounted_as_one() {
+    if !can_mount() || !is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    let made = Command::new("losetup")
+        .args(["--find", "--show"])
+        .arg(bench.path("volume"))
+        .output();
+    let device = Loop(said(&made.expect("losetup runs")).trim().to_owned());
+    bench.run(&["mount", &device.0, "mnt"]);
+    let table = std::fs::read_to_string("/proc/mounts").expect("the mount table");
+    let line = table
+        .lines()
+        .find(|line| line.starts_with(&device.0))
+        .expect("the mount");
+    assert!(line.contains(" fuseblk.butterfs "), "{line}");
+    std::fs::write(bench.path("mnt/file"), vec![7; 1 << 20]).expect("a file");
+    let refused = Command::new("mount")
+        .args(["-t", "btrfs", &device.0])
+        .arg(bench.path(""))
+        .output();
+    assert!(!refused.expect("runs").status.success(), "mounted twice");
+    // umount(8) returns when everything is on the device.
+    let status = Command::new("umount").arg(bench.path("mnt")).status();
+    assert!(status.expect("umount runs").success());
+    let checked = Command::new("btrfs")
+        .args(["check", "--check-data-csum", &device.0])
+        .output();
+    assert!(checked.expect("btrfs runs").status.success());
+    assert_eq!(bench.run(&["ls", &format!("{}:/", device.0)]), "file\n");
+}
+
+#[test]
+fn a_snapshot_shows_an_empty_directory_for_a_nested_subvolume() {
+    let bench = Bench::new();
+    let btrfs = |words: &[&str]| {
+        let output = Command::new("btrfs")
+            .args(words)
+            .output()
+            .expect("btrfs runs");
+        assert!(output.status.success(), "{}", said(&output));
+    };
+    let made = bench.with_kernel(|root| {
+        let at = |path: &str| root.join(path).display().to_string();
+        btrfs(&["subvolume", "create", &at("base")]);
+        btrfs(&["subvolume", "create", &at("base/nested")]);
+        std::fs::write(root.join("base/nested/file"), "x").expect("a file");
+        btrfs(&["subvolume", "snapshot", &at("base"), &at("shot")]);
+    });
+    if !made || !can_mount() {
+        return;
+    }
+    let mounted = bench.mount("rw");
+    let inside = |path: &str| {
+        let listing = std::fs::read_dir(bench.path("mnt").join(path)).expect("a listing");
+        listing.count()
+    };
+    assert_eq!((inside("base/nested"), inside("shot/nested")), (1, 0));
+    let refused = std::fs::write(bench.path("mnt/shot/nested/new"), "x").expect_err("not kept");
+    assert!(matches!(
+        refused.raw_os_error(),
+        Some(libc::EPERM | libc::EROFS)
+    ));
+    let refused = std::fs::remove_dir(bench.path("mnt/base/nested")).expect_err("full");
+    assert!(matches!(
+        refused.raw_os_error(),
+        Some(libc::EPERM | libc::ENOTEMPTY)
+    ));
+    std::fs::remove_dir(bench.path("mnt/shot/nested")).expect("the empty directory goes");
+    assert_eq!((inside("base"), inside("shot")), (1, 0));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+    bench.with_kernel(|root| {
+        assert!(root.join("base/nested/file").exists() && !root.join("shot/nested").exists());
+    });
+}

@@ -1,0 +1,121 @@
+//! A directory with a volume and a mountpoint, and the binary.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+pub const BINARY: &str = env!("CARGO_BIN_EXE_butterfs");
+
+pub struct Bench {
+    directory: tempfile::TempDir,
+}
+
+/// Unmounts when a test fails half way.
+pub struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new(BINARY)
+            .args(["umount", "--lazy"])
+            .arg(&self.0)
+            .output();
+    }
+}
+
+pub fn said(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+impl Bench {
+    /// A directory with a new volume of 512 MiB and a mountpoint.
+    pub fn new() -> Self {
+        let directory = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(directory.path().join("mnt")).expect("a mountpoint");
+        let bench = Self { directory };
+        bench.run(&["mkfs", "-q", "-b", "512m", "-L", "trial", "volume"]);
+        bench
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    pub fn try_run(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(BINARY);
+        command.current_dir(self.directory.path()).args(words);
+        command.output().expect("the binary runs")
+    }
+
+    pub fn run(&self, words: &[&str]) -> String {
+        let output = self.try_run(words);
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    pub fn mount(&self, options: &str) -> Mounted {
+        self.run(&["mount", "-o", options, "volume", "mnt"]);
+        Mounted(self.path("mnt"))
+    }
+
+    pub fn check(&self) {
+        let checked = Command::new("btrfs")
+            .args(["check", "--check-data-csum"])
+            .arg(self.path("volume"))
+            .output();
+        match checked {
+            Ok(output) => assert!(output.status.success(), "{}", said(&output)),
+            Err(_) => println!("skipped: btrfs check is not installed"),
+        }
+    }
+}
+
+/// Whether this machine mounts; says so when it does not.
+pub fn can_mount() -> bool {
+    let device = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse");
+    if device.is_err() {
+        println!("skipped: /dev/fuse cannot be opened");
+    }
+    device.is_ok()
+}
+
+impl Bench {
+    /// The volume as the kernel mounts it, while `work` runs; false where this
+    /// machine cannot.
+    pub fn with_kernel(&self, work: impl FnOnce(&std::path::Path)) -> bool {
+        if !is_root() {
+            println!("skipped: kernel mounts need root");
+            assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+            return false;
+        }
+        let directory = self.path("kernel");
+        std::fs::create_dir_all(&directory).expect("a mountpoint");
+        let status = Command::new("mount")
+            .args(["-o", "loop"])
+            .args([self.path("volume"), directory.clone()])
+            .status();
+        assert!(status.expect("mount runs").success());
+        let mounted = Kernel(directory);
+        work(&mounted.0);
+        true
+    }
+}
+
+/// A kernel mount; unmounts when dropped.
+struct Kernel(PathBuf);
+
+impl Drop for Kernel {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).status();
+    }
+}
+
+pub fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
