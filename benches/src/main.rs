@@ -3,6 +3,10 @@
 //!
 //! Usage (as root): butterfs-benches [FILES] [MIB]; FILES are spread over 100
 //! directories (default 200000), MIB is the sequential file (default 4096).
+//! `butterfs-benches open [FILES]` measures the opening of a 1 TiB volume that
+//! holds none, a tenth, and all of FILES (default 10000000).
+
+mod open;
 
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::{Access, FileDevice};
@@ -21,6 +25,8 @@ use std::time::Instant;
 const DIRS: usize = 100;
 const MIB: usize = 1 << 20;
 const RANDOM_READS: usize = 100_000;
+/// A real tree that every Debian machine has.
+const TREE: &str = "/usr/share";
 
 /// Sizes of the run.
 #[derive(Clone, Copy)]
@@ -39,6 +45,8 @@ trait Target {
     fn stat(&mut self, dir: usize, file: usize);
     fn unlink(&mut self, dir: usize, file: usize);
     fn sync(&mut self);
+    /// Copies a tree of the host into the root.
+    fn copy_tree(&mut self, source: &str);
     fn begin_big(&mut self);
     fn write_big(&mut self, offset: u64, data: &[u8]);
     fn read_big(&mut self, offset: u64, data: &mut [u8]);
@@ -96,6 +104,9 @@ impl Target for Mounted {
     fn sync(&mut self) {
         File::open(&self.point).unwrap().sync_all().unwrap();
         run("sync", &["-f", self.point.to_str().unwrap()]);
+    }
+    fn copy_tree(&mut self, source: &str) {
+        run("cp", &["-a", source, self.point.to_str().unwrap()]);
     }
     fn begin_big(&mut self) {
         let path = self.point.join("big");
@@ -197,6 +208,12 @@ impl Target for Library {
     fn sync(&mut self) {
         self.fs().sync_all().unwrap();
     }
+    fn copy_tree(&mut self, source: &str) {
+        self.fs = None;
+        let target = format!("{}:/", self.image.display());
+        run(&program(), &["copy", "-q", source, &target]);
+        self.open();
+    }
     fn begin_big(&mut self) {
         let new = NewInode::new(S_IFREG | 0o644, Owner::default());
         self.big = Some(self.fs().create(self.fs().root(), b"big", &new).unwrap());
@@ -288,6 +305,11 @@ fn measure(target: &mut dyn Target, scale: Scale) -> Vec<Figure> {
     });
     all().for_each(|(dir, file)| target.unlink(dir, file));
     target.sync();
+    let bytes = tree_bytes(Path::new(TREE)) as usize / MIB;
+    step("copy of /usr/share", "MiB", bytes, &mut || {
+        target.copy_tree(TREE);
+        target.sync();
+    });
     target.begin_big();
     step("write 1 MiB", "MiB", scale.mib, &mut || {
         for at in 0..scale.mib {
@@ -312,8 +334,19 @@ fn measure(target: &mut dyn Target, scale: Scale) -> Vec<Figure> {
             target.read_big((at * 4096) as u64, &mut buffer[..4096]);
         }
     });
-    target.end();
     figures
+}
+
+/// Bytes of the files below `root`.
+fn tree_bytes(root: &Path) -> u64 {
+    let entries = fs::read_dir(root).into_iter().flatten().flatten();
+    entries
+        .map(|entry| match entry.metadata() {
+            Ok(of) if of.is_dir() => tree_bytes(&entry.path()),
+            Ok(of) if of.is_file() => of.len(),
+            _ => 0,
+        })
+        .sum()
 }
 
 /// A MiB that does not compress.
@@ -360,8 +393,26 @@ fn mounted(work: &Path, name: &'static str, scale: Scale, fuse: Option<&str>) ->
     }
 }
 
-fn peak_memory_mib() -> f64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
+/// The tool that is measured.
+fn program() -> String {
+    std::env::var("BUTTERFS").unwrap_or_else(|_| "butterfs".into())
+}
+
+/// Greatest memory of the server of the volume in `image`.
+fn server_peak(image: &Path) -> f64 {
+    let wanted = image.to_str().unwrap();
+    let found = fs::read_dir("/proc").unwrap().flatten().find(|process| {
+        let line = fs::read(process.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).into_owned();
+        line.contains("--ready") && line.contains(wanted)
+    });
+    found.map_or(0.0, |process| {
+        peak_memory_mib(process.file_name().to_str().unwrap())
+    })
+}
+
+fn peak_memory_mib(process: &str) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status
         .lines()
         .find(|line| line.starts_with("VmHWM"))
@@ -377,20 +428,24 @@ fn main() -> io::Result<()> {
             .get(at)
             .map_or(default, |text| text.parse().expect("a number"))
     };
-    let scale = Scale {
-        files: number(1, 200_000),
-        mib: number(2, 4096),
-    };
     let base = if Path::new("/dev/shm").is_dir() {
         "/dev/shm"
     } else {
         "/tmp"
+    };
+    if arguments.get(1).is_some_and(|word| word == "open") {
+        return open::measure(Path::new(base), number(2, 10_000_000));
+    }
+    let scale = Scale {
+        files: number(1, 200_000),
+        mib: number(2, 4096),
     };
     let work = PathBuf::from(base).join(format!("butterfs-bench-{}", std::process::id()));
     fs::create_dir_all(&work)?;
     eprintln!("kernel btrfs");
     let mut kernel = mounted(&work, "kernel", scale, None);
     let reference = measure(&mut kernel, scale);
+    kernel.end();
     let mut library = Library {
         image: image(&work, "volume.img", scale),
         fs: None,
@@ -400,12 +455,17 @@ fn main() -> io::Result<()> {
     library.open();
     eprintln!("ButterFS, library");
     let mut columns = vec![(library.name(), measure(&mut library, scale))];
-    let peak = peak_memory_mib();
-    let program = std::env::var("BUTTERFS").unwrap_or_else(|_| "butterfs".into());
+    library.end();
+    let peak = peak_memory_mib("self");
+    let program = program();
+    let mut server = 0.0;
     if Path::new("/dev/fuse").exists() && std::env::var_os("NO_FUSE").is_none() {
         eprintln!("ButterFS over FUSE");
         let mut fuse = mounted(&work, "fuse", scale, Some(&program));
-        columns.push((fuse.name(), measure(&mut fuse, scale)));
+        let figures = measure(&mut fuse, scale);
+        server = server_peak(&work.join("volume.img"));
+        fuse.end();
+        columns.push((fuse.name(), figures));
     }
     fs::remove_dir_all(&work)?;
     println!(
@@ -434,6 +494,8 @@ fn main() -> io::Result<()> {
         }
         println!();
     }
-    println!("\nPeak memory of the library's process: {peak:.0} MiB");
+    println!(
+        "\nPeak memory: {peak:.0} MiB of the library's process, {server:.0} MiB of the FUSE server since its last mount"
+    );
     Ok(())
 }

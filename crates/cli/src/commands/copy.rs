@@ -26,7 +26,7 @@ An existing directory as destination gets the sources put into it. Directories
 are merged, files replaced.")]
 pub struct Copy {
     /// Mount options for the volume, such as compress=zstd.
-    #[arg(short, value_name = "OPTIONS")]
+    #[arg(short, long, value_name = "OPTIONS")]
     options: Vec<String>,
     /// Subvolume id to start from.
     #[arg(long, value_name = "ID")]
