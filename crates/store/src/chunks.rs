@@ -285,3 +285,63 @@ fn device_extent_key(stripe: &Stripe) -> Key {
         stripe.offset.get(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenOptions, Store};
+    use butterfs_device::{Access, FileDevice};
+    use std::process::Command;
+    use std::sync::Arc;
+
+    fn open(path: &std::path::Path) -> Store {
+        let device = FileDevice::open(path, Access::ReadWrite).unwrap();
+        Store::open(Arc::new(device), &OpenOptions::default()).unwrap()
+    }
+
+    #[test]
+    fn the_superblock_lists_system_chunks_until_it_is_full() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(4 << 30).unwrap();
+        let made = Command::new("mkfs.btrfs").arg("-q").arg(&path).output();
+        assert!(made.unwrap().status.success());
+        let check = || {
+            let checked = Command::new("btrfs").arg("check").arg(&path).output();
+            let checked = checked.unwrap();
+            let text = String::from_utf8_lossy(&checked.stderr).into_owned();
+            assert!(checked.status.success(), "{text}");
+        };
+        let listed = |store: &Store| store.read().superblock().sys_chunks.len();
+        let store = open(&path);
+        assert_eq!(listed(&store), 1);
+        store
+            .begin(0, crate::Purpose::Grow)
+            .unwrap()
+            .create_chunk(SpaceKind::System)
+            .unwrap();
+        store.commit().unwrap();
+        drop(store);
+        check();
+        let store = open(&path);
+        assert_eq!(listed(&store), 2, "the second one was kept");
+        let mut more = 0;
+        let refused = loop {
+            let mut engine = store.begin(0, crate::Purpose::Grow).unwrap();
+            match engine.create_chunk(SpaceKind::System) {
+                Ok(()) => more += 1,
+                Err(error) => break error,
+            }
+            assert!(more < 100, "the array takes any number");
+        };
+        assert!(matches!(refused, StoreError::NoSpace), "{refused}");
+        assert!(more > 5, "{more}");
+        store.commit().unwrap();
+        drop(store);
+        check();
+        let store = open(&path);
+        assert_eq!(listed(&store), 2 + more);
+        assert_eq!(store.read().system_chunks().len(), 2 + more);
+    }
+}

@@ -1,0 +1,176 @@
+//! Free space in every form that volumes keep it: extents, bitmaps, the old
+//! space cache, none; chunks that come and go.
+
+mod common;
+
+use butterfs_format::TreeId;
+use butterfs_fs::Filesystem;
+use butterfs_fs::names::{NewInode, Owner, S_IFREG};
+use common::{KernelMount, check, is_root, mkfs, open_subvolume, run};
+use std::fs;
+use std::path::Path;
+
+fn write(fs: &Filesystem, name: &str, data: &[u8]) {
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    let inode = fs.create(fs.root(), name.as_bytes(), &new).unwrap();
+    assert_eq!(fs.write(&inode, 0, data).unwrap(), data.len());
+}
+
+fn pattern(file: usize) -> Vec<u8> {
+    (0..5000).map(|at| (at * 7 + file * 13) as u8).collect()
+}
+
+/// Every second of `count` small files, so that free space lies in pieces.
+fn fragment(mount: &Path, count: usize) {
+    for file in 0..count {
+        fs::write(mount.join(format!("f{file}")), pattern(file)).unwrap();
+    }
+    run("sync", &["-f", mount.to_str().unwrap()]);
+    for file in (0..count).step_by(2) {
+        fs::remove_file(mount.join(format!("f{file}"))).unwrap();
+    }
+}
+
+fn read_all(mount: &Path, expected: &[(String, Vec<u8>)]) {
+    for (name, data) in expected {
+        assert!(fs::read(mount.join(name)).unwrap() == *data, "{name}");
+    }
+}
+
+/// Fills the holes and makes new ones; gives what must be there.
+fn change(fs: &Filesystem, count: usize) -> Vec<(String, Vec<u8>)> {
+    for file in (1..count).step_by(4) {
+        fs.unlink(fs.root(), format!("f{file}").as_bytes()).unwrap();
+    }
+    fs.sync_all().unwrap();
+    let mut expected = Vec::new();
+    for file in 0..count / 2 {
+        let name = format!("n{file}");
+        write(fs, &name, &pattern(file + 1));
+        if file % 16 == 0 {
+            fs.sync_all().unwrap();
+        }
+        expected.push((name, pattern(file + 1)));
+    }
+    for file in (3..count).step_by(4) {
+        expected.push((format!("f{file}"), pattern(file)));
+    }
+    fs.sync_all().unwrap();
+    expected
+}
+
+#[test]
+fn bitmaps_of_the_kernel_are_kept() {
+    if !is_root() {
+        return;
+    }
+    const FILES: usize = 8000;
+    let (dir, image) = mkfs(512 << 20, &["-R", "free-space-tree"]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "max_inline=0");
+        fragment(mount.path(), FILES);
+    }
+    let tree = |image: &Path| {
+        run(
+            "btrfs",
+            &[
+                "inspect-internal",
+                "dump-tree",
+                "-t",
+                "10",
+                image.to_str().unwrap(),
+            ],
+        )
+    };
+    assert!(
+        tree(&image).contains("FREE_SPACE_BITMAP"),
+        "the kernel made no bitmaps"
+    );
+    let fs = open_subvolume(&image, TreeId::FS);
+    let expected = change(&fs, FILES);
+    drop(fs);
+    assert!(tree(&image).contains("FREE_SPACE_BITMAP"));
+    check(&image);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "rw");
+        read_all(mount.path(), &expected);
+        fs::write(mount.path().join("more"), vec![1; 20 << 20]).unwrap();
+        run(
+            "btrfs",
+            &["scrub", "start", "-B", mount.path().to_str().unwrap()],
+        );
+    }
+    check(&image);
+}
+
+#[test]
+fn an_old_space_cache_is_put_out_of_use() {
+    if !is_root() {
+        return;
+    }
+    const FILES: usize = 1000;
+    let (dir, image) = mkfs(512 << 20, &["-R", "^free-space-tree"]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "space_cache=v1,max_inline=0");
+        fragment(mount.path(), FILES);
+    }
+    let fs = open_subvolume(&image, TreeId::FS);
+    let expected = change(&fs, FILES);
+    drop(fs);
+    check(&image);
+    {
+        // It must not believe the cache that it wrote before.
+        let mount = KernelMount::new(&image, dir.path(), "space_cache=v1");
+        read_all(mount.path(), &expected);
+        fs::write(mount.path().join("more"), vec![1; 100 << 20]).unwrap();
+        run("sync", &["-f", mount.path().to_str().unwrap()]);
+        read_all(mount.path(), &expected);
+        run(
+            "btrfs",
+            &["scrub", "start", "-B", mount.path().to_str().unwrap()],
+        );
+    }
+    check(&image);
+    // And over again, with a cache that the kernel wrote after us.
+    let fs = open_subvolume(&image, TreeId::FS);
+    fs.unlink(fs.root(), b"more").unwrap();
+    fs.sync_all().unwrap();
+    write(&fs, "last", &vec![3; 40 << 20]);
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&image);
+    let mount = KernelMount::new(&image, dir.path(), "space_cache=v1");
+    read_all(mount.path(), &expected);
+    assert!(fs::read(mount.path().join("last")).unwrap() == vec![3; 40 << 20]);
+}
+
+#[test]
+fn chunks_come_with_data_and_go_without() {
+    let (_dir, image) = mkfs(4 << 30, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let total = |fs: &Filesystem| fs.store().read().groups().map(|g| g.length).sum::<u64>();
+    let empty = total(&fs);
+    for file in 0..40 {
+        write(&fs, &format!("f{file}"), &vec![file as u8 ^ 0x5a; 32 << 20]);
+    }
+    fs.sync_all().unwrap();
+    let full = total(&fs);
+    assert!(full > empty + (1 << 30), "{empty} {full}");
+    for file in 0..40 {
+        fs.unlink(fs.root(), format!("f{file}").as_bytes()).unwrap();
+    }
+    for round in 0..3 {
+        fs.sync_all().unwrap();
+        write(&fs, &format!("tick{round}"), b"x");
+    }
+    fs.sync_all().unwrap();
+    let after = total(&fs);
+    assert!(after < full / 2, "empty chunks stayed: {after} of {full}");
+    drop(fs);
+    check(&image);
+    let fs = open_subvolume(&image, TreeId::FS);
+    write(&fs, "again", &vec![9; 200 << 20]);
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&image);
+}
