@@ -84,6 +84,8 @@ pub struct MountOptions {
     pub discard: Discard,
     /// What to do about a log that waits for its replay.
     pub log: LogPolicy,
+    /// Whether fsync uses the fsync log.
+    pub log_fsync: bool,
     /// Threads that serve and compress; `None` lets the program choose.
     pub threads: Option<usize>,
     /// Bytes of file data that may wait in memory.
@@ -116,7 +118,8 @@ impl Default for MountOptions {
             commit: Duration::from_secs(30),
             barriers: Barriers::On,
             discard: Discard::Off,
-            log: LogPolicy::Refuse,
+            log: LogPolicy::Replay,
+            log_fsync: true,
             threads: None,
             buffer_bytes: files.buffer_bytes,
             access_times: AccessTimes::Relative,
@@ -172,6 +175,7 @@ impl MountOptions {
             data_cow: self.data_cow,
             max_inline: self.max_inline,
             buffer_bytes: self.buffer_bytes,
+            log_fsync: self.log_fsync,
             ..Options::default()
         };
         if let Some(threads) = self.threads {
@@ -232,6 +236,9 @@ impl MountOptions {
         }
         if self.discard == Discard::On {
             say("discard");
+        }
+        if !self.log_fsync {
+            say("notreelog");
         }
         if self.log == LogPolicy::Ignore {
             say("norecovery");

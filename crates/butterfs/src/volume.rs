@@ -5,12 +5,12 @@
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
-use butterfs_device::{Access, FileDevice};
+use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::dir::DirEntries;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_fs::{Filesystem, FsError, Options};
-use butterfs_store::{Purpose, Store, StoreError};
+use butterfs_store::{LogPolicy, OpenOptions as StoreOptions, Purpose, Store, StoreError};
 use butterfs_tree::find;
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
@@ -87,10 +87,10 @@ impl Volume {
         device: Arc<dyn butterfs_device::BlockDevice>,
         options: OpenOptions,
     ) -> Result<Self, Error> {
-        let store = Arc::new(Store::open(device, &options.store)?);
+        let writable = options.store.access == Access::ReadWrite;
+        let store = Arc::new(open_store(device, &options.store)?);
         let tree = find_subvolume(&store, &options.subvolume)?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
-        let writable = options.store.access == Access::ReadWrite;
         if writable {
             files.delete_orphans(tree)?;
         }
@@ -204,6 +204,33 @@ impl Stop {
             });
         }
     }
+}
+
+/// Opens a store and sees to its fsync log: one that is opened for reading
+/// shows what a replay would make, which is kept in memory.
+fn open_store(device: Arc<dyn BlockDevice>, options: &StoreOptions) -> Result<Store, Error> {
+    let store = Store::open(Arc::clone(&device), options)?;
+    let waits = store.read().waiting_log().is_some() && options.log == LogPolicy::Replay;
+    if !waits {
+        return Ok(store);
+    }
+    if options.access == Access::ReadWrite {
+        replay(&store)?;
+        return Ok(store);
+    }
+    drop(store);
+    let overlay: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(device));
+    let changing = StoreOptions {
+        access: Access::ReadWrite,
+        ..options.clone()
+    };
+    replay(&Store::open(Arc::clone(&overlay), &changing)?)?;
+    Ok(Store::open(overlay, options)?)
+}
+
+/// Replays the log of a store, and deletes the files that have no name then.
+fn replay(store: &Store) -> Result<butterfs_fs::log::Replayed, Error> {
+    Ok(butterfs_fs::log::replay(store)?)
 }
 
 /// The tree of the subvolume asked for.

@@ -13,7 +13,7 @@ use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::Engine;
-use butterfs_tree::{Cursor, Editor, Node, find};
+use butterfs_tree::{Cursor, Editor, Node, NodeSource, find};
 
 /// Greatest length of a name, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -330,6 +330,7 @@ pub(crate) fn check_kept(id: InodeId) -> Result<(), FsError> {
 
 /// Adds the inode's side of a name.
 pub(crate) fn add_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
+    engine.note_names(inode);
     let room = Node::item_data_max(engine.node_size());
     let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let entry = RefEntry {
@@ -405,6 +406,7 @@ pub(crate) fn find_link(
 
 /// Removes the inode's side of a name.
 pub(crate) fn remove_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
+    engine.note_names(inode);
     let bad = |error| FsError::bad_item(inode, "name", &error);
     let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let mut editor = Editor::new(engine, inode.tree);
@@ -450,10 +452,19 @@ pub(crate) fn remove_link(engine: &mut Engine, inode: InodeId, link: &Link) -> R
 
 /// All names of an inode.
 pub(crate) fn links(engine: &Engine, inode: InodeId) -> Result<Vec<Link>, FsError> {
+    let mut cursor = Cursor::at_root(engine, engine.root(inode.tree)?);
+    links_at(&mut cursor, inode)
+}
+
+/// All names of an inode, in the version of its tree that `cursor` is over.
+pub(crate) fn links_at(
+    cursor: &mut Cursor<'_, Engine>,
+    inode: InodeId,
+) -> Result<Vec<Link>, FsError> {
     let bad = |error| FsError::bad_item(inode, "name", &error);
     let mut all = Vec::new();
     let first = Key::new(inode.number.get(), ItemType::INODE_REF, 0);
-    let mut cursor = Cursor::seek_in(engine, inode.tree, &first)?;
+    cursor.seek(&first)?;
     while let Some((key, data)) = cursor.item() {
         if key.objectid != inode.number.get() || key.item_type > ItemType::INODE_EXTREF {
             break;

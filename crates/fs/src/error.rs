@@ -120,7 +120,7 @@ impl FsError {
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,
                 StoreError::BadLabel => 22,
-                StoreError::ReadOnly | StoreError::Poisoned(_) => 30,
+                StoreError::ReadOnly | StoreError::Poisoned(_) | StoreError::LogWaits => 30,
                 _ => 5,
             },
         }

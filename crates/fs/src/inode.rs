@@ -49,6 +49,20 @@ pub struct InodeState {
     pub deleted: bool,
 }
 
+impl InodeState {
+    /// As the tree has it.
+    pub(crate) fn new(item: InodeItem) -> Self {
+        Self {
+            disk_size: item.size,
+            item,
+            buffer: WriteBuffer::default(),
+            compression: None,
+            next_index: None,
+            deleted: false,
+        }
+    }
+}
+
 const SHARDS: usize = 16;
 /// Inodes kept beyond those in use.
 const CAPACITY: usize = 32_768;
@@ -83,14 +97,7 @@ impl Inode {
     pub(crate) fn new(id: InodeId, item: InodeItem) -> Self {
         Self {
             id,
-            state: RwLock::new(InodeState {
-                disk_size: item.size,
-                item,
-                buffer: WriteBuffer::default(),
-                compression: None,
-                next_index: None,
-                deleted: false,
-            }),
+            state: RwLock::new(InodeState::new(item)),
             pins: AtomicU32::new(0),
             used: AtomicBool::new(true),
         }
@@ -206,5 +213,6 @@ pub(crate) fn store_item(
     let mut item = state.item.clone();
     item.size = state.disk_size;
     butterfs_tree::replace(engine, id.tree, &item_key(id), &item.encode())?;
+    engine.note_inode(id);
     Ok(())
 }

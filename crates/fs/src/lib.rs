@@ -13,6 +13,7 @@ pub mod dir;
 pub mod error;
 pub mod file;
 pub mod inode;
+pub mod log;
 pub mod names;
 pub mod options;
 mod orphan;

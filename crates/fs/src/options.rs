@@ -50,6 +50,9 @@ pub struct Options {
     pub max_inline: u32,
     /// Bytes of file data that may wait in memory.
     pub buffer_bytes: usize,
+    /// fsync goes through the fsync log where it can; else it is always a
+    /// commit (`notreelog`).
+    pub log_fsync: bool,
     /// Threads that compress and checksum.
     pub threads: usize,
 }
@@ -61,6 +64,7 @@ impl Default for Options {
             data_cow: DataCow::On,
             max_inline: 2048,
             buffer_bytes: 128 << 20,
+            log_fsync: true,
             threads: std::thread::available_parallelism().map_or(2, usize::from),
         }
     }

@@ -65,13 +65,34 @@ fn key(logical: u64) -> Key {
 }
 
 impl Engine {
-    fn sum_size(&self) -> usize {
+    pub(crate) fn sum_size(&self) -> usize {
         self.identity.checksum.size()
     }
 
     /// Notes the checksums of data at `logical`, one for each sector.
     pub fn add_checksums(&mut self, logical: u64, sums: Vec<u8>) {
         self.checksums.insert(logical, sums);
+    }
+
+    /// Checksums in `range` that wait for the commit: runs of sectors, cut to
+    /// it.
+    pub(crate) fn waiting_checksums(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
+        let sector = self.sector_size();
+        let size = self.sum_size();
+        let runs = &self.checksums.runs;
+        let before = runs.range(..range.start).next_back();
+        let inside = runs.range(range.clone());
+        let mut waiting = Vec::new();
+        for (at, sums) in before.into_iter().chain(inside) {
+            let end = at + (sums.len() / size) as u64 * sector;
+            let (from, to) = ((*at).max(range.start), end.min(range.end));
+            if from < to {
+                let first = ((from - at) / sector) as usize * size;
+                let last = ((to - at) / sector) as usize * size;
+                waiting.push((from, sums[first..last].to_vec()));
+            }
+        }
+        waiting
     }
 
     /// Forgets waiting checksums of an extent that vanished.

@@ -71,6 +71,7 @@ impl Engine {
             ));
         }
         self.update_superblock()?;
+        self.log_writing = self.end_log();
         Ok(self.freeze())
     }
 
@@ -174,6 +175,8 @@ impl Engine {
         superblock.chunk_root_generation = chunk.generation;
         superblock.bytes_used = used;
         superblock.sys_chunks = system;
+        superblock.log_root = Logical(0);
+        superblock.log_root_level = 0;
         superblock.backup_roots[self.backup_slot] = backup;
         self.backup_slot = (self.backup_slot + 1) % superblock.backup_roots.len();
         self.superblock_changed = false;
@@ -206,6 +209,8 @@ impl Engine {
         for (_, node) in self.writing.drain() {
             self.cache.insert(node);
         }
+        let log = std::mem::take(&mut self.log_writing);
+        self.free_log_space(log);
         let freed: Vec<_> = std::mem::take(&mut self.pinned_writing).iter().collect();
         for range in &freed {
             let result = self.for_each_group_part(range, |group, part| {

@@ -66,7 +66,7 @@ impl Engine {
             (owner.backref(), -1),
         );
         if outcome == Outcome::Vanished {
-            self.give_back(extent.logical, extent.length);
+            self.release_data(extent.logical, extent.length);
         }
     }
 

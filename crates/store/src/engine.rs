@@ -11,6 +11,7 @@ use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
 use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
+use crate::log::{FsyncLog, LogSpace};
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
@@ -107,6 +108,14 @@ pub struct Engine {
     pub(crate) superblock_changed: bool,
     /// The free-space tree is there, valid and kept.
     pub(crate) free_space_tree: bool,
+    /// The superblock that is on the devices.
+    pub(crate) durable: Superblock,
+    /// The fsync log of the running generation.
+    pub(crate) log: FsyncLog,
+    /// Space of the log of the generation that is being published.
+    pub(crate) log_writing: LogSpace,
+    /// A log of an earlier run waits for its replay.
+    pub(crate) log_waits: bool,
 }
 
 impl Engine {

@@ -60,6 +60,12 @@ pub enum StoreError {
     /// No space left.
     #[error("no space left on the volume")]
     NoSpace,
+    /// A fsync log was not replayed.
+    #[error(
+        "the volume has a fsync log that was not replayed; open it for writing, or look at it \
+         with -o ro,norecovery"
+    )]
+    LogWaits,
     /// The volume is open for reading only.
     #[error("the volume is open for reading only")]
     ReadOnly,

@@ -16,6 +16,7 @@ mod data;
 mod engine;
 mod error;
 mod extent;
+mod log;
 mod open;
 mod reserve;
 mod space;
@@ -25,12 +26,14 @@ pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataOwner};
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
+pub use log::{LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use reserve::Purpose;
 pub use space::block_group::BlockGroup;
 
 use butterfs_format::Generation;
 use butterfs_format::item::inode::Timespec;
+use butterfs_format::superblock::Superblock;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -122,6 +125,9 @@ impl Store {
         self.check_writable()?;
         for attempt in 0..2 {
             let mut engine = self.engine.write();
+            if engine.log_waits {
+                return Err(StoreError::LogWaits);
+            }
             let crowded = engine.is_crowded();
             if !crowded {
                 match engine.reserve(nodes, purpose) {
@@ -136,6 +142,15 @@ impl Store {
         let mut engine = self.engine.write();
         engine.reserve(nodes, purpose)?;
         Ok(engine)
+    }
+
+    /// The engine, to replay the fsync log in one transaction.
+    ///
+    /// # Errors
+    /// Not writable.
+    pub fn begin_replay(&self) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
+        self.check_writable()?;
+        Ok(self.engine.write())
     }
 
     /// Poisons the volume: a change failed half way.
@@ -154,9 +169,17 @@ impl Store {
     /// Any error poisons the volume: the last generation stays as it was.
     pub fn commit(&self) -> Result<Generation, StoreError> {
         let _one_at_a_time = self.committing.lock();
+        self.commit_alone()
+    }
+
+    /// [`Store::commit`] with the commit lock held.
+    fn commit_alone(&self) -> Result<Generation, StoreError> {
         self.check_writable()?;
         let prepared = {
             let mut engine = self.engine.write();
+            if engine.log_waits {
+                return Err(StoreError::LogWaits);
+            }
             if engine.is_clean() {
                 return Ok(engine.superblock().generation);
             }
@@ -176,10 +199,12 @@ impl Store {
             .map(|node| (node.logical(), node.bytes()))
             .collect();
         self.space.write_many(&blocks)?;
-        self.flush()?;
-        open::write_superblocks(&self.space, &prepared.superblock)?;
-        self.flush()?;
-        let freed = self.engine.write().published();
+        self.write_superblock(&prepared.superblock)?;
+        let freed = {
+            let mut engine = self.engine.write();
+            engine.durable = prepared.superblock.clone();
+            engine.published()
+        };
         if self.discard == Discard::On {
             for range in freed {
                 let length = range.end - range.start;
@@ -190,6 +215,68 @@ impl Store {
             }
         }
         Ok(prepared.generation)
+    }
+
+    /// Makes everything written so far durable and then the superblock of a
+    /// new generation.
+    ///
+    /// A torn write of the primary copy leaves the mirrors, so they must have
+    /// all that was promised before it: also the fsync log.
+    fn write_superblock(&self, superblock: &Superblock) -> Result<(), StoreError> {
+        let durable = self.engine.read().durable.clone();
+        if durable.log_root.get() != 0 {
+            open::write_superblocks(&self.space, &durable, open::Copies::Mirrors)?;
+        }
+        self.flush()?;
+        open::write_superblocks(&self.space, superblock, open::Copies::Primary)?;
+        self.flush()?;
+        // Durable with the next flush, which comes before the next superblock.
+        open::write_superblocks(&self.space, superblock, open::Copies::Mirrors)
+    }
+
+    /// Makes durable what was logged up to `ticket`, together with all that
+    /// others logged meanwhile. Waits for a commit that is under way.
+    ///
+    /// # Errors
+    /// Any error poisons the volume: what is on the device stays as it was.
+    pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        self.check_writable()?;
+        let prepared = {
+            let mut engine = self.engine.write();
+            let now = engine.log_ticket();
+            if now.generation > ticket.generation || now.batch > ticket.batch {
+                return Ok(());
+            }
+            engine.prepare_log()
+        };
+        let result = match prepared {
+            Ok(None) => Ok(()),
+            Ok(Some(prepared)) => self.publish_log(prepared),
+            // Nothing of it was written.
+            Err(StoreError::NoSpace) => return self.commit_alone().map(|_| ()),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result
+    }
+
+    fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {
+        let blocks: Vec<_> = prepared
+            .nodes
+            .iter()
+            .map(|node| (node.logical(), node.bytes()))
+            .collect();
+        self.space.write_many(&blocks)?;
+        self.flush()?;
+        // It differs from the durable one in its first sector alone, which
+        // is written as a whole or not at all.
+        open::write_superblocks(&self.space, &prepared.superblock, open::Copies::Primary)?;
+        self.flush()?;
+        self.engine.write().log_published(prepared);
+        Ok(())
     }
 
     fn flush(&self) -> Result<(), StoreError> {

@@ -9,6 +9,7 @@ use crate::chunks::excluded;
 use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::PendingRefs;
+use crate::log::{FsyncLog, LogSpace};
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
 use crate::{Barriers, Discard, Store};
@@ -47,9 +48,10 @@ pub struct OpenOptions {
 /// What to do about a fsync log that waits for its replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogPolicy {
-    /// Refuse to open for writing.
+    /// Replay it; a volume that is opened for reading alone is shown as a
+    /// replay would make it.
     #[default]
-    Refuse,
+    Replay,
     /// Read without it (`norecovery`).
     Ignore,
 }
@@ -61,7 +63,7 @@ impl Default for OpenOptions {
             cache_bytes: 96 << 20,
             barriers: Barriers::On,
             discard: Discard::Off,
-            log: LogPolicy::Refuse,
+            log: LogPolicy::Replay,
         }
     }
 }
@@ -133,13 +135,27 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
     }
 }
 
-/// Writes all copies of a superblock that fit each device.
+/// Which copies of the superblock are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// The one that is read first.
+    Primary,
+    /// The others that fit the device.
+    Mirrors,
+}
+
+/// Writes copies of a superblock to each device.
 pub(crate) fn write_superblocks(
     space: &LogicalSpace,
     superblock: &Superblock,
+    copies: Copies,
 ) -> Result<(), StoreError> {
     for (_, device) in space.devices() {
-        for offset in superblock::COPIES {
+        let wanted = match copies {
+            Copies::Primary => &superblock::COPIES[..1],
+            Copies::Mirrors => &superblock::COPIES[1..],
+        };
+        for offset in wanted.iter().copied() {
             if offset.get() + superblock::SIZE as u64 <= device.size() {
                 device.write_at(offset, &superblock.encode(offset))?;
             }
@@ -239,14 +255,6 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
         let names = unknown.names().join(", ");
         return refuse(format!("a writer must know: {names}"), true);
     }
-    if superblock.log_root.get() != 0 {
-        return refuse(
-            "it has a fsync log whose replay is not supported yet; mount it once with the \
-             kernel"
-                .to_owned(),
-            true,
-        );
-    }
     Ok(())
 }
 
@@ -299,6 +307,10 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         superblock_changed: false,
         free_space_tree,
         identity,
+        durable: superblock.clone(),
+        log: FsyncLog::default(),
+        log_writing: LogSpace::default(),
+        log_waits: superblock.log_root.get() != 0,
         superblock,
         space,
     }

@@ -273,6 +273,19 @@ pub const OPTIONS: &[OptionHelp] = &[
         nothing,
     ),
     option(
+        "treelog",
+        "",
+        "fsync through the fsync log (default)",
+        |o, _, v| {
+            o.log_fsync = true;
+            none(v)
+        },
+    ),
+    option("notreelog", "", "every fsync is a commit", |o, _, v| {
+        o.log_fsync = false;
+        none(v)
+    }),
+    option(
         "thread_pool",
         "=N",
         "threads that serve and compress",

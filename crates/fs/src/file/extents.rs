@@ -42,7 +42,7 @@ pub(crate) enum Body {
 }
 
 impl Found {
-    fn new(id: InodeId, key: Key, data: &[u8], sector: u64) -> Result<Self, FsError> {
+    pub fn new(id: InodeId, key: Key, data: &[u8], sector: u64) -> Result<Self, FsError> {
         let extent = FileExtent::parse(data)
             .map_err(|error| FsError::bad_item(id, "file extent", &error))?;
         if let Some(fault) = fault_of(key.offset, &extent, sector) {
@@ -68,6 +68,24 @@ impl Found {
             Body::Inline(_) => self.start + self.ram_bytes,
             Body::Regular(place) | Body::Prealloc(place) => self.start + place.length,
         }
+    }
+
+    /// Its item.
+    pub fn encode(&self) -> Vec<u8> {
+        let body = match &self.body {
+            Body::Inline(data) => FileExtentBody::Inline(data),
+            Body::Regular(place) => FileExtentBody::Regular(*place),
+            Body::Prealloc(place) => FileExtentBody::Prealloc(*place),
+        };
+        FileExtent {
+            generation: self.generation,
+            ram_bytes: self.ram_bytes,
+            compression: self.compression,
+            encryption: 0,
+            other_encoding: 0,
+            body,
+        }
+        .encode()
     }
 
     /// True for an explicit hole.
@@ -211,6 +229,7 @@ fn drop_part(
     let at = key(id, extent.start);
     let place = match &extent.body {
         Body::Inline(_) => {
+            engine.note_extents(id, 0..engine.sector_size());
             state.item.nbytes = state.item.nbytes.saturating_sub(extent.ram_bytes);
             Editor::new(engine, id.tree).remove(&at)?;
             return Ok(());
@@ -220,6 +239,7 @@ fn drop_part(
     let real = place.disk.get() != 0;
     let (start, end) = (extent.start, extent.end());
     let cut = range.start.max(start)..range.end.min(end);
+    engine.note_extents(id, cut.clone());
     if real {
         let bytes = cut.end - cut.start;
         state.item.nbytes = state.item.nbytes.saturating_sub(bytes);
@@ -315,6 +335,7 @@ pub(crate) fn insert(
         body,
     };
     butterfs_tree::insert(engine, id.tree, &key(id, new.start), &item.encode())?;
+    engine.note_extents(id, new.start..new.start + new.place.length);
     if new.place.disk.get() != 0 {
         state.item.nbytes += new.place.length;
     }

@@ -166,6 +166,7 @@ impl Filesystem {
                 body: FileExtentBody::Inline(&data),
             };
             butterfs_tree::insert(engine, id.tree, &extents::key(id, 0), &item.encode())?;
+            engine.note_extents(id, 0..sector);
             state.item.nbytes += size;
             state.disk_size = size;
             store_item(engine, id, state)

@@ -8,7 +8,7 @@ pub mod budget;
 pub mod buffer;
 mod clone;
 mod extent_map;
-mod extents;
+pub(crate) mod extents;
 mod fallocate;
 mod flush;
 mod read;

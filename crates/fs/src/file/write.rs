@@ -306,16 +306,6 @@ impl Filesystem {
         }
         first
     }
-
-    /// Makes one file durable.
-    ///
-    /// # Errors
-    /// What flushing or the commit met.
-    pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
-        self.flush_inode(inode)?;
-        self.store.commit()?;
-        Ok(())
-    }
 }
 
 /// Errors unless the inode is a file that can be written.

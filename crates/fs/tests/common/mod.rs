@@ -53,6 +53,7 @@ pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
 pub fn open_with(image: &Path, tree: TreeId, options: &Options) -> Filesystem {
     let device = FileDevice::open(image, Access::ReadWrite).unwrap();
     let store = Store::open(Arc::new(device), &OpenOptions::default()).unwrap();
+    butterfs_fs::log::replay(&store).unwrap();
     Filesystem::new(Arc::new(store), tree, options.clone())
 }
 

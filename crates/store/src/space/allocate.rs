@@ -81,7 +81,7 @@ impl Engine {
         Ok(taken)
     }
 
-    fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
         let slot = Self::slot(kind);
         if let Some(start) = self.current[slot]
             && let Some(at) = self

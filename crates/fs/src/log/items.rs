@@ -1,0 +1,122 @@
+//! A log as it lies on the device: its nodes and items.
+
+use crate::error::FsError;
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::item::root::RootItem;
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
+use butterfs_store::{Engine, StoreError, bad_item};
+use butterfs_tree::{NodeSource, TreeError};
+use std::ops::Range;
+
+/// Nodes of all logs together; more cannot be held in memory (8 GiB of nodes
+/// of 16 KiB), and no generation has them.
+const NODES_MAX: usize = 1 << 19;
+
+/// The log of one subvolume.
+pub(super) struct LogItems {
+    /// Subvolume.
+    pub tree: TreeId,
+    /// Its items, ascending.
+    pub items: Vec<(Key, Vec<u8>)>,
+    /// Blocks of its nodes; of the first log also those of the tree of roots.
+    blocks: Vec<Range<u64>>,
+}
+
+impl LogItems {
+    /// Reads all logs below the tree of their roots.
+    pub fn read_all(engine: &Engine, root: NodeRef) -> Result<Vec<Self>, FsError> {
+        let mut roots = Self {
+            tree: TreeId::LOG,
+            items: Vec::new(),
+            blocks: Vec::new(),
+        };
+        roots.read(engine, root)?;
+        let mut logs = Vec::new();
+        for (key, data) in &roots.items {
+            if key.item_type != ItemType::ROOT_ITEM || key.objectid != TreeId::LOG.get() {
+                continue;
+            }
+            let item = RootItem::parse(data)
+                .map_err(|error| FsError::from(bad_item(TreeId::LOG, *key, &error)))?;
+            let mut log = Self {
+                tree: TreeId(key.offset),
+                items: Vec::new(),
+                blocks: Vec::new(),
+            };
+            log.read(
+                engine,
+                NodeRef {
+                    logical: item.logical,
+                    generation: item.generation,
+                    level: item.level,
+                },
+            )?;
+            logs.push(log);
+        }
+        roots.items.clear();
+        logs.insert(0, roots);
+        Ok(logs)
+    }
+
+    fn read(&mut self, engine: &Engine, root: NodeRef) -> Result<(), FsError> {
+        let size = engine.node_size() as u64;
+        let mut waiting = vec![root];
+        while let Some(reference) = waiting.pop() {
+            let node = engine.node(reference)?;
+            let start = reference.logical.get();
+            self.blocks.push(start..start + size);
+            if self.blocks.len() > NODES_MAX {
+                return Err(TreeError::TooHigh(TreeId::LOG).into());
+            }
+            if node.is_leaf() {
+                for slot in 0..node.len() {
+                    self.items.push((node.key(slot), node.data(slot).to_vec()));
+                }
+            } else {
+                // The first child is visited first.
+                waiting.extend((0..node.len()).rev().map(|slot| node.child(slot)));
+            }
+        }
+        let sorted = self.items.windows(2).all(|pair| pair[0].0 < pair[1].0);
+        if !sorted {
+            return Err(StoreError::CorruptItem {
+                tree: TreeId::LOG,
+                key: self.items.first().map_or(Key::MIN, |(key, _)| *key),
+                what: "and others of the fsync log are not in order".to_owned(),
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Keeps the log's blocks and the data that it alone names from being
+    /// given out.
+    pub fn pin(&self, engine: &mut Engine) -> Result<(), FsError> {
+        for block in &self.blocks {
+            engine.pin_for_replay(block)?;
+        }
+        for (key, data) in &self.items {
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let id = InodeId {
+                tree: self.tree,
+                number: InodeNumber(key.objectid),
+            };
+            let extent = FileExtent::parse(data)
+                .map_err(|error| FsError::bad_item(id, "logged file extent", &error))?;
+            if let FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) = extent.body
+                && place.disk.get() != 0
+            {
+                let extent = crate::file::extents::extent_of(&place);
+                if !engine.has_data_extent(extent)? {
+                    let start = place.disk.get();
+                    let end = start.checked_add(place.disk_length);
+                    let end = end.ok_or(FsError::TooBig)?;
+                    engine.pin_for_replay(&(start..end))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! The fsync log: what fsync records, and how a crash's log is replayed.
+//!
+//! Owns the meaning of the log's items: they are those of the subvolume, and
+//! stand for "this inode looked so when it was made durable". The format is
+//! the kernel's, which replays what is recorded here.
+
+mod extent;
+mod items;
+mod record;
+mod replay;
+
+pub use replay::{Change, Replayed, replay};

@@ -1,0 +1,464 @@
+//! Recording a file in the fsync log.
+//!
+//! A file is logged with its inode item, all extended attributes, names that
+//! the last commit does not have, and the file extents that changed since they
+//! were logged. What a replay could get wrong is committed instead: names that
+//! went away or that another inode had, directories that the last commit does
+//! not have, subvolumes that were snapshotted, anything that is no file.
+
+use crate::Filesystem;
+use crate::dir::{self, Link};
+use crate::error::FsError;
+use crate::file::extents::{self, Body, Found};
+use crate::inode::{Inode, InodeState};
+use crate::names::{S_IFMT, S_IFREG};
+use butterfs_format::checksum::name_hash;
+use butterfs_format::item::dir::DirEntries;
+use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
+use butterfs_format::item::inode::{InodeFlags, InodeItem};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef};
+use butterfs_store::{Engine, LogEditor, LogTicket, Purpose, StoreError};
+use butterfs_tree::Cursor;
+use std::ops::Range;
+
+/// Nodes that logging a file touches at most, beside those of its extents.
+const NODES: usize = 60;
+/// File extents above which a commit is cheaper.
+const EXTENTS_MAX: usize = 2000;
+
+/// All that the log shall say of a file; gathered before anything is edited.
+struct Record {
+    item: InodeItem,
+    /// Items of names and attributes, as the subvolume has them.
+    names: Vec<(Key, Vec<u8>)>,
+    attributes: Vec<(Key, Vec<u8>)>,
+    /// Parts of the file whose extents changed.
+    ranges: Vec<Range<u64>>,
+}
+
+/// A file extent for the log.
+struct LoggedExtent {
+    start: u64,
+    bytes: Vec<u8>,
+    disk: Option<Logical>,
+    /// Data whose checksums belong to it.
+    sums: Option<Range<u64>>,
+}
+
+impl Filesystem {
+    /// Makes one file durable: through the fsync log, or by a commit where the
+    /// log cannot say what happened.
+    ///
+    /// # Errors
+    /// What flushing, logging or the commit met. Data that were not made
+    /// durable stay so: a later success does not cover them up, because the
+    /// volume is read-only after a failed write.
+    pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
+        self.flush_inode(inode)?;
+        let ticket = {
+            let state = inode.state.read();
+            self.log_inode(inode.id, &state)?
+        };
+        match ticket {
+            Some(ticket) => self.store.sync_log(ticket)?,
+            None => {
+                self.store.commit()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the log; `None` when a commit must do.
+    fn log_inode(&self, id: InodeId, state: &InodeState) -> Result<Option<LogTicket>, FsError> {
+        let mut engine = match self.store.begin(NODES, Purpose::Grow) {
+            Ok(engine) => engine,
+            Err(StoreError::NoSpace) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        if state.deleted || state.item.nlink == 0 || engine.changed_since_log(id).is_none() {
+            // Nothing that a crash could keep, or nothing new.
+            return Ok(Some(engine.log_ticket()));
+        }
+        let possible = self.options.log_fsync && engine.can_log();
+        if !possible || state.item.mode & S_IFMT != S_IFREG {
+            return Ok(None);
+        }
+        let Some(record) = gather(&engine, id, state)? else {
+            return Ok(None);
+        };
+        match write(&mut engine, id, &record) {
+            Ok(Outcome::Written) => {
+                engine.note_logged(id);
+                Ok(Some(engine.log_ticket()))
+            }
+            Ok(Outcome::TooMuch) | Err(FsError::Store(StoreError::NoSpace)) => {
+                engine.give_up_log();
+                Ok(None)
+            }
+            Err(error) => {
+                engine.give_up_log();
+                Err(error)
+            }
+        }
+    }
+}
+
+fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Record>, FsError> {
+    let tree = engine.tree_state(id.tree)?.item;
+    let Some(root) = engine.committed_root(id.tree)? else {
+        return Ok(None);
+    };
+    if tree.last_snapshot >= engine.generation() {
+        return Ok(None);
+    }
+    let Some(names) = names_to_log(engine, id, &state.item, root)? else {
+        return Ok(None);
+    };
+    let mut item = state.item.clone();
+    item.size = state.disk_size;
+    let mut ranges = engine.changed_since_log(id).unwrap_or_default();
+    if item.flags.contains(InodeFlags::PREALLOC) {
+        // A replay cuts the file at its size before it adds extents.
+        let sector = engine.sector_size();
+        ranges.push(item.size.next_multiple_of(sector)..u64::MAX / sector * sector);
+    }
+    let object = id.number.get();
+    Ok(Some(Record {
+        item,
+        names,
+        attributes: items(
+            engine,
+            id,
+            Key::new(object, ItemType::XATTR_ITEM, 0),
+            Key::new(object, ItemType::XATTR_ITEM, u64::MAX),
+        )?,
+        ranges,
+    }))
+}
+
+fn items(
+    engine: &Engine,
+    id: InodeId,
+    first: Key,
+    last: Key,
+) -> Result<Vec<(Key, Vec<u8>)>, FsError> {
+    let mut all = Vec::new();
+    let mut cursor = Cursor::seek_in(engine, id.tree, &first)?;
+    while let Some((key, data)) = cursor.item().filter(|(key, _)| *key <= last) {
+        all.push((key, data.to_vec()));
+        cursor.next()?;
+    }
+    Ok(all)
+}
+
+fn find_at(engine: &Engine, root: NodeRef, key: &Key) -> Result<Option<Vec<u8>>, FsError> {
+    let mut cursor = Cursor::at_root(engine, root);
+    cursor.seek(key)?;
+    Ok(cursor
+        .item()
+        .filter(|(found, _)| found == key)
+        .map(|(_, data)| data.to_vec()))
+}
+
+/// Items of the names that the last commit, at `root`, does not have; `None`
+/// when a replay could not bring about what happened to the names.
+fn names_to_log(
+    engine: &Engine,
+    id: InodeId,
+    item: &InodeItem,
+    root: NodeRef,
+) -> Result<Option<Vec<(Key, Vec<u8>)>>, FsError> {
+    let committed = find_at(engine, root, &crate::inode::item_key(id))?;
+    let old = match committed.as_deref().map(InodeItem::parse) {
+        None => Vec::new(),
+        // Another inode had the number.
+        Some(Ok(old)) if old.generation != item.generation => return Ok(None),
+        Some(Err(error)) => return Err(FsError::bad_item(id, "inode item", &error)),
+        Some(Ok(_)) if !engine.names_changed(id) => return Ok(Some(Vec::new())),
+        Some(Ok(_)) => {
+            let mut cursor = Cursor::at_root(engine, root);
+            dir::links_at(&mut cursor, id)?
+        }
+    };
+    let now = dir::links(engine, id)?;
+    let gone = old.iter().any(|link| !now.contains(link));
+    if gone {
+        return Ok(None);
+    }
+    let mut parents: Vec<InodeNumber> = Vec::new();
+    for link in now.iter().filter(|link| !old.contains(link)) {
+        if !is_free_at(engine, root, id, link)? {
+            return Ok(None);
+        }
+        parents.push(link.parent);
+    }
+    parents.sort_unstable();
+    parents.dedup();
+    let mut all = Vec::new();
+    for parent in parents {
+        let key = Key::new(id.number.get(), ItemType::INODE_REF, parent.get());
+        let Some((leaf, slot)) = butterfs_tree::find(engine, id.tree, &key)? else {
+            return Ok(None);
+        };
+        all.push((key, leaf.data(slot).to_vec()));
+    }
+    let logged: usize = now.iter().filter(|link| !old.contains(link)).count();
+    let named: usize = all
+        .iter()
+        .map(|(_, data)| butterfs_format::item::inode::RefEntries::new(data).count())
+        .sum();
+    // Names beyond the reference items are in extended ones.
+    Ok((named >= logged && engine_has_no_extended(engine, id)?).then_some(all))
+}
+
+fn engine_has_no_extended(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
+    let object = id.number.get();
+    let first = Key::new(object, ItemType::INODE_EXTREF, 0);
+    let last = Key::new(object, ItemType::INODE_EXTREF, u64::MAX);
+    Ok(items(engine, id, first, last)?.is_empty())
+}
+
+/// True when the last commit has the directory of a name, and neither the name
+/// nor its index in it.
+fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Result<bool, FsError> {
+    let parent = InodeId {
+        tree: id.tree,
+        number: link.parent,
+    };
+    let Some(old) = find_at(engine, root, &crate::inode::item_key(parent))? else {
+        return Ok(false);
+    };
+    let now = crate::inode::load_item(engine, parent)?;
+    let old =
+        InodeItem::parse(&old).map_err(|error| FsError::bad_item(parent, "inode item", &error))?;
+    if old.generation != now.generation {
+        return Ok(false);
+    }
+    let number = link.parent.get();
+    let index = Key::new(number, ItemType::DIR_INDEX, link.index);
+    if find_at(engine, root, &index)?.is_some() {
+        return Ok(false);
+    }
+    let hash = Key::new(number, ItemType::DIR_ITEM, name_hash(&link.name));
+    let Some(entries) = find_at(engine, root, &hash)? else {
+        return Ok(true);
+    };
+    for entry in DirEntries::new(&entries) {
+        let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
+        if entry.name == link.name {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+enum Outcome {
+    Written,
+    /// The log was left half edited.
+    TooMuch,
+}
+
+fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, FsError> {
+    let mut pieces = Vec::new();
+    for range in &record.ranges {
+        let range = whole_items(engine, id, range.clone())?;
+        let logged = extents_in(engine, id, &range, record.item.size)?;
+        if logged.len() > EXTENTS_MAX {
+            return Ok(Outcome::TooMuch);
+        }
+        pieces.push((range, logged));
+    }
+    let sums = !record.item.flags.contains(InodeFlags::NODATASUM);
+    let object = id.number.get();
+    let mut log = engine.log_of(id.tree)?;
+    for (key, data) in &record.names {
+        let dir = InodeId {
+            tree: id.tree,
+            number: InodeNumber(key.offset),
+        };
+        for entry in butterfs_format::item::inode::RefEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(id, "name", &error))?;
+            if !log.give_name(dir, entry.name, id.number) {
+                return Ok(Outcome::TooMuch);
+            }
+        }
+    }
+    log.replace(&crate::inode::item_key(id), &record.item.encode())?;
+    for (key, data) in &record.names {
+        log.replace(key, data)?;
+    }
+    let first = Key::new(object, ItemType::XATTR_ITEM, 0);
+    let last = Key::new(object, ItemType::XATTR_ITEM, u64::MAX);
+    if !log.items(first..=last)?.is_empty() {
+        log.remove_range(first..=last)?;
+    }
+    for (key, data) in &record.attributes {
+        log.replace(key, data)?;
+    }
+    for (range, logged) in &pieces {
+        forget_extents(&mut log, id, range)?;
+        for extent in logged {
+            log.replace(&extents::key(id, extent.start), &extent.bytes)?;
+            if let Some(disk) = extent.disk {
+                log.name_extent(disk);
+            }
+            if let Some(range) = extent.sums.clone().filter(|_| sums) {
+                log.log_checksums(range)?;
+            }
+        }
+    }
+    Ok(Outcome::Written)
+}
+
+/// Removes the file extents in `range` from the log.
+fn forget_extents(log: &mut LogEditor<'_>, id: InodeId, range: &Range<u64>) -> Result<(), FsError> {
+    let first = extents::key(id, range.start);
+    let last = extents::key(id, range.end - 1);
+    let old = log.items(first..=last)?;
+    if old.is_empty() {
+        return Ok(());
+    }
+    for (_, data) in &old {
+        if let Ok(extent) = FileExtent::parse(data)
+            && let Some(disk) = disk_of(&extent.body)
+        {
+            log.unname_extent(disk);
+        }
+    }
+    Ok(log.remove_range(first..=last)?)
+}
+
+fn disk_of(body: &FileExtentBody<'_>) -> Option<Logical> {
+    match body {
+        FileExtentBody::Inline(_) => None,
+        FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => {
+            (place.disk.get() != 0).then_some(place.disk)
+        }
+    }
+}
+
+/// `range`, grown so that no file extent of the file or of the log lies across
+/// its ends.
+fn whole_items(
+    engine: &mut Engine,
+    id: InodeId,
+    mut range: Range<u64>,
+) -> Result<Range<u64>, FsError> {
+    let sector = engine.sector_size();
+    let logged = {
+        let log = engine.log_of(id.tree)?;
+        let object = id.number.get();
+        let first = Key::new(object, ItemType::EXTENT_DATA, 0);
+        let last = Key::new(object, ItemType::EXTENT_DATA, u64::MAX);
+        log.nearby(
+            first..=last,
+            &extents::key(id, range.start),
+            &extents::key(id, range.end),
+        )?
+    };
+    let mut spans: Vec<Range<u64>> = Vec::new();
+    for (key, data) in &logged {
+        let extent = FileExtent::parse(data)
+            .map_err(|error| FsError::bad_item(id, "logged file extent", &error))?;
+        let length = match extent.body {
+            FileExtentBody::Inline(_) => sector,
+            FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place.length,
+        };
+        spans.push(key.offset..key.offset + length);
+    }
+    loop {
+        let before = range.clone();
+        for extent in extents::overlapping(engine, id, range.start..range.start + 1, 1)?
+            .into_iter()
+            .chain(extents::overlapping(
+                engine,
+                id,
+                range.end - 1..range.end,
+                1,
+            )?)
+        {
+            range.start = range.start.min(extent.start);
+            range.end = range.end.max(extent.end().next_multiple_of(sector));
+        }
+        for span in &spans {
+            if span.start < range.end && range.start < span.end {
+                range.start = range.start.min(span.start);
+                range.end = range.end.max(span.end);
+            }
+        }
+        if range == before {
+            return Ok(range);
+        }
+    }
+}
+
+/// File extents in `range`, with explicit holes between them below `size`.
+fn extents_in(
+    engine: &Engine,
+    id: InodeId,
+    range: &Range<u64>,
+    size: u64,
+) -> Result<Vec<LoggedExtent>, FsError> {
+    let sector = engine.sector_size();
+    let holes_end = range.end.min(size.next_multiple_of(sector));
+    let mut all = Vec::new();
+    let mut at = range.start;
+    let hole = |all: &mut Vec<LoggedExtent>, hole: Range<u64>| {
+        let hole = hole.start..hole.end.min(holes_end);
+        if !hole.is_empty() && engine.superblock().has_no_holes() {
+            all.push(explicit_hole(engine, &hole));
+        }
+    };
+    for extent in extents::overlapping(engine, id, range.clone(), EXTENTS_MAX + 1)? {
+        hole(&mut all, at..extent.start);
+        at = extent.end().next_multiple_of(sector);
+        all.push(logged(&extent));
+    }
+    hole(&mut all, at..range.end);
+    Ok(all)
+}
+
+fn logged(extent: &Found) -> LoggedExtent {
+    let disk = |place: &ExtentPlace| (place.disk.get() != 0).then_some(place.disk);
+    let (disk, sums) = match &extent.body {
+        Body::Inline(_) => (None, None),
+        Body::Prealloc(place) => (disk(place), None),
+        Body::Regular(place) => {
+            let start = place.disk.get();
+            let sums = match extent.compression {
+                Some(_) => start..start + place.disk_length,
+                None => start + place.offset..start + place.offset + place.length,
+            };
+            (disk(place), disk(place).map(|_| sums))
+        }
+    };
+    LoggedExtent {
+        start: extent.start,
+        bytes: extent.encode(),
+        disk,
+        sums,
+    }
+}
+
+fn explicit_hole(engine: &Engine, range: &Range<u64>) -> LoggedExtent {
+    let length = range.end - range.start;
+    let item = FileExtent {
+        generation: engine.generation(),
+        ram_bytes: length,
+        compression: None,
+        encryption: 0,
+        other_encoding: 0,
+        body: FileExtentBody::Regular(ExtentPlace {
+            disk: Logical(0),
+            disk_length: 0,
+            offset: 0,
+            length,
+        }),
+    };
+    LoggedExtent {
+        start: range.start,
+        bytes: item.encode(),
+        disk: None,
+        sums: None,
+    }
+}

@@ -1,0 +1,277 @@
+//! The fsync log, both ways: what ButterFS logs is replayed by the kernel and
+//! by ButterFS to the same files, and so is what the kernel logs.
+
+mod common;
+
+use butterfs_format::TreeId;
+use butterfs_fs::file::FallocateMode;
+use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
+use butterfs_fs::xattr::SetMode;
+use butterfs_fs::{Filesystem, Inode, Options};
+use common::{KernelMount, Random, check, is_root, mkfs, open_subvolume, open_with, run};
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What must be found after a crash: content of files by path, where it was
+/// made durable and not changed since.
+#[derive(Default)]
+struct Promised(BTreeMap<String, Vec<u8>>);
+
+struct Files<'a> {
+    fs: &'a Filesystem,
+    random: Random,
+    open: BTreeMap<String, (Arc<Inode>, Vec<u8>)>,
+    promised: Promised,
+    next: usize,
+}
+
+impl Files<'_> {
+    fn create(&mut self) {
+        let name = format!("f{}", self.next);
+        self.next += 1;
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let dir = self.fs.lookup(self.fs.root(), b"dir").unwrap().inode;
+        let inode = self.fs.create(dir, name.as_bytes(), &new).unwrap();
+        self.open.insert(format!("dir/{name}"), (inode, Vec::new()));
+    }
+
+    fn change(&mut self) {
+        let at = self.random.below(self.open.len() as u64) as usize;
+        let path = self.open.keys().nth(at).unwrap().clone();
+        let (inode, data) = self.open.get_mut(&path).unwrap();
+        let random = &mut self.random;
+        self.promised.0.remove(&path);
+        let sector = 4096;
+        match random.below(9) {
+            0..=3 => {
+                let offset = random.below(400_000) as usize;
+                let length = 1 + random.below(60_000) as usize;
+                let new = random.data(length);
+                self.fs.write(inode, offset as u64, &new).unwrap();
+                data.resize(data.len().max(offset + new.len()), 0);
+                data[offset..offset + new.len()].copy_from_slice(&new);
+            }
+            4 => {
+                let size = random.below(500_000) as usize;
+                self.fs.truncate(inode, size as u64).unwrap();
+                data.resize(size, 0);
+            }
+            5 => {
+                let start = random.below(400_000);
+                let length = 1 + random.below(100_000);
+                let mode = FallocateMode::PunchHole;
+                self.fs.fallocate(inode, mode, start, length).unwrap();
+                let size = data.len();
+                let range = (start as usize).min(size)..((start + length) as usize).min(size);
+                data[range].fill(0);
+            }
+            6 => {
+                let start = random.below(100) * sector;
+                let mode = FallocateMode::AllocateKeepSize;
+                self.fs.fallocate(inode, mode, start, 40 * sector).unwrap();
+            }
+            7 => {
+                let value = random.data(50);
+                self.fs
+                    .set_xattr(inode, b"user.test", &value, SetMode::Any)
+                    .unwrap();
+            }
+            _ => {
+                // Small files are inline.
+                self.fs.truncate(inode, 0).unwrap();
+                let new = random.data(1 + (data.len() % 1500));
+                self.fs.write(inode, 0, &new).unwrap();
+                *data = new;
+            }
+        }
+    }
+
+    fn fsync(&mut self) {
+        let at = self.random.below(self.open.len() as u64) as usize;
+        let (path, (inode, data)) = self.open.iter().nth(at).unwrap();
+        self.fs.fsync(inode).unwrap();
+        self.promised.0.insert(path.clone(), data.clone());
+    }
+}
+
+fn compare(mount: &Path, promised: &Promised, who: &str) {
+    for (path, data) in &promised.0 {
+        let found = fs::read(mount.join(path));
+        let found = found.unwrap_or_else(|error| panic!("{who}: {path}: {error}"));
+        if found != *data {
+            let at = found.iter().zip(data).position(|(a, b)| a != b);
+            panic!(
+                "{who}: {path}: {} bytes instead of {}, first difference at {at:?}",
+                found.len(),
+                data.len()
+            );
+        }
+    }
+}
+
+/// Everything that a walk shows.
+fn manifest(root: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let meta = fs::symlink_metadata(&path).unwrap();
+            let name = path.strip_prefix(root).unwrap().display().to_string();
+            let data = if meta.is_file() {
+                fs::read(&path).unwrap()
+            } else {
+                Vec::new()
+            };
+            let sum = data
+                .iter()
+                .fold(7_u64, |sum, byte| sum.wrapping_mul(31) + u64::from(*byte));
+            let attributes = run(
+                "getfattr",
+                &["-dm-", "--absolute-names", path.to_str().unwrap()],
+            );
+            let attributes = attributes.replace(root.to_str().unwrap(), "");
+            let size = if meta.is_dir() { 0 } else { meta.size() };
+            all.push(format!(
+                "{name} {:o} {size} {} {} {}.{} {sum:x} {attributes}",
+                meta.mode(),
+                meta.nlink(),
+                meta.blocks(),
+                meta.mtime(),
+                meta.mtime_nsec(),
+            ));
+            if meta.is_dir() {
+                waiting.push(path);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+fn has_log(image: &Path) -> bool {
+    let text = run(
+        "btrfs",
+        &["inspect-internal", "dump-super", image.to_str().unwrap()],
+    );
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("log_root\t"))
+        .unwrap();
+    !line.ends_with("\t0")
+}
+
+/// Replays copies of `image` by the kernel and by ButterFS, compares both with
+/// what was promised and with each other.
+fn judge(image: &Path, dir: &Path, promised: &Promised) {
+    let crashed = dir.join("crashed.img");
+    fs::copy(image, &crashed).unwrap();
+    let by_kernel = dir.join("kernel.img");
+    fs::copy(&crashed, &by_kernel).unwrap();
+    let kernel = {
+        let mount = KernelMount::new(&by_kernel, dir, "rw");
+        compare(mount.path(), promised, "the kernel's replay");
+        manifest(mount.path())
+    };
+    check(&by_kernel);
+    let ours = crashed;
+    let fs = open_subvolume(&ours, TreeId::FS);
+    fs.delete_orphans(TreeId::FS).unwrap();
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&ours);
+    let own = {
+        let mount = KernelMount::new(&ours, dir, "rw");
+        compare(mount.path(), promised, "ButterFS' replay");
+        manifest(mount.path())
+    };
+    for (a, b) in kernel.iter().zip(&own) {
+        assert_eq!(a, b, "the kernel's and ButterFS' replays differ");
+    }
+    assert_eq!(kernel.len(), own.len());
+}
+
+fn round(seed: u64, mkfs_options: &[&str], options: &Options) -> bool {
+    println!("seed {seed} {mkfs_options:?} {options:?}");
+    let (dir, image) = mkfs(256 << 20, mkfs_options);
+    let fs = open_with(&image, TreeId::FS, options);
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    fs.create(fs.root(), b"dir", &new).unwrap();
+    let mut files = Files {
+        fs: &fs,
+        random: Random(seed),
+        open: BTreeMap::new(),
+        promised: Promised::default(),
+        next: 0,
+    };
+    for _ in 0..4 {
+        files.create();
+    }
+    for _ in 0..10 {
+        files.change();
+    }
+    fs.sync_all().unwrap();
+    let mut logged = false;
+    for step in 0..120 {
+        match files.random.below(10) {
+            0 => files.create(),
+            1..=6 => files.change(),
+            _ => files.fsync(),
+        }
+        if step % 40 == 39 {
+            files.fsync();
+            logged |= has_log(&image);
+            judge(&image, dir.path(), &files.promised);
+        }
+        if step == 60 {
+            fs.sync_all().unwrap();
+            for (path, (_, data)) in &files.open {
+                files.promised.0.insert(path.clone(), data.clone());
+            }
+        }
+    }
+    logged
+}
+
+#[test]
+fn logged_files_are_replayed_alike_by_the_kernel() {
+    if !is_root() {
+        return;
+    }
+    let fresh = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    let seeds: Vec<u64> = match std::env::var("BUTTERFS_SEEDS") {
+        Ok(range) => {
+            let (first, last) = range.split_once("..").unwrap();
+            (first.parse().unwrap()..last.parse().unwrap()).collect()
+        }
+        Err(_) => vec![1, 2, 3, fresh],
+    };
+    for seed in seeds {
+        let compressed = Options {
+            compress: butterfs_fs::options::Compress::Force(
+                butterfs_format::compression::Algorithm::Zstd,
+                butterfs_format::compression::Algorithm::Zstd.default_level(),
+            ),
+            ..Options::default()
+        };
+        let nocow = Options {
+            data_cow: butterfs_fs::options::DataCow::Off,
+            ..Options::default()
+        };
+        for (mkfs_options, options) in [
+            (&["-n", "4096"][..], Options::default()),
+            (&["--csum", "xxhash"][..], compressed),
+            (&["-O", "^no-holes"][..], Options::default()),
+            (&["-m", "single"][..], nocow),
+            (&["-M"][..], Options::default()),
+        ] {
+            assert!(round(seed, mkfs_options, &options), "nothing was logged");
+        }
+    }
+}

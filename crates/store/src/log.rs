@@ -1,0 +1,646 @@
+//! The fsync log of the running generation: trees of items, outside of the
+//! extent tree, that a replay brings into the last committed generation.
+//!
+//! Owns the log's trees and blocks, what files changed since the last commit,
+//! and the data extents that the log on the device names. What the items mean
+//! is the file layer's.
+//!
+//! Invariants: a block or data extent that the durable log names is given out
+//! again only when a newer log, or a commit, is durable without it; nothing of
+//! a log lies in a block group that the last commit does not have.
+
+use crate::engine::{Engine, SpaceKind};
+use crate::error::StoreError;
+use crate::space::ranges::RangeSet;
+use butterfs_format::item::inode::InodeItem;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::superblock::Superblock;
+use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
+use std::sync::Arc;
+
+/// Bytes of nodes above which a generation is committed instead of logged.
+const LOG_MAX: usize = 64 << 20;
+/// Object of all checksum items.
+const CHECKSUMS: u64 = u64::MAX - 9;
+
+/// When a logged change is durable: when the commit of its generation is, or
+/// the batch of the log that it is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogTicket {
+    pub(crate) generation: Generation,
+    pub(crate) batch: u64,
+}
+
+/// The log of the running generation.
+#[derive(Debug, Default)]
+pub(crate) struct FsyncLog {
+    /// Root of each subvolume's log tree; under [`TreeId::LOG`] that of the
+    /// tree that holds their root items.
+    roots: BTreeMap<TreeId, NodeRef>,
+    /// Trees whose root items are out of date.
+    moved: FxHashSet<TreeId>,
+    /// Nodes changed since the last batch.
+    dirty: FxHashMap<Logical, Arc<Node>>,
+    /// The others.
+    clean: FxHashMap<Logical, Arc<Node>>,
+    /// Blocks that the durable log has and the next one does not.
+    replaced: Vec<Logical>,
+    /// Blocks that no log has.
+    spare: Vec<Logical>,
+    /// Data extents named by items: how many items.
+    named: FxHashMap<Logical, u32>,
+    /// Data extents that only the durable log names.
+    unnamed: FxHashSet<Logical>,
+    /// The same, of the batch that is being written.
+    unnamed_writing: FxHashSet<Logical>,
+    /// Data extents without references whose space waits for the next log.
+    held: Vec<Range<u64>>,
+    /// Data whose checksums the log has.
+    sums: RangeSet,
+    /// Inodes changed since they were logged, with the changed parts of their
+    /// file extents.
+    changed: FxHashMap<InodeId, RangeSet>,
+    /// Inodes whose names changed since the last commit.
+    renamed: FxHashSet<InodeId>,
+    /// Names that the log gives to inodes.
+    names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
+    /// Number of the batch that is being gathered.
+    batch: u64,
+    /// An edit failed half way: the log must not be written.
+    broken: bool,
+}
+
+/// A batch of the log that is complete in memory.
+#[must_use = "a prepared batch must be published"]
+#[derive(Debug)]
+pub(crate) struct PreparedLog {
+    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) superblock: Superblock,
+    replaced: Vec<Logical>,
+    held: Vec<Range<u64>>,
+}
+
+/// Space that a log had, free once the commit after it is durable.
+#[derive(Debug, Default)]
+pub(crate) struct LogSpace {
+    blocks: Vec<Logical>,
+    held: Vec<Range<u64>>,
+}
+
+/// The log's trees as a sink of edits; trees go by their subvolume.
+struct LogSink<'e>(&'e mut Engine);
+
+impl LogSink<'_> {
+    fn new_node(&mut self, level: u8) -> Result<NodeRef, TreeError> {
+        let engine = &mut *self.0;
+        let logical = match engine.log.spare.pop() {
+            Some(block) => block,
+            None => engine.allocate_block_for_log()?,
+        };
+        Ok(NodeRef {
+            logical,
+            generation: engine.generation,
+            level,
+        })
+    }
+}
+
+impl NodeSource for LogSink<'_> {
+    fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        let log = &self.0.log;
+        let found = log.dirty.get(&reference.logical);
+        found
+            .or_else(|| log.clean.get(&reference.logical))
+            .cloned()
+            .ok_or(TreeError::Misuse("a node of the fsync log went away"))
+    }
+
+    fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
+        let root = self.0.log.roots.get(&tree).copied();
+        root.ok_or(TreeError::NoSuchTree(tree))
+    }
+}
+
+impl NodeSink for LogSink<'_> {
+    fn make_writable(&mut self, _: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
+        if self.0.log.dirty.contains_key(&node.logical) {
+            return Ok(node);
+        }
+        let old = self.node(node)?;
+        let new = self.new_node(node.level)?;
+        let copy = old.copied_to(new.logical, new.generation, TreeId::LOG);
+        let log = &mut self.0.log;
+        log.clean.remove(&node.logical);
+        log.replaced.push(node.logical);
+        log.dirty.insert(new.logical, Arc::new(copy));
+        Ok(new)
+    }
+
+    fn create(&mut self, _: TreeId, level: u8) -> Result<NodeRef, TreeError> {
+        let new = self.new_node(level)?;
+        let engine = &mut *self.0;
+        let node = Node::empty(engine.identity.node_size, &engine.stamp, new, TreeId::LOG);
+        engine.log.dirty.insert(new.logical, Arc::new(node));
+        Ok(new)
+    }
+
+    fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
+        let node = self.0.log.dirty.get_mut(&node.logical);
+        node.map(Arc::make_mut)
+            .ok_or(TreeError::Misuse("a node was edited that is not writable"))
+    }
+
+    fn release(&mut self, _: TreeId, node: NodeRef) -> Result<(), TreeError> {
+        if self.0.log.dirty.remove(&node.logical).is_none() {
+            return Err(TreeError::Misuse("a node was dropped that is not writable"));
+        }
+        // Born in this batch: no log on the device has it.
+        self.0.log.spare.push(node.logical);
+        Ok(())
+    }
+
+    fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError> {
+        self.0.log.roots.insert(tree, root);
+        self.0.log.moved.insert(tree);
+        Ok(())
+    }
+}
+
+/// Changes the log of one subvolume.
+pub struct LogEditor<'e> {
+    sink: LogSink<'e>,
+    tree: TreeId,
+}
+
+impl LogEditor<'_> {
+    /// Sets an item.
+    ///
+    /// # Errors
+    /// No space; the log is given up then, and a commit must do.
+    pub fn replace(&mut self, key: &Key, data: &[u8]) -> Result<(), StoreError> {
+        let result = Editor::new(&mut self.sink, self.tree).replace(key, data);
+        self.sink.0.log.broken |= result.is_err();
+        Ok(result?)
+    }
+
+    /// Removes items.
+    ///
+    /// # Errors
+    /// As [`LogEditor::replace`].
+    pub fn remove_range(&mut self, keys: RangeInclusive<Key>) -> Result<(), StoreError> {
+        let result = Editor::new(&mut self.sink, self.tree).remove_range(keys);
+        self.sink.0.log.broken |= result.is_err();
+        result?;
+        Ok(())
+    }
+
+    /// Keys and data of the items in `keys`.
+    ///
+    /// # Errors
+    /// A fault of the log.
+    pub fn items(&self, keys: RangeInclusive<Key>) -> Result<Vec<(Key, Vec<u8>)>, StoreError> {
+        let mut items = Vec::new();
+        let mut cursor = Cursor::seek_in(&self.sink, self.tree, keys.start())?;
+        while let Some((key, data)) = cursor.item().filter(|(key, _)| key <= keys.end()) {
+            items.push((key, data.to_vec()));
+            cursor.next()?;
+        }
+        Ok(items)
+    }
+
+    /// The items in `keys` from the last one before `from` to the last one
+    /// before `to`.
+    ///
+    /// # Errors
+    /// A fault of the log.
+    pub fn nearby(
+        &self,
+        keys: RangeInclusive<Key>,
+        from: &Key,
+        to: &Key,
+    ) -> Result<Vec<(Key, Vec<u8>)>, StoreError> {
+        let mut items = Vec::new();
+        let mut cursor = Cursor::seek_in(&self.sink, self.tree, from)?;
+        cursor.prev()?;
+        while let Some((key, data)) = cursor.item().filter(|(key, _)| key < to) {
+            if keys.contains(&key) {
+                items.push((key, data.to_vec()));
+            }
+            cursor.next()?;
+        }
+        Ok(items)
+    }
+
+    /// Notes that one more item names the data extent at `disk`.
+    pub fn name_extent(&mut self, disk: Logical) {
+        let log = &mut self.sink.0.log;
+        log.unnamed.remove(&disk);
+        *log.named.entry(disk).or_default() += 1;
+    }
+
+    /// Notes that one item less names the data extent at `disk`.
+    pub fn unname_extent(&mut self, disk: Logical) {
+        let log = &mut self.sink.0.log;
+        if let Some(count) = log.named.get_mut(&disk) {
+            *count -= 1;
+            if *count == 0 {
+                log.named.remove(&disk);
+                log.unnamed.insert(disk);
+            }
+        }
+    }
+
+    /// Logs the checksums in `range` that no commit has yet and that the log
+    /// does not have.
+    ///
+    /// # Errors
+    /// As [`LogEditor::replace`].
+    pub fn log_checksums(&mut self, range: Range<u64>) -> Result<(), StoreError> {
+        let engine = &mut *self.sink.0;
+        let sector = engine.sector_size();
+        let room = Node::item_data_max(engine.node_size()) / 2;
+        for (start, sums) in engine.waiting_checksums(range) {
+            let engine = &*self.sink.0;
+            let size = engine.sum_size();
+            let end = start + (sums.len() / size) as u64 * sector;
+            let mut missing = RangeSet::default();
+            missing.insert(start..end);
+            for known in engine.log.sums.overlapping(start..end) {
+                missing.remove(known);
+            }
+            let missing: Vec<Range<u64>> = missing.iter().collect();
+            for part in missing {
+                let first = ((part.start - start) / sector) as usize * size;
+                let last = ((part.end - start) / sector) as usize * size;
+                let step = room / size * size;
+                let mut at = part.start;
+                for piece in sums[first..last].chunks(step) {
+                    let key = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, at);
+                    self.replace(&key, piece)?;
+                    at += (piece.len() / size) as u64 * sector;
+                }
+                self.sink.0.log.sums.insert(part);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a name to an inode; false when the log gives it to another one.
+    pub fn give_name(&mut self, dir: InodeId, name: &[u8], inode: InodeNumber) -> bool {
+        let names = &mut self.sink.0.log.names;
+        *names.entry((dir, name.to_vec())).or_insert(inode) == inode
+    }
+}
+
+impl Engine {
+    /// Notes that an inode's item changed.
+    pub fn note_inode(&mut self, id: InodeId) {
+        self.log.changed.entry(id).or_default();
+    }
+
+    /// Notes that an inode's file extents changed in `range`.
+    pub fn note_extents(&mut self, id: InodeId, range: Range<u64>) {
+        self.log.changed.entry(id).or_default().insert(range);
+    }
+
+    /// Notes that an inode's names changed.
+    pub fn note_names(&mut self, id: InodeId) {
+        self.log.changed.entry(id).or_default();
+        self.log.renamed.insert(id);
+    }
+
+    /// Whether an inode's names changed since the last commit.
+    #[must_use]
+    pub fn names_changed(&self, id: InodeId) -> bool {
+        self.log.renamed.contains(&id)
+    }
+
+    /// What of an inode changed since it was logged or committed, as ranges of
+    /// file extents; `None` when nothing did.
+    #[must_use]
+    pub fn changed_since_log(&self, id: InodeId) -> Option<Vec<Range<u64>>> {
+        let changed = self.log.changed.get(&id)?;
+        Some(changed.iter().collect())
+    }
+
+    /// Notes that the log has all of an inode.
+    pub fn note_logged(&mut self, id: InodeId) {
+        self.log.changed.remove(&id);
+    }
+
+    /// Whether changes can be logged; where not, a commit must do.
+    #[must_use]
+    pub fn can_log(&self) -> bool {
+        let nodes = self.log.dirty.len() + self.log.clean.len();
+        !self.log.broken
+            && nodes * self.node_size() < LOG_MAX
+            && !self.groups.values().any(|group| group.new)
+    }
+
+    /// The log of `tree`, to change.
+    ///
+    /// # Errors
+    /// No space; the log is given up then, and a commit must do.
+    pub fn log_of(&mut self, tree: TreeId) -> Result<LogEditor<'_>, StoreError> {
+        let mut sink = LogSink(self);
+        if !sink.0.log.roots.contains_key(&tree) {
+            let made = sink.create(tree, 0);
+            sink.0.log.broken |= made.is_err();
+            sink.set_root(tree, made?)?;
+        }
+        Ok(LogEditor { sink, tree })
+    }
+
+    /// The log is not in step with what it should say: a commit must do.
+    pub fn give_up_log(&mut self) {
+        self.log.broken = true;
+    }
+
+    /// When all that was logged so far is durable.
+    #[must_use]
+    pub fn log_ticket(&self) -> LogTicket {
+        LogTicket {
+            generation: self.generation,
+            batch: self.log.batch,
+        }
+    }
+
+    /// Root of `tree` in the last committed generation, if it was there.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn committed_root(&self, tree: TreeId) -> Result<Option<NodeRef>, StoreError> {
+        let root = NodeRef {
+            logical: self.superblock.root,
+            generation: self.superblock.generation,
+            level: self.superblock.root_level,
+        };
+        let mut cursor = Cursor::at_root(self, root);
+        let last = Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX);
+        if !cursor.seek_back(&last)? {
+            return Ok(None);
+        }
+        let Some((_, data)) = cursor
+            .item()
+            .filter(|(key, _)| key.objectid == tree.get() && key.item_type == ItemType::ROOT_ITEM)
+        else {
+            return Ok(None);
+        };
+        let item =
+            RootItem::parse(data).map_err(|error| crate::bad_item(TreeId::ROOT, last, &error))?;
+        Ok((item.refs > 0).then_some(NodeRef {
+            logical: item.logical,
+            generation: item.generation,
+            level: item.level,
+        }))
+    }
+
+    fn allocate_block_for_log(&mut self) -> Result<Logical, StoreError> {
+        // Never by a new chunk: a replay would not know it.
+        let size = self.node_size() as u64;
+        self.take(SpaceKind::Metadata, size, size)
+            .map(Logical)
+            .ok_or(StoreError::NoSpace)
+    }
+
+    /// Takes back the space of a data extent that lost its last reference
+    /// before a commit; at once, unless the log on the device names it.
+    pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
+        let log = &self.log;
+        let logged = log.named.contains_key(&logical)
+            || log.unnamed.contains(&logical)
+            || log.unnamed_writing.contains(&logical);
+        if logged {
+            let range = logical.get()..logical.get() + length;
+            self.forget_checksums(&range);
+            self.log.held.push(range);
+        } else {
+            self.give_back(logical, length);
+        }
+    }
+
+    /// Completes a batch of the log; `None` when the device has all of it.
+    pub(crate) fn prepare_log(&mut self) -> Result<Option<PreparedLog>, StoreError> {
+        let mut moved: Vec<TreeId> = self.log.moved.drain().collect();
+        moved.retain(|tree| *tree != TreeId::LOG);
+        if moved.is_empty() && self.log.dirty.is_empty() {
+            return Ok(None);
+        }
+        moved.sort_unstable();
+        for tree in moved {
+            let root = self.log.roots[&tree];
+            let key = Key::new(TreeId::LOG.get(), ItemType::ROOT_ITEM, tree.get());
+            let item = log_root_item(root, self.node_size());
+            self.log_of(TreeId::LOG)?.replace(&key, &item.encode())?;
+        }
+        let checksum = self.identity.checksum;
+        let root = self.log.roots[&TreeId::LOG];
+        let log = &mut self.log;
+        let mut nodes = Vec::with_capacity(log.dirty.len());
+        for (logical, mut node) in log.dirty.drain() {
+            checksum.seal_block(Arc::make_mut(&mut node).bytes_mut());
+            nodes.push(Arc::clone(&node));
+            log.clean.insert(logical, node);
+        }
+        log.moved.clear();
+        nodes.sort_unstable_by_key(|node| node.logical());
+        log.unnamed_writing = std::mem::take(&mut log.unnamed);
+        let (held, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut log.held)
+            .into_iter()
+            .partition(|range| !log.named.contains_key(&Logical(range.start)));
+        log.held = kept;
+        log.batch += 1;
+        let replaced = std::mem::take(&mut log.replaced);
+        let mut superblock = self.durable.clone();
+        superblock.log_root = root.logical;
+        superblock.log_root_level = root.level;
+        Ok(Some(PreparedLog {
+            nodes,
+            superblock,
+            replaced,
+            held,
+        }))
+    }
+
+    /// The batch is durable: what only the log before it had is free.
+    pub(crate) fn log_published(&mut self, prepared: PreparedLog) {
+        self.durable = prepared.superblock;
+        self.log.unnamed_writing.clear();
+        self.log.spare.extend(prepared.replaced);
+        for range in prepared.held {
+            match self.forget_logged_checksums(&range) {
+                Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
+                // The log is given up, and the commit frees it.
+                Err(_) => self.log.held.push(range),
+            }
+        }
+    }
+
+    fn forget_logged_checksums(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
+        if self.log.sums.overlapping(range.clone()).next().is_none() {
+            return Ok(());
+        }
+        self.log.sums.remove(range.clone());
+        let first = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.start);
+        let last = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.end - 1);
+        let trees: Vec<TreeId> = self.log.roots.keys().copied().collect();
+        for tree in trees.into_iter().filter(|tree| *tree != TreeId::LOG) {
+            let mut log = self.log_of(tree)?;
+            if !log.items(first..=last)?.is_empty() {
+                log.remove_range(first..=last)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the generation's log: its commit makes it superfluous. Gives the
+    /// space that is free when the commit is durable.
+    pub(crate) fn end_log(&mut self) -> LogSpace {
+        let batch = self.log.batch;
+        let log = std::mem::take(&mut self.log);
+        self.log.batch = batch + 1;
+        let mut blocks = log.replaced;
+        blocks.extend(log.spare);
+        blocks.extend(log.dirty.into_keys());
+        blocks.extend(log.clean.into_keys());
+        LogSpace {
+            blocks,
+            held: log.held,
+        }
+    }
+
+    /// Frees what a log had; its commit is durable.
+    pub(crate) fn free_log_space(&mut self, space: LogSpace) {
+        let size = self.node_size() as u64;
+        for block in space.blocks {
+            self.give_back(block, size);
+        }
+        for range in space.held {
+            self.give_back(Logical(range.start), range.end - range.start);
+        }
+    }
+}
+
+/// What a replay needs of the engine.
+impl Engine {
+    /// Root of the tree of logs that an earlier run left, if it did.
+    #[must_use]
+    pub fn waiting_log(&self) -> Option<NodeRef> {
+        self.log_waits.then_some(NodeRef {
+            logical: self.superblock.log_root,
+            generation: self.generation,
+            level: self.superblock.log_root_level,
+        })
+    }
+
+    /// Keeps space that the log uses from being given out until the replay is
+    /// committed. Before [`Engine::load_for_replay`].
+    ///
+    /// # Errors
+    /// The range lies in no block group.
+    pub fn pin_for_replay(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
+        let mut new = RangeSet::default();
+        new.insert(range.clone());
+        for known in self.pinned.overlapping(range.clone()) {
+            new.remove(known);
+        }
+        for part in new.iter() {
+            self.for_each_group_part(&part, |group, part| {
+                group.pinned += part.end - part.start;
+                if let Some(free) = &mut group.free {
+                    free.remove(part);
+                }
+            })?;
+            self.pinned.insert(part);
+        }
+        Ok(())
+    }
+
+    /// Makes metadata space ready for a replay, which is one transaction.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`], reading.
+    pub fn load_for_replay(&mut self) -> Result<(), StoreError> {
+        let pinned = self.pinned.total() / self.node_size() as u64;
+        self.reserve(256 + pinned as usize, crate::Purpose::Shrink)
+    }
+
+    /// Whether the extent tree has a data extent, as of the coming commit.
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn has_data_extent(&self, extent: crate::DataExtent) -> Result<bool, StoreError> {
+        if let Some(pending) = self.pending.get(extent.logical)
+            && pending.new
+        {
+            return Ok(pending.length == extent.length);
+        }
+        let key = Key::new(extent.logical.get(), ItemType::EXTENT_ITEM, extent.length);
+        Ok(butterfs_tree::find(self, TreeId::EXTENT, &key)?.is_some())
+    }
+
+    /// Takes the space of a data extent that only the log names.
+    ///
+    /// # Errors
+    /// The space is not the log's.
+    pub fn adopt_for_replay(&mut self, extent: crate::DataExtent) -> Result<(), StoreError> {
+        let start = extent.logical.get();
+        let range = start..start + extent.length;
+        if self.pinned.contains(&range) {
+            self.pinned.remove(range.clone());
+            return self.for_each_group_part(&range, |group, part| {
+                let length = part.end - part.start;
+                group.pinned = group.pinned.saturating_sub(length);
+                group.promised += length;
+            });
+        }
+        // It was adopted before and dropped again.
+        let mut free = true;
+        self.for_each_group_part(&range, |group, part| {
+            free &= group.free.as_ref().is_none_or(|set| set.contains(&part));
+        })?;
+        if !free {
+            return Err(StoreError::CorruptItem {
+                tree: TreeId::LOG,
+                key: Key::new(start, ItemType::EXTENT_ITEM, extent.length),
+                what: "overlaps what the last commit has".to_owned(),
+            });
+        }
+        self.for_each_group_part(&range, |group, part| {
+            group.promised += part.end - part.start;
+            if let Some(free) = &mut group.free {
+                free.remove(part);
+            }
+        })
+    }
+
+    /// The log is replayed; the next commit makes it go away.
+    pub fn finish_replay(&mut self) {
+        self.log_waits = false;
+        self.superblock_changed = true;
+    }
+}
+
+/// Root item of a subvolume's log tree.
+fn log_root_item(root: NodeRef, node_size: usize) -> RootItem {
+    RootItem {
+        inode: InodeItem {
+            generation: Generation(1),
+            size: 3,
+            nlink: 1,
+            nbytes: node_size as u64,
+            mode: 0o040_755,
+            ..InodeItem::default()
+        },
+        generation: root.generation,
+        logical: root.logical,
+        level: root.level,
+        refs: 1,
+        bytes_used: node_size as u64,
+        ..RootItem::default()
+    }
+}
