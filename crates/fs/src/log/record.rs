@@ -30,8 +30,8 @@ const EXTENTS_MAX: usize = 2000;
 struct Record {
     item: InodeItem,
     /// Items of names and attributes, as the subvolume has them.
-    names: Vec<(Key, Vec<u8>)>,
-    attributes: Vec<(Key, Vec<u8>)>,
+    names: Items,
+    attributes: Items,
     /// Parts of the file whose extents changed.
     ranges: Vec<Range<u64>>,
 }
@@ -136,12 +136,7 @@ fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Rec
     }))
 }
 
-fn items(
-    engine: &Engine,
-    id: InodeId,
-    first: Key,
-    last: Key,
-) -> Result<Vec<(Key, Vec<u8>)>, FsError> {
+fn items(engine: &Engine, id: InodeId, first: Key, last: Key) -> Result<Items, FsError> {
     let mut all = Vec::new();
     let mut cursor = Cursor::seek_in(engine, id.tree, &first)?;
     while let Some((key, data)) = cursor.item().filter(|(key, _)| *key <= last) {
@@ -167,7 +162,7 @@ fn names_to_log(
     id: InodeId,
     item: &InodeItem,
     root: NodeRef,
-) -> Result<Option<Vec<(Key, Vec<u8>)>>, FsError> {
+) -> Result<Option<Items>, FsError> {
     let committed = find_at(engine, root, &crate::inode::item_key(id))?;
     let old = match committed.as_deref().map(InodeItem::parse) {
         None => Vec::new(),
@@ -251,6 +246,9 @@ fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Resul
     }
     Ok(true)
 }
+
+/// Items as a tree has them.
+type Items = Vec<(Key, Vec<u8>)>;
 
 enum Outcome {
     Written,
