@@ -168,7 +168,7 @@ impl FileSystem for Server {
         self.files().rmdir(parent, request.name).answered()
     }
 
-    fn rename(&self, _: &Context<'_>, request: Rename<'_>) -> Answer<()> {
+    fn rename(&self, context: &Context<'_>, request: Rename<'_>) -> Answer<()> {
         let known = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE | RenameFlags::WHITEOUT;
         if !known.contains(request.flags) {
             return Err(Errno::EINVAL);
@@ -184,7 +184,7 @@ impl FileSystem for Server {
         };
         let old_name = match request.flags.contains(RenameFlags::WHITEOUT) {
             true if mode == RenameMode::Exchange => return Err(Errno::EINVAL),
-            true => OldName::Whiteout,
+            true => OldName::Whiteout(owner(context)),
             false => OldName::Free,
         };
         let from = Place {
