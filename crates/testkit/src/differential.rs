@@ -69,9 +69,21 @@ pub fn seeds(usual: Range<u64>) -> Range<u64> {
 pub fn run(
     seed: u64,
     count: usize,
+    apply: impl FnMut(&Op) -> Result<(), Errno>,
+) -> Result<Oracle, Box<Divergence>> {
+    run_on(Oracle::new(), seed, count, apply)
+}
+
+/// As [`run`], with a model of its own kind.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    mut oracle: Oracle,
+    seed: u64,
+    count: usize,
     mut apply: impl FnMut(&Op) -> Result<(), Errno>,
 ) -> Result<Oracle, Box<Divergence>> {
-    let mut oracle = Oracle::new();
     let mut operations: Vec<Op> = Vec::new();
     for (step, op) in Generator::new(seed).take(count).enumerate() {
         let expected = oracle.apply(&op);
@@ -100,13 +112,13 @@ pub fn run(
 /// # Errors
 /// The first differences, with the operations since the last look.
 pub fn bisect(
+    mut oracle: Oracle,
     seed: u64,
     count: usize,
     every: usize,
     mut apply: impl FnMut(&Op) -> Result<(), Errno>,
     mut look: impl FnMut() -> Manifest,
 ) -> Result<(), String> {
-    let mut oracle = Oracle::new();
     let mut since: Vec<String> = Vec::new();
     for (step, op) in Generator::new(seed).take(count).enumerate() {
         let expected = oracle.apply(&op);

@@ -8,7 +8,7 @@ mod kernel_log;
 mod kernel_mount;
 mod mkfs;
 
-pub use check::{DataChecksums, Mode, btrfs_check};
+pub use check::{DataChecksums, Mode, btrfs_check, judge_image};
 pub use kernel_log::KernelLog;
 pub use kernel_mount::{Access, KernelMount};
 pub use mkfs::{mkfs_btrfs, scratch_dir};
