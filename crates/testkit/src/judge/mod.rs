@@ -36,6 +36,18 @@ impl Verdict {
     }
 }
 
+/// Tries for some seconds: a program that another test is about to start has
+/// this test's open files until it runs.
+pub(crate) fn unmount_patiently(unmount: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
+    for _ in 0..100 {
+        if unmount().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+    unmount()
+}
+
 /// Runs a program to its end: whether it succeeded, and all that it printed.
 fn run<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> Verdict {
     match Command::new(program).args(args).output() {
