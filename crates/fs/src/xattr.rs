@@ -182,17 +182,21 @@ impl Filesystem {
         })
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. An ACL that is not there is removed as
+    /// well: the mode says all of it.
     ///
     /// # Errors
     /// [`FsError::NoAttribute`], damage.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
         check_name(name)?;
         let mut state = inode.state.write();
+        if get(&self.store.read(), inode.id, name)?.is_none() {
+            return match name {
+                ACL_ACCESS | ACL_DEFAULT => Ok(()),
+                _ => Err(FsError::NoAttribute),
+            };
+        }
         self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
-            if get(engine, inode.id, name)?.is_none() {
-                return Err(FsError::NoAttribute);
-            }
             delete(engine, inode.id, name)?;
             if name == COMPRESSION {
                 state.compression = None;

@@ -355,16 +355,16 @@ impl FileSystem for Server {
         self.files().remove_xattr(&inode, request.name).answered()
     }
 
-    fn fallocate(&self, _: &Context<'_>, request: Fallocate) -> Answer<()> {
-        self.allocate(&request)
+    fn fallocate(&self, context: &Context<'_>, request: Fallocate) -> Answer<()> {
+        self.allocate(context, &request)
     }
 
     fn lseek(&self, _: &Context<'_>, request: Lseek) -> Answer<u64> {
         self.seek(&request)
     }
 
-    fn copy_file_range(&self, _: &Context<'_>, request: CopyFileRange) -> Answer<u64> {
-        self.copy(&request)
+    fn copy_file_range(&self, context: &Context<'_>, request: CopyFileRange) -> Answer<u64> {
+        self.copy(context, &request)
     }
 
     fn ioctl(
