@@ -71,21 +71,22 @@ pub fn run(
     count: usize,
     apply: impl FnMut(&Op) -> Result<(), Errno>,
 ) -> Result<Oracle, Box<Divergence>> {
-    run_on(Oracle::new(), seed, count, apply)
+    run_on(Oracle::new(), seed, Generator::new(seed).take(count), apply)
 }
 
-/// As [`run`], with a model of its own kind.
+/// As [`run`], with a model of its own kind and with some of the operations of
+/// `seed`.
 ///
 /// # Errors
 /// As [`run`].
 pub fn run_on(
     mut oracle: Oracle,
     seed: u64,
-    count: usize,
+    all: impl Iterator<Item = Op>,
     mut apply: impl FnMut(&Op) -> Result<(), Errno>,
 ) -> Result<Oracle, Box<Divergence>> {
     let mut operations: Vec<Op> = Vec::new();
-    for (step, op) in Generator::new(seed).take(count).enumerate() {
+    for (step, op) in all.enumerate() {
         let expected = oracle.apply(&op);
         let found = apply(&op);
         if operations.len() == SHOWN {
@@ -105,7 +106,7 @@ pub fn run_on(
     Ok(oracle)
 }
 
-/// Applies the first `count` operations of `seed` again and looks at the whole
+/// Applies operations and looks at the whole
 /// tree after each `every`: finds the operation that changed what it should
 /// not.
 ///
@@ -113,14 +114,13 @@ pub fn run_on(
 /// The first differences, with the operations since the last look.
 pub fn bisect(
     mut oracle: Oracle,
-    seed: u64,
-    count: usize,
+    all: impl Iterator<Item = Op>,
     every: usize,
     mut apply: impl FnMut(&Op) -> Result<(), Errno>,
     mut look: impl FnMut() -> Manifest,
 ) -> Result<(), String> {
     let mut since: Vec<String> = Vec::new();
-    for (step, op) in Generator::new(seed).take(count).enumerate() {
+    for (step, op) in all.enumerate() {
         let expected = oracle.apply(&op);
         let found = apply(&op);
         since.push(format!("{found:?} ({expected:?}) {op:.200?}"));

@@ -275,10 +275,7 @@ impl Caller<'_> {
                 };
                 Ok(self.files.set_xattr(&inode, name, &value.0, mode)?)
             }
-            _ => match self.files.remove_xattr(&inode, name) {
-                Err(FsError::NoAttribute) if is_acl => Ok(()),
-                other => Ok(other?),
-            },
+            _ => Ok(self.files.remove_xattr(&inode, name)?),
         }
     }
 
