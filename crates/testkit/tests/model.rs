@@ -20,8 +20,12 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use support::{LibraryTree, apply_to_library, mkfs};
 
-/// Operations of one seed.
-const OPERATIONS: usize = 12_000;
+/// Operations of one seed; `BUTTERFS_OPERATIONS` takes another number, to find
+/// the first that is too many.
+fn operations() -> usize {
+    std::env::var("BUTTERFS_OPERATIONS").map_or(12_000, |text| text.parse().expect("a number"))
+}
+
 const SIZE: u64 = 3 << 30;
 
 /// How a volume is made and opened.
@@ -108,7 +112,7 @@ fn run_seed(seed: u64) {
     let apply = |op: &Op| volume.borrow_mut().apply(op);
     let look = || Manifest::of(volume.borrow().tree()).expect("a tree that can be walked");
     let oracle = Oracle::with_node_size(way.node_size);
-    let operations = Generator::new(seed).take(OPERATIONS);
+    let operations = Generator::new(seed).take(operations());
     if std::env::var_os("BUTTERFS_BISECT").is_some() {
         differential::bisect(oracle, operations, 20, apply, look).unwrap();
         return;
