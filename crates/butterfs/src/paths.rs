@@ -33,7 +33,7 @@ pub(crate) fn resolve(files: &Filesystem, path: &[u8]) -> Result<InodeId, FsErro
         if target.kind == FileType::Symlink && (!is_last || follow_last) {
             links += 1;
             if links > LINKS_MAX {
-                return Err(FsError::Invalid("too many symbolic links in this path"));
+                return Err(FsError::LinkLoop);
             }
             let link = files.read_link(target.inode)?;
             if link.first() == Some(&b'/') {

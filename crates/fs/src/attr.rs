@@ -295,7 +295,7 @@ fn apply(
     }
     item.uid = set.uid.unwrap_or(item.uid);
     item.gid = set.gid.unwrap_or(item.gid);
-    if set.privileges == Privileges::Drop && item.mode & S_IFMT == S_IFREG {
+    if set.privileges == Privileges::Drop && item.mode & S_IFMT != S_IFDIR {
         item.mode &= !S_ISUID;
         if item.mode & 0o010 != 0 {
             item.mode &= !S_ISGID;

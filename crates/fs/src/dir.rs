@@ -161,12 +161,7 @@ pub(crate) fn check_free(engine: &Engine, dir: InodeId, name: &[u8]) -> Result<(
 
 /// Errors unless an entry with `bytes` of name and value fits the item at
 /// `key`, which names with one hash share.
-pub(crate) fn check_room(
-    engine: &Engine,
-    tree: TreeId,
-    key: &Key,
-    bytes: usize,
-) -> Result<(), FsError> {
+fn check_room(engine: &Engine, tree: TreeId, key: &Key, bytes: usize) -> Result<(), FsError> {
     let shared = find(engine, tree, key)?.map_or(0, |(leaf, slot)| leaf.data(slot).len());
     if shared + DirEntry::HEADER + bytes > Node::item_data_max(engine.node_size()) {
         return Err(FsError::HashOverflow);

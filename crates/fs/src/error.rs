@@ -29,6 +29,9 @@ pub enum FsError {
     /// ENAMETOOLONG
     #[error("the name is longer than 255 bytes")]
     NameTooLong,
+    /// ELOOP
+    #[error("too many symbolic links in this path")]
+    LinkLoop,
     /// EMLINK
     #[error("too many links to one file")]
     TooManyLinks,
@@ -105,6 +108,7 @@ impl FsError {
             Self::NotEmpty => 39,
             Self::Invalid(_) => 22,
             Self::NameTooLong => 36,
+            Self::LinkLoop => 40,
             Self::TooManyLinks => 31,
             Self::CrossesSubvolumes => 18,
             Self::NotPermitted(_) => 1,

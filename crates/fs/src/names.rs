@@ -26,6 +26,8 @@ pub const SYMLINK_MAX: usize = 4095;
 /// Nodes that a change of names touches at most, per tree path of eight
 /// levels with splits.
 pub(crate) const NODES_PER_PATH: usize = 10;
+/// Nodes that a new inode with its name touches.
+pub(crate) const NODES_OF_NEW: usize = 8 * NODES_PER_PATH;
 
 /// File type bits of a mode.
 pub const S_IFMT: u32 = 0o170_000;
@@ -307,56 +309,68 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
-        let nodes = 8 * NODES_PER_PATH;
-        self.change(nodes, Purpose::Grow, |engine| {
+        self.change(NODES_OF_NEW, Purpose::Grow, |engine| {
             if let Some(name) = name {
                 dir::check_free(engine, parent, name)?;
             }
-            let acls = acl::for_new(engine, parent, new)?;
-            let property = match kind {
-                FileType::Regular | FileType::Directory => {
-                    xattr::get(engine, parent, xattr::COMPRESSION)?
-                }
-                _ => None,
-            };
-            let id = InodeId {
-                tree: parent.tree,
-                number: self.next_inode(engine, parent.tree)?,
-            };
-            let mut item = self.blank_item(engine, &dir_state.item, new);
-            item.mode = (item.mode & !0o777) | (acls.mode & 0o777);
-            if name.is_none() {
-                item.nlink = 0;
-            }
-            let inode = Inode::new(id, item);
-            let mut state = inode.state.write();
-            if kind == FileType::Symlink {
-                write_symlink(engine, id, &mut state, new.symlink)?;
-            }
-            store_item(engine, id, &mut state)?;
-            match name {
-                Some(name) => {
-                    let link = Link {
-                        parent: parent.number,
-                        index: dir::next_index(engine, parent, &mut dir_state)?,
-                        name: name.to_vec(),
-                    };
-                    dir::add_link(engine, id, &link)?;
-                    dir::add_entry(engine, parent, &link, location(id.number), kind)?;
-                    touch_directory(engine, parent, &mut dir_state, name_bytes(name))?;
-                }
-                None => orphan::add(engine, id)?,
-            }
-            write_attributes(engine, id, &acls, property.as_deref())?;
-            if let Some(property) = &property {
-                state.compression = compression_property(property);
-            }
-            if kind == FileType::Directory {
-                state.next_index = Some(2);
-            }
-            drop(state);
-            Ok(self.inodes.insert(inode))
+            self.add_new(engine, (parent, &mut dir_state), name, new)
         })
+    }
+
+    /// Adds an inode, and its name, which is free, within a transaction that
+    /// has [`NODES_OF_NEW`].
+    pub(crate) fn add_new(
+        &self,
+        engine: &mut Engine,
+        (parent, dir_state): (InodeId, &mut InodeState),
+        name: Option<&[u8]>,
+        new: &NewInode<'_>,
+    ) -> Result<Arc<Inode>, FsError> {
+        let kind = kind_of(new.mode)?;
+        let acls = acl::for_new(engine, parent, new)?;
+        let property = match kind {
+            FileType::Regular | FileType::Directory => {
+                xattr::get(engine, parent, xattr::COMPRESSION)?
+            }
+            _ => None,
+        };
+        let id = InodeId {
+            tree: parent.tree,
+            number: self.next_inode(engine, parent.tree)?,
+        };
+        let mut item = self.blank_item(engine, &dir_state.item, new);
+        item.mode = (item.mode & !0o777) | (acls.mode & 0o777);
+        if name.is_none() {
+            item.nlink = 0;
+        }
+        let inode = Inode::new(id, item);
+        let mut state = inode.state.write();
+        if kind == FileType::Symlink {
+            write_symlink(engine, id, &mut state, new.symlink)?;
+        }
+        store_item(engine, id, &mut state)?;
+        match name {
+            Some(name) => {
+                let link = Link {
+                    parent: parent.number,
+                    index: dir::next_index(engine, parent, dir_state)?,
+                    name: name.to_vec(),
+                };
+                dir::add_link(engine, id, &link)?;
+                dir::add_entry(engine, parent, &link, location(id.number), kind)?;
+                touch_directory(engine, parent, dir_state, name_bytes(name))?;
+            }
+            None => orphan::add(engine, id)?,
+        }
+        write_attributes(engine, id, &acls, property.as_deref())?;
+        if let Some(property) = &property {
+            state.compression = compression_property(property);
+        }
+        if kind == FileType::Directory {
+            state.next_index = Some(2);
+        }
+        drop(state);
+        Ok(self.inodes.insert(inode))
     }
 
     fn check_symlink(&self, target: &[u8]) -> Result<(), FsError> {

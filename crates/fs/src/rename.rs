@@ -4,8 +4,8 @@ use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{
-    NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location, lock_all,
-    missing_link, name_bytes, state_of, touch_directory,
+    NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location,
+    lock_all, missing_link, name_bytes, state_of, touch_directory,
 };
 use crate::{Filesystem, orphan};
 use butterfs_format::item::dir::FileType;
@@ -27,13 +27,14 @@ pub enum RenameMode {
 }
 
 /// What stays at the old name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub enum OldName {
     /// Nothing.
     #[default]
     Free,
-    /// A whiteout: a character device 0:0, as overlay file systems use.
-    Whiteout,
+    /// A whiteout of this owner: a character device 0:0, as overlay file
+    /// systems use.
+    Whiteout(Owner),
 }
 
 /// A name in a directory.
@@ -70,7 +71,7 @@ impl Filesystem {
         if from.dir.tree != to.dir.tree {
             return Err(FsError::CrossesSubvolumes);
         }
-        if mode == RenameMode::Exchange && old_name == OldName::Whiteout {
+        if mode == RenameMode::Exchange && matches!(old_name, OldName::Whiteout(_)) {
             return Err(FsError::Invalid("an exchange leaves no whiteout"));
         }
         // Directories move one at a time, so that no cycle can arise.
@@ -115,14 +116,7 @@ impl Filesystem {
         let mut locked = lock_all(&inodes);
         check_directory(state_of(&mut locked, from.dir))?;
         check_directory(state_of(&mut locked, to.dir))?;
-        let owner = {
-            let item = &state_of(&mut locked, from.dir).item;
-            Owner {
-                uid: item.uid,
-                gid: item.gid,
-            }
-        };
-        let nodes = 16 * NODES_PER_PATH + orphan::NODES;
+        let nodes = 16 * NODES_PER_PATH + NODES_OF_NEW + orphan::NODES;
         let fate = self.change(nodes, Purpose::Grow, |engine| {
             let unchanged = dir::lookup(engine, from.dir, from.name)? == Some(source)
                 && dir::lookup(engine, to.dir, to.name)? == target;
@@ -147,6 +141,11 @@ impl Filesystem {
                 }
                 _ => shift(engine, &mut locked, from, to, source)?,
             }
+            if let OldName::Whiteout(owner) = old_name {
+                let new = NewInode::new(S_IFCHR, owner);
+                let directory = (from.dir, state_of(&mut locked, from.dir));
+                self.add_new(engine, directory, Some(from.name), &new)?;
+            }
             Ok(Some(fate))
         })?;
         let Some(fate) = fate else {
@@ -159,9 +158,6 @@ impl Filesystem {
                 orphan::Fate::Waits => self.delete_if_unused(&replaced)?,
                 orphan::Fate::Lives => {}
             }
-        }
-        if old_name == OldName::Whiteout {
-            self.create(from.dir, from.name, &NewInode::new(S_IFCHR, owner))?;
         }
         Ok(true)
     }

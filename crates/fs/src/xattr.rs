@@ -11,7 +11,7 @@ use butterfs_format::checksum::name_hash;
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, ItemType, Key};
-use butterfs_store::{Engine, Purpose, now};
+use butterfs_store::{Engine, Purpose, StoreError, now};
 use butterfs_tree::{Cursor, Node, find};
 
 /// Access ACL.
@@ -69,6 +69,29 @@ pub(crate) fn put(
     }
     .encode();
     dir::append_hashed(engine, id.tree, &key(id, name), &entry)
+}
+
+/// Errors unless the value fits beside those of other names with this hash,
+/// once an old value of its own is gone.
+fn check_room(engine: &Engine, id: InodeId, name: &[u8], value: &[u8]) -> Result<(), FsError> {
+    let mut bytes = DirEntry::HEADER + name.len() + value.len();
+    if let Some((leaf, slot)) = find(engine, id.tree, &key(id, name))? {
+        for entry in DirEntries::new(leaf.data(slot)) {
+            let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
+            if entry.name != name {
+                bytes += DirEntry::HEADER + entry.name.len() + entry.data.len();
+            }
+        }
+    }
+    check_size(engine, bytes)
+}
+
+/// Errors unless an item may have so many bytes.
+fn check_size(engine: &Engine, bytes: usize) -> Result<(), FsError> {
+    if bytes > Node::item_data_max(engine.node_size()) {
+        return Err(FsError::Store(StoreError::NoSpace));
+    }
+    Ok(())
 }
 
 /// Removes an attribute; false when it is not there.
@@ -135,21 +158,20 @@ impl Filesystem {
                 store_item(engine, id, &mut state)
             });
         }
-        let room = Node::item_data_max(self.store.read().node_size());
-        if name.len() + value.len() + DirEntry::HEADER > room {
-            return Err(FsError::Store(butterfs_store::StoreError::NoSpace));
+        // Before the transaction: what fails within it poisons the volume.
+        // The inode's lock keeps others from its attributes meanwhile.
+        check_size(
+            &self.store.read(),
+            DirEntry::HEADER + name.len() + value.len(),
+        )?;
+        let exists = get(&self.store.read(), id, name)?.is_some();
+        match mode {
+            SetMode::Create if exists => return Err(FsError::Exists),
+            SetMode::Replace if !exists => return Err(FsError::NoAttribute),
+            _ => {}
         }
+        check_room(&self.store.read(), id, name, value)?;
         self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
-            let exists = get(engine, id, name)?.is_some();
-            match mode {
-                SetMode::Create if exists => return Err(FsError::Exists),
-                SetMode::Replace if !exists => return Err(FsError::NoAttribute),
-                _ => {}
-            }
-            if !exists {
-                let bytes = name.len() + value.len();
-                dir::check_room(engine, id.tree, &key(id, name), bytes)?;
-            }
             if exists {
                 delete(engine, id, name)?;
             }
@@ -161,17 +183,21 @@ impl Filesystem {
         })
     }
 
-    /// Removes an extended attribute.
+    /// Removes an extended attribute. An ACL that is not there is removed as
+    /// well: the mode says all of it.
     ///
     /// # Errors
     /// [`FsError::NoAttribute`], damage.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
         check_name(name)?;
         let mut state = inode.state.write();
+        if get(&self.store.read(), inode.id, name)?.is_none() {
+            return match name {
+                ACL_ACCESS | ACL_DEFAULT => Ok(()),
+                _ => Err(FsError::NoAttribute),
+            };
+        }
         self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
-            if get(engine, inode.id, name)?.is_none() {
-                return Err(FsError::NoAttribute);
-            }
             delete(engine, inode.id, name)?;
             if name == COMPRESSION {
                 state.compression = None;

@@ -576,3 +576,26 @@ fn units_without_a_piece_of_space_go_out_plain() {
     let fs = volume.open(options);
     assert!(content(&fs, &reopen(&fs, "file")) == whole);
 }
+
+/// Where the volume wants explicit holes, a file that is smaller than a sector
+/// has one as well.
+#[test]
+fn punching_all_of_a_small_file_leaves_a_hole() {
+    let volume = Volume::new(300, &["-O", "^no-holes"]);
+    let fs = volume.open(Options::default());
+    for (name, length) in [("inline", 1000), ("was great", 5000)] {
+        let inode = create(&fs, name);
+        fs.write(&inode, 0, &vec![7; length]).unwrap();
+        fs.sync_all().unwrap();
+        fs.truncate(&inode, 1000).unwrap();
+        fs.fallocate(&inode, FallocateMode::PunchHole, 0, 8192)
+            .unwrap();
+        assert_eq!(content(&fs, &inode), vec![0; 1000]);
+        fs.sync_all().unwrap();
+        volume.check();
+        fs.write(&inode, 10, b"again").unwrap();
+        fs.sync_all().unwrap();
+    }
+    drop(fs);
+    volume.check();
+}

@@ -69,11 +69,24 @@ pub fn seeds(usual: Range<u64>) -> Range<u64> {
 pub fn run(
     seed: u64,
     count: usize,
+    apply: impl FnMut(&Op) -> Result<(), Errno>,
+) -> Result<Oracle, Box<Divergence>> {
+    run_on(Oracle::new(), seed, Generator::new(seed).take(count), apply)
+}
+
+/// As [`run`], with a model of its own kind and with some of the operations of
+/// `seed`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_on(
+    mut oracle: Oracle,
+    seed: u64,
+    all: impl Iterator<Item = Op>,
     mut apply: impl FnMut(&Op) -> Result<(), Errno>,
 ) -> Result<Oracle, Box<Divergence>> {
-    let mut oracle = Oracle::new();
     let mut operations: Vec<Op> = Vec::new();
-    for (step, op) in Generator::new(seed).take(count).enumerate() {
+    for (step, op) in all.enumerate() {
         let expected = oracle.apply(&op);
         let found = apply(&op);
         if operations.len() == SHOWN {
@@ -93,22 +106,21 @@ pub fn run(
     Ok(oracle)
 }
 
-/// Applies the first `count` operations of `seed` again and looks at the whole
+/// Applies operations and looks at the whole
 /// tree after each `every`: finds the operation that changed what it should
 /// not.
 ///
 /// # Errors
 /// The first differences, with the operations since the last look.
 pub fn bisect(
-    seed: u64,
-    count: usize,
+    mut oracle: Oracle,
+    all: impl Iterator<Item = Op>,
     every: usize,
     mut apply: impl FnMut(&Op) -> Result<(), Errno>,
     mut look: impl FnMut() -> Manifest,
 ) -> Result<(), String> {
-    let mut oracle = Oracle::new();
     let mut since: Vec<String> = Vec::new();
-    for (step, op) in Generator::new(seed).take(count).enumerate() {
+    for (step, op) in all.enumerate() {
         let expected = oracle.apply(&op);
         let found = apply(&op);
         since.push(format!("{found:?} ({expected:?}) {op:.200?}"));

@@ -9,6 +9,7 @@
 pub mod capability;
 pub mod content;
 pub mod differential;
+pub mod fuse_mount;
 pub mod judge;
 pub mod manifest;
 pub mod mounted_tree;
@@ -18,6 +19,7 @@ pub mod random;
 pub mod tree_view;
 
 pub use capability::Capability;
+pub use fuse_mount::{FuseMount, butterfs_program};
 pub use manifest::Manifest;
 pub use op::Op;
 pub use oracle::Oracle;

@@ -5,7 +5,8 @@ use butterfs_testkit::judge::{
 };
 use butterfs_testkit::mounted_tree::MountedTree;
 use butterfs_testkit::op::apply::{apply_to_path, clear_umask};
-use butterfs_testkit::{Capability, Manifest, Op, differential};
+use butterfs_testkit::op::generate::Generator;
+use butterfs_testkit::{Capability, Manifest, Op, Oracle, differential};
 use rustix::io::Errno;
 use std::cell::RefCell;
 
@@ -27,7 +28,14 @@ fn run_seed(seed: u64, count: usize, options: &str) {
     };
     let look = || Manifest::of(&MountedTree::new(mount.borrow().path())).unwrap();
     if std::env::var_os("BUTTERFS_BISECT").is_some() {
-        differential::bisect(seed, count, 50, apply, look).unwrap();
+        differential::bisect(
+            Oracle::new(),
+            Generator::new(seed).take(count),
+            50,
+            apply,
+            look,
+        )
+        .unwrap();
         return;
     }
     let oracle = match differential::run(seed, count, apply) {

@@ -2,11 +2,9 @@
 
 mod support;
 
-use butterfs_device::Access as DeviceAccess;
+use butterfs::{Access as DeviceAccess, Compress, NewInode, Options, Owner};
 use butterfs_format::compression::{Algorithm, UNIT};
-use butterfs_fs::Options;
-use butterfs_fs::names::{NewInode, Owner, S_IFREG};
-use butterfs_fs::options::Compress;
+
 use butterfs_testkit::content::content;
 use butterfs_testkit::judge::{
     Access, DataChecksums, KernelMount, Mode, btrfs_check, mkfs_btrfs, scratch_dir,
@@ -70,7 +68,7 @@ fn the_kernel_reads_all_levels_of_compression() {
                 ..Options::default()
             };
             let view = LibraryTree::open(&image, DeviceAccess::ReadWrite, options);
-            let fs = &view.0;
+            let fs = view.files();
             for (seed, length) in [
                 (1, 3 * UNIT + 777),
                 (2, UNIT),
@@ -79,7 +77,7 @@ fn the_kernel_reads_all_levels_of_compression() {
                 (9, 2000),
             ] {
                 let name = format!("{}{level}-{seed}-{length}", algorithm.name());
-                let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+                let new = NewInode::new(0o100_644, Owner::default());
                 let inode = fs.create(fs.root(), name.as_bytes(), &new).unwrap();
                 let data = content(seed, length);
                 fs.write(&inode, 0, &data).unwrap();

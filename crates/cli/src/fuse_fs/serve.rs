@@ -184,7 +184,7 @@ impl FileSystem for Server {
         self.after_names(&[parent])
     }
 
-    fn rename(&self, _: &Context<'_>, request: Rename<'_>) -> Answer<()> {
+    fn rename(&self, context: &Context<'_>, request: Rename<'_>) -> Answer<()> {
         let known = RenameFlags::NOREPLACE | RenameFlags::EXCHANGE | RenameFlags::WHITEOUT;
         if !known.contains(request.flags) {
             return Err(Errno::EINVAL);
@@ -200,7 +200,7 @@ impl FileSystem for Server {
         };
         let old_name = match request.flags.contains(RenameFlags::WHITEOUT) {
             true if mode == RenameMode::Exchange => return Err(Errno::EINVAL),
-            true => OldName::Whiteout,
+            true => OldName::Whiteout(owner(context)),
             false => OldName::Free,
         };
         let from = Place {
@@ -388,16 +388,16 @@ impl FileSystem for Server {
         self.files().remove_xattr(&inode, request.name).answered()
     }
 
-    fn fallocate(&self, _: &Context<'_>, request: Fallocate) -> Answer<()> {
-        self.allocate(&request)
+    fn fallocate(&self, context: &Context<'_>, request: Fallocate) -> Answer<()> {
+        self.allocate(context, &request)
     }
 
     fn lseek(&self, _: &Context<'_>, request: Lseek) -> Answer<u64> {
         self.seek(&request)
     }
 
-    fn copy_file_range(&self, _: &Context<'_>, request: CopyFileRange) -> Answer<u64> {
-        self.copy(&request)
+    fn copy_file_range(&self, context: &Context<'_>, request: CopyFileRange) -> Answer<u64> {
+        self.copy(context, &request)
     }
 
     fn ioctl(

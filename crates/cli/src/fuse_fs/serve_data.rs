@@ -98,7 +98,17 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn allocate(&self, request: &Fallocate) -> Result<(), Errno> {
+    /// As the kernel does for a file whose content changes: who has not all
+    /// rights takes its privileges. The requests that come here do not say
+    /// whether the caller may keep them (CAP_FSETID); root may.
+    fn modified_by(&self, context: &Context<'_>, inode: &Inode, node: NodeId) -> Result<(), Errno> {
+        if context.uid == 0 {
+            return Ok(());
+        }
+        self.drop_privileges(inode, node)
+    }
+
+    pub(super) fn allocate(&self, context: &Context<'_>, request: &Fallocate) -> Result<(), Errno> {
         const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
         let mode = if request.mode.is_empty() {
             FallocateMode::Allocate
@@ -123,7 +133,7 @@ impl Server {
         self.files()
             .fallocate(&inode, mode, request.offset, request.length)
             .answered()?;
-        self.drop_privileges(&inode, request.node)
+        self.modified_by(context, &inode, request.node)
     }
 
     pub(super) fn seek(&self, request: &Lseek) -> Result<u64, Errno> {
@@ -135,17 +145,24 @@ impl Server {
         self.files().seek(&inode, target, request.offset).answered()
     }
 
-    pub(super) fn copy(&self, request: &CopyFileRange) -> Result<u64, Errno> {
+    pub(super) fn copy(
+        &self,
+        context: &Context<'_>,
+        request: &CopyFileRange,
+    ) -> Result<u64, Errno> {
         let from = self.inode(request.node_in)?;
         let to = self.inode(request.node_out)?;
         self.check_write(&to, request.offset_out)?;
-        self.files()
+        let copied = self
+            .files()
             .copy_range(
                 (&from, request.offset_in),
                 (&to, request.offset_out),
                 request.length,
             )
-            .answered()
+            .answered()?;
+        self.modified_by(context, &to, request.node_out)?;
+        Ok(copied)
     }
 
     /// As root, or as the user who mounted.

@@ -222,3 +222,28 @@ proptest! {
 }
 
 mod golden;
+
+/// Working memory that was given up on in the middle of a unit makes sound
+/// units afterwards.
+#[test]
+fn a_unit_that_did_not_fit_leaves_no_trace() {
+    for algorithm in Algorithm::ALL {
+        for level in algorithm.levels().unwrap_or(0..=0) {
+            let level = algorithm.clamp_level(level);
+            let mut scratch = Scratch::default();
+            for seed in 1..30 {
+                let mut narrow = vec![0; 60_000];
+                let noise = content(1, seed, UNIT);
+                let fits = scratch.compress(algorithm, level, &noise, &mut narrow, SECTOR);
+                assert!(fits.is_none());
+                let kind = (seed % 6) as u8;
+                round_trip(
+                    &mut scratch,
+                    Method { algorithm, level },
+                    &content(kind, seed, 4096 * seed as usize),
+                    SECTOR,
+                );
+            }
+        }
+    }
+}

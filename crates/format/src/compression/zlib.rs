@@ -26,11 +26,15 @@ impl Zlib {
                 &mut slot.insert((wanted, stream)).1
             }
         };
-        let status = stream.compress(input, output, FlushCompress::Finish).ok()?;
-        if status != Status::StreamEnd {
+        let status = stream.compress(input, output, FlushCompress::Finish);
+        let length = usize::try_from(stream.total_out()).ok();
+        if !matches!(status, Ok(Status::StreamEnd)) {
+            // Its reset keeps a block open (level 1 of zlib-rs 0.6.8): the
+            // next stream would begin in the middle of this one.
+            self.deflate = None;
             return None;
         }
-        usize::try_from(stream.total_out()).ok()
+        length
     }
 
     /// Decompresses `input` into `output`; gives how many bytes it filled.

@@ -201,7 +201,6 @@ impl Filesystem {
             }
         }
         if first < last {
-            let inline = first == 0 && size < sector;
             state.buffer.remove(first..last);
             self.flush_locked(inode, state, InlineRule::Allowed)?;
             let mut from = Some(first);
@@ -210,7 +209,7 @@ impl Filesystem {
                     let next = extents::drop_range(engine, id, state, start..last, STEP)?;
                     let end = next.unwrap_or(last);
                     let end = end.min(state.disk_size.next_multiple_of(sector));
-                    if start < end && !inline {
+                    if start < end {
                         extents::fill_holes(engine, id, state, start..end)?;
                     }
                     store_item(engine, id, state)?;

@@ -61,6 +61,16 @@ pub fn btrfs_check(path: &Path, mode: Mode, data: DataChecksums) -> Verdict {
     verdict
 }
 
+/// Checks an image in both modes, with data checksums.
+///
+/// # Panics
+/// When it is not clean.
+pub fn judge_image(path: &Path, context: &str) {
+    for mode in Mode::ALL {
+        btrfs_check(path, mode, DataChecksums::Verify).assert_clean(context);
+    }
+}
+
 fn tells_a_fault(line: &str) -> bool {
     let line = line.to_lowercase();
     // The volume's path and label are no verdict.

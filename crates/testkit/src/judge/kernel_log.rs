@@ -51,7 +51,9 @@ impl KernelLog {
                     let named = [")", " "]
                         .iter()
                         .any(|end| message.contains(&format!("device {device}{end}")));
-                    if complains && named {
+                    // Advice about what mkfs was asked for.
+                    let advises = message.contains("is being deprecated");
+                    if complains && named && !advises {
                         out.push(message.to_owned());
                     }
                 }

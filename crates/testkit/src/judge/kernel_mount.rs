@@ -73,10 +73,13 @@ impl KernelMount {
 
     fn unmount_device(&mut self) -> io::Result<()> {
         if self.is_mounted {
-            let verdict = run("umount", [self.point.path()]);
-            if !verdict.clean {
-                return Err(io::Error::other(verdict.output));
-            }
+            super::unmount_patiently(|| {
+                let verdict = run("umount", [self.point.path()]);
+                if verdict.clean {
+                    return Ok(());
+                }
+                Err(io::Error::other(verdict.output))
+            })?;
             self.is_mounted = false;
         }
         Ok(())

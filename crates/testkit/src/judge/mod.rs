@@ -8,7 +8,7 @@ mod kernel_log;
 mod kernel_mount;
 mod mkfs;
 
-pub use check::{DataChecksums, Mode, btrfs_check};
+pub use check::{DataChecksums, Mode, btrfs_check, judge_image};
 pub use kernel_log::KernelLog;
 pub use kernel_mount::{Access, KernelMount};
 pub use mkfs::{mkfs_btrfs, scratch_dir};
@@ -34,6 +34,18 @@ impl Verdict {
     pub fn assert_clean(&self, context: &str) {
         assert!(self.clean, "{context}: not clean:\n{}", self.output);
     }
+}
+
+/// Tries for some seconds: a program that another test is about to start has
+/// this test's open files until it runs.
+pub(crate) fn unmount_patiently(unmount: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
+    for _ in 0..100 {
+        if unmount().is_ok() {
+            return Ok(());
+        }
+        std::thread::sleep(std::time::Duration::from_millis(30));
+    }
+    unmount()
 }
 
 /// Runs a program to its end: whether it succeeded, and all that it printed.

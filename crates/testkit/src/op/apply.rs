@@ -32,7 +32,7 @@ pub fn apply_to_path(op: &Op, root: &Path) -> Result<(), Errno> {
     let at = |path: &OpPath| root.join(OsStr::from_bytes(&path.0));
     match op {
         Op::Create { path, mode } => {
-            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
+            let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::CLOEXEC;
             openat(CWD, at(path), flags, Mode::from_raw_mode(*mode)).map(drop)
         }
         Op::Mkdir { path, mode } => mkdirat(CWD, at(path), Mode::from_raw_mode(*mode)),
@@ -189,7 +189,7 @@ fn link_tmpfile(op: &Op, at: impl Fn(&OpPath) -> PathBuf) -> Result<(), Errno> {
     else {
         return Err(Errno::INVAL);
     };
-    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let file = openat(CWD, at(directory), flags, Mode::from_raw_mode(*mode))?;
     write_all(&file, &content(*seed, *length as usize), 0)?;
     linkat(&file, "", CWD, at(path), AtFlags::EMPTY_PATH)
@@ -204,9 +204,10 @@ impl EndOfFile {
     }
 }
 
-/// Opens what is there. A pipe or device answers at once.
+/// Opens what is there. A pipe or device answers at once. Programs that other
+/// tests start meanwhile do not inherit it: it would keep the mount busy.
 fn open(path: PathBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())
 }
 

@@ -28,6 +28,10 @@ use std::collections::BTreeMap;
 /// Key of an inode in the model.
 type Id = u64;
 
+/// Bytes of a node before its items, and of an item besides its data.
+const NODE_HEADER: usize = 101;
+const ITEM_HEADER: usize = 25;
+
 /// The root directory.
 const ROOT: Id = 1;
 
@@ -36,6 +40,8 @@ const ROOT: Id = 1;
 pub struct Oracle {
     inodes: BTreeMap<Id, Inode>,
     next: Id,
+    /// Greatest data of an item.
+    item_max: usize,
 }
 
 impl Default for Oracle {
@@ -48,10 +54,18 @@ impl Oracle {
     /// An empty tree as mkfs.btrfs makes it.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_node_size(16384)
+    }
+
+    /// An empty tree of nodes of this size, which bounds extended attributes
+    /// and symbolic links.
+    #[must_use]
+    pub fn with_node_size(bytes: u32) -> Self {
         let root = Inode::new(Body::directory(ROOT), 0o755);
         Self {
             inodes: [(ROOT, root)].into(),
             next: ROOT + 1,
+            item_max: bytes as usize - NODE_HEADER - ITEM_HEADER,
         }
     }
 

@@ -8,6 +8,8 @@ use rustix::io::Errno;
 
 /// PATH_MAX with its final zero.
 const TARGET_MAX: usize = 4095;
+/// Bytes of an inline file extent before its data.
+const EXTENT_HEADER: usize = 21;
 
 impl Oracle {
     /// A new inode in `directory`, with what it inherits, without a name.
@@ -76,8 +78,12 @@ impl Oracle {
     pub(super) fn symlink(&mut self, path: &OpPath, target: &[u8]) -> Result<(), Errno> {
         match target.len() {
             0 => Err(Errno::NOENT),
-            1..=TARGET_MAX => self.make(path, Body::Symlink(target.to_vec()), 0o777),
-            _ => Err(Errno::NAMETOOLONG),
+            length if length > TARGET_MAX => Err(Errno::NAMETOOLONG),
+            length if length > self.item_max - EXTENT_HEADER => {
+                self.free_place(path)?;
+                Err(Errno::NAMETOOLONG)
+            }
+            _ => self.make(path, Body::Symlink(target.to_vec()), 0o777),
         }
     }
 

@@ -51,10 +51,25 @@ impl Sparse {
 
     /// Makes a range zero; the size stays.
     pub fn clear(&mut self, from: u64, to: u64) {
-        Self::parts(from, to.min(self.size), |number, within, _, length| {
-            if length == PAGE as usize {
-                self.pages.remove(&number);
-            } else if let Some(page) = self.pages.get_mut(&number) {
+        let to = to.min(self.size);
+        let whole = from.div_ceil(PAGE)..to / PAGE;
+        if whole.start < whole.end {
+            // Of a great hole only the pages that are there.
+            let mut behind = self.pages.split_off(&whole.start);
+            self.pages.append(&mut behind.split_off(&whole.end));
+        }
+        let edges = [
+            from..to.min(whole.start.saturating_mul(PAGE)),
+            from.max(whole.end * PAGE)..to,
+        ];
+        for edge in edges {
+            self.clear_parts(edge);
+        }
+    }
+
+    fn clear_parts(&mut self, range: std::ops::Range<u64>) {
+        Self::parts(range.start, range.end, |number, within, _, length| {
+            if let Some(page) = self.pages.get_mut(&number) {
                 Arc::make_mut(page)[within..within + length].fill(0);
             }
         });

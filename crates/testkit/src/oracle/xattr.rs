@@ -4,15 +4,15 @@ use super::inode::Inode;
 use super::resolve::Last;
 use super::{Oracle, acl};
 use crate::op::{OpPath, XattrHow};
+use butterfs_format::checksum::name_hash;
 use rustix::io::Errno;
 
 /// Longest name, with its prefix.
 const NAME_MAX: usize = 255;
 /// Greatest value that the kernel passes on.
 const VALUE_MAX: usize = 64 << 10;
-/// Greatest name and value together in a leaf of 16 KiB: header, item and the
-/// fields before the name are taken off.
-const LEAF_MAX: usize = 16384 - 101 - 25 - 30;
+/// Bytes before the name.
+const HEADER: usize = 30;
 
 impl Oracle {
     pub(super) fn set_xattr(
@@ -29,18 +29,27 @@ impl Oracle {
             return Err(Errno::TOOBIG);
         }
         let id = self.find(path, Last::Itself)?;
+        let item_max = self.item_max;
         let inode = self.inode_mut(id);
         if is_acl(name) {
             return set_acl(inode, name, value);
         }
         check_namespace(inode, name)?;
-        if name.len() + value.len() > LEAF_MAX {
+        let bytes = |name: &[u8], value: &[u8]| HEADER + name.len() + value.len();
+        if bytes(name, value) > item_max {
             return Err(Errno::NOSPC);
         }
         match (how, inode.xattrs.contains_key(name)) {
             (XattrHow::Create, true) => return Err(Errno::EXIST),
             (XattrHow::Replace, false) => return Err(Errno::NODATA),
             _ => {}
+        }
+        // Names with one hash share an item.
+        let same_item = |other: &[u8]| other != name && name_hash(other) == name_hash(name);
+        let others = inode.xattrs.iter().filter(|(other, _)| same_item(other));
+        let shared: usize = others.map(|(other, value)| bytes(other, value)).sum();
+        if shared + bytes(name, value) > item_max {
+            return Err(Errno::NOSPC);
         }
         inode.xattrs.insert(name.to_vec(), value.to_vec());
         Ok(())
