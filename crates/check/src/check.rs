@@ -20,7 +20,7 @@ use crate::ranges::Ranges;
 use crate::report::{Collector, Figures, Place, Report};
 use crate::superblocks;
 use crate::trees::roots::{Root, Roots};
-use crate::trees::{ItemList, Items, log, uuids};
+use crate::trees::{ItemList, Items, log, quotas, uuids};
 use crate::visited::Visited;
 use crate::walk::{Leaf, Outcome, Tree, Visitor, Walker};
 use crate::{DataChecksums, Options};
@@ -106,6 +106,7 @@ struct Extents {
     groups_complete: bool,
     device: Option<Items>,
     uuids: Option<Items>,
+    quotas: Option<Items>,
 }
 
 struct GroupScan<'s, 'a>(&'s Context<'a>);
@@ -226,6 +227,10 @@ impl<'a> Check<'a> {
         if !tally.agrees() {
             self.differences(&tally, lost);
         }
+        if let Some(items) = extents.quotas.as_ref().filter(|_| !lost.found) {
+            context.begin(Phase::Quotas, nodes);
+            quotas::check(context, &self.roots, items);
+        }
         figures.bytes_used = extents.run.data.bytes().saturating_add(nodes);
         figures.extents = extents.run.extents;
         figures.nodes = nodes.checked_div(context.node_bytes()).unwrap_or(0);
@@ -290,12 +295,12 @@ impl<'a> Check<'a> {
             lost.found |= !outcome.complete;
             outcome.complete.then_some(outcome.summary)
         };
-        small(TreeId::QUOTA);
         Extents {
             parents: run.parents.iter().copied().collect(),
             shared: run.shared.iter().copied().collect(),
             device: small(TreeId::DEVICE),
             uuids: small(TreeId::UUID),
+            quotas: small(TreeId::QUOTA),
             checksums_complete: sums.as_ref().is_some_and(|outcome| outcome.complete),
             covered: sums
                 .map(|outcome| outcome.summary.covered)

@@ -1,6 +1,7 @@
 //! The trees that say where everything else is.
 
 pub(crate) mod log;
+pub(crate) mod quotas;
 pub(crate) mod roots;
 pub(crate) mod uuids;
 
