@@ -280,7 +280,6 @@ impl<'a> Check<'a> {
         );
         lost.recorded |= extent.as_ref().is_none_or(|outcome| !outcome.complete);
         let run = extent.map(|outcome| outcome.summary).unwrap_or_default();
-        let free = pass.walk(root(TreeId::FREE_SPACE), &FreeScan { context });
         let groups = pass.walk(root(TreeId::BLOCK_GROUP), &GroupScan(context));
         let mut groups_complete = !lost.recorded;
         let groups = match groups {
@@ -290,6 +289,11 @@ impl<'a> Check<'a> {
             }
             None => run.groups.clone(),
         };
+        let scan = FreeScan {
+            context,
+            groups: &groups,
+        };
+        let free = pass.walk(root(TreeId::FREE_SPACE), &scan);
         let mut small = |id| {
             let outcome = pass.walk(root(id), &ItemList::ALL)?;
             lost.found |= !outcome.complete;
@@ -349,8 +353,7 @@ impl<'a> Check<'a> {
         if let Some(free) = &extents.free
             && context.superblock.has_valid_free_space_tree()
         {
-            let all = run.data.union(&run.nodes);
-            free_space::compare(context, free, &extents.groups, &all);
+            free_space::compare(context, free, &extents.groups, [&run.data, &run.nodes]);
         }
     }
 

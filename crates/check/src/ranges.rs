@@ -59,6 +59,15 @@ impl Ranges {
             .map(move |(start, end)| (*start).max(bounds.start)..(*end).min(bounds.end))
     }
 
+    /// What lies within `bounds`.
+    pub(crate) fn part(&self, bounds: Range<u64>) -> Self {
+        Self(
+            self.within(bounds)
+                .map(|range| (range.start, range.end))
+                .collect(),
+        )
+    }
+
     /// Bytes of `bounds` that are in ranges.
     pub(crate) fn bytes_within(&self, bounds: Range<u64>) -> u64 {
         self.within(bounds).fold(0, |sum: u64, range| {

@@ -30,9 +30,11 @@ struct Info {
     uses_bitmaps: bool,
 }
 
-/// An item that names free space.
-#[derive(Clone, Copy, Debug)]
-struct Holder {
+/// The form in which some free space is stored, and the block group that it
+/// lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    group: u64,
     key: Key,
     is_bitmap: bool,
 }
@@ -41,10 +43,12 @@ struct Holder {
 #[derive(Debug, Default)]
 pub(crate) struct FreeRun {
     infos: Vec<Info>,
-    /// Items that hold ranges, without their ranges: kept only where they do
-    /// not directly continue the group before.
-    holders: Vec<Holder>,
+    /// Where the form or the group changes.
+    forms: Vec<Form>,
     free: Vec<Free>,
+    /// The first item, and the end of the last one.
+    first: Option<Key>,
+    end: u64,
 }
 
 impl FreeRun {
@@ -52,13 +56,15 @@ impl FreeRun {
     pub(crate) fn bytes(&self) -> u64 {
         u64::try_from(self.free.len())
             .unwrap_or(u64::MAX)
-            .saturating_mul(40)
+            .saturating_mul(16)
     }
 }
 
 /// Reads the free-space tree.
 pub(crate) struct FreeScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
+    /// Sorted.
+    pub(crate) groups: &'s [Group],
 }
 
 impl FreeScan<'_, '_> {
@@ -92,8 +98,46 @@ impl FreeScan<'_, '_> {
             ItemType::FREE_SPACE_BITMAP => bitmap(run, key, data, sector)?,
             _ => return Err("the free-space tree holds no such item".to_owned()),
         }
-        run.holders.push(Holder { key, is_bitmap });
+        self.holder(run, key, is_bitmap);
         Ok(())
+    }
+
+    fn fault(&self, code: FaultCode, key: Key, text: String) {
+        let place = Place::item(TreeId::FREE_SPACE, key);
+        self.context.fault(code, place, text);
+    }
+
+    /// Checks where an item lies that names free space.
+    fn holder(&self, run: &mut FreeRun, key: Key, is_bitmap: bool) {
+        if run.first.is_none() {
+            run.first = Some(key);
+        } else if key.objectid < run.end {
+            self.overlap(key, run.end);
+        }
+        let end = key.objectid.saturating_add(key.offset);
+        run.end = run.end.max(end);
+        let Some(group) = group_at(self.groups, key.objectid) else {
+            let text = "no block group is there".to_owned();
+            return self.fault(FaultCode::FreeSpaceOrphan, key, text);
+        };
+        if end > group.end {
+            let text = format!("it reaches out of the block group at {}", group.start);
+            self.fault(FaultCode::FreeSpaceWrongGroup, key, text);
+        }
+        let form = Form {
+            group: group.start,
+            key,
+            is_bitmap,
+        };
+        let last = run.forms.last();
+        if last.is_none_or(|last| (last.group, last.is_bitmap) != (form.group, is_bitmap)) {
+            run.forms.push(form);
+        }
+    }
+
+    fn overlap(&self, key: Key, end: u64) {
+        let text = format!("it overlaps the free range before it, which ends at {end}");
+        self.fault(FaultCode::FreeSpaceInvalid, key, text);
     }
 }
 
@@ -142,7 +186,14 @@ impl Visitor for FreeScan<'_, '_> {
 
     fn join(&self, mut left: FreeRun, right: FreeRun) -> FreeRun {
         left.infos.extend(right.infos);
-        left.holders.extend(right.holders);
+        if let (Some(_), Some(key)) = (left.first, right.first)
+            && key.objectid < left.end
+        {
+            self.overlap(key, left.end);
+        }
+        left.first = left.first.or(right.first);
+        left.end = left.end.max(right.end);
+        left.forms.extend(right.forms);
         left.free.extend(right.free);
         left
     }
@@ -201,15 +252,15 @@ fn superblocks(context: &Context<'_>) -> Ranges {
 }
 
 /// Compares the free-space tree with block groups (sorted) and used space.
-pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], used: &Ranges) {
+pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], used: [&Ranges; 2]) {
     let fault = |code, key, text: String| {
         context.fault(code, Place::item(TreeId::FREE_SPACE, key), text);
     };
-    holders(run, groups, &fault);
+    forms(run, &fault);
     let superblocks = superblocks(context);
     let mut free = run.free.iter().peekable();
     let mut infos = run.infos.iter().peekable();
-    for (key, item) in groups {
+    for (key, _) in groups {
         let group = key.objectid..key.objectid.saturating_add(key.offset);
         while let Some(info) = infos.next_if(|info| info.key.objectid < group.start) {
             let text = "no block group begins there".to_owned();
@@ -235,7 +286,6 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
                 key: None,
                 logical: Some(Logical(group.start)),
             };
-            let _ = item;
             context.fault(FaultCode::FreeSpaceInfoMissing, place, text);
             continue;
         };
@@ -250,6 +300,8 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
             );
             fault(FaultCode::FreeSpaceCount, info.key, text);
         }
+        let [data, nodes] = used;
+        let used = data.part(group.clone()).union(&nodes.part(group.clone()));
         let real = used.gaps_within(group);
         if found != real {
             // Nobody allocates over a superblock, so writers may leave it out.
@@ -288,38 +340,20 @@ fn differences(
     }
 }
 
-fn holders(run: &FreeRun, groups: &[Group], fault: &impl Fn(FaultCode, Key, String)) {
-    let bitmaps: rustc_hash::FxHashSet<u64> = run
+/// The form of free space must be the one that its block group's info names.
+fn forms(run: &FreeRun, fault: &impl Fn(FaultCode, Key, String)) {
+    let uses_bitmaps: rustc_hash::FxHashMap<u64, bool> = run
         .infos
         .iter()
-        .filter(|info| info.uses_bitmaps)
-        .map(|info| info.key.objectid)
+        .map(|info| (info.key.objectid, info.uses_bitmaps))
         .collect();
-    let mut before = 0;
-    for Holder { key, is_bitmap } in &run.holders {
-        let end = key.objectid.saturating_add(key.offset);
-        if key.objectid < before {
-            let text = format!("it overlaps the free range before it, which ends at {before}");
-            fault(FaultCode::FreeSpaceInvalid, *key, text);
-        }
-        before = before.max(end);
-        match group_at(groups, key.objectid) {
-            None => {
-                let text = "no block group is there".to_owned();
-                fault(FaultCode::FreeSpaceOrphan, *key, text);
-            }
-            Some(group) if end > group.end => {
-                let text = format!("it reaches out of the block group at {}", group.start);
-                fault(FaultCode::FreeSpaceWrongGroup, *key, text);
-            }
-            Some(group) if bitmaps.contains(&group.start) != *is_bitmap => {
-                let text = format!(
-                    "the block group at {} has its free space in the other form",
-                    group.start
-                );
-                fault(FaultCode::FreeSpaceInvalid, *key, text);
-            }
-            Some(_) => {}
+    for form in &run.forms {
+        if uses_bitmaps.get(&form.group) == Some(&!form.is_bitmap) {
+            let text = format!(
+                "the block group at {} has its free space in the other form",
+                form.group
+            );
+            fault(FaultCode::FreeSpaceInvalid, form.key, text);
         }
     }
 }
