@@ -11,6 +11,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("volume", &["format", "device"]),
     ("tree", &["format"]),
     ("store", &["format", "device", "volume", "tree"]),
+    ("check", &["format", "device", "volume", "tree"]),
     ("fs", &["format", "device", "volume", "tree", "store"]),
     (
         "admin",
@@ -25,7 +26,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "butterfs", "fuse", "admin", "device", "format", "fs", "store", "tree",
+            "butterfs", "fuse", "admin", "check", "device", "format", "fs", "store", "tree",
         ],
     ),
 ];

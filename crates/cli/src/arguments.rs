@@ -42,6 +42,9 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
+    /// Check a volume that is not mounted.
+    #[command(visible_alias = "fsck")]
+    Check(commands::check::Check),
     /// Show what is on the device.
     #[command(visible_alias = "inspect-internal")]
     Inspect(commands::inspect::Inspect),
@@ -60,6 +63,7 @@ const MOUNT_NAMES: [&str; 4] = [
     "mount.btrfs",
 ];
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
+const CHECK_NAMES: [&str; 3] = ["fsck.butterfs", "fsck.btrfs", "btrfsck"];
 
 /// Parses the command line; ends the program for help and mistakes.
 pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Arguments {
@@ -74,6 +78,8 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         Some("mount")
     } else if MKFS_NAMES.contains(&name) {
         Some("mkfs")
+    } else if CHECK_NAMES.contains(&name) {
+        Some("check")
     } else {
         plain_mount(&words).then_some("mount")
     };
@@ -116,6 +122,8 @@ mod tests {
         assert_eq!(mount, words("butterfs mount a b -o rw"));
         let mkfs = normalized(words("mkfs.btrfs -L x a"));
         assert_eq!(mkfs, words("butterfs mkfs -L x a"));
+        let check = normalized(words("btrfsck a"));
+        assert_eq!(check, words("butterfs check a"));
         let plain = normalized(words("butterfs /etc/passwd /mnt"));
         assert_eq!(plain, words("butterfs mount /etc/passwd /mnt"));
         assert_eq!(

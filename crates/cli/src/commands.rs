@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod cat;
+pub mod check;
 pub mod copy;
 pub mod filesystem;
 pub mod generate;
@@ -26,6 +27,9 @@ fn offline(run: impl FnOnce() -> Done) -> Done {
 
 /// Runs a command; says on standard error what failed.
 pub fn run(arguments: Arguments) -> ExitCode {
+    if let Command::Check(check) = &arguments.command {
+        return check.run();
+    }
     let (done, failure_code) = match arguments.command {
         Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
         Command::Umount(umount) => (umount.run(), 1),
@@ -34,6 +38,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Check(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
         Command::Completions(completions) => (completions.run(), 1),
         Command::Manual(manual) => (manual.run(), 1),

@@ -41,6 +41,17 @@ pub enum Holder {
 }
 
 impl Holder {
+    /// Who uses the file or block device at `path`, as far as the system says;
+    /// locks of other processes aside.
+    #[must_use]
+    pub fn of(path: &Path) -> Option<Self> {
+        let meta = fs::metadata(path).ok()?;
+        if meta.file_type().is_block_device() {
+            return holder_of_block_device(DeviceNumber::new(meta.rdev()));
+        }
+        holder_of_file(&meta)
+    }
+
     /// What to do about it.
     #[must_use]
     pub fn advice(&self) -> &'static str {

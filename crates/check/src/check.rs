@@ -1,0 +1,459 @@
+//! The order of a check: superblocks, chunks, roots, extents, subvolumes, and
+//! then what all of them say of one another.
+
+use crate::code::FaultCode;
+use crate::context::Context;
+use crate::data;
+use crate::devices::{self, ChunkTree};
+use crate::error::CheckError;
+use crate::extents::checksums::ChecksumScan;
+use crate::extents::compare;
+use crate::extents::diagnose::{self, Lost};
+use crate::extents::free_space::{self, FreeRun, FreeScan};
+use crate::extents::scan::{ExtentRun, ExtentScan, Group, parse_group};
+use crate::extents::tally::Tally;
+use crate::inodes::refs::ReferenceScan;
+use crate::inodes::scan::FsScan;
+use crate::inodes::subvolume;
+use crate::progress::{Phase, Progress};
+use crate::ranges::Ranges;
+use crate::report::{Collector, Figures, Place, Report};
+use crate::superblocks;
+use crate::trees::roots::{Root, Roots};
+use crate::trees::{ItemList, Items, log, quotas, uuids};
+use crate::visited::Visited;
+use crate::walk::{Leaf, Outcome, Tree, Visitor, Walker};
+use crate::{DataChecksums, Options};
+use butterfs_device::BlockDevice;
+use butterfs_format::{ItemType, NodeRef, TreeId};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// Bytes of memory that one record of a closer look takes, about.
+const RECORD_BYTES: u64 = 64;
+
+/// Checks the volume on `devices`.
+///
+/// # Errors
+/// The volume could not be checked at all; what is wrong with one that could
+/// is in the report.
+pub fn check(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report, CheckError> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|error| CheckError::Threads(error.to_string()))?;
+    pool.install(|| run(devices, options, progress))
+}
+
+fn run(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Report, CheckError> {
+    let faults = Arc::new(Collector::new(options.faults_max));
+    let members = superblocks::open(devices, options.superblock, &faults)?;
+    let Some(superblock) = members.first().map(|member| member.superblock.clone()) else {
+        return Err(CheckError::Devices("no device was given".to_owned()));
+    };
+    let mut map = ChunkMap::default();
+    for (logical, chunk) in &superblock.sys_chunks {
+        if let Err(error) = map.insert(*logical, chunk.clone()) {
+            faults.add(
+                FaultCode::ChunkInvalid,
+                Place::at(*logical),
+                error.to_string(),
+            );
+        }
+    }
+    let devices = members
+        .into_iter()
+        .map(|member| (member.superblock.device.id, member.device))
+        .collect();
+    let space = LogicalSpace::new(devices, map, OnDamage::Leave);
+    let context = Context::new(superblock, space, Arc::clone(&faults), options, progress);
+    let figures = Check::open(&context)?.run()?;
+    drop(context);
+    let Some(faults) = Arc::into_inner(faults) else {
+        return Err(CheckError::Unreadable("a thread is left over".to_owned()));
+    };
+    Ok(faults.finish(figures))
+}
+
+/// A volume whose trees are known.
+struct Check<'a> {
+    context: Context<'a>,
+    chunk_root: NodeRef,
+    root_root: NodeRef,
+    chunks: ChunkTree,
+    roots: Roots,
+}
+
+/// What the trees around extents say.
+struct Extents {
+    run: ExtentRun,
+    parents: FxHashSet<u64>,
+    shared: FxHashSet<u64>,
+    covered: Ranges,
+    checksums_complete: bool,
+    free: Option<FreeRun>,
+    groups: Vec<Group>,
+    groups_complete: bool,
+    device: Option<Items>,
+    uuids: Option<Items>,
+    quotas: Option<Items>,
+}
+
+struct GroupScan<'s, 'a>(&'s Context<'a>);
+
+impl Visitor for GroupScan<'_, '_> {
+    type Summary = Vec<Group>;
+
+    fn leaf(&self, leaf: &Leaf<'_>) -> Vec<Group> {
+        let groups = leaf.items().filter_map(|(key, data)| {
+            if key.item_type == ItemType::BLOCK_GROUP_ITEM {
+                return parse_group(self.0, leaf, key, data);
+            }
+            let text = "the block group tree holds no such items";
+            self.0
+                .fault(FaultCode::ItemUnexpected, leaf.item(key), text);
+            None
+        });
+        groups.collect()
+    }
+
+    fn join(&self, mut left: Vec<Group>, right: Vec<Group>) -> Vec<Group> {
+        left.extend(right);
+        left
+    }
+
+    fn gap(&self) -> Vec<Group> {
+        Vec::new()
+    }
+}
+
+/// What one pass over all trees needs.
+struct Pass<'p, 'a> {
+    context: &'p Context<'a>,
+    tally: &'p Tally,
+    visited: &'p Visited,
+    none: &'p FxHashSet<u64>,
+}
+
+impl<'p, 'a> Pass<'p, 'a> {
+    fn walker<'w>(&'w self, parents: &'w FxHashSet<u64>) -> Walker<'w, 'a> {
+        Walker {
+            context: self.context,
+            visited: self.visited,
+            tally: Some(self.tally),
+            parents,
+        }
+    }
+
+    fn walk<V: Visitor>(&self, root: Option<&Root>, visitor: &V) -> Option<Outcome<V::Summary>> {
+        root.map(|root| self.walker(self.none).walk(&root.tree(), visitor))
+    }
+}
+
+impl<'a> Check<'a> {
+    /// Reads chunks and roots.
+    fn open(context: &Context<'a>) -> Result<Self, CheckError> {
+        let superblock = &context.superblock;
+        let chunk_root = NodeRef {
+            logical: superblock.chunk_root,
+            generation: superblock.chunk_root_generation,
+            level: superblock.chunk_root_level,
+        };
+        let root_root = NodeRef {
+            logical: superblock.root,
+            generation: superblock.generation,
+            level: superblock.root_level,
+        };
+        let items = list(context, TreeId::CHUNK, chunk_root, &ItemList::ALL);
+        let chunks = devices::parse(context, &items.summary);
+        if chunks.chunks.is_empty() {
+            return Err(CheckError::Unreadable(
+                "its chunk tree is damaged".to_owned(),
+            ));
+        }
+        let map = devices::map(context, &chunks);
+        let context = context.with_map(map);
+        devices::superblock(&context, &chunks);
+        let wanted = ItemList {
+            wanted: Roots::wanted,
+        };
+        let items = list(&context, TreeId::ROOT, root_root, &wanted);
+        if !items.complete {
+            context
+                .faults
+                .unchecked("parts of the tree of roots cannot be read, and with them whole trees");
+        }
+        let roots = Roots::parse(&context, &items.summary);
+        roots.check(&context);
+        Ok(Self {
+            context,
+            chunk_root,
+            root_root,
+            chunks,
+            roots,
+        })
+    }
+
+    fn run(&self) -> Result<Figures, CheckError> {
+        let context = &self.context;
+        let tally = Tally::summing(context.hash);
+        let visited = Visited::new(&context.map, context.sector());
+        let none = FxHashSet::default();
+        let pass = Pass {
+            context,
+            tally: &tally,
+            visited: &visited,
+            none: &none,
+        };
+        let mut lost = Lost::default();
+        context.begin(Phase::Extents, 0);
+        let extents = self.extents(&pass, &mut lost);
+        self.bound(&visited, &extents)?;
+        self.space(&extents, lost);
+        let nodes = extents.run.nodes.bytes();
+        context.begin(Phase::Subvolumes, nodes);
+        let mut figures = self.subvolumes(&pass, &extents, &mut lost);
+        log::check(context, &visited, &extents.run.data, &extents.run.nodes);
+        if !tally.agrees() {
+            self.differences(&tally, lost);
+        }
+        if let Some(items) = extents.quotas.as_ref().filter(|_| !lost.found) {
+            context.begin(Phase::Quotas, nodes);
+            quotas::check(context, &self.roots, items);
+        }
+        figures.bytes_used = extents.run.data.bytes().saturating_add(nodes);
+        figures.extents = extents.run.extents;
+        figures.nodes = nodes.checked_div(context.node_bytes()).unwrap_or(0);
+        figures.checksummed_bytes = extents.covered.bytes();
+        if context.options.data == DataChecksums::Verify
+            && let Some(root) = self.roots.get(TreeId::CSUM)
+        {
+            context.begin(Phase::Data, figures.checksummed_bytes);
+            figures.data_bytes_read = data::verify(context, root.node());
+        }
+        Ok(figures)
+    }
+
+    /// Errors where the sets in memory are larger than allowed.
+    fn bound(&self, visited: &Visited, extents: &Extents) -> Result<(), CheckError> {
+        let ranges = extents
+            .run
+            .data
+            .len()
+            .saturating_add(extents.run.nodes.len());
+        let ranges = ranges.saturating_add(extents.covered.len());
+        let ranges = u64::try_from(ranges).unwrap_or(u64::MAX).saturating_mul(16);
+        let sets = extents.parents.len().saturating_add(extents.shared.len());
+        let sets = u64::try_from(sets).unwrap_or(u64::MAX).saturating_mul(32);
+        let free = extents.free.as_ref().map_or(0, FreeRun::bytes);
+        let all = [visited.bytes(), ranges, sets, free];
+        let sum = all.into_iter().fold(0_u64, u64::saturating_add);
+        let limit = self.context.options.memory_max;
+        if sum > limit {
+            return Err(CheckError::Memory { limit });
+        }
+        Ok(())
+    }
+
+    /// Walks every tree that is no subvolume.
+    fn extents(&self, pass: &Pass<'_, '_>, lost: &mut Lost) -> Extents {
+        let context = pass.context;
+        let root = |id| self.roots.get(id);
+        let scan = ExtentScan {
+            context,
+            tally: pass.tally,
+        };
+        let sums = ChecksumScan { context };
+        let (extent, sums) = rayon::join(
+            || pass.walk(root(TreeId::EXTENT), &scan),
+            || pass.walk(root(TreeId::CSUM), &sums),
+        );
+        lost.recorded |= extent.as_ref().is_none_or(|outcome| !outcome.complete);
+        let run = extent.map(|outcome| outcome.summary).unwrap_or_default();
+        let groups = pass.walk(root(TreeId::BLOCK_GROUP), &GroupScan(context));
+        let mut groups_complete = !lost.recorded;
+        let groups = match groups {
+            Some(outcome) => {
+                groups_complete = outcome.complete;
+                outcome.summary
+            }
+            None => run.groups.clone(),
+        };
+        let scan = FreeScan {
+            context,
+            groups: &groups,
+        };
+        let free = pass.walk(root(TreeId::FREE_SPACE), &scan);
+        let mut small = |id| {
+            let outcome = pass.walk(root(id), &ItemList::ALL)?;
+            lost.found |= !outcome.complete;
+            outcome.complete.then_some(outcome.summary)
+        };
+        Extents {
+            parents: run.parents.iter().copied().collect(),
+            shared: run.shared.iter().copied().collect(),
+            device: small(TreeId::DEVICE),
+            uuids: small(TreeId::UUID),
+            quotas: small(TreeId::QUOTA),
+            checksums_complete: sums.as_ref().is_some_and(|outcome| outcome.complete),
+            covered: sums
+                .map(|outcome| outcome.summary.covered)
+                .unwrap_or_default(),
+            free: free
+                .filter(|outcome| outcome.complete)
+                .map(|outcome| outcome.summary),
+            groups,
+            groups_complete,
+            run,
+        }
+    }
+
+    /// Compares what was read of the trees around extents.
+    fn space(&self, extents: &Extents, lost: Lost) {
+        let context = &self.context;
+        let run = &extents.run;
+        if let Some(items) = &extents.device {
+            devices::extents(context, &self.chunks, items);
+        }
+        if let Some(items) = &extents.uuids {
+            uuids::check(context, &self.roots, items);
+        }
+        if lost.recorded {
+            context.faults.unchecked(
+                "the extent tree cannot be read whole, so used and free space were not compared",
+            );
+            return;
+        }
+        compare::checksums(context, &extents.covered, &run.data);
+        if extents.groups_complete {
+            let has_own = context.superblock.has_block_group_tree();
+            let tree = if has_own {
+                TreeId::BLOCK_GROUP
+            } else {
+                TreeId::EXTENT
+            };
+            compare::groups(context, &extents.groups, &run.data, &run.nodes, tree);
+        }
+        let used = run.data.bytes().saturating_add(run.nodes.bytes());
+        if used != context.superblock.bytes_used {
+            let counted = context.superblock.bytes_used;
+            let text = format!("it counts {counted} used bytes; the extents have {used}");
+            context.fault(FaultCode::SuperblockBytesUsed, Place::default(), text);
+        }
+        if let Some(free) = &extents.free
+            && context.superblock.has_valid_free_space_tree()
+        {
+            free_space::compare(context, free, &extents.groups, [&run.data, &run.nodes]);
+        }
+    }
+
+    /// Walks subvolumes and what else refers to extents.
+    fn subvolumes(&self, pass: &Pass<'_, '_>, extents: &Extents, lost: &mut Lost) -> Figures {
+        let context = pass.context;
+        let mut figures = Figures::default();
+        let mut scan = FsScan {
+            context,
+            tally: Some(pass.tally),
+            covered: &extents.covered,
+            checksums: extents.checksums_complete,
+            shared: &extents.shared,
+            kept: Mutex::new(FxHashMap::default()),
+            tree: TreeId::FS,
+            sink: None,
+        };
+        let walker = pass.walker(&extents.parents);
+        let relocation = self.roots.get(TreeId::DATA_RELOC);
+        for root in self.roots.live().chain(relocation) {
+            scan.tree = root.id;
+            let outcome = walker.walk(&root.tree(), &scan);
+            lost.found |= !outcome.complete;
+            let run = subvolume::check(&scan, &root.tree(), outcome);
+            if root.id.is_subvolume() {
+                figures.subvolumes = figures.subvolumes.saturating_add(1);
+                figures.inodes = figures.inodes.saturating_add(run.inodes);
+                figures.directories = figures.directories.saturating_add(run.directories);
+            }
+        }
+        drop(scan);
+        let references = ReferenceScan {
+            context,
+            tally: pass.tally,
+        };
+        for root in self.roots.passing() {
+            lost.found |= !walker.walk(&root.tree(), &references).complete;
+        }
+        let known = [
+            TreeId::EXTENT,
+            TreeId::DEVICE,
+            TreeId::CSUM,
+            TreeId::QUOTA,
+            TreeId::UUID,
+            TreeId::FREE_SPACE,
+            TreeId::BLOCK_GROUP,
+            TreeId::DATA_RELOC,
+        ];
+        for root in self.roots.others(&known) {
+            lost.found |= !walker.walk(&root.tree(), &references).complete;
+        }
+        // Their damage was reported when they were read first.
+        let quiet = context.quiet();
+        let walker = Walker {
+            context: &quiet,
+            ..walker
+        };
+        let first = ReferenceScan {
+            context: &quiet,
+            tally: pass.tally,
+        };
+        for (id, root) in [
+            (TreeId::CHUNK, self.chunk_root),
+            (TreeId::ROOT, self.root_root),
+        ] {
+            lost.found |= !walker.walk(&Tree::whole(id, root), &first).complete;
+        }
+        figures
+    }
+
+    /// Walks everything again and collects what did not agree.
+    fn differences(&self, tally: &Tally, lost: Lost) {
+        self.context.begin(Phase::Diagnosis, 0);
+        let max = self.context.options.memory_max.checked_div(RECORD_BYTES);
+        let max = usize::try_from(max.unwrap_or(0)).unwrap_or(usize::MAX);
+        let collecting = tally.collecting(max);
+        let quiet = self.context.quiet();
+        let visited = Visited::new(&quiet.map, quiet.sector());
+        let none = FxHashSet::default();
+        let pass = Pass {
+            context: &quiet,
+            tally: &collecting,
+            visited: &visited,
+            none: &none,
+        };
+        let extents = self.extents(&pass, &mut Lost::default());
+        self.subvolumes(&pass, &extents, &mut Lost::default());
+        diagnose::report(&self.context, collecting.into_collected(), lost);
+    }
+}
+
+/// Items of a tree, before references are counted.
+fn list(context: &Context<'_>, id: TreeId, root: NodeRef, list: &ItemList) -> Outcome<Items> {
+    let visited = Visited::new(&context.map, context.sector());
+    let none = FxHashSet::default();
+    let walker = Walker {
+        context,
+        visited: &visited,
+        tally: None,
+        parents: &none,
+    };
+    walker.walk(&Tree::whole(id, root), list)
+}

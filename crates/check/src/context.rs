@@ -1,0 +1,247 @@
+//! What every part of a check needs: the volume's identity, reading of nodes,
+//! and where faults go.
+
+use crate::code::FaultCode;
+use crate::hash::SumHash;
+use crate::progress::{Phase, Progress, Status};
+use crate::report::{Collector, Place};
+use crate::{DataChecksums, Options};
+use butterfs_format::superblock::Superblock;
+use butterfs_format::{Logical, NodeRef, Physical, TreeId};
+use butterfs_tree::{Expected, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
+use butterfs_volume::{ChunkMap, LogicalSpace};
+use parking_lot::Mutex;
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Nodes between two reports of progress.
+const STATUS_EVERY: u64 = 1024;
+
+/// How far the check is.
+#[derive(Debug)]
+pub(crate) struct Counter {
+    phase: Mutex<Phase>,
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+/// What every part of a check needs.
+#[derive(Clone)]
+pub(crate) struct Context<'a> {
+    pub(crate) superblock: Arc<Superblock>,
+    pub(crate) space: Arc<LogicalSpace>,
+    pub(crate) map: Arc<ChunkMap>,
+    pub(crate) identity: VolumeIdentity,
+    pub(crate) faults: Arc<Collector>,
+    pub(crate) hash: SumHash,
+    pub(crate) options: &'a Options,
+    progress: &'a dyn Progress,
+    counter: Arc<Counter>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(
+        superblock: Superblock,
+        space: LogicalSpace,
+        faults: Arc<Collector>,
+        options: &'a Options,
+        progress: &'a dyn Progress,
+    ) -> Self {
+        let identity = VolumeIdentity {
+            fsid: superblock.node_fsid(),
+            node_size: usize::try_from(superblock.node_size).unwrap_or(0),
+            sector_size: u64::from(superblock.sector_size),
+            checksum: superblock.checksum_type,
+        };
+        Self {
+            superblock: Arc::new(superblock),
+            map: space.map(),
+            space: Arc::new(space),
+            identity,
+            faults,
+            hash: SumHash::random(),
+            options,
+            progress,
+            counter: Arc::new(Counter {
+                phase: Mutex::new(Phase::Chunks),
+                done: AtomicU64::new(0),
+                total: AtomicU64::new(0),
+            }),
+        }
+    }
+
+    /// The same over more chunks.
+    pub(crate) fn with_map(&self, map: ChunkMap) -> Self {
+        self.space.set_map(map);
+        Self {
+            map: self.space.map(),
+            ..self.clone()
+        }
+    }
+
+    /// The same, but faults are not reported (again).
+    pub(crate) fn quiet(&self) -> Self {
+        Self {
+            faults: Arc::new(Collector::muted()),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn sector(&self) -> u64 {
+        self.identity.sector_size
+    }
+
+    pub(crate) fn node_bytes(&self) -> u64 {
+        u64::from(self.superblock.node_size)
+    }
+
+    pub(crate) fn fault(&self, code: FaultCode, place: Place, sentence: impl Into<String>) {
+        self.faults.add(code, place, sentence);
+    }
+
+    /// Begins a phase; `total` bytes are to be read.
+    pub(crate) fn begin(&self, phase: Phase, total: u64) {
+        *self.counter.phase.lock() = phase;
+        self.counter.done.store(0, Ordering::Relaxed);
+        self.counter.total.store(total, Ordering::Relaxed);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.progress.status(Status {
+            phase: *self.counter.phase.lock(),
+            done: self.counter.done.load(Ordering::Relaxed),
+            total: self.counter.total.load(Ordering::Relaxed),
+        });
+    }
+
+    /// Counts bytes that were read.
+    pub(crate) fn advance(&self, bytes: u64) {
+        let step = self.node_bytes().saturating_mul(STATUS_EVERY).max(1);
+        let before = self.counter.done.fetch_add(bytes, Ordering::Relaxed);
+        let after = before.saturating_add(bytes);
+        if before.checked_div(step) != after.checked_div(step) {
+            self.tell();
+        }
+    }
+
+    fn read_copy(
+        &self,
+        expected: Expected,
+        copy: usize,
+    ) -> Result<Node, (FaultCode, String, Option<Physical>)> {
+        let mut bytes = vec![0; self.identity.node_size].into_boxed_slice();
+        let mapping = self
+            .map
+            .map(expected.logical, self.node_bytes())
+            .map_err(|error| (FaultCode::NodeUnmapped, error.to_string(), None))?;
+        let place = mapping.copies.get(copy).copied();
+        self.space
+            .read_copy(expected.logical, copy, &mut bytes)
+            .map_err(|error| (FaultCode::NodeUnreadable, error.to_string(), place))?;
+        Node::verify(bytes, &self.identity, expected)
+            .map_err(|fault| (code_of(fault), fault.to_string(), place))
+    }
+
+    /// Reads a node from its first good copy without reporting.
+    pub(crate) fn peek(&self, expected: Expected) -> Result<Node, (FaultCode, String)> {
+        let copies = self.map.copies(expected.logical).max(1);
+        let mut first = None;
+        for copy in 0..copies {
+            match self.read_copy(expected, copy) {
+                Ok(node) => return Ok(node),
+                Err((code, text, _)) => {
+                    first.get_or_insert((code, text));
+                }
+            }
+        }
+        Err(first.unwrap_or((FaultCode::NodeUnreadable, String::new())))
+    }
+
+    /// Reads a node and reports what is wrong with it or its copies.
+    pub(crate) fn load(&self, tree: TreeId, expected: Expected) -> Option<Node> {
+        self.advance(self.node_bytes());
+        let place = Place {
+            tree: Some(tree),
+            key: None,
+            logical: Some(expected.logical),
+        };
+        let copies = self.map.copies(expected.logical).max(1);
+        let every = self.options.data == DataChecksums::Verify;
+        let mut good = None;
+        let mut bad = Vec::new();
+        for copy in 0..copies {
+            match self.read_copy(expected, copy) {
+                Ok(node) => good = good.or(Some(node)),
+                Err(fault) => bad.push(fault),
+            }
+            if good.is_some() && !every {
+                break;
+            }
+        }
+        if good.is_none() {
+            let (code, text, _) = bad.into_iter().next()?;
+            self.fault(code, place, text);
+            return None;
+        }
+        for (_, text, physical) in bad {
+            let at = physical.map_or_else(String::new, |physical| {
+                format!(
+                    " at offset {} of device {}",
+                    physical.offset, physical.device
+                )
+            });
+            let text = format!("the copy{at} is bad ({text}); another one is good");
+            self.fault(FaultCode::NodeCopyDamaged, place, text);
+        }
+        good
+    }
+}
+
+/// The kind of fault that a node's own check found.
+pub(crate) const fn code_of(fault: NodeFault) -> FaultCode {
+    match fault {
+        NodeFault::Size => FaultCode::NodeSize,
+        NodeFault::Checksum => FaultCode::NodeChecksum,
+        NodeFault::Fsid => FaultCode::NodeFsid,
+        NodeFault::Address => FaultCode::NodeAddress,
+        NodeFault::Generation => FaultCode::NodeGeneration,
+        NodeFault::Level => FaultCode::NodeLevel,
+        NodeFault::ItemCount => FaultCode::NodeItemCount,
+        NodeFault::Empty => FaultCode::NodeEmpty,
+        NodeFault::KeyOrder => FaultCode::NodeKeyOrder,
+        NodeFault::FirstKey => FaultCode::NodeFirstKey,
+        NodeFault::LastKey => FaultCode::NodeLastKey,
+        NodeFault::ItemRange => FaultCode::NodeItemRange,
+        NodeFault::Pointer => FaultCode::NodePointer,
+        NodeFault::PointerGeneration => FaultCode::NodePointerGeneration,
+        _ => FaultCode::NodeUnreadable,
+    }
+}
+
+/// Trees to search in, without reporting what is wrong with their nodes.
+pub(crate) struct Lookup<'c, 'a> {
+    pub(crate) context: &'c Context<'a>,
+    pub(crate) roots: &'c FxHashMap<TreeId, NodeRef>,
+}
+
+impl NodeSource for Lookup<'_, '_> {
+    fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        let found = self.context.peek(reference.into());
+        found.map(Arc::new).map_err(|_| TreeError::Corrupt {
+            logical: reference.logical,
+            fault: NodeFault::Checksum,
+        })
+    }
+
+    fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
+        let root = self.roots.get(&tree).copied();
+        root.ok_or(TreeError::NoSuchTree(tree))
+    }
+}
+
+/// `Logical` of a number.
+pub(crate) const fn logical(at: u64) -> Logical {
+    Logical(at)
+}

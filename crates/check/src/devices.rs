@@ -1,0 +1,235 @@
+//! Chunks, device items and device extents against one another.
+
+use crate::code::FaultCode;
+use crate::context::Context;
+use crate::report::Place;
+use crate::trees::Items;
+use butterfs_format::item::chunk::Chunk;
+use butterfs_format::item::device::{DeviceExtent, DeviceItem};
+use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
+use butterfs_volume::{ChunkMap, Profile};
+use std::collections::BTreeMap;
+
+/// What the chunk tree holds.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkTree {
+    pub(crate) chunks: Vec<(Logical, Chunk)>,
+    pub(crate) devices: Vec<DeviceItem>,
+}
+
+/// Parses the items of the chunk tree.
+pub(crate) fn parse(context: &Context<'_>, items: &Items) -> ChunkTree {
+    let mut out = ChunkTree::default();
+    for (key, data) in items {
+        let place = Place::item(TreeId::CHUNK, *key);
+        match key.item_type {
+            ItemType::CHUNK_ITEM => match Chunk::parse(data) {
+                Ok(chunk) if key.objectid == Chunk::OBJECT => {
+                    out.chunks.push((Logical(key.offset), chunk));
+                }
+                Ok(_) => context.fault(FaultCode::ChunkInvalid, place, "its key is impossible"),
+                Err(error) => context.fault(FaultCode::ChunkInvalid, place, error.to_string()),
+            },
+            ItemType::DEV_ITEM => match DeviceItem::parse(data) {
+                Ok(item) => {
+                    if item.id.get() != key.offset || item.bytes_used > item.total_bytes {
+                        let text = format!(
+                            "device {} uses {} of {} bytes",
+                            item.id, item.bytes_used, item.total_bytes
+                        );
+                        context.fault(FaultCode::DeviceItemInvalid, place, text);
+                    }
+                    out.devices.push(item);
+                }
+                Err(error) => context.fault(FaultCode::DeviceItemInvalid, place, error.to_string()),
+            },
+            _ => {
+                let text = "the chunk tree holds no such items";
+                context.fault(FaultCode::ItemUnexpected, place, text);
+            }
+        }
+    }
+    out
+}
+
+/// The map of all chunks that can be.
+pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
+    let mut map = ChunkMap::default();
+    let mut add = |logical: Logical, chunk: &Chunk| {
+        let bytes = stripe_bytes(chunk);
+        // What no device can hold is left out, also to bound memory.
+        let fits = chunk.stripes.iter().all(|stripe| {
+            let found = context.space.devices().find(|(id, _)| *id == stripe.device);
+            let end = stripe.offset.saturating_add(bytes);
+            found.is_some_and(|(_, device)| end.get() <= device.size())
+        });
+        let place = Place::at(logical);
+        if !fits {
+            let text = "it does not fit the devices of the volume";
+            context.fault(FaultCode::ChunkInvalid, place, text);
+        } else if let Err(error) = map.insert(logical, chunk.clone()) {
+            context.fault(FaultCode::ChunkInvalid, place, error.to_string());
+        }
+    };
+    for (logical, chunk) in &tree.chunks {
+        add(*logical, chunk);
+    }
+    for (logical, chunk) in &context.superblock.sys_chunks {
+        if !tree.chunks.iter().any(|(at, _)| at == logical) {
+            add(*logical, chunk);
+        }
+    }
+    map
+}
+
+/// Bytes that each stripe of a chunk takes.
+fn stripe_bytes(chunk: &Chunk) -> u64 {
+    let stripes = chunk.stripes.len();
+    let data = Profile::from_flags(chunk.flags).map_or(stripes, |p| p.data_stripes(stripes));
+    let data = u64::try_from(data).unwrap_or(u64::MAX);
+    chunk.length.checked_div(data).unwrap_or(chunk.length)
+}
+
+/// The superblock's own copy of chunks and device against the chunk tree.
+pub(crate) fn superblock(context: &Context<'_>, tree: &ChunkTree) {
+    let superblock = &context.superblock;
+    let fault = |code, text: String| context.fault(code, Place::default(), text);
+    for (logical, chunk) in &superblock.sys_chunks {
+        let found = tree.chunks.iter().find(|(at, _)| at == logical);
+        if found.is_none_or(|(_, found)| found != chunk) {
+            let text = format!("its chunk at logical {logical} is not the one of the chunk tree");
+            fault(FaultCode::SuperblockChunks, text);
+        }
+    }
+    let system = butterfs_format::item::chunk::BlockGroupFlags::SYSTEM;
+    for (logical, chunk) in &tree.chunks {
+        let known = superblock.sys_chunks.iter().any(|(at, _)| at == logical);
+        if chunk.flags.contains(system) && !known {
+            let text = format!("it lacks the system chunk at logical {logical}");
+            fault(FaultCode::SuperblockChunks, text);
+        }
+    }
+    let own = &superblock.device;
+    match tree.devices.iter().find(|item| item.id == own.id) {
+        None => fault(
+            FaultCode::SuperblockDeviceItem,
+            format!("the chunk tree does not know device {}", own.id),
+        ),
+        Some(item) => {
+            let facts = |i: &DeviceItem| (i.total_bytes, i.bytes_used, i.uuid, i.sector_size);
+            if facts(item) != facts(own) {
+                let text = format!(
+                    "device {} has {} of {} bytes in use, by the chunk tree {} of {}",
+                    own.id, own.bytes_used, own.total_bytes, item.bytes_used, item.total_bytes
+                );
+                fault(FaultCode::SuperblockDeviceItem, text);
+            }
+        }
+    }
+    let count = u64::try_from(tree.devices.len()).unwrap_or(u64::MAX);
+    if superblock.num_devices != count {
+        let text = format!(
+            "it counts {} devices; there are {count}",
+            superblock.num_devices
+        );
+        fault(FaultCode::SuperblockDevices, text);
+    }
+    let sum = |sum: u64, item: &DeviceItem| sum.saturating_add(item.total_bytes);
+    let total = tree.devices.iter().fold(0, sum);
+    if superblock.total_bytes != total {
+        let text = format!(
+            "it says {} bytes; the devices have {total}",
+            superblock.total_bytes
+        );
+        fault(FaultCode::SuperblockTotalBytes, text);
+    }
+}
+
+/// Device extents against chunks and device items.
+pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
+    let mut found: BTreeMap<(DeviceId, u64), (Key, DeviceExtent)> = BTreeMap::new();
+    for (key, data) in items {
+        let place = Place::item(TreeId::DEVICE, *key);
+        if key.item_type != ItemType::DEV_EXTENT {
+            continue;
+        }
+        match DeviceExtent::parse(data) {
+            Ok(extent) if extent.length > 0 && key.offset.checked_add(extent.length).is_some() => {
+                found.insert((DeviceId(key.objectid), key.offset), (*key, extent));
+            }
+            Ok(extent) => {
+                let text = format!("{} bytes at {} are impossible", extent.length, key.offset);
+                context.fault(FaultCode::DeviceExtentInvalid, place, text);
+            }
+            Err(error) => {
+                context.fault(FaultCode::DeviceExtentInvalid, place, error.to_string());
+            }
+        }
+    }
+    on_devices(context, tree, &found);
+    let mut wanted = BTreeMap::new();
+    for (logical, chunk) in &tree.chunks {
+        for stripe in &chunk.stripes {
+            let at = (stripe.device, stripe.offset.get());
+            wanted.insert(at, (*logical, stripe_bytes(chunk)));
+            let fits = found.get(&at).is_some_and(|(_, extent)| {
+                extent.chunk == *logical && extent.length == stripe_bytes(chunk)
+            });
+            if !fits {
+                let text = format!(
+                    "its stripe at offset {} of device {} has no device extent of {} bytes",
+                    stripe.offset,
+                    stripe.device,
+                    stripe_bytes(chunk)
+                );
+                context.fault(
+                    FaultCode::ChunkWithoutDeviceExtent,
+                    Place::at(*logical),
+                    text,
+                );
+            }
+        }
+    }
+    for (at, (key, extent)) in &found {
+        if wanted.get(at) != Some(&(extent.chunk, extent.length)) {
+            let text = format!("the chunk at logical {} has no such stripe", extent.chunk);
+            let place = Place::item(TreeId::DEVICE, *key);
+            context.fault(FaultCode::DeviceExtentWithoutChunk, place, text);
+        }
+    }
+}
+
+fn on_devices(
+    context: &Context<'_>,
+    tree: &ChunkTree,
+    found: &BTreeMap<(DeviceId, u64), (Key, DeviceExtent)>,
+) {
+    let mut before: Option<(DeviceId, u64)> = None;
+    let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    for ((device, start), (key, extent)) in found {
+        let place = Place::item(TreeId::DEVICE, *key);
+        let end = start.saturating_add(extent.length);
+        if before.is_some_and(|(other, end)| other == *device && end > *start) {
+            let text = "it overlaps the one before it";
+            context.fault(FaultCode::DeviceExtentOverlap, place, text);
+        }
+        before = Some((*device, end));
+        let sum = used.entry(*device).or_insert(0);
+        *sum = sum.saturating_add(extent.length);
+        let item = tree.devices.iter().find(|item| item.id == *device);
+        if item.is_none_or(|item| end > item.total_bytes) {
+            let text = format!("device {device} does not reach up to {end}");
+            context.fault(FaultCode::DeviceExtentBeyondDevice, place, text);
+        }
+    }
+    for item in &tree.devices {
+        let sum = used.get(&item.id).copied().unwrap_or(0);
+        if item.bytes_used != sum {
+            let text = format!(
+                "device {} counts {} allocated bytes; its extents have {sum}",
+                item.id, item.bytes_used
+            );
+            context.fault(FaultCode::DeviceBytesUsed, Place::tree(TreeId::CHUNK), text);
+        }
+    }
+}

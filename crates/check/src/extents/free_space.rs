@@ -1,0 +1,359 @@
+//! The free-space tree against the extents.
+
+use super::scan::Group;
+use crate::code::FaultCode;
+use crate::context::Context;
+use crate::ranges::Ranges;
+use crate::report::Place;
+use crate::walk::{Leaf, Visitor};
+use butterfs_format::bytes::Reader;
+use butterfs_format::superblock::{COPIES, COPY_SPAN};
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_volume::Profile;
+use std::ops::Range;
+
+/// Flag of an info: its block group's free space is in bitmaps.
+const USING_BITMAPS: u32 = 1;
+
+/// A free range with the item that it comes from.
+#[derive(Clone, Copy, Debug)]
+struct Free {
+    start: u64,
+    end: u64,
+}
+
+/// Accounting of one block group.
+#[derive(Clone, Copy, Debug)]
+struct Info {
+    key: Key,
+    ranges: u32,
+    uses_bitmaps: bool,
+}
+
+/// The form in which some free space is stored, and the block group that it
+/// lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Form {
+    group: u64,
+    key: Key,
+    is_bitmap: bool,
+}
+
+/// What a part of the free-space tree says.
+#[derive(Debug, Default)]
+pub(crate) struct FreeRun {
+    infos: Vec<Info>,
+    /// Where the form or the group changes.
+    forms: Vec<Form>,
+    free: Vec<Free>,
+    /// The first item, and the end of the last one.
+    first: Option<Key>,
+    end: u64,
+}
+
+impl FreeRun {
+    /// Memory that it takes.
+    pub(crate) fn bytes(&self) -> u64 {
+        u64::try_from(self.free.len())
+            .unwrap_or(u64::MAX)
+            .saturating_mul(16)
+    }
+}
+
+/// Reads the free-space tree.
+pub(crate) struct FreeScan<'s, 'a> {
+    pub(crate) context: &'s Context<'a>,
+    /// Sorted.
+    pub(crate) groups: &'s [Group],
+}
+
+impl FreeScan<'_, '_> {
+    fn item(&self, run: &mut FreeRun, key: Key, data: &[u8]) -> Result<(), String> {
+        let sector = self.context.sector();
+        let end = key.objectid.checked_add(key.offset);
+        let aligned = key.objectid.is_multiple_of(sector) && key.offset.is_multiple_of(sector);
+        let Some(end) = end.filter(|_| aligned && key.offset > 0) else {
+            return Err("its range is not one of whole sectors".to_owned());
+        };
+        let is_bitmap = key.item_type == ItemType::FREE_SPACE_BITMAP;
+        match key.item_type {
+            ItemType::FREE_SPACE_INFO => {
+                let mut r = Reader::new("free space info", data);
+                let ranges = r.u32().map_err(|error| error.to_string())?;
+                let flags = r.u32().map_err(|error| error.to_string())?;
+                if r.remaining() != 0 || flags & !USING_BITMAPS != 0 {
+                    return Err(format!("it has {} bytes and flags {flags:#x}", data.len()));
+                }
+                run.infos.push(Info {
+                    key,
+                    ranges,
+                    uses_bitmaps: flags & USING_BITMAPS != 0,
+                });
+                return Ok(());
+            }
+            ItemType::FREE_SPACE_EXTENT if data.is_empty() => run.free.push(Free {
+                start: key.objectid,
+                end,
+            }),
+            ItemType::FREE_SPACE_BITMAP => bitmap(run, key, data, sector)?,
+            _ => return Err("the free-space tree holds no such item".to_owned()),
+        }
+        self.holder(run, key, is_bitmap);
+        Ok(())
+    }
+
+    fn fault(&self, code: FaultCode, key: Key, text: String) {
+        let place = Place::item(TreeId::FREE_SPACE, key);
+        self.context.fault(code, place, text);
+    }
+
+    /// Checks where an item lies that names free space.
+    fn holder(&self, run: &mut FreeRun, key: Key, is_bitmap: bool) {
+        if run.first.is_none() {
+            run.first = Some(key);
+        } else if key.objectid < run.end {
+            self.overlap(key, run.end);
+        }
+        let end = key.objectid.saturating_add(key.offset);
+        run.end = run.end.max(end);
+        let Some(group) = group_at(self.groups, key.objectid) else {
+            let text = "no block group is there".to_owned();
+            return self.fault(FaultCode::FreeSpaceOrphan, key, text);
+        };
+        if end > group.end {
+            let text = format!("it reaches out of the block group at {}", group.start);
+            self.fault(FaultCode::FreeSpaceWrongGroup, key, text);
+        }
+        let form = Form {
+            group: group.start,
+            key,
+            is_bitmap,
+        };
+        let last = run.forms.last();
+        if last.is_none_or(|last| (last.group, last.is_bitmap) != (form.group, is_bitmap)) {
+            run.forms.push(form);
+        }
+    }
+
+    fn overlap(&self, key: Key, end: u64) {
+        let text = format!("it overlaps the free range before it, which ends at {end}");
+        self.fault(FaultCode::FreeSpaceInvalid, key, text);
+    }
+}
+
+fn bitmap(run: &mut FreeRun, key: Key, data: &[u8], sector: u64) -> Result<(), String> {
+    let bits = key.offset.checked_div(sector).unwrap_or(0);
+    let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
+    if bytes != bits.div_ceil(8) {
+        return Err(format!("{bytes} bytes are no bitmap of {bits} sectors"));
+    }
+    let mut at = key.objectid;
+    let mut left = bits;
+    for byte in data {
+        let mut byte = *byte;
+        for _ in 0..left.min(8) {
+            let next = at.saturating_add(sector);
+            if byte & 1 == 1 {
+                match run.free.last_mut() {
+                    Some(last) if last.end == at && at > key.objectid => last.end = next,
+                    _ => run.free.push(Free {
+                        start: at,
+                        end: next,
+                    }),
+                }
+            }
+            byte >>= 1;
+            at = next;
+        }
+        left = left.saturating_sub(8);
+    }
+    Ok(())
+}
+
+impl Visitor for FreeScan<'_, '_> {
+    type Summary = FreeRun;
+
+    fn leaf(&self, leaf: &Leaf<'_>) -> FreeRun {
+        let mut run = FreeRun::default();
+        for (key, data) in leaf.items() {
+            if let Err(text) = self.item(&mut run, key, data) {
+                self.context
+                    .fault(FaultCode::FreeSpaceInvalid, leaf.item(key), text);
+            }
+        }
+        run
+    }
+
+    fn join(&self, mut left: FreeRun, right: FreeRun) -> FreeRun {
+        left.infos.extend(right.infos);
+        if let (Some(_), Some(key)) = (left.first, right.first)
+            && key.objectid < left.end
+        {
+            self.overlap(key, left.end);
+        }
+        left.first = left.first.or(right.first);
+        left.end = left.end.max(right.end);
+        left.forms.extend(right.forms);
+        left.free.extend(right.free);
+        left
+    }
+
+    fn gap(&self) -> FreeRun {
+        FreeRun::default()
+    }
+}
+
+/// The group that covers `at`.
+fn group_at(groups: &[Group], at: u64) -> Option<Range<u64>> {
+    let next = groups.partition_point(|(key, _)| key.objectid <= at);
+    let (key, _) = groups.get(next.checked_sub(1)?)?;
+    let range = key.objectid..key.objectid.saturating_add(key.offset);
+    range.contains(&at).then_some(range)
+}
+
+/// Logical space that lies on superblocks, as whole rows of stripe elements.
+fn superblocks(context: &Context<'_>) -> Ranges {
+    let mut all = Vec::new();
+    for (start, chunk) in context.map.iter() {
+        let Some(profile) = Profile::from_flags(chunk.flags) else {
+            continue;
+        };
+        let columns = if profile.is_striped() {
+            u64::try_from(profile.data_stripes(chunk.stripes.len())).unwrap_or(1)
+        } else {
+            1
+        };
+        for (stripe, copy) in chunk
+            .stripes
+            .iter()
+            .flat_map(|s| COPIES.map(|copy| (s, copy)))
+        {
+            let Some(within) = copy.get().checked_sub(stripe.offset.get()) else {
+                continue;
+            };
+            let rows = within / COPY_SPAN..within.saturating_add(COPY_SPAN).div_ceil(COPY_SPAN);
+            let row = COPY_SPAN.saturating_mul(columns);
+            let (from, to) = (rows.start.saturating_mul(row), rows.end.saturating_mul(row));
+            if from < chunk.length {
+                let to = to.min(chunk.length);
+                all.push((
+                    start.saturating_add(from).get(),
+                    start.saturating_add(to).get(),
+                ));
+            }
+        }
+    }
+    all.sort_unstable();
+    let mut ranges = Ranges::default();
+    for (from, to) in all {
+        ranges.push(from, to);
+    }
+    ranges
+}
+
+/// Compares the free-space tree with block groups (sorted) and used space.
+pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], used: [&Ranges; 2]) {
+    let fault = |code, key, text: String| {
+        context.fault(code, Place::item(TreeId::FREE_SPACE, key), text);
+    };
+    forms(run, &fault);
+    let superblocks = superblocks(context);
+    let mut free = run.free.iter().peekable();
+    let mut infos = run.infos.iter().peekable();
+    for (key, _) in groups {
+        let group = key.objectid..key.objectid.saturating_add(key.offset);
+        while let Some(info) = infos.next_if(|info| info.key.objectid < group.start) {
+            let text = "no block group begins there".to_owned();
+            fault(FaultCode::FreeSpaceOrphan, info.key, text);
+        }
+        let info = infos.next_if(|info| info.key.objectid == group.start);
+        while free.next_if(|range| range.start < group.start).is_some() {}
+        let mut found = Ranges::default();
+        let mut count: u32 = 0;
+        let mut end = None;
+        while let Some(range) = free.next_if(|range| range.start < group.end) {
+            // Runs go on across the borders of bitmaps, and extents never touch.
+            if end != Some(range.start) || info.is_none_or(|info| !info.uses_bitmaps) {
+                count = count.saturating_add(1);
+            }
+            end = Some(range.end);
+            found.push(range.start, range.end.min(group.end));
+        }
+        let Some(info) = info else {
+            let text = format!("the block group at {} has no free-space info", group.start);
+            let place = Place {
+                tree: Some(TreeId::FREE_SPACE),
+                key: None,
+                logical: Some(Logical(group.start)),
+            };
+            context.fault(FaultCode::FreeSpaceInfoMissing, place, text);
+            continue;
+        };
+        if info.key.offset != key.offset {
+            let text = format!("its block group has {} bytes", key.offset);
+            fault(FaultCode::FreeSpaceWrongGroup, info.key, text);
+        }
+        if info.ranges != count {
+            let text = format!(
+                "it counts {} free ranges where there are {count}",
+                info.ranges
+            );
+            fault(FaultCode::FreeSpaceCount, info.key, text);
+        }
+        let [data, nodes] = used;
+        let used = data.part(group.clone()).union(&nodes.part(group.clone()));
+        let real = used.gaps_within(group);
+        if found != real {
+            // Nobody allocates over a superblock, so writers may leave it out.
+            let real_without = real.without(&superblocks);
+            let found_without = found.without(&superblocks);
+            differences(info, &found_without, &real_without, &fault);
+        }
+    }
+    for info in infos {
+        let text = "no block group begins there".to_owned();
+        fault(FaultCode::FreeSpaceOrphan, info.key, text);
+    }
+}
+
+fn differences(
+    info: &Info,
+    found: &Ranges,
+    real: &Ranges,
+    fault: &impl Fn(FaultCode, Key, String),
+) {
+    for range in found.without(real).iter() {
+        let bytes = range.end.saturating_sub(range.start);
+        let text = format!(
+            "{bytes} bytes at logical {} are called free but are in use",
+            range.start
+        );
+        fault(FaultCode::FreeSpaceOverlapsExtent, info.key, text);
+    }
+    for range in real.without(found).iter() {
+        let bytes = range.end.saturating_sub(range.start);
+        let text = format!(
+            "{bytes} bytes at logical {} are free but not called so",
+            range.start
+        );
+        fault(FaultCode::FreeSpaceMissing, info.key, text);
+    }
+}
+
+/// The form of free space must be the one that its block group's info names.
+fn forms(run: &FreeRun, fault: &impl Fn(FaultCode, Key, String)) {
+    let uses_bitmaps: rustc_hash::FxHashMap<u64, bool> = run
+        .infos
+        .iter()
+        .map(|info| (info.key.objectid, info.uses_bitmaps))
+        .collect();
+    for form in &run.forms {
+        if uses_bitmaps.get(&form.group) == Some(&!form.is_bitmap) {
+            let text = format!(
+                "the block group at {} has its free space in the other form",
+                form.group
+            );
+            fault(FaultCode::FreeSpaceInvalid, form.key, text);
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The two sides of every reference, compared by sums.
+//!
+//! What the extent tree says is added, what the trees say is subtracted, in
+//! one bucket for each group of addresses. A bucket that is not zero at the
+//! end holds a fault, and is collected record by record in a second walk.
+
+use crate::hash::SumHash;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Buckets: a power of two.
+const BUCKETS: usize = 1 << 16;
+const BUCKET_BITS: u32 = 16;
+
+/// Who refers to an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum By {
+    /// A tree, to one of its nodes.
+    Tree(u64),
+    /// A node, to one of its children.
+    Parent(u64),
+    /// A file, to data.
+    File { root: u64, inode: u64, offset: u64 },
+    /// A leaf, to data.
+    Leaf(u64),
+}
+
+impl By {
+    fn hash(self, hash: SumHash, logical: u64) -> u64 {
+        match self {
+            Self::Tree(tree) => hash.words([1, logical, tree]),
+            Self::Parent(parent) => hash.words([2, logical, parent]),
+            Self::File {
+                root,
+                inode,
+                offset,
+            } => hash.words([3, logical, root, inode, offset]),
+            Self::Leaf(leaf) => hash.words([4, logical, leaf]),
+        }
+    }
+}
+
+impl std::fmt::Display for By {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tree(tree) => write!(f, "tree {tree}"),
+            Self::Parent(node) => write!(f, "the node at logical {node}"),
+            Self::File {
+                root,
+                inode,
+                offset,
+            } => write!(f, "tree {root}, inode {inode}, offset {offset}"),
+            Self::Leaf(leaf) => write!(f, "the leaf at logical {leaf}"),
+        }
+    }
+}
+
+/// What an extent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Shape {
+    /// A node of this level.
+    Node(u8),
+    /// Data of this many bytes.
+    Data(u64),
+}
+
+impl Shape {
+    fn hash(self, hash: SumHash, logical: u64) -> u64 {
+        match self {
+            Self::Node(level) => hash.words([5, logical, u64::from(level)]),
+            Self::Data(length) => hash.words([6, logical, length]),
+        }
+    }
+}
+
+impl std::fmt::Display for Shape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Node(level) => write!(f, "a node of level {level}"),
+            Self::Data(length) => write!(f, "{length} bytes of data"),
+        }
+    }
+}
+
+/// What one side says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Record {
+    /// The extent tree: an extent with so many references in all.
+    Extent {
+        shape: Shape,
+        refs: u64,
+        generation: u64,
+    },
+    /// The extent tree: so many references by one.
+    Recorded { by: By, count: u64 },
+    /// Another tree: a reference.
+    Found { by: By, shape: Shape },
+    /// A node of this generation was read.
+    Node { level: u8, generation: u64 },
+}
+
+impl Record {
+    /// What it adds to its bucket; all of an extent together is zero when both
+    /// sides agree.
+    fn weight(self, hash: SumHash, logical: u64, own: u64) -> u64 {
+        match self {
+            Self::Extent {
+                shape,
+                refs,
+                generation,
+            } => {
+                let node = match shape {
+                    Shape::Node(level) => hash.words([7, logical, u64::from(level), generation]),
+                    Shape::Data(_) => 0,
+                };
+                let each = shape.hash(hash, logical).wrapping_add(own);
+                refs.wrapping_mul(each).wrapping_add(node)
+            }
+            Self::Recorded { by, count } => {
+                count.wrapping_mul(by.hash(hash, logical).wrapping_sub(own))
+            }
+            Self::Found { by, shape } => by
+                .hash(hash, logical)
+                .wrapping_add(shape.hash(hash, logical))
+                .wrapping_neg(),
+            Self::Node { level, generation } => hash
+                .words([7, logical, u64::from(level), generation])
+                .wrapping_neg(),
+        }
+    }
+}
+
+/// Records of the buckets that did not agree.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pub(crate) records: Vec<(u64, Record)>,
+    /// True when there were more than fit.
+    pub(crate) overflowed: bool,
+}
+
+/// Both sides, summed or collected.
+pub(crate) struct Tally {
+    hash: SumHash,
+    mode: Mode,
+}
+
+enum Mode {
+    Sum(Box<[AtomicU64]>),
+    Collect {
+        wanted: Box<[bool]>,
+        max: usize,
+        found: Mutex<Collected>,
+    },
+}
+
+impl Tally {
+    pub(crate) fn summing(hash: SumHash) -> Self {
+        Self {
+            hash,
+            mode: Mode::Sum((0..BUCKETS).map(|_| AtomicU64::new(0)).collect()),
+        }
+    }
+
+    /// Collects the buckets that do not agree in `self`, at most `max` records.
+    pub(crate) fn collecting(&self, max: usize) -> Self {
+        let wanted = match &self.mode {
+            Mode::Sum(sums) => sums
+                .iter()
+                .map(|s| s.load(Ordering::Relaxed) != 0)
+                .collect(),
+            Mode::Collect { wanted, .. } => wanted.clone(),
+        };
+        Self {
+            hash: self.hash,
+            mode: Mode::Collect {
+                wanted,
+                max,
+                found: Mutex::default(),
+            },
+        }
+    }
+
+    /// True when both sides agree.
+    pub(crate) fn agrees(&self) -> bool {
+        match &self.mode {
+            Mode::Sum(sums) => sums.iter().all(|sum| sum.load(Ordering::Relaxed) == 0),
+            Mode::Collect { found, .. } => found.lock().records.is_empty(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, logical: u64, record: Record) {
+        let own = self.hash.words([0, logical]);
+        let index = usize::try_from(own >> (64_u32.saturating_sub(BUCKET_BITS))).unwrap_or(0);
+        match &self.mode {
+            Mode::Sum(sums) => {
+                if let Some(sum) = sums.get(index) {
+                    sum.fetch_add(record.weight(self.hash, logical, own), Ordering::Relaxed);
+                }
+            }
+            Mode::Collect { wanted, max, found } => {
+                if wanted.get(index) == Some(&true) {
+                    let mut found = found.lock();
+                    if found.records.len() < *max {
+                        found.records.push((logical, record));
+                    } else {
+                        found.overflowed = true;
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was collected.
+    pub(crate) fn into_collected(self) -> Collected {
+        match self.mode {
+            Mode::Sum(_) => Collected::default(),
+            Mode::Collect { found, .. } => found.into_inner(),
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Which names of a subvolume do not agree.
+
+use super::name_sink::{NameSink, OwnedName, ROWS};
+use super::names::Side;
+use super::run::RESERVED;
+use super::scan::FsScan;
+use crate::code::FaultCode;
+use crate::report::Place;
+use crate::visited::Visited;
+use crate::walk::{Tree, Walker};
+use butterfs_format::{ItemType, Key};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that a collected name takes, about.
+const NAME_BYTES: u64 = 128;
+
+/// Walks a subvolume whose names do not agree again, and names the faults.
+pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree, memory: u64) {
+    let quiet = scan.context.quiet();
+    let none = FxHashSet::default();
+    let walk = |sink: &NameSink| {
+        let visited = Visited::new(&quiet.map, quiet.sector());
+        let again = FsScan {
+            context: &quiet,
+            tally: None,
+            covered: scan.covered,
+            checksums: false,
+            shared: &none,
+            kept: parking_lot::Mutex::default(),
+            tree: tree.id,
+            sink: Some(sink),
+        };
+        let walker = Walker {
+            context: &quiet,
+            visited: &visited,
+            tally: None,
+            parents: &none,
+        };
+        walker.walk(tree, &again);
+    };
+    let rows = NameSink::new(vec![false; ROWS].into(), 0);
+    walk(&rows);
+    let differ = |sum: &AtomicU64| sum.load(Ordering::Relaxed) != 0;
+    let max = usize::try_from(memory.checked_div(NAME_BYTES).unwrap_or(0)).unwrap_or(usize::MAX);
+    let full = NameSink::new(rows.sums.iter().map(differ).collect(), max);
+    walk(&full);
+    let kinds: FxHashMap<u64, u8> = full.inodes.into_inner().into_iter().collect();
+    let found = full.found.into_inner();
+    if found.len() >= max {
+        scan.context.faults.unchecked(format!(
+            "the names of tree {} are too many to be compared one by one within the memory given",
+            tree.id
+        ));
+    }
+    compare(scan, tree, &found, &kinds);
+}
+
+type NameKey<'n> = (u64, &'n [u8], u64, bool);
+
+fn compare(scan: &FsScan<'_, '_>, tree: &Tree, found: &[OwnedName], kinds: &FxHashMap<u64, u8>) {
+    let fault = |code, key, text: String| {
+        scan.context.fault(code, Place::item(tree.id, key), text);
+    };
+    let mut all: BTreeMap<NameKey<'_>, Vec<&OwnedName>> = BTreeMap::new();
+    for name in found {
+        let key = (name.directory, &*name.name, name.target, name.is_subvolume);
+        all.entry(key).or_default().push(name);
+    }
+    for ((directory, name, target, is_subvolume), sides) in all {
+        let text = String::from_utf8_lossy(name);
+        let of = |side| sides.iter().filter(move |name| name.side == side);
+        let (hashed, indexed, own) = (
+            of(Side::Hashed).count(),
+            of(Side::Indexed).count(),
+            of(Side::Own).count(),
+        );
+        let dir_key = Key::new(
+            directory,
+            ItemType::DIR_INDEX,
+            of(Side::Indexed).next().map_or(0, |n| n.index),
+        );
+        let inode_key = Key::new(target, ItemType::INODE_REF, directory);
+        if indexed == 0 && (hashed > 0 || own > 0) {
+            let text = format!("the name {text:?} of inode {target} has no index entry");
+            fault(FaultCode::NameIndexMissing, dir_key, text);
+        } else if hashed < indexed {
+            let text = format!("the name {text:?} of inode {target} has no hashed entry");
+            fault(FaultCode::NameItemMissing, dir_key, text);
+        }
+        if indexed > 1 || hashed > 1 {
+            let text = format!(
+                "the name {text:?} of inode {target} is there {} times",
+                indexed.max(hashed)
+            );
+            fault(FaultCode::NameDuplicate, dir_key, text);
+        }
+        if is_subvolume || target >= RESERVED {
+            continue;
+        }
+        if hashed == 0 && indexed == 0 {
+            continue;
+        }
+        let knows = |entry: &&&OwnedName| of(Side::Own).any(|own| own.index == entry.index);
+        if own == 0 || of(Side::Indexed).any(|entry| !knows(&entry)) {
+            let text = format!(
+                "inode {target} does not know its name {text:?} in directory {directory} at this index"
+            );
+            fault(FaultCode::NameReferenceMissing, inode_key, text);
+        }
+        let kind = kinds.get(&target);
+        for entry in of(Side::Indexed).chain(of(Side::Hashed)) {
+            if kind.is_some_and(|kind| *kind != entry.kind) {
+                let text = format!(
+                    "the name {text:?} says type {} of inode {target}, which has another",
+                    entry.kind
+                );
+                fault(FaultCode::NameKind, dir_key, text);
+                break;
+            }
+        }
+    }
+}

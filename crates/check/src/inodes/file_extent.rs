@@ -1,0 +1,153 @@
+//! Rules for one file extent.
+
+use super::run::InodeRun;
+use super::run::Rules;
+use crate::code::FaultCode;
+use crate::ranges::Ranges;
+use butterfs_format::compression::UNIT;
+use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
+use butterfs_format::{Generation, Key};
+
+/// What file extents are held against.
+#[derive(Clone, Copy)]
+pub(crate) struct Bounds<'b> {
+    pub(crate) sector: u64,
+    /// Newest generation that can be.
+    pub(crate) generation: Generation,
+    /// Data with checksums.
+    pub(crate) covered: &'b Ranges,
+}
+
+/// Checks a file extent and adds it to its inode.
+pub(crate) fn check(
+    rules: &Rules<'_>,
+    bounds: &Bounds<'_>,
+    inode: &mut InodeRun,
+    key: Key,
+    extent: &FileExtent<'_>,
+) {
+    let invalid = |text: String| rules.fault(FaultCode::FileExtentInvalid, key, text);
+    if !key.offset.is_multiple_of(bounds.sector) {
+        invalid("it does not begin at a sector".to_owned());
+    }
+    if extent.generation > bounds.generation {
+        invalid(format!(
+            "its generation {} is not yet committed",
+            extent.generation
+        ));
+    }
+    let place = match &extent.body {
+        FileExtentBody::Inline(data) => {
+            inline(rules, bounds, key, extent, data);
+            let length = extent.ram_bytes.min(bounds.sector.saturating_mul(16));
+            inode.bytes = inode.bytes.saturating_add(length);
+            let end = length.next_multiple_of(bounds.sector);
+            inode.add_extent(rules, key.offset, key.offset.saturating_add(end));
+            return;
+        }
+        FileExtentBody::Prealloc(place) => {
+            if place.disk.get() == 0 || extent.compression.is_some() {
+                invalid("preallocated space needs an extent, which is not compressed".to_owned());
+            }
+            place
+        }
+        FileExtentBody::Regular(place) => place,
+    };
+    let Some(end) = key.offset.checked_add(place.length) else {
+        return invalid("it ends beyond all offsets".to_owned());
+    };
+    inode.add_extent(rules, key.offset, end);
+    if let Some(text) = misplaced(bounds, extent, place) {
+        return invalid(text);
+    }
+    if place.disk.get() == 0 {
+        return;
+    }
+    inode.bytes = inode.bytes.saturating_add(place.length);
+    checksums(rules, bounds, inode, key, extent, place);
+}
+
+fn misplaced(bounds: &Bounds<'_>, extent: &FileExtent<'_>, place: &ExtentPlace) -> Option<String> {
+    let numbers = [
+        place.disk.get(),
+        place.disk_length,
+        place.offset,
+        place.length,
+    ];
+    if !numbers.iter().all(|n| n.is_multiple_of(bounds.sector)) {
+        return Some("its place is not one of whole sectors".to_owned());
+    }
+    if place.disk.get() == 0 {
+        return (extent.compression.is_some()).then(|| "a hole cannot be compressed".to_owned());
+    }
+    let end = place.offset.saturating_add(place.length);
+    let unit = u64::try_from(UNIT).unwrap_or(u64::MAX);
+    if extent.compression.is_some() {
+        let fits = place.disk_length <= unit && extent.ram_bytes <= unit;
+        return (!fits || place.disk_length == 0).then(|| {
+            format!(
+                "{} bytes compressed to {} are impossible",
+                extent.ram_bytes, place.disk_length
+            )
+        });
+    }
+    (end > place.disk_length).then(|| {
+        format!(
+            "it ends {end} bytes into an extent of {}",
+            place.disk_length
+        )
+    })
+}
+
+fn checksums(
+    rules: &Rules<'_>,
+    bounds: &Bounds<'_>,
+    inode: &mut InodeRun,
+    key: Key,
+    extent: &FileExtent<'_>,
+    place: &ExtentPlace,
+) {
+    let (start, length) = if extent.compression.is_some() {
+        (place.disk.get(), place.disk_length)
+    } else {
+        (place.disk.get().saturating_add(place.offset), place.length)
+    };
+    let range = start..start.saturating_add(length);
+    let found = bounds.covered.bytes_within(range);
+    if matches!(extent.body, FileExtentBody::Prealloc(_)) {
+        if found > 0 && rules.checksums {
+            let text = "preallocated space without data has checksums";
+            rules.fault(FaultCode::ChecksumUnexpected, key, text);
+        }
+        return;
+    }
+    if found > 0 {
+        inode.summed_at = inode.summed_at.or(Some(start));
+    }
+    if found < length {
+        inode.bare_at = inode.bare_at.or(Some(start));
+    }
+}
+
+/// Inline data lie at the beginning and are shorter than a sector; those of
+/// symbolic links may be longer.
+fn inline(rules: &Rules<'_>, bounds: &Bounds<'_>, key: Key, extent: &FileExtent<'_>, data: &[u8]) {
+    let fault = |text: String| rules.fault(FaultCode::FileExtentInline, key, text);
+    if key.offset != 0 {
+        return fault("inline data lie at the beginning of a file only".to_owned());
+    }
+    let stored = u64::try_from(data.len()).unwrap_or(u64::MAX);
+    if extent.compression.is_none() && stored != extent.ram_bytes {
+        return fault(format!(
+            "it has {stored} bytes and says {}",
+            extent.ram_bytes
+        ));
+    }
+    if extent.ram_bytes == 0 || stored == 0 {
+        return fault("it is empty".to_owned());
+    }
+    let most = bounds.sector;
+    if extent.ram_bytes > most {
+        fault(format!("{} bytes do not fit a sector", extent.ram_bytes));
+    }
+}

@@ -1,0 +1,76 @@
+//! What leaves refer to, whatever tree they are in.
+
+use crate::code::FaultCode;
+use crate::context::Context;
+use crate::extents::tally::{By, Record, Shape, Tally};
+use crate::walk::{Leaf, Visitor};
+use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
+use butterfs_format::{ItemType, Key};
+
+/// Notes a reference of `leaf` to data.
+pub(crate) fn add(tally: &Tally, leaf: &Leaf<'_>, key: Key, place: &ExtentPlace) {
+    let by = if leaf.is_parent {
+        By::Leaf(leaf.node.logical().get())
+    } else {
+        By::File {
+            root: leaf.node.owner().get(),
+            inode: key.objectid,
+            // May wrap: a part may begin in its extent later than in its file.
+            offset: key.offset.wrapping_sub(place.offset),
+        }
+    };
+    let shape = Shape::Data(place.disk_length);
+    tally.add(place.disk.get(), Record::Found { by, shape });
+}
+
+/// The part of an extent that a file extent uses, if it uses one.
+pub(crate) const fn place_of<'p>(extent: &'p FileExtent<'_>) -> Option<&'p ExtentPlace> {
+    match &extent.body {
+        FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)
+            if place.disk.get() != 0 =>
+        {
+            Some(place)
+        }
+        _ => None,
+    }
+}
+
+/// Notes references alone: for trees that are being deleted or relocated,
+/// whose content need not be whole.
+pub(crate) struct ReferenceScan<'s, 'a> {
+    pub(crate) context: &'s Context<'a>,
+    pub(crate) tally: &'s Tally,
+}
+
+impl Visitor for ReferenceScan<'_, '_> {
+    type Summary = ();
+
+    fn leaf(&self, leaf: &Leaf<'_>) {
+        let extents = leaf
+            .items()
+            .filter(|(key, _)| key.item_type == ItemType::EXTENT_DATA);
+        for (key, data) in extents {
+            match FileExtent::parse(data) {
+                Ok(extent) => {
+                    if let Some(place) = place_of(&extent) {
+                        add(self.tally, leaf, key, place);
+                    }
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    self.context
+                        .fault(FaultCode::FileExtentInvalid, leaf.item(key), text);
+                }
+            }
+        }
+    }
+
+    fn join(&self, (): (), (): ()) {}
+
+    fn gap(&self) {}
+
+    /// Its content was noted when it was reached first.
+    fn kept(&self, _: butterfs_format::NodeRef) -> Option<()> {
+        Some(())
+    }
+}

@@ -1,0 +1,214 @@
+//! Reads the leaves of subvolumes.
+
+use super::file_extent::{self, Bounds};
+use super::name_sink::NameSink;
+use super::names::{self, Name};
+use super::refs;
+use super::run::{DIRECTORY, Facts, FsRun, RESERVED, Rules, entry_kind, kind_of};
+use crate::code::FaultCode;
+use crate::context::Context;
+use crate::extents::tally::Tally;
+use crate::ranges::Ranges;
+use crate::walk::{Leaf, Visitor};
+use butterfs_format::item::file_extent::FileExtent;
+use butterfs_format::item::inode::InodeItem;
+use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, TreeId};
+use parking_lot::Mutex;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Object of orphan marks.
+const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
+/// Reads subvolumes. One scan serves all of them, so that shared nodes are
+/// read once.
+pub(crate) struct FsScan<'s, 'a> {
+    pub(crate) context: &'s Context<'a>,
+    /// References are noted there; not when a tree is looked at again.
+    pub(crate) tally: Option<&'s Tally>,
+    pub(crate) covered: &'s Ranges,
+    /// The checksum tree could be read.
+    pub(crate) checksums: bool,
+    /// Nodes with several references, whose sums are kept.
+    pub(crate) shared: &'s FxHashSet<u64>,
+    pub(crate) kept: Mutex<FxHashMap<u64, FsRun>>,
+    /// The tree of this moment.
+    pub(crate) tree: TreeId,
+    /// Names of a tree that is looked at closer.
+    pub(crate) sink: Option<&'s NameSink>,
+}
+
+impl FsScan<'_, '_> {
+    pub(crate) fn rules(&self, tree: TreeId) -> Rules<'_> {
+        Rules {
+            tree,
+            faults: &self.context.faults,
+            hash: self.context.hash,
+            no_holes: self.context.superblock.has_no_holes(),
+            checksums: self.checksums,
+        }
+    }
+
+    fn newest(&self) -> Generation {
+        self.context.superblock.generation.saturating_add(1)
+    }
+
+    fn inode_item(&self, rules: &Rules<'_>, run: &mut FsRun, key: Key, data: &[u8]) {
+        let item = match InodeItem::parse(data) {
+            Ok(item) if data.len() == InodeItem::SIZE => item,
+            Ok(_) => return rules.fault(FaultCode::InodeInvalid, key, "its item has a wrong size"),
+            Err(error) => return rules.fault(FaultCode::InodeInvalid, key, error.to_string()),
+        };
+        let newest = self.newest();
+        if item.generation > newest || item.transid > newest {
+            let text = format!(
+                "its generation {} or {} is not yet committed",
+                item.generation, item.transid
+            );
+            rules.fault(FaultCode::InodeInvalid, key, text);
+        }
+        let kind = entry_kind(item.mode);
+        if kind.is_none() || key.offset != 0 {
+            let text = format!("its mode {:o} names no type", item.mode);
+            rules.fault(FaultCode::InodeInvalid, key, text);
+        }
+        if kind_of(item.mode) == DIRECTORY && item.nlink > 1 {
+            let text = format!("a directory cannot have {} links", item.nlink);
+            rules.fault(FaultCode::InodeInvalid, key, text);
+        }
+        let inode = run.inode(rules, key.objectid);
+        inode.item = Some(Facts::from(&item));
+        if let (Some(sink), Some(kind)) = (self.sink, kind) {
+            sink.inode(self.context, key.objectid, kind, item.nlink);
+        }
+    }
+
+    /// Counts a name, and keeps it where somebody looks closer.
+    fn name(&self, run: &mut FsRun, name: Name<'_>) {
+        run.balance = run.balance.wrapping_add(name.weight(self.context.hash));
+        if let Some(sink) = self.sink {
+            sink.name(self.context, &name);
+        }
+    }
+
+    fn entries(&self, rules: &Rules<'_>, run: &mut FsRun, key: Key, data: &[u8]) {
+        run.inode(rules, key.objectid).has_entries = true;
+        let read = names::entries(key, data, |name| {
+            let bytes = u64::try_from(name.name.len()).unwrap_or(0);
+            let inode = run.inode(rules, key.objectid);
+            inode.entry_bytes = inode.entry_bytes.saturating_add(bytes);
+            self.name(run, name);
+        });
+        if let Err(text) = read {
+            let code = if text.contains("twice") {
+                FaultCode::NameDuplicate
+            } else {
+                FaultCode::NameInvalid
+            };
+            rules.fault(code, key, text);
+        }
+    }
+
+    fn own_names(&self, rules: &Rules<'_>, run: &mut FsRun, key: Key, data: &[u8]) {
+        let is_root = key.objectid == InodeNumber::ROOT.get();
+        run.inode(rules, key.objectid);
+        let read = names::own_names(key, data, |name| {
+            let inode = run.inode(rules, key.objectid);
+            inode.names = inode.names.saturating_add(1);
+            if !is_root {
+                self.name(run, name);
+            }
+        });
+        if let Err(text) = read {
+            rules.fault(FaultCode::NameInvalid, key, text);
+        }
+        if is_root && key.offset != key.objectid {
+            let text = "the root directory has a name in another directory";
+            rules.fault(FaultCode::NameInvalid, key, text);
+        }
+    }
+
+    fn extent(&self, rules: &Rules<'_>, run: &mut FsRun, leaf: &Leaf<'_>, key: Key, data: &[u8]) {
+        let extent = match FileExtent::parse(data) {
+            Ok(extent) => extent,
+            Err(error) => {
+                return rules.fault(FaultCode::FileExtentInvalid, key, error.to_string());
+            }
+        };
+        if let (Some(tally), Some(place)) = (self.tally, refs::place_of(&extent)) {
+            refs::add(tally, leaf, key, place);
+        }
+        let bounds = Bounds {
+            sector: self.context.sector(),
+            generation: self.newest(),
+            covered: self.covered,
+        };
+        let inode = run.inode(rules, key.objectid);
+        file_extent::check(rules, &bounds, inode, key, &extent);
+    }
+
+    fn item(&self, rules: &Rules<'_>, run: &mut FsRun, leaf: &Leaf<'_>, key: Key, data: &[u8]) {
+        if key.objectid == ORPHANS && key.item_type == ItemType::ORPHAN_ITEM {
+            run.inode(rules, key.objectid);
+            run.orphans.push(key.offset);
+            return;
+        }
+        if key.objectid < InodeNumber::ROOT.get() {
+            let text = "no inode of a subvolume has this number";
+            return rules.fault(FaultCode::ItemUnexpected, key, text);
+        }
+        match key.item_type {
+            ItemType::INODE_ITEM => self.inode_item(rules, run, key, data),
+            ItemType::INODE_REF | ItemType::INODE_EXTREF => self.own_names(rules, run, key, data),
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => self.entries(rules, run, key, data),
+            ItemType::EXTENT_DATA => self.extent(rules, run, leaf, key, data),
+            ItemType::XATTR_ITEM => {
+                run.inode(rules, key.objectid);
+                if let Err(text) = names::attributes(key, data) {
+                    rules.fault(FaultCode::ItemInvalid, key, text);
+                }
+            }
+            ItemType::VERITY_DESC | ItemType::VERITY_MERKLE => {
+                run.inode(rules, key.objectid);
+            }
+            // What inode caches of old kernels leave.
+            _ if key.objectid >= RESERVED => {
+                run.inode(rules, key.objectid);
+            }
+            _ => {
+                run.inode(rules, key.objectid);
+                let text = "a subvolume holds no such items";
+                rules.fault(FaultCode::ItemUnexpected, key, text);
+            }
+        }
+    }
+}
+
+impl Visitor for FsScan<'_, '_> {
+    type Summary = FsRun;
+
+    fn leaf(&self, leaf: &Leaf<'_>) -> FsRun {
+        let rules = self.rules(leaf.tree);
+        let mut run = FsRun::default();
+        for (key, data) in leaf.items() {
+            self.item(&rules, &mut run, leaf, key, data);
+        }
+        run
+    }
+
+    fn join(&self, left: FsRun, right: FsRun) -> FsRun {
+        left.join(&self.rules(self.tree), right)
+    }
+
+    fn gap(&self) -> FsRun {
+        FsRun::gap()
+    }
+
+    fn keep(&self, node: NodeRef, summary: &FsRun) {
+        if self.shared.contains(&node.logical.get()) {
+            self.kept.lock().insert(node.logical.get(), summary.clone());
+        }
+    }
+
+    fn kept(&self, node: NodeRef) -> Option<FsRun> {
+        self.kept.lock().get(&node.logical.get()).cloned()
+    }
+}

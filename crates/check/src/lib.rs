@@ -1,0 +1,83 @@
+//! An independent verifier of Btrfs volumes.
+//!
+//! Reads a volume as it lies on its devices and says everything that is wrong
+//! with it. Shares with the writers nothing but the layout of items, the tree
+//! node and the chunk map: it sees neither the store nor the file system, so a
+//! fault of a writer cannot excuse itself. It never writes.
+//!
+//! How it stays fast and small: each node is read once, whatever the number of
+//! trees that share it. What must be equal on two sides (references and
+//! extents, names and inodes) is compared by sums of keyed hashes, which need
+//! no memory; only where a sum differs, a second walk collects the records of
+//! that part and names what is wrong.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::as_conversions,
+        clippy::indexing_slicing,
+        clippy::arithmetic_side_effects,
+        clippy::unwrap_used,
+        clippy::panic
+    )
+)]
+
+mod check;
+mod code;
+mod context;
+mod data;
+mod devices;
+mod error;
+mod extents;
+mod hash;
+mod inodes;
+mod progress;
+mod ranges;
+mod report;
+mod superblocks;
+mod trees;
+mod visited;
+mod walk;
+
+pub use check::check;
+pub use code::{FaultCode, Severity};
+pub use error::CheckError;
+pub use progress::{NoProgress, Phase, Progress, Status};
+pub use report::{Fault, Figures, Place, Report};
+
+/// What to check, and with what.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Threads; 0 for one on each core.
+    pub threads: usize,
+    /// Whether file data are read and compared with their checksums.
+    pub data: DataChecksums,
+    /// Bytes of memory that the check may take.
+    pub memory_max: u64,
+    /// Faults of each kind that are described; all are counted.
+    pub faults_max: usize,
+    /// Copy of the superblock to begin with, counted from 0; the first good
+    /// one where `None`.
+    pub superblock: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            data: DataChecksums::Ignore,
+            memory_max: 1 << 30,
+            faults_max: 100,
+            superblock: None,
+        }
+    }
+}
+
+/// Whether file data are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataChecksums {
+    /// Every copy of all data, and of all nodes, is read.
+    Verify,
+    /// Only one copy of each node is read.
+    Ignore,
+}

@@ -1,0 +1,207 @@
+//! What a check found.
+
+use crate::code::{FaultCode, Severity};
+use butterfs_format::{Key, Logical, TreeId};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Where a fault is; what is not known is `None`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Tree.
+    pub tree: Option<TreeId>,
+    /// Key in it.
+    pub key: Option<Key>,
+    /// Address of the node or extent.
+    pub logical: Option<Logical>,
+}
+
+impl Place {
+    /// An address.
+    pub(crate) const fn at(logical: Logical) -> Self {
+        Self {
+            tree: None,
+            key: None,
+            logical: Some(logical),
+        }
+    }
+
+    /// An item of a tree.
+    pub(crate) const fn item(tree: TreeId, key: Key) -> Self {
+        Self {
+            tree: Some(tree),
+            key: Some(key),
+            logical: None,
+        }
+    }
+
+    /// A tree.
+    pub(crate) const fn tree(tree: TreeId) -> Self {
+        Self {
+            tree: Some(tree),
+            key: None,
+            logical: None,
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut before = "";
+        if let Some(tree) = self.tree {
+            write!(f, "tree {tree}")?;
+            before = ", ";
+        }
+        if let Some(key) = self.key {
+            write!(f, "{before}item {key}")?;
+            before = ", ";
+        }
+        if let Some(logical) = self.logical {
+            write!(f, "{before}logical {logical}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Kind.
+    pub code: FaultCode,
+    /// Where.
+    pub place: Place,
+    /// What is wrong, in a sentence.
+    pub sentence: String,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.code)?;
+        if self.place != Place::default() {
+            write!(f, "{}: ", self.place)?;
+        }
+        f.write_str(&self.sentence)
+    }
+}
+
+/// What the volume holds, as far as it could be read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes in extents.
+    pub bytes_used: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// Extents in the extent tree.
+    pub extents: u64,
+    /// Bytes of data that have checksums.
+    pub checksummed_bytes: u64,
+    /// Bytes of data that were read and compared, all copies.
+    pub data_bytes_read: u64,
+    /// Subvolumes and snapshots.
+    pub subvolumes: u64,
+    /// Inodes; what snapshots share is counted once for each.
+    pub inodes: u64,
+    /// Directories among them.
+    pub directories: u64,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Faults, at most a given number of each kind, sorted by kind and place.
+    pub faults: Vec<Fault>,
+    /// How many of each kind there are.
+    pub counts: BTreeMap<FaultCode, u64>,
+    /// What could not be checked, because of damage or unknown features.
+    pub unchecked: Vec<String>,
+    /// What the volume holds.
+    pub figures: Figures,
+}
+
+impl Report {
+    /// Faults and warnings of a severity.
+    #[must_use]
+    pub fn count(&self, severity: Severity) -> u64 {
+        let of = self.counts.iter().filter(|(c, _)| c.severity() == severity);
+        of.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
+    }
+
+    /// True without faults; warnings do not count.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.count(Severity::Fault) == 0
+    }
+
+    /// True when a fault of this kind was found.
+    #[must_use]
+    pub fn has(&self, code: FaultCode) -> bool {
+        self.counts.contains_key(&code)
+    }
+}
+
+/// Gathers faults from all threads.
+#[derive(Debug)]
+pub(crate) struct Collector {
+    max: usize,
+    found: Mutex<(Vec<Fault>, BTreeMap<FaultCode, u64>)>,
+    unchecked: Mutex<Vec<String>>,
+    muted: bool,
+}
+
+impl Collector {
+    pub(crate) const fn new(max: usize) -> Self {
+        Self {
+            max,
+            found: Mutex::new((Vec::new(), BTreeMap::new())),
+            unchecked: Mutex::new(Vec::new()),
+            muted: false,
+        }
+    }
+
+    /// One that forgets: for walks whose faults were reported before.
+    pub(crate) const fn muted() -> Self {
+        let mut collector = Self::new(0);
+        collector.muted = true;
+        collector
+    }
+
+    pub(crate) fn add(&self, code: FaultCode, place: Place, sentence: impl Into<String>) {
+        if self.muted {
+            return;
+        }
+        let mut found = self.found.lock();
+        let (faults, counts) = &mut *found;
+        let count = counts.entry(code).or_insert(0);
+        *count = count.saturating_add(1);
+        if usize::try_from(*count).is_ok_and(|count| count <= self.max) {
+            faults.push(Fault {
+                code,
+                place,
+                sentence: sentence.into(),
+            });
+        }
+    }
+
+    /// Notes what could not be checked.
+    pub(crate) fn unchecked(&self, what: impl Into<String>) {
+        if !self.muted {
+            let what = what.into();
+            let mut all = self.unchecked.lock();
+            if !all.contains(&what) {
+                all.push(what);
+            }
+        }
+    }
+
+    pub(crate) fn finish(self, figures: Figures) -> Report {
+        let (mut faults, counts) = self.found.into_inner();
+        faults.sort_by(|a, b| (a.code, a.place, &a.sentence).cmp(&(b.code, b.place, &b.sentence)));
+        Report {
+            faults,
+            counts,
+            unchecked: self.unchecked.into_inner(),
+            figures,
+        }
+    }
+}

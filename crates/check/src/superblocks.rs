@@ -1,0 +1,208 @@
+//! Superblocks and their copies.
+
+use crate::code::FaultCode;
+use crate::error::CheckError;
+use crate::report::{Collector, Place};
+use butterfs_device::BlockDevice;
+use butterfs_format::features::Incompat;
+use butterfs_format::superblock::{COPIES, SIZE, Superblock};
+use butterfs_format::{DeviceId, DeviceOffset};
+use std::sync::Arc;
+
+/// Features that can be checked; what they add is looked at where it lies.
+const KNOWN: Incompat = Incompat(
+    Incompat::SUPPORTED.0 | Incompat::RAID56.0 | Incompat::RAID1C34.0 | Incompat::SIMPLE_QUOTA.0,
+);
+/// Directory of the tree of roots.
+const ROOT_DIR: u64 = 6;
+
+/// A device with its superblock.
+pub(crate) struct Member {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) superblock: Superblock,
+}
+
+fn size() -> u64 {
+    u64::try_from(SIZE).unwrap_or(u64::MAX)
+}
+
+fn read(device: &dyn BlockDevice, offset: DeviceOffset) -> Result<Superblock, String> {
+    let mut bytes = vec![0; SIZE];
+    device
+        .read_at(offset, &mut bytes)
+        .map_err(|error| error.to_string())?;
+    Superblock::parse(&bytes, offset).map_err(|error| error.to_string())
+}
+
+/// Reads the superblock of a device and compares its copies.
+///
+/// # Errors
+/// None of them is good, or the wanted one is not.
+fn member(
+    device: Arc<dyn BlockDevice>,
+    wanted: Option<usize>,
+    faults: &Collector,
+) -> Result<Member, CheckError> {
+    let copies: Vec<(DeviceOffset, Result<Superblock, String>)> = COPIES
+        .into_iter()
+        .filter(|offset| offset.saturating_add(size()).get() <= device.size())
+        .map(|offset| (offset, read(&*device, offset)))
+        .collect();
+    let good = copies.iter().enumerate().filter_map(|(index, (_, copy))| {
+        let fits = wanted.is_none_or(|wanted| wanted == index);
+        copy.as_ref().ok().filter(|_| fits)
+    });
+    // The primary copy is written first; a mirror serves when it is bad.
+    let primary = copies.first().and_then(|(_, copy)| copy.as_ref().ok());
+    let chosen = match (primary, wanted) {
+        (Some(primary), None) => Some(primary),
+        _ => good.max_by_key(|copy| copy.generation),
+    };
+    let Some(chosen) = chosen.cloned() else {
+        let bad = copies.iter().filter_map(|(offset, copy)| {
+            let reason = copy.as_ref().err()?;
+            Some(format!("copy at {offset}: {reason}"))
+        });
+        let reason: Vec<String> = bad.collect();
+        return Err(CheckError::NoSuperblock {
+            device: device.identity(),
+            reason: if reason.is_empty() {
+                "it is too small".to_owned()
+            } else {
+                reason.join("; ")
+            },
+        });
+    };
+    for (offset, copy) in &copies {
+        compare(&*device, &chosen, *offset, copy, faults);
+    }
+    Ok(Member {
+        device,
+        superblock: chosen,
+    })
+}
+
+fn compare(
+    device: &dyn BlockDevice,
+    chosen: &Superblock,
+    offset: DeviceOffset,
+    copy: &Result<Superblock, String>,
+    faults: &Collector,
+) {
+    // Beyond the end of the volume no copy is written.
+    if offset.saturating_add(size()).get() >= chosen.device.total_bytes {
+        return;
+    }
+    let fault = |code, text: String| {
+        let text = format!(
+            "the copy at offset {offset} of {} {text}",
+            device.identity()
+        );
+        faults.add(code, Place::default(), text);
+    };
+    let copy = match copy {
+        Ok(copy) => copy,
+        Err(reason) => {
+            return fault(
+                FaultCode::SuperblockCopyInvalid,
+                format!("is damaged: {reason}"),
+            );
+        }
+    };
+    if copy.fsid != chosen.fsid || copy.device.id != chosen.device.id {
+        return fault(
+            FaultCode::SuperblockCopyInvalid,
+            "belongs to another volume or device".to_owned(),
+        );
+    }
+    let (a, b) = (copy.generation.get(), chosen.generation.get());
+    // A commit that was interrupted leaves a mirror one generation behind.
+    if a.abs_diff(b) > 1 {
+        let text = format!("is of generation {a} instead of {b}");
+        return fault(FaultCode::SuperblockCopyStale, text);
+    }
+    // An fsync writes the log's root into the primary copy alone.
+    let content = |copy: &Superblock| {
+        (
+            copy.root,
+            copy.chunk_root,
+            copy.bytes_used,
+            copy.total_bytes,
+        )
+    };
+    if a == b && content(copy) != content(chosen) {
+        let text = "differs from the others of its generation".to_owned();
+        fault(FaultCode::SuperblockCopyInvalid, text);
+    }
+}
+
+/// Reads the superblocks of all devices of a volume.
+///
+/// # Errors
+/// One has none, they do not belong together, some are missing, or the volume
+/// has features that are not known.
+pub(crate) fn open(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    wanted: Option<usize>,
+    faults: &Collector,
+) -> Result<Vec<Member>, CheckError> {
+    let mut members = Vec::new();
+    for device in devices {
+        members.push(member(device, wanted, faults)?);
+    }
+    // The newest one speaks for the volume.
+    members.sort_by_key(|member| std::cmp::Reverse(member.superblock.generation));
+    let Some(first) = members.first().map(|member| member.superblock.clone()) else {
+        return Err(CheckError::Devices("no device was given".to_owned()));
+    };
+    let mut ids: Vec<DeviceId> = Vec::new();
+    for member in &members {
+        let own = &member.superblock;
+        if own.fsid != first.fsid {
+            let text = format!("{} belongs to another volume", member.device.identity());
+            return Err(CheckError::Devices(text));
+        }
+        if ids.contains(&own.device.id) {
+            let text = format!("device {} was given twice", own.device.id);
+            return Err(CheckError::Devices(text));
+        }
+        ids.push(own.device.id);
+        if member.device.size() < own.device.total_bytes {
+            let text = format!(
+                "{} has {} bytes; the volume uses {} of it",
+                member.device.identity(),
+                member.device.size(),
+                own.device.total_bytes
+            );
+            faults.add(FaultCode::DeviceSize, Place::default(), text);
+        }
+    }
+    if u64::try_from(ids.len()).is_ok_and(|given| given < first.num_devices) {
+        return Err(CheckError::Devices(format!(
+            "the volume has {} devices; give all of them",
+            first.num_devices
+        )));
+    }
+    let unknown = first.incompat.without(KNOWN);
+    if !unknown.is_empty() {
+        return Err(CheckError::Unsupported(unknown.names().join(", ")));
+    }
+    fields(&first, faults);
+    Ok(members)
+}
+
+fn fields(superblock: &Superblock, faults: &Collector) {
+    let fault = |text: String| faults.add(FaultCode::SuperblockField, Place::default(), text);
+    if superblock.root_dir != ROOT_DIR {
+        fault(format!("its root directory is {}", superblock.root_dir));
+    }
+    if superblock.chunk_root_generation > superblock.generation {
+        fault("its chunk tree is newer than itself".to_owned());
+    }
+    if superblock.bytes_used > superblock.total_bytes {
+        fault(format!(
+            "{} of {} bytes are used",
+            superblock.bytes_used, superblock.total_bytes
+        ));
+    }
+}

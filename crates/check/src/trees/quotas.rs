@@ -1,0 +1,288 @@
+//! The numbers of quota groups against what subvolumes hold.
+//!
+//! A group's numbers depend on which subvolumes reach each extent. Sets of
+//! subvolumes are few, so each gets a number; nodes are visited level by level
+//! from the roots, each once, with the union of its parents' sets.
+
+use super::Items;
+use super::roots::Roots;
+use crate::code::FaultCode;
+use crate::context::Context;
+use crate::inodes::refs::place_of;
+use crate::report::Place;
+use butterfs_format::bytes::Reader;
+use butterfs_format::item::file_extent::FileExtent;
+use butterfs_format::{ItemType, Key, NodeRef, ParseError, TreeId};
+use butterfs_tree::Node;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Status flags.
+const ON: u64 = 1;
+const RESCAN: u64 = 2;
+const INCONSISTENT: u64 = 4;
+const SIMPLE: u64 = 8;
+/// Bits of a group's number below its level.
+const LEVEL_SHIFT: u32 = 48;
+/// Bytes of memory for one data extent, about.
+const EXTENT_BYTES: u64 = 48;
+
+/// Sets of subvolumes, each with a number.
+#[derive(Default)]
+struct Sets {
+    all: Vec<BTreeSet<u64>>,
+    numbers: BTreeMap<BTreeSet<u64>, usize>,
+    unions: FxHashMap<(usize, usize), usize>,
+    bytes: Vec<u64>,
+}
+
+impl Sets {
+    fn number(&mut self, set: BTreeSet<u64>) -> usize {
+        if let Some(number) = self.numbers.get(&set) {
+            return *number;
+        }
+        let number = self.all.len();
+        self.numbers.insert(set.clone(), number);
+        self.all.push(set);
+        self.bytes.push(0);
+        number
+    }
+
+    fn union(&mut self, a: usize, b: usize) -> usize {
+        if a == b {
+            return a;
+        }
+        if let Some(known) = self.unions.get(&(a, b)) {
+            return *known;
+        }
+        let mut set = self.all.get(a).cloned().unwrap_or_default();
+        set.extend(self.all.get(b).into_iter().flatten());
+        let number = self.number(set);
+        self.unions.insert((a, b), number);
+        number
+    }
+
+    fn add(&mut self, set: usize, bytes: u64) {
+        if let Some(sum) = self.bytes.get_mut(set) {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+
+    /// Bytes that `members` reach, and those that nobody else does.
+    fn numbers(&self, members: &BTreeSet<u64>) -> (u64, u64) {
+        let mut numbers = (0_u64, 0_u64);
+        for (set, bytes) in self.all.iter().zip(&self.bytes) {
+            if !set.is_disjoint(members) {
+                numbers.0 = numbers.0.saturating_add(*bytes);
+            }
+            if set.is_subset(members) {
+                numbers.1 = numbers.1.saturating_add(*bytes);
+            }
+        }
+        numbers
+    }
+}
+
+/// Numbers of a group as its item has them.
+struct Info {
+    referenced: u64,
+    exclusive: u64,
+}
+
+/// The quota tree.
+#[derive(Default)]
+struct Quotas {
+    flags: u64,
+    generation: u64,
+    infos: BTreeMap<u64, (Key, Info)>,
+    relations: BTreeSet<(u64, u64)>,
+}
+
+fn level(group: u64) -> u64 {
+    group.checked_shr(LEVEL_SHIFT).unwrap_or(0)
+}
+
+fn name(group: u64) -> String {
+    let number = group & 1_u64.checked_shl(LEVEL_SHIFT).unwrap_or(1).wrapping_sub(1);
+    format!("{}/{number}", level(group))
+}
+
+impl Quotas {
+    fn item(&mut self, key: Key, data: &[u8]) -> Result<(), ParseError> {
+        let mut r = Reader::new("quota item", data);
+        match key.item_type {
+            ItemType::QGROUP_STATUS => {
+                r.u64()?;
+                self.generation = r.u64()?;
+                self.flags = r.u64()?;
+            }
+            ItemType::QGROUP_INFO => {
+                r.u64()?;
+                let referenced = r.u64()?;
+                r.u64()?;
+                let exclusive = r.u64()?;
+                let info = Info {
+                    referenced,
+                    exclusive,
+                };
+                self.infos.insert(key.offset, (key, info));
+            }
+            ItemType::QGROUP_RELATION => {
+                self.relations.insert((key.objectid, key.offset));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Subvolumes below a group.
+    fn members(&self, group: u64) -> BTreeSet<u64> {
+        let mut members = BTreeSet::new();
+        let mut seen = BTreeSet::from([group]);
+        let mut waiting = vec![group];
+        while let Some(group) = waiting.pop() {
+            if level(group) == 0 {
+                members.insert(group);
+                continue;
+            }
+            let of = self.relations.range((group, 0)..=(group, u64::MAX));
+            for (_, other) in of.filter(|(_, other)| level(*other) < level(group)) {
+                if seen.insert(*other) {
+                    waiting.push(*other);
+                }
+            }
+        }
+        members
+    }
+}
+
+/// Checks the quota groups, unless the kernel itself says that their numbers
+/// are not to be trusted.
+pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
+    let mut quotas = Quotas::default();
+    for (key, data) in items {
+        if let Err(error) = quotas.item(*key, data) {
+            let place = Place::item(TreeId::QUOTA, *key);
+            context.fault(FaultCode::ItemInvalid, place, error.to_string());
+        }
+    }
+    if quotas.flags & ON == 0 {
+        return;
+    }
+    for (a, b) in &quotas.relations {
+        if !quotas.relations.contains(&(*b, *a)) {
+            let text = format!(
+                "group {} is related to {}, but not the reverse",
+                name(*a),
+                name(*b)
+            );
+            context.fault(FaultCode::QgroupMissing, Place::tree(TreeId::QUOTA), text);
+        }
+    }
+    for root in roots.live() {
+        if !quotas.infos.contains_key(&root.id.get()) {
+            let text = format!("subvolume {} has no quota group", root.id);
+            context.fault(FaultCode::QgroupMissing, Place::tree(TreeId::QUOTA), text);
+        }
+    }
+    let outdated = quotas.generation != context.superblock.generation.get();
+    if quotas.flags & (RESCAN | INCONSISTENT) != 0 || outdated {
+        return;
+    }
+    if quotas.flags & SIMPLE != 0 {
+        context.faults.unchecked("the numbers of simple quotas");
+        return;
+    }
+    if roots.passing().next().is_some() {
+        // Being corrected while subvolumes are deleted.
+        return;
+    }
+    match sum_up(context, roots) {
+        Some(sets) => compare(context, &quotas, &sets),
+        None => context
+            .faults
+            .unchecked("the numbers of quota groups need more memory"),
+    }
+}
+
+fn compare(context: &Context<'_>, quotas: &Quotas, sets: &Sets) {
+    for (group, (key, info)) in &quotas.infos {
+        let (referenced, exclusive) = sets.numbers(&quotas.members(*group));
+        if (info.referenced, info.exclusive) != (referenced, exclusive) {
+            let text = format!(
+                "group {} counts {} bytes, {} of them exclusive; it has {referenced} and {exclusive}",
+                name(*group),
+                info.referenced,
+                info.exclusive
+            );
+            let place = Place::item(TreeId::QUOTA, *key);
+            context.fault(FaultCode::QgroupNumbers, place, text);
+        }
+    }
+}
+
+type Waiting = FxHashMap<u64, (NodeRef, usize)>;
+
+fn reach(sets: &mut Sets, waiting: &mut Waiting, node: NodeRef, set: usize) {
+    let entry = waiting.entry(node.logical.get()).or_insert((node, set));
+    entry.1 = sets.union(entry.1, set);
+}
+
+fn sum_up(context: &Context<'_>, roots: &Roots) -> Option<Sets> {
+    let mut sets = Sets::default();
+    let mut levels: [Waiting; 8] = Default::default();
+    let mut data: FxHashMap<u64, (u64, usize)> = FxHashMap::default();
+    let max = context.options.memory_max.checked_div(EXTENT_BYTES)?;
+    let max = usize::try_from(max).unwrap_or(usize::MAX);
+    for root in roots.live() {
+        let set = sets.number(BTreeSet::from([root.id.get()]));
+        let level = levels.get_mut(usize::from(root.item.level))?;
+        reach(&mut sets, level, root.node(), set);
+    }
+    for level in (0..levels.len()).rev() {
+        let mut nodes: Vec<_> = std::mem::take(levels.get_mut(level)?)
+            .into_values()
+            .collect();
+        nodes.sort_unstable_by_key(|(node, _)| node.logical);
+        for (reference, set) in nodes {
+            context.advance(context.node_bytes());
+            sets.add(set, context.node_bytes());
+            // What is damaged was reported by the walk.
+            let Ok(node) = context.peek(reference.into()) else {
+                continue;
+            };
+            if node.is_leaf() {
+                leaf(&mut sets, &mut data, &node, set);
+                if data.len() > max {
+                    return None;
+                }
+                continue;
+            }
+            let below = levels.get_mut(level.checked_sub(1)?)?;
+            for slot in 0..node.len() {
+                reach(&mut sets, below, node.child(slot), set);
+            }
+        }
+    }
+    for (bytes, set) in data.into_values() {
+        sets.add(set, bytes);
+    }
+    Some(sets)
+}
+
+fn leaf(sets: &mut Sets, data: &mut FxHashMap<u64, (u64, usize)>, node: &Node, set: usize) {
+    for slot in 0..node.len() {
+        if node.key(slot).item_type != ItemType::EXTENT_DATA {
+            continue;
+        }
+        let Ok(extent) = FileExtent::parse(node.data(slot)) else {
+            continue;
+        };
+        if let Some(place) = place_of(&extent) {
+            let entry = data
+                .entry(place.disk.get())
+                .or_insert((place.disk_length, set));
+            entry.1 = sets.union(entry.1, set);
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The tree of roots: which trees there are, and how subvolumes hang in one
+//! another.
+
+use super::Items;
+use crate::code::FaultCode;
+use crate::context::{Context, Lookup};
+use crate::extents::tally::By;
+use crate::inodes::names::is_valid;
+use crate::report::Place;
+use crate::walk::Tree;
+use butterfs_format::bytes::Reader;
+use butterfs_format::checksum::name_hash;
+use butterfs_format::features::CompatRo;
+use butterfs_format::item::dir::DirEntries;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::{InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId};
+use butterfs_tree::find;
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A tree with its item.
+#[derive(Clone, Debug)]
+pub(crate) struct Root {
+    pub(crate) id: TreeId,
+    pub(crate) key: Key,
+    pub(crate) item: RootItem,
+}
+
+impl Root {
+    pub(crate) const fn node(&self) -> NodeRef {
+        NodeRef {
+            logical: self.item.logical,
+            generation: self.item.generation,
+            level: self.item.level,
+        }
+    }
+
+    /// Nobody refers to it any more; it is deleted little by little.
+    pub(crate) const fn is_dead(&self) -> bool {
+        self.item.refs == 0
+    }
+
+    /// The tree to walk.
+    pub(crate) fn tree(&self) -> Tree {
+        let is_relocation = self.id == TreeId::RELOC;
+        let dropped = self.item.drop_progress.filter(|_| self.is_dead());
+        Tree {
+            id: self.id,
+            root: self.node(),
+            by: if is_relocation {
+                By::Parent(self.item.logical.get())
+            } else {
+                By::Tree(self.id.get())
+            },
+            owner: (!is_relocation).then_some(self.id),
+            dropped: dropped.map(|key| (key, self.item.drop_level)),
+        }
+    }
+}
+
+/// A link between two subvolumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Link {
+    directory: u64,
+    index: u64,
+    name: Vec<u8>,
+}
+
+impl Link {
+    fn parse(data: &[u8]) -> Result<Self, ParseError> {
+        let mut r = Reader::new("root reference", data);
+        let (directory, index) = (r.u64()?, r.u64()?);
+        let length = r.u16()?;
+        let name = r.bytes(usize::from(length))?.to_vec();
+        if r.remaining() != 0 || !is_valid(&name) {
+            return Err(ParseError::BadValue {
+                what: "root reference",
+                field: "name length",
+                value: u64::from(length),
+            });
+        }
+        Ok(Self {
+            directory,
+            index,
+            name,
+        })
+    }
+}
+
+/// All trees but the chunk tree and that of roots itself.
+#[derive(Debug, Default)]
+pub(crate) struct Roots {
+    all: Vec<Root>,
+    /// (parent, child) by the parent's and by the child's item.
+    refs: BTreeMap<(u64, u64), Link>,
+    backrefs: BTreeMap<(u64, u64), Link>,
+    orphans: BTreeSet<u64>,
+}
+
+/// Object of orphan marks.
+const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
+
+impl Roots {
+    /// Items of the tree of roots that matter here.
+    pub(crate) fn wanted(item_type: ItemType) -> bool {
+        matches!(
+            item_type,
+            ItemType::ROOT_ITEM
+                | ItemType::ROOT_REF
+                | ItemType::ROOT_BACKREF
+                | ItemType::ORPHAN_ITEM
+        )
+    }
+
+    pub(crate) fn parse(context: &Context<'_>, items: &Items) -> Self {
+        let mut roots = Self::default();
+        for (key, data) in items {
+            let invalid = |error: ParseError| {
+                let place = Place::item(TreeId::ROOT, *key);
+                context.fault(FaultCode::RootInvalid, place, error.to_string());
+            };
+            match key.item_type {
+                ItemType::ROOT_ITEM => match RootItem::parse(data) {
+                    Ok(item) => roots.add(context, *key, item),
+                    Err(error) => invalid(error),
+                },
+                ItemType::ROOT_REF => match Link::parse(data) {
+                    Ok(link) => {
+                        roots.refs.insert((key.objectid, key.offset), link);
+                    }
+                    Err(error) => invalid(error),
+                },
+                ItemType::ROOT_BACKREF => match Link::parse(data) {
+                    Ok(link) => {
+                        roots.backrefs.insert((key.offset, key.objectid), link);
+                    }
+                    Err(error) => invalid(error),
+                },
+                ItemType::ORPHAN_ITEM if key.objectid == ORPHANS => {
+                    roots.orphans.insert(key.offset);
+                }
+                _ => {}
+            }
+        }
+        roots
+    }
+
+    fn add(&mut self, context: &Context<'_>, key: Key, item: RootItem) {
+        let id = TreeId(key.objectid);
+        let place = Place::item(TreeId::ROOT, key);
+        let fault = |text: String| context.fault(FaultCode::RootInvalid, place, text);
+        if item.generation > context.superblock.generation {
+            fault(format!(
+                "its generation {} is not yet committed",
+                item.generation
+            ));
+        }
+        if id.is_subvolume() && item.root_dir != InodeNumber::ROOT {
+            fault(format!("its root directory is {}", item.root_dir));
+        }
+        if item.drop_progress.is_some() && item.drop_level > item.level {
+            fault(format!(
+                "its deletion is at level {} of {}",
+                item.drop_level, item.level
+            ));
+        }
+        let again = self.all.iter().rev().take(1).any(|before| before.id == id);
+        if again && id != TreeId::RELOC {
+            fault("the tree has several items".to_owned());
+            return;
+        }
+        self.all.push(Root { id, key, item });
+    }
+
+    /// The tree of this identity.
+    pub(crate) fn get(&self, id: TreeId) -> Option<&Root> {
+        let at = self.all.partition_point(|root| root.id < id);
+        self.all.get(at).filter(|root| root.id == id)
+    }
+
+    /// A subvolume that is not deleted.
+    pub(crate) fn subvolume(&self, id: TreeId) -> Option<&Root> {
+        self.get(id)
+            .filter(|root| id.is_subvolume() && !root.is_dead())
+    }
+
+    /// Subvolumes that are not deleted.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Root> {
+        self.all
+            .iter()
+            .filter(|root| root.id.is_subvolume() && !root.is_dead())
+    }
+
+    /// Trees of subvolumes that are being deleted, and of relocations.
+    pub(crate) fn passing(&self) -> impl Iterator<Item = &Root> {
+        self.all
+            .iter()
+            .filter(|root| root.id == TreeId::RELOC || (root.id.is_subvolume() && root.is_dead()))
+    }
+
+    /// Trees that no other part of the check knows.
+    pub(crate) fn others(&self, known: &[TreeId]) -> Vec<&Root> {
+        let is_other = |root: &&Root| {
+            !root.id.is_subvolume() && root.id != TreeId::RELOC && !known.contains(&root.id)
+        };
+        self.all.iter().filter(is_other).collect()
+    }
+
+    pub(crate) fn nodes(&self) -> FxHashMap<TreeId, NodeRef> {
+        self.all.iter().map(|root| (root.id, root.node())).collect()
+    }
+
+    /// Checks that the trees are there that must be, and that subvolumes hang
+    /// together.
+    pub(crate) fn check(&self, context: &Context<'_>) {
+        let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
+        let compat = context.superblock.compat_ro;
+        if compat.contains(CompatRo::FREE_SPACE_TREE) {
+            needed.push(TreeId::FREE_SPACE);
+        }
+        if compat.contains(CompatRo::BLOCK_GROUP_TREE) {
+            needed.push(TreeId::BLOCK_GROUP);
+        }
+        for id in needed {
+            if self.get(id).is_none() {
+                let text = "the tree of roots has no item for it";
+                context.fault(FaultCode::RootMissing, Place::tree(id), text);
+            }
+        }
+        for root in self.all.iter().filter(|root| root.id.is_subvolume()) {
+            self.subvolume_links(context, root);
+        }
+        for ((parent, child), link) in &self.refs {
+            self.link(context, *parent, *child, link);
+        }
+        for ((parent, child), link) in &self.backrefs {
+            if self.refs.get(&(*parent, *child)) != Some(link) {
+                let text = format!("tree {parent} does not refer to tree {child} in the same way");
+                let place = Place::tree(TreeId(*child));
+                context.fault(FaultCode::RootReferenceMissing, place, text);
+            }
+        }
+    }
+
+    fn subvolume_links(&self, context: &Context<'_>, root: &Root) {
+        let place = Place::item(TreeId::ROOT, root.key);
+        let id = root.id.get();
+        if root.is_dead() {
+            if !self.orphans.contains(&id) {
+                let text = format!("tree {id} is deleted but not marked for cleaning");
+                context.fault(FaultCode::RootOrphanMissing, place, text);
+            }
+            return;
+        }
+        let parents = self
+            .backrefs
+            .keys()
+            .filter(|(_, child)| *child == id)
+            .count();
+        if parents == 0 && root.id != TreeId::FS {
+            let text = format!("no directory holds subvolume {id}");
+            context.fault(FaultCode::RootUnreachable, place, text);
+        }
+        if parents > 1 || root.item.refs != 1 {
+            let text = format!("it has {parents} parents and counts {}", root.item.refs);
+            context.fault(FaultCode::RootInvalid, place, text);
+        }
+    }
+
+    fn link(&self, context: &Context<'_>, parent: u64, child: u64, link: &Link) {
+        let place = Place::tree(TreeId(child));
+        if self.get(TreeId(child)).is_none() {
+            let text = format!("tree {parent} refers to a subvolume that does not exist");
+            context.fault(FaultCode::RootMissing, place, text);
+        }
+        if self.backrefs.get(&(parent, child)) != Some(link) {
+            let text = format!("it does not know its parent, tree {parent}, in the same way");
+            context.fault(FaultCode::RootBackrefMissing, place, text);
+        }
+        let nodes = self.nodes();
+        let lookup = Lookup {
+            context,
+            roots: &nodes,
+        };
+        let keys = [
+            Key::new(link.directory, ItemType::DIR_ITEM, name_hash(&link.name)),
+            Key::new(link.directory, ItemType::DIR_INDEX, link.index),
+        ];
+        for key in keys {
+            let found = match find(&lookup, TreeId(parent), &key) {
+                Ok(Some((leaf, slot))) => points_to(leaf.data(slot), link, child),
+                Ok(None) => false,
+                // The damage of the node is reported by the walk.
+                Err(_) => true,
+            };
+            if !found {
+                let text = format!(
+                    "tree {parent} refers to it as {:?}, but {key} is missing or another's",
+                    String::from_utf8_lossy(&link.name)
+                );
+                context.fault(FaultCode::RootEntryMissing, place, text);
+            }
+        }
+    }
+}
+
+fn points_to(data: &[u8], link: &Link, child: u64) -> bool {
+    DirEntries::new(data).flatten().any(|entry| {
+        entry.name == link.name
+            && entry.location.objectid == child
+            && entry.location.item_type == ItemType::ROOT_ITEM
+    })
+}

@@ -1,0 +1,294 @@
+//! Walking a tree: every node once, in parallel, with its content summed up
+//! in key order.
+
+use crate::code::FaultCode;
+use crate::context::{Context, code_of};
+use crate::extents::tally::{By, Record, Shape, Tally};
+use crate::report::Place;
+use crate::visited::Visited;
+use butterfs_format::node::{BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG_WRITTEN};
+use butterfs_format::{Key, NodeRef, TreeId};
+use butterfs_tree::Node;
+use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
+use rustc_hash::FxHashSet;
+
+/// Leaves that one task reads.
+const LEAVES_PER_TASK: usize = 8;
+
+/// A leaf, and how it refers to data.
+pub(crate) struct Leaf<'n> {
+    pub(crate) tree: TreeId,
+    pub(crate) node: &'n Node,
+    /// References of this leaf are by parent, not by tree.
+    pub(crate) is_parent: bool,
+}
+
+impl Leaf<'_> {
+    /// Items in key order.
+    pub(crate) fn items(&self) -> impl Iterator<Item = (Key, &[u8])> + '_ {
+        (0..self.node.len()).map(|slot| (self.node.key(slot), self.node.data(slot)))
+    }
+
+    pub(crate) const fn item(&self, key: Key) -> Place {
+        Place::item(self.tree, key)
+    }
+}
+
+/// What is made of a tree's content. Summaries are joined in key order.
+pub(crate) trait Visitor: Sync {
+    /// Sum of a part of a tree.
+    type Summary: Send;
+
+    /// Sum of a leaf.
+    fn leaf(&self, leaf: &Leaf<'_>) -> Self::Summary;
+
+    /// Sum of two neighbouring parts.
+    fn join(&self, left: Self::Summary, right: Self::Summary) -> Self::Summary;
+
+    /// Sum of a part that could not be read.
+    fn gap(&self) -> Self::Summary;
+
+    /// Offers the sum of a whole node, to be given back when another tree
+    /// shares it.
+    fn keep(&self, _node: NodeRef, _summary: &Self::Summary) {}
+
+    /// The sum that was kept.
+    fn kept(&self, _node: NodeRef) -> Option<Self::Summary> {
+        None
+    }
+}
+
+/// What a walk gives.
+pub(crate) struct Outcome<S> {
+    pub(crate) summary: S,
+    /// False when a node could not be read.
+    pub(crate) complete: bool,
+}
+
+/// What walks of a volume share.
+#[derive(Clone, Copy)]
+pub(crate) struct Walker<'w, 'a> {
+    pub(crate) context: &'w Context<'a>,
+    pub(crate) visited: &'w Visited,
+    /// References that are found; `None` for logs, which have none.
+    pub(crate) tally: Option<&'w Tally>,
+    /// Nodes whose references are by parent.
+    pub(crate) parents: &'w FxHashSet<u64>,
+}
+
+/// A tree to walk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tree {
+    pub(crate) id: TreeId,
+    pub(crate) root: NodeRef,
+    /// Who refers to the root.
+    pub(crate) by: By,
+    /// Owner that the root must have.
+    pub(crate) owner: Option<TreeId>,
+    /// Where the deletion of the tree goes on: what lies before is gone.
+    pub(crate) dropped: Option<(Key, u8)>,
+}
+
+impl Tree {
+    /// A tree that nobody deletes.
+    pub(crate) const fn whole(id: TreeId, root: NodeRef) -> Self {
+        Self {
+            id,
+            root,
+            by: By::Tree(id.get()),
+            owner: Some(id),
+            dropped: None,
+        }
+    }
+}
+
+/// Where a node hangs.
+#[derive(Clone, Copy)]
+struct Hook {
+    first: Option<Key>,
+    bound: Option<Key>,
+    /// Deletion of the tree passes through this node.
+    on_path: bool,
+}
+
+impl<'w> Walker<'w, '_> {
+    /// Walks a whole tree.
+    pub(crate) fn walk<V: Visitor>(&self, tree: &Tree, visitor: &V) -> Outcome<V::Summary> {
+        let hook = Hook {
+            first: None,
+            bound: None,
+            on_path: tree.dropped.is_some(),
+        };
+        self.found(tree.root, tree.by);
+        self.node(tree, visitor, tree.root, hook)
+    }
+
+    fn found(&self, node: NodeRef, by: By) {
+        if let Some(tally) = self.tally {
+            let shape = Shape::Node(node.level);
+            tally.add(node.logical.get(), Record::Found { by, shape });
+        }
+    }
+
+    fn node<V: Visitor>(
+        &self,
+        tree: &Tree,
+        visitor: &V,
+        reference: NodeRef,
+        hook: Hook,
+    ) -> Outcome<V::Summary> {
+        let gap = || Outcome {
+            summary: visitor.gap(),
+            complete: false,
+        };
+        let context = self.context;
+        let place = Place {
+            tree: Some(tree.id),
+            key: None,
+            logical: Some(reference.logical),
+        };
+        let is_first = match self.visited.claim(reference.logical) {
+            Some(is_first) => is_first,
+            None => {
+                let text = "it lies in no chunk that holds nodes";
+                context.fault(FaultCode::NodeUnmapped, place, text);
+                return gap();
+            }
+        };
+        let node = if is_first {
+            context.load(tree.id, reference.into())
+        } else {
+            match context.peek(reference.into()) {
+                Ok(node) => Some(node),
+                Err((code, text)) => {
+                    context.fault(code, place, text);
+                    None
+                }
+            }
+        };
+        let Some(node) = node else {
+            return gap();
+        };
+        if let Some(first) = hook.first
+            && let Err(fault) = node.verify_place(&first, hook.bound.as_ref())
+        {
+            context.fault(code_of(fault), place, fault.to_string());
+            return gap();
+        }
+        if !is_first {
+            return match visitor.kept(reference) {
+                Some(summary) => Outcome {
+                    summary,
+                    complete: true,
+                },
+                None => {
+                    if !tree.id.is_subvolume()
+                        && self.tally.is_some()
+                        && tree.by == By::Tree(tree.id.get())
+                    {
+                        let text = "it is reached from two places of trees that share nothing";
+                        context.fault(FaultCode::NodeReachedTwice, place, text);
+                    }
+                    gap()
+                }
+            };
+        }
+        self.header(tree, &node, hook, place);
+        let outcome = self.content(tree, visitor, &node, hook);
+        if outcome.complete {
+            visitor.keep(reference, &outcome.summary);
+        }
+        outcome
+    }
+
+    fn header(&self, tree: &Tree, node: &Node, hook: Hook, place: Place) {
+        if let Some(tally) = self.tally {
+            let record = Record::Node {
+                level: node.level(),
+                generation: node.generation().get(),
+            };
+            tally.add(node.logical().get(), record);
+        }
+        let context = self.context;
+        let owner = node.owner();
+        let fits = match (tree.owner, hook.first) {
+            (Some(wanted), None) => owner == wanted,
+            (Some(wanted), Some(_)) if !wanted.is_subvolume() => owner == wanted,
+            _ => owner.is_subvolume() || owner == TreeId::DATA_RELOC,
+        };
+        if !fits {
+            let text = format!("its header names tree {owner} as its owner");
+            context.fault(FaultCode::NodeOwner, place, text);
+        }
+        let flags = node.flags();
+        let revision = flags.checked_shr(BACKREF_REVISION_SHIFT).unwrap_or(0);
+        if revision != BACKREF_REVISION_MIXED || flags & FLAG_WRITTEN == 0 {
+            let text = format!("its header has the flags {flags:#x}");
+            context.fault(FaultCode::NodeFlags, place, text);
+        }
+    }
+
+    fn content<V: Visitor>(
+        &self,
+        tree: &Tree,
+        visitor: &V,
+        node: &Node,
+        hook: Hook,
+    ) -> Outcome<V::Summary> {
+        let is_parent = self.parents.contains(&node.logical().get());
+        if node.is_leaf() {
+            let leaf = Leaf {
+                tree: tree.id,
+                node,
+                is_parent,
+            };
+            return Outcome {
+                summary: visitor.leaf(&leaf),
+                complete: true,
+            };
+        }
+        let by = if is_parent {
+            By::Parent(node.logical().get())
+        } else {
+            By::Tree(node.owner().get())
+        };
+        let path = tree
+            .dropped
+            .filter(|(_, level)| hook.on_path && node.level() >= *level);
+        let begin = path.map_or(0, |(key, _)| node.child_slot(&key));
+        let child = |slot: usize| {
+            let reference = node.child(slot);
+            self.found(reference, by);
+            let next = slot.saturating_add(1);
+            let bound = if next < node.len() {
+                Some(node.key(next))
+            } else {
+                hook.bound
+            };
+            let hook = Hook {
+                first: Some(node.key(slot)),
+                bound,
+                on_path: path.is_some() && slot == begin,
+            };
+            self.node(tree, visitor, reference, hook)
+        };
+        let per_task = if node.level() == 1 {
+            LEAVES_PER_TASK
+        } else {
+            1
+        };
+        let parts: Vec<Outcome<V::Summary>> = (begin..node.len())
+            .into_par_iter()
+            .with_min_len(per_task)
+            .map(child)
+            .collect();
+        let joined = parts.into_iter().reduce(|left, right| Outcome {
+            summary: visitor.join(left.summary, right.summary),
+            complete: left.complete && right.complete,
+        });
+        joined.unwrap_or_else(|| Outcome {
+            summary: visitor.gap(),
+            complete: true,
+        })
+    }
+}

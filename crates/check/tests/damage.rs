@@ -1,0 +1,176 @@
+//! Every kind of fault, made on purpose in a volume of the kernel, is reported
+//! by its code. What btrfs-progs says of the same damage is printed.
+
+mod support;
+
+use butterfs_check::FaultCode;
+use butterfs_device::fault::{Fault, When};
+use butterfs_device::{Access, DeviceRange, FaultDevice, FileDevice, Operation};
+use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, scratch_dir};
+use std::path::Path;
+use std::sync::Arc;
+use support::image::Image;
+use support::{assert_clean, report, report_of, volume};
+
+#[path = "damage/files.rs"]
+mod files;
+#[path = "damage/nodes.rs"]
+mod nodes;
+#[path = "damage/space.rs"]
+mod space;
+
+/// One damage.
+pub struct Damage {
+    /// What must be reported.
+    pub code: FaultCode,
+    /// What makes it.
+    pub make: fn(&mut Image),
+}
+
+/// A damage.
+pub const fn damage(code: FaultCode, make: fn(&mut Image)) -> Damage {
+    Damage { code, make }
+}
+
+/// Kinds that have a test of their own below, or that no volume can show
+/// because nodes are read in their right size.
+const ELSEWHERE: &[FaultCode] = &[
+    FaultCode::NodeSize,
+    FaultCode::NodeUnreadable,
+    FaultCode::DataUnreadable,
+    FaultCode::LogInvalid,
+    FaultCode::LogOverlapsExtent,
+];
+
+fn all() -> Vec<Damage> {
+    let mut all = Vec::new();
+    all.extend(nodes::all());
+    all.extend(space::all());
+    all.extend(files::all());
+    all
+}
+
+#[test]
+fn every_kind_has_a_damage() {
+    let damages = all();
+    for code in FaultCode::ALL {
+        let tested = damages.iter().any(|damage| damage.code == *code);
+        assert!(tested != ELSEWHERE.contains(code), "{code}");
+    }
+}
+
+/// What the volume is before any damage.
+fn sound(path: &Path) {
+    volume::make(path, &["-m", "dup"], "", volume::MIXTURE);
+    let script = "btrfs -q quota enable . ; btrfs -q quota rescan -w . ; btrfs -q qgroup create 1/1 . ; btrfs -q qgroup assign 0/256 1/1 . || true; btrfs -q quota rescan -w . || true; sync";
+    volume::change(path, "", script);
+}
+
+#[test]
+fn every_damage_is_reported() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let sound_path = dir.path().join("sound.img");
+    sound(&sound_path);
+    assert_clean(&report(&sound_path), "before the damage");
+    let mut failed = Vec::new();
+    for damage in all() {
+        let path = dir.path().join("damaged.img");
+        volume::sparse_copy(&sound_path, &path);
+        (damage.make)(&mut Image::open(&path));
+        let found = report(&path);
+        let theirs = btrfs_check(&path, Mode::Original, DataChecksums::Verify);
+        let also: Vec<_> = found.counts.keys().map(|code| code.name()).collect();
+        println!(
+            "{:<28} btrfs check: {:<7} all: {}",
+            damage.code.name(),
+            if theirs.clean { "silent" } else { "reports" },
+            also.join(" ")
+        );
+        if !found.has(damage.code) {
+            failed.push(format!(
+                "{}: {:?} {:?}",
+                damage.code,
+                found.counts,
+                found.faults.first()
+            ));
+        }
+    }
+    assert!(failed.is_empty(), "not reported:\n{}", failed.join("\n"));
+}
+
+#[test]
+fn unreadable_nodes_and_data_are_reported() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    sound(&path);
+    let image = Image::open(&path);
+    let (leaf, _, _) = image.leaf(butterfs_format::TreeId::FS, 0);
+    let (sum, _) = image.first(
+        butterfs_format::TreeId::CSUM,
+        butterfs_format::ItemType::EXTENT_CSUM,
+    );
+    let places = [
+        (leaf.logical, FaultCode::NodeUnreadable),
+        (
+            butterfs_format::Logical(sum.offset),
+            FaultCode::DataUnreadable,
+        ),
+    ];
+    for (logical, code) in places {
+        let inner = FileDevice::open(&path, Access::ReadOnly).expect("the image opens");
+        let device = FaultDevice::new(Arc::new(inner), 1);
+        for copy in image.map.map(logical, 4096).expect("it is mapped").copies {
+            let range = DeviceRange::new(copy.offset, 4096);
+            device.inject(Fault::Fail(Operation::Read, When::Within(range)));
+        }
+        let found = report_of(Arc::new(device));
+        assert!(found.has(code), "{code}: {:?}", found.counts);
+    }
+}
+
+/// What is done to a file extent of a log, given the address of a node.
+type LogDamage = (FaultCode, fn(&mut [u8], u64));
+
+#[test]
+fn damaged_logs_are_reported() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    let crashed = dir.path().join("crashed.img");
+    volume::make(&path, &[], "", volume::MIXTURE);
+    let script = "head -c 50000 /dev/urandom > logged; sync -d logged; sync logged; echo more >> d/file-5; sync d/file-5";
+    volume::crash(&path, "commit=300", script, &crashed);
+    assert_clean(&report(&crashed), "a volume with a log");
+    let extent = |image: &mut Image| {
+        image.enter_log();
+        let regular = |key: butterfs_format::Key, data: &[u8]| {
+            key.item_type == butterfs_format::ItemType::EXTENT_DATA && data[20] == 1
+        };
+        image.find(butterfs_format::TreeId::LOG, regular).0
+    };
+    let damages: [LogDamage; 2] = [
+        (FaultCode::LogInvalid, |data, _| data[20] = 9),
+        (FaultCode::LogOverlapsExtent, |data, node| {
+            data[21..29].copy_from_slice(&node.to_le_bytes());
+        }),
+    ];
+    for (code, make) in damages {
+        let damaged = dir.path().join("damaged.img");
+        volume::sparse_copy(&crashed, &damaged);
+        let mut image = Image::open(&damaged);
+        assert_ne!(image.superblock.log_root.get(), 0, "there is a log");
+        let key = extent(&mut image);
+        let node = image.superblock.root.get();
+        image.update(butterfs_format::TreeId::LOG, key, |data| make(data, node));
+        let found = report(&damaged);
+        assert!(found.has(code), "{code}: {:?}", found.counts);
+    }
+}

@@ -1,0 +1,196 @@
+//! Damage of inodes, names, file extents and subvolumes.
+
+use crate::support::image::Image;
+use crate::{Damage, damage};
+use butterfs_check::FaultCode as C;
+use butterfs_format::features::Incompat;
+use butterfs_format::{ItemType, Key, TreeId};
+
+const FS: TreeId = TreeId::FS;
+const ROOT: TreeId = TreeId::ROOT;
+
+/// The hashed entry of a name.
+fn entry(image: &Image, name: &str, item_type: ItemType) -> (Key, Vec<u8>) {
+    image.find(FS, |key, data| {
+        key.item_type == item_type && data.get(30..) == Some(name.as_bytes())
+    })
+}
+
+/// Inode of a name.
+fn inode(image: &Image, name: &str) -> Key {
+    let (_, data) = entry(image, name, ItemType::DIR_INDEX);
+    let number = u64::from_le_bytes(data[..8].try_into().unwrap());
+    Key::new(number, ItemType::INODE_ITEM, 0)
+}
+
+/// First item of a type of the inode of a name.
+fn of(image: &Image, name: &str, item_type: ItemType) -> Key {
+    let number = inode(image, name).objectid;
+    let fits = |key: Key, _: &[u8]| key.objectid == number && key.item_type == item_type;
+    image.find(FS, fits).0
+}
+
+/// Root item of the subvolume `sub`.
+fn sub(image: &Image) -> Key {
+    let (key, _) = image.find(ROOT, |key, _| {
+        key.item_type == ItemType::ROOT_ITEM && key.objectid == 256
+    });
+    key
+}
+
+fn inodes() -> Vec<Damage> {
+    vec![
+        damage(C::ItemInvalid, |i| {
+            let (key, _) = i.first(FS, ItemType::XATTR_ITEM);
+            i.update(FS, key, |data| data[31] ^= 1);
+        }),
+        damage(C::ItemUnexpected, |i| {
+            let key = inode(i, "tiny");
+            i.insert(FS, Key::new(key.objectid, ItemType(77), 0), &[0; 4]);
+        }),
+        damage(C::InodeInvalid, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[52..56].fill(0));
+        }),
+        damage(C::InodeMissing, |i| {
+            let key = inode(i, "tiny");
+            i.remove(FS, key);
+        }),
+        damage(C::InodeLinks, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[40] += 1);
+        }),
+        damage(C::InodeBytes, |i| {
+            let key = inode(i, "changed");
+            i.bump(FS, key, 24, 4096);
+        }),
+        damage(C::InodeSize, |i| {
+            let key = inode(i, "d");
+            i.bump(FS, key, 16, 1);
+        }),
+        damage(C::InodeKind, |i| {
+            let key = inode(i, "changed");
+            i.update(FS, key, |data| data[53] = 0x10);
+        }),
+        damage(C::InodeOrphanMissing, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[40] = 0);
+        }),
+        damage(C::InodeRootMissing, |i| {
+            i.remove(FS, Key::new(256, ItemType::INODE_ITEM, 0));
+        }),
+    ]
+}
+
+fn names() -> Vec<Damage> {
+    vec![
+        damage(C::NameInvalid, |i| {
+            let (key, _) = entry(i, "tiny", ItemType::DIR_ITEM);
+            i.update(FS, key, |data| data[30] = b'T');
+        }),
+        damage(C::NameDuplicate, |i| {
+            let (key, data) = entry(i, "tiny", ItemType::DIR_ITEM);
+            i.remove(FS, key);
+            i.insert(FS, key, &[data.clone(), data].concat());
+        }),
+        damage(C::NameIndexMissing, |i| {
+            let (key, _) = entry(i, "tiny", ItemType::DIR_INDEX);
+            i.remove(FS, key);
+        }),
+        damage(C::NameItemMissing, |i| {
+            let (key, _) = entry(i, "tiny", ItemType::DIR_ITEM);
+            i.remove(FS, key);
+        }),
+        damage(C::NameReferenceMissing, |i| {
+            let key = of(i, "tiny", ItemType::INODE_REF);
+            i.remove(FS, key);
+        }),
+        damage(C::NameKind, |i| {
+            let (key, _) = entry(i, "tiny", ItemType::DIR_INDEX);
+            i.update(FS, key, |data| data[29] = 3);
+            let (key, _) = entry(i, "tiny", ItemType::DIR_ITEM);
+            i.update(FS, key, |data| data[29] = 3);
+        }),
+    ]
+}
+
+fn file_extents() -> Vec<Damage> {
+    vec![
+        damage(C::FileExtentInvalid, |i| {
+            let key = of(i, "changed", ItemType::EXTENT_DATA);
+            i.bump(FS, key, 29, 1);
+        }),
+        damage(C::FileExtentOverlap, |i| {
+            let key = of(i, "prealloc", ItemType::EXTENT_DATA);
+            i.bump(FS, key, 45, 4096);
+        }),
+        damage(C::FileExtentHole, |i| {
+            i.superblock(|s| s.incompat = s.incompat.without(Incompat::NO_HOLES));
+        }),
+        damage(C::FileExtentInline, |i| {
+            let key = of(i, "tiny", ItemType::EXTENT_DATA);
+            i.bump(FS, key, 8, 1);
+        }),
+    ]
+}
+
+fn subvolumes() -> Vec<Damage> {
+    vec![
+        damage(C::RootInvalid, |i| {
+            let key = sub(i);
+            i.update(ROOT, key, |data| data[216] = 7);
+        }),
+        damage(C::RootMissing, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::CSUM.get()
+            });
+            i.remove(ROOT, key);
+        }),
+        damage(C::RootReferenceMissing, |i| {
+            let (key, _) = i.first(ROOT, ItemType::ROOT_REF);
+            i.remove(ROOT, key);
+        }),
+        damage(C::RootBackrefMissing, |i| {
+            let (key, _) = i.first(ROOT, ItemType::ROOT_BACKREF);
+            i.remove(ROOT, key);
+        }),
+        damage(C::RootEntryMissing, |i| {
+            let (key, _) = entry(i, "sub", ItemType::DIR_INDEX);
+            i.remove(FS, key);
+        }),
+        damage(C::RootOrphanMissing, |i| {
+            let key = sub(i);
+            i.update(ROOT, key, |data| data[216] = 0);
+        }),
+        damage(C::RootUnreachable, |i| {
+            let (key, _) = i.first(ROOT, ItemType::ROOT_BACKREF);
+            i.remove(ROOT, key);
+            let back = Key::new(key.offset, ItemType::ROOT_REF, key.objectid);
+            i.remove(ROOT, back);
+        }),
+        damage(C::UuidMissing, |i| {
+            let (key, _) = i.first(TreeId::UUID, ItemType::UUID_SUBVOL);
+            i.remove(TreeId::UUID, key);
+        }),
+        damage(C::UuidWrong, |i| {
+            let (key, _) = i.first(TreeId::UUID, ItemType::UUID_SUBVOL);
+            i.bump(TreeId::UUID, key, 0, 100);
+        }),
+        damage(C::QgroupMissing, |i| {
+            let (key, _) = i.first(TreeId::QUOTA, ItemType::QGROUP_INFO);
+            i.remove(TreeId::QUOTA, key);
+        }),
+        damage(C::QgroupNumbers, |i| {
+            let (key, _) = i.first(TreeId::QUOTA, ItemType::QGROUP_INFO);
+            i.bump(TreeId::QUOTA, key, 8, 4096);
+        }),
+    ]
+}
+
+pub fn all() -> Vec<Damage> {
+    let mut all = inodes();
+    all.extend(names());
+    all.extend(file_extents());
+    all.extend(subvolumes());
+    all
+}

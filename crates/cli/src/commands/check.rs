@@ -1,0 +1,298 @@
+//! `butterfs check`, also called fsck.butterfs and btrfsck.
+//!
+//! Owns the options and how a report is shown; the check itself is the crate
+//! `check`.
+
+use crate::fail::{Context, Failure, fail};
+use crate::log;
+use crate::place::json;
+use crate::sizes;
+use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs_check::{
+    CheckError, DataChecksums, Options, Phase, Progress, Report, Severity, Status,
+};
+use butterfs_device::Holder;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::{Arc, Mutex};
+
+/// Faults were found.
+const FAULTS: u8 = 1;
+/// The volume could not be checked; fsck(8) calls it an operational error.
+const NOT_CHECKED: u8 = 8;
+
+/// Checks a volume that is not mounted; changes nothing.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs check disk.img
+  butterfs check --check-data-csum --progress /dev/sdx1
+  butterfs check --json disk.img | jq .counts
+
+Exit codes: 0 clean (warnings aside), 1 faults found, 2 a mistake in the arguments, 8 it could not be checked.")]
+pub struct Check {
+    /// Read all file data and nodes, every copy, and compare them with their
+    /// checksums.
+    #[arg(long)]
+    check_data_csum: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Bytes of memory to take at most (default 1g).
+    #[arg(long, value_parser = sizes::parse, value_name = "SIZE")]
+    memory: Option<u64>,
+    /// Threads (default: one for each core).
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// Show how far it is, with the time that is left.
+    #[arg(short, long)]
+    progress: bool,
+    /// Begin with this copy of the superblock: 0, 1 or 2.
+    #[arg(short, long = "super", value_name = "N", value_parser = clap::value_parser!(u8).range(0..=2))]
+    superblock: Option<u8>,
+    /// Faults of each kind to describe; all are counted.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    faults: usize,
+    /// Check although the volume is in use; what is being written may look
+    /// like a fault.
+    #[arg(long)]
+    force: bool,
+    /// Print every kind of fault with its meaning.
+    #[arg(long, exclusive = true)]
+    list_codes: bool,
+    /// File or block device; all of them for a volume of several.
+    #[arg(required_unless_present = "list_codes")]
+    devices: Vec<PathBuf>,
+}
+
+#[derive(Serialize)]
+struct FaultFact<'r> {
+    code: &'static str,
+    severity: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tree: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<(u64, u8, u64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    logical: Option<u64>,
+    sentence: &'r str,
+}
+
+#[derive(Serialize)]
+struct Figures {
+    bytes_used: u64,
+    nodes: u64,
+    extents: u64,
+    checksummed_bytes: u64,
+    data_bytes_read: u64,
+    subvolumes: u64,
+    inodes: u64,
+    directories: u64,
+}
+
+#[derive(Serialize)]
+struct Facts<'r> {
+    clean: bool,
+    counts: BTreeMap<&'static str, u64>,
+    faults: Vec<FaultFact<'r>>,
+    unchecked: &'r [String],
+    figures: Figures,
+}
+
+const fn severity_name(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Fault => "fault",
+        Severity::Warning => "warning",
+    }
+}
+
+/// A bar on standard error.
+struct Bar {
+    bar: ProgressBar,
+    phase: Mutex<Option<Phase>>,
+}
+
+impl Bar {
+    fn new(wanted: bool) -> Self {
+        let target = if wanted {
+            ProgressDrawTarget::stderr()
+        } else {
+            ProgressDrawTarget::hidden()
+        };
+        Self {
+            bar: ProgressBar::with_draw_target(Some(0), target),
+            phase: Mutex::new(None),
+        }
+    }
+}
+
+impl Progress for Bar {
+    fn status(&self, status: Status) {
+        if self.bar.is_hidden() {
+            return;
+        }
+        let mut phase = self.phase.lock().expect("no thread panics with it");
+        if *phase != Some(status.phase) {
+            *phase = Some(status.phase);
+            let template = if status.total > 0 {
+                "{msg:20} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left"
+            } else {
+                "{msg:20} {bytes} {bytes_per_sec}"
+            };
+            let style = ProgressStyle::with_template(template);
+            self.bar.set_style(style.expect("the template is right"));
+            self.bar.reset();
+            self.bar.set_length(status.total);
+            self.bar.set_message(status.phase.to_string());
+        }
+        self.bar.set_position(status.done);
+    }
+}
+
+impl Check {
+    /// Runs it.
+    pub fn run(&self) -> ExitCode {
+        if self.list_codes {
+            for code in butterfs_check::FaultCode::ALL {
+                say!("{:<28} {}", code.name(), code.meaning());
+            }
+            return ExitCode::SUCCESS;
+        }
+        match self.check() {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::from(FAULTS),
+            Err(failure) => {
+                eprintln!("butterfs: {}", failure.0);
+                ExitCode::from(NOT_CHECKED)
+            }
+        }
+    }
+
+    fn check(&self) -> Result<bool, Failure> {
+        log::start(log::Target::Terminal)?;
+        let default = Options::default();
+        let options = Options {
+            threads: self.threads,
+            data: if self.check_data_csum {
+                DataChecksums::Verify
+            } else {
+                DataChecksums::Ignore
+            },
+            memory_max: self.memory.unwrap_or(default.memory_max),
+            faults_max: self.faults,
+            superblock: self.superblock.map(usize::from),
+        };
+        let devices = self.open()?;
+        let bar = Bar::new(self.progress);
+        let report = butterfs_check::check(devices, &options, &bar);
+        bar.bar.finish_and_clear();
+        let report = report.map_err(|error: CheckError| Failure(error.to_string()))?;
+        if self.json {
+            json(&facts(&report))?;
+        } else {
+            show(&report);
+        }
+        Ok(report.is_clean())
+    }
+
+    fn open(&self) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
+        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        for path in &self.devices {
+            if !self.force
+                && let Some(holder) = Holder::of(path)
+            {
+                return fail(format!(
+                    "{} is in use by {holder}; unmount it first, or check it with --force",
+                    path.display()
+                ));
+            }
+            let device = FileDevice::open(path, Access::ReadOnly).context(path.display())?;
+            devices.push(Arc::new(device));
+        }
+        Ok(devices)
+    }
+}
+
+fn facts(report: &Report) -> Facts<'_> {
+    let figures = &report.figures;
+    Facts {
+        clean: report.is_clean(),
+        counts: report
+            .counts
+            .iter()
+            .map(|(code, count)| (code.name(), *count))
+            .collect(),
+        faults: report
+            .faults
+            .iter()
+            .map(|fault| FaultFact {
+                code: fault.code.name(),
+                severity: severity_name(fault.code.severity()),
+                tree: fault.place.tree.map(|tree| tree.get()),
+                key: fault
+                    .place
+                    .key
+                    .map(|key| (key.objectid, key.item_type.0, key.offset)),
+                logical: fault.place.logical.map(|logical| logical.get()),
+                sentence: &fault.sentence,
+            })
+            .collect(),
+        unchecked: &report.unchecked,
+        figures: Figures {
+            bytes_used: figures.bytes_used,
+            nodes: figures.nodes,
+            extents: figures.extents,
+            checksummed_bytes: figures.checksummed_bytes,
+            data_bytes_read: figures.data_bytes_read,
+            subvolumes: figures.subvolumes,
+            inodes: figures.inodes,
+            directories: figures.directories,
+        },
+    }
+}
+
+fn show(report: &Report) {
+    for fault in &report.faults {
+        say!("{}: {fault}", severity_name(fault.code.severity()));
+    }
+    for (code, count) in &report.counts {
+        let shown = report
+            .faults
+            .iter()
+            .filter(|fault| fault.code == *code)
+            .count() as u64;
+        if shown < *count {
+            say!("{code}: {} more", count - shown);
+        }
+    }
+    for what in &report.unchecked {
+        say!("not checked: {what}");
+    }
+    let figures = &report.figures;
+    say!(
+        "{} in {} extents, {} nodes, {} subvolumes, {} inodes ({} directories)",
+        sizes::human(figures.bytes_used),
+        figures.extents,
+        figures.nodes,
+        figures.subvolumes,
+        figures.inodes,
+        figures.directories
+    );
+    if figures.data_bytes_read > 0 {
+        say!(
+            "{} of file data read",
+            sizes::human(figures.data_bytes_read)
+        );
+    }
+    match (
+        report.count(Severity::Fault),
+        report.count(Severity::Warning),
+    ) {
+        (0, 0) => say!("no faults found"),
+        (0, warnings) => say!("no faults found, {warnings} warnings"),
+        (faults, warnings) => say!("{faults} faults found, {warnings} warnings"),
+    }
+}
