@@ -275,3 +275,157 @@ fn logged_files_are_replayed_alike_by_the_kernel() {
         }
     }
 }
+
+/// Changes a directory through the kernel, with fsyncs of files and
+/// directories in between.
+fn kernel_workload(root: &Path, random: &mut Random, steps: usize) {
+    let mut files: Vec<std::path::PathBuf> = Vec::new();
+    let mut dirs = vec![root.to_owned()];
+    let sync = |path: &Path| fs::File::open(path).unwrap().sync_all().unwrap();
+    for step in 0..steps {
+        let dir = dirs[random.below(dirs.len() as u64) as usize].clone();
+        let fresh = dir.join(format!("n{step}"));
+        let pick = |random: &mut Random| -> Option<usize> {
+            (!files.is_empty()).then(|| random.below(files.len() as u64) as usize)
+        };
+        match random.below(14) {
+            0 | 1 => {
+                let length = random.below(40_000) as usize;
+                fs::write(&fresh, random.data(length)).unwrap();
+                files.push(fresh);
+            }
+            2 => {
+                fs::create_dir(&fresh).unwrap();
+                dirs.push(fresh);
+            }
+            3 => {
+                if let Some(at) = pick(random) {
+                    fs::rename(&files[at], &fresh).unwrap();
+                    files[at] = fresh;
+                }
+            }
+            4 => {
+                if let (Some(from), Some(over)) = (pick(random), pick(random))
+                    && from != over
+                {
+                    fs::rename(&files[from], &files[over]).unwrap();
+                    files.remove(from);
+                }
+            }
+            5 => {
+                if let Some(at) = pick(random) {
+                    fs::hard_link(&files[at], &fresh).unwrap();
+                    files.push(fresh);
+                }
+            }
+            6 => {
+                if let Some(at) = pick(random) {
+                    fs::remove_file(files.swap_remove(at)).unwrap();
+                }
+            }
+            7 => {
+                if let Some(at) = pick(random) {
+                    let path = files[at].to_str().unwrap();
+                    let name = format!("user.a{}", random.below(3));
+                    if random.below(2) == 0 {
+                        run("setfattr", &["-n", &name, "-v", &format!("v{step}"), path]);
+                    } else {
+                        let _ = std::process::Command::new("setfattr")
+                            .args(["-x", &name, path])
+                            .output();
+                    }
+                }
+            }
+            8 => {
+                if let Some(at) = pick(random) {
+                    let path = files[at].to_str().unwrap();
+                    let start = random.below(40) * 1000;
+                    let words: &[&str] = match random.below(4) {
+                        0 => &["-p"],
+                        1 => &["-n"],
+                        2 => &["-z"],
+                        _ => &[],
+                    };
+                    let range = ["-o", &start.to_string(), "-l", "9000", path].map(str::to_owned);
+                    let range: Vec<&str> = range.iter().map(String::as_str).collect();
+                    run("fallocate", &[words, &range].concat());
+                }
+            }
+            9 => {
+                if let Some(at) = pick(random) {
+                    let file = fs::File::options().write(true).open(&files[at]).unwrap();
+                    file.set_len(random.below(60_000)).unwrap();
+                }
+            }
+            10 => {
+                if let Some(at) = pick(random) {
+                    use std::os::unix::fs::FileExt;
+                    let file = fs::File::options().write(true).open(&files[at]).unwrap();
+                    let data = random.data(5000);
+                    file.write_all_at(&data, random.below(100_000)).unwrap();
+                }
+            }
+            11 => sync(&dir),
+            _ => {
+                if let Some(at) = pick(random) {
+                    sync(&files[at]);
+                }
+            }
+        }
+    }
+    if let Some(last) = files.last() {
+        fs::write(last, "the last change").unwrap();
+        sync(last);
+    }
+}
+
+#[test]
+fn the_kernels_logs_are_replayed_as_it_does() {
+    if !is_root() {
+        return;
+    }
+    let mut logs = 0;
+    let fresh = std::process::id().into();
+    let seeds = match std::env::var("BUTTERFS_SEEDS") {
+        Ok(range) => {
+            let (first, last) = range.split_once("..").unwrap();
+            (first.parse().unwrap()..last.parse().unwrap()).collect()
+        }
+        Err(_) => vec![1_u64, 2, 3, 4, 5, fresh],
+    };
+    for seed in seeds {
+        println!("seed {seed}");
+        let options: &[&str] = match seed % 3 {
+            0 => &["-n", "4096"],
+            1 => &["-O", "^no-holes"],
+            _ => &[],
+        };
+        let (dir, image) = mkfs(256 << 20, options);
+        let crashed = dir.path().join("left.img");
+        {
+            let mount = KernelMount::new(&image, dir.path(), "commit=300");
+            let mut random = Random(seed);
+            let (one, two) = (mount.path().join("one"), mount.path().join("two"));
+            for subvolume in [&one, &two] {
+                run(
+                    "btrfs",
+                    &["subvolume", "create", subvolume.to_str().unwrap()],
+                );
+            }
+            kernel_workload(&one, &mut random, 60);
+            run("sync", &["-f", one.to_str().unwrap()]);
+            for subvolume in [&one, &two] {
+                let again = subvolume.join("again");
+                fs::create_dir(&again).unwrap();
+                fs::File::open(&again).unwrap().sync_all().unwrap();
+                kernel_workload(&again, &mut random, 60);
+            }
+            fs::copy(&image, &crashed).unwrap();
+        }
+        if has_log(&crashed) {
+            logs += 1;
+            judge(&crashed, dir.path(), &Promised::default());
+        }
+    }
+    assert!(logs > 0, "the kernel left no log");
+}
