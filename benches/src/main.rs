@@ -5,7 +5,9 @@
 //! directories (default 200000), MIB is the sequential file (default 4096).
 //! `butterfs-benches open [FILES]` measures the opening of a 1 TiB volume that
 //! holds none, a tenth, and all of FILES (default 10000000).
+//! `butterfs-benches fsync [SECONDS]` measures making data durable.
 
+mod fsync;
 mod open;
 
 use butterfs_admin::mkfs::{MkfsOptions, make};
@@ -433,6 +435,9 @@ fn main() -> io::Result<()> {
     } else {
         "/tmp"
     };
+    if arguments.get(1).is_some_and(|word| word == "fsync") {
+        return fsync::measure(Path::new(base), number(2, 5) as u64);
+    }
     if arguments.get(1).is_some_and(|word| word == "open") {
         return open::measure(Path::new(base), number(2, 10_000_000));
     }

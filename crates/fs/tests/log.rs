@@ -427,5 +427,6 @@ fn the_kernels_logs_are_replayed_as_it_does() {
             judge(&crashed, dir.path(), &Promised::default());
         }
     }
+    println!("{logs} logs");
     assert!(logs > 0, "the kernel left no log");
 }
