@@ -25,9 +25,10 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo run -q -p xtask -- edges
 
-# Random operations on file data, many seeds (about ten minutes).
+# Random operations, many seeds (about twenty minutes).
 soak:
 	@scripts/packages test
+	BUTTERFS_SEEDS=0..200 cargo test -p butterfs-testkit --test model -- --nocapture the_library
 	BUTTERFS_SEEDS=1..200 cargo test --release -p butterfs-fs --test data -- --nocapture
 
 # ButterFS beside kernel Btrfs in one run; figures to docs/evidence/.

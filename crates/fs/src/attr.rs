@@ -3,9 +3,10 @@
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
-use crate::options::AccessTimes;
+use crate::options::{AccessTimes, Compress};
 use crate::{Filesystem, acl, dir, xattr};
 use butterfs_format::InodeId;
+use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem, Timespec};
 use butterfs_format::item::root::RootFlags;
 use butterfs_store::{Engine, Purpose, now};
@@ -248,10 +249,19 @@ impl Filesystem {
             ));
         }
         let old = state.item.flags;
+        let compressed = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+        if (old.contains(InodeFlags::NODATACOW) && compresses)
+            || (old.intersects(compressed) && wanted.contains(InodeFlags::NODATACOW))
+        {
+            return Err(FsError::Invalid(
+                "nodatacow and compression exclude each other",
+            ));
+        }
         let mut flags = (old - settable) | (wanted & settable);
         let regular = state.item.mode & S_IFMT == S_IFREG;
-        if regular && flags.contains(InodeFlags::NODATACOW) != old.contains(InodeFlags::NODATACOW) {
-            // Only an empty file can change how its data are kept.
+        if regular {
+            // Only an empty file can change how its data are kept; as in the
+            // kernel it gets its checksums back.
             if state.item.size != 0 {
                 flags = (flags - InodeFlags::NODATACOW) | (old & InodeFlags::NODATACOW);
             } else if flags.contains(InodeFlags::NODATACOW) {
@@ -262,9 +272,16 @@ impl Filesystem {
         }
         let id = inode.id;
         self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
-            if !flags.contains(InodeFlags::COMPRESS) && old.contains(InodeFlags::COMPRESS) {
-                xattr::delete(engine, id, xattr::COMPRESSION)?;
-                state.compression = None;
+            xattr::delete(engine, id, xattr::COMPRESSION)?;
+            state.compression = None;
+            if flags.contains(InodeFlags::COMPRESS) {
+                let algorithm = match self.options.compress {
+                    Compress::Try(algorithm, _) | Compress::Force(algorithm, _) => algorithm,
+                    Compress::Off => Algorithm::Zlib,
+                };
+                let value = algorithm.name().as_bytes();
+                xattr::put(engine, id, xattr::COMPRESSION, value)?;
+                state.compression = Some(Some(algorithm));
             }
             state.item.flags = flags;
             state.item.ctime = now();

@@ -328,17 +328,19 @@ impl Filesystem {
     ) -> Result<Arc<Inode>, FsError> {
         let kind = kind_of(new.mode)?;
         let acls = acl::for_new(engine, parent, new)?;
-        let property = match kind {
-            FileType::Regular | FileType::Directory => {
-                xattr::get(engine, parent, xattr::COMPRESSION)?
-            }
-            _ => None,
-        };
         let id = InodeId {
             tree: parent.tree,
             number: self.next_inode(engine, parent.tree)?,
         };
         let mut item = self.blank_item(engine, &dir_state.item, new);
+        // What forbids compression, or asks for none, is passed on as a flag.
+        let property = match kind {
+            FileType::Regular | FileType::Directory if !item.flags.intersects(xattr::UNPACKED) => {
+                xattr::get(engine, parent, xattr::COMPRESSION)?
+                    .and_then(|value| compression_property(&value).flatten())
+            }
+            _ => None,
+        };
         item.mode = (item.mode & !0o777) | (acls.mode & 0o777);
         if name.is_none() {
             item.nlink = 0;
@@ -362,9 +364,10 @@ impl Filesystem {
             }
             None => orphan::add(engine, id)?,
         }
-        write_attributes(engine, id, &acls, property.as_deref())?;
-        if let Some(property) = &property {
-            state.compression = compression_property(property);
+        let name = property.map(|algorithm| algorithm.name().as_bytes());
+        write_attributes(engine, id, &acls, name)?;
+        if property.is_some() {
+            state.compression = Some(property);
         }
         if kind == FileType::Directory {
             state.next_index = Some(2);
@@ -568,14 +571,13 @@ pub(crate) fn missing_link(inode: InodeId) -> FsError {
 }
 
 /// Compression that a property asks for: `Some(None)` is an explicit "none".
+/// As in the kernel what follows an algorithm's name (a level) does not count.
 pub(crate) fn compression_property(value: &[u8]) -> Option<Option<Algorithm>> {
-    match value {
-        b"zlib" => Some(Some(Algorithm::Zlib)),
-        b"lzo" => Some(Some(Algorithm::Lzo)),
-        b"zstd" => Some(Some(Algorithm::Zstd)),
-        b"" | b"no" | b"none" => Some(None),
-        _ => None,
+    if matches!(value, b"no" | b"none") {
+        return Some(None);
     }
+    let named = |algorithm: &Algorithm| value.starts_with(algorithm.name().as_bytes());
+    Algorithm::ALL.into_iter().find(named).map(Some)
 }
 
 fn write_symlink(

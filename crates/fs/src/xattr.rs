@@ -5,7 +5,7 @@
 
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
-use crate::names::{NODES_PER_PATH, compression_property};
+use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, compression_property};
 use crate::{Filesystem, acl, dir};
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
@@ -20,6 +20,9 @@ pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
 pub const ACL_DEFAULT: &[u8] = b"system.posix_acl_default";
 /// Compression property.
 pub const COMPRESSION: &[u8] = b"btrfs.compression";
+/// Flags of inodes whose data cannot be compressed.
+pub(crate) const UNPACKED: InodeFlags =
+    InodeFlags(InodeFlags::NODATACOW.0 | InodeFlags::NODATASUM.0);
 /// File capabilities, dropped when the file changes.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
@@ -146,6 +149,9 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         check_name(name)?;
         dir::check_kept(inode.id)?;
+        if name == COMPRESSION && value.is_empty() {
+            return self.remove_property(inode, mode);
+        }
         let mut state = inode.state.write();
         let id = inode.id;
         let effect = Effect::of(&state, name, value)?;
@@ -157,6 +163,9 @@ impl Filesystem {
                 state.item.ctime = now();
                 store_item(engine, id, &mut state)
             });
+        }
+        if name == COMPRESSION && !has_data(&state) {
+            return Ok(());
         }
         // Before the transaction: what fails within it poisons the volume.
         // The inode's lock keeps others from its attributes meanwhile.
@@ -190,6 +199,9 @@ impl Filesystem {
     /// [`FsError::NoAttribute`], damage.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
         check_name(name)?;
+        if name == COMPRESSION {
+            return self.remove_property(inode, SetMode::Replace);
+        }
         let mut state = inode.state.write();
         if get(&self.store.read(), inode.id, name)?.is_none() {
             return match name {
@@ -199,10 +211,27 @@ impl Filesystem {
         }
         self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
             delete(engine, inode.id, name)?;
-            if name == COMPRESSION {
-                state.compression = None;
-                state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-            }
+            state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            store_item(engine, inode.id, &mut state)
+        })
+    }
+
+    /// Takes the compression property and its flags away, and has new data
+    /// kept as the volume's options say.
+    fn remove_property(&self, inode: &Inode, mode: SetMode) -> Result<(), FsError> {
+        let mut state = inode.state.write();
+        if !has_data(&state) {
+            return Ok(());
+        }
+        let exists = get(&self.store.read(), inode.id, COMPRESSION)?.is_some();
+        if mode == SetMode::Replace && !exists {
+            return Err(FsError::NoAttribute);
+        }
+        self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+            delete(engine, inode.id, COMPRESSION)?;
+            state.compression = None;
+            state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
             state.item.ctime = now();
             state.item.sequence = state.item.sequence.wrapping_add(1);
             store_item(engine, inode.id, &mut state)
@@ -222,6 +251,11 @@ impl Filesystem {
     }
 }
 
+/// Whether an inode has data, or passes on how data are kept.
+fn has_data(state: &InodeState) -> bool {
+    matches!(state.item.mode & S_IFMT, S_IFREG | S_IFDIR)
+}
+
 fn check_name(name: &[u8]) -> Result<(), FsError> {
     if name.len() > dir::NAME_MAX {
         return Err(FsError::DoesNotFit);
@@ -230,9 +264,11 @@ fn check_name(name: &[u8]) -> Result<(), FsError> {
     let known = namespaces
         .iter()
         .any(|namespace| name.len() > namespace.len() && name.starts_with(namespace));
+    if name.starts_with(b"btrfs.") && name != COMPRESSION {
+        return Err(FsError::Invalid("no such property"));
+    }
     let system = name.starts_with(b"system.") && name != ACL_ACCESS && name != ACL_DEFAULT;
-    let property = name.starts_with(b"btrfs.") && name != COMPRESSION;
-    if !known || system || property {
+    if !known || system {
         return Err(FsError::NotSupported("this attribute's namespace"));
     }
     Ok(())
@@ -262,11 +298,13 @@ impl Effect {
             acl::check_default(value, state.item.mode)?;
         }
         if name == COMPRESSION {
+            if state.item.flags.intersects(UNPACKED) {
+                return Err(FsError::Invalid(
+                    "without copy-on-write or checksums nothing is compressed",
+                ));
+            }
             let property = compression_property(value)
                 .ok_or(FsError::Invalid("compression is zlib, lzo, zstd or none"))?;
-            if state.item.flags.contains(InodeFlags::NODATACOW) {
-                return Err(FsError::Invalid("nodatacow files are not compressed"));
-            }
             let flag = match property {
                 Some(_) => InodeFlags::COMPRESS,
                 None => InodeFlags::NOCOMPRESS,

@@ -8,6 +8,7 @@ use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::options::{Compress, DataCow};
 use butterfs_fs::{Filesystem, Inode, Options};
 use butterfs_store::{OpenOptions, Store};
+use butterfs_testkit::judge::judge_image;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -27,15 +28,7 @@ fn open(path: &Path, options: &Options) -> Filesystem {
 }
 
 fn check(path: &Path) {
-    for mode in ["original", "lowmem"] {
-        let path = path.to_str().unwrap();
-        let text = run(
-            "btrfs",
-            &["check", "--mode", mode, "--check-data-csum", path],
-        );
-        assert!(text.contains("no error found"), "{text}");
-        assert!(!text.contains("mismatch"), "{text}");
-    }
+    judge_image(path, "btrfs check");
 }
 
 struct Random(u64);

@@ -5,7 +5,8 @@ use butterfs_device::{Access, FileDevice};
 use butterfs_format::TreeId;
 use butterfs_fs::{Filesystem, Options};
 use butterfs_store::{OpenOptions, Store};
-use std::fs::File;
+use butterfs_testkit::Capability;
+use butterfs_testkit::judge::{judge_image, mkfs_btrfs, scratch_dir};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -20,32 +21,17 @@ pub fn run(program: &str, args: &[&str]) -> String {
     text
 }
 
-/// True as root; else says that the test is skipped (in CI: fails).
+/// True where the kernel can mount volumes; else says that the test is skipped
+/// (in CI: fails).
 pub fn is_root() -> bool {
-    let root = run("id", &["-u"]).trim() == "0";
-    if !root {
-        assert!(std::env::var_os("CI").is_none(), "CI runs as root");
-        eprintln!("skipped: kernel mounts need root");
-    }
-    root
+    Capability::all_here(&Capability::KERNEL_MOUNT)
 }
 
 /// A directory with a volume of `size` bytes that mkfs.btrfs made.
 pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
-    let base = if Path::new("/dev/shm").is_dir() {
-        "/dev/shm"
-    } else {
-        "/tmp"
-    };
-    let mut dir = tempfile::tempdir_in(base).unwrap();
-    // To look at what a failure left: BUTTERFS_KEEP=1.
-    dir.disable_cleanup(std::env::var_os("BUTTERFS_KEEP").is_some());
+    let dir = scratch_dir();
     let image = dir.path().join("volume.img");
-    File::create(&image).unwrap().set_len(size).unwrap();
-    run(
-        "mkfs.btrfs",
-        &[options, &["-q", image.to_str().unwrap()]].concat(),
-    );
+    mkfs_btrfs(&image, size, options);
     (dir, image)
 }
 
@@ -64,15 +50,7 @@ pub fn open_subvolume(image: &Path, tree: TreeId) -> Filesystem {
 
 /// btrfs check in both modes, with data checksums.
 pub fn check(image: &Path) {
-    for mode in ["original", "lowmem"] {
-        let path = image.to_str().unwrap();
-        let text = run(
-            "btrfs",
-            &["check", "--mode", mode, "--check-data-csum", path],
-        );
-        assert!(text.contains("no error found"), "{text}");
-        assert!(!text.contains("mismatch"), "{text}");
-    }
+    judge_image(image, "btrfs check");
 }
 
 /// A mount by the kernel, undone when dropped.
