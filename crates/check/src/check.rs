@@ -15,6 +15,7 @@ use crate::extents::tally::Tally;
 use crate::inodes::refs::ReferenceScan;
 use crate::inodes::scan::FsScan;
 use crate::inodes::subvolume;
+use crate::paths;
 use crate::progress::{Phase, Progress};
 use crate::ranges::Ranges;
 use crate::report::{Collector, Figures, Place, Report};
@@ -31,6 +32,8 @@ use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
+/// Bytes of memory that a range takes while lists of them grow.
+const RANGE_BYTES: u64 = 32;
 /// Bytes of memory that one record of a closer look takes, about.
 const RECORD_BYTES: u64 = 64;
 
@@ -77,12 +80,17 @@ fn run(
         .collect();
     let space = LogicalSpace::new(devices, map, OnDamage::Leave);
     let context = Context::new(superblock, space, Arc::clone(&faults), options, progress);
-    let figures = Check::open(&context)?.run()?;
-    drop(context);
+    let check = Check::open(&context)?;
+    let figures = check.run()?;
+    let roots = check.roots.nodes();
+    let view = check.context.quiet();
+    drop((check, context));
     let Some(faults) = Arc::into_inner(faults) else {
         return Err(CheckError::Unreadable("a thread is left over".to_owned()));
     };
-    Ok(faults.finish(figures))
+    let mut report = faults.finish(figures);
+    paths::add(&mut report, &view, &roots);
+    Ok(report)
 }
 
 /// A volume whose trees are known.
@@ -252,7 +260,9 @@ impl<'a> Check<'a> {
             .len()
             .saturating_add(extents.run.nodes.len());
         let ranges = ranges.saturating_add(extents.covered.len());
-        let ranges = u64::try_from(ranges).unwrap_or(u64::MAX).saturating_mul(16);
+        let ranges = u64::try_from(ranges)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(RANGE_BYTES);
         let sets = extents.parents.len().saturating_add(extents.shared.len());
         let sets = u64::try_from(sets).unwrap_or(u64::MAX).saturating_mul(32);
         let free = extents.free.as_ref().map_or(0, FreeRun::bytes);

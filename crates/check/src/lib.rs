@@ -31,6 +31,7 @@ mod error;
 mod extents;
 mod hash;
 mod inodes;
+mod paths;
 mod progress;
 mod ranges;
 mod report;

@@ -73,6 +73,8 @@ pub struct Fault {
     pub place: Place,
     /// What is wrong, in a sentence.
     pub sentence: String,
+    /// Path in its subvolume, where the fault names an inode that has one.
+    pub path: Option<String>,
 }
 
 impl fmt::Display for Fault {
@@ -81,7 +83,11 @@ impl fmt::Display for Fault {
         if self.place != Place::default() {
             write!(f, "{}: ", self.place)?;
         }
-        f.write_str(&self.sentence)
+        f.write_str(&self.sentence)?;
+        match &self.path {
+            Some(path) => write!(f, " ({path:?})"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -179,6 +185,7 @@ impl Collector {
                 code,
                 place,
                 sentence: sentence.into(),
+                path: None,
             });
         }
     }

@@ -89,6 +89,10 @@ fn every_damage_is_reported() {
             if theirs.clean { "silent" } else { "reports" },
             also.join(" ")
         );
+        if damage.code == FaultCode::InodeLinks {
+            let links = found.faults.iter().find(|fault| fault.code == damage.code);
+            assert_eq!(links.and_then(|fault| fault.path.as_deref()), Some("/tiny"));
+        }
         if !found.has(damage.code) {
             failed.push(format!(
                 "{}: {:?} {:?}",

@@ -15,7 +15,7 @@ use std::path::Path;
     name = "butterfs",
     version,
     propagate_version = true,
-    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments; mount fails with 32."
+    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments; mount fails with 32; check answers 1 for faults and 8 where it could not check."
 )]
 pub struct Arguments {
     /// What to do.

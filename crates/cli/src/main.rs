@@ -2,7 +2,8 @@
 //!
 //! Owns the command line; each subcommand is a file in [`commands`]. Exit
 //! codes: 0 success, 1 failure, 2 a mistake in the arguments; `mount` answers
-//! 32 for a failure, as mount(8) expects of its helpers.
+//! 32 for a failure, as mount(8) expects of its helpers; `check` answers 1 for
+//! faults and 8 where it could not check, as fsck(8) does.
 
 /// Prints a line on standard output. Where nobody reads it any more, the
 /// program ends quietly.

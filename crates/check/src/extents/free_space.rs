@@ -56,7 +56,7 @@ impl FreeRun {
     pub(crate) fn bytes(&self) -> u64 {
         u64::try_from(self.free.len())
             .unwrap_or(u64::MAX)
-            .saturating_mul(16)
+            .saturating_mul(32)
     }
 }
 

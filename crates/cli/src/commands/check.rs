@@ -78,6 +78,8 @@ struct FaultFact<'r> {
     key: Option<(u64, u8, u64)>,
     #[serde(skip_serializing_if = "Option::is_none")]
     logical: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<&'r str>,
     sentence: &'r str,
 }
 
@@ -237,6 +239,7 @@ fn facts(report: &Report) -> Facts<'_> {
                     .key
                     .map(|key| (key.objectid, key.item_type.0, key.offset)),
                 logical: fault.place.logical.map(|logical| logical.get()),
+                path: fault.path.as_deref(),
                 sentence: &fault.sentence,
             })
             .collect(),
