@@ -20,12 +20,14 @@
 mod error;
 mod mount_options;
 mod paths;
+mod rescue;
 mod usage;
 mod volume;
 
 pub use error::Error;
 pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
 pub use paths::{Walk, WalkEntry};
+pub use rescue::{PathChange, preview_log, zero_log};
 pub use usage::{KindUsage, Usage};
 pub use volume::{OpenOptions, Volume};
 
@@ -37,6 +39,7 @@ pub use butterfs_format::{InodeId, InodeNumber, TreeId};
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
 pub use butterfs_fs::file::{FallocateMode, SeekTarget};
+pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
 pub use butterfs_fs::rename::{OldName, Place, RenameMode};

@@ -130,6 +130,16 @@ impl Volume {
         Ok(set?)
     }
 
+    /// Sets the error counters of the device to zero, with the next commit.
+    ///
+    /// # Errors
+    /// A volume that cannot be written.
+    pub fn reset_device_stats(&self) -> Result<(), Error> {
+        let mut engine = self.store().begin(0, Purpose::Shrink)?;
+        engine.reset_device_stats();
+        Ok(())
+    }
+
     /// Makes everything that changed durable.
     ///
     /// # Errors

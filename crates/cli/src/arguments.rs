@@ -33,7 +33,7 @@ pub enum Command {
     Umount(commands::umount::Umount),
     /// Make a volume in a file or on a block device.
     Mkfs(Box<commands::mkfs::Mkfs>),
-    /// Show and change facts about a volume that is not mounted.
+    /// Show and change facts about a volume, mounted or not.
     #[command(visible_alias = "fi")]
     Filesystem(commands::filesystem::Filesystem),
     /// List files of a volume that is not mounted.
@@ -42,6 +42,10 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
+    /// Show facts about the devices of a volume.
+    Device(commands::device::Device),
+    /// Look at and repair what a crash left.
+    Rescue(commands::rescue::Rescue),
     /// Check a volume that is not mounted.
     #[command(visible_alias = "fsck")]
     Check(commands::check::Check),

@@ -3,12 +3,14 @@
 pub mod cat;
 pub mod check;
 pub mod copy;
+pub mod device;
 pub mod filesystem;
 pub mod generate;
 pub mod inspect;
 pub mod list;
 pub mod mkfs;
 pub mod mount;
+pub mod rescue;
 pub mod umount;
 
 use crate::arguments::{Arguments, Command};
@@ -38,6 +40,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Device(device) => (offline(|| device.run()), 1),
+        Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
         Command::Check(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
         Command::Completions(completions) => (completions.run(), 1),

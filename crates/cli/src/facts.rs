@@ -14,6 +14,8 @@ use uuid::Uuid;
 
 /// The attribute that holds a mount's facts, as JSON.
 pub const FACTS: &str = "butterfs.facts";
+/// The attribute that sets a mount's error counters to zero.
+pub const STATS: &str = "butterfs.stats";
 /// The attribute that sets a mount's label.
 pub const LABEL: &str = "butterfs.label";
 
@@ -26,6 +28,46 @@ pub struct KindFacts {
     pub used: u64,
     /// On the device, all copies.
     pub device: u64,
+}
+
+/// Error counters of a device, by the names of `btrfs device stats`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct StatsFacts {
+    pub write_io_errs: u64,
+    pub read_io_errs: u64,
+    pub flush_io_errs: u64,
+    pub corruption_errs: u64,
+    pub generation_errs: u64,
+}
+
+impl StatsFacts {
+    const fn new(values: [u64; 5]) -> Self {
+        let [
+            write_io_errs,
+            read_io_errs,
+            flush_io_errs,
+            corruption_errs,
+            generation_errs,
+        ] = values;
+        Self {
+            write_io_errs,
+            read_io_errs,
+            flush_io_errs,
+            corruption_errs,
+            generation_errs,
+        }
+    }
+
+    /// Names and values.
+    pub const fn named(&self) -> [(&'static str, u64); 5] {
+        [
+            ("write_io_errs", self.write_io_errs),
+            ("read_io_errs", self.read_io_errs),
+            ("flush_io_errs", self.flush_io_errs),
+            ("corruption_errs", self.corruption_errs),
+            ("generation_errs", self.generation_errs),
+        ]
+    }
 }
 
 /// What is known of a volume; sizes in bytes.
@@ -44,6 +86,7 @@ pub struct Facts {
     pub device_unallocated: u64,
     pub free_estimated: u64,
     pub kinds: Vec<KindFacts>,
+    pub device_stats: StatsFacts,
     /// Where it is mounted, the options in effect.
     pub options: Option<String>,
     /// Why nothing is written any more, where that is so.
@@ -89,6 +132,7 @@ impl Facts {
                     device: kind.device,
                 })
                 .collect(),
+            device_stats: StatsFacts::new(engine.device_stats()),
             options: None,
             read_only_because: volume.store().poison(),
         }
@@ -115,19 +159,32 @@ fn not_a_mount(path: &Path) -> Failure {
     ))
 }
 
+/// Sets the error counters of the volume at `path`, mounted or not, to zero.
+pub fn reset_stats(path: &Path) -> Done {
+    if path.is_dir() {
+        return tell(path, STATS, b"0");
+    }
+    let volume = Volume::open(path, OpenOptions::default()).context(path.display())?;
+    volume.reset_device_stats()?;
+    volume.close().context(path.display())
+}
+
+/// Tells the server of a mount.
+fn tell(path: &Path, what: &str, value: &[u8]) -> Done {
+    let set = rustix::fs::setxattr(path, what, value, rustix::fs::XattrFlags::empty());
+    match set {
+        Ok(()) => Ok(()),
+        Err(rustix::io::Errno::OPNOTSUPP) => Err(not_a_mount(path)),
+        Err(rustix::io::Errno::PERM) => fail("only root and the user who mounted may do this"),
+        Err(rustix::io::Errno::INVAL) => fail("a label has at most 255 bytes and no NUL"),
+        Err(error) => fail(format!("{}: {error}", path.display())),
+    }
+}
+
 /// Gives the volume at `path`, mounted or not, another label.
 pub fn set_label(path: &Path, label: &[u8]) -> Done {
     if path.is_dir() {
-        let set = rustix::fs::setxattr(path, LABEL, label, rustix::fs::XattrFlags::empty());
-        return match set {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::OPNOTSUPP) => Err(not_a_mount(path)),
-            Err(rustix::io::Errno::PERM) => {
-                fail("only root and the user who mounted may set the label")
-            }
-            Err(rustix::io::Errno::INVAL) => fail("a label has at most 255 bytes and no NUL"),
-            Err(error) => fail(format!("{}: {error}", path.display())),
-        };
+        return tell(path, LABEL, label);
     }
     let volume = Volume::open(path, OpenOptions::default()).context(path.display())?;
     volume.set_label(label)?;

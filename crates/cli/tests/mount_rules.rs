@@ -5,68 +5,8 @@ mod support;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::{Child, Command};
-use std::time::{Duration, Instant};
-use support::{BINARY, Bench, can_mount, is_root, said};
-
-/// A server in the foreground that a test can kill.
-struct Foreground {
-    child: Child,
-    mountpoint: std::path::PathBuf,
-}
-
-impl Foreground {
-    fn start(bench: &Bench, options: &str) -> Self {
-        let mountpoint = bench.path("mnt");
-        let child = Command::new(BINARY)
-            .args(["mount", "-f", "-o", options])
-            .args([bench.path("volume"), mountpoint.clone()])
-            .spawn()
-            .expect("the server starts");
-        let outside = std::fs::metadata(bench.path("")).expect("attributes").dev();
-        let started = Instant::now();
-        while std::fs::metadata(&mountpoint).map_or(outside, |m| m.dev()) == outside {
-            assert!(started.elapsed() < Duration::from_secs(20), "no mount");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { child, mountpoint }
-    }
-
-    fn kill(mut self) {
-        self.child.kill().expect("the server dies");
-        self.child.wait().expect("its status");
-        let gone = std::fs::metadata(&self.mountpoint).expect_err("nobody serves");
-        assert_eq!(gone.raw_os_error(), Some(libc::ENOTCONN));
-        // Mounting over a dead mount is refused, and says what to do.
-        let refused = Command::new(BINARY)
-            .args(["mount", "/nosuch"])
-            .arg(&self.mountpoint)
-            .output();
-        assert!(!refused.expect("runs").status.success());
-        let status = Command::new("umount")
-            .arg("-l")
-            .arg(&self.mountpoint)
-            .status();
-        if !status.expect("umount runs").success() {
-            let status = Command::new("fusermount3")
-                .arg("-uz")
-                .arg(&self.mountpoint)
-                .status();
-            assert!(status.expect("fusermount3 runs").success());
-        }
-    }
-}
-
-impl Drop for Foreground {
-    fn drop(&mut self) {
-        let _ = Command::new(BINARY)
-            .args(["umount", "--lazy"])
-            .arg(&self.mountpoint)
-            .output();
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use std::process::Command;
+use support::{Bench, Foreground, can_mount, is_root, said};
 
 fn chattr(flags: &str, path: &Path) {
     let status = Command::new("chattr").arg(flags).arg(path).status();

@@ -552,6 +552,28 @@ impl Filesystem {
         }
     }
 
+    /// Where an inode is, from the root of its subvolume: through its first
+    /// name. `None` when it has no name.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn path_of(&self, inode: InodeId) -> Result<Option<Vec<u8>>, FsError> {
+        /// A path of more parts is a circle.
+        const PARTS_MAX: usize = 100_000;
+        let mut parts: Vec<Vec<u8>> = Vec::new();
+        let mut at = inode;
+        while at.number != InodeNumber::ROOT {
+            let link = links(&self.store.read(), at)?.into_iter().next();
+            let Some(link) = link.filter(|_| parts.len() < PARTS_MAX) else {
+                return Ok(None);
+            };
+            parts.push(link.name);
+            at.number = link.parent;
+        }
+        parts.reverse();
+        Ok(Some(parts.join(&b'/')))
+    }
+
     /// Lists `dir` from position `from` (0 is the start; then
     /// [`ListedEntry::next`]) until `visit` gives `false`. "." and ".." come
     /// first. Entries that exist all the while are given exactly once.

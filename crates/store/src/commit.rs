@@ -39,6 +39,7 @@ impl Engine {
             && !self.groups.values().any(|group| group.new)
             && !self.trees.read().values().any(|state| state.changed)
             && !self.superblock_changed
+            && self.stats == self.device_stats()
     }
 
     /// Completes the running generation and begins the next.
@@ -48,6 +49,7 @@ impl Engine {
             // that one must be written too.
             self.change_root_item(TreeId::EXTENT, |_| {})?;
         }
+        self.write_device_stats()?;
         self.remove_empty_groups()?;
         self.apply_checksums()?;
         let mut settled = false;

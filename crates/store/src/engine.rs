@@ -114,6 +114,8 @@ pub struct Engine {
     pub(crate) log: FsyncLog,
     /// Space of the log of the generation that is being published.
     pub(crate) log_writing: LogSpace,
+    /// Error counters as the device tree has them.
+    pub(crate) stats: [u64; 5],
     /// A log of an earlier run waits for its replay.
     pub(crate) log_waits: bool,
 }

@@ -13,6 +13,7 @@ mod checksums;
 mod chunks;
 mod commit;
 mod data;
+mod device_stats;
 mod engine;
 mod error;
 mod extent;
@@ -142,6 +143,36 @@ impl Store {
         let mut engine = self.engine.write();
         engine.reserve(nodes, purpose)?;
         Ok(engine)
+    }
+
+    /// Takes a fsync log that waits out of the superblock, and nothing else.
+    /// False when there is none.
+    ///
+    /// # Errors
+    /// Not writable; writing.
+    pub fn zero_log(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        self.check_writable()?;
+        let mut engine = self.engine.write();
+        if !engine.log_waits {
+            return Ok(false);
+        }
+        engine.log_waits = false;
+        for superblock in [0, 1] {
+            let target = match superblock {
+                0 => &mut engine.superblock,
+                _ => &mut engine.durable,
+            };
+            target.log_root = butterfs_format::Logical(0);
+            target.log_root_level = 0;
+        }
+        let superblock = engine.durable.clone();
+        drop(engine);
+        open::write_superblocks(&self.space, &superblock, open::Copies::Primary)?;
+        self.flush()?;
+        open::write_superblocks(&self.space, &superblock, open::Copies::Mirrors)?;
+        self.flush()?;
+        Ok(true)
     }
 
     /// The engine, to replay the fsync log in one transaction.

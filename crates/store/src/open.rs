@@ -199,6 +199,7 @@ impl Store {
         engine.load_chunks()?;
         engine.load_trees()?;
         engine.load_groups()?;
+        engine.load_device_stats()?;
         Ok(Self {
             engine: RwLock::new(engine),
             space,
@@ -310,6 +311,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         durable: superblock.clone(),
         log: FsyncLog::default(),
         log_writing: LogSpace::default(),
+        stats: [0; 5],
         log_waits: superblock.log_root.get() != 0,
         superblock,
         space,

@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Errors of one device since it was opened.
+/// Errors of one device since they were last set to zero; across mounts, where
+/// the store keeps them.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
     /// Writes that failed.
@@ -22,6 +23,20 @@ impl DeviceStats {
     pub(crate) fn count(counter: &AtomicU64) {
         // Statistics order nothing.
         counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Sets the counters, in the order of [`DeviceStats::values`].
+    pub fn set(&self, values: [u64; 5]) {
+        let counters = [
+            &self.write_errs,
+            &self.read_errs,
+            &self.flush_errs,
+            &self.corruption_errs,
+            &self.generation_errs,
+        ];
+        for (counter, value) in counters.into_iter().zip(values) {
+            counter.store(value, Ordering::Relaxed);
+        }
     }
 
     /// Names and values, in the kernel's order.

@@ -326,6 +326,9 @@ impl FileSystem for Server {
         if request.name == facts::LABEL.as_bytes() {
             return self.set_label(context, request.value);
         }
+        if request.name == facts::STATS.as_bytes() {
+            return self.reset_stats(context);
+        }
         let inode = self.inode(request.node)?;
         self.check_change(&inode)?;
         let mode = if request.flags.contains(XattrFlags::CREATE) {

@@ -165,14 +165,26 @@ impl Server {
         Ok(copied)
     }
 
-    /// As root, or as the user who mounted.
-    pub(super) fn set_label(&self, context: &Context<'_>, label: &[u8]) -> Result<(), Errno> {
+    /// Errors for all but root and the user who mounted.
+    fn check_master(context: &Context<'_>) -> Result<(), Errno> {
         if context.uid != 0 && context.uid != rustix::process::getuid().as_raw() {
             return Err(Errno::EPERM);
         }
-        let set = self.volume.store().begin(0, butterfs::Purpose::Shrink);
-        let set = set.and_then(|mut engine| engine.set_label(label));
-        set.map_err(FsError::from).answered()
+        Ok(())
+    }
+
+    pub(super) fn set_label(&self, context: &Context<'_>, label: &[u8]) -> Result<(), Errno> {
+        Self::check_master(context)?;
+        match self.volume.set_label(label) {
+            Ok(()) => Ok(()),
+            Err(butterfs::Error::Store(error)) => Err(FsError::from(error)).answered(),
+            Err(_) => Err(Errno::EIO),
+        }
+    }
+
+    pub(super) fn reset_stats(&self, context: &Context<'_>) -> Result<(), Errno> {
+        Self::check_master(context)?;
+        self.volume.reset_device_stats().map_err(|_| Errno::EROFS)
     }
 
     pub(super) fn control(

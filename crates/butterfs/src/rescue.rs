@@ -1,0 +1,76 @@
+//! What to do about a fsync log that waits: look at what its replay would
+//! change, or throw it away.
+
+use crate::Error;
+use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
+use butterfs_format::{InodeId, InodeNumber, TreeId};
+use butterfs_fs::log::Change;
+use butterfs_fs::{Filesystem, Options};
+use butterfs_store::{OpenOptions, Store};
+use std::path::Path;
+use std::sync::Arc;
+
+/// One change that a replay would make, with paths from the root of its
+/// subvolume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathChange {
+    /// Subvolume.
+    pub subvolume: TreeId,
+    /// Path; `None` for a file without names.
+    pub path: Option<Vec<u8>>,
+    /// What happens there.
+    pub change: Change,
+}
+
+/// What a replay of the log of the volume at `path` would change; nothing is
+/// written. Empty when there is no log.
+///
+/// # Errors
+/// The volume cannot be opened, or its log not replayed.
+pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
+    let device = FileDevice::open(path, Access::ReadOnly)?;
+    let overlay: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(Arc::new(device)));
+    let store = Arc::new(Store::open(overlay, &OpenOptions::default())?);
+    let replayed = butterfs_fs::log::replay(&store)?;
+    let mut all = Vec::new();
+    for (subvolume, changes) in replayed {
+        let files = Filesystem::new(Arc::clone(&store), subvolume, Options::default());
+        let path_of = |number: InodeNumber| {
+            files.path_of(InodeId {
+                tree: subvolume,
+                number,
+            })
+        };
+        for change in changes {
+            let path = match &change {
+                Change::NameAdded { dir, name, .. } | Change::NameRemoved { dir, name, .. } => {
+                    path_of(*dir)?.map(|dir| {
+                        let slash: &[u8] = if dir.is_empty() { b"" } else { b"/" };
+                        [&dir[..], slash, name].concat()
+                    })
+                }
+                Change::Inode { inode, .. }
+                | Change::Extent { inode, .. }
+                | Change::AttributeSet(inode)
+                | Change::AttributeRemoved { inode, .. } => path_of(*inode)?,
+            };
+            all.push(PathChange {
+                subvolume,
+                path,
+                change,
+            });
+        }
+    }
+    Ok(all)
+}
+
+/// Throws away the log of the volume at `path`: what was made durable by fsync
+/// since the last commit is lost. False when there is none.
+///
+/// # Errors
+/// The volume cannot be opened for writing.
+pub fn zero_log(path: &Path) -> Result<bool, Error> {
+    let device = Arc::new(FileDevice::open(path, Access::ReadWrite)?);
+    let store = Store::open(device, &OpenOptions::default())?;
+    Ok(store.zero_log()?)
+}

@@ -1,0 +1,124 @@
+//! `butterfs rescue`: volumes that were not unmounted.
+
+use crate::fail::{Context, Done};
+use crate::place::json;
+use butterfs::{Change, PathChange};
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use std::path::PathBuf;
+
+/// Looks at and repairs what a crash left.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs rescue log-preview disk.img
+  butterfs rescue zero-log disk.img")]
+pub struct Rescue {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Show what a replay of the fsync log would change, path by path; nothing
+    /// is written.
+    LogPreview {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// File or block device.
+        volume: PathBuf,
+    },
+    /// Throw the fsync log away. What programs made durable by fsync since the
+    /// last commit is lost; the volume is as of that commit.
+    ZeroLog {
+        /// File or block device.
+        volume: PathBuf,
+    },
+}
+
+#[derive(Serialize)]
+struct ChangeFact {
+    subvolume: u64,
+    path: Option<String>,
+    change: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    from: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    to: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    name: Option<String>,
+}
+
+fn fact(of: &PathChange) -> ChangeFact {
+    let (change, from, to, name) = match &of.change {
+        Change::NameAdded { .. } => ("name-added", None, None, None),
+        Change::NameRemoved { .. } => ("name-removed", None, None, None),
+        Change::Inode { old_size, size, .. } => ("inode", *old_size, Some(*size), None),
+        Change::Extent { start, end, .. } => ("data", Some(*start), Some(*end), None),
+        Change::AttributeSet(_) => ("attribute-set", None, None, None),
+        Change::AttributeRemoved { name, .. } => {
+            let name = String::from_utf8_lossy(name).into_owned();
+            ("attribute-removed", None, None, Some(name))
+        }
+    };
+    ChangeFact {
+        subvolume: of.subvolume.get(),
+        path: of
+            .path
+            .as_ref()
+            .map(|path| String::from_utf8_lossy(path).into_owned()),
+        change,
+        from,
+        to,
+        name,
+    }
+}
+
+impl Rescue {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        match self.what {
+            What::LogPreview { json, volume } => preview(&volume, json),
+            What::ZeroLog { volume } => {
+                let had = butterfs::zero_log(&volume).context(volume.display())?;
+                if had {
+                    say!("the fsync log is gone; the volume is as of its last commit");
+                } else {
+                    say!("there is no fsync log; nothing was changed");
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+fn preview(volume: &std::path::Path, as_json: bool) -> Done {
+    let changes = butterfs::preview_log(volume).context(volume.display())?;
+    let facts: Vec<ChangeFact> = changes.iter().map(fact).collect();
+    if as_json {
+        return json(&facts);
+    }
+    if facts.is_empty() {
+        say!("there is nothing to replay");
+    }
+    let mut subvolume = None;
+    for fact in &facts {
+        if subvolume != Some(fact.subvolume) {
+            say!("subvolume {}:", fact.subvolume);
+            subvolume = Some(fact.subvolume);
+        }
+        let path = fact.path.as_deref().unwrap_or("(a file without names)");
+        match (fact.change, fact.from, fact.to, &fact.name) {
+            ("name-added", ..) => say!("  + {path}"),
+            ("name-removed", ..) => say!("  - {path}"),
+            ("inode", Some(from), Some(to), _) if from != to => {
+                say!("  ~ {path}: size {from} -> {to}");
+            }
+            ("inode", ..) => say!("  ~ {path}: attributes"),
+            ("data", Some(from), Some(to), _) => say!("  ~ {path}: data from {from} to {to}"),
+            (_, _, _, Some(name)) => say!("  ~ {path}: extended attribute {name} goes"),
+            _ => say!("  ~ {path}: extended attributes"),
+        }
+    }
+    Ok(())
+}
