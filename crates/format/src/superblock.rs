@@ -467,6 +467,12 @@ impl Superblock {
         self.incompat.contains(Incompat::SKINNY_METADATA)
     }
 
+    /// Whether inodes can have names beyond what one item holds.
+    #[must_use]
+    pub const fn has_extended_refs(&self) -> bool {
+        self.incompat.contains(Incompat::EXTENDED_IREF)
+    }
+
     /// Holes have no file extents.
     #[must_use]
     pub const fn has_no_holes(&self) -> bool {

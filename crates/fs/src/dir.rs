@@ -323,6 +323,45 @@ pub(crate) fn check_kept(id: InodeId) -> Result<(), FsError> {
     Ok(())
 }
 
+/// Errors unless [`add_link`] has room for a name of `inode` in `parent`;
+/// before anything was edited. `leaving` is a name in the same directory that
+/// goes first.
+pub(crate) fn check_link_room(
+    engine: &Engine,
+    inode: InodeId,
+    parent: InodeNumber,
+    name: &[u8],
+    leaving: Option<&[u8]>,
+) -> Result<(), FsError> {
+    let room = Node::item_data_max(engine.node_size());
+    let length = |key: Key| -> Result<usize, FsError> {
+        let found = find(engine, inode.tree, &key)?;
+        Ok(found.map_or(0, |(leaf, slot)| leaf.data(slot).len()))
+    };
+    let entry = |name: &[u8]| RefEntry { index: 0, name }.encode().len();
+    let plain = length(Key::new(
+        inode.number.get(),
+        ItemType::INODE_REF,
+        parent.get(),
+    ))?;
+    let leaving = leaving.map_or(0, entry);
+    if plain.saturating_sub(leaving) + entry(name) <= room {
+        return Ok(());
+    }
+    let extended = ExtrefEntry {
+        parent,
+        index: 0,
+        name,
+    };
+    let hash = extref_hash(parent, name);
+    let shared = length(Key::new(inode.number.get(), ItemType::INODE_EXTREF, hash))?;
+    let possible = engine.superblock().has_extended_refs();
+    if !possible || shared + extended.encode().len() > room {
+        return Err(FsError::TooManyLinks);
+    }
+    Ok(())
+}
+
 /// Adds the inode's side of a name.
 pub(crate) fn add_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Result<(), FsError> {
     engine.note_names(inode);

@@ -442,6 +442,7 @@ impl Filesystem {
         }
         self.change(6 * NODES_PER_PATH, Purpose::Grow, |engine| {
             dir::check_free(engine, parent, name)?;
+            dir::check_link_room(engine, id, parent.number, name, None)?;
             let dir_state = state_of(&mut locked, parent);
             let link = Link {
                 parent: parent.number,

@@ -126,6 +126,17 @@ impl Filesystem {
             if target.is_none() {
                 dir::check_free(engine, to.dir, to.name)?;
             }
+            let together = from.dir == to.dir;
+            let moved = source.inode;
+            let leaving = together.then_some(from.name);
+            dir::check_link_room(engine, moved, to.dir.number, to.name, leaving)?;
+            if let Some(target) = target
+                && mode == RenameMode::Exchange
+            {
+                let leaving = together.then_some(to.name);
+                let dir = from.dir.number;
+                dir::check_link_room(engine, target.inode, dir, from.name, leaving)?;
+            }
             let mut fate = orphan::Fate::Lives;
             match (target, &replaced) {
                 (Some(target), Some(_)) if mode == RenameMode::Exchange => {

@@ -149,3 +149,38 @@ fn names_of_all_kinds_on_volumes_of_all_kinds() {
         check(&image);
     }
 }
+
+#[test]
+fn names_of_one_file_in_one_directory_are_bounded_without_extended_references() {
+    let (_dir, image) = mkfs(256 << 20, &["-O", "^extref", "-n", "4096"]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    let inode = fs.create(fs.root(), b"first", &new).unwrap();
+    let name = |at: usize| format!("{at:0>200}").into_bytes();
+    let mut made = 0;
+    let refused = loop {
+        match fs.link(inode.id, fs.root(), &name(made)) {
+            Ok(()) => made += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(
+        matches!(refused, butterfs_fs::FsError::TooManyLinks),
+        "{refused}"
+    );
+    assert!((10..40).contains(&made), "{made}");
+    // A rename within the directory frees the room that it needs; one to a
+    // longer name does not, and changes nothing.
+    let dir = fs.root();
+    let (last, other) = (name(made - 1), name(99));
+    let rename = |from: &[u8], to: &[u8]| {
+        let (from, to) = (Place { dir, name: from }, Place { dir, name: to });
+        fs.rename(from, to, RenameMode::Replace, OldName::Free)
+    };
+    rename(&last, &other).unwrap();
+    assert!(rename(b"first", &name(77)).is_err());
+    assert_eq!(fs.lookup(fs.root(), b"first").unwrap().inode, inode.id);
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&image);
+}

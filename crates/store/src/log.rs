@@ -408,14 +408,16 @@ impl Engine {
     }
 
     /// Takes back the space of a data extent that lost its last reference
-    /// before a commit; at once, unless the log on the device names it.
+    /// before a commit; at once, unless the log on the device names it or the
+    /// log has its checksums, which must not meet other data there.
     pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
         let log = &self.log;
-        let logged = log.named.contains_key(&logical)
+        let range = logical.get()..logical.get() + length;
+        let logged = log.sums.overlapping(range.clone()).next().is_some()
+            || log.named.contains_key(&logical)
             || log.unnamed.contains(&logical)
             || log.unnamed_writing.contains(&logical);
         if logged {
-            let range = logical.get()..logical.get() + length;
             self.forget_checksums(&range);
             self.log.held.push(range);
         } else {

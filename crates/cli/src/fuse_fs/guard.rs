@@ -71,7 +71,7 @@ impl Server {
             wanted |= asks(dir)?;
         }
         if wanted {
-            self.files().sync_all().answered()?;
+            self.files().fsync_directory().answered()?;
         }
         Ok(())
     }

@@ -311,7 +311,7 @@ impl FileSystem for Server {
     }
 
     fn fsyncdir(&self, _: &Context<'_>, _: FsyncDir) -> Answer<()> {
-        self.unless_read_only(|| self.files().sync_all())
+        self.unless_read_only(|| self.files().fsync_directory())
     }
 
     fn statfs(&self, _: &Context<'_>, _: NodeId) -> Answer<StatFs> {

@@ -68,6 +68,16 @@ impl Filesystem {
         Ok(())
     }
 
+    /// Makes the names in directories durable, by a commit; not the data of
+    /// their files.
+    ///
+    /// # Errors
+    /// What the commit met.
+    pub fn fsync_directory(&self) -> Result<(), FsError> {
+        self.store.commit()?;
+        Ok(())
+    }
+
     /// Puts a file into the log; `None` when a commit must do.
     fn log_inode(&self, id: InodeId, state: &InodeState) -> Result<Option<LogTicket>, FsError> {
         let mut engine = match self.store.begin(NODES, Purpose::Grow) {
