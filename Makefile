@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test programs build lint bench soak clean
+.PHONY: demo test programs build lint bench soak crash-sweep clean
 
 demo:
 	@scripts/packages demo
@@ -30,6 +30,12 @@ soak:
 	@scripts/packages test
 	BUTTERFS_SEEDS=0..200 cargo test -p butterfs-testkit --test model -- --nocapture the_library
 	BUTTERFS_SEEDS=1..200 cargo test --release -p butterfs-fs --test data -- --nocapture
+
+# A million crash states (about half an hour on two cores); the figures go to
+# docs/evidence/crash.md.
+crash-sweep:
+	@scripts/packages test
+	scripts/crash-sweep
 
 # ButterFS beside kernel Btrfs in one run; figures to docs/evidence/.
 bench:

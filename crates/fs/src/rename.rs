@@ -126,6 +126,11 @@ impl Filesystem {
             if target.is_none() {
                 dir::check_free(engine, to.dir, to.name)?;
             }
+            let directory = |target: Target| target.kind == FileType::Directory;
+            if directory(source) || target.is_some_and(directory) {
+                // Files below are promised at their new paths.
+                engine.give_up_log();
+            }
             let together = from.dir == to.dir;
             let moved = source.inode;
             let leaving = together.then_some(from.name);

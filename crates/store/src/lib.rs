@@ -214,7 +214,11 @@ impl Store {
             if engine.is_clean() {
                 return Ok(engine.superblock().generation);
             }
-            engine.prepare_commit(now())
+            // What changes without a transaction (superblock, error counters)
+            // finds loaded space too.
+            engine
+                .reserve(0, Purpose::Shrink)
+                .and_then(|()| engine.prepare_commit(now()))
         };
         let result = prepared.and_then(|prepared| self.publish(&prepared));
         if let Err(error) = &result {

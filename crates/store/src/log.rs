@@ -70,7 +70,8 @@ pub(crate) struct FsyncLog {
     names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
     /// Number of the batch that is being gathered.
     batch: u64,
-    /// An edit failed half way: the log must not be written.
+    /// Something happened that a log cannot say, or an edit failed half way:
+    /// the log must not be written.
     broken: bool,
 }
 
@@ -355,7 +356,8 @@ impl Engine {
         Ok(LogEditor { sink, tree })
     }
 
-    /// The log is not in step with what it should say: a commit must do.
+    /// The log cannot say what happened, or is not in step with what it should
+    /// say: until the next commit, a commit must do.
     pub fn give_up_log(&mut self) {
         self.log.broken = true;
     }
@@ -426,11 +428,17 @@ impl Engine {
     }
 
     /// Completes a batch of the log; `None` when the device has all of it.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] when a commit must do, also for other reasons.
     pub(crate) fn prepare_log(&mut self) -> Result<Option<PreparedLog>, StoreError> {
         let mut moved: Vec<TreeId> = self.log.moved.drain().collect();
         moved.retain(|tree| *tree != TreeId::LOG);
         if moved.is_empty() && self.log.dirty.is_empty() {
             return Ok(None);
+        }
+        if self.log.broken {
+            return Err(StoreError::NoSpace);
         }
         moved.sort_unstable();
         for tree in moved {
@@ -562,13 +570,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes metadata space ready for a replay, which is one transaction.
+    /// Makes metadata space ready for the replay of a log of `nodes` nodes,
+    /// which is one transaction.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`], reading.
-    pub fn load_for_replay(&mut self) -> Result<(), StoreError> {
-        let pinned = self.pinned.total() / self.node_size() as u64;
-        self.reserve(256 + pinned as usize, crate::Purpose::Shrink)
+    pub fn load_for_replay(&mut self, nodes: usize) -> Result<(), StoreError> {
+        // An item of the log changes its leaf, and perhaps those of names and
+        // checksums; few leaves at a time are far from each other.
+        self.reserve(64 + 3 * nodes, crate::Purpose::Shrink)
     }
 
     /// Whether the extent tree has a data extent, as of the coming commit.

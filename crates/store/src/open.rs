@@ -135,6 +135,19 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
     }
 }
 
+/// Whether all copies on a device are those of one commit.
+fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
+    superblock::COPIES.iter().all(|offset| {
+        if offset.get() + superblock::SIZE as u64 > device.size() {
+            return true;
+        }
+        let mut bytes = vec![0; superblock::SIZE];
+        device.read_at(*offset, &mut bytes).is_ok()
+            && Superblock::parse(&bytes, *offset)
+                .is_ok_and(|copy| copy.generation == superblock.generation)
+    })
+}
+
 /// Which copies of the superblock are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
@@ -184,6 +197,7 @@ impl Store {
                 ),
             });
         }
+        let copies_differ = !copies_agree(&*device, &superblock);
         let heal = match options.access {
             Access::ReadWrite => OnDamage::Heal,
             Access::ReadOnly => OnDamage::Leave,
@@ -200,6 +214,8 @@ impl Store {
         engine.load_trees()?;
         engine.load_groups()?;
         engine.load_device_stats()?;
+        // A crash tore a copy, or it rotted: the next commit writes all anew.
+        engine.superblock_changed = copies_differ;
         Ok(Self {
             engine: RwLock::new(engine),
             space,

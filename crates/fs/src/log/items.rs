@@ -89,6 +89,11 @@ impl LogItems {
         Ok(())
     }
 
+    /// Number of its nodes.
+    pub fn nodes(&self) -> usize {
+        self.blocks.len()
+    }
+
     /// Keeps the log's blocks and the data that it alone names from being
     /// given out.
     pub fn pin(&self, engine: &mut Engine) -> Result<(), FsError> {

@@ -114,7 +114,7 @@ fn replay_all(
     for log in &logs {
         log.pin(engine)?;
     }
-    engine.load_for_replay()?;
+    engine.load_for_replay(logs.iter().map(LogItems::nodes).sum())?;
     let mut replayed = Vec::new();
     for log in logs {
         // The subvolume may have been deleted meanwhile.

@@ -1,0 +1,369 @@
+//! Crashes at every flush, with any of the unflushed writes there, lost or
+//! torn: what was acknowledged is found, nothing that never was is found, and
+//! the volume is whole.
+//!
+//! `BUTTERFS_CRASH_STATES` sets the number of states, `BUTTERFS_SEEDS=a..b` the
+//! seeds of the random workloads.
+
+#[path = "crash/model.rs"]
+mod model;
+#[path = "crash/states.rs"]
+mod states;
+#[path = "crash/workloads.rs"]
+mod workloads;
+#[path = "crash/world.rs"]
+mod world;
+
+use butterfs::{BlockDevice, MemoryDevice};
+use butterfs_check::{DataChecksums, NoProgress};
+use butterfs_device::RecordDevice;
+use butterfs_format::superblock::{self, Superblock};
+use butterfs_testkit::Random;
+use butterfs_testkit::judge::scratch_dir;
+use model::{Content, Found, Model, Whole};
+use states::State;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use workloads::WORKLOADS;
+use world::{KINDS, Kind, World, empty_and_refill, look};
+
+fn states_wanted() -> usize {
+    std::env::var("BUTTERFS_CRASH_STATES").map_or(24_000, |text| text.parse().expect("a number"))
+}
+
+/// Our own check, with data checksums.
+fn check(device: &MemoryDevice) -> Result<(), String> {
+    let options = butterfs_check::Options {
+        threads: 1,
+        data: DataChecksums::Verify,
+        ..butterfs_check::Options::default()
+    };
+    let shared: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
+    let report = butterfs_check::check(vec![shared], &options, &NoProgress)
+        .map_err(|error| error.to_string())?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    Err(format!("{:?}", report.faults))
+}
+
+/// What a run counts.
+#[derive(Default)]
+struct Tally {
+    states: AtomicUsize,
+    in_replay: AtomicUsize,
+    by_kernel: AtomicUsize,
+}
+
+struct Judge<'a> {
+    model: &'a Model,
+    kind: Kind,
+    tally: &'a Tally,
+}
+
+impl Judge<'_> {
+    /// Opens a state and holds it against the model.
+    fn state(&self, state: &State, random: &mut Random) -> Result<(), String> {
+        let number = self.tally.states.fetch_add(1, Ordering::Relaxed);
+        let device: Arc<MemoryDevice> = Arc::new(state.device.snapshot());
+        let found = self.open(state.time, &device)?;
+        check(&device)?;
+        if number % 16 == 0 {
+            let (volume, _) = look(device.clone(), self.kind.options).map_err(|e| e.to_string())?;
+            empty_and_refill(&volume, &found).map_err(|e| format!("emptying: {e}"))?;
+            drop(volume);
+            check(&device)?;
+        }
+        if number % 24 == 0 {
+            self.in_replay(state, random)?;
+        }
+        if number % 1500 == 0 {
+            self.kernel(state, &found)?;
+        }
+        Ok(())
+    }
+
+    fn whole(&self) -> Whole {
+        if self.kind.options.contains("nodatacow") {
+            Whole::Sector
+        } else {
+            Whole::Block
+        }
+    }
+
+    /// Replays, looks, and commits.
+    fn open(&self, time: usize, device: &Arc<MemoryDevice>) -> Result<Found, String> {
+        let shared: Arc<dyn BlockDevice> = device.clone();
+        let (volume, found) = look(shared, self.kind.options).map_err(|e| e.to_string())?;
+        self.model.judge(time, &found, self.whole())?;
+        volume.close().map_err(|e| e.to_string())?;
+        Ok(found)
+    }
+
+    /// Crashes in the replay, and replays again.
+    fn in_replay(&self, state: &State, random: &mut Random) -> Result<(), String> {
+        let recorded = Arc::new(RecordDevice::new(Arc::new(state.device.snapshot())));
+        let shared: Arc<dyn BlockDevice> = recorded.clone();
+        let (volume, _) = look(shared, self.kind.options).map_err(|e| e.to_string())?;
+        let events = recorded.events();
+        drop(volume);
+        let mut failed = None;
+        states::visit(&state.device, &events, random, 12, &mut |inner| {
+            self.tally.in_replay.fetch_add(1, Ordering::Relaxed);
+            let device = Arc::new(inner.device);
+            let result = self.open(state.time, &device).and_then(|_| check(&device));
+            if let Err(reason) = result {
+                failed.get_or_insert(format!("crash in the replay, {}: {reason}", inner.what));
+            }
+        });
+        failed.map_or(Ok(()), Err)
+    }
+
+    /// The kernel's replay gives the same files, and `btrfs check` is content.
+    fn kernel(&self, state: &State, ours: &Found) -> Result<(), String> {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+            return Ok(());
+        }
+        let mut primary = vec![0; superblock::SIZE];
+        let at = superblock::COPIES[0];
+        let read = state.device.read_at(at, &mut primary);
+        if read.is_err() || Superblock::parse(&primary, at).is_err() {
+            // The kernel does not look for a mirror by itself.
+            return Ok(());
+        }
+        self.tally.by_kernel.fetch_add(1, Ordering::Relaxed);
+        let dir = scratch_dir();
+        let image = dir.path().join("volume.img");
+        state.device.save(&image).map_err(|e| e.to_string())?;
+        let point = dir.path().join("mnt");
+        std::fs::create_dir(&point).map_err(|e| e.to_string())?;
+        let paths = [image.to_str().unwrap(), point.to_str().unwrap()];
+        run("mount", &["-o", "loop", paths[0], paths[1]])?;
+        let found = walk(&point);
+        run("umount", &[paths[1]])?;
+        self.model
+            .judge(state.time, &found, self.whole())
+            .map_err(|reason| format!("the kernel's replay: {reason}"))?;
+        if found != *ours {
+            return Err("the kernel's replay gives other files than ours".to_owned());
+        }
+        run("btrfs", &["check", "--check-data-csum", paths[0]])
+    }
+}
+
+fn run(program: &str, args: &[&str]) -> Result<(), String> {
+    let output = Command::new(program).args(args).output();
+    let output = output.map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    Err(format!("{program} {args:?}: {text}"))
+}
+
+/// What a mounted tree shows.
+fn walk(root: &Path) -> Found {
+    use std::os::unix::fs::MetadataExt;
+    let mut found = Found::default();
+    let mut waiting = vec![root.to_owned()];
+    while let Some(dir) = waiting.pop() {
+        for entry in std::fs::read_dir(&dir).expect("a directory").flatten() {
+            let path = entry.path();
+            let meta = entry.metadata().expect("attributes");
+            let name = path
+                .strip_prefix(root)
+                .expect("below")
+                .display()
+                .to_string();
+            found.paths.insert(name, meta.ino());
+            if meta.is_dir() {
+                waiting.push(path);
+                continue;
+            }
+            let mut value = vec![0; 4096];
+            let length = rustix::fs::getxattr(&path, "user.crash", &mut value[..]).ok();
+            let content = Content {
+                data: std::fs::read(&path).expect("a file"),
+                attribute: length.map(|length| value[..length].to_vec()),
+            };
+            found.files.insert(meta.ino(), content);
+        }
+    }
+    found
+}
+
+/// Runs a workload and judges its crash states.
+fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, seed: u64) {
+    let mut world = World::new(kind);
+    world.run(workload);
+    let (base, model, events) = world.crash();
+    let judge = Judge {
+        model: &model,
+        kind,
+        tally,
+    };
+    let mut random = Random::new(seed);
+    let mut inner = Random::new(seed + 1);
+    states::visit(&base, &events, &mut random, budget, &mut |state| {
+        if let Err(reason) = judge.state(&state, &mut inner) {
+            panic!(
+                "{name} on {kind:?}, seed {seed}, crash at event {} with {}:\n{reason}\nworkload: {workload}",
+                state.time, state.what
+            );
+        }
+    });
+}
+
+/// A workload nobody wrote.
+fn random_workload(seed: u64) -> String {
+    let mut random = Random::new(seed);
+    let mut out: Vec<String> = vec!["mkdir d".into(), "sync".into()];
+    // Which file each name has.
+    let mut all: BTreeMap<String, usize> = BTreeMap::new();
+    let names = ["a", "b", "c", "d/a", "d/b", "d/c"];
+    for step in 0..40 {
+        let name = (*random.pick(&names)).to_owned();
+        let there = all.contains_key(&name);
+        let offset = random.below(60_000);
+        let length = 1 + random.below(30_000);
+        match random.below(20) {
+            0..=3 if !there => {
+                out.push(format!("create {name}"));
+                all.insert(name, step);
+            }
+            4..=7 if there => out.push(format!("write {name} {offset} {length}")),
+            8 if there => out.push(format!("truncate {name} {offset}")),
+            9 if there => out.push(format!("punch {name} {offset} {length}")),
+            10 if there => out.push(format!("keep {name} {offset} {length}")),
+            11 if there => out.push(format!("attribute {name}")),
+            12 if there => {
+                out.push(format!("unlink {name}"));
+                all.remove(&name);
+            }
+            13 if there => {
+                let other = (*random.pick(&names)).to_owned();
+                if all.get(&other) != all.get(&name) {
+                    out.push(format!("rename {name} {other}"));
+                    if let Some(file) = all.remove(&name) {
+                        all.insert(other, file);
+                    }
+                }
+            }
+            14 if there => {
+                let other = (*random.pick(&names)).to_owned();
+                if !all.contains_key(&other) {
+                    out.push(format!("link {name} {other}"));
+                    all.insert(other, all[&name]);
+                }
+            }
+            15 => out.push("sync".into()),
+            16 => out.push("fsyncdir d".into()),
+            17.. if there => out.push(format!("fsync {name}")),
+            _ => {}
+        }
+    }
+    out.join("; ")
+}
+
+/// Runs `jobs` on two threads or as many as there are cores.
+fn in_parallel(jobs: &[(String, String, Kind, u64)], budget: usize, tally: &Tally) {
+    let next = AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((name, workload, kind, seed)) =
+                    jobs.get(next.fetch_add(1, Ordering::Relaxed))
+                {
+                    sweep(name, workload, *kind, budget, tally, *seed);
+                }
+            });
+        }
+    });
+}
+
+fn fresh_seed() -> u64 {
+    std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .map_or(1, |since| since.as_secs())
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    match std::env::var("BUTTERFS_SEEDS") {
+        Ok(range) => {
+            let (first, last) = range.split_once("..").expect("a range");
+            first.parse().expect("a number")..last.parse().expect("a number")
+        }
+        Err(_) => {
+            let fresh = fresh_seed();
+            fresh..fresh + 40
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_survives_every_crash() {
+    assert!(WORKLOADS.len() >= 60);
+    let mut jobs = Vec::new();
+    for (at, (name, workload)) in WORKLOADS.iter().enumerate() {
+        for (other, kind) in KINDS.iter().enumerate() {
+            let big = workload.contains("fill");
+            if !big || other == 0 {
+                let seed = (at * 10 + other) as u64;
+                jobs.push(((*name).to_owned(), (*workload).to_owned(), *kind, seed));
+            }
+        }
+    }
+    let seeds = seeds();
+    println!(
+        "random workloads: BUTTERFS_SEEDS={}..{}",
+        seeds.start, seeds.end
+    );
+    for seed in seeds {
+        let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+        jobs.push((format!("random {seed}"), random_workload(seed), kind, seed));
+    }
+    let tally = Tally::default();
+    let started = std::time::Instant::now();
+    in_parallel(&jobs, states_wanted() / jobs.len(), &tally);
+    let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+    println!(
+        "{} workloads, {} states, {} states of crashes in a replay, {} judged by the kernel, {:.0} s",
+        jobs.len(),
+        count(&tally.states),
+        count(&tally.in_replay),
+        count(&tally.by_kernel),
+        started.elapsed().as_secs_f64()
+    );
+    let all = count(&tally.states) + count(&tally.in_replay);
+    assert!(all * 10 >= states_wanted() * 8, "only {all} states");
+}
+
+/// The judge must see what goes wrong without flushes.
+#[test]
+fn a_store_that_does_not_flush_is_condemned() {
+    let kind = Kind {
+        options: "nobarrier",
+        ..KINDS[0]
+    };
+    let mut world = World::new(kind);
+    world.run("create a; write a 0 5000; sync; append a 5000; fsync a; append a 5000; fsync a");
+    let (base, model, events) = world.crash();
+    let tally = Tally::default();
+    let judge = Judge {
+        model: &model,
+        kind,
+        tally: &tally,
+    };
+    let mut random = Random::new(1);
+    let mut inner = Random::new(2);
+    let mut condemned = 0;
+    states::visit(&base, &events, &mut random, 200, &mut |state| {
+        condemned += usize::from(judge.state(&state, &mut inner).is_err());
+    });
+    assert!(condemned > 0, "no state was condemned");
+}

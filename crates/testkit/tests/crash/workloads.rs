@@ -1,0 +1,264 @@
+//! Written workloads: what programs do around fsync.
+
+/// Name and operations. Each begins on an empty volume.
+pub const WORKLOADS: &[(&str, &str)] = &[
+    ("create, fsync", "create a; fsync a"),
+    ("write, fsync", "create a; write a 0 5000; fsync a"),
+    (
+        "small file, fsync",
+        "create a; write a 0 100; fsync a; append a 100; fsync a",
+    ),
+    (
+        "small grows",
+        "create a; write a 0 100; sync; append a 9000; fsync a; append a 10; fsync a",
+    ),
+    (
+        "write, no fsync",
+        "create a; write a 0 5000; sync; write a 0 5000; create b; fsync b",
+    ),
+    (
+        "append thrice",
+        "create a; sync; append a 4096; fsync a; append a 4096; fsync a; append a 4096; fsync a",
+    ),
+    (
+        "append unaligned",
+        "create a; sync; append a 1000; fsync a; append a 3000; fsync a; append a 777; fsync a",
+    ),
+    (
+        "overwrite",
+        "create a; write a 0 20000; sync; write a 4096 4096; fsync a; write a 0 4096; fsync a",
+    ),
+    (
+        "overwrite the same place",
+        "create a; write a 0 16384; sync; write a 0 4096; fsync a; write a 0 4096; fsync a; write a 0 4096; fsync a",
+    ),
+    (
+        "overwrite parts of logged",
+        "create a; sync; write a 0 65536; fsync a; write a 8192 4096; fsync a; write a 0 65536; fsync a",
+    ),
+    (
+        "overwrite wide over narrow",
+        "create a; sync; write a 16384 4096; fsync a; write a 0 65536; fsync a",
+    ),
+    (
+        "sparse",
+        "create a; write a 100000 5000; fsync a; write a 50000 5000; fsync a",
+    ),
+    (
+        "truncate down",
+        "create a; write a 0 50000; sync; truncate a 10000; fsync a",
+    ),
+    (
+        "truncate to nothing",
+        "create a; write a 0 50000; sync; truncate a 0; fsync a; append a 5000; fsync a",
+    ),
+    (
+        "truncate down and up",
+        "create a; write a 0 50000; sync; truncate a 4096; truncate a 50000; fsync a",
+    ),
+    (
+        "truncate logged",
+        "create a; sync; write a 0 50000; fsync a; truncate a 4096; fsync a; truncate a 50000; fsync a",
+    ),
+    (
+        "truncate logged unaligned",
+        "create a; sync; write a 0 50000; fsync a; truncate a 5000; fsync a; write a 40000 5000; fsync a",
+    ),
+    (
+        "truncate up",
+        "create a; write a 0 5000; sync; truncate a 100000; fsync a",
+    ),
+    (
+        "truncate without fsync",
+        "create a; write a 0 50000; fsync a; truncate a 100; create b; fsync b",
+    ),
+    (
+        "punch",
+        "create a; write a 0 50000; sync; punch a 8192 16384; fsync a",
+    ),
+    (
+        "punch logged",
+        "create a; sync; write a 0 50000; fsync a; punch a 4096 20000; fsync a; write a 8192 4096; fsync a",
+    ),
+    (
+        "punch unaligned",
+        "create a; write a 0 50000; sync; punch a 5000 20000; fsync a",
+    ),
+    (
+        "punch the end",
+        "create a; write a 0 50000; sync; punch a 40000 100000; fsync a",
+    ),
+    (
+        "zero range",
+        "create a; write a 0 50000; sync; zero a 4096 20000; fsync a; write a 8192 100; fsync a",
+    ),
+    (
+        "keep beyond the end",
+        "create a; write a 0 5000; keep a 0 200000; fsync a; append a 5000; fsync a",
+    ),
+    (
+        "keep beyond, committed",
+        "create a; write a 0 5000; sync; keep a 8192 200000; fsync a; truncate a 3000; fsync a",
+    ),
+    (
+        "keep, then write into",
+        "create a; keep a 0 100000; sync; write a 0 4096; fsync a; write a 50000 4096; fsync a; write a 0 4096; fsync a",
+    ),
+    (
+        "allocate",
+        "create a; allocate a 0 100000; fsync a; write a 40000 10000; fsync a",
+    ),
+    (
+        "allocate, shrink",
+        "create a; allocate a 0 100000; sync; truncate a 20000; fsync a; keep a 0 90000; fsync a",
+    ),
+    (
+        "clone",
+        "create a; write a 0 40000; fsync a; create b; clone a b; fsync b; write a 0 4096; fsync a",
+    ),
+    (
+        "clone, unlink source",
+        "create a; write a 0 40000; create b; clone a b; fsync b; unlink a; fsync b",
+    ),
+    (
+        "clone, overwrite both",
+        "create a; create b; sync; write a 0 40000; fsync a; clone a b; fsync b; write a 0 40000; fsync a; write b 0 40000; create c; write c 0 40000; fsync c",
+    ),
+    (
+        "attribute",
+        "create a; attribute a; fsync a; attribute a; fsync a",
+    ),
+    (
+        "attribute gone",
+        "create a; attribute a; sync; noattribute a; fsync a",
+    ),
+    (
+        "attribute without fsync",
+        "create a; attribute a; fsync a; noattribute a; create b; fsync b",
+    ),
+    ("link", "create a; write a 0 5000; sync; link a b; fsync a"),
+    (
+        "link, fsync by the new name",
+        "create a; write a 0 5000; fsync a; link a b; fsync b; link b c; fsync c",
+    ),
+    (
+        "link in another directory",
+        "mkdir d; create a; sync; link a d/b; fsync a",
+    ),
+    (
+        "unlink one of two",
+        "create a; link a b; sync; unlink a; fsync b",
+    ),
+    (
+        "unlink and make again",
+        "create a; write a 0 5000; sync; unlink a; create a; write a 0 3000; fsync a",
+    ),
+    (
+        "unlink logged and make again",
+        "create x; sync; create a; write a 0 5000; fsync a; unlink a; create a; write a 0 3000; fsync a",
+    ),
+    (
+        "rename",
+        "create a; write a 0 5000; sync; rename a b; fsync b",
+    ),
+    (
+        "rename, fsync before",
+        "create x; sync; create a; write a 0 5000; fsync a; rename a b; create c; fsync c",
+    ),
+    (
+        "rename logged, new one in its place",
+        "create x; sync; create a; write a 0 5000; fsync a; rename a b; create a; write a 0 100; fsync a",
+    ),
+    (
+        "rename over a persisted file",
+        "create a; write a 0 5000; sync; create t; write t 0 6000; fsync t; rename t a; fsyncdir",
+    ),
+    (
+        "rename over, no directory fsync",
+        "create a; write a 0 5000; sync; create t; write t 0 6000; fsync t; rename t a; create z; fsync z",
+    ),
+    (
+        "rename over twice",
+        "create a; sync; create t; write t 0 6000; fsync t; rename t a; create t; write t 0 7000; fsync t; rename t a; fsync a",
+    ),
+    (
+        "exchange",
+        "create a; write a 0 5000; create b; write b 0 6000; sync; exchange a b; fsync a",
+    ),
+    (
+        "rename a directory with fsynced children",
+        "mkdir d; create d/a; write d/a 0 5000; fsync d/a; rename d e; create e/b; fsync e/b",
+    ),
+    (
+        "rename a directory, fsync child",
+        "mkdir d; create d/a; sync; write d/a 0 5000; rename d e; fsync e/a",
+    ),
+    (
+        "rename between directories",
+        "mkdir d; mkdir e; create d/a; write d/a 0 5000; sync; rename d/a e/a; fsync e/a",
+    ),
+    (
+        "fsync in a new directory",
+        "mkdir d; create d/a; write d/a 0 5000; fsync d/a; create d/b; fsync d/b",
+    ),
+    (
+        "fsync of a directory",
+        "mkdir d; create d/a; create d/b; fsyncdir d; unlink d/a; fsyncdir d",
+    ),
+    (
+        "fsync of the root",
+        "create a; create b; fsyncdir; unlink a; rename b c; fsyncdir",
+    ),
+    (
+        "rmdir and make again",
+        "mkdir d; create d/a; sync; unlink d/a; rmdir d; create d; fsync d",
+    ),
+    (
+        "deep directories",
+        "mkdir a; mkdir a/b; mkdir a/b/c; create a/b/c/f; write a/b/c/f 0 100; fsync a/b/c/f",
+    ),
+    (
+        "unnamed gets a name",
+        "tmpfile t; write t 0 5000; name t a; fsync a",
+    ),
+    (
+        "unnamed, synced first",
+        "tmpfile t; write t 0 5000; sync; name t a; fsync a; append a 5000; fsync a",
+    ),
+    (
+        "unnamed stays so",
+        "create a; sync; tmpfile t; write t 0 50000; fsync t; create b; fsync b",
+    ),
+    (
+        "two files in turn",
+        "create a; create b; sync; append a 5000; fsync a; append b 5000; fsync b; append a 5000; fsync a; append b 5000; fsync b",
+    ),
+    (
+        "freed data are not reused early",
+        "create x; sync; create a; write a 0 100000; fsync a; truncate a 0; create b; write b 0 100000; fsync b; create c; write c 0 100000; fsync c",
+    ),
+    (
+        "deleted data are not reused early",
+        "create a; write a 0 100000; sync; unlink a; create b; write b 0 100000; fsync b; create c; write c 0 100000; fsync c",
+    ),
+    (
+        "log across commits",
+        "create a; sync; append a 5000; fsync a; sync; append a 5000; fsync a; sync; append a 5000; fsync a",
+    ),
+    (
+        "fsync after a commit alone",
+        "create a; write a 0 5000; sync; fsync a; create b; sync; fsync a",
+    ),
+    (
+        "many files",
+        "create x; sync; create a; create b; create c; create d; create e; write a 0 9000; write c 0 100; fsync a; fsync b; fsync c; fsync d; fsync e",
+    ),
+    (
+        "full volume",
+        "create a; write a 0 50000; fsync a; create b; fill b; append a 10; fsync a",
+    ),
+    (
+        "full volume, emptied",
+        "create a; write a 0 50000; create b; fill b; unlink b; sync; append a 50000; fsync a",
+    ),
+];

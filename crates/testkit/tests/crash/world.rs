@@ -1,0 +1,453 @@
+//! A volume under a workload, recorded.
+//!
+//! A workload is text: operations separated by semicolons.
+
+use super::model::{Found, Model, Number};
+use butterfs::{
+    BlockDevice, FallocateMode, Filesystem, FsError, Inode, InodeId, MemoryDevice, NewInode,
+    OldName, OpenOptions, Owner, Place, RenameMode, SetMode, Volume,
+};
+use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_device::RecordDevice;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+const S_IFREG: u32 = 0o100_644;
+const S_IFDIR: u32 = 0o040_755;
+const ATTRIBUTE: &[u8] = b"user.crash";
+
+/// A kind of volume.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    pub node_size: u32,
+    pub features: &'static str,
+    pub options: &'static str,
+}
+
+pub const KINDS: [Kind; 5] = [
+    Kind {
+        node_size: 4096,
+        features: "",
+        options: "",
+    },
+    Kind {
+        node_size: 16384,
+        features: "",
+        options: "compress-force=zstd",
+    },
+    Kind {
+        node_size: 4096,
+        features: "^block-group-tree,^no-holes",
+        options: "",
+    },
+    Kind {
+        node_size: 4096,
+        features: "^block-group-tree",
+        options: "nodatacow",
+    },
+    Kind {
+        node_size: 4096,
+        features: "",
+        options: "notreelog",
+    },
+];
+
+/// Options to open with; commits happen when the workload asks for them.
+pub fn options(list: &str) -> OpenOptions {
+    let mut options = butterfs::MountOptions::parse(list)
+        .expect("options")
+        .open_options();
+    options.commit_interval = Duration::from_secs(3600);
+    options
+}
+
+pub fn blank(kind: Kind) -> MemoryDevice {
+    let device = MemoryDevice::new(128 << 20);
+    let mut wanted = MkfsOptions {
+        node_size: kind.node_size,
+        ..MkfsOptions::default()
+    };
+    for word in kind.features.split(',').filter(|word| !word.is_empty()) {
+        wanted.features.change(word).expect("a feature");
+    }
+    make(&device, &wanted).expect("mkfs");
+    device
+}
+
+pub struct World {
+    pub device: Arc<RecordDevice>,
+    pub base: MemoryDevice,
+    pub model: Model,
+    volume: Volume,
+    /// Files without a name.
+    unnamed: BTreeMap<String, Arc<Inode>>,
+    counter: u64,
+}
+
+impl World {
+    pub fn new(kind: Kind) -> Self {
+        let base = blank(kind);
+        let device = Arc::new(RecordDevice::new(Arc::new(base.snapshot())));
+        let shared: Arc<dyn BlockDevice> = device.clone();
+        let volume = Volume::open_device(shared, options(kind.options)).expect("opens");
+        Self {
+            device,
+            base,
+            model: Model::default(),
+            volume,
+            unnamed: BTreeMap::new(),
+            counter: 0,
+        }
+    }
+
+    fn files(&self) -> &Arc<Filesystem> {
+        self.volume.files()
+    }
+
+    fn now(&self) -> usize {
+        self.device.recording().position().0
+    }
+
+    /// Bytes that are nowhere else.
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        self.counter += 1;
+        let mut state = self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let squeezable = self.counter % 2 == 0;
+        (0..length)
+            .map(|at| {
+                if at % 8 == 0 || !squeezable {
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                }
+                (state >> 56) as u8 | 1
+            })
+            .collect()
+    }
+
+    fn inode(&self, path: &str) -> Arc<Inode> {
+        if let Some(inode) = self.unnamed.get(path) {
+            return Arc::clone(inode);
+        }
+        let id = self.volume.resolve(path.as_bytes()).expect("a path");
+        self.files().inode(id).expect("an inode")
+    }
+
+    fn number(&self, path: &str) -> Number {
+        match self.unnamed.get(path) {
+            Some(inode) => inode.id.number.get(),
+            None => self.model.number(path),
+        }
+    }
+
+    fn place<'a>(&self, path: &'a str) -> (InodeId, &'a [u8]) {
+        self.volume
+            .resolve_parent(path.as_bytes())
+            .expect("a parent")
+    }
+
+    /// Runs all operations of a workload.
+    pub fn run(&mut self, workload: &str) {
+        for operation in workload.split(';') {
+            let words: Vec<&str> = operation.split_whitespace().collect();
+            if !words.is_empty() {
+                self.operate(&words);
+            }
+        }
+    }
+
+    fn operate(&mut self, words: &[&str]) {
+        let started = self.now();
+        let path = words.get(1).copied().unwrap_or_default();
+        let number = |at: usize| -> u64 { words[at].parse().expect("a number") };
+        let files = Arc::clone(self.files());
+        match words[0] {
+            "create" | "mkdir" => {
+                let mode = if words[0] == "mkdir" {
+                    S_IFDIR
+                } else {
+                    S_IFREG
+                };
+                let (dir, name) = self.place(path);
+                let made = files.create(dir, name, &NewInode::new(mode, Owner::default()));
+                let made = made.expect("create").id.number.get();
+                self.model.bind(started, path, Some(made));
+                if words[0] == "create" {
+                    self.model.add_file(started, made);
+                }
+            }
+            "tmpfile" => {
+                let new = NewInode::new(S_IFREG, Owner::default());
+                let inode = files.create_unnamed(files.root(), &new).expect("tmpfile");
+                files.pin(&inode);
+                self.model.add_file(started, inode.id.number.get());
+                self.unnamed.insert(path.to_owned(), inode);
+            }
+            "name" => {
+                let inode = self.unnamed.remove(path).expect("an unnamed file");
+                let (dir, name) = self.place(words[2]);
+                files.link(inode.id, dir, name).expect("link");
+                files.unpin(&inode, 1).expect("unpin");
+                let made = Some(inode.id.number.get());
+                self.model.bind(started, words[2], made);
+            }
+            "write" => {
+                let data = self.bytes(number(3) as usize);
+                let (inode, offset) = (self.inode(path), number(2));
+                let id = self.number(path);
+                self.model.change_file(started, id, |content| {
+                    let (start, end) = (offset as usize, offset as usize + data.len());
+                    content.data.resize(content.data.len().max(end), 0);
+                    content.data[start..end].copy_from_slice(&data);
+                });
+                let written = files.write(&inode, offset, &data).expect("write");
+                assert_eq!(written, data.len());
+            }
+            "append" => {
+                let end = self.model.content(path).data.len().to_string();
+                self.operate(&["write", path, &end, words[2]]);
+            }
+            "truncate" => {
+                let size = number(2);
+                let id = self.number(path);
+                self.model
+                    .change_file(started, id, |content| content.data.resize(size as usize, 0));
+                files.truncate(&self.inode(path), size).expect("truncate");
+            }
+            "punch" | "zero" => {
+                let (start, length) = (number(2), number(3));
+                let id = self.number(path);
+                self.model.change_file(started, id, |content| {
+                    let size = content.data.len() as u64;
+                    let range = start.min(size) as usize..(start + length).min(size) as usize;
+                    content.data[range].fill(0);
+                });
+                let mode = if words[0] == "punch" {
+                    FallocateMode::PunchHole
+                } else {
+                    FallocateMode::ZeroRangeKeepSize
+                };
+                files
+                    .fallocate(&self.inode(path), mode, start, length)
+                    .expect("fallocate");
+            }
+            "keep" => {
+                // Space beyond the size, which shows nowhere.
+                let mode = FallocateMode::AllocateKeepSize;
+                files
+                    .fallocate(&self.inode(path), mode, number(2), number(3))
+                    .expect("fallocate");
+            }
+            "allocate" => {
+                let end = (number(2) + number(3)) as usize;
+                let id = self.number(path);
+                self.model.change_file(started, id, |content| {
+                    content.data.resize(content.data.len().max(end), 0);
+                });
+                let mode = FallocateMode::Allocate;
+                files
+                    .fallocate(&self.inode(path), mode, number(2), number(3))
+                    .expect("fallocate");
+            }
+            "clone" => {
+                let (from, to) = (self.inode(path), self.inode(words[2]));
+                let data = self.model.content(path).data.clone();
+                let id = self.number(words[2]);
+                self.model.change_file(started, id, |content| {
+                    content.data.resize(content.data.len().max(data.len()), 0);
+                    content.data[..data.len()].copy_from_slice(&data);
+                });
+                let length = data.len() as u64;
+                files
+                    .copy_range((&from, 0), (&to, 0), length)
+                    .expect("clone");
+            }
+            "attribute" => {
+                let value = self.bytes(30);
+                let id = self.number(path);
+                self.model.change_file(started, id, |content| {
+                    content.attribute = Some(value.clone())
+                });
+                files
+                    .set_xattr(&self.inode(path), ATTRIBUTE, &value, SetMode::Any)
+                    .expect("setxattr");
+            }
+            "noattribute" => {
+                let id = self.number(path);
+                self.model
+                    .change_file(started, id, |content| content.attribute = None);
+                files
+                    .remove_xattr(&self.inode(path), ATTRIBUTE)
+                    .expect("removexattr");
+            }
+            "link" => {
+                let (dir, name) = self.place(words[2]);
+                let inode = self.inode(path);
+                self.model
+                    .bind(started, words[2], Some(inode.id.number.get()));
+                files.link(inode.id, dir, name).expect("link");
+            }
+            "unlink" | "rmdir" => {
+                let (dir, name) = self.place(path);
+                self.model.bind(started, path, None);
+                let done = if words[0] == "rmdir" {
+                    files.rmdir(dir, name)
+                } else {
+                    files.unlink(dir, name)
+                };
+                done.expect("removal");
+            }
+            "rename" | "exchange" => self.rename(words, started),
+            "fsync" => {
+                files.fsync(&self.inode(path)).expect("fsync");
+                let (now, number) = (self.now(), self.number(path));
+                self.model.acknowledge_file(now, number);
+            }
+            "fsyncdir" => {
+                files.fsync_directory().expect("fsync");
+                let now = self.now();
+                self.model.acknowledge_directory(now, path);
+            }
+            "sync" => {
+                files.sync_all().expect("sync");
+                let now = self.now();
+                self.model.acknowledge_all(now);
+            }
+            "fill" => self.fill(path),
+            other => panic!("no operation {other}"),
+        }
+    }
+
+    fn rename(&mut self, words: &[&str], started: usize) {
+        let (from, to) = (words[1], words[2]);
+        let target = self.model.paths.get(to).and_then(|history| *history.last());
+        if target == Some(self.model.number(from)) {
+            // Two names of one file: both stay.
+            return;
+        }
+        let old: Vec<(String, Number)> = self
+            .model
+            .paths
+            .iter()
+            .filter_map(|(path, history)| Some((path.clone(), (*history.last())?)))
+            .collect();
+        let moved = |path: &str, from: &str, to: &str| -> Option<String> {
+            let rest = path.strip_prefix(from)?;
+            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
+        };
+        let exchange = words[0] == "exchange";
+        // What is replaced or moved away goes first.
+        for (path, _) in &old {
+            if moved(path, from, "").is_some() || moved(path, to, "").is_some() {
+                self.model.bind(started, path, None);
+            }
+        }
+        for (path, number) in &old {
+            if let Some(target) = moved(path, from, to) {
+                self.model.bind(started, &target, Some(*number));
+            } else if exchange && let Some(target) = moved(path, to, from) {
+                self.model.bind(started, &target, Some(*number));
+            }
+        }
+        let (from, to) = (self.place(from), self.place(to));
+        let mode = if exchange {
+            RenameMode::Exchange
+        } else {
+            RenameMode::Replace
+        };
+        let place = |(dir, name)| Place { dir, name };
+        self.files()
+            .rename(place(from), place(to), mode, OldName::Free)
+            .expect("rename");
+    }
+
+    /// Writes until nothing fits any more.
+    fn fill(&mut self, path: &str) {
+        let inode = self.inode(path);
+        let data = vec![0x5a; 1 << 20];
+        let mut at = 0;
+        loop {
+            let started = self.now();
+            let id = self.number(path);
+            match self.files().write(&inode, at, &data) {
+                Ok(written) => {
+                    self.model.change_file(started, id, |content| {
+                        content.data.resize(at as usize + written, 0x5a);
+                    });
+                    at += written as u64;
+                }
+                Err(error) => {
+                    assert_eq!(error.errno(), 28, "{error}");
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Stops the volume without a word; gives what was recorded.
+    pub fn crash(self) -> (MemoryDevice, Model, Vec<butterfs_device::record::Event>) {
+        let events = self.device.events();
+        (self.base, self.model, events)
+    }
+}
+
+/// Opens what a crash left (which replays its log) and looks at all of it.
+pub fn look(device: Arc<dyn BlockDevice>, list: &str) -> Result<(Volume, Found), butterfs::Error> {
+    let volume = Volume::open_device(device, options(list))?;
+    let mut found = Found::default();
+    let files = Arc::clone(volume.files());
+    let mut waiting = vec![(files.root(), String::new())];
+    while let Some((dir, prefix)) = waiting.pop() {
+        let mut entries = Vec::new();
+        files.read_dir(dir, 2, &mut |entry| {
+            entries.push(entry);
+            true
+        })?;
+        for entry in entries {
+            let name = String::from_utf8_lossy(&entry.name).into_owned();
+            let path = if prefix.is_empty() {
+                name
+            } else {
+                format!("{prefix}/{name}")
+            };
+            let id = entry.target.inode;
+            let attributes = files.attributes(id)?;
+            found.paths.insert(path.clone(), id.number.get());
+            if attributes.is_directory() {
+                waiting.push((id, path));
+                continue;
+            }
+            let inode = files.inode(id)?;
+            let mut data = vec![0; attributes.size as usize];
+            files.read(&inode, 0, &mut data)?;
+            let attribute = match files.get_xattr(id, ATTRIBUTE) {
+                Ok(value) => Some(value),
+                Err(FsError::NoAttribute) => None,
+                Err(error) => return Err(error.into()),
+            };
+            let content = super::model::Content { data, attribute };
+            found.files.insert(id.number.get(), content);
+        }
+    }
+    Ok((volume, found))
+}
+
+/// Removes everything and makes something new.
+pub fn empty_and_refill(volume: &Volume, found: &Found) -> Result<(), butterfs::Error> {
+    let files = volume.files();
+    for path in found.paths.keys().rev() {
+        let (dir, name) = volume.resolve_parent(path.as_bytes())?;
+        let target = files.lookup(dir, name)?;
+        if files.attributes(target.inode)?.is_directory() {
+            files.rmdir(dir, name)?;
+        } else {
+            files.unlink(dir, name)?;
+        }
+    }
+    let new = NewInode::new(S_IFREG, Owner::default());
+    let inode = files.create(files.root(), b"new", &new)?;
+    files.write(&inode, 0, &[7; 20_000])?;
+    files.fsync(&inode)?;
+    Ok(files.sync_all()?)
+}
