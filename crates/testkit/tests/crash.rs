@@ -71,16 +71,16 @@ impl Judge<'_> {
         let device: Arc<MemoryDevice> = Arc::new(state.device.snapshot());
         let found = self.open(state.time, &device)?;
         check(&device)?;
-        if number % 16 == 0 {
+        if number.is_multiple_of(16) {
             let (volume, _) = look(device.clone(), self.kind.options).map_err(|e| e.to_string())?;
             empty_and_refill(&volume, &found).map_err(|e| format!("emptying: {e}"))?;
             drop(volume);
             check(&device)?;
         }
-        if number % 24 == 0 {
+        if number.is_multiple_of(24) {
             self.in_replay(state, random)?;
         }
-        if number % 1500 == 0 {
+        if number.is_multiple_of(1500) {
             self.kernel(state, &found)?;
         }
         Ok(())

@@ -113,7 +113,7 @@ impl World {
     fn bytes(&mut self, length: usize) -> Vec<u8> {
         self.counter += 1;
         let mut state = self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let squeezable = self.counter % 2 == 0;
+        let squeezable = self.counter.is_multiple_of(2);
         (0..length)
             .map(|at| {
                 if at % 8 == 0 || !squeezable {
