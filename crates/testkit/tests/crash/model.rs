@@ -46,6 +46,11 @@ impl<T> History<T> {
         self.acknowledged.push((time, self.entries.len() - 1));
     }
 
+    /// All entries.
+    pub fn all(&self) -> impl Iterator<Item = &T> {
+        self.entries.iter().map(|(_, entry)| entry)
+    }
+
     /// What a crash at `time` may show.
     fn allowed(&self, time: Time) -> impl Iterator<Item = &T> {
         let promised = self.acknowledged.iter().filter(|(at, _)| *at <= time);
@@ -72,6 +77,7 @@ pub struct Found {
     pub files: BTreeMap<Number, Content>,
 }
 
+#[allow(dead_code, reason = "each test uses a part")]
 /// Bytes that are written as a whole: a block where data are copied on write,
 /// else a sector of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +199,18 @@ impl Model {
             }
         }
         Ok(())
+    }
+}
+
+impl History<Content> {
+    /// Whether every block of `data` was so at some time.
+    #[allow(dead_code, reason = "one of the tests asks")]
+    pub fn ever(&self, data: &[u8]) -> bool {
+        (0..data.len()).step_by(Whole::Block as usize).all(|at| {
+            let range = at..data.len().min(at + Whole::Block as usize);
+            self.all()
+                .any(|content| unit(&content.data, range.clone()) == data[range.clone()])
+        })
     }
 }
 
