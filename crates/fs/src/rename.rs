@@ -74,10 +74,30 @@ impl Filesystem {
         if mode == RenameMode::Exchange && matches!(old_name, OldName::Whiteout(_)) {
             return Err(FsError::Invalid("an exchange leaves no whiteout"));
         }
+        if mode == RenameMode::Replace {
+            self.flush_replacement(from, to)?;
+        }
         // Directories move one at a time, so that no cycle can arise.
         let _one_at_a_time = self.renaming.lock();
         while !self.try_rename(from, to, mode, old_name)? {}
         Ok(())
+    }
+
+    /// Gives the device the data of a file that is about to replace another
+    /// one, so that no commit has the name without them: after a crash the name
+    /// holds the old content or the new, which programs that do not fsync
+    /// first rely on and Btrfs promises.
+    fn flush_replacement(&self, from: Place<'_>, to: Place<'_>) -> Result<(), FsError> {
+        match self.lookup(to.dir, to.name) {
+            Ok(_) => {}
+            Err(FsError::NotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        }
+        let source = self.lookup(from.dir, from.name)?;
+        if source.subvolume || source.kind != FileType::Regular {
+            return Ok(());
+        }
+        self.flush_inode(&*self.inode(source.inode)?)
     }
 
     /// One attempt; false when a name changed meanwhile.

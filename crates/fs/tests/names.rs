@@ -183,4 +183,40 @@ fn names_of_one_file_in_one_directory_are_bounded_without_extended_references() 
     fs.sync_all().unwrap();
     drop(fs);
     check(&image);
+
+/// A program that replaces a file without fsync finds the old content or the
+/// new after a crash, also where something else's fsync made the commit.
+#[test]
+fn a_file_that_replaced_another_has_its_data_in_the_same_commit() {
+    if !common::is_root() {
+        return;
+    }
+    let (_dir, image) = mkfs(300 << 20, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let dir = fs.root();
+    let file = |name: &[u8], data: &[u8]| {
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let inode = fs.create(dir, name, &new).unwrap();
+        fs.write(&inode, 0, data).unwrap();
+    };
+    for size in [30, 300_000] {
+        file(b"HEAD", &vec![1; size]);
+        fs.sync_all().unwrap();
+        file(b"HEAD.lock", &vec![2; size]);
+        let (from, to) = (b"HEAD.lock", b"HEAD");
+        let (from, to) = (Place { dir, name: from }, Place { dir, name: to });
+        fs.rename(from, to, RenameMode::Replace, OldName::Free)
+            .unwrap();
+        fs.store().commit().unwrap();
+        let crashed = image.with_extension("crashed");
+        std::fs::copy(&image, &crashed).unwrap();
+        let after = open_subvolume(&crashed, TreeId::FS);
+        let found = after.lookup(after.root(), b"HEAD").unwrap();
+        let mut data = vec![0; size + 1];
+        let inode = after.inode(found.inode).unwrap();
+        let length = after.read(&inode, 0, &mut data).unwrap();
+        assert_eq!((length, data[0], data[size - 1]), (size, 2, 2));
+        drop(after);
+        fs.unlink(dir, b"HEAD").unwrap();
+    }
 }
