@@ -183,6 +183,7 @@ fn names_of_one_file_in_one_directory_are_bounded_without_extended_references() 
     fs.sync_all().unwrap();
     drop(fs);
     check(&image);
+}
 
 /// A program that replaces a file without fsync finds the old content or the
 /// new after a crash, also where something else's fsync made the commit.
