@@ -5,6 +5,8 @@
 //! `BUTTERFS_CRASH_STATES` sets the number of states, `BUTTERFS_SEEDS=a..b` the
 //! seeds of the random workloads.
 
+#[path = "crash/invariant.rs"]
+mod invariant;
 #[path = "crash/model.rs"]
 mod model;
 #[path = "crash/states.rs"]
@@ -17,9 +19,11 @@ mod world;
 use butterfs::{BlockDevice, MemoryDevice};
 use butterfs_check::{DataChecksums, NoProgress};
 use butterfs_device::RecordDevice;
+use butterfs_device::record::Action;
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_testkit::Random;
 use butterfs_testkit::judge::scratch_dir;
+use invariant::Watch;
 use model::{Content, Found, Model, Whole};
 use states::State;
 use std::collections::BTreeMap;
@@ -201,6 +205,16 @@ fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, s
     let mut world = World::new(kind);
     world.run(workload);
     let (base, model, events) = world.crash();
+    let in_place = ["keep", "allocate", "zero"];
+    let in_place = in_place.iter().any(|word| workload.contains(word));
+    let watch = if in_place || kind.options.contains("nodatacow") {
+        Watch::Metadata
+    } else {
+        Watch::All
+    };
+    if let Err(reason) = invariant::hold(&base, &events, watch) {
+        panic!("{name} on {kind:?}: {reason}\nworkload: {workload}");
+    }
     let judge = Judge {
         model: &model,
         kind,
@@ -341,6 +355,30 @@ fn what_was_acknowledged_survives_every_crash() {
     );
     let all = count(&tally.states) + count(&tally.in_replay);
     assert!(all * 10 >= states_wanted() * 8, "only {all} states");
+}
+
+/// The invariant must see a write to what is committed.
+#[test]
+fn a_write_to_a_committed_block_is_condemned() {
+    let mut world = World::new(KINDS[0]);
+    world.run("create a; write a 0 50000; sync; write a 0 50000; sync");
+    let (base, _, mut events) = world.crash();
+    assert_eq!(invariant::hold(&base, &events, Watch::All), Ok(()));
+    // The same write once more, when its block is committed.
+    let first = events
+        .iter()
+        .position(
+            |event| matches!(&event.action, Action::Write { data, .. } if data.len() > 40_000),
+        )
+        .expect("the data are written");
+    let again = events[first].clone();
+    let commit = events
+        .iter()
+        .position(|event| matches!(&event.action, Action::Write { offset, .. } if *offset == superblock::COPIES[0]))
+        .expect("a commit");
+    assert!(commit > first);
+    events.insert(commit + 1, again);
+    assert!(invariant::hold(&base, &events, Watch::All).is_err());
 }
 
 /// The judge must see what goes wrong without flushes.
