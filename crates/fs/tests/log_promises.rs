@@ -1,0 +1,132 @@
+//! What fsync promises, case by case: each is a sequence that a log could get
+//! wrong, judged after a replay by the kernel and after one by ButterFS.
+
+mod common;
+
+use butterfs_format::{InodeId, TreeId};
+use butterfs_fs::file::FallocateMode;
+use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
+use butterfs_fs::options::DataCow;
+use butterfs_fs::rename::{OldName, Place, RenameMode};
+use butterfs_fs::{Filesystem, Inode, Options};
+use common::{KernelMount, check, is_root, mkfs, open_subvolume, open_with, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::TempDir;
+
+const KIB: u64 = 1024;
+
+/// A volume with the directories `d1` and `d2`.
+struct Case {
+    dir: TempDir,
+    image: PathBuf,
+    fs: Filesystem,
+}
+
+impl Case {
+    fn new(mkfs_options: &[&str], options: &Options) -> Self {
+        let (dir, image) = mkfs(256 << 20, mkfs_options);
+        let fs = open_with(&image, TreeId::FS, options);
+        for name in [b"d1", b"d2"] {
+            let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+            fs.create(fs.root(), name, &new).unwrap();
+        }
+        fs.sync_all().unwrap();
+        Self { dir, image, fs }
+    }
+
+    fn dir(&self, name: &str) -> InodeId {
+        let found = self.fs.lookup(self.fs.root(), name.as_bytes());
+        found.unwrap().inode
+    }
+
+    fn create(&self, dir: &str, name: &str) -> Arc<Inode> {
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let dir = self.dir(dir);
+        self.fs.create(dir, name.as_bytes(), &new).unwrap()
+    }
+
+    fn rename(&self, from: (&str, &str), to: (&str, &str)) {
+        let (from_dir, to_dir) = (self.dir(from.0), self.dir(to.0));
+        let place = |dir, name: &'static str| Place {
+            dir,
+            name: name.as_bytes(),
+        };
+        let leak = |name: &str| -> &'static str { name.to_owned().leak() };
+        let (from, to) = (place(from_dir, leak(from.1)), place(to_dir, leak(to.1)));
+        let (mode, old) = (RenameMode::Replace, OldName::Free);
+        self.fs.rename(from, to, mode, old).unwrap();
+    }
+
+    /// Crashes a copy of the volume, and looks at what both replays make of it.
+    fn judge(&self, look: impl Fn(&Path, &str)) {
+        judge(&self.image, &self.dir, look);
+    }
+}
+
+fn judge(image: &Path, dir: &TempDir, look: impl Fn(&Path, &str)) {
+    let dir = dir.path();
+    let copies = ["kernel.img", "ours.img"].map(|name| dir.join(name));
+    for copy in &copies {
+        fs::copy(image, copy).unwrap();
+    }
+    {
+        let mount = KernelMount::new(&copies[0], dir, "rw");
+        look(mount.path(), "the kernel's replay");
+    }
+    check(&copies[0]);
+    {
+        let fs = open_subvolume(&copies[1], TreeId::FS);
+        fs.delete_orphans(TreeId::FS).unwrap();
+        fs.sync_all().unwrap();
+    }
+    check(&copies[1]);
+    let mount = KernelMount::new(&copies[1], dir, "ro");
+    look(mount.path(), "ButterFS' replay");
+}
+
+fn expect(path: &Path, data: &[u8], who: &str) {
+    let found = fs::read(path).unwrap_or_else(|error| panic!("{who}: {path:?}: {error}"));
+    let at = found.iter().zip(data).position(|(a, b)| a != b);
+    let lengths = (found.len(), data.len());
+    assert!(found == data, "{who}: {path:?}: {at:?} of {lengths:?}");
+}
+
+fn filled(byte: u8, length: u64) -> Vec<u8> {
+    vec![byte; length as usize]
+}
+
+#[test]
+fn what_was_cut_off_does_not_return_when_the_file_grows() {
+    if !is_root() {
+        return;
+    }
+    for mkfs_options in [&[][..], &["-O", "^no-holes"]] {
+        let case = Case::new(mkfs_options, &Options::default());
+        let cut = case.create("d1", "cut");
+        let written = case.create("d1", "written");
+        for file in [&cut, &written] {
+            case.fs.write(file, 0, &filled(7, 1024 * KIB)).unwrap();
+        }
+        case.fs.sync_all().unwrap();
+        for file in [&cut, &written] {
+            case.fs.truncate(file, 100 * KIB).unwrap();
+            case.fs.fsync(file).unwrap();
+        }
+        case.fs.truncate(&cut, 1024 * KIB).unwrap();
+        case.fs.write(&written, 800 * KIB, b"end").unwrap();
+        for file in [&cut, &written] {
+            case.fs.fsync(file).unwrap();
+        }
+        let mut first = filled(7, 100 * KIB);
+        first.resize((1024 * KIB) as usize, 0);
+        let mut second = first.clone();
+        second.resize((800 * KIB) as usize, 0);
+        second.extend_from_slice(b"end");
+        case.judge(|root, who| {
+            expect(&root.join("d1/cut"), &first, who);
+            expect(&root.join("d1/written"), &second, who);
+        });
+    }
+}
