@@ -130,3 +130,24 @@ fn what_was_cut_off_does_not_return_when_the_file_grows() {
         });
     }
 }
+
+#[test]
+fn holes_that_grow_together_do_not_overlap_in_the_log() {
+    if !is_root() {
+        return;
+    }
+    let case = Case::new(&[], &Options::default());
+    let file = case.create("d1", "file");
+    case.fs.truncate(&file, 1024 * KIB).unwrap();
+    case.fs.write(&file, 0, &filled(1, 64 * KIB)).unwrap();
+    case.fs.fsync(&file).unwrap();
+    for start in [60 * KIB, 100 * KIB] {
+        for mode in [FallocateMode::ZeroRangeKeepSize, FallocateMode::PunchHole] {
+            case.fs.fallocate(&file, mode, start, 8 * KIB).unwrap();
+        }
+    }
+    case.fs.fsync(&file).unwrap();
+    let mut data = filled(1, 60 * KIB);
+    data.resize((1024 * KIB) as usize, 0);
+    case.judge(|root, who| expect(&root.join("d1/file"), &data, who));
+}

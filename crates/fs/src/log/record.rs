@@ -257,11 +257,21 @@ enum Outcome {
 }
 
 fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, FsError> {
-    let mut pieces = Vec::new();
+    // Parts that touch the same item must become one: items that overlap are
+    // damage to the kernel.
+    if record.ranges.len() > EXTENTS_MAX {
+        return Ok(Outcome::TooMuch);
+    }
+    let mut ranges: Vec<Range<u64>> = Vec::new();
     for range in &record.ranges {
-        let range = whole_items(engine, id, range.clone())?;
+        ranges.push(whole_items(engine, id, range.clone())?);
+    }
+    let mut pieces = Vec::new();
+    let mut count = 0;
+    for range in joined(ranges) {
         let logged = extents_in(engine, id, &range, record.item.size)?;
-        if logged.len() > EXTENTS_MAX {
+        count += logged.len();
+        if count > EXTENTS_MAX {
             return Ok(Outcome::TooMuch);
         }
         pieces.push((range, logged));
@@ -343,29 +353,9 @@ fn whole_items(
     mut range: Range<u64>,
 ) -> Result<Range<u64>, FsError> {
     let sector = engine.sector_size();
-    let logged = {
-        let log = engine.log_of(id.tree)?;
-        let object = id.number.get();
-        let first = Key::new(object, ItemType::EXTENT_DATA, 0);
-        let last = Key::new(object, ItemType::EXTENT_DATA, u64::MAX);
-        log.nearby(
-            first..=last,
-            &extents::key(id, range.start),
-            &extents::key(id, range.end),
-        )?
-    };
-    let mut spans: Vec<Range<u64>> = Vec::new();
-    for (key, data) in &logged {
-        let extent = FileExtent::parse(data)
-            .map_err(|error| FsError::bad_item(id, "logged file extent", &error))?;
-        let length = match extent.body {
-            FileExtentBody::Inline(_) => sector,
-            FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place.length,
-        };
-        spans.push(key.offset..key.offset + length);
-    }
     loop {
         let before = range.clone();
+        let spans = logged_spans(engine, id, &range)?;
         for extent in extents::overlapping(engine, id, range.start..range.start + 1, 1)?
             .into_iter()
             .chain(extents::overlapping(
@@ -388,6 +378,43 @@ fn whole_items(
             return Ok(range);
         }
     }
+}
+
+/// What the log's file extents around `range` cover.
+fn logged_spans(
+    engine: &mut Engine,
+    id: InodeId,
+    range: &Range<u64>,
+) -> Result<Vec<Range<u64>>, FsError> {
+    let sector = engine.sector_size();
+    let first = extents::key(id, 0);
+    let last = extents::key(id, u64::MAX);
+    let (from, to) = (extents::key(id, range.start), extents::key(id, range.end));
+    let logged = engine.log_of(id.tree)?.nearby(first..=last, &from, &to)?;
+    let mut spans = Vec::with_capacity(logged.len());
+    for (key, data) in &logged {
+        let extent = FileExtent::parse(data)
+            .map_err(|error| FsError::bad_item(id, "logged file extent", &error))?;
+        let length = match extent.body {
+            FileExtentBody::Inline(_) => sector,
+            FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place.length,
+        };
+        spans.push(key.offset..key.offset + length);
+    }
+    Ok(spans)
+}
+
+/// Ranges ascending, those that overlap or touch as one.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut all: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => all.push(range),
+        }
+    }
+    all
 }
 
 /// File extents in `range`, with explicit holes between them below `size`.
