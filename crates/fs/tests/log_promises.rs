@@ -151,3 +151,76 @@ fn holes_that_grow_together_do_not_overlap_in_the_log() {
     data.resize((1024 * KIB) as usize, 0);
     case.judge(|root, who| expect(&root.join("d1/file"), &data, who));
 }
+
+/// An extent that was logged for one file, lived on in another one, and whose
+/// space is used again in the same generation.
+#[test]
+fn space_used_again_has_its_own_checksums() {
+    if !is_root() {
+        return;
+    }
+    let case = Case::new(&[], &Options::default());
+    let fs = &case.fs;
+    let one = case.create("d1", "one");
+    let two = case.create("d1", "two");
+    let random: Vec<u8> = (0..64 * KIB).map(|at| (at * 7 % 251) as u8).collect();
+    fs.write(&one, 0, &random).unwrap();
+    fs.fsync(&one).unwrap();
+    fs.copy_range((&one, 0), (&two, 0), 64 * KIB).unwrap();
+    fs.write(&one, 0, &filled(1, 64 * KIB)).unwrap();
+    fs.fsync(&one).unwrap();
+    fs.truncate(&two, 0).unwrap();
+    // The group has room for 128 of these: the last one gets what was freed.
+    let many: Vec<_> = (0..127)
+        .map(|n| {
+            let file = case.create("d2", &format!("n{n}"));
+            fs.write(&file, 0, &filled(n, 64 * KIB)).unwrap();
+            fs.fsync(&file).unwrap();
+            (n, file)
+        })
+        .collect();
+    case.judge(|root, who| {
+        expect(&root.join("d1/one"), &filled(1, 64 * KIB), who);
+        for (n, _) in &many {
+            expect(&root.join(format!("d2/n{n}")), &filled(*n, 64 * KIB), who);
+        }
+    });
+}
+
+#[test]
+fn logs_of_two_subvolumes_each_have_the_checksums() {
+    if !is_root() {
+        return;
+    }
+    let (dir, image) = mkfs(256 << 20, &[]);
+    let ids = {
+        let mount = KernelMount::new(&image, dir.path(), "rw");
+        ["s1", "s2"].map(|name| {
+            let path = mount.path().join(name);
+            let path = path.to_str().unwrap();
+            run("btrfs", &["subvolume", "create", path]);
+            let text = run("btrfs", &["inspect-internal", "rootid", path]);
+            TreeId(text.trim().parse().unwrap())
+        })
+    };
+    let fs = open_subvolume(&image, TreeId::FS);
+    let [one, two] = ids.map(|tree| {
+        let number = butterfs_format::InodeNumber::ROOT;
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        fs.create(InodeId { tree, number }, b"file", &new).unwrap()
+    });
+    let random: Vec<u8> = (0..64 * KIB).map(|at| (at * 7 % 251) as u8).collect();
+    fs.write(&one, 0, &random).unwrap();
+    fs.sync_all().unwrap();
+    fs.write(&one, 0, &random).unwrap();
+    fs.fsync(&one).unwrap();
+    let shared = fs.copy_range((&one, 0), (&two, 0), 64 * KIB).unwrap();
+    assert_eq!(shared, 64 * KIB);
+    fs.fsync(&two).unwrap();
+    fs.write(&one, 0, &filled(1, 64 * KIB)).unwrap();
+    fs.fsync(&one).unwrap();
+    judge(&image, &dir, |root, who| {
+        expect(&root.join("s1/file"), &filled(1, 64 * KIB), who);
+        expect(&root.join("s2/file"), &random, who);
+    });
+}

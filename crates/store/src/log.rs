@@ -59,8 +59,8 @@ pub(crate) struct FsyncLog {
     unnamed_writing: FxHashSet<Logical>,
     /// Data extents without references whose space waits for the next log.
     held: Vec<Range<u64>>,
-    /// Data whose checksums the log has.
-    sums: RangeSet,
+    /// Data whose checksums the log of a subvolume has.
+    sums: FxHashMap<TreeId, RangeSet>,
     /// Inodes changed since they were logged, with the changed parts of their
     /// file extents.
     changed: FxHashMap<InodeId, RangeSet>,
@@ -269,7 +269,8 @@ impl LogEditor<'_> {
             let end = start + (sums.len() / size) as u64 * sector;
             let mut missing = RangeSet::default();
             missing.insert(start..end);
-            for known in engine.log.sums.overlapping(start..end) {
+            let known = engine.log.sums.get(&self.tree);
+            for known in known.into_iter().flat_map(|k| k.overlapping(start..end)) {
                 missing.remove(known);
             }
             let missing: Vec<Range<u64>> = missing.iter().collect();
@@ -283,7 +284,8 @@ impl LogEditor<'_> {
                     self.replace(&key, piece)?;
                     at += (piece.len() / size) as u64 * sector;
                 }
-                self.sink.0.log.sums.insert(part);
+                let sums = &mut self.sink.0.log.sums;
+                sums.entry(self.tree).or_default().insert(part);
             }
         }
         Ok(())
@@ -410,16 +412,29 @@ impl Engine {
     /// Takes back the space of a data extent that lost its last reference
     /// before a commit; at once, unless the log on the device names it.
     pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
+        let range = logical.get()..logical.get() + length;
         let log = &self.log;
         let logged = log.named.contains_key(&logical)
             || log.unnamed.contains(&logical)
             || log.unnamed_writing.contains(&logical);
         if logged {
-            let range = logical.get()..logical.get() + length;
             self.forget_checksums(&range);
             self.log.held.push(range);
         } else {
-            self.give_back(logical, length);
+            self.give_back_logged(range);
+        }
+    }
+
+    /// Returns space that no log names, with the checksums that logs may still
+    /// have: they are not those of what comes there next.
+    fn give_back_logged(&mut self, range: Range<u64>) {
+        match self.forget_logged_checksums(&range) {
+            Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
+            // The log is given up, and the commit frees it.
+            Err(_) => {
+                self.forget_checksums(&range);
+                self.log.held.push(range);
+            }
         }
     }
 
@@ -472,27 +487,22 @@ impl Engine {
         self.log.unnamed_writing.clear();
         self.log.spare.extend(prepared.replaced);
         for range in prepared.held {
-            match self.forget_logged_checksums(&range) {
-                Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
-                // The log is given up, and the commit frees it.
-                Err(_) => self.log.held.push(range),
-            }
+            self.give_back_logged(range);
         }
     }
 
     fn forget_logged_checksums(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
-        if self.log.sums.overlapping(range.clone()).next().is_none() {
-            return Ok(());
+        let mut trees = Vec::new();
+        for (tree, sums) in &mut self.log.sums {
+            if sums.overlapping(range.clone()).next().is_some() {
+                sums.remove(range.clone());
+                trees.push(*tree);
+            }
         }
-        self.log.sums.remove(range.clone());
         let first = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.start);
         let last = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.end - 1);
-        let trees: Vec<TreeId> = self.log.roots.keys().copied().collect();
-        for tree in trees.into_iter().filter(|tree| *tree != TreeId::LOG) {
-            let mut log = self.log_of(tree)?;
-            if !log.items(first..=last)?.is_empty() {
-                log.remove_range(first..=last)?;
-            }
+        for tree in trees {
+            self.log_of(tree)?.remove_range(first..=last)?;
         }
         Ok(())
     }
