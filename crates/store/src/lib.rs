@@ -36,6 +36,7 @@ use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::Superblock;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
+use log::Batch;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -251,10 +252,9 @@ impl Store {
             engine.prepare_log()
         };
         let result = match prepared {
-            Ok(None) => Ok(()),
-            Ok(Some(prepared)) => self.publish_log(prepared),
-            // Nothing of it was written.
-            Err(StoreError::NoSpace) => return self.commit_alone().map(|_| ()),
+            Ok(Batch::Durable) => Ok(()),
+            Ok(Batch::Ready(prepared)) => self.publish_log(prepared),
+            Ok(Batch::Commit) => return self.commit_alone().map(|_| ()),
             Err(error) => Err(error),
         };
         if let Err(error) = &result {

@@ -24,6 +24,9 @@ use std::sync::Arc;
 
 /// Bytes of nodes above which a generation is committed instead of logged.
 const LOG_MAX: usize = 64 << 20;
+/// Nodes beside those of the commit that a log leaves for the transaction that
+/// is under way.
+const KEPT: u64 = 200;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
 
@@ -82,6 +85,17 @@ pub(crate) struct PreparedLog {
     pub(crate) superblock: Superblock,
     replaced: Vec<Logical>,
     held: Vec<Range<u64>>,
+}
+
+/// What a batch of the log comes to.
+#[derive(Debug)]
+pub(crate) enum Batch {
+    /// The device has all of it.
+    Durable,
+    /// It must be written.
+    Ready(PreparedLog),
+    /// The log cannot say it: a commit must do.
+    Commit,
 }
 
 /// Space that a log had, free once the commit after it is durable.
@@ -402,8 +416,16 @@ impl Engine {
     }
 
     fn allocate_block_for_log(&mut self) -> Result<Logical, StoreError> {
-        // Never by a new chunk: a replay would not know it.
+        // Never from a new chunk: a replay would not know it.
+        if self.groups.values().any(|group| group.new) {
+            return Err(StoreError::NoSpace);
+        }
+        // Nor what the commit needs, which must do when the log cannot.
         let size = self.node_size() as u64;
+        let kept = (self.commit_nodes_max() + KEPT) * size;
+        if self.available(SpaceKind::Metadata) < kept {
+            return Err(StoreError::NoSpace);
+        }
         self.take(SpaceKind::Metadata, size, size)
             .map(Logical)
             .ok_or(StoreError::NoSpace)
@@ -438,19 +460,27 @@ impl Engine {
         }
     }
 
-    /// Completes a batch of the log; `None` when the device has all of it.
-    pub(crate) fn prepare_log(&mut self) -> Result<Option<PreparedLog>, StoreError> {
+    /// Completes a batch of the log.
+    pub(crate) fn prepare_log(&mut self) -> Result<Batch, StoreError> {
+        if self.log.broken {
+            return Ok(Batch::Commit);
+        }
         let mut moved: Vec<TreeId> = self.log.moved.drain().collect();
         moved.retain(|tree| *tree != TreeId::LOG);
         if moved.is_empty() && self.log.dirty.is_empty() {
-            return Ok(None);
+            return Ok(Batch::Durable);
         }
         moved.sort_unstable();
         for tree in moved {
             let root = self.log.roots[&tree];
             let key = Key::new(TreeId::LOG.get(), ItemType::ROOT_ITEM, tree.get());
             let item = log_root_item(root, self.node_size());
-            self.log_of(TreeId::LOG)?.replace(&key, &item.encode())?;
+            let logged = self.log_of(TreeId::LOG);
+            match logged.and_then(|mut log| log.replace(&key, &item.encode())) {
+                Ok(()) => {}
+                Err(StoreError::NoSpace) => return Ok(Batch::Commit),
+                Err(error) => return Err(error),
+            }
         }
         let checksum = self.identity.checksum;
         let root = self.log.roots[&TreeId::LOG];
@@ -473,7 +503,7 @@ impl Engine {
         let mut superblock = self.durable.clone();
         superblock.log_root = root.logical;
         superblock.log_root_level = root.level;
-        Ok(Some(PreparedLog {
+        Ok(Batch::Ready(PreparedLog {
             nodes,
             superblock,
             replaced,
