@@ -224,3 +224,44 @@ fn logs_of_two_subvolumes_each_have_the_checksums() {
         expect(&root.join("s2/file"), &random, who);
     });
 }
+
+/// A file without copy-on-write must not write into an extent that another
+/// file has in the last commit or in the log, although it gave it up since.
+#[test]
+fn data_in_place_spare_what_others_had_when_it_was_durable() {
+    if !is_root() {
+        return;
+    }
+    let options = Options {
+        data_cow: DataCow::Off,
+        ..Options::default()
+    };
+    let case = Case::new(&[], &options);
+    let fs = &case.fs;
+    let old = filled(1, 64 * KIB);
+    let one = case.create("d1", "one");
+    fs.write(&one, 0, &old).unwrap();
+    let committed = case.create("d1", "committed");
+    fs.copy_range((&one, 0), (&committed, 0), 64 * KIB).unwrap();
+    fs.sync_all().unwrap();
+    fs.truncate(&committed, 0).unwrap();
+    fs.write(&one, 0, &filled(2, 64 * KIB)).unwrap();
+    fs.fsync(&one).unwrap();
+    case.judge(|root, who| {
+        expect(&root.join("d1/one"), &filled(2, 64 * KIB), who);
+        expect(&root.join("d1/committed"), &old, who);
+    });
+    fs.sync_all().unwrap();
+    let logged = case.create("d1", "logged");
+    let new = case.create("d1", "new");
+    fs.write(&new, 0, &old).unwrap();
+    fs.copy_range((&new, 0), (&logged, 0), 64 * KIB).unwrap();
+    fs.fsync(&logged).unwrap();
+    fs.truncate(&logged, 0).unwrap();
+    fs.write(&new, 0, &filled(2, 64 * KIB)).unwrap();
+    fs.fsync(&new).unwrap();
+    case.judge(|root, who| {
+        expect(&root.join("d1/new"), &filled(2, 64 * KIB), who);
+        expect(&root.join("d1/logged"), &old, who);
+    });
+}

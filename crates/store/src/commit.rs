@@ -194,6 +194,7 @@ impl Engine {
         }
         nodes.sort_unstable_by_key(|node| node.logical());
         self.pinned_writing = std::mem::take(&mut self.pinned);
+        self.lost_writing = std::mem::take(&mut self.lost);
         let generation = self.generation;
         self.generation = Generation(generation.get() + 1);
         PreparedCommit {
@@ -209,6 +210,7 @@ impl Engine {
         for (_, node) in self.writing.drain() {
             self.cache.insert(node);
         }
+        self.lost_writing.clear();
         let log = std::mem::take(&mut self.log_writing);
         self.free_log_space(log);
         let freed: Vec<_> = std::mem::take(&mut self.pinned_writing).iter().collect();
