@@ -152,6 +152,34 @@ fn holes_that_grow_together_do_not_overlap_in_the_log() {
     case.judge(|root, who| expect(&root.join("d1/file"), &data, who));
 }
 
+#[test]
+fn a_new_file_that_moved_has_one_name() {
+    if !is_root() {
+        return;
+    }
+    let case = Case::new(&[], &Options::default());
+    let file = case.create("d1", "old");
+    case.fs.write(&file, 0, b"content").unwrap();
+    case.fs.fsync(&file).unwrap();
+    case.rename(("d1", "old"), ("d2", "new"));
+    case.fs.fsync(&file).unwrap();
+    // The old name is free for others, in the log too.
+    case.judge(|root, who| {
+        expect(&root.join("d2/new"), b"content", who);
+        assert!(
+            !root.join("d1/old").exists(),
+            "{who}: the old name is there"
+        );
+    });
+    let other = case.create("d1", "old");
+    case.fs.write(&other, 0, b"other").unwrap();
+    case.fs.fsync(&other).unwrap();
+    case.judge(|root, who| {
+        expect(&root.join("d2/new"), b"content", who);
+        expect(&root.join("d1/old"), b"other", who);
+    });
+}
+
 /// An extent that was logged for one file, lived on in another one, and whose
 /// space is used again in the same generation.
 #[test]

@@ -26,7 +26,7 @@ pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataOwner};
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
-pub use log::{LogEditor, LogTicket};
+pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use reserve::Purpose;
 pub use space::block_group::BlockGroup;

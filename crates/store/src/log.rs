@@ -69,12 +69,27 @@ pub(crate) struct FsyncLog {
     changed: FxHashMap<InodeId, RangeSet>,
     /// Inodes whose names changed since the last commit.
     renamed: FxHashSet<InodeId>,
-    /// Names that the log gives to inodes.
+    /// Names that the log gives to inodes, ...
     names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
+    /// ... their indexes in their directories, ...
+    indexes: FxHashMap<(InodeId, u64), InodeNumber>,
+    /// ... and both by inode.
+    given: FxHashMap<InodeId, Vec<GivenName>>,
     /// Number of the batch that is being gathered.
     batch: u64,
     /// An edit failed half way: the log must not be written.
     broken: bool,
+}
+
+/// A name that the log gives to an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenName {
+    /// Directory.
+    pub dir: InodeId,
+    /// Index in it.
+    pub index: u64,
+    /// Name in it.
+    pub name: Vec<u8>,
 }
 
 /// A batch of the log that is complete in memory.
@@ -305,10 +320,31 @@ impl LogEditor<'_> {
         Ok(())
     }
 
-    /// Gives a name to an inode; false when the log gives it to another one.
-    pub fn give_name(&mut self, dir: InodeId, name: &[u8], inode: InodeNumber) -> bool {
-        let names = &mut self.sink.0.log.names;
-        *names.entry((dir, name.to_vec())).or_insert(inode) == inode
+    /// Gives names to an inode, instead of those that it has in the log; false
+    /// when the log gives one of them, or its index, to another inode.
+    pub fn give_names(&mut self, inode: InodeNumber, names: Vec<GivenName>) -> bool {
+        let id = InodeId {
+            tree: self.tree,
+            number: inode,
+        };
+        let log = &mut self.sink.0.log;
+        for old in log.given.remove(&id).unwrap_or_default() {
+            log.indexes.remove(&(old.dir, old.index));
+            log.names.remove(&(old.dir, old.name));
+        }
+        let free = names.iter().all(|new| {
+            !log.indexes.contains_key(&(new.dir, new.index))
+                && !log.names.contains_key(&(new.dir, new.name.clone()))
+        });
+        if !free {
+            return false;
+        }
+        for new in &names {
+            log.indexes.insert((new.dir, new.index), inode);
+            log.names.insert((new.dir, new.name.clone()), inode);
+        }
+        log.given.insert(id, names);
+        true
     }
 }
 

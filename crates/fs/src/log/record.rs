@@ -17,7 +17,7 @@ use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef};
-use butterfs_store::{Engine, LogEditor, LogTicket, Purpose, StoreError};
+use butterfs_store::{Engine, GivenName, LogEditor, LogTicket, Purpose, StoreError};
 use butterfs_tree::Cursor;
 use std::ops::Range;
 
@@ -279,6 +279,7 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
     let sums = !record.item.flags.contains(InodeFlags::NODATASUM);
     let object = id.number.get();
     let mut log = engine.log_of(id.tree)?;
+    let mut given = Vec::new();
     for (key, data) in &record.names {
         let dir = InodeId {
             tree: id.tree,
@@ -286,22 +287,30 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
         };
         for entry in butterfs_format::item::inode::RefEntries::new(data) {
             let entry = entry.map_err(|error| FsError::bad_item(id, "name", &error))?;
-            if !log.give_name(dir, entry.name, id.number) {
-                return Ok(Outcome::TooMuch);
-            }
+            given.push(GivenName {
+                dir,
+                index: entry.index,
+                name: entry.name.to_vec(),
+            });
         }
     }
+    if !log.give_names(id.number, given) {
+        return Ok(Outcome::TooMuch);
+    }
     log.replace(&crate::inode::item_key(id), &record.item.encode())?;
-    for (key, data) in &record.names {
-        log.replace(key, data)?;
-    }
-    let first = Key::new(object, ItemType::XATTR_ITEM, 0);
-    let last = Key::new(object, ItemType::XATTR_ITEM, u64::MAX);
-    if !log.items(first..=last)?.is_empty() {
-        log.remove_range(first..=last)?;
-    }
-    for (key, data) in &record.attributes {
-        log.replace(key, data)?;
+    for (kind, now) in [
+        (ItemType::INODE_REF, &record.names),
+        (ItemType::XATTR_ITEM, &record.attributes),
+    ] {
+        let first = Key::new(object, kind, 0);
+        let last = Key::new(object, kind, u64::MAX);
+        let old = log.items(first..=last)?;
+        if old.iter().any(|(key, _)| now.iter().all(|(k, _)| k != key)) {
+            log.remove_range(first..=last)?;
+        }
+        for (key, data) in now {
+            log.replace(key, data)?;
+        }
     }
     for (range, logged) in &pieces {
         forget_extents(&mut log, id, range)?;
