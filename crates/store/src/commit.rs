@@ -205,8 +205,8 @@ impl Engine {
     }
 
     /// The prepared generation is durable: its nodes are clean, what it freed
-    /// can be used again. Gives the ranges that became free.
-    pub(crate) fn published(&mut self) -> Vec<std::ops::Range<u64>> {
+    /// can be used again.
+    pub(crate) fn published(&mut self) {
         for (_, node) in self.writing.drain() {
             self.cache.insert(node);
         }
@@ -223,7 +223,6 @@ impl Engine {
             });
             debug_assert!(result.is_ok(), "pinned space lies in block groups");
         }
-        freed
     }
 }
 

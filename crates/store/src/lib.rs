@@ -201,12 +201,9 @@ impl Store {
             .collect();
         self.space.write_many(&blocks)?;
         self.write_superblock(&prepared.superblock)?;
-        let freed = {
-            let mut engine = self.engine.write();
-            engine.durable = prepared.superblock.clone();
-            engine.published()
-        };
         if self.discard == Discard::On {
+            // Before it can be given out again.
+            let freed: Vec<_> = self.engine.read().pinned_writing.iter().collect();
             for range in freed {
                 let length = range.end - range.start;
                 // Advisory: the space is free either way.
@@ -215,6 +212,10 @@ impl Store {
                     .discard(butterfs_format::Logical(range.start), length);
             }
         }
+        let mut engine = self.engine.write();
+        engine.durable = prepared.superblock.clone();
+        engine.published();
+        drop(engine);
         Ok(prepared.generation)
     }
 
