@@ -196,6 +196,7 @@ impl Engine {
         }
         nodes.sort_unstable_by_key(|node| node.logical());
         self.pinned_writing = std::mem::take(&mut self.pinned);
+        self.lost_writing = std::mem::take(&mut self.lost);
         let generation = self.generation;
         self.generation = Generation(generation.get() + 1);
         PreparedCommit {
@@ -206,11 +207,12 @@ impl Engine {
     }
 
     /// The prepared generation is durable: its nodes are clean, what it freed
-    /// can be used again. Gives the ranges that became free.
-    pub(crate) fn published(&mut self) -> Vec<std::ops::Range<u64>> {
+    /// can be used again.
+    pub(crate) fn published(&mut self) {
         for (_, node) in self.writing.drain() {
             self.cache.insert(node);
         }
+        self.lost_writing.clear();
         let log = std::mem::take(&mut self.log_writing);
         self.free_log_space(log);
         let freed: Vec<_> = std::mem::take(&mut self.pinned_writing).iter().collect();
@@ -223,7 +225,6 @@ impl Engine {
             });
             debug_assert!(result.is_ok(), "pinned space lies in block groups");
         }
-        freed
     }
 }
 

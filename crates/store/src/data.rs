@@ -5,6 +5,7 @@ use crate::error::StoreError;
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
 use crate::extent::record::ExtentRecord;
 use butterfs_format::{InodeNumber, Logical, TreeId};
+use rustc_hash::FxHashMap;
 
 /// A data extent as a file extent names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,9 @@ pub struct DataOwner {
     /// File offset of the file extent minus its offset into the extent.
     pub offset: u64,
 }
+
+/// Owners that gave up references to data extents.
+pub(crate) type LostRefs = FxHashMap<Logical, Vec<DataOwner>>;
 
 impl DataOwner {
     const fn backref(self) -> Backref {
@@ -66,12 +70,19 @@ impl Engine {
             (owner.backref(), -1),
         );
         if outcome == Outcome::Vanished {
+            self.lost.remove(&extent.logical);
             self.release_data(extent.logical, extent.length);
+            return;
+        }
+        let owners = self.lost.entry(extent.logical).or_default();
+        if !owners.contains(&owner) {
+            owners.push(owner);
         }
     }
 
     /// True when nobody but `owner` refers to a data extent, as of the coming
-    /// commit. Parts of an extent in one file have one owner; a snapshot that
+    /// commit, nor would after a crash now: in the last commit or the fsync
+    /// log. Parts of an extent in one file have one owner; a snapshot that
     /// shares the leaf is not seen here.
     ///
     /// # Errors
@@ -82,6 +93,12 @@ impl Engine {
         owner: DataOwner,
     ) -> Result<bool, StoreError> {
         let by = owner.backref();
+        for lost in [&self.lost, &self.lost_writing] {
+            let owners = lost.get(&extent.logical);
+            if owners.is_some_and(|owners| owners.iter().any(|other| *other != owner)) {
+                return Ok(false);
+            }
+        }
         let (mut total, mut own) = (0_i64, 0_i64);
         let pending = self.pending.get(extent.logical);
         if pending.is_none_or(|pending| !pending.new) {

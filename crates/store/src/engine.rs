@@ -9,6 +9,7 @@
 
 use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
+use crate::data::LostRefs;
 use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::log::{FsyncLog, LogSpace};
@@ -96,6 +97,11 @@ pub struct Engine {
     pub(crate) current: [Option<Logical>; 3],
     pub(crate) pending: PendingRefs,
     pub(crate) checksums: PendingChecksums,
+    /// Who lost references to data extents in the running generation: a crash
+    /// may give them back.
+    pub(crate) lost: LostRefs,
+    /// The same, of the generation that is being published.
+    pub(crate) lost_writing: LostRefs,
     /// Freed in the running generation.
     pub(crate) pinned: RangeSet,
     /// Freed in the generation that is being published.

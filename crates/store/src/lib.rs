@@ -27,7 +27,7 @@ pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataOwner};
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
-pub use log::{LogEditor, LogTicket};
+pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use reserve::Purpose;
 pub use space::block_group::BlockGroup;
@@ -37,6 +37,7 @@ use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::Superblock;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
+use log::Batch;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -235,12 +236,9 @@ impl Store {
             .collect();
         self.space.write_many(&blocks)?;
         self.write_superblock(&prepared.superblock)?;
-        let freed = {
-            let mut engine = self.engine.write();
-            engine.durable = prepared.superblock.clone();
-            engine.published()
-        };
         if self.discard == Discard::On {
+            // Before it can be given out again.
+            let freed: Vec<_> = self.engine.read().pinned_writing.iter().collect();
             for range in freed {
                 let length = range.end - range.start;
                 // Advisory: the space is free either way.
@@ -249,6 +247,10 @@ impl Store {
                     .discard(butterfs_format::Logical(range.start), length);
             }
         }
+        let mut engine = self.engine.write();
+        engine.durable = prepared.superblock.clone();
+        engine.published();
+        drop(engine);
         Ok(prepared.generation)
     }
 
@@ -286,10 +288,9 @@ impl Store {
             engine.prepare_log()
         };
         let result = match prepared {
-            Ok(None) => Ok(()),
-            Ok(Some(prepared)) => self.publish_log(prepared),
-            // Nothing of it was written.
-            Err(StoreError::NoSpace) => return self.commit_alone().map(|_| ()),
+            Ok(Batch::Durable) => Ok(()),
+            Ok(Batch::Ready(prepared)) => self.publish_log(*prepared),
+            Ok(Batch::Commit) => return self.commit_alone().map(|_| ()),
             Err(error) => Err(error),
         };
         if let Err(error) = &result {

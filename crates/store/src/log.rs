@@ -24,6 +24,9 @@ use std::sync::Arc;
 
 /// Bytes of nodes above which a generation is committed instead of logged.
 const LOG_MAX: usize = 64 << 20;
+/// Nodes beside those of the commit that a log leaves for the transaction that
+/// is under way.
+const KEPT: u64 = 200;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
 
@@ -59,20 +62,35 @@ pub(crate) struct FsyncLog {
     unnamed_writing: FxHashSet<Logical>,
     /// Data extents without references whose space waits for the next log.
     held: Vec<Range<u64>>,
-    /// Data whose checksums the log has.
-    sums: RangeSet,
+    /// Data whose checksums the log of a subvolume has.
+    sums: FxHashMap<TreeId, RangeSet>,
     /// Inodes changed since they were logged, with the changed parts of their
     /// file extents.
     changed: FxHashMap<InodeId, RangeSet>,
     /// Inodes whose names changed since the last commit.
     renamed: FxHashSet<InodeId>,
-    /// Names that the log gives to inodes.
+    /// Names that the log gives to inodes, ...
     names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
+    /// ... their indexes in their directories, ...
+    indexes: FxHashMap<(InodeId, u64), InodeNumber>,
+    /// ... and both by inode.
+    given: FxHashMap<InodeId, Vec<GivenName>>,
     /// Number of the batch that is being gathered.
     batch: u64,
     /// Something happened that a log cannot say, or an edit failed half way:
     /// the log must not be written.
     broken: bool,
+}
+
+/// A name that the log gives to an inode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GivenName {
+    /// Directory.
+    pub dir: InodeId,
+    /// Index in it.
+    pub index: u64,
+    /// Name in it.
+    pub name: Vec<u8>,
 }
 
 /// A batch of the log that is complete in memory.
@@ -83,6 +101,17 @@ pub(crate) struct PreparedLog {
     pub(crate) superblock: Superblock,
     replaced: Vec<Logical>,
     held: Vec<Range<u64>>,
+}
+
+/// What a batch of the log comes to.
+#[derive(Debug)]
+pub(crate) enum Batch {
+    /// The device has all of it.
+    Durable,
+    /// It must be written.
+    Ready(Box<PreparedLog>),
+    /// The log cannot say it: a commit must do.
+    Commit,
 }
 
 /// Space that a log had, free once the commit after it is durable.
@@ -270,7 +299,8 @@ impl LogEditor<'_> {
             let end = start + (sums.len() / size) as u64 * sector;
             let mut missing = RangeSet::default();
             missing.insert(start..end);
-            for known in engine.log.sums.overlapping(start..end) {
+            let known = engine.log.sums.get(&self.tree);
+            for known in known.into_iter().flat_map(|k| k.overlapping(start..end)) {
                 missing.remove(known);
             }
             let missing: Vec<Range<u64>> = missing.iter().collect();
@@ -284,16 +314,38 @@ impl LogEditor<'_> {
                     self.replace(&key, piece)?;
                     at += (piece.len() / size) as u64 * sector;
                 }
-                self.sink.0.log.sums.insert(part);
+                let sums = &mut self.sink.0.log.sums;
+                sums.entry(self.tree).or_default().insert(part);
             }
         }
         Ok(())
     }
 
-    /// Gives a name to an inode; false when the log gives it to another one.
-    pub fn give_name(&mut self, dir: InodeId, name: &[u8], inode: InodeNumber) -> bool {
-        let names = &mut self.sink.0.log.names;
-        *names.entry((dir, name.to_vec())).or_insert(inode) == inode
+    /// Gives names to an inode, instead of those that it has in the log; false
+    /// when the log gives one of them, or its index, to another inode.
+    pub fn give_names(&mut self, inode: InodeNumber, names: Vec<GivenName>) -> bool {
+        let id = InodeId {
+            tree: self.tree,
+            number: inode,
+        };
+        let log = &mut self.sink.0.log;
+        for old in log.given.remove(&id).unwrap_or_default() {
+            log.indexes.remove(&(old.dir, old.index));
+            log.names.remove(&(old.dir, old.name));
+        }
+        let free = names.iter().all(|new| {
+            !log.indexes.contains_key(&(new.dir, new.index))
+                && !log.names.contains_key(&(new.dir, new.name.clone()))
+        });
+        if !free {
+            return false;
+        }
+        for new in &names {
+            log.indexes.insert((new.dir, new.index), inode);
+            log.names.insert((new.dir, new.name.clone()), inode);
+        }
+        log.given.insert(id, names);
+        true
     }
 }
 
@@ -402,50 +454,71 @@ impl Engine {
     }
 
     fn allocate_block_for_log(&mut self) -> Result<Logical, StoreError> {
-        // Never by a new chunk: a replay would not know it.
+        // Never from a new chunk: a replay would not know it.
+        if self.groups.values().any(|group| group.new) {
+            return Err(StoreError::NoSpace);
+        }
+        // Nor what the commit needs, which must do when the log cannot.
         let size = self.node_size() as u64;
+        let kept = (self.commit_nodes_max() + KEPT) * size;
+        if self.available(SpaceKind::Metadata) < kept {
+            return Err(StoreError::NoSpace);
+        }
         self.take(SpaceKind::Metadata, size, size)
             .map(Logical)
             .ok_or(StoreError::NoSpace)
     }
 
     /// Takes back the space of a data extent that lost its last reference
-    /// before a commit; at once, unless the log on the device names it or the
-    /// log has its checksums, which must not meet other data there.
+    /// before a commit; at once, unless the log on the device names it.
     pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
-        let log = &self.log;
         let range = logical.get()..logical.get() + length;
-        let logged = log.sums.overlapping(range.clone()).next().is_some()
-            || log.named.contains_key(&logical)
+        let log = &self.log;
+        let logged = log.named.contains_key(&logical)
             || log.unnamed.contains(&logical)
             || log.unnamed_writing.contains(&logical);
         if logged {
             self.forget_checksums(&range);
             self.log.held.push(range);
         } else {
-            self.give_back(logical, length);
+            self.give_back_logged(range);
         }
     }
 
-    /// Completes a batch of the log; `None` when the device has all of it.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSpace`] when a commit must do, also for other reasons.
-    pub(crate) fn prepare_log(&mut self) -> Result<Option<PreparedLog>, StoreError> {
+    /// Returns space that no log names, with the checksums that logs may still
+    /// have: they are not those of what comes there next.
+    fn give_back_logged(&mut self, range: Range<u64>) {
+        match self.forget_logged_checksums(&range) {
+            Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
+            // The log is given up, and the commit frees it.
+            Err(_) => {
+                self.forget_checksums(&range);
+                self.log.held.push(range);
+            }
+        }
+    }
+
+    /// Completes a batch of the log.
+    pub(crate) fn prepare_log(&mut self) -> Result<Batch, StoreError> {
+        if self.log.broken {
+            return Ok(Batch::Commit);
+        }
         let mut moved: Vec<TreeId> = self.log.moved.drain().collect();
         moved.retain(|tree| *tree != TreeId::LOG);
         if moved.is_empty() && self.log.dirty.is_empty() {
-            return Ok(None);
-        }
-        if self.log.broken {
-            return Err(StoreError::NoSpace);
+            return Ok(Batch::Durable);
         }
         moved.sort_unstable();
         for tree in moved {
             let root = self.log.roots[&tree];
             let key = Key::new(TreeId::LOG.get(), ItemType::ROOT_ITEM, tree.get());
             let item = log_root_item(root, self.node_size());
-            self.log_of(TreeId::LOG)?.replace(&key, &item.encode())?;
+            let logged = self.log_of(TreeId::LOG);
+            match logged.and_then(|mut log| log.replace(&key, &item.encode())) {
+                Ok(()) => {}
+                Err(StoreError::NoSpace) => return Ok(Batch::Commit),
+                Err(error) => return Err(error),
+            }
         }
         let checksum = self.identity.checksum;
         let root = self.log.roots[&TreeId::LOG];
@@ -468,12 +541,12 @@ impl Engine {
         let mut superblock = self.durable.clone();
         superblock.log_root = root.logical;
         superblock.log_root_level = root.level;
-        Ok(Some(PreparedLog {
+        Ok(Batch::Ready(Box::new(PreparedLog {
             nodes,
             superblock,
             replaced,
             held,
-        }))
+        })))
     }
 
     /// The batch is durable: what only the log before it had is free.
@@ -482,27 +555,22 @@ impl Engine {
         self.log.unnamed_writing.clear();
         self.log.spare.extend(prepared.replaced);
         for range in prepared.held {
-            match self.forget_logged_checksums(&range) {
-                Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
-                // The log is given up, and the commit frees it.
-                Err(_) => self.log.held.push(range),
-            }
+            self.give_back_logged(range);
         }
     }
 
     fn forget_logged_checksums(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
-        if self.log.sums.overlapping(range.clone()).next().is_none() {
-            return Ok(());
+        let mut trees = Vec::new();
+        for (tree, sums) in &mut self.log.sums {
+            if sums.overlapping(range.clone()).next().is_some() {
+                sums.remove(range.clone());
+                trees.push(*tree);
+            }
         }
-        self.log.sums.remove(range.clone());
         let first = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.start);
         let last = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.end - 1);
-        let trees: Vec<TreeId> = self.log.roots.keys().copied().collect();
-        for tree in trees.into_iter().filter(|tree| *tree != TreeId::LOG) {
-            let mut log = self.log_of(tree)?;
-            if !log.items(first..=last)?.is_empty() {
-                log.remove_range(first..=last)?;
-            }
+        for tree in trees {
+            self.log_of(tree)?.remove_range(first..=last)?;
         }
         Ok(())
     }

@@ -6,6 +6,7 @@
 use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
 use crate::chunks::excluded;
+use crate::data::LostRefs;
 use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::PendingRefs;
@@ -310,6 +311,8 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         generation: Generation(superblock.generation.get() + 1),
         trees: RwLock::new(FxHashMap::default()),
         dirty: FxHashMap::default(),
+        lost: LostRefs::default(),
+        lost_writing: LostRefs::default(),
         writing: FxHashMap::default(),
         cache: NodeCache::new(options.cache_bytes, identity.node_size),
         chunks: BTreeMap::new(),

@@ -50,7 +50,7 @@ impl Engine {
     }
 
     /// Nodes that the commit of what is pending changes at most.
-    fn commit_nodes_max(&self) -> u64 {
+    pub(crate) fn commit_nodes_max(&self) -> u64 {
         let size = self.node_size() as u64;
         let pending = self.pending.len() as u64;
         // Each pending extent touches one leaf of the extent tree and one of

@@ -155,7 +155,11 @@ impl Judge<'_> {
         if found != *ours {
             return Err("the kernel's replay gives other files than ours".to_owned());
         }
-        run("btrfs", &["check", "--check-data-csum", paths[0]])
+        // The loop device may linger: it is not mounted.
+        run(
+            "btrfs",
+            &["check", "--force", "--check-data-csum", paths[0]],
+        )
     }
 }
 

@@ -390,16 +390,24 @@ pub(crate) fn gaps(
 }
 
 /// Fills the gaps in `range` with explicit holes, where the volume wants them.
+///
+/// Where it does not, the range has changed all the same when it was behind
+/// the file's end: the last commit may have data there, which a replay of the
+/// fsync log must not bring back.
 pub(crate) fn fill_holes(
     engine: &mut Engine,
     id: InodeId,
     state: &mut InodeState,
     range: Range<u64>,
 ) -> Result<(), FsError> {
+    let sector = engine.sector_size();
+    let grown = range.start.max(state.disk_size.next_multiple_of(sector))..range.end;
+    if !grown.is_empty() {
+        engine.note_extents(id, grown);
+    }
     if engine.superblock().has_no_holes() || range.is_empty() {
         return Ok(());
     }
-    let sector = engine.sector_size();
     for gap in gaps(engine, id, range, sector)? {
         let length = gap.end - gap.start;
         let hole = NewExtent {

@@ -17,7 +17,7 @@ use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef};
-use butterfs_store::{Engine, LogEditor, LogTicket, Purpose, StoreError};
+use butterfs_store::{Engine, GivenName, LogEditor, LogTicket, Purpose, StoreError};
 use butterfs_tree::Cursor;
 use std::ops::Range;
 
@@ -267,11 +267,21 @@ enum Outcome {
 }
 
 fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, FsError> {
-    let mut pieces = Vec::new();
+    // Parts that touch the same item must become one: items that overlap are
+    // damage to the kernel.
+    if record.ranges.len() > EXTENTS_MAX {
+        return Ok(Outcome::TooMuch);
+    }
+    let mut ranges: Vec<Range<u64>> = Vec::new();
     for range in &record.ranges {
-        let range = whole_items(engine, id, range.clone())?;
+        ranges.push(whole_items(engine, id, range.clone())?);
+    }
+    let mut pieces = Vec::new();
+    let mut count = 0;
+    for range in joined(ranges) {
         let logged = extents_in(engine, id, &range, record.item.size)?;
-        if logged.len() > EXTENTS_MAX {
+        count += logged.len();
+        if count > EXTENTS_MAX {
             return Ok(Outcome::TooMuch);
         }
         pieces.push((range, logged));
@@ -279,6 +289,7 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
     let sums = !record.item.flags.contains(InodeFlags::NODATASUM);
     let object = id.number.get();
     let mut log = engine.log_of(id.tree)?;
+    let mut given = Vec::new();
     for (key, data) in &record.names {
         let dir = InodeId {
             tree: id.tree,
@@ -286,22 +297,30 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
         };
         for entry in butterfs_format::item::inode::RefEntries::new(data) {
             let entry = entry.map_err(|error| FsError::bad_item(id, "name", &error))?;
-            if !log.give_name(dir, entry.name, id.number) {
-                return Ok(Outcome::TooMuch);
-            }
+            given.push(GivenName {
+                dir,
+                index: entry.index,
+                name: entry.name.to_vec(),
+            });
         }
     }
+    if !log.give_names(id.number, given) {
+        return Ok(Outcome::TooMuch);
+    }
     log.replace(&crate::inode::item_key(id), &record.item.encode())?;
-    for (key, data) in &record.names {
-        log.replace(key, data)?;
-    }
-    let first = Key::new(object, ItemType::XATTR_ITEM, 0);
-    let last = Key::new(object, ItemType::XATTR_ITEM, u64::MAX);
-    if !log.items(first..=last)?.is_empty() {
-        log.remove_range(first..=last)?;
-    }
-    for (key, data) in &record.attributes {
-        log.replace(key, data)?;
+    for (kind, now) in [
+        (ItemType::INODE_REF, &record.names),
+        (ItemType::XATTR_ITEM, &record.attributes),
+    ] {
+        let first = Key::new(object, kind, 0);
+        let last = Key::new(object, kind, u64::MAX);
+        let old = log.items(first..=last)?;
+        if old.iter().any(|(key, _)| now.iter().all(|(k, _)| k != key)) {
+            log.remove_range(first..=last)?;
+        }
+        for (key, data) in now {
+            log.replace(key, data)?;
+        }
     }
     for (range, logged) in &pieces {
         forget_extents(&mut log, id, range)?;
@@ -353,29 +372,9 @@ fn whole_items(
     mut range: Range<u64>,
 ) -> Result<Range<u64>, FsError> {
     let sector = engine.sector_size();
-    let logged = {
-        let log = engine.log_of(id.tree)?;
-        let object = id.number.get();
-        let first = Key::new(object, ItemType::EXTENT_DATA, 0);
-        let last = Key::new(object, ItemType::EXTENT_DATA, u64::MAX);
-        log.nearby(
-            first..=last,
-            &extents::key(id, range.start),
-            &extents::key(id, range.end),
-        )?
-    };
-    let mut spans: Vec<Range<u64>> = Vec::new();
-    for (key, data) in &logged {
-        let extent = FileExtent::parse(data)
-            .map_err(|error| FsError::bad_item(id, "logged file extent", &error))?;
-        let length = match extent.body {
-            FileExtentBody::Inline(_) => sector,
-            FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place.length,
-        };
-        spans.push(key.offset..key.offset + length);
-    }
     loop {
         let before = range.clone();
+        let spans = logged_spans(engine, id, &range)?;
         for extent in extents::overlapping(engine, id, range.start..range.start + 1, 1)?
             .into_iter()
             .chain(extents::overlapping(
@@ -398,6 +397,43 @@ fn whole_items(
             return Ok(range);
         }
     }
+}
+
+/// What the log's file extents around `range` cover.
+fn logged_spans(
+    engine: &mut Engine,
+    id: InodeId,
+    range: &Range<u64>,
+) -> Result<Vec<Range<u64>>, FsError> {
+    let sector = engine.sector_size();
+    let first = extents::key(id, 0);
+    let last = extents::key(id, u64::MAX);
+    let (from, to) = (extents::key(id, range.start), extents::key(id, range.end));
+    let logged = engine.log_of(id.tree)?.nearby(first..=last, &from, &to)?;
+    let mut spans = Vec::with_capacity(logged.len());
+    for (key, data) in &logged {
+        let extent = FileExtent::parse(data)
+            .map_err(|error| FsError::bad_item(id, "logged file extent", &error))?;
+        let length = match extent.body {
+            FileExtentBody::Inline(_) => sector,
+            FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place.length,
+        };
+        spans.push(key.offset..key.offset + length);
+    }
+    Ok(spans)
+}
+
+/// Ranges ascending, those that overlap or touch as one.
+fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut all: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges {
+        match all.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => all.push(range),
+        }
+    }
+    all
 }
 
 /// File extents in `range`, with explicit holes between them below `size`.
