@@ -75,7 +75,17 @@ impl KernelMount {
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        run("umount", &[self.0.to_str().unwrap()]);
+        let point = self.0.to_str().unwrap();
+        // A program that another test is about to start has this test's open
+        // files until it runs.
+        for _ in 0..100 {
+            let done = Command::new("umount").arg(point).output().unwrap();
+            if done.status.success() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(30));
+        }
+        run("umount", &[point]);
     }
 }
 
