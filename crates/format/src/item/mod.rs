@@ -7,3 +7,4 @@ pub mod dir;
 pub mod file_extent;
 pub mod inode;
 pub mod root;
+pub mod root_ref;
