@@ -452,8 +452,10 @@ impl Superblock {
             .u64(self.uuid_tree_generation.get())
             .bytes(&self.metadata_uuid)
             .bytes(self.raw.get(0x24b..ARRAY_AT).unwrap_or(&[0; 28 * 8]))
-            .bytes(&array)
-            .zeros(SYSTEM_ARRAY.saturating_sub(array.len()));
+            .bytes(&array);
+        // What lies behind the array counts for nothing and is kept.
+        let behind = ARRAY_AT.saturating_add(array.len())..ARRAY_AT.saturating_add(SYSTEM_ARRAY);
+        w.bytes(self.raw.get(behind).unwrap_or_default());
         for backup in &self.backup_roots {
             let at = w.len();
             backup.write(&mut w, self.raw.get(at..).unwrap_or_default());
