@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test build lint bench crash-sweep soak clean
+.PHONY: demo test programs build lint bench soak clean
 
 demo:
 	@scripts/packages demo
@@ -14,6 +14,11 @@ build:
 test:
 	@scripts/packages test
 	scripts/test
+
+# pjdfstest, fsx, fio, git and sqlite on a FUSE mount; part of `make test`.
+programs: build
+	@scripts/packages test
+	scripts/programs
 
 lint:
 	cargo fmt --check

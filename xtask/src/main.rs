@@ -24,7 +24,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "butterfs", "fuse", "admin", "device", "format", "fs", "store",
+            "butterfs", "fuse", "admin", "device", "format", "fs", "store", "tree",
         ],
     ),
 ];

@@ -36,7 +36,8 @@ pub struct Filesystem {
     pub(crate) store: Arc<Store>,
     pub(crate) options: Options,
     pub(crate) inodes: InodeTable,
-    pub(crate) buffers: file::buffer::Budget,
+    pub(crate) buffers: file::budget::Budget,
+    pub(crate) unpacked: file::Unpacked,
     /// Bytes of a sector.
     pub(crate) sector_size: u64,
     /// Checksum of data.
@@ -58,7 +59,8 @@ impl Filesystem {
             (engine.sector_size(), engine.superblock().checksum_type)
         };
         Self {
-            buffers: file::buffer::Budget::new(options.buffer_bytes),
+            buffers: file::budget::Budget::new(options.buffer_bytes),
+            unpacked: file::Unpacked::default(),
             sector_size,
             checksum,
             store,

@@ -1,9 +1,8 @@
-//! Data of an inode that are not on the device yet, and the budget that all
-//! inodes share.
+//! Data of an inode that are not on the device yet.
+//!
+//! Owns the runs of one inode and their count in the sum of all inodes: the
+//! count follows every change, so that no caller can forget it.
 
-use crate::inode::Inode;
-use butterfs_format::InodeId;
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,6 +16,8 @@ const RUN_MAX: usize = 1 << 20;
 pub struct WriteBuffer {
     runs: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
+    /// Sum of all inodes' bytes, once this buffer is part of it.
+    sum: Option<Arc<AtomicU64>>,
 }
 
 impl WriteBuffer {
@@ -32,10 +33,43 @@ impl WriteBuffer {
         self.bytes
     }
 
+    /// True once its bytes are part of a sum.
+    pub(crate) const fn is_charged(&self) -> bool {
+        self.sum.is_some()
+    }
+
+    /// Makes its bytes part of `sum`, now and as they change.
+    pub(crate) fn charge_to(&mut self, sum: &Arc<AtomicU64>) {
+        let bytes = self.bytes;
+        self.set_bytes(0);
+        self.sum = Some(Arc::clone(sum));
+        self.set_bytes(bytes);
+    }
+
+    /// Ends [`WriteBuffer::charge_to`]; false when it was not charged.
+    pub(crate) fn stop_charging(&mut self) -> bool {
+        let bytes = self.bytes;
+        self.set_bytes(0);
+        let charged = self.sum.take().is_some();
+        self.bytes = bytes;
+        charged
+    }
+
+    fn set_bytes(&mut self, bytes: u64) {
+        if let Some(sum) = &self.sum {
+            if bytes >= self.bytes {
+                sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            } else {
+                sum.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            }
+        }
+        self.bytes = bytes;
+    }
+
     /// Drops everything.
     pub fn clear(&mut self) {
         self.runs.clear();
-        self.bytes = 0;
+        self.set_bytes(0);
     }
 
     /// Runs, ascending.
@@ -81,7 +115,8 @@ impl WriteBuffer {
             run.extend_from_slice(&rest[..take]);
             let padded = run.len().next_multiple_of(sector as usize);
             run.resize(padded, 0);
-            self.bytes += (padded - grown) as u64;
+            let bytes = self.bytes + (padded - grown) as u64;
+            self.set_bytes(bytes);
             at += take as u64;
             rest = &rest[take..];
         }
@@ -119,21 +154,23 @@ impl WriteBuffer {
             .range(first..range.end.max(first))
             .map(|(start, _)| *start)
             .collect();
+        let mut bytes = self.bytes;
         for start in touched {
             let mut data = self.runs.remove(&start).expect("listed");
-            self.bytes -= data.len() as u64;
+            bytes -= data.len() as u64;
             let end = start + data.len() as u64;
             if end > range.end {
                 let tail = data.split_off((range.end - start) as usize);
-                self.bytes += tail.len() as u64;
+                bytes += tail.len() as u64;
                 self.runs.insert(range.end, tail);
             }
             if start < range.start {
                 data.truncate((range.start - start) as usize);
-                self.bytes += data.len() as u64;
+                bytes += data.len() as u64;
                 self.runs.insert(start, data);
             }
         }
+        self.set_bytes(bytes);
     }
 
     /// True when nothing but `range` is here, as one run.
@@ -146,85 +183,9 @@ impl WriteBuffer {
     }
 }
 
-/// Dirty data of all inodes.
-#[derive(Debug)]
-pub struct Budget {
-    limit: u64,
-    total: AtomicU64,
-    /// Data space that was free when it was looked at last.
-    free: AtomicU64,
-    dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
-}
-
-impl Budget {
-    /// A budget of `limit` bytes.
-    #[must_use]
-    pub fn new(limit: usize) -> Self {
-        Self {
-            limit: limit as u64,
-            total: AtomicU64::new(0),
-            free: AtomicU64::new(0),
-            dirty: Mutex::new(BTreeMap::new()),
-        }
-    }
-
-    /// Dirty bytes of all inodes.
-    #[must_use]
-    pub fn total(&self) -> u64 {
-        self.total.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.total() > self.limit
-    }
-
-    /// Notes that a buffer changed from `before` to `after` bytes.
-    pub(crate) fn changed(&self, inode: &Arc<Inode>, before: u64, after: u64) {
-        if before == 0 && after > 0 {
-            self.dirty.lock().insert(inode.id, Arc::clone(inode));
-        }
-        self.adjust(before, after);
-    }
-
-    /// Notes that a buffer that is about to be flushed changed.
-    pub(crate) fn adjusted(&self, before: u64, after: u64) {
-        self.adjust(before, after);
-    }
-
-    fn adjust(&self, before: u64, after: u64) {
-        if after >= before {
-            self.total.fetch_add(after - before, Ordering::Relaxed);
-        } else {
-            self.total.fetch_sub(before - after, Ordering::Relaxed);
-        }
-    }
-
-    /// Notes that a buffer of `before` bytes is empty.
-    pub(crate) fn emptied(&self, id: InodeId, before: u64) {
-        self.dirty.lock().remove(&id);
-        self.adjust(before, 0);
-    }
-
-    /// Inodes with dirty data.
-    pub(crate) fn dirty(&self) -> Vec<Arc<Inode>> {
-        self.dirty.lock().values().cloned().collect()
-    }
-
-    pub(crate) fn free(&self) -> u64 {
-        self.free.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn set_free(&self, bytes: u64) {
-        self.free.store(bytes, Ordering::Relaxed);
-    }
-
-    /// Notes that data space was allocated.
-    pub(crate) fn used(&self, bytes: u64) {
-        let _ = self
-            .free
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |free| {
-                Some(free.saturating_sub(bytes))
-            });
+impl Drop for WriteBuffer {
+    fn drop(&mut self) {
+        self.set_bytes(0);
     }
 }
 
@@ -243,7 +204,9 @@ mod tests {
                 .wrapping_add(99);
             (seed >> 33) % below
         };
+        let sum = Arc::new(AtomicU64::new(0));
         let mut buffer = WriteBuffer::default();
+        buffer.charge_to(&sum);
         let mut model: Vec<Option<u8>> = vec![None; SIZE];
         for _ in 0..20_000 {
             let start = random(60) * SECTOR;
@@ -270,6 +233,9 @@ mod tests {
             }
             let count = model.iter().filter(|byte| byte.is_some()).count();
             assert_eq!(buffer.bytes(), count as u64);
+            assert_eq!(sum.load(Ordering::Relaxed), count as u64);
         }
+        drop(buffer);
+        assert_eq!(sum.load(Ordering::Relaxed), 0);
     }
 }

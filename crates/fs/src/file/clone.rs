@@ -88,6 +88,10 @@ impl Filesystem {
             return Ok(None);
         }
         let end = from + length;
+        if end > source_item.size {
+            // It was cut meanwhile; copying stops where it ends.
+            return Ok(None);
+        }
         let tail = !length.is_multiple_of(sector);
         // A cut sector can be shared only where both files end in it.
         if tail && (end != source_item.size || to + length < target_item.size) {
@@ -99,9 +103,7 @@ impl Filesystem {
                 return Err(FsError::NotFound);
             }
             if inode.id == target.id && to > state.item.size {
-                let before = state.buffer.bytes();
                 self.load_tail(inode, state)?;
-                self.buffers.adjusted(before, state.buffer.bytes());
             }
             let rule = if inode.id == target.id {
                 InlineRule::Never
@@ -131,26 +133,16 @@ impl Filesystem {
             let part = Part {
                 source: at..next,
                 shift: to.wrapping_sub(from),
+                end: to + length,
             };
             self.share_part(target.id, state, &part, &extents)?;
             at = next;
         }
-        let state = state_of(&mut locked, target.id);
-        let time = now();
-        state.item.mtime = time;
-        state.item.ctime = time;
-        state.item.size = state.item.size.max(to + length);
-        let id = target.id;
-        let hole_from = state.disk_size / sector * sector;
-        self.change(40, Purpose::Grow, |engine| {
-            let size = state.item.size;
-            extents::fill_holes(engine, id, state, hole_from..size.next_multiple_of(sector))?;
-            state.disk_size = size;
-            store_item(engine, id, state)
-        })?;
         Ok(Some(length))
     }
 
+    /// Replaces part of the target, step by step: after each one the target
+    /// has the new content up to somewhere and the old one behind it.
     fn share_part(
         &self,
         id: InodeId,
@@ -160,50 +152,64 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         let moved = |at: u64| at.wrapping_add(part.shift);
         let target = moved(part.source.start)..moved(part.source.end);
+        let time = now();
+        state.item.mtime = time;
+        state.item.ctime = time;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
         let mut from = Some(target.start);
         while let Some(start) = from {
-            from = self.change(60 + STEP / 8, Purpose::Grow, |engine| {
-                let range = start..target.end;
-                let next = extents::drop_range(engine, id, state, range, STEP)?;
+            from = self.change(60 + STEP, Purpose::Grow, |engine| {
+                let next = extents::drop_range(engine, id, state, start..target.end, STEP)?;
+                let step = start..next.unwrap_or(target.end);
+                for extent in found {
+                    if let Some(new) = moved_part(extent, part, &step) {
+                        if new.kind == NewKind::Prealloc {
+                            state.item.flags |= InodeFlags::PREALLOC;
+                        }
+                        extents::insert_shared(engine, id, state, &new)?;
+                    }
+                }
+                let old_end = state.disk_size / self.sector_size * self.sector_size;
+                extents::fill_holes(engine, id, state, old_end.min(step.start)..step.end)?;
+                state.disk_size = state.disk_size.max(step.end.min(part.end));
                 store_item(engine, id, state)?;
                 Ok(next)
             })?;
+            state.item.size = state.item.size.max(state.disk_size);
         }
-        self.change(60 + STEP / 4, Purpose::Grow, |engine| {
-            for extent in found {
-                let (place, kind) = match &extent.body {
-                    Body::Regular(place) => (place, NewKind::Regular),
-                    Body::Prealloc(place) => (place, NewKind::Prealloc),
-                    Body::Inline(_) => continue,
-                };
-                let own = part.source.start.max(extent.start)..part.source.end.min(extent.end());
-                if own.is_empty() || place.disk.get() == 0 {
-                    continue;
-                }
-                let new = NewExtent {
-                    start: moved(own.start),
-                    ram_bytes: extent.ram_bytes,
-                    compression: extent.compression,
-                    place: ExtentPlace {
-                        offset: place.offset + (own.start - extent.start),
-                        length: own.end - own.start,
-                        ..*place
-                    },
-                    kind,
-                };
-                if kind == NewKind::Prealloc {
-                    state.item.flags |= InodeFlags::PREALLOC;
-                }
-                extents::insert_shared(engine, id, state, &new)?;
-            }
-            extents::fill_holes(engine, id, state, target.clone())?;
-            store_item(engine, id, state)
-        })
+        Ok(())
     }
+}
+
+/// What the target gets of `extent` in the range `step` of the target.
+fn moved_part(extent: &extents::Found, part: &Part, step: &Range<u64>) -> Option<NewExtent> {
+    let (place, kind) = match &extent.body {
+        Body::Regular(place) => (place, NewKind::Regular),
+        Body::Prealloc(place) => (place, NewKind::Prealloc),
+        Body::Inline(_) => return None,
+    };
+    let source = step.start.wrapping_sub(part.shift)..step.end.wrapping_sub(part.shift);
+    let own = source.start.max(extent.start)..source.end.min(extent.end());
+    if own.is_empty() || place.disk.get() == 0 {
+        return None;
+    }
+    Some(NewExtent {
+        start: own.start.wrapping_add(part.shift),
+        ram_bytes: extent.ram_bytes,
+        compression: extent.compression,
+        place: ExtentPlace {
+            offset: place.offset + (own.start - extent.start),
+            length: own.end - own.start,
+            ..*place
+        },
+        kind,
+    })
 }
 
 /// Part of the source, and how far the target is from it.
 struct Part {
     source: Range<u64>,
     shift: u64,
+    /// Where all that is shared ends in the target.
+    end: u64,
 }

@@ -42,32 +42,17 @@ pub(crate) enum Body {
 }
 
 impl Found {
-    fn new(id: InodeId, key: Key, data: &[u8]) -> Result<Self, FsError> {
+    fn new(id: InodeId, key: Key, data: &[u8], sector: u64) -> Result<Self, FsError> {
         let extent = FileExtent::parse(data)
             .map_err(|error| FsError::bad_item(id, "file extent", &error))?;
-        let bad = |reason: &str| FsError::Damaged {
-            inode: id,
-            at: Some(butterfs_format::FileOffset(key.offset)),
-            reason: format!("its file extent {reason}; run a check of the volume"),
-        };
+        if let Some(fault) = fault_of(key.offset, &extent, sector) {
+            return Err(damaged(id, key.offset, fault));
+        }
         let body = match extent.body {
-            FileExtentBody::Inline(data) => {
-                if key.offset != 0 {
-                    return Err(bad("is inline but not at the start"));
-                }
-                Body::Inline(data.to_vec())
-            }
+            FileExtentBody::Inline(data) => Body::Inline(data.to_vec()),
             FileExtentBody::Regular(place) => Body::Regular(place),
             FileExtentBody::Prealloc(place) => Body::Prealloc(place),
         };
-        if let Body::Regular(place) | Body::Prealloc(place) = &body
-            && key.offset.checked_add(place.length).is_none()
-        {
-            return Err(bad("ends beyond all offsets"));
-        }
-        if extent.compression.is_some() && extent.ram_bytes > COMPRESSED_MAX {
-            return Err(bad("is compressed but larger than 128 KiB"));
-        }
         Ok(Self {
             start: key.offset,
             generation: extent.generation,
@@ -91,6 +76,59 @@ impl Found {
     }
 }
 
+fn damaged(id: InodeId, at: u64, fault: &str) -> FsError {
+    FsError::Damaged {
+        inode: id,
+        at: Some(butterfs_format::FileOffset(at)),
+        reason: format!("its file extent {fault}; run a check of the volume"),
+    }
+}
+
+/// Why a file extent at `offset` cannot be, if so. What passes has an end that
+/// is an offset, whole sectors, and lies inside its extent.
+fn fault_of(offset: u64, extent: &FileExtent<'_>, sector: u64) -> Option<&'static str> {
+    let packed = extent.compression.is_some();
+    if packed && extent.ram_bytes > COMPRESSED_MAX {
+        return Some("is compressed but larger than 128 KiB");
+    }
+    let place = match &extent.body {
+        FileExtentBody::Inline(data) => {
+            if offset != 0 {
+                return Some("is inline but not at the start");
+            }
+            let length = data.len() as u64;
+            return (!packed && length != extent.ram_bytes).then_some("has a wrong inline length");
+        }
+        FileExtentBody::Prealloc(_) if packed => return Some("is preallocated and compressed"),
+        FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place,
+    };
+    if offset.checked_add(place.length).is_none() {
+        return Some("ends beyond all offsets");
+    }
+    if [offset, place.length].iter().any(|n| n % sector != 0) {
+        return Some("does not consist of whole sectors of the file");
+    }
+    let disk = place.disk.get();
+    if disk == 0 {
+        return None;
+    }
+    if [disk, place.disk_length, place.offset]
+        .iter()
+        .any(|n| n % sector != 0)
+    {
+        return Some("does not consist of whole sectors of its extent");
+    }
+    if disk.checked_add(place.disk_length).is_none() {
+        return Some("lies beyond all addresses");
+    }
+    if packed {
+        return (place.disk_length > COMPRESSED_MAX)
+            .then_some("is larger compressed than it can be");
+    }
+    // The parser saw that the sum does not overflow.
+    (place.offset + place.length > place.disk_length).then_some("reaches beyond its extent")
+}
+
 /// Key of the file extent at `offset`.
 pub(crate) const fn key(id: InodeId, offset: u64) -> Key {
     Key::new(id.number.0, ItemType::EXTENT_DATA, offset)
@@ -104,6 +142,7 @@ pub(crate) fn overlapping(
     limit: usize,
 ) -> Result<Vec<Found>, FsError> {
     let mut found = Vec::new();
+    let mut end = 0;
     let mut cursor = Cursor::seek_in(engine, id.tree, &key(id, range.start))?;
     if cursor.key() != Some(key(id, range.start)) {
         cursor.prev()?;
@@ -113,8 +152,12 @@ pub(crate) fn overlapping(
             break;
         }
         if at.objectid == id.number.get() && at.item_type == ItemType::EXTENT_DATA {
-            let extent = Found::new(id, at, data)?;
-            if extent.end() > range.start {
+            let extent = Found::new(id, at, data, engine.sector_size())?;
+            if extent.start < end {
+                return Err(damaged(id, at.offset, "overlaps the one before it"));
+            }
+            end = extent.end();
+            if end > range.start {
                 found.push(extent);
             }
         }
@@ -402,7 +445,7 @@ pub(crate) fn last_from(
         if at.objectid != id.number.get() || at.item_type != ItemType::EXTENT_DATA {
             break;
         }
-        let extent = Found::new(id, at, data)?;
+        let extent = Found::new(id, at, data, engine.sector_size())?;
         if extent.end() <= from {
             break;
         }
@@ -410,4 +453,69 @@ pub(crate) fn last_from(
     }
     found.reverse();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_format::Logical;
+
+    const SECTOR: u64 = 4096;
+
+    fn extent(body: FileExtentBody<'_>) -> FileExtent<'_> {
+        FileExtent {
+            generation: Generation(7),
+            ram_bytes: 4 * SECTOR,
+            compression: None,
+            encryption: 0,
+            other_encoding: 0,
+            body,
+        }
+    }
+
+    fn place() -> ExtentPlace {
+        ExtentPlace {
+            disk: Logical(1 << 20),
+            disk_length: 4 * SECTOR,
+            offset: SECTOR,
+            length: 2 * SECTOR,
+        }
+    }
+
+    #[test]
+    fn each_fault_is_seen() {
+        let good = extent(FileExtentBody::Regular(place()));
+        assert_eq!(fault_of(0, &good, SECTOR), None);
+        let fault = |offset: u64, change: &dyn Fn(&mut FileExtent<'_>, &mut ExtentPlace)| {
+            let mut place = place();
+            let mut item = good;
+            change(&mut item, &mut place);
+            item.body = match item.body {
+                FileExtentBody::Prealloc(_) => FileExtentBody::Prealloc(place),
+                _ => FileExtentBody::Regular(place),
+            };
+            fault_of(offset, &item, SECTOR).unwrap_or_default()
+        };
+        let packed = Some(Algorithm::Zstd);
+        assert!(fault(0, &|e, _| (e.compression, e.ram_bytes) = (packed, 1 << 20)).contains("128"));
+        assert!(fault(u64::MAX - 4095, &|_, _| ()).contains("beyond all offsets"));
+        assert!(fault(100, &|_, _| ()).contains("sectors of the file"));
+        assert!(fault(0, &|_, p| p.length = 100).contains("sectors of the file"));
+        assert!(fault(0, &|_, p| p.disk = Logical(5)).contains("sectors of its extent"));
+        assert!(fault(0, &|_, p| p.offset = 5).contains("sectors of its extent"));
+        assert!(fault(0, &|_, p| p.disk = Logical(u64::MAX - 4095)).contains("addresses"));
+        assert!(fault(0, &|_, p| p.disk_length = SECTOR).contains("beyond its extent"));
+        let large = 64 * SECTOR;
+        assert!(
+            fault(0, &|e, p| (e.compression, p.disk_length) = (packed, large)).contains("larger")
+        );
+        let prealloc = |e: &mut FileExtent<'_>, p: &mut ExtentPlace| {
+            e.compression = packed;
+            e.body = FileExtentBody::Prealloc(*p);
+        };
+        assert!(fault(0, &prealloc).contains("preallocated and compressed"));
+        let inline = extent(FileExtentBody::Inline(b"abc"));
+        assert!(fault_of(0, &inline, SECTOR).is_some_and(|f| f.contains("inline length")));
+        assert!(fault_of(SECTOR, &inline, SECTOR).is_some_and(|f| f.contains("start")));
+    }
 }

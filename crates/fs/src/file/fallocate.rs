@@ -88,9 +88,7 @@ impl Filesystem {
     /// Moves inline data out of the tree, so that other extents may follow.
     fn leave_inline_for_good(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
         if state.item.size > 0 && state.item.size < self.sector_size {
-            let before = state.buffer.bytes();
             self.load_sector(inode, state, 0)?;
-            self.buffers.adjusted(before, state.buffer.bytes());
         }
         self.flush_locked(inode, state, InlineRule::Never)
     }
@@ -116,13 +114,13 @@ impl Filesystem {
             holes
         };
         let total: u64 = wanted.iter().map(|hole| hole.end - hole.start).sum();
-        self.buffers
-            .set_free(self.store.read().available(butterfs_store::SpaceKind::Data));
-        if total + self.buffers.total() > self.buffers.free() {
+        // No more than there is, also beside what was promised to writers.
+        let _reserved = self.buffers.reserve(total);
+        self.look_at_space();
+        if !self.buffers.fits() {
             self.store.commit()?;
-            let free = self.store.read().available(butterfs_store::SpaceKind::Data);
-            self.buffers.set_free(free);
-            if total + self.buffers.total() > free {
+            self.look_at_space();
+            if !self.buffers.fits() {
                 return Err(butterfs_store::StoreError::NoSpace.into());
             }
         }
@@ -147,6 +145,7 @@ impl Filesystem {
         let disk = engine.allocate_data(range.end - range.start)?;
         let length = disk.end - disk.start;
         self.buffers.used(length);
+        self.unpacked.forget(&disk);
         let new = NewExtent {
             start: range.start,
             ram_bytes: length,
@@ -187,7 +186,6 @@ impl Filesystem {
         } else {
             range.end / sector * sector
         };
-        let before = state.buffer.bytes();
         // Within one sector both edges are the range itself.
         let edges = [
             range.start..first.min(range.end),
@@ -199,23 +197,21 @@ impl Filesystem {
                 self.load_sector(inode, state, edge.start)?;
                 self.load_sector(inode, state, edge.end - 1)?;
                 let zeros = vec![0; (edge.end - edge.start) as usize];
-                state.buffer.write(edge.start, &zeros, sector);
+                self.put(id, state, edge.start, &zeros);
             }
         }
         if first < last {
             let inline = first == 0 && size < sector;
             state.buffer.remove(first..last);
-            self.buffers.adjusted(before, state.buffer.bytes());
             self.flush_locked(inode, state, InlineRule::Allowed)?;
             let mut from = Some(first);
             while let Some(start) = from {
                 from = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
                     let next = extents::drop_range(engine, id, state, start..last, STEP)?;
-                    if next.is_none() {
-                        let end = last.min(state.disk_size.next_multiple_of(sector));
-                        if first < end && !inline {
-                            extents::fill_holes(engine, id, state, first..end)?;
-                        }
+                    let end = next.unwrap_or(last);
+                    let end = end.min(state.disk_size.next_multiple_of(sector));
+                    if start < end && !inline {
+                        extents::fill_holes(engine, id, state, start..end)?;
                     }
                     store_item(engine, id, state)?;
                     Ok(next)
@@ -223,7 +219,6 @@ impl Filesystem {
             }
             return Ok(());
         }
-        self.buffers.adjusted(before, state.buffer.bytes());
         self.flush_locked(inode, state, InlineRule::Allowed)
     }
 

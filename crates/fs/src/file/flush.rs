@@ -5,18 +5,20 @@
 //! the tree in one transaction. Until then nothing refers to what was written,
 //! and the data stay in the buffer.
 
-use super::extents::{self, Body, NewExtent, NewKind};
+use super::extents::{self, Body, Found, NewExtent, NewKind};
 use super::read::with_scratch;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::options::Compress;
+use butterfs_format::ChecksumType;
 use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, Logical};
-use butterfs_store::Purpose;
+use butterfs_store::{Engine, Purpose, StoreError};
 use butterfs_tree::Node;
+use parking_lot::RwLockWriteGuard;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -37,7 +39,18 @@ pub(crate) enum InlineRule {
 struct Plan {
     algorithm: Algorithm,
     level: Level,
-    forced: bool,
+    zeal: Zeal,
+}
+
+/// How hard compression is tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Zeal {
+    /// Where it looks promising; a file that does not compress is left alone.
+    UntilItFails,
+    /// Where it looks promising.
+    EachTime,
+    /// Always.
+    Forced,
 }
 
 /// Something to write.
@@ -80,7 +93,6 @@ impl Filesystem {
         state: &mut InodeState,
         inline: InlineRule,
     ) -> Result<(), FsError> {
-        let before = state.buffer.bytes();
         if state.deleted {
             state.buffer.clear();
         } else if !state.buffer.is_empty() {
@@ -91,7 +103,7 @@ impl Filesystem {
             }
             state.buffer.clear();
         }
-        self.buffers.emptied(inode.id, before);
+        self.buffers.forget(inode.id, state);
         self.settle_size(inode.id, state)
     }
 
@@ -102,7 +114,7 @@ impl Filesystem {
             return Ok(());
         }
         let sector = self.sector_size;
-        self.change(40, Purpose::Grow, |engine| {
+        self.change_acknowledged(40, |engine| {
             let size = state.item.size;
             let from = state.disk_size / sector * sector;
             extents::fill_holes(engine, id, state, from..size.next_multiple_of(sector))?;
@@ -131,14 +143,19 @@ impl Filesystem {
         let others = {
             let engine = self.store.read();
             let room = Node::item_data_max(engine.node_size());
+            // Preallocated space stays, also when so little is written.
+            let stays =
+                |extent: &Found| extent.end() > sector || matches!(extent.body, Body::Prealloc(_));
             data.len() + FileExtent::INLINE_HEADER > room
-                || !extents::overlapping(&engine, id, sector..u64::MAX, 1)?.is_empty()
+                || extents::overlapping(&engine, id, 0..u64::MAX, 2)?
+                    .iter()
+                    .any(stays)
         };
         if others {
             return Ok(false);
         }
         let data = data.to_vec();
-        self.change(40, Purpose::Grow, |engine| {
+        self.change_acknowledged(40, |engine| {
             extents::drop_range(engine, id, state, 0..sector, usize::MAX)?;
             let item = FileExtent {
                 generation: engine.generation(),
@@ -180,22 +197,23 @@ impl Filesystem {
         if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
             return None;
         }
-        let plan = |algorithm: Algorithm, level: Level, forced| {
+        let plan = |algorithm: Algorithm, level: Level, zeal| {
             Some(Plan {
                 algorithm,
                 level,
-                forced,
+                zeal,
             })
         };
         if let Some(Some(algorithm)) = state.compression {
-            return plan(algorithm, algorithm.default_level(), false);
+            return plan(algorithm, algorithm.default_level(), Zeal::EachTime);
         }
         match self.options.compress {
-            Compress::Force(algorithm, level) => plan(algorithm, level, true),
+            Compress::Force(algorithm, level) => plan(algorithm, level, Zeal::Forced),
             _ if flags.contains(InodeFlags::NOCOMPRESS) || state.compression == Some(None) => None,
-            Compress::Try(algorithm, level) => plan(algorithm, level, false),
+            Compress::Try(algorithm, level) => plan(algorithm, level, Zeal::UntilItFails),
             Compress::Off if flags.contains(InodeFlags::COMPRESS) => {
-                plan(Algorithm::Zlib, Algorithm::Zlib.default_level(), false)
+                let algorithm = Algorithm::Zlib;
+                plan(algorithm, algorithm.default_level(), Zeal::UntilItFails)
             }
             Compress::Off => None,
         }
@@ -211,7 +229,7 @@ impl Filesystem {
                 self.cut_segment(id, state, segment, plan, &mut outputs)?;
             }
             if let Some(plan) = plan
-                && !plan.forced
+                && plan.zeal == Zeal::UntilItFails
                 && outputs.iter().all(|output| output.compression.is_none())
                 && outputs.iter().any(|output| output.length >= UNIT as u64)
                 && state.disk_size == 0
@@ -224,6 +242,10 @@ impl Filesystem {
                 self.checksum(&mut outputs);
             }
             self.allocate(&mut outputs)?;
+            let raw = outputs
+                .iter()
+                .filter(|o| matches!(o.target, Target::New(_)));
+            let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
             let written = self.write_outputs(&outputs);
             let result = written.and_then(|()| self.enter(id, state, &outputs));
             if result.is_err() {
@@ -245,7 +267,7 @@ impl Filesystem {
         outputs: &mut Vec<Output<'a>>,
     ) -> Result<(), FsError> {
         let mut at = segment.start;
-        let end = segment.start + segment.length();
+        let end = segment.start + segment.length;
         for (range, target) in self.in_place(id, state, at..end)? {
             self.cut_new(&segment, at..range.start, plan, outputs);
             outputs.push(Output {
@@ -314,7 +336,7 @@ impl Filesystem {
     ) -> Vec<Option<Vec<u8>>> {
         let sector = self.sector_size;
         let pack_one = |data: &[u8]| -> Option<Vec<u8>> {
-            if !plan.forced && !heuristic::is_compressible(data) {
+            if plan.zeal != Zeal::Forced && !heuristic::is_compressible(data) {
                 return None;
             }
             // It must save a sector.
@@ -382,22 +404,52 @@ impl Filesystem {
         Ok(parts)
     }
 
+    /// True when all of `range` (whole sectors) can be written without new
+    /// space.
+    pub(crate) fn has_space(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        range: Range<u64>,
+    ) -> Result<bool, FsError> {
+        let parts = self.in_place(id, state, range.clone())?;
+        let bytes: u64 = parts.iter().map(|(part, _)| part.end - part.start).sum();
+        Ok(bytes == range.end - range.start)
+    }
+
     fn checksum(&self, outputs: &mut [Output<'_>]) {
-        let sector = self.sector_size as usize;
-        let kind = self.checksum;
         for output in outputs {
-            let mut sums = Vec::with_capacity(output.disk_length() as usize / sector * kind.size());
-            for bytes in output.parts.iter().flat_map(|part| part.chunks(sector)) {
-                sums.extend_from_slice(&kind.compute(bytes)[..kind.size()]);
-            }
-            output.sums = sums;
+            output.sums = sums_of(&output.parts, self.checksum, self.sector_size);
         }
+    }
+
+    /// A transaction for data that were acknowledged: they may use the reserve,
+    /// rather than be lost.
+    fn begin_acknowledged(&self, nodes: usize) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
+        match self.store.begin(nodes, Purpose::Grow) {
+            Err(StoreError::NoSpace) => self.store.begin(nodes, Purpose::Shrink),
+            other => other,
+        }
+    }
+
+    /// [`Filesystem::change`] for data that were acknowledged.
+    fn change_acknowledged(
+        &self,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine) -> Result<(), FsError>,
+    ) -> Result<(), FsError> {
+        let mut engine = self.begin_acknowledged(nodes)?;
+        let result = change(&mut engine);
+        if let Err(FsError::Store(error)) = &result {
+            self.store.fail(error);
+        }
+        result
     }
 
     /// Finds space for all new outputs, splitting plain ones where there is no
     /// large piece.
     fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
-        let mut engine = self.store.begin(8, Purpose::Grow)?;
+        let mut engine = self.begin_acknowledged(8)?;
         let sector = self.sector_size;
         let sum_size = self.checksum.size();
         let mut at = 0;
@@ -416,13 +468,21 @@ impl Filesystem {
                 }
             };
             let got = range.end - range.start;
-            self.buffers.used(got);
             if got < wanted && outputs[at].compression.is_some() {
+                // A unit needs one piece; plain data take any.
                 engine.give_back(Logical(range.start), got);
-                drop(engine);
-                self.give_back(outputs);
-                return Err(butterfs_store::StoreError::NoSpace.into());
+                match outputs[at].unpacked(sector, self.checksum) {
+                    Ok(plain) => outputs[at] = plain,
+                    Err(error) => {
+                        drop(engine);
+                        self.give_back(outputs);
+                        return Err(error);
+                    }
+                }
+                continue;
             }
+            self.buffers.used(got);
+            self.unpacked.forget(&range);
             if got < wanted {
                 let rest = outputs[at].split_off(got, sector, sum_size);
                 outputs.insert(at + 1, rest);
@@ -473,7 +533,7 @@ impl Filesystem {
         let sectors: u64 = outputs.iter().map(|output| output.length / sector).sum();
         let nodes = 60 + usize::try_from(sectors).unwrap_or(usize::MAX) / 20 + outputs.len() / 8;
         let hole_from = state.disk_size / sector * sector;
-        self.change(nodes, Purpose::Grow, |engine| {
+        self.change_acknowledged(nodes, |engine| {
             for output in outputs {
                 let range = output.start..output.start + output.length;
                 let new = NewExtent {
@@ -530,14 +590,11 @@ fn pack(plan: Plan, data: &[u8], most: usize, sector: u64) -> Option<Vec<u8>> {
 /// Contiguous dirty data, in one or more runs.
 struct Segment<'a> {
     start: u64,
+    length: u64,
     runs: Vec<&'a [u8]>,
 }
 
 impl<'a> Segment<'a> {
-    fn length(&self) -> u64 {
-        self.runs.iter().map(|run| run.len() as u64).sum()
-    }
-
     /// The bytes of `range`, run by run.
     fn parts(&self, range: &Range<u64>) -> Vec<Cow<'a, [u8]>> {
         let mut at = self.start;
@@ -569,9 +626,13 @@ fn segments<'a>(runs: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<Segment<'a>>
     let mut segments: Vec<Segment<'a>> = Vec::new();
     for (start, run) in runs {
         match segments.last_mut() {
-            Some(last) if last.start + last.length() == start => last.runs.push(run),
+            Some(last) if last.start + last.length == start => {
+                last.length += run.len() as u64;
+                last.runs.push(run);
+            }
             _ => segments.push(Segment {
                 start,
+                length: run.len() as u64,
                 runs: vec![run],
             }),
         }
@@ -593,6 +654,39 @@ fn plain<'a>(segment: &Segment<'a>, range: Range<u64>) -> Vec<Output<'a>> {
             sums: Vec::new(),
         })
         .collect()
+}
+
+/// Checksums of whole sectors.
+fn sums_of(parts: &[Cow<'_, [u8]>], kind: ChecksumType, sector: u64) -> Vec<u8> {
+    let sector = sector as usize;
+    let bytes: usize = parts.iter().map(|part| part.len()).sum();
+    let mut sums = Vec::with_capacity(bytes / sector * kind.size());
+    for bytes in parts.iter().flat_map(|part| part.chunks(sector)) {
+        sums.extend_from_slice(&kind.compute(bytes)[..kind.size()]);
+    }
+    sums
+}
+
+impl<'a> Output<'a> {
+    /// A compressed unit as plain data again.
+    fn unpacked(&self, sector: u64, checksum: ChecksumType) -> Result<Output<'a>, FsError> {
+        let mut bytes = vec![0; self.length as usize];
+        let packed = self.parts.concat();
+        if let Some(algorithm) = self.compression {
+            with_scratch(|scratch| {
+                scratch.decompress(algorithm, &packed, &mut bytes, sector as usize)
+            })
+            .map_err(|_| StoreError::Internal("a unit that was compressed does not decompress"))?;
+        }
+        Ok(Output {
+            start: self.start,
+            length: self.length,
+            compression: None,
+            sums: sums_of(&[Cow::Borrowed(&bytes[..])], checksum, sector),
+            parts: vec![Cow::Owned(bytes)],
+            target: Target::New(None),
+        })
+    }
 }
 
 impl Output<'_> {

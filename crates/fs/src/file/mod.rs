@@ -4,18 +4,23 @@
 //! inode until they are flushed: compressed, checksummed, allocated, written,
 //! and only then named by file extents.
 
+pub mod budget;
 pub mod buffer;
 mod clone;
+mod extent_map;
 mod extents;
 mod fallocate;
 mod flush;
 mod read;
 mod seek;
 mod truncate;
+mod unpacked;
 mod write;
 
+pub use extent_map::{MappedExtent, MappedKind};
 pub use fallocate::FallocateMode;
 pub use seek::SeekTarget;
+pub(crate) use unpacked::Unpacked;
 
 /// Greatest size of a file: offsets are signed in the kernel.
 pub const SIZE_MAX: u64 = i64::MAX as u64;

@@ -11,9 +11,9 @@ use butterfs_format::compression::{Algorithm, Scratch};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{ChecksumType, FileOffset, InodeId, Logical};
 use butterfs_store::{Engine, SectorChecksums};
-use butterfs_volume::VolumeError;
 use std::cell::RefCell;
 use std::ops::Range;
+use std::sync::Arc;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -142,7 +142,7 @@ impl Filesystem {
                             let disk = place.disk.get()..place.disk.get() + place.disk_length;
                             Source::Compressed {
                                 logical: place.disk,
-                                length: place.disk_length.min(extents::COMPRESSED_MAX),
+                                length: place.disk_length,
                                 ram_bytes: extent.ram_bytes,
                                 skip: within,
                                 algorithm,
@@ -214,9 +214,17 @@ impl Filesystem {
                 algorithm,
                 sums,
             } => {
-                let mut packed = vec![0; *length as usize];
-                self.read_sectors(id, at, *logical, &mut packed, sums.as_ref(), sectors)?;
-                let whole = unpack(id, at, *algorithm, &packed, *ram_bytes, sectors)?;
+                let whole = match self.unpacked.get(*logical, *length, *ram_bytes) {
+                    Some(whole) => whole,
+                    None => {
+                        let mut packed = vec![0; *length as usize];
+                        self.read_sectors(id, at, *logical, &mut packed, sums.as_ref(), sectors)?;
+                        let whole = unpack(id, at, *algorithm, &packed, *ram_bytes, sectors)?;
+                        let whole = Arc::new(whole);
+                        self.unpacked.insert(*logical, *length, Arc::clone(&whole));
+                        whole
+                    }
+                };
                 copy_part(&whole, *skip as usize, target);
             }
         }
@@ -233,17 +241,10 @@ impl Filesystem {
         sums: Option<&SectorChecksums>,
         sectors: Sectors,
     ) -> Result<(), FsError> {
-        let damaged = |error: VolumeError, sector: Option<usize>| {
-            let reason = match (sums, sector) {
-                (Some(sums), Some(sector)) if sums.get(sector).is_none() => {
-                    format!("no checksum is known for logical {logical}")
-                }
-                _ => error.to_string(),
-            };
-            let offset = sector.unwrap_or(0) as u64 * sectors.size;
+        let damaged = |offset: u64, reason: String| {
             let fault = FsError::Damaged {
                 inode: id,
-                at: Some(FileOffset(at.get() + offset)),
+                at: Some(FileOffset(at.get().saturating_add(offset))),
                 reason,
             };
             tracing::error!(error = %fault, "file data cannot be read");
@@ -254,14 +255,22 @@ impl Filesystem {
                 .store
                 .space()
                 .read(logical, target)
-                .map_err(|error| damaged(error, None));
+                .map_err(|error| damaged(0, error.to_string()));
         };
+        let size = sectors.size as usize;
+        let place = |sector: usize| Logical(logical.get() + (sector * size) as u64);
+        for sector in 0..target.len() / size {
+            if sums.get(sector).is_none() {
+                // No copy can be told good; that is no device's fault.
+                let reason = format!("no checksum is known for logical {}", place(sector));
+                return Err(damaged((sector * size) as u64, reason));
+            }
+        }
         let good = |sector: usize, bytes: &[u8]| {
             sums.get(sector).is_some_and(|expected| {
                 sectors.checksum.compute(bytes)[..expected.len()] == *expected
             })
         };
-        let size = sectors.size as usize;
         let whole = self
             .store
             .space()
@@ -276,14 +285,34 @@ impl Filesystem {
         }
         // Different sectors may be good on different copies.
         for (sector, bytes) in target.chunks_mut(size).enumerate() {
-            let place = Logical(logical.get() + (sector * size) as u64);
-            self.store
+            let mut seen = String::new();
+            let verify = &mut |bytes: &[u8]| {
+                let found = sectors.checksum.compute(bytes);
+                let expected = sums.get(sector).unwrap_or_default();
+                let found = &found[..expected.len()];
+                seen = format!("expected checksum {}, found {}", hex(expected), hex(found));
+                found == expected
+            };
+            let result = self
+                .store
                 .space()
-                .read_verified(place, bytes, &mut |bytes| good(sector, bytes))
-                .map_err(|error| damaged(error, Some(sector)))?;
+                .read_verified(place(sector), bytes, verify);
+            if let Err(error) = result {
+                let reason = match seen.is_empty() {
+                    true => error.to_string(),
+                    false => format!("{error}: {seen}"),
+                };
+                return Err(damaged((sector * size) as u64, reason));
+            }
         }
         Ok(())
     }
+}
+
+/// A checksum as the kernel prints it: its first byte last.
+fn hex(sum: &[u8]) -> String {
+    let digits = sum.iter().rev().map(|byte| format!("{byte:02x}"));
+    format!("0x{}", digits.collect::<String>())
 }
 
 /// Copies `from[skip..]` to `target`; what is missing becomes zeros.

@@ -45,9 +45,7 @@ impl Filesystem {
         state: &mut InodeState,
         size: u64,
     ) -> Result<(), FsError> {
-        let before = state.buffer.bytes();
         self.load_tail(inode, state)?;
-        self.buffers.adjusted(before, state.buffer.bytes());
         let old = state.item.size;
         state.item.size = size;
         touch(state);
@@ -64,42 +62,46 @@ impl Filesystem {
         let sector = self.sector_size;
         let id = inode.id;
         let end = size.next_multiple_of(sector);
-        let before = state.buffer.bytes();
-        let inline = {
+        let inline = size > 0 && {
             let engine = self.store.read();
             let first = extents::overlapping(&engine, id, 0..1, 1)?;
             first
                 .first()
                 .is_some_and(|extent| matches!(extent.body, Body::Inline(_)))
         };
-        if inline && size > 0 {
+        if inline {
+            // The flush replaces it in one piece; until then it stays whole.
             self.load_sector(inode, state, 0)?;
         }
-        state.buffer.remove(end..u64::MAX / sector * sector);
-        if !size.is_multiple_of(sector) && state.buffer.contains(size) {
-            let zeros = vec![0; (end - size) as usize];
-            state.buffer.write(size, &zeros, sector);
-        }
-        let after = state.buffer.bytes();
-        self.buffers.adjusted(before, after);
-        state.item.size = size;
         touch(state);
-        // From the end, so that a crash leaves a shorter file.
+        // From the end, and the size with it: a crash between two steps leaves
+        // a longer file, never extents beyond its end that would come back.
         loop {
-            let done = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
-                let from = if inline { 0 } else { end };
-                let all = extents::last_from(engine, id, from, STEP)?;
-                if let Some(first) = all.first() {
-                    let start = first.start.max(from);
+            let (kept, done) = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
+                let all = extents::last_from(engine, id, end, STEP)?;
+                let done = all.len() < STEP;
+                let start = all.first().map_or(end, |first| first.start.max(end));
+                if !all.is_empty() {
                     extents::drop_range(engine, id, state, start..u64::MAX, usize::MAX)?;
                 }
-                state.disk_size = if inline { 0 } else { state.disk_size.min(size) };
+                let kept = if done { size } else { start };
+                if !inline {
+                    state.disk_size = state.disk_size.min(kept);
+                }
                 store_item(engine, id, state)?;
-                Ok(all.len() < STEP)
+                Ok((kept, done))
             })?;
+            state.item.size = state.item.size.min(kept);
+            state
+                .buffer
+                .remove(kept.next_multiple_of(sector)..u64::MAX / sector * sector);
             if done {
                 break;
             }
+        }
+        if !size.is_multiple_of(sector) && state.buffer.contains(size) {
+            let zeros = vec![0; (end - size) as usize];
+            self.put(id, state, size, &zeros);
         }
         self.flush_locked(inode, state, InlineRule::Allowed)
     }

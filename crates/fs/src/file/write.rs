@@ -1,56 +1,151 @@
 //! Writing into the buffer.
+//!
+//! Owns what must hold before a write is acknowledged: memory and space are
+//! promised to it, and the rest of its sectors is known.
 
 use super::SIZE_MAX;
 use crate::Filesystem;
 use crate::error::FsError;
+use crate::file::budget::Promise;
+use crate::file::flush::InlineRule;
 use crate::inode::{Inode, InodeState};
+use crate::names::{S_IFDIR, S_IFMT, S_IFREG};
+use butterfs_format::InodeId;
 use butterfs_store::{SpaceKind, StoreError, now};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// An inode's buffer is flushed when it holds this many bytes.
 const FLUSH_AT: u64 = 8 << 20;
+/// Data that go into the buffer in one piece, and a part of the budget that
+/// leaves room for several writers.
+const CHUNK: u64 = 4 << 20;
+const CHUNKS_IN_BUDGET: u64 = 8;
+/// Metadata space that is left for other changes than those of data ...
+const METADATA_KEPT: u64 = 4 << 20;
+/// ... and how many bytes of data a byte of metadata describes at least: file
+/// extent, extent, checksum and their share of half-filled nodes are less than
+/// 256 bytes for a sector.
+const DATA_PER_METADATA: u64 = 16;
+
+/// Where data go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    At(u64),
+    End,
+}
 
 impl Filesystem {
-    /// Writes `data` at `offset` and gives its length. The data are durable
-    /// after a sync.
+    /// Writes `data` at `offset` and gives how many bytes were: all, unless an
+    /// error came after the first of them. The data are durable after a sync.
     ///
     /// # Errors
-    /// [`FsError::TooBig`]; no space; what reading the sectors at the edges,
-    /// or flushing older data, met.
+    /// [`FsError::TooBig`]; [`FsError::IsADirectory`], [`FsError::Invalid`] for
+    /// what is no file; no space; what reading the sectors at the edges, or
+    /// flushing older data, met.
     pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize, FsError> {
-        self.store.check_writable()?;
-        if data.is_empty() {
-            return Ok(0);
+        offset
+            .checked_add(data.len() as u64)
+            .filter(|end| *end <= SIZE_MAX)
+            .ok_or(FsError::TooBig)?;
+        let mut done = 0;
+        while done < data.len() {
+            let part = &data[done..data.len().min(done + self.chunk())];
+            match self.write_chunk(inode, Place::At(offset + done as u64), part) {
+                Ok(_) => done += part.len(),
+                Err(error) if done == 0 => return Err(error),
+                Err(error) => {
+                    tracing::debug!(%error, inode = %inode.id.number, "a write ended early");
+                    break;
+                }
+            }
         }
+        Ok(done)
+    }
+
+    /// Writes `data` at the end of the file, in one piece, whoever else
+    /// appends; gives where they begin and how many bytes were written (at
+    /// least 512 KiB of them, or all).
+    ///
+    /// # Errors
+    /// As [`Filesystem::write`].
+    pub fn append(&self, inode: &Arc<Inode>, data: &[u8]) -> Result<(u64, usize), FsError> {
+        let part = &data[..data.len().min(self.chunk())];
+        let at = self.write_chunk(inode, Place::End, part)?;
+        Ok((at, part.len()))
+    }
+
+    /// Bytes of all files that wait in memory.
+    #[must_use]
+    pub fn dirty_bytes(&self) -> u64 {
+        self.buffers.total()
+    }
+
+    fn chunk(&self) -> usize {
+        let share = self.buffers.limit() / CHUNKS_IN_BUDGET;
+        let whole = share.min(CHUNK) / self.sector_size * self.sector_size;
+        usize::try_from(whole.max(self.sector_size)).unwrap_or(usize::MAX)
+    }
+
+    /// Buffers `data` and gives where they begin.
+    fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
+        self.store.check_writable()?;
+        let promise = match self.promise(data.len() as u64) {
+            Ok(promise) => Some(promise),
+            // Preallocated space and data that are overwritten in place need
+            // no new space.
+            Err(FsError::Store(StoreError::NoSpace)) => None,
+            Err(error) => return Err(error),
+        };
+        let mut state = inode.state.write();
+        check_file(&state)?;
+        let offset = match place {
+            Place::At(offset) => offset,
+            Place::End => state.item.size,
+        };
         let end = offset
             .checked_add(data.len() as u64)
             .filter(|end| *end <= SIZE_MAX)
             .ok_or(FsError::TooBig)?;
-        self.reserve_data(data.len() as u64)?;
-        let flush = {
-            let mut state = inode.state.write();
-            if state.deleted {
-                return Err(FsError::NotFound);
+        if data.is_empty() {
+            return Ok(offset);
+        }
+        if promise.is_none() {
+            let sector = self.sector_size;
+            let sectors = offset / sector * sector..end.next_multiple_of(sector);
+            if !self.has_space(inode.id, &state, sectors)? {
+                return Err(StoreError::NoSpace.into());
             }
-            let before = state.buffer.bytes();
-            let result = self.buffer_data(inode, &mut state, offset, data);
-            let after = state.buffer.bytes();
-            self.buffers.changed(inode, before, after);
-            result?;
-            let time = now();
-            state.item.size = state.item.size.max(end);
-            state.item.mtime = time;
-            state.item.ctime = time;
-            state.item.sequence = state.item.sequence.wrapping_add(1);
-            state.buffer.bytes() >= FLUSH_AT
-        };
-        if flush {
-            self.flush_inode(inode)?;
         }
-        if self.buffers.is_full() {
-            self.flush_all()?;
+        self.buffer_data(inode, &mut state, offset, data)?;
+        let time = now();
+        state.item.size = state.item.size.max(end);
+        state.item.mtime = time;
+        state.item.ctime = time;
+        state.item.sequence = state.item.sequence.wrapping_add(1);
+        if promise.is_none() || state.buffer.bytes() >= FLUSH_AT {
+            self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
-        Ok(data.len())
+        drop((state, promise));
+        if self.buffers.is_high()
+            && let Some(_right) = self.buffers.try_shed()
+        {
+            self.shed()?;
+        }
+        Ok(offset)
+    }
+
+    /// Puts whole sectors, or what is up to the end of the last one, into an
+    /// inode's buffer.
+    pub(crate) fn put(&self, id: InodeId, state: &mut InodeState, offset: u64, data: &[u8]) {
+        if !state.buffer.is_charged() {
+            // Who has the state locked has the inode from the table, which
+            // keeps what is in use.
+            if let Some(inode) = self.inodes.get(id) {
+                self.buffers.adopt(inode, state);
+            }
+        }
+        state.buffer.write(offset, data, self.sector_size);
     }
 
     fn buffer_data(
@@ -71,7 +166,7 @@ impl Filesystem {
         if !end.is_multiple_of(sector) && end < state.item.size {
             self.load_sector(inode, state, end)?;
         }
-        state.buffer.write(offset, data, sector);
+        self.put(inode.id, state, offset, data);
         Ok(())
     }
 
@@ -88,7 +183,7 @@ impl Filesystem {
         }
         let mut bytes = vec![0; self.sector_size as usize];
         self.read_locked(inode.id, state, start, &mut bytes)?;
-        state.buffer.write(start, &bytes, self.sector_size);
+        self.put(inode.id, state, start, &bytes);
         Ok(())
     }
 
@@ -110,16 +205,37 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Errors unless there is room for `bytes` more of data.
-    fn reserve_data(&self, bytes: u64) -> Result<(), FsError> {
-        let need = |fs: &Self| fs.buffers.total() + bytes + fs.sector_size;
-        if need(self) <= self.buffers.free() {
+    /// Memory and space for a write of `bytes`. No inode may be locked.
+    fn promise(&self, bytes: u64) -> Result<Promise<'_>, FsError> {
+        // The sectors at its edges may be buffered with it.
+        let bytes = bytes + 2 * self.sector_size;
+        let promise = loop {
+            if let Some(promise) = self.buffers.try_promise(bytes) {
+                break promise;
+            }
+            let _right = self.buffers.shed();
+            if self.buffers.is_idle() && self.buffers.try_promise(bytes).is_none() {
+                // Waiting would never end.
+                return Err(StoreError::Internal("the write budget counts what is gone").into());
+            }
+            if self.buffers.is_low() {
+                // Promises of others fill the budget; they end soon.
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            self.shed()?;
+        };
+        self.ensure_space()?;
+        Ok(promise)
+    }
+
+    /// Errors unless everything that is promised has space.
+    pub(crate) fn ensure_space(&self) -> Result<(), FsError> {
+        if self.buffers.fits() {
             return Ok(());
         }
         for attempt in 0..2 {
-            self.buffers
-                .set_free(self.store.read().available(SpaceKind::Data));
-            if need(self) <= self.buffers.free() {
+            self.look_at_space();
+            if self.buffers.fits() {
                 return Ok(());
             }
             if attempt == 0 {
@@ -128,6 +244,42 @@ impl Filesystem {
             }
         }
         Err(StoreError::NoSpace.into())
+    }
+
+    /// Notes what space there is for data, and for what describes them.
+    pub(crate) fn look_at_space(&self) {
+        let engine = self.store.read();
+        let data = engine.available(SpaceKind::Data);
+        let metadata = engine.available(SpaceKind::Metadata);
+        let described = metadata.saturating_sub(METADATA_KEPT) * DATA_PER_METADATA;
+        self.buffers.set_free(data.min(described));
+    }
+
+    /// Flushes the largest buffers until the budget is low again.
+    fn shed(&self) -> Result<(), FsError> {
+        if self.buffers.is_low() {
+            return Ok(());
+        }
+        let mut dirty: Vec<(u64, Arc<Inode>)> = self
+            .buffers
+            .dirty()
+            .into_iter()
+            // One that is locked is being written or flushed: it comes last.
+            .map(|inode| {
+                (
+                    inode.state.try_read().map_or(0, |s| s.buffer.bytes()),
+                    inode,
+                )
+            })
+            .collect();
+        dirty.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        for (_, inode) in dirty {
+            self.flush_inode(&inode)?;
+            if self.buffers.is_low() {
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Makes all data and names durable.
@@ -163,5 +315,17 @@ impl Filesystem {
         self.flush_inode(inode)?;
         self.store.commit()?;
         Ok(())
+    }
+}
+
+/// Errors unless the inode is a file that can be written.
+fn check_file(state: &InodeState) -> Result<(), FsError> {
+    if state.deleted {
+        return Err(FsError::NotFound);
+    }
+    match state.item.mode & S_IFMT {
+        S_IFREG => Ok(()),
+        S_IFDIR => Err(FsError::IsADirectory),
+        _ => Err(FsError::Invalid("only files can be written")),
     }
 }

@@ -258,7 +258,9 @@ fn extent_before<S: NodeSource>(
     Ok(cursor
         .key()
         .filter(|key| {
-            key.item_type == ItemType::FREE_SPACE_EXTENT && key.objectid >= group.start.get()
+            // What begins at the end belongs to the next block group.
+            key.item_type == ItemType::FREE_SPACE_EXTENT
+                && (group.start.get()..group.end()).contains(&key.objectid)
         })
         .map(|key| key.objectid..key.objectid.saturating_add(key.offset)))
 }

@@ -1,0 +1,218 @@
+//! What all inodes' write buffers may hold together.
+//!
+//! Owns the memory limit, the promise of data space to acknowledged writes and
+//! the list of inodes with dirty data.
+//!
+//! Invariants: an inode whose buffer is not empty is in the list; `total` is
+//! the sum of all buffers that were adopted.
+
+use crate::inode::{Inode, InodeState};
+use butterfs_format::InodeId;
+use parking_lot::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// No budget is smaller: a few writes must fit.
+const LIMIT_MIN: u64 = 1 << 20;
+/// More dirty inodes than this are flushed, however little they hold.
+const INODES_MAX: usize = 16_384;
+
+/// Dirty data of all inodes.
+#[derive(Debug)]
+pub struct Budget {
+    limit: u64,
+    total: Arc<AtomicU64>,
+    /// Memory of writes that are on their way into a buffer.
+    promised: AtomicU64,
+    /// Space of what is being preallocated.
+    reserved: AtomicU64,
+    /// Part of `total` that has its space already.
+    in_flight: AtomicU64,
+    /// Data space that was free when it was looked at last.
+    free: AtomicU64,
+    dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
+    listed: AtomicUsize,
+    shedding: Mutex<()>,
+}
+
+/// Bytes that are counted until it is dropped.
+#[must_use = "a promise ends when it is dropped"]
+#[derive(Debug)]
+pub(crate) struct Promise<'a> {
+    count: &'a AtomicU64,
+    bytes: u64,
+}
+
+impl<'a> Promise<'a> {
+    fn new(count: &'a AtomicU64, bytes: u64) -> Self {
+        count.fetch_add(bytes, Ordering::SeqCst);
+        Self { count, bytes }
+    }
+}
+
+impl Drop for Promise<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(self.bytes, Ordering::SeqCst);
+    }
+}
+
+impl Budget {
+    /// A budget of `limit` bytes.
+    #[must_use]
+    pub fn new(limit: usize) -> Self {
+        Self {
+            limit: (limit as u64).max(LIMIT_MIN),
+            total: Arc::default(),
+            promised: AtomicU64::new(0),
+            reserved: AtomicU64::new(0),
+            in_flight: AtomicU64::new(0),
+            free: AtomicU64::new(0),
+            dirty: Mutex::new(BTreeMap::new()),
+            listed: AtomicUsize::new(0),
+            shedding: Mutex::new(()),
+        }
+    }
+
+    /// Dirty bytes of all inodes.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::SeqCst)
+    }
+
+    /// Bytes that may wait in memory.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// The memory for `bytes` more, unless the budget is full.
+    pub(crate) fn try_promise(&self, bytes: u64) -> Option<Promise<'_>> {
+        loop {
+            // In this order: a promise that meanwhile became part of the total
+            // makes the exchange fail.
+            let promised = self.promised.load(Ordering::SeqCst);
+            if self.total() + promised + bytes > self.limit {
+                return None;
+            }
+            let taken = self.promised.compare_exchange(
+                promised,
+                promised + bytes,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
+            if taken.is_ok() {
+                return Some(Promise {
+                    count: &self.promised,
+                    bytes,
+                });
+            }
+        }
+    }
+
+    /// Counts `bytes` of space that is about to be preallocated.
+    pub(crate) fn reserve(&self, bytes: u64) -> Promise<'_> {
+        Promise::new(&self.reserved, bytes)
+    }
+
+    /// Counts `bytes` of buffers that got their space, until they left the
+    /// buffers. To be dropped before that: counted too often is safe.
+    pub(crate) fn in_flight(&self, bytes: u64) -> Promise<'_> {
+        Promise::new(&self.in_flight, bytes)
+    }
+
+    /// True when all that is promised has space.
+    pub(crate) fn fits(&self) -> bool {
+        // The total is read last, so that what left it is not missed.
+        let in_flight = self.in_flight.load(Ordering::SeqCst);
+        let promised = self.promised.load(Ordering::SeqCst) + self.reserved.load(Ordering::SeqCst);
+        let need = (self.total() + promised).saturating_sub(in_flight);
+        need <= self.free.load(Ordering::SeqCst)
+    }
+
+    /// True when writers should bring data to the device before they go on,
+    /// so that nobody stands before a full budget for long.
+    pub(crate) fn is_high(&self) -> bool {
+        self.total() > self.limit - self.limit / 4
+            || self.listed.load(Ordering::Relaxed) > INODES_MAX
+    }
+
+    /// True when enough was flushed.
+    pub(crate) fn is_low(&self) -> bool {
+        self.total() <= self.limit / 8 * 5 && self.listed.load(Ordering::Relaxed) <= INODES_MAX / 2
+    }
+
+    /// True when no inode is dirty and nobody is about to make one so.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.promised.load(Ordering::SeqCst) == 0 && self.dirty.lock().is_empty()
+    }
+
+    /// The right to flush others' buffers, when nobody else has it.
+    pub(crate) fn try_shed(&self) -> Option<MutexGuard<'_, ()>> {
+        self.shedding.try_lock()
+    }
+
+    /// The right to flush others' buffers.
+    pub(crate) fn shed(&self) -> MutexGuard<'_, ()> {
+        self.shedding.lock()
+    }
+
+    /// Counts an inode's buffer from now on and lists the inode as dirty.
+    pub(crate) fn adopt(&self, inode: Arc<Inode>, state: &mut InodeState) {
+        state.buffer.charge_to(&self.total);
+        let mut dirty = self.dirty.lock();
+        dirty.insert(inode.id, inode);
+        self.listed.store(dirty.len(), Ordering::Relaxed);
+    }
+
+    /// Takes an inode whose buffer is empty from the list.
+    pub(crate) fn forget(&self, id: InodeId, state: &mut InodeState) {
+        debug_assert!(state.buffer.is_empty());
+        if state.buffer.stop_charging() {
+            let mut dirty = self.dirty.lock();
+            dirty.remove(&id);
+            self.listed.store(dirty.len(), Ordering::Relaxed);
+        }
+    }
+
+    /// Inodes with dirty data.
+    pub(crate) fn dirty(&self) -> Vec<Arc<Inode>> {
+        self.dirty.lock().values().cloned().collect()
+    }
+
+    /// Notes how much data space is free.
+    pub(crate) fn set_free(&self, bytes: u64) {
+        self.free.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Notes that data space was allocated.
+    pub(crate) fn used(&self, bytes: u64) {
+        let _ = self
+            .free
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
+                Some(free.saturating_sub(bytes))
+            });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn promises_never_exceed_the_limit_and_end() {
+        let budget = Budget::new(2 << 20);
+        let first = budget.try_promise(1 << 20).unwrap();
+        let second = budget.try_promise(1 << 20).unwrap();
+        assert!(budget.try_promise(1).is_none());
+        drop(first);
+        assert!(budget.try_promise(1 << 20).is_some());
+        assert!(!budget.fits());
+        budget.set_free(1 << 20);
+        assert!(budget.fits());
+        let reserved = budget.reserve(1);
+        assert!(!budget.fits());
+        drop((reserved, second));
+        assert!(budget.fits());
+    }
+}

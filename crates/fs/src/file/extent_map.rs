@@ -1,0 +1,106 @@
+//! Where a file lies, for reports such as FIEMAP's.
+
+use super::extents::{self, Body};
+use super::flush::InlineRule;
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::inode::Inode;
+use butterfs_format::Logical;
+use butterfs_format::compression::Algorithm;
+use std::ops::Range;
+
+/// What a mapped extent holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MappedKind {
+    /// Data in the tree.
+    Inline,
+    /// Data elsewhere.
+    Data,
+    /// Space that reads as zeros.
+    Preallocated,
+}
+
+/// A range of a file that has space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MappedExtent {
+    /// File offset.
+    pub offset: u64,
+    /// Bytes of the file.
+    pub length: u64,
+    /// Address of its first byte; of the whole extent when it is compressed,
+    /// `None` when it is inline.
+    pub logical: Option<Logical>,
+    /// Bytes on disk of the whole extent it is part of; of the item's data
+    /// when it is inline.
+    pub disk_length: u64,
+    /// Compression.
+    pub compression: Option<Algorithm>,
+    /// What it holds.
+    pub kind: MappedKind,
+}
+
+impl Filesystem {
+    /// The extents of a file that overlap `range`, ascending, at most `limit`;
+    /// holes are left out. Waiting data are brought to the device first.
+    ///
+    /// # Errors
+    /// What flushing met; damage, reading.
+    pub fn extent_map(
+        &self,
+        inode: &Inode,
+        range: Range<u64>,
+        limit: usize,
+    ) -> Result<Vec<MappedExtent>, FsError> {
+        let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
+        self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
+        let engine = self.store.read();
+        let mut mapped = Vec::new();
+        let mut at = range.start;
+        while mapped.len() < limit && at < range.end {
+            let batch = extents::overlapping(&engine, inode.id, at..range.end, limit)?;
+            let Some(end) = batch.last().map(extents::Found::end) else {
+                break;
+            };
+            let room = limit - mapped.len();
+            mapped.extend(batch.iter().filter_map(describe).take(room));
+            // An inline extent ends where the next sector begins.
+            at = end
+                .checked_next_multiple_of(self.sector_size)
+                .unwrap_or(end);
+        }
+        Ok(mapped)
+    }
+}
+
+fn describe(extent: &extents::Found) -> Option<MappedExtent> {
+    let (place, kind) = match &extent.body {
+        Body::Inline(data) => {
+            return Some(MappedExtent {
+                offset: extent.start,
+                length: extent.ram_bytes,
+                logical: None,
+                disk_length: data.len() as u64,
+                compression: extent.compression,
+                kind: MappedKind::Inline,
+            });
+        }
+        Body::Regular(_) if extent.is_hole() => return None,
+        Body::Regular(place) => (place, MappedKind::Data),
+        Body::Prealloc(place) => (place, MappedKind::Preallocated),
+    };
+    let skip = match extent.compression {
+        Some(_) => 0,
+        None => place.offset,
+    };
+    Some(MappedExtent {
+        offset: extent.start,
+        length: place.length,
+        logical: Some(place.disk.saturating_add(skip)),
+        disk_length: place.disk_length,
+        compression: extent.compression,
+        kind,
+    })
+}

@@ -1,0 +1,578 @@
+//! Rules of file data that a random walk seldom meets: budgets, full volumes,
+//! damage, concurrent users.
+
+use butterfs_device::{Access, FileDevice};
+use butterfs_format::TreeId;
+use butterfs_format::compression::Algorithm;
+use butterfs_fs::file::FallocateMode;
+use butterfs_fs::names::{NewInode, Owner, S_IFREG};
+use butterfs_fs::options::Compress;
+use butterfs_fs::{Filesystem, FsError, Inode, Options};
+use butterfs_store::{OpenOptions, Store, StoreError};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+fn run(program: &str, args: &[&str]) -> String {
+    let out = Command::new(program).args(args).output().unwrap();
+    let text =
+        String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{program} {args:?}: {text}");
+    text
+}
+
+struct Volume {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Volume {
+    fn new(mebibytes: u64, mkfs: &[&str]) -> Self {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = dir.path().join("v.img");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(mebibytes << 20).unwrap();
+        run(
+            "mkfs.btrfs",
+            &[mkfs, &["-q", path.to_str().unwrap()]].concat(),
+        );
+        Self { _dir: dir, path }
+    }
+
+    fn open(&self, options: Options) -> Filesystem {
+        let device = FileDevice::open(&self.path, Access::ReadWrite).unwrap();
+        let store = Store::open(Arc::new(device), &OpenOptions::default()).unwrap();
+        Filesystem::new(Arc::new(store), TreeId::FS, options)
+    }
+
+    fn check(&self) {
+        check(&self.path);
+    }
+}
+
+fn check(path: &Path) {
+    for mode in ["original", "lowmem"] {
+        let path = path.to_str().unwrap();
+        let text = run(
+            "btrfs",
+            &["check", "--mode", mode, "--check-data-csum", path],
+        );
+        assert!(text.contains("no error found"), "{text}");
+        assert!(!text.contains("mismatch"), "{text}");
+    }
+}
+
+fn create(fs: &Filesystem, name: &str) -> Arc<Inode> {
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    fs.create(fs.root(), name.as_bytes(), &new).unwrap()
+}
+
+fn reopen(fs: &Filesystem, name: &str) -> Arc<Inode> {
+    let found = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+    fs.inode(found.inode).unwrap()
+}
+
+fn content(fs: &Filesystem, inode: &Inode) -> Vec<u8> {
+    let size = fs.attributes_of(inode).unwrap().size;
+    let mut bytes = vec![0xee; usize::try_from(size).unwrap() + 1];
+    let read = fs.read(inode, 0, &mut bytes).unwrap();
+    bytes.truncate(read);
+    bytes
+}
+
+fn noise(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2_654_435_769) | 1;
+    (0..length)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 24) as u8
+        })
+        .collect()
+}
+
+fn is_no_space(error: &FsError) -> bool {
+    matches!(error, FsError::Store(StoreError::NoSpace))
+}
+
+#[test]
+fn deleted_files_leave_the_budget() {
+    let volume = Volume::new(300, &[]);
+    let fs = volume.open(Options::default());
+    let data = noise(1, 1 << 20);
+    // Ten times what the volume holds, none of it ever flushed.
+    for round in 0..3000 {
+        let inode = create(&fs, "short-lived");
+        fs.write(&inode, 0, &data)
+            .unwrap_or_else(|error| panic!("round {round}: {error}"));
+        fs.unlink(fs.root(), b"short-lived").unwrap();
+    }
+    assert_eq!(fs.dirty_bytes(), 0);
+    fs.sync_all().unwrap();
+    drop(fs);
+    volume.check();
+}
+
+#[test]
+fn preallocated_space_can_be_written_on_a_full_volume() {
+    let volume = Volume::new(200, &[]);
+    let fs = volume.open(Options::default());
+    let reserved = create(&fs, "reserved");
+    fs.fallocate(&reserved, FallocateMode::Allocate, 0, 8 << 20)
+        .unwrap();
+    let filler = create(&fs, "filler");
+    let block = noise(2, 1 << 20);
+    let mut at = 0;
+    let error = loop {
+        match fs.write(&filler, at, &block) {
+            Ok(count) => at += count as u64,
+            Err(error) => break error,
+        }
+        assert!(at < 300 << 20, "the volume never filled up");
+    };
+    assert!(is_no_space(&error), "{error}");
+    let small = noise(3, 4096);
+    while let Ok(count) = fs.write(&filler, at, &small) {
+        at += count as u64;
+    }
+    fs.sync_all().unwrap();
+    let data = noise(4, 8 << 20);
+    // Whole sectors: the second half of one would be copied on write.
+    for (index, part) in data.chunks(303_104).enumerate() {
+        fs.write(&reserved, index as u64 * 303_104, part).unwrap();
+    }
+    fs.sync_all().unwrap();
+    assert!(content(&fs, &reserved) == data);
+    drop((reserved, filler, fs));
+    volume.check();
+    let fs = volume.open(Options::default());
+    assert!(content(&fs, &reopen(&fs, "reserved")) == data);
+    // Deleting still works, and gives the space back.
+    fs.unlink(fs.root(), b"filler").unwrap();
+    fs.sync_all().unwrap();
+    let again = create(&fs, "again");
+    for at in 0..20 {
+        fs.write(&again, at << 20, &block).unwrap();
+    }
+    fs.sync_all().unwrap();
+    drop((again, fs));
+    volume.check();
+}
+
+#[test]
+fn no_acknowledged_byte_is_lost_to_a_full_volume() {
+    for compress in [
+        Compress::Off,
+        Compress::Try(Algorithm::Zstd, Algorithm::Zstd.default_level()),
+    ] {
+        let volume = Volume::new(220, &[]);
+        let options = Options {
+            compress,
+            ..Options::default()
+        };
+        let fs = volume.open(options.clone());
+        let inodes: Vec<_> = (0..4).map(|n| create(&fs, &format!("f{n}"))).collect();
+        // Writers that race for the last space.
+        let lengths: Vec<usize> = std::thread::scope(|scope| {
+            let workers: Vec<_> = inodes
+                .iter()
+                .enumerate()
+                .map(|(index, inode)| {
+                    let fs = &fs;
+                    scope.spawn(move || {
+                        let mut length = 0;
+                        loop {
+                            let block = noise((index * 100_000 + length) as u64, 50_000);
+                            match fs.write(inode, length as u64, &block) {
+                                Ok(count) => length += count,
+                                Err(error) => {
+                                    assert!(is_no_space(&error), "{error}");
+                                    return length;
+                                }
+                            }
+                            assert!(length < 250 << 20);
+                        }
+                    })
+                })
+                .collect();
+            workers.into_iter().map(|w| w.join().unwrap()).collect()
+        });
+        fs.sync_all().unwrap();
+        drop((inodes, fs));
+        volume.check();
+        let fs = volume.open(options);
+        for (index, length) in lengths.iter().enumerate() {
+            let found = content(&fs, &reopen(&fs, &format!("f{index}")));
+            assert_eq!(found.len(), *length);
+            let mut at = 0;
+            while at < *length {
+                let block = noise((index * 100_000 + at) as u64, 50_000);
+                let end = (at + block.len()).min(*length);
+                assert!(found[at..end] == block[..end - at], "file {index} at {at}");
+                at = end;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_budget_holds_with_many_writers() {
+    let volume = Volume::new(600, &[]);
+    let limit = 4 << 20;
+    let fs = volume.open(Options {
+        buffer_bytes: limit,
+        ..Options::default()
+    });
+    let inodes: Vec<_> = (0..4).map(|n| create(&fs, &format!("f{n}"))).collect();
+    let most = std::thread::scope(|scope| {
+        let workers: Vec<_> = inodes
+            .iter()
+            .enumerate()
+            .map(|(index, inode)| {
+                let fs = &fs;
+                scope.spawn(move || {
+                    let mut most = 0;
+                    let data = noise(index as u64, 1_500_000);
+                    for at in 0..20 {
+                        let written = fs.write(inode, at * 1_500_000, &data).unwrap();
+                        assert_eq!(written, data.len());
+                        most = most.max(fs.dirty_bytes());
+                    }
+                    most
+                })
+            })
+            .collect();
+        workers.into_iter().map(|w| w.join().unwrap()).max()
+    });
+    assert!(most.unwrap() <= limit as u64, "{most:?}");
+    for (index, inode) in inodes.iter().enumerate() {
+        let data = noise(index as u64, 1_500_000);
+        assert!(
+            content(&fs, inode)
+                .chunks(1_500_000)
+                .all(|part| part == data)
+        );
+    }
+    fs.sync_all().unwrap();
+    assert_eq!(fs.dirty_bytes(), 0);
+    drop((inodes, fs));
+    volume.check();
+}
+
+#[test]
+fn damaged_data_are_an_error_and_name_both_checksums() {
+    for (compress, mkfs) in [
+        (Compress::Off, &["-d", "single"][..]),
+        (
+            Compress::Force(Algorithm::Zstd, Algorithm::Zstd.default_level()),
+            &["-d", "single", "--csum", "xxhash"],
+        ),
+    ] {
+        let volume = Volume::new(300, mkfs);
+        let options = Options {
+            compress,
+            ..Options::default()
+        };
+        let fs = volume.open(options.clone());
+        let inode = create(&fs, "file");
+        let mut data = noise(9, 60_000);
+        data.resize(131_072, 5);
+        fs.write(&inode, 0, &data).unwrap();
+        fs.sync_all().unwrap();
+        let extents = fs.extent_map(&inode, 0..u64::MAX, 10).unwrap();
+        let logical = extents[0].logical.unwrap();
+        let map = fs.store().space().map();
+        let physical = map.map(logical, 4096).unwrap().copies[0];
+        let (id, device) = fs.store().space().devices().next().unwrap();
+        assert_eq!(id, physical.device);
+        let mut sector = vec![0; 4096];
+        device.read_at(physical.offset, &mut sector).unwrap();
+        sector[100] ^= 1;
+        device.write_at(physical.offset, &sector).unwrap();
+        drop((inode, fs));
+        let fs = volume.open(options);
+        let inode = reopen(&fs, "file");
+        let mut bytes = vec![0; 4096];
+        let error = fs.read(&inode, 0, &mut bytes).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, FsError::Damaged { .. }), "{text}");
+        for needed in ["expected", "found", &format!("{logical}")] {
+            assert!(text.contains(needed), "{needed} is missing in: {text}");
+        }
+    }
+}
+
+#[test]
+fn cached_extents_are_never_stale() {
+    let volume = Volume::new(300, &[]);
+    let fs = volume.open(Options {
+        compress: Compress::Force(Algorithm::Lzo, Algorithm::Lzo.default_level()),
+        ..Options::default()
+    });
+    let inode = create(&fs, "file");
+    fs.write(&inode, 0, b"x").unwrap();
+    fs.sync_all().unwrap();
+    // All space but a little is taken, so that what an extent leaves that lived
+    // and died in one generation is given out again at once.
+    let filler = create(&fs, "filler");
+    let spare = create(&fs, "spare");
+    fs.fallocate(&spare, FallocateMode::Allocate, 0, 280 << 10)
+        .unwrap();
+    let mut at = 0;
+    for step in [4 << 20, 256 << 10, 4096] {
+        while fs
+            .fallocate(&filler, FallocateMode::AllocateKeepSize, at, step)
+            .is_ok()
+        {
+            at += step;
+        }
+    }
+    drop(spare);
+    fs.unlink(fs.root(), b"spare").unwrap();
+    fs.sync_all().unwrap();
+    let mut places = std::collections::HashSet::new();
+    for round in 0..60_u64 {
+        let mut data = noise(round, 60_000);
+        data.resize(131_072, round as u8);
+        fs.write(&inode, 0, &data).unwrap();
+        fs.flush_inode(&inode).unwrap();
+        let mut part = vec![0; 4096];
+        for at in (0..131_072).step_by(4096) {
+            assert_eq!(fs.read(&inode, at, &mut part).unwrap(), 4096);
+            assert!(
+                part == data[at as usize..at as usize + 4096],
+                "round {round}"
+            );
+        }
+        let map = fs.extent_map(&inode, 0..u64::MAX, 9).unwrap();
+        assert!(map.iter().all(|extent| extent.compression.is_some()));
+        places.insert(map[0].logical);
+    }
+    assert!(places.len() < 16, "no space was given out again");
+}
+
+#[test]
+fn small_preallocated_files_keep_their_space() {
+    let volume = Volume::new(200, &[]);
+    let fs = volume.open(Options::default());
+    let inode = create(&fs, "file");
+    fs.fallocate(&inode, FallocateMode::AllocateKeepSize, 0, 65_536)
+        .unwrap();
+    fs.write(&inode, 0, b"few bytes").unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(fs.attributes_of(&inode).unwrap().allocated, 65_536);
+    assert_eq!(content(&fs, &inode), b"few bytes");
+    drop((inode, fs));
+    volume.check();
+}
+
+#[test]
+fn appends_never_overlap() {
+    let volume = Volume::new(300, &[]);
+    let fs = volume.open(Options::default());
+    let inode = create(&fs, "log");
+    std::thread::scope(|scope| {
+        for writer in 0..4_u8 {
+            let (fs, inode) = (&fs, &inode);
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    fs.append(inode, &[b'a' + writer; 100]).unwrap();
+                }
+            });
+        }
+    });
+    let bytes = content(&fs, &inode);
+    assert_eq!(bytes.len(), 4 * 500 * 100);
+    for record in bytes.chunks(100) {
+        assert!(record.iter().all(|byte| *byte == record[0]));
+    }
+}
+
+#[test]
+fn readers_see_every_acknowledged_write() {
+    let volume = Volume::new(400, &[]);
+    let fs = volume.open(Options {
+        buffer_bytes: 8 << 20,
+        ..Options::default()
+    });
+    let inode = create(&fs, "file");
+    let done = std::sync::atomic::AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        let (fs, inode, done) = (&fs, &inode, &done);
+        let writer = scope.spawn(move || {
+            for index in 0..3000_u64 {
+                let block = vec![(index % 250 + 1) as u8; 10_000];
+                fs.write(inode, index * 10_000, &block).unwrap();
+                done.store(index + 1, std::sync::atomic::Ordering::Release);
+                if index % 700 == 0 {
+                    fs.sync_all().unwrap();
+                }
+            }
+        });
+        for reader in 0..2_u64 {
+            scope.spawn(move || {
+                let mut block = vec![0; 10_000];
+                let mut seed = reader + 7;
+                loop {
+                    let count = done.load(std::sync::atomic::Ordering::Acquire);
+                    if count == 3000 {
+                        return;
+                    }
+                    if count == 0 {
+                        std::thread::yield_now();
+                        continue;
+                    }
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let index = if seed & 1 == 0 {
+                        count - 1
+                    } else {
+                        (seed >> 33) % count
+                    };
+                    assert_eq!(fs.read(inode, index * 10_000, &mut block).unwrap(), 10_000);
+                    let expected = (index % 250 + 1) as u8;
+                    assert!(block.iter().all(|byte| *byte == expected), "block {index}");
+                }
+            });
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// A copy of the image: what a crash now would leave.
+fn crash(volume: &Volume) -> Volume {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("v.img");
+    let (from, to) = (volume.path.to_str().unwrap(), path.to_str().unwrap());
+    run("cp", &["--sparse=always", from, to]);
+    Volume { _dir: dir, path }
+}
+
+#[test]
+fn a_small_file_survives_a_crash_amid_its_truncation() {
+    let volume = Volume::new(200, &[]);
+    let fs = volume.open(Options::default());
+    let inode = create(&fs, "file");
+    fs.write(&inode, 0, &[7; 1500]).unwrap();
+    fs.sync_all().unwrap();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (fs, stop) = (&fs, &stop);
+        scope.spawn(|| {
+            while !stop.load(std::sync::atomic::Ordering::Acquire) {
+                fs.truncate(&inode, 1400).unwrap();
+                fs.truncate(&inode, 700).unwrap();
+                fs.write(&inode, 700, &[7; 800]).unwrap();
+                fs.flush_inode(&inode).unwrap();
+            }
+        });
+        // Inline files reach the device by commits alone, which are all here:
+        // between them the image does not change.
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for _ in 0..150 {
+                fs.store().commit().unwrap();
+                let left = crash(&volume);
+                let found = left.open(Options::default());
+                let bytes = content(&found, &reopen(&found, "file"));
+                assert!(bytes.len() >= 700, "{} bytes are left", bytes.len());
+                assert!(bytes.iter().all(|byte| *byte == 7));
+            }
+        }));
+        stop.store(true, std::sync::atomic::Ordering::Release);
+        if let Err(panic) = outcome {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    drop((inode, fs));
+    volume.check();
+}
+
+#[test]
+fn a_file_of_many_pieces_is_shared_and_cut_in_steps() {
+    let volume = Volume::new(400, &["-n", "4096"]);
+    let fs = volume.open(Options::default());
+    let source = create(&fs, "source");
+    let target = create(&fs, "target");
+    let mut model = vec![0; 2 * 1500 * 4096];
+    for index in 0..1500 {
+        let at = index * 2 * 4096;
+        let data = noise(index as u64, 4096);
+        fs.write(&source, at as u64, &data).unwrap();
+        model[at..at + 4096].copy_from_slice(&data);
+        fs.write(&target, at as u64 + 4096, &[3; 4096]).unwrap();
+    }
+    model.truncate(model.len() - 4096);
+    fs.sync_all().unwrap();
+    assert_eq!(
+        fs.extent_map(&source, 0..u64::MAX, 9999).unwrap().len(),
+        1500
+    );
+    assert_eq!(fs.extent_map(&source, 0..u64::MAX, 7).unwrap().len(), 7);
+    let length = model.len() as u64;
+    let used = |fs: &Filesystem| fs.store().read().used(butterfs_store::SpaceKind::Data);
+    let before = used(&fs);
+    let shared = fs.copy_range((&source, 0), (&target, 0), length).unwrap();
+    assert_eq!(shared, length);
+    assert!(content(&fs, &target)[..model.len()] == model[..]);
+    fs.sync_all().unwrap();
+    assert!(used(&fs) < before, "the target's own data are freed");
+    fs.truncate(&source, 100_000).unwrap();
+    assert!(content(&fs, &source) == model[..100_000]);
+    fs.sync_all().unwrap();
+    // What was cut away does not come back.
+    fs.truncate(&source, 9 << 20).unwrap();
+    assert!(
+        content(&fs, &source)[100_000..]
+            .iter()
+            .all(|byte| *byte == 0)
+    );
+    fs.sync_all().unwrap();
+    drop((source, target, fs));
+    volume.check();
+    let fs = volume.open(Options::default());
+    assert!(content(&fs, &reopen(&fs, "target"))[..model.len()] == model[..]);
+}
+
+#[test]
+fn units_without_a_piece_of_space_go_out_plain() {
+    let volume = Volume::new(200, &[]);
+    let zstd = Algorithm::Zstd;
+    let options = Options {
+        compress: Compress::Force(zstd, zstd.default_level()),
+        ..Options::default()
+    };
+    let fs = volume.open(options.clone());
+    let file = create(&fs, "file");
+    let filler = create(&fs, "filler");
+    let pieces = [create(&fs, "kept"), create(&fs, "freed")];
+    for index in 0..400_u64 {
+        let mode = FallocateMode::AllocateKeepSize;
+        fs.fallocate(&pieces[(index % 2) as usize], mode, index * 8192, 8192)
+            .unwrap();
+    }
+    let mut at = 0;
+    for step in [4 << 20, 256 << 10, 4096] {
+        while fs
+            .fallocate(&filler, FallocateMode::AllocateKeepSize, at, step)
+            .is_ok()
+        {
+            at += step;
+        }
+    }
+    drop(pieces);
+    fs.unlink(fs.root(), b"freed").unwrap();
+    fs.sync_all().unwrap();
+    let mut data = noise(5, 60_000);
+    data.resize(131_072, 1);
+    let whole = data.repeat(4);
+    fs.write(&file, 0, &whole).unwrap();
+    fs.sync_all().unwrap();
+    let map = fs.extent_map(&file, 0..u64::MAX, 999).unwrap();
+    assert!(map.len() > 30, "the space is in small pieces");
+    assert!(map.iter().all(|extent| extent.compression.is_none()));
+    assert!(content(&fs, &file) == whole);
+    drop((file, filler, fs));
+    volume.check();
+    let fs = volume.open(options);
+    assert!(content(&fs, &reopen(&fs, "file")) == whole);
+}
