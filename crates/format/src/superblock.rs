@@ -27,6 +27,9 @@ pub const COPY_SPAN: u64 = 64 << 10;
 pub const RESERVED: u64 = 1 << 20;
 /// Magic number.
 pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// Greatest generation that is believed: no volume gets there, and beyond it
+/// no numbers would be left.
+const GENERATION_MAX: u64 = 1 << 62;
 /// Bytes for the system chunks.
 pub const SYSTEM_ARRAY: usize = 2048;
 /// Bytes for the label, with its NUL.
@@ -371,6 +374,9 @@ impl Superblock {
         let node = self.node_size;
         if !NODE_SIZE_RANGE.contains(&node) || !node.is_power_of_two() || node < sector {
             return Err(bad("node size", u64::from(node)));
+        }
+        if self.generation.get() > GENERATION_MAX {
+            return Err(bad("generation", self.generation.get()));
         }
         for level in [self.root_level, self.chunk_root_level, self.log_root_level] {
             if level > LEVEL_MAX {

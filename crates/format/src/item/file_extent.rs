@@ -122,6 +122,9 @@ impl<'a> FileExtent<'a> {
                 if place.length == 0 || (place.disk.get() != 0 && !whole) {
                     return Err(bad("length", place.length));
                 }
+                if place.disk.checked_add(place.disk_length).is_none() {
+                    return Err(bad("disk length", place.disk_length));
+                }
                 if kind == 1 {
                     FileExtentBody::Regular(place)
                 } else {
