@@ -220,18 +220,14 @@ impl Subvolumes {
     /// belong to it through what they were received on.
     #[must_use]
     pub fn family(&self, of: &SubvolumeInfo) -> Vec<&SubvolumeInfo> {
-        let mut group: FxHashMap<UuidBytes, UuidBytes> = FxHashMap::default();
+        let mut groups = Groups::default();
         for info in self.iter().filter(|info| info.is_snapshot()) {
-            let one = ancestor(&group, info.item.uuid);
-            let other = ancestor(&group, info.item.parent_uuid);
-            if one != other {
-                group.insert(one, other);
-            }
+            groups.join(info.item.uuid, info.item.parent_uuid);
         }
-        let wanted = ancestor(&group, of.item.uuid);
+        let wanted = groups.of(of.item.uuid);
         let mut family: Vec<_> = self
             .iter()
-            .filter(|info| info.id == of.id || ancestor(&group, info.item.uuid) == wanted)
+            .filter(|info| info.id == of.id || groups.of(info.item.uuid) == wanted)
             .filter(|info| !info.is_being_deleted())
             .collect();
         family.sort_by_key(|info| (info.item.otransid, info.id));
@@ -239,12 +235,56 @@ impl Subvolumes {
     }
 }
 
-/// What stands for the group of `uuid`. Links only lead from one such to
-/// another, so there are no circles.
-fn ancestor(group: &FxHashMap<UuidBytes, UuidBytes>, uuid: UuidBytes) -> UuidBytes {
-    let mut at = uuid;
-    while let Some(next) = group.get(&at) {
-        at = *next;
+/// Groups of UUIDs, each known by one of its own.
+#[derive(Default)]
+struct Groups(FxHashMap<UuidBytes, UuidBytes>);
+
+impl Groups {
+    /// What the group of `uuid` is known by. Links lead only from one such to
+    /// another, so there are no circles; what was walked is cut short.
+    fn of(&mut self, uuid: UuidBytes) -> UuidBytes {
+        let mut at = uuid;
+        while let Some(next) = self.0.get(&at) {
+            at = *next;
+        }
+        let mut walked = uuid;
+        while let Some(next) = self.0.insert(walked, at).filter(|_| walked != at) {
+            walked = next;
+        }
+        // The last step put the end in front of itself.
+        self.0.remove(&at);
+        at
     }
-    at
+
+    fn join(&mut self, one: UuidBytes, other: UuidBytes) {
+        let (one, other) = (self.of(one), self.of(other));
+        if one != other {
+            self.0.insert(one, other);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_join_in_any_order_and_long_chains_end() {
+        let uuid = |at: u32| {
+            let mut bytes = [0; 16];
+            bytes[..4].copy_from_slice(&at.to_le_bytes());
+            bytes
+        };
+        let mut groups = Groups::default();
+        for at in 0..100_000 {
+            groups.join(uuid(at), uuid(at + 2));
+        }
+        // A circle, which only hostile volumes have.
+        groups.join(uuid(100_000), uuid(0));
+        groups.join(uuid(0), uuid(0));
+        assert_eq!(groups.of(uuid(0)), groups.of(uuid(77_776)));
+        assert_eq!(groups.of(uuid(1)), groups.of(uuid(77_777)));
+        assert_ne!(groups.of(uuid(0)), groups.of(uuid(1)));
+        assert_eq!(groups.of(uuid(500_000)), uuid(500_000));
+    }
 }

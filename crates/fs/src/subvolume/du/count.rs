@@ -10,6 +10,7 @@ use crate::subvolume::member_sets::{Member, MemberSets, SetId};
 use crate::subvolume::sweep::Sweep;
 use butterfs_format::bytes::Reader;
 use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::item::extent::ExtentHeader;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
@@ -381,10 +382,10 @@ impl ExtentRefs {
             let what = "is missing although a file extent refers to the extent";
             return Err(corrupt_item(TreeId::EXTENT, key, what).into());
         };
-        let refs = Reader::new("extent item", leaf.data(slot))
-            .u64()
+        let mut reader = Reader::new("extent item", leaf.data(slot));
+        let header = ExtentHeader::read(key.item_type, &mut reader)
             .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
         self.leaf = Some(leaf);
-        Ok(refs)
+        Ok(header.refs)
     }
 }
