@@ -21,6 +21,7 @@ mod error;
 mod mount_options;
 mod paths;
 mod rescue;
+mod subvolumes;
 mod usage;
 mod volume;
 
@@ -35,7 +36,9 @@ pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDe
 pub use butterfs_format::compression::{Algorithm, Level};
 pub use butterfs_format::item::dir::FileType;
 pub use butterfs_format::item::inode::{InodeFlags, Timespec};
-pub use butterfs_format::{InodeId, InodeNumber, TreeId};
+pub use butterfs_format::{
+    FileOffset, Generation, InodeId, InodeNumber, Logical, TreeId, UuidBytes,
+};
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
 pub use butterfs_fs::file::{FallocateMode, SeekTarget};
@@ -43,6 +46,7 @@ pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
 pub use butterfs_fs::rename::{OldName, Place, RenameMode};
+pub use butterfs_fs::subvolume::{compare, diff, du, find_new, history, list};
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_store::{

@@ -42,6 +42,9 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
+    /// Look into subvolumes and snapshots.
+    #[command(visible_alias = "sub")]
+    Subvolume(commands::subvolume::Subvolume),
     /// Show facts about the devices of a volume.
     Device(commands::device::Device),
     /// Look at and repair what a crash left.

@@ -11,6 +11,7 @@ pub mod list;
 pub mod mkfs;
 pub mod mount;
 pub mod rescue;
+pub mod subvolume;
 pub mod umount;
 
 use crate::arguments::{Arguments, Command};
@@ -41,6 +42,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),
         Command::Device(device) => (offline(|| device.run()), 1),
+        Command::Subvolume(subvolume) => (offline(|| subvolume.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
         Command::Check(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),

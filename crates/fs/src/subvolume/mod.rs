@@ -3,10 +3,20 @@
 //! Owns where a subvolume hangs in another (its entry in a directory, ROOT_REF
 //! and ROOT_BACKREF) and what its root item says. Trees are the store's.
 
+pub mod compare;
+pub mod content;
+pub mod diff;
+pub mod du;
+pub mod find_new;
+pub mod history;
+pub mod list;
 mod make;
+pub mod member_sets;
+pub mod paths;
 mod properties;
 mod remove;
 mod rename;
+pub mod sweep;
 
 pub use properties::Received;
 pub use remove::Cleaning;

@@ -1,0 +1,110 @@
+//! Reading subvolumes of an open volume: which there are, what they hold,
+//! what differs between them.
+//!
+//! All of it is read from the trees; file data never are.
+
+use crate::{Error, Volume};
+use butterfs_format::{Generation, InodeNumber, TreeId};
+use butterfs_fs::FsError;
+use butterfs_fs::subvolume::compare::CompareCost;
+use butterfs_fs::subvolume::diff::{Compared, Difference, diff};
+use butterfs_fs::subvolume::du::{Limits, Progress, SpaceSharing};
+use butterfs_fs::subvolume::find_new::{FindNewEnd, NewExtent, find_new};
+use butterfs_fs::subvolume::history::{HistoryEntry, Subject, history};
+use butterfs_fs::subvolume::list::Subvolumes;
+use butterfs_fs::subvolume::paths::Paths;
+use butterfs_tree::NodeSource;
+use std::ops::ControlFlow;
+
+impl Volume {
+    /// All subvolumes, the top level and those that are being deleted
+    /// included.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn subvolumes(&self) -> Result<Subvolumes, Error> {
+        Ok(Subvolumes::load(&self.store().read())?)
+    }
+
+    /// The subvolume whose root is at `path`.
+    ///
+    /// # Errors
+    /// As [`Volume::resolve`]; another kind of file or directory is there.
+    pub fn subvolume_at(&self, path: &[u8]) -> Result<TreeId, Error> {
+        let id = self.resolve(&[path, b"/."].concat())?;
+        if id.number != InodeNumber::ROOT {
+            let reason = FsError::Invalid("this is no subvolume but a directory in one");
+            return Err(Error::at(path, reason));
+        }
+        Ok(id.tree)
+    }
+
+    /// Who holds the space of the volume, as of a commit that is made first
+    /// where the volume can be changed. Changes wait while it is computed.
+    ///
+    /// # Errors
+    /// Damage, reading, committing; `progress` stopped it.
+    pub fn space_sharing(
+        &self,
+        limits: &Limits,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<SpaceSharing, Error> {
+        self.sync()?;
+        Ok(SpaceSharing::compute(
+            &self.store().read(),
+            limits,
+            progress,
+        )?)
+    }
+
+    /// Gives every file extent of `tree` that was written in `since` or later
+    /// to `visit`.
+    ///
+    /// # Errors
+    /// Damage, reading; what `visit` gives.
+    pub fn find_new<E: From<FsError>>(
+        &self,
+        tree: TreeId,
+        since: Generation,
+        visit: &mut dyn FnMut(&NewExtent) -> Result<(), E>,
+    ) -> Result<FindNewEnd, E> {
+        find_new(&self.store().read(), tree, since, visit)
+    }
+
+    /// Gives all that differs between two subvolumes to `visit`, by ascending
+    /// inode. The cost grows with what differs.
+    ///
+    /// # Errors
+    /// Damage, reading; what `visit` gives.
+    pub fn diff<E: From<FsError>>(
+        &self,
+        compared: Compared,
+        visit: &mut dyn FnMut(Difference) -> Result<(), E>,
+    ) -> Result<CompareCost, E> {
+        diff(&self.store().read(), compared, visit)
+    }
+
+    /// The history of the file at `path` in all subvolumes that descend from
+    /// one another, earliest state first.
+    ///
+    /// # Errors
+    /// As [`Volume::resolve`]; damage, reading.
+    pub fn history(&self, path: &[u8]) -> Result<Vec<HistoryEntry>, Error> {
+        let inode = self.resolve(path)?;
+        let engine = self.store().read();
+        let root = engine.root(inode.tree).map_err(FsError::from)?;
+        let mut paths = Paths::new(&engine, inode.tree, root).of(inode.number)?;
+        // Of several names the one that was asked for.
+        let asked: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        let name = asked.iter().rfind(|name| !name.is_empty());
+        paths.sort_by_key(|path| path.rsplit(|byte| *byte == b'/').next() != name.copied());
+        let Some(within) = paths.first() else {
+            return Err(Error::at(path, FsError::NotFound));
+        };
+        let subject = Subject {
+            inode,
+            path: within,
+        };
+        Ok(history(&engine, subject)?)
+    }
+}

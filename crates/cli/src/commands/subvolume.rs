@@ -1,0 +1,87 @@
+//! `butterfs subvolume`: subvolumes and snapshots.
+
+mod diff;
+mod du;
+mod find_new;
+mod history;
+mod list;
+mod show;
+
+use crate::fail::{Context, Done, Failure, fail};
+use crate::place::Place;
+use butterfs::{TreeId, UuidBytes, Volume};
+use clap::{Args, Subcommand};
+use std::os::unix::ffi::OsStrExt;
+use uuid::Uuid;
+
+/// Looks into subvolumes and snapshots.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs subvolume list --tree disk.img
+  butterfs subvolume du disk.img --if-deleted snapshots/monday,snapshots/tuesday
+  butterfs subvolume diff disk.img:/snapshots/monday disk.img:/home
+  butterfs subvolume history disk.img:/home/notes.txt")]
+pub struct Subvolume {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    List(list::List),
+    Show(show::Show),
+    FindNew(find_new::FindNew),
+    Du(du::Du),
+    Diff(diff::Diff),
+    History(history::History),
+}
+
+impl Subvolume {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        match self.what {
+            What::List(list) => list.run(),
+            What::Show(show) => show.run(),
+            What::FindNew(find_new) => find_new.run(),
+            What::Du(du) => du.run(),
+            What::Diff(diff) => diff.run(),
+            What::History(history) => history.run(),
+        }
+    }
+}
+
+/// Opens the volume of a place to look into it.
+fn open(place: &Place, subvolid: Option<u64>) -> Result<Volume, Failure> {
+    // The place for answers of a server, or of the kernel, once they are
+    // asked.
+    if place.volume.is_dir() {
+        return fail(format!(
+            "{}: is a directory; this works on a volume that is not mounted: name the file or device that holds it, as VOLUME or VOLUME:/path",
+            place.volume.display()
+        ));
+    }
+    place.open_read_only(subvolid)
+}
+
+/// The subvolume whose root is at a place.
+fn subvolume_at(volume: &Volume, place: &Place) -> Result<TreeId, Failure> {
+    volume
+        .subvolume_at(place.path.as_bytes())
+        .context(place.volume.display())
+}
+
+/// A UUID; `None` where there is none.
+fn uuid(bytes: UuidBytes) -> Option<String> {
+    (bytes != [0; 16]).then(|| Uuid::from_bytes(bytes).to_string())
+}
+
+/// `YYYY-MM-DD hh:mm:ss` in UTC.
+fn moment(seconds: i64) -> String {
+    let date = super::list::date(seconds);
+    format!("{date}:{:02}", seconds.rem_euclid(60))
+}
+
+/// A path for people and JSON.
+fn text(path: &[u8]) -> String {
+    String::from_utf8_lossy(path).into_owned()
+}

@@ -1,0 +1,142 @@
+//! `butterfs subvolume show`.
+
+use super::{moment, open, subvolume_at, text, uuid};
+use crate::fail::{Done, fail};
+use crate::place::{Place, json};
+use butterfs::list::{SubvolumeInfo, Subvolumes};
+use butterfs::{Timespec, TreeId};
+use clap::Args;
+use serde::Serialize;
+use uuid::Uuid;
+
+/// Show all facts about a subvolume, and its snapshots.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs subvolume show disk.img:/home
+  butterfs subvolume show -r 257 --json disk.img")]
+pub struct Show {
+    /// Show the subvolume of this id.
+    #[arg(short = 'r', long, value_name = "ID", conflicts_with = "uuid")]
+    rootid: Option<u64>,
+    /// Show the subvolume of this UUID.
+    #[arg(short = 'u', long, value_name = "UUID")]
+    uuid: Option<Uuid>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Subvolume id that the path starts from.
+    #[arg(long, value_name = "ID")]
+    subvolid: Option<u64>,
+    /// VOLUME or VOLUME:/path.
+    place: Place,
+}
+
+#[derive(Serialize)]
+struct Facts {
+    path: String,
+    name: String,
+    uuid: Option<String>,
+    parent_uuid: Option<String>,
+    received_uuid: Option<String>,
+    otime_seconds: i64,
+    id: u64,
+    generation: u64,
+    ogen: u64,
+    parent: u64,
+    read_only: bool,
+    stransid: u64,
+    stime_seconds: Option<i64>,
+    rtransid: u64,
+    rtime_seconds: Option<i64>,
+    snapshots: Vec<String>,
+}
+
+fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
+    let item = &info.item;
+    let name = match &info.parent {
+        Some(parent) => text(&parent.name),
+        None => "<FS_TREE>".to_owned(),
+    };
+    let path = match info.path.as_deref() {
+        Some(b"") => "/".to_owned(),
+        Some(path) => text(path),
+        None => "DELETED".to_owned(),
+    };
+    let known = |time: Timespec| (time != Timespec::default()).then_some(time.seconds);
+    let snapshots = subvolumes.snapshots(info);
+    Facts {
+        path,
+        name,
+        uuid: uuid(item.uuid),
+        parent_uuid: uuid(item.parent_uuid),
+        received_uuid: uuid(item.received_uuid),
+        otime_seconds: item.otime.seconds,
+        id: info.id.get(),
+        generation: item.generation.get(),
+        ogen: item.otransid.get(),
+        parent: info.parent.as_ref().map_or(0, |parent| parent.tree.get()),
+        read_only: info.is_read_only(),
+        stransid: item.stransid.get(),
+        stime_seconds: known(item.stime),
+        rtransid: item.rtransid.get(),
+        rtime_seconds: known(item.rtime),
+        snapshots: snapshots
+            .into_iter()
+            .filter_map(|snapshot| snapshot.path.as_deref().map(text))
+            .collect(),
+    }
+}
+
+impl Show {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let volume = open(&self.place, self.subvolid)?;
+        let subvolumes = volume.subvolumes()?;
+        let found = match (self.rootid, self.uuid) {
+            (Some(id), _) => subvolumes.get(TreeId(id)),
+            (None, Some(uuid)) => subvolumes.by_uuid(uuid.into_bytes()),
+            (None, None) => subvolumes.get(subvolume_at(&volume, &self.place)?),
+        };
+        let Some(info) = found else {
+            return fail(format!(
+                "{}: there is no such subvolume; `butterfs subvolume list -u` shows what there is",
+                self.place.volume.display()
+            ));
+        };
+        let facts = facts(&subvolumes, info);
+        if self.json {
+            return json(&facts);
+        }
+        print(&facts);
+        Ok(())
+    }
+}
+
+fn print(facts: &Facts) {
+    let or_dash = |uuid: &Option<String>| uuid.clone().unwrap_or_else(|| "-".to_owned());
+    let time = |seconds: Option<i64>| match seconds {
+        Some(seconds) => format!("{} +0000", moment(seconds)),
+        None => "-".to_owned(),
+    };
+    say!("{}", facts.path);
+    say!("\tName: \t\t\t{}", facts.name);
+    say!("\tUUID: \t\t\t{}", or_dash(&facts.uuid));
+    say!("\tParent UUID: \t\t{}", or_dash(&facts.parent_uuid));
+    say!("\tReceived UUID: \t\t{}", or_dash(&facts.received_uuid));
+    say!("\tCreation time: \t\t{}", time(Some(facts.otime_seconds)));
+    say!("\tSubvolume ID: \t\t{}", facts.id);
+    say!("\tGeneration: \t\t{}", facts.generation);
+    say!("\tGen at creation: \t{}", facts.ogen);
+    say!("\tParent ID: \t\t{}", facts.parent);
+    say!("\tTop level ID: \t\t{}", facts.parent);
+    let flags = if facts.read_only { "readonly" } else { "-" };
+    say!("\tFlags: \t\t\t{flags}");
+    say!("\tSend transid: \t\t{}", facts.stransid);
+    say!("\tSend time: \t\t{}", time(facts.stime_seconds));
+    say!("\tReceive transid: \t{}", facts.rtransid);
+    say!("\tReceive time: \t\t{}", time(facts.rtime_seconds));
+    say!("\tSnapshot(s):");
+    for snapshot in &facts.snapshots {
+        say!("\t\t\t\t{snapshot}");
+    }
+}

@@ -1,0 +1,304 @@
+//! Who holds the space of a volume: exact figures for every subvolume and for
+//! the deletion of any set of them, without quotas.
+//!
+//! Owns [`SpaceSharing`], a table of the sets of subvolumes that occur as
+//! holders of something, with the bytes that each set holds together. Every
+//! question is answered from the table.
+//!
+//! How it is made: one sweep over the nodes of all subvolumes, each shared
+//! node once. A node is held by the trees that reach it. A data extent is held
+//! by all that hold a leaf with a file extent of it; it is kept whole while
+//! there is one. The extent tree says how many file extents there are of it,
+//! so that it leaves memory with the last of them; snapshots of one file are
+//! swept together, hence few wait at a time.
+//!
+//! Bounds: extents that wait ([`Limits::extents`]); when they are more, the
+//! addresses are taken in several ranges, with a sweep for each. Sets
+//! ([`Limits::runs`]); more are an error.
+//!
+//! Not counted: trees that are no subvolumes (extents, checksums, and so on)
+//! and the copies that profiles keep.
+
+mod count;
+
+use super::member_sets::{Member, MemberSets, Run};
+use crate::error::FsError;
+use butterfs_format::TreeId;
+use butterfs_store::Engine;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{AddAssign, ControlFlow};
+
+/// Bytes as they lie on disk (compressed, whole extents), each copy once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Of file data.
+    pub data: u64,
+    /// Of tree nodes.
+    pub metadata: u64,
+}
+
+impl Space {
+    /// Both together.
+    #[must_use]
+    pub const fn sum(self) -> u64 {
+        self.data.saturating_add(self.metadata)
+    }
+
+    /// What is left without `part`.
+    #[must_use]
+    pub const fn without(self, part: Self) -> Self {
+        Self {
+            data: self.data.saturating_sub(part.data),
+            metadata: self.metadata.saturating_sub(part.metadata),
+        }
+    }
+}
+
+impl AddAssign for Space {
+    fn add_assign(&mut self, other: Self) {
+        self.data = self.data.saturating_add(other.data);
+        self.metadata = self.metadata.saturating_add(other.metadata);
+    }
+}
+
+/// What a computation may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Data extents that wait for their other file extents, at most; about
+    /// 40 bytes each.
+    pub extents: usize,
+    /// Runs of all sets together, at most; about 30 bytes each.
+    pub runs: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            extents: 8 << 20,
+            runs: 32 << 20,
+        }
+    }
+}
+
+/// How far a computation is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Nodes that were read.
+    pub nodes: u64,
+    /// Nodes that there are of all trees: an upper bound.
+    pub nodes_max: u64,
+    /// Sweeps begun; more than one where memory does not hold all extents.
+    pub sweeps: u32,
+}
+
+/// What a member is to the question of what is freed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// A subvolume.
+    Subvolume,
+    /// A subvolume or part of one that is being deleted: holds nothing.
+    Dying,
+    /// Not a subvolume: never deleted.
+    Kept,
+}
+
+/// What one subvolume holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SubvolumeSpace {
+    /// Its id.
+    pub id: TreeId,
+    /// All that it reaches.
+    pub total: Space,
+    /// What it alone reaches: freed when it is deleted.
+    pub exclusive: Space,
+}
+
+impl SubvolumeSpace {
+    /// What others reach too.
+    #[must_use]
+    pub const fn shared(&self) -> Space {
+        self.total.without(self.exclusive)
+    }
+}
+
+/// Who holds the space of a volume.
+#[derive(Debug)]
+pub struct SpaceSharing {
+    roles: Vec<Role>,
+    trees: BTreeMap<TreeId, Member>,
+    /// Members of each set that holds something, and what it holds.
+    classes: Vec<(Box<[Run]>, Space)>,
+}
+
+impl SpaceSharing {
+    /// Computes it for the last commit. `progress` is called every now and
+    /// then, and may stop it.
+    ///
+    /// # Errors
+    /// Damage, reading; [`FsError::NotSupported`] when the sets are too many;
+    /// [`FsError::Busy`] when `progress` stopped it.
+    pub fn compute(
+        engine: &Engine,
+        limits: &Limits,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Self, FsError> {
+        let members = count::holders(engine)?;
+        let mut sharing = Self {
+            roles: members.iter().map(|member| member.role).collect(),
+            trees: BTreeMap::new(),
+            classes: Vec::new(),
+        };
+        for (place, member) in count::numbered(&members) {
+            if let Some(tree) = member.tree {
+                sharing.trees.insert(tree, place);
+            }
+        }
+        let mut sets = MemberSets::default();
+        let tally = count::count(engine, &members, &mut sets, limits, progress)?;
+        for (set, runs) in sets.iter() {
+            let space = tally.get(set.index()).copied().unwrap_or_default();
+            if space != Space::default() {
+                sharing.classes.push((runs.into(), space));
+            }
+        }
+        Ok(sharing)
+    }
+
+    /// What each subvolume holds, by ascending id. Those that are being
+    /// deleted are not among them.
+    #[must_use]
+    pub fn subvolumes(&self) -> Vec<SubvolumeSpace> {
+        // A class adds its space at the start of each run and takes it away
+        // after it; sums from the left are the totals.
+        let mut totals: Vec<[i128; 2]> = vec![[0; 2]; self.roles.len().saturating_add(1)];
+        let mut add = |at: u32, data: i128, metadata: i128| {
+            if let Some([d, m]) = totals.get_mut(index(at)) {
+                *d += data;
+                *m += metadata;
+            }
+        };
+        for (runs, space) in &self.classes {
+            let (data, metadata) = (i128::from(space.data), i128::from(space.metadata));
+            for run in runs {
+                add(run.first.0, data, metadata);
+                add(run.last.0.saturating_add(1), -data, -metadata);
+            }
+        }
+        let mut running = [0; 2];
+        for total in &mut totals {
+            running = [running[0] + total[0], running[1] + total[1]];
+            *total = running;
+        }
+        let exclusive = self.exclusive();
+        let clamp = |value: i128| u64::try_from(value).unwrap_or(u64::MAX);
+        let living = self
+            .trees
+            .iter()
+            .filter(|(_, member)| self.roles.get(index(member.0)) == Some(&Role::Subvolume));
+        living
+            .map(|(tree, member)| {
+                let total = totals.get(index(member.0)).copied().unwrap_or_default();
+                SubvolumeSpace {
+                    id: *tree,
+                    total: Space {
+                        data: clamp(total[0]),
+                        metadata: clamp(total[1]),
+                    },
+                    exclusive: exclusive.get(index(member.0)).copied().unwrap_or_default(),
+                }
+            })
+            .collect()
+    }
+
+    /// What each member holds alone, those that are being deleted aside.
+    fn exclusive(&self) -> Vec<Space> {
+        let mut exclusive = vec![Space::default(); self.roles.len()];
+        let dying = self.counts(|role, _| role == Role::Dying);
+        for (runs, space) in &self.classes {
+            let living = |run: &Run| held(run).saturating_sub(held_of(&dying, run));
+            let count = runs.iter().map(living).fold(0, u32::saturating_add);
+            if count != 1 {
+                continue;
+            }
+            let run = runs.iter().find(|run| living(run) == 1);
+            let mut places = run.into_iter().flat_map(|run| run.first.0..=run.last.0);
+            let only = places.find(|at| self.roles.get(index(*at)) != Some(&Role::Dying));
+            if let Some(mine) = only.and_then(|only| exclusive.get_mut(index(only))) {
+                *mine += *space;
+            }
+        }
+        exclusive
+    }
+
+    /// How many members before each place are as `counted` says.
+    fn counts(&self, counted: impl Fn(Role, Member) -> bool) -> Vec<u32> {
+        let mut counts = vec![0u32];
+        let mut sum = 0u32;
+        for (at, role) in (0..).zip(&self.roles) {
+            if counted(*role, Member(at)) {
+                sum = sum.saturating_add(1);
+            }
+            counts.push(sum);
+        }
+        counts
+    }
+
+    /// What is freed when all of `deleted` are deleted together; `None` when
+    /// one of them is not a subvolume. What deletions under way free anyway
+    /// is not part of it.
+    #[must_use]
+    pub fn freed_by(&self, deleted: &BTreeSet<TreeId>) -> Option<Space> {
+        let mut gone = BTreeSet::new();
+        for tree in deleted {
+            let member = self.trees.get(tree)?;
+            gone.insert(*member);
+        }
+        let dying = self.counts(|role, _| role == Role::Dying);
+        let leaving = self.counts(|role, member| role == Role::Dying || gone.contains(&member));
+        let mut freed = Space::default();
+        for (runs, space) in &self.classes {
+            let all_of = |counts: &[u32]| runs.iter().all(|run| held_of(counts, run) == held(run));
+            if all_of(&leaving) && !all_of(&dying) {
+                freed += *space;
+            }
+        }
+        Some(freed)
+    }
+
+    /// What deletions under way will free.
+    #[must_use]
+    pub fn being_freed(&self) -> Space {
+        let dying = self.counts(|role, _| role == Role::Dying);
+        let mut freed = Space::default();
+        for (runs, space) in &self.classes {
+            if runs.iter().all(|run| held_of(&dying, run) == held(run)) {
+                freed += *space;
+            }
+        }
+        freed
+    }
+
+    /// All that subvolumes hold, each byte once.
+    #[must_use]
+    pub fn total(&self) -> Space {
+        let mut total = Space::default();
+        for (_, space) in &self.classes {
+            total += *space;
+        }
+        total
+    }
+}
+
+fn index(at: u32) -> usize {
+    usize::try_from(at).unwrap_or(usize::MAX)
+}
+
+const fn held(run: &Run) -> u32 {
+    run.last.0.saturating_sub(run.first.0).saturating_add(1)
+}
+
+/// How many of a run are counted.
+fn held_of(counts: &[u32], run: &Run) -> u32 {
+    let before = |at: u32| counts.get(index(at)).copied().unwrap_or_default();
+    before(run.last.0.saturating_add(1)).saturating_sub(before(run.first.0))
+}
