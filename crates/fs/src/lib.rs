@@ -18,6 +18,7 @@ pub mod names;
 pub mod options;
 mod orphan;
 pub mod rename;
+pub mod send;
 pub mod xattr;
 
 pub use error::FsError;

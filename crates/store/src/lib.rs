@@ -24,7 +24,7 @@ mod space;
 
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
-pub use data::{DataExtent, DataOwner};
+pub use data::{DataExtent, DataHolder, DataOwner};
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
