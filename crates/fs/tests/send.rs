@@ -4,7 +4,7 @@
 mod common;
 
 use butterfs_format::TreeId;
-use butterfs_format::send_stream::Version;
+use butterfs_format::send_stream::{CommandHeader, CommandKind, Version};
 use butterfs_fs::Filesystem;
 use butterfs_fs::send::{Beginning, DataMode, SendOptions, SendRequest, StreamWriter};
 use butterfs_testkit::differential::seeds;
@@ -88,7 +88,11 @@ const WAYS: [(Version, DataMode); 3] = [
 ];
 
 /// Two snapshots for each seed, with random operations before and between.
-fn random_pairs(seeds: std::ops::Range<u64>, options: &str, mkfs_options: &[&str]) {
+fn random_pairs(
+    seeds: std::ops::Range<u64>,
+    options: &str,
+    mkfs_options: &[&str],
+) -> BTreeMap<CommandKind, usize> {
     let (dir, image) = mkfs(3 << 30, mkfs_options);
     let mount = KernelMount::new(&image, dir.path(), options);
     for seed in seeds.clone() {
@@ -103,8 +107,24 @@ fn random_pairs(seeds: std::ops::Range<u64>, options: &str, mkfs_options: &[&str
         operations.by_ref().take(200).for_each(apply);
         snapshot(&base, &mount.path().join(format!("a{seed}")));
         let count = [5, 30, 200][(seed % 3) as usize];
-        operations.take(count).for_each(apply);
+        // A branch beside it gives the same inode numbers to other files, in
+        // the same generations.
+        let branch = mount.path().join(format!("branch{seed}"));
+        run(
+            "btrfs",
+            &["subvolume", "snapshot", text(&base), text(&branch)],
+        );
+        let mut others = Generator::new(seed + 1_000_000);
+        for op in operations.take(count) {
+            apply(op);
+            if let Some(op) = others.next()
+                && !matches!(op, Op::Remount | Op::Sync | Op::Fsync { .. })
+            {
+                let _ = apply_to_path(&op, &branch);
+            }
+        }
         snapshot(&base, &mount.path().join(format!("b{seed}")));
+        snapshot(&branch, &mount.path().join(format!("c{seed}")));
     }
     let ids = subvolume_ids(mount.path());
     drop(mount);
@@ -125,19 +145,77 @@ fn random_pairs(seeds: std::ops::Range<u64>, options: &str, mkfs_options: &[&str
             ..full
         };
         send(&fs, &b, ids[&b], &how, &streams.path().join(&b));
+        let c = format!("c{seed}");
+        let sources = [ids[&a]];
+        let how = How {
+            parent: Some(ids[&b]),
+            sources: &sources,
+            ..full
+        };
+        send(&fs, &c, ids[&c], &how, &streams.path().join(&c));
+        // Of another origin.
+        if seed + 1 < seeds.end {
+            let other = format!("a{}", seed + 1);
+            let file = streams.path().join(format!("x{seed}"));
+            let how = How {
+                sources: &[],
+                ..how
+            };
+            send(&fs, &format!("x{seed}"), ids[&other], &how, &file);
+        }
     }
     drop(fs);
+    let mut kinds = BTreeMap::new();
     let (target_dir, target_image) = mkfs(3 << 30, &[]);
     let target = KernelMount::new(&target_image, target_dir.path(), "rw");
     let source = KernelMount::new(&image, dir.path(), "ro");
+    let last = seeds.end;
     for seed in seeds {
-        for name in [format!("a{seed}"), format!("b{seed}")] {
+        let next = seed + 1;
+        let mut names = ["a", "b", "c"]
+            .map(|kind| [format!("{kind}{seed}"), format!("{kind}{seed}")])
+            .to_vec();
+        if next < last {
+            names.push([format!("x{seed}"), format!("a{next}")]);
+        }
+        for [name, same] in names {
+            count_commands(&streams.path().join(&name), &mut kinds);
             receive(&streams.path().join(&name), target.path())
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
-            let expected = Manifest::of(&MountedTree::new(&source.path().join(&name))).unwrap();
+            let expected = Manifest::of(&MountedTree::new(&source.path().join(&same))).unwrap();
             let found = Manifest::of(&MountedTree::new(&target.path().join(&name))).unwrap();
+            if std::env::var_os("BUTTERFS_KEEP").is_some() && found != expected {
+                let kept = Path::new("/tmp/butterfs-send-kept");
+                let _ = std::fs::create_dir_all(kept);
+                for name in [&name, &same, &format!("b{seed}")] {
+                    let _ = std::fs::copy(streams.path().join(name), kept.join(name));
+                }
+                let _ = std::fs::copy(&image, kept.join("source.img"));
+            }
             found.assert_same(&expected, &format!("{name} {options}"));
+            if name.starts_with('x') {
+                run(
+                    "btrfs",
+                    &["subvolume", "delete", text(&target.path().join(&name))],
+                );
+            }
         }
+    }
+    kinds
+}
+
+/// Commands of a stream by kind; renames into the root for a while count as
+/// truncations do not.
+fn count_commands(stream: &Path, kinds: &mut BTreeMap<CommandKind, usize>) {
+    let bytes = std::fs::read(stream).unwrap();
+    let (header, mut rest) = bytes.split_first_chunk().unwrap();
+    let version = Version::parse_header(header).unwrap();
+    while let Some((header, after)) = rest.split_first_chunk() {
+        let header = CommandHeader::parse(header, version).unwrap();
+        let (body, after) = after.split_at(header.length);
+        let command = header.command(body).unwrap();
+        *kinds.entry(command.kind()).or_default() += 1;
+        rest = after;
     }
 }
 
@@ -148,12 +226,29 @@ fn random_changes_are_received_by_the_kernel() {
     }
     clear_umask();
     let all: Vec<u64> = seeds(0..60).collect();
+    let mut kinds = BTreeMap::new();
     for (round, some) in all.chunks(20).enumerate() {
         let (first, last) = (some[0], some[some.len() - 1] + 1);
-        match round % 3 {
+        let found = match round % 3 {
             0 => random_pairs(first..last, "rw", &[]),
             1 => random_pairs(first..last, "compress-force=zstd", &["-n", "4096"]),
             _ => random_pairs(first..last, "compress-force=lzo", &["-O", "^no-holes"]),
+        };
+        for (kind, count) in found {
+            *kinds.entry(kind).or_default() += count;
         }
+    }
+    // Every command that we have a use for came, and often.
+    for (kind, _, name) in CommandKind::TABLE {
+        let count: usize = kinds.get(kind).copied().unwrap_or_default();
+        let unused = matches!(
+            kind,
+            CommandKind::UpdateExtent | CommandKind::FileFlags | CommandKind::EnableVerity
+        );
+        eprintln!("{name}: {count}");
+        assert!(
+            unused || all.len() < 60 || count > 10,
+            "{name} came {count} times"
+        );
     }
 }

@@ -69,12 +69,13 @@ impl Sender<'_, '_> {
         if file.size > size {
             self.truncate(&mut file, size)?;
         }
-        if subject.old.is_some() {
-            for range in ranges {
-                self.range(&mut file, range)?;
+        match &subject.old {
+            Some(old) => {
+                for range in with_end(ranges, old.size, size, self.new.sector()) {
+                    self.range(&mut file, &range)?;
+                }
             }
-        } else {
-            self.range(&mut file, &(0..u64::MAX))?;
+            None => self.range(&mut file, &(0..u64::MAX))?,
         }
         self.flush(&mut file)?;
         if file.size != size {
@@ -102,13 +103,8 @@ impl Sender<'_, '_> {
             }
             at = piece.end;
             match &found.body {
-                Body::Inline(_) => {
-                    // The rest of its sector is no hole.
-                    at = piece.end.next_multiple_of(new.sector());
-                    self.data(file, piece, &found)?;
-                }
                 Body::Regular(_) if found.is_hole() => self.hole(file, &piece)?,
-                Body::Regular(_) => self.data(file, piece, &found)?,
+                Body::Inline(_) | Body::Regular(_) => self.data(file, piece, &found)?,
                 Body::Prealloc(_) => self.allocated(file, &piece, &found)?,
             }
             Ok(Flow::Continue)
@@ -222,17 +218,24 @@ impl Sender<'_, '_> {
         range: Range<u64>,
         found: &Found,
     ) -> Result<(), SendError> {
-        let range = range.start..range.end.min(file.subject.item.size);
+        let size = file.subject.item.size;
+        let range = range.start..range.end.min(size);
+        // Of the sector in which the old file ended, the receiver has zeros
+        // where the extent may have something else.
+        let old_end = match &file.subject.old {
+            Some(old) if old.size < size => old.size - old.size % self.new.sector(),
+            _ => u64::MAX,
+        };
         let mut at = range.start;
         for old in self.old_extents(file, &range)? {
-            if at >= range.end || !lies_the_same(&old, found) {
+            let same = old.start.max(at)..old.end().min(range.end).min(old_end);
+            if same.is_empty() || !lies_the_same(&old, found) {
                 continue;
             }
-            let start = old.start.max(at);
-            if at < start {
-                self.changed_data(file, at..start.min(range.end), found)?;
+            if at < same.start {
+                self.changed_data(file, at..same.start, found)?;
             }
-            at = old.end().min(range.end);
+            at = same.end;
         }
         if at < range.end {
             self.changed_data(file, at..range.end, found)?;
@@ -375,6 +378,24 @@ impl Sender<'_, '_> {
         file.wrote_to(run.end);
         Ok(())
     }
+}
+
+/// The ranges, and the sector in which the old file ended when the new one is
+/// longer: what the extent has after that end may be no zeros.
+fn with_end(ranges: &[Range<u64>], old: u64, new: u64, sector: u64) -> Vec<Range<u64>> {
+    let end = old - old % sector..old.next_multiple_of(sector);
+    if new <= old || end.is_empty() {
+        return ranges.to_vec();
+    }
+    let before = ranges.iter().filter(|range| range.end < end.start).cloned();
+    let after = ranges.iter().filter(|range| range.start > end.end).cloned();
+    let beside = ranges
+        .iter()
+        .filter(|range| range.end >= end.start && range.start <= end.end);
+    let joined = beside.fold(end.clone(), |joined, range| {
+        joined.start.min(range.start)..joined.end.max(range.end)
+    });
+    before.chain([joined]).chain(after).collect()
 }
 
 /// True when two file extents show the same bytes wherever both are.

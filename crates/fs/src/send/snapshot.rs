@@ -171,6 +171,9 @@ impl<'s> Snapshot<'s> {
         }
         let item =
             InodeItem::parse(data).map_err(|error| self.bad(number, "inode item", &error))?;
+        if item.size > crate::file::SIZE_MAX {
+            return Err(self.damaged(number, "it is larger than any file can be"));
+        }
         Ok((item.nlink > 0).then_some(item))
     }
 
