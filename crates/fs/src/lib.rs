@@ -17,6 +17,7 @@ pub mod log;
 pub mod names;
 pub mod options;
 mod orphan;
+pub mod receive;
 pub mod rename;
 pub mod send;
 pub mod xattr;
