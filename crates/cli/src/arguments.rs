@@ -42,6 +42,10 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
+    /// Send snapshots of a volume that is not mounted as a stream.
+    Send(Box<commands::send::Send>),
+    /// Receive streams.
+    Receive(commands::receive::Receive),
     /// Show facts about the devices of a volume.
     Device(commands::device::Device),
     /// Look at and repair what a crash left.

@@ -1,0 +1,242 @@
+//! `butterfs receive`.
+//!
+//! Owns the arguments, what is said at the end, and the listing of a stream
+//! ([`dump`]); receiving is the library's.
+
+mod dump;
+
+use crate::fail::{Context, Done, Failure, fail};
+use crate::place::{Place, json};
+use butterfs::DirectoryTarget;
+use butterfs::receive::{
+    NewSubvolume, ReceiveError, ReceiveOptions, Received, Start, StreamReader, Target, Termination,
+    receive,
+};
+use clap::Args;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Bytes read from a stream at once.
+const BUFFER: usize = 256 << 10;
+
+/// Receives streams into a directory of any file system.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  ssh host btrfs send /snapshots/monday | butterfs receive /backup
+  butterfs receive -f monday.stream /backup
+  butterfs receive --resume -f monday.stream /backup
+  butterfs receive --dump -f monday.stream
+
+In a directory on Btrfs each snapshot becomes a read-only subvolume; elsewhere a
+directory, and .butterfs-receive beside it says what it was received as. A
+stream that is damaged or cut is an error that says where; what was received of
+it stays, read-write and not known as a copy, and --resume goes on with it when
+the same stream is sent again.")]
+pub struct Receive {
+    /// Read from this file, not from standard input.
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// End after the first stream.
+    #[arg(short = 'e', long)]
+    end_after_first: bool,
+    /// End after so many failed commands; 0: never. A snapshot of which one
+    /// failed does not become whole.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
+    max_errors: u64,
+    /// Go on with what an interrupted receive of the same stream left.
+    #[arg(long, conflicts_with = "dump")]
+    resume: bool,
+    /// List the commands of the stream, and receive nothing.
+    #[arg(long)]
+    dump: bool,
+    /// Print JSON: what was received, or with --dump one line for each command.
+    #[arg(long)]
+    json: bool,
+    /// No progress, and no word but errors.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say each command.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Directory.
+    #[arg(value_name = "DIRECTORY", required_unless_present = "dump")]
+    target: Option<OsString>,
+}
+
+#[derive(Serialize)]
+struct Facts {
+    subvolumes: Vec<Subvolume>,
+    stream_bytes: u64,
+    errors: Vec<String>,
+    left_out: u64,
+}
+
+#[derive(Serialize)]
+struct Subvolume {
+    name: String,
+    uuid: String,
+    ctransid: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_uuid: Option<String>,
+}
+
+impl From<&NewSubvolume> for Subvolume {
+    fn from(new: &NewSubvolume) -> Self {
+        let text = |uuid: &[u8; 16]| uuid::Uuid::from_bytes(*uuid).to_string();
+        Self {
+            name: String::from_utf8_lossy(&new.name).into_owned(),
+            uuid: text(&new.stamp.uuid),
+            ctransid: new.stamp.ctransid.get(),
+            parent_uuid: new.parent.map(|parent| text(&parent.uuid)),
+        }
+    }
+}
+
+impl Receive {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let (input, size) = self.input()?;
+        let mut reader = StreamReader::new(BufReader::with_capacity(BUFFER, input));
+        if self.dump {
+            let form = if self.json {
+                dump::Form::Json
+            } else {
+                dump::Form::Text
+            };
+            return dump::dump(&mut reader, form, self.termination());
+        }
+        let Some(word) = &self.target else {
+            return fail("a directory is needed");
+        };
+        if let Some(place) = Place::parse(word)
+            && !Path::new(word).exists()
+        {
+            return fail(format!(
+                "{place}: receiving into a volume that is not mounted is not possible yet; mount it"
+            ));
+        }
+        let mut target = DirectoryTarget::open(Path::new(word)).context(word.display())?;
+        let result = self.receive(&mut reader, &mut target, size);
+        self.report(result, target.left_out())
+    }
+
+    const fn termination(&self) -> Termination {
+        if self.end_after_first {
+            Termination::EndCommand
+        } else {
+            Termination::EndOfInput
+        }
+    }
+
+    fn input(&self) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+        let Some(path) = &self.file else {
+            let input = std::io::stdin();
+            if input.is_terminal() {
+                return fail("a stream is read from -f FILE or a pipe, not from a terminal");
+            }
+            return Ok((Box::new(input), None));
+        };
+        let file = File::open(path).context(path.display())?;
+        let meta = file.metadata().context(path.display())?;
+        let size = meta.is_file().then(|| meta.len());
+        Ok((Box::new(file), size))
+    }
+
+    fn bar(&self, size: Option<u64>) -> ProgressBar {
+        if self.quiet || self.verbose {
+            return ProgressBar::hidden();
+        }
+        let (bar, template) = match size {
+            Some(size) => (
+                ProgressBar::new(size),
+                "{wide_bar} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
+            ),
+            None => (
+                ProgressBar::new_spinner(),
+                "{spinner} {bytes} in {elapsed} ({bytes_per_sec})",
+            ),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+
+    fn receive<R: Read>(
+        &self,
+        reader: &mut StreamReader<R>,
+        target: &mut dyn Target,
+        size: Option<u64>,
+    ) -> Result<Received, (ReceiveError, Received)> {
+        let bar = self.bar(size);
+        let options = ReceiveOptions {
+            termination: self.termination(),
+            start: if self.resume {
+                Start::Resume
+            } else {
+                Start::New
+            },
+            errors_max: self.max_errors,
+        };
+        let mut prefix = Vec::new();
+        let result = receive(reader, target, options, &mut |at, command| {
+            bar.set_position(at.offset);
+            if self.verbose {
+                eprintln!("{}", dump::line(&mut prefix, command));
+            }
+        });
+        bar.finish_and_clear();
+        result
+    }
+
+    fn report(&self, result: Result<Received, (ReceiveError, Received)>, left_out: u64) -> Done {
+        let (error, received) = match result {
+            Ok(received) => (None, received),
+            Err((error, received)) => (Some(error), received),
+        };
+        let mut errors: Vec<String> = received.errors.iter().map(ToString::to_string).collect();
+        errors.extend(error.as_ref().map(ToString::to_string));
+        if self.json {
+            json(&Facts {
+                subvolumes: received.subvolumes.iter().map(Into::into).collect(),
+                stream_bytes: received.position.offset,
+                errors: errors.clone(),
+                left_out,
+            })?;
+        } else if !self.quiet {
+            for new in &received.subvolumes {
+                let name = String::from_utf8_lossy(&new.name);
+                eprintln!("received {name} ({})", HumanBytes(received.position.offset));
+            }
+            if left_out > 0 {
+                eprintln!("{left_out} owners or attributes were left out: only root can set them");
+            }
+        }
+        let Some(first) = errors.first() else {
+            return Ok(());
+        };
+        let mut text = if errors.len() > 1 {
+            format!("{} (and {} more errors)", first, errors.len() - 1)
+        } else {
+            first.clone()
+        };
+        if let Some(left) = received.left {
+            text.push_str(&format!(
+                "; {} is not whole: {}",
+                left.place,
+                if left.resumable {
+                    "go on with --resume and the same stream, or remove it"
+                } else {
+                    "remove it and receive again"
+                }
+            ));
+        }
+        fail(text)
+    }
+}
