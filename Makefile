@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test programs kill build lint bench soak crash-sweep clean
+.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep clean
 
 demo:
 	@scripts/packages demo
@@ -26,9 +26,16 @@ kill: build
 	@scripts/packages test
 	scripts/kill 100 --evidence docs/evidence/kill.md
 
+# Every parser, whole images and sequences of operations, ten minutes each.
+fuzz:
+	@scripts/packages test
+	scripts/fuzz 600
+
 lint:
 	cargo fmt --check
+	cargo fmt --check --manifest-path fuzz/Cargo.toml
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/fuzz -- -D warnings
 	cargo run -q -p xtask -- edges
 
 # Random operations, many seeds (about twenty minutes).

@@ -6,12 +6,13 @@
 //! its end, not at the end itself.
 
 use crate::{Error, Volume};
-use butterfs_format::InodeId;
 use butterfs_format::item::dir::FileType;
+use butterfs_format::{InodeId, InodeNumber};
 use butterfs_fs::attr::Attributes;
 use butterfs_fs::dir::ListedEntry;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::{Filesystem, FsError, Inode};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Symbolic links followed in one path before it counts as a loop.
@@ -139,6 +140,9 @@ impl Volume {
         start: InodeId,
         visit: &mut dyn FnMut(&WalkEntry) -> Result<Walk, E>,
     ) -> Result<(), E> {
+        // A directory has one name. One that is met twice would be walked
+        // again and again, in a loop without end.
+        let mut entered = BTreeSet::new();
         let mut waiting = vec![(Vec::new(), start, 0)];
         while let Some((path, id, depth)) = waiting.pop() {
             let attributes = self
@@ -152,6 +156,16 @@ impl Volume {
                 Walk::Skip => continue,
                 Walk::Enter if !enter => continue,
                 Walk::Enter => {}
+            }
+            // What stands for subvolumes that a snapshot left out is one inode.
+            let many_names = id.number == InodeNumber::EMPTY_SUBVOLUME;
+            if !entered.insert(id) && !many_names {
+                let error = FsError::Damaged {
+                    inode: id,
+                    at: None,
+                    reason: "the directory has a second name; run a check of the volume".into(),
+                };
+                return Err(Error::at(&entry.path, error).into());
             }
             let children = self
                 .list(id)
@@ -176,9 +190,13 @@ impl Volume {
         let at = |error| Error::at(path, error);
         let inode = self.files().inode(self.resolve(path)?).map_err(at)?;
         let mut content = Vec::new();
-        self.read_chunks(&inode, &mut |chunk| {
+        let read = self.read_chunks(&inode, &mut |chunk| {
             content.extend_from_slice(chunk);
             Ok::<(), Error>(())
+        });
+        read.map_err(|error| match error {
+            Error::Fs(error) => at(error),
+            other => other,
         })?;
         Ok(content)
     }

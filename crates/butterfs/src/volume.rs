@@ -88,11 +88,11 @@ impl Volume {
         options: OpenOptions,
     ) -> Result<Self, Error> {
         let writable = options.store.access == Access::ReadWrite;
-        let store = Arc::new(open_store(device, &options.store)?);
-        let tree = find_subvolume(&store, &options.subvolume)?;
+        let (store, tree) = open_store(device, &options)?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
-        if writable {
-            files.delete_orphans(tree)?;
+        if writable && let Err(error) = files.delete_orphans(tree) {
+            // They take space, no more; and a replay may have written already.
+            tracing::error!(%error, "files without names stay; run a check of the volume");
         }
         let committer = if writable {
             Some(Committer::start(
@@ -216,26 +216,34 @@ impl Stop {
     }
 }
 
-/// Opens a store and sees to its fsync log: one that is opened for reading
-/// shows what a replay would make, which is kept in memory.
-fn open_store(device: Arc<dyn BlockDevice>, options: &StoreOptions) -> Result<Store, Error> {
-    let store = Store::open(Arc::clone(&device), options)?;
-    let waits = store.read().waiting_log().is_some() && options.log == LogPolicy::Replay;
+/// Opens a store, finds the subvolume that is asked for and sees to the fsync
+/// log, last of all: a replay writes. A store that is opened for reading shows
+/// what a replay would make, which is kept in memory.
+fn open_store(
+    device: Arc<dyn BlockDevice>,
+    options: &OpenOptions,
+) -> Result<(Arc<Store>, TreeId), Error> {
+    let store = Arc::new(Store::open(Arc::clone(&device), &options.store)?);
+    let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
     if !waits {
-        return Ok(store);
+        let tree = find_subvolume(&store, &options.subvolume)?;
+        return Ok((store, tree));
     }
-    if options.access == Access::ReadWrite {
+    if options.store.access == Access::ReadWrite {
+        let tree = find_subvolume(&store, &options.subvolume)?;
         replay(&store)?;
-        return Ok(store);
+        return Ok((store, tree));
     }
     drop(store);
     let overlay: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(device));
     let changing = StoreOptions {
         access: Access::ReadWrite,
-        ..options.clone()
+        ..options.store.clone()
     };
     replay(&Store::open(Arc::clone(&overlay), &changing)?)?;
-    Ok(Store::open(overlay, options)?)
+    let store = Arc::new(Store::open(overlay, &options.store)?);
+    let tree = find_subvolume(&store, &options.subvolume)?;
+    Ok((store, tree))
 }
 
 /// Replays the log of a store, and deletes the files that have no name then.

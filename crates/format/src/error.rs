@@ -41,6 +41,22 @@ pub enum ParseError {
         /// What was found.
         value: u64,
     },
+    /// A checksum does not match the bytes that it covers.
+    #[error("{what}: the checksum does not match")]
+    BadChecksum {
+        /// The structure.
+        what: &'static str,
+    },
+    /// A structure says that it belongs elsewhere.
+    #[error("{what} says that it lies at {found}, not at {expected}")]
+    WrongAddress {
+        /// The structure.
+        what: &'static str,
+        /// Where it was read.
+        expected: u64,
+        /// Where it says it is.
+        found: u64,
+    },
     /// Compressed bytes do not decompress.
     #[error("{algorithm} data does not decompress: {reason}")]
     BadCompression {

@@ -27,6 +27,9 @@ pub const COPY_SPAN: u64 = 64 << 10;
 pub const RESERVED: u64 = 1 << 20;
 /// Magic number.
 pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
+/// Greatest generation that is believed: no volume gets there, and beyond it
+/// no numbers would be left.
+const GENERATION_MAX: u64 = 1 << 62;
 /// Bytes for the system chunks.
 pub const SYSTEM_ARRAY: usize = 2048;
 /// Bytes for the label, with its NUL.
@@ -109,7 +112,8 @@ impl BackupRoot {
         })
     }
 
-    fn write(&self, w: &mut Writer) {
+    /// Appends its bytes; `raw` is what lay there before.
+    fn write(&self, w: &mut Writer, raw: &[u8]) {
         let roots = [
             self.tree_root,
             self.chunk_root,
@@ -124,11 +128,11 @@ impl BackupRoot {
         w.u64(self.total_bytes)
             .u64(self.bytes_used)
             .u64(self.num_devices)
-            .zeros(32);
+            .bytes(raw.get(120..152).unwrap_or(&[0; 32]));
         for root in roots {
             w.u8(root.level);
         }
-        w.zeros(10);
+        w.bytes(raw.get(158..168).unwrap_or(&[0; 10]));
     }
 }
 
@@ -354,10 +358,14 @@ impl Superblock {
     fn verify(&self, bytes: &[u8], offset: DeviceOffset) -> Result<(), ParseError> {
         let block = bytes.get(..SIZE).ok_or(bad("size", 0))?;
         if !self.checksum_type.verify_block(block) {
-            return Err(bad("checksum", 0));
+            return Err(ParseError::BadChecksum { what: WHAT });
         }
         if self.own_offset != offset {
-            return Err(bad("own address", self.own_offset.get()));
+            return Err(ParseError::WrongAddress {
+                what: WHAT,
+                expected: offset.get(),
+                found: self.own_offset.get(),
+            });
         }
         let sector = self.sector_size;
         if !NODE_SIZE_RANGE.contains(&sector) || !sector.is_power_of_two() {
@@ -366,6 +374,9 @@ impl Superblock {
         let node = self.node_size;
         if !NODE_SIZE_RANGE.contains(&node) || !node.is_power_of_two() || node < sector {
             return Err(bad("node size", u64::from(node)));
+        }
+        if self.generation.get() > GENERATION_MAX {
+            return Err(bad("generation", self.generation.get()));
         }
         for level in [self.root_level, self.chunk_root_level, self.log_root_level] {
             if level > LEVEL_MAX {
@@ -379,6 +390,21 @@ impl Superblock {
         }
         if self.root.get() == 0 || self.chunk_root.get() == 0 {
             return Err(bad("root address", 0));
+        }
+        if self.generation.get() == 0 {
+            return Err(bad("generation", 0));
+        }
+        if self.chunk_root_generation > self.generation {
+            return Err(bad(
+                "chunk root generation",
+                self.chunk_root_generation.get(),
+            ));
+        }
+        if self.total_bytes < RESERVED {
+            return Err(bad("total bytes", self.total_bytes));
+        }
+        if self.bytes_used > self.total_bytes {
+            return Err(bad("bytes used", self.bytes_used));
         }
         if self.num_devices == 0 {
             return Err(bad("number of devices", 0));
@@ -432,10 +458,13 @@ impl Superblock {
             .u64(self.uuid_tree_generation.get())
             .bytes(&self.metadata_uuid)
             .bytes(self.raw.get(0x24b..ARRAY_AT).unwrap_or(&[0; 28 * 8]))
-            .bytes(&array)
-            .zeros(SYSTEM_ARRAY.saturating_sub(array.len()));
+            .bytes(&array);
+        // What lies behind the array counts for nothing and is kept.
+        let behind = ARRAY_AT.saturating_add(array.len())..ARRAY_AT.saturating_add(SYSTEM_ARRAY);
+        w.bytes(self.raw.get(behind).unwrap_or_default());
         for backup in &self.backup_roots {
-            backup.write(&mut w);
+            let at = w.len();
+            backup.write(&mut w, self.raw.get(at..).unwrap_or_default());
         }
         let at = w.len();
         w.bytes(self.raw.get(at..SIZE).unwrap_or_default());

@@ -196,7 +196,12 @@ pub(crate) fn next_index(
             })
         }
     };
-    state.next_index = Some(index + 1);
+    let next = index.checked_add(1).ok_or_else(|| FsError::Damaged {
+        inode: dir,
+        at: None,
+        reason: "its directory index has an impossible position; run a check of the volume".into(),
+    })?;
+    state.next_index = Some(next);
     Ok(index)
 }
 
@@ -591,6 +596,16 @@ impl Filesystem {
         }
     }
 
+    /// The path of an inode for messages, relative to its subvolume, or its
+    /// number.
+    #[must_use]
+    pub fn path_for_message(&self, inode: InodeId) -> String {
+        match self.path_of(inode) {
+            Ok(Some(path)) => format!("/{}", String::from_utf8_lossy(&path)),
+            _ => format!("inode {}", inode.number),
+        }
+    }
+
     /// Where an inode is, from the root of its subvolume: through its first
     /// name. `None` when it has no name.
     ///
@@ -665,13 +680,20 @@ impl Filesystem {
             if !inside || batch.len() == BATCH {
                 break;
             }
+            // No position is behind the last number: a listing would not end.
+            let next = key.offset.checked_add(1).ok_or_else(|| FsError::Damaged {
+                inode: dir,
+                at: None,
+                reason: "its directory index has an impossible position; run a check of the volume"
+                    .into(),
+            })?;
             for entry in DirEntries::new(data) {
                 let entry =
                     entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
                 batch.push(ListedEntry {
                     name: entry.name.to_vec(),
                     target: target(&engine, dir, &entry)?,
-                    next: key.offset.saturating_add(1),
+                    next,
                 });
             }
             cursor.next()?;

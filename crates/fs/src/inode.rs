@@ -6,6 +6,7 @@
 
 use crate::Filesystem;
 use crate::error::FsError;
+use crate::file::SIZE_MAX;
 use crate::file::buffer::WriteBuffer;
 use crate::names::S_IFDIR;
 use butterfs_format::compression::Algorithm;
@@ -176,8 +177,19 @@ impl Filesystem {
 /// Reads an inode's item from its tree.
 pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsError> {
     match find(engine, id.tree, &item_key(id)) {
-        Ok(Some((leaf, slot))) => InodeItem::parse(leaf.data(slot))
-            .map_err(|error| FsError::bad_item(id, "inode item", &error)),
+        Ok(Some((leaf, slot))) => {
+            let item = InodeItem::parse(leaf.data(slot))
+                .map_err(|error| FsError::bad_item(id, "inode item", &error))?;
+            // Sums with what a file may grow by cannot overflow then.
+            if item.size > SIZE_MAX || item.nbytes > SIZE_MAX {
+                return Err(FsError::Damaged {
+                    inode: id,
+                    at: None,
+                    reason: "its size is impossible; run a check of the volume".into(),
+                });
+            }
+            Ok(item)
+        }
         Ok(None) | Err(TreeError::NoSuchTree(_)) => Err(FsError::NotFound),
         Err(error) => Err(error.into()),
     }

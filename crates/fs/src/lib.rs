@@ -57,12 +57,14 @@ impl Filesystem {
     /// The files of `store`, seen from the root of `subvolume`.
     #[must_use]
     pub fn new(store: Arc<Store>, subvolume: TreeId, options: Options) -> Self {
-        let (sector_size, checksum) = {
+        let (sector_size, checksum, buffers) = {
             let engine = store.read();
-            (engine.sector_size(), engine.superblock().checksum_type)
+            let buffers = file::budget::Budget::new(options.buffer_bytes, engine.acknowledged());
+            let checksum = engine.superblock().checksum_type;
+            (engine.sector_size(), checksum, buffers)
         };
         Self {
-            buffers: file::budget::Budget::new(options.buffer_bytes),
+            buffers,
             unpacked: file::Unpacked::default(),
             sector_size,
             checksum,

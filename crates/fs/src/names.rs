@@ -203,6 +203,17 @@ impl Filesystem {
                 highest.max(InodeNumber::ROOT.get()) + 1
             }
         };
+        if number > TreeId::LAST_SUBVOLUME.get() {
+            // The numbers above are not inodes'.
+            return Err(FsError::Damaged {
+                inode: InodeId {
+                    tree,
+                    number: InodeNumber(number),
+                },
+                at: None,
+                reason: "no inode number is left; run a check of the volume".into(),
+            });
+        }
         next.insert(tree, number + 1);
         Ok(InodeNumber(number))
     }

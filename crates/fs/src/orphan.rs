@@ -217,7 +217,9 @@ impl Filesystem {
                         remove(engine, id)
                     })?;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    tracing::error!(%error, "a file without names stays; run a check of the volume");
+                }
             }
         }
         Ok(numbers.len())

@@ -200,13 +200,19 @@ impl Filesystem {
 
     /// Errors when `moved` is a directory that is or holds `into`.
     fn check_cycle(&self, moved: Target, into: InodeId) -> Result<(), FsError> {
-        /// Deeper than any path can name.
-        const DEPTH_MAX: usize = 1 << 20;
         if moved.kind != FileType::Directory {
             return Ok(());
         }
         let mut at = into;
-        for _ in 0..DEPTH_MAX {
+        // A loop comes back to what is marked once a round is long enough.
+        let mut marked = None;
+        for step in 1_u64.. {
+            if marked == Some(at) {
+                break;
+            }
+            if step.is_power_of_two() {
+                marked = Some(at);
+            }
             if at == moved.inode {
                 return Err(FsError::Invalid("a directory cannot move into itself"));
             }

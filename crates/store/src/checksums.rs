@@ -84,7 +84,7 @@ impl Engine {
         let inside = runs.range(range.clone());
         let mut waiting = Vec::new();
         for (at, sums) in before.into_iter().chain(inside) {
-            let end = at + (sums.len() / size) as u64 * sector;
+            let end = at.saturating_add((sums.len() / size) as u64 * sector);
             let (from, to) = ((*at).max(range.start), end.min(range.end));
             if from < to {
                 let first = ((from - at) / sector) as usize * size;
@@ -208,7 +208,10 @@ impl Engine {
             && let Some((found, sums)) = cursor.item()
             && found.objectid == OBJECT
             && found.item_type == ItemType::EXTENT_CSUM
-            && found.offset + (sums.len() / size) as u64 * sector == start
+            && found
+                .offset
+                .saturating_add((sums.len() / size) as u64 * sector)
+                == start
             && sums.len() < item_max
         {
             let (head, rest) = run.split_at(run.len().min(item_max - sums.len()));
@@ -245,7 +248,9 @@ pub fn remove_range(engine: &mut Engine, range: &Range<u64>) -> Result<(), Store
             if found >= key(range.end) {
                 break;
             }
-            let end = found.offset + (sums.len() / size) as u64 * sector;
+            let end = found
+                .offset
+                .saturating_add((sums.len() / size) as u64 * sector);
             if found >= key(0) && end > range.start {
                 affected.push((found, end));
             }

@@ -13,8 +13,8 @@ use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent};
 use butterfs_format::superblock::{COPIES, COPY_SPAN, Superblock};
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Editor;
-use butterfs_volume::VolumeError;
 use butterfs_volume::placement::{self, DeviceSpace};
+use butterfs_volume::{Profile, VolumeError};
 use std::ops::Range;
 
 const STRIPE_LENGTH: u64 = 64 << 10;
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Flags for a new chunk: those of the newest group of this kind.
-    fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
+    pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
         self.groups
             .values()
             .rev()
@@ -92,6 +92,19 @@ impl Engine {
         bytes
     }
 
+    /// Bytes of the next chunk of `kind`; 0 when there is no room for one.
+    pub(crate) fn next_chunk(&self, kind: SpaceKind) -> u64 {
+        placement::plan(self.flags_for(kind), &self.device_spaces()).map_or(0, |plan| plan.length)
+    }
+
+    /// Bytes of devices that a byte of `kind` takes.
+    pub(crate) fn copies(&self, kind: SpaceKind) -> u64 {
+        match Profile::from_flags(self.flags_for(kind)) {
+            Some(Profile::Dup) => 2,
+            _ => 1,
+        }
+    }
+
     /// Makes a chunk in memory.
     pub(crate) fn create_chunk(&mut self, kind: SpaceKind) -> Result<(), StoreError> {
         let flags = self.flags_for(kind);
@@ -100,13 +113,14 @@ impl Engine {
             VolumeError::NoSpace => StoreError::NoSpace,
             other => other.into(),
         })?;
-        let logical =
-            self.chunks
-                .iter()
-                .next_back()
-                .map_or(Logical(LOGICAL_MIN), |(logical, chunk)| {
-                    Logical((logical.get() + chunk.length).next_multiple_of(STRIPE_LENGTH))
-                });
+        let last = self.chunks.iter().next_back();
+        let end = last.map_or(LOGICAL_MIN, |(logical, chunk)| logical.get() + chunk.length);
+        // A volume may have its last chunk at the end of all addresses.
+        let logical = end
+            .checked_next_multiple_of(STRIPE_LENGTH)
+            .filter(|logical| logical.checked_add(plan.length).is_some())
+            .map(Logical)
+            .ok_or(StoreError::NoSpace)?;
         let device_uuid = self.superblock.device.uuid;
         let chunk = Chunk {
             length: plan.length,
@@ -214,7 +228,8 @@ impl Engine {
             Editor::new(self, TreeId::DEVICE).insert(&key, &extent.encode())?;
         }
         let bytes = chunk.length * chunk.stripes.len() as u64;
-        self.superblock.device.bytes_used += bytes;
+        let device = &mut self.superblock.device;
+        device.bytes_used = device.bytes_used.saturating_add(bytes);
         self.write_device_item()
     }
 

@@ -12,6 +12,7 @@ use butterfs_format::superblock::{BackupRoot, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Editor, Node};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The fixed point is reached within this many rounds, or something is wrong:
 /// each round only touches nodes that the rounds before did not copy.
@@ -212,6 +213,7 @@ impl Engine {
         for (_, node) in self.writing.drain() {
             self.cache.insert(node);
         }
+        self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);
         self.lost_writing.clear();
         let log = std::mem::take(&mut self.log_writing);
         self.free_log_space(log);

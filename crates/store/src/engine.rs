@@ -13,6 +13,7 @@ use crate::data::LostRefs;
 use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::log::{FsyncLog, LogSpace};
+use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
@@ -124,6 +125,8 @@ pub struct Engine {
     pub(crate) stats: [u64; 5],
     /// A log of an earlier run waits for its replay.
     pub(crate) log_waits: bool,
+    /// Data that wait in memory.
+    pub(crate) acknowledged: Acknowledged,
 }
 
 impl Engine {

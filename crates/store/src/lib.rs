@@ -29,7 +29,7 @@ pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
-pub use reserve::Purpose;
+pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 
 use butterfs_format::Generation;

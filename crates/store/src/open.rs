@@ -22,7 +22,7 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, NodeSource, NodeStamp, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, VolumeError};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -332,6 +332,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         log_writing: LogSpace::default(),
         stats: [0; 5],
         log_waits: superblock.log_root.get() != 0,
+        acknowledged: crate::reserve::Acknowledged::default(),
         superblock,
         space,
     }
@@ -378,6 +379,11 @@ impl Engine {
                 }
                 let chunk = Chunk::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
                 check_profile(&chunk)?;
+                for stripe in &chunk.stripes {
+                    if !self.space.devices().any(|(id, _)| id == stripe.device) {
+                        return Err(VolumeError::MissingDevice(stripe.device).into());
+                    }
+                }
                 map.insert(Logical(key.offset), chunk.clone())?;
                 chunks.insert(Logical(key.offset), chunk);
                 cursor.next()?;

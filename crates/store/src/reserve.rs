@@ -2,6 +2,10 @@
 
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
+use crate::space::block_group::BlockGroup;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Changed nodes of a generation are committed above this many bytes.
 const DIRTY_MAX: usize = 64 << 20;
@@ -10,14 +14,59 @@ const PENDING_MAX: usize = 150_000;
 /// Bytes of waiting checksums above which a generation is committed.
 const CHECKSUMS_MAX: usize = 32 << 20;
 
+/// Nodes that a single change with its commit needs at most, about.
+const CHANGE_NODES_MAX: u64 = 300;
+
 /// What a change is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// It may add something.
     Grow,
-    /// It only removes: it may use the reserve, so that a full volume can be
-    /// emptied.
+    /// It only removes, or brings in what was acknowledged: it may use the
+    /// reserve, so that a full volume can be emptied and nothing is lost.
     Shrink,
+}
+
+/// Data that were acknowledged and wait in memory: metadata space is kept for
+/// them. The file layer counts, the engine keeps.
+#[derive(Clone, Debug, Default)]
+pub struct Acknowledged {
+    /// Bytes that wait.
+    pub bytes: Arc<AtomicU64>,
+    /// Files that they belong to.
+    pub files: Arc<AtomicU64>,
+    /// Commits of the volume since it was opened: what was known of its space
+    /// is old then.
+    pub commits: Arc<AtomicU64>,
+}
+
+impl Acknowledged {
+    /// How many bytes of data a byte of metadata describes at least: file
+    /// extent, extent, checksum and their share of half-filled nodes are less
+    /// than 256 bytes for a sector.
+    const DATA_PER_METADATA: u64 = 16;
+    /// Metadata of one file, however small: its first extent, its inode.
+    const PER_FILE: u64 = 1024;
+
+    /// Bytes of metadata that so much data need.
+    #[must_use]
+    pub const fn metadata_of(bytes: u64, files: u64) -> u64 {
+        (bytes / Self::DATA_PER_METADATA).saturating_add(files.saturating_mul(Self::PER_FILE))
+    }
+
+    fn metadata(&self) -> u64 {
+        let bytes = self.bytes.load(Ordering::SeqCst);
+        Self::metadata_of(bytes, self.files.load(Ordering::SeqCst))
+    }
+}
+
+/// What may be promised to writers, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Promisable {
+    /// Of data space.
+    pub data: u64,
+    /// Of metadata space, beside what is kept.
+    pub metadata: u64,
 }
 
 impl Engine {
@@ -34,14 +83,91 @@ impl Engine {
         let need = (nodes as u64 + self.commit_nodes_max()) * size;
         let available = self.available(SpaceKind::Metadata);
         let kept = match purpose {
-            Purpose::Grow => self.kept_in_reserve(),
+            Purpose::Grow => self.kept_in_reserve() + self.acknowledged.metadata(),
             Purpose::Shrink => 0,
         };
-        if available < need + kept {
+        if available < need + kept || self.would_take_promised(need) {
             return Err(StoreError::NoSpace);
         }
         self.ensure_loaded(SpaceKind::Metadata, need)?;
         self.ensure_loaded(SpaceKind::System, 8 * size)
+    }
+
+    /// The counts of what waits in memory.
+    #[must_use]
+    pub const fn acknowledged(&self) -> &Acknowledged {
+        &self.acknowledged
+    }
+
+    /// True when metadata space is so short that data should not take it.
+    #[must_use]
+    pub fn is_short_of_metadata(&self) -> bool {
+        let kept = self.kept_in_reserve() + self.acknowledged.metadata();
+        let need = (64 + self.commit_nodes_max()) * self.node_size() as u64;
+        self.available(SpaceKind::Metadata) < kept + need
+    }
+
+    /// What may be promised to writers. Space that no chunk has is promised
+    /// once: where metadata will need a further chunk, data do not get it.
+    #[must_use]
+    pub fn promisable(&self) -> Promisable {
+        /// Kept for other changes than those of data.
+        const KEPT: u64 = 4 << 20;
+        let nodes = CHANGE_NODES_MAX * self.node_size() as u64;
+        let kept = self.kept_in_reserve() + KEPT.max(nodes);
+        let need = kept + self.acknowledged.metadata();
+        if self.is_mixed() {
+            let available = self.available(SpaceKind::Data);
+            return Promisable {
+                data: available.saturating_sub(need),
+                metadata: available.saturating_sub(kept),
+            };
+        }
+        let further = self.further_metadata(need);
+        Promisable {
+            data: self.data_beside(further),
+            metadata: (self.metadata_in_groups() + further).saturating_sub(kept),
+        }
+    }
+
+    fn is_mixed(&self) -> bool {
+        let flags = self.flags_for(SpaceKind::Data);
+        flags.contains(BlockGroupFlags::METADATA)
+    }
+
+    fn metadata_in_groups(&self) -> u64 {
+        let groups = self.groups.values();
+        groups
+            .filter(|group| group.flags.contains(BlockGroupFlags::METADATA))
+            .map(BlockGroup::available)
+            .sum()
+    }
+
+    /// Bytes of metadata chunks that are to be made for `need` bytes to fit.
+    fn further_metadata(&self, need: u64) -> u64 {
+        let further = match need.checked_sub(self.metadata_in_groups()) {
+            None | Some(0) => 0,
+            Some(missing) => missing.max(self.next_chunk(SpaceKind::Metadata)),
+        };
+        further.min(self.unallocated(SpaceKind::Metadata))
+    }
+
+    /// Data space that is left when so much more becomes metadata's.
+    fn data_beside(&self, further_metadata: u64) -> u64 {
+        let copies = self.copies(SpaceKind::Metadata) / self.copies(SpaceKind::Data).max(1);
+        self.available(SpaceKind::Data)
+            .saturating_sub(further_metadata.saturating_mul(copies))
+    }
+
+    /// True when a metadata chunk would take space that data were promised,
+    /// and a commit may do without the chunk: it needs less the less is
+    /// pending.
+    fn would_take_promised(&self, need: u64) -> bool {
+        if self.pending.is_empty() || self.metadata_in_groups() >= need || self.is_mixed() {
+            return false;
+        }
+        let waiting = self.acknowledged.bytes.load(Ordering::SeqCst);
+        waiting > 0 && self.data_beside(self.further_metadata(need)) < waiting
     }
 
     /// Bytes of metadata space that only deletions may use.

@@ -1,16 +1,33 @@
 //! Seeded randomness: the same seed gives the same test everywhere.
 
-/// A generator of pseudo-random numbers (SplitMix64).
+/// A generator of pseudo-random numbers (SplitMix64), or of what a fuzzer
+/// wants.
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
+    /// What decides before the seed does; the last byte comes first.
+    tape: Vec<u8>,
 }
 
 impl Random {
     /// Starts from a seed.
     #[must_use]
     pub const fn new(seed: u64) -> Self {
-        Self { state: seed }
+        Self {
+            state: seed,
+            tape: Vec::new(),
+        }
+    }
+
+    /// Lets `tape` decide, two bytes for each number, until it ends.
+    pub fn play(&mut self, tape: &[u8]) {
+        self.tape = tape.iter().rev().copied().collect();
+    }
+
+    /// True when no tape decides, or no more.
+    #[must_use]
+    pub const fn tape_ended(&self) -> bool {
+        self.tape.is_empty()
     }
 
     /// Next 64 bits.
@@ -19,7 +36,13 @@ impl Random {
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        let seeded = z ^ (z >> 31);
+        let Some(high) = self.tape.pop() else {
+            return seeded;
+        };
+        let low = self.tape.pop().unwrap_or(0);
+        // The first bits decide in most uses.
+        u64::from(high) << 56 | u64::from(low) << 48 | seeded >> 16
     }
 
     /// A number below `limit`, which is not 0.

@@ -5,6 +5,8 @@
 //! `BUTTERFS_CRASH_STATES` sets the number of states, `BUTTERFS_SEEDS=a..b` the
 //! seeds of the random workloads.
 
+#[path = "crash/canary.rs"]
+mod canary;
 #[path = "crash/invariant.rs"]
 mod invariant;
 #[path = "crash/model.rs"]
@@ -58,6 +60,7 @@ fn check(device: &MemoryDevice) -> Result<(), String> {
 #[derive(Default)]
 struct Tally {
     states: AtomicUsize,
+    distinct: AtomicUsize,
     in_replay: AtomicUsize,
     by_kernel: AtomicUsize,
 }
@@ -226,7 +229,7 @@ fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, s
     };
     let mut random = Random::new(seed);
     let mut inner = Random::new(seed + 1);
-    states::visit(&base, &events, &mut random, budget, &mut |state| {
+    let visited = states::visit(&base, &events, &mut random, budget, &mut |state| {
         if let Err(reason) = judge.state(&state, &mut inner) {
             panic!(
                 "{name} on {kind:?}, seed {seed}, crash at event {} with {}:\n{reason}\nworkload: {workload}",
@@ -234,6 +237,9 @@ fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, s
             );
         }
     });
+    tally
+        .distinct
+        .fetch_add(visited.distinct, Ordering::Relaxed);
 }
 
 /// A workload nobody wrote.
@@ -350,9 +356,10 @@ fn what_was_acknowledged_survives_every_crash() {
     in_parallel(&jobs, states_wanted() / jobs.len(), &tally);
     let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
     println!(
-        "{} workloads, {} states, {} states of crashes in a replay, {} judged by the kernel, {:.0} s",
+        "{} workloads, {} states ({} of distinct content), {} states of crashes in a replay, {} judged by the kernel, {:.0} s",
         jobs.len(),
         count(&tally.states),
+        count(&tally.distinct),
         count(&tally.in_replay),
         count(&tally.by_kernel),
         started.elapsed().as_secs_f64()

@@ -123,7 +123,8 @@ impl Node {
             previous = Some(key);
             let child = self.child(slot);
             let logical = child.logical.get();
-            if logical == 0 || !logical.is_multiple_of(identity.sector_size) {
+            let end = logical.checked_add(identity.node_size as u64);
+            if logical == 0 || end.is_none() || !logical.is_multiple_of(identity.sector_size) {
                 return Err(NodeFault::Pointer);
             }
             if child.generation > self.generation() {

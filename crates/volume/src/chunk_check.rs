@@ -86,6 +86,10 @@ pub enum ChunkFault {
     },
 }
 
+/// Greatest address: offsets are signed in the kernel. Sums of two addresses
+/// in chunks cannot overflow.
+const ADDRESS_MAX: u64 = u64::MAX >> 1;
+
 /// Checks a chunk by itself and says its profile.
 ///
 /// # Errors
@@ -127,7 +131,9 @@ fn find_fault(logical: Logical, chunk: &Chunk) -> Result<Profile, ChunkFault> {
     if !logical.get().is_multiple_of(sector) {
         return Err(ChunkFault::UnalignedAddress);
     }
-    if logical.checked_add(chunk.length).is_none() {
+    let possible = |end: u64| end <= ADDRESS_MAX;
+    let end = logical.checked_add(chunk.length).map(Logical::get);
+    if !end.is_some_and(possible) {
         return Err(ChunkFault::EndOverflows);
     }
     let each = stripe_bytes(profile, chunk);
@@ -135,7 +141,8 @@ fn find_fault(logical: Logical, chunk: &Chunk) -> Result<Profile, ChunkFault> {
         if !stripe.offset.get().is_multiple_of(sector) {
             return Err(ChunkFault::UnalignedStripe(stripe.offset));
         }
-        if stripe.offset.checked_add(each).is_none() {
+        let end = stripe.offset.checked_add(each).map(DeviceOffset::get);
+        if !end.is_some_and(possible) {
             return Err(ChunkFault::StripeOverflows(stripe.offset));
         }
     }

@@ -91,7 +91,7 @@ pub enum VolumeError {
         physical: Physical,
     },
     /// A device is not there.
-    #[error("device {0} of the volume is missing")]
+    #[error("device {0} of the volume is missing; give all its devices, or check the volume")]
     MissingDevice(DeviceId),
     /// A device failed.
     #[error(transparent)]

@@ -2,7 +2,7 @@
 
 use crate::{Profile, VolumeError};
 use butterfs_format::item::chunk::BlockGroupFlags;
-use butterfs_format::superblock::RESERVED;
+use butterfs_format::superblock::{COPIES, COPY_SPAN, RESERVED};
 use butterfs_format::{DeviceId, DeviceOffset};
 use std::ops::Range;
 
@@ -143,18 +143,40 @@ fn on_device(device: &DeviceSpace, count: u64, most: u64) -> Option<Plan> {
     Some(Plan { length, stripes })
 }
 
-/// Bytes of logical space that further chunks of `flags` could have.
+/// Bytes of logical space that further chunks of `flags` will have at least:
+/// exact when there is room for few.
 #[must_use]
 pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
+    /// Chunks that are planned one by one.
+    const PLANNED_MAX: usize = 64;
     let Ok(count) = stripes_on_one(flags) else {
         return 0;
     };
-    sum(devices
+    let mut devices = devices.to_vec();
+    let mut bytes = 0_u64;
+    for _ in 0..PLANNED_MAX {
+        let Ok(plan) = plan(flags, &devices) else {
+            return bytes;
+        };
+        bytes = bytes.saturating_add(plan.length);
+        for (device, start) in &plan.stripes {
+            let end = DeviceOffset(start.get().saturating_add(plan.length));
+            for _ in COPIES.iter().filter(|copy| (*start..end).contains(copy)) {
+                bytes = bytes.saturating_sub(COPY_SPAN);
+            }
+            for space in devices.iter_mut().filter(|space| space.device == *device) {
+                space.allocated.push(start.get()..end.get());
+                space.allocated.sort_by_key(|range| range.start);
+            }
+        }
+    }
+    // What is left of each hole may be too small for a chunk.
+    let rest = sum(devices
         .iter()
         .flat_map(DeviceSpace::holes)
         .filter_map(|hole| length_of(&hole).checked_div(count))
-        .map(align_down)
-        .filter(|length| *length >= LENGTH_MIN))
+        .map(|length| align_down(length).saturating_sub(LENGTH_MIN)));
+    bytes.saturating_add(rest)
 }
 
 #[cfg(test)]

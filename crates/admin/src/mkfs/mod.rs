@@ -41,6 +41,16 @@ pub struct Summary {
     pub compat_ro: CompatRo,
 }
 
+/// Says whether a volume of these options can be made on `device`, without
+/// writing anything.
+///
+/// # Errors
+/// As [`make`], but for writing.
+pub fn verify(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<(), MkfsError> {
+    options.verify()?;
+    total_bytes(device, options).map(drop)
+}
+
 /// Makes a volume on `device`; whatever was there is lost.
 ///
 /// # Errors

@@ -8,7 +8,7 @@ use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::mkfs::{
-    DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, Summary, make,
+    DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, Summary, make, verify,
 };
 use butterfs_device::{DeviceRange, probe};
 use butterfs_format::{ChecksumType, DeviceOffset};
@@ -150,6 +150,8 @@ impl Mkfs {
             options.features.change(list)?;
         }
         let device = self.open(path)?;
+        // What is refused must not have been discarded.
+        verify(&device, &options).context(path.display())?;
         if !self.nodiscard {
             // Advisory: not every device can.
             let all = DeviceRange {

@@ -1,6 +1,7 @@
 //! Block group items: how much of a chunk is used.
 
 use super::chunk::BlockGroupFlags;
+use super::expect_end;
 use crate::ParseError;
 use crate::bytes::{Reader, Writer};
 
@@ -25,11 +26,13 @@ impl BlockGroupItem {
     /// [`ParseError`]
     pub fn parse(data: &[u8]) -> Result<Self, ParseError> {
         let mut r = Reader::new("block group item", data);
-        Ok(Self {
+        let item = Self {
             used: r.u64()?,
             chunk_objectid: r.u64()?,
             flags: BlockGroupFlags(r.u64()?),
-        })
+        };
+        expect_end("block group item", &r)?;
+        Ok(item)
     }
 
     /// Its bytes.

@@ -1,5 +1,6 @@
 //! Devices and their allocated ranges.
 
+use super::expect_end;
 use crate::bytes::{Reader, Writer};
 use crate::{DeviceId, Generation, Logical, ParseError, UuidBytes};
 
@@ -48,7 +49,10 @@ impl DeviceItem {
     /// # Errors
     /// [`ParseError`]
     pub fn parse(data: &[u8]) -> Result<Self, ParseError> {
-        Self::read(&mut Reader::new("device item", data))
+        let mut r = Reader::new("device item", data);
+        let item = Self::read(&mut r)?;
+        expect_end("device item", &r)?;
+        Ok(item)
     }
 
     /// Reads an item that others follow.
@@ -123,13 +127,15 @@ impl DeviceExtent {
     /// [`ParseError`]
     pub fn parse(data: &[u8]) -> Result<Self, ParseError> {
         let mut r = Reader::new("device extent", data);
-        Ok(Self {
+        let item = Self {
             chunk_tree: r.u64()?,
             chunk_objectid: r.u64()?,
             chunk: Logical(r.u64()?),
             length: r.u64()?,
             chunk_tree_uuid: r.array()?,
-        })
+        };
+        expect_end("device extent", &r)?;
+        Ok(item)
     }
 
     /// Its bytes.

@@ -1,6 +1,7 @@
 //! Directory entries and extended attributes, which share one layout.
 
 use super::inode::length;
+use super::name;
 use crate::bytes::{Reader, Writer};
 use crate::{Generation, Key, ParseError};
 
@@ -120,18 +121,18 @@ impl<'a> DirEntries<'a> {
             field: "type",
             value: u64::from(number),
         })?;
-        if name_length == 0 || name_length > 255 {
+        if data_length != 0 && kind != FileType::Xattr {
             return Err(ParseError::BadValue {
                 what: "directory entry",
-                field: "name length",
-                value: u64::from(name_length),
+                field: "data length",
+                value: u64::from(data_length),
             });
         }
         Ok(DirEntry {
             location,
             generation,
             kind,
-            name: self.0.bytes(usize::from(name_length))?,
+            name: name("directory entry", &mut self.0, name_length)?,
             data: self.0.bytes(usize::from(data_length))?,
         })
     }

@@ -88,12 +88,22 @@ impl<'a> FileExtent<'a> {
         };
         let encryption = r.u8()?;
         let other_encoding = r.u16()?;
-        if encryption != 0 || other_encoding != 0 {
+        if encryption != 0 {
             return Err(bad("encryption", u64::from(encryption)));
+        }
+        if other_encoding != 0 {
+            return Err(bad("other encoding", u64::from(other_encoding)));
         }
         let kind = r.u8()?;
         let body = match kind {
-            0 => FileExtentBody::Inline(r.rest()),
+            0 => {
+                let inline = r.rest();
+                let length = u64::try_from(inline.len()).unwrap_or(u64::MAX);
+                if compression.is_none() && length != ram_bytes {
+                    return Err(bad("inline length", length));
+                }
+                FileExtentBody::Inline(inline)
+            }
             1 | 2 => {
                 let place = ExtentPlace {
                     disk: Logical(r.u64()?),
@@ -111,6 +121,9 @@ impl<'a> FileExtent<'a> {
                 let whole = end.is_some_and(|end| end <= ram_bytes);
                 if place.length == 0 || (place.disk.get() != 0 && !whole) {
                     return Err(bad("length", place.length));
+                }
+                if place.disk.checked_add(place.disk_length).is_none() {
+                    return Err(bad("disk length", place.disk_length));
                 }
                 if kind == 1 {
                     FileExtentBody::Regular(place)

@@ -1,5 +1,6 @@
 //! Inodes: attributes and the names that an inode knows of itself.
 
+use super::{expect_end, name};
 use crate::bytes::{Reader, Writer};
 use crate::{Generation, InodeNumber, ParseError, bit_flags};
 
@@ -112,7 +113,10 @@ impl InodeItem {
     /// # Errors
     /// [`ParseError`]
     pub fn parse(data: &[u8]) -> Result<Self, ParseError> {
-        Self::read(&mut Reader::new("inode item", data))
+        let mut r = Reader::new("inode item", data);
+        let item = Self::read(&mut r)?;
+        expect_end("inode item", &r)?;
+        Ok(item)
     }
 
     /// Reads an item that lies within another.
@@ -212,7 +216,7 @@ impl<'a> RefEntries<'a> {
         let length = self.0.u16()?;
         Ok(RefEntry {
             index,
-            name: self.0.bytes(usize::from(length))?,
+            name: name("inode reference", &mut self.0, length)?,
         })
     }
 }
@@ -274,7 +278,7 @@ impl<'a> ExtrefEntries<'a> {
         Ok(ExtrefEntry {
             parent,
             index,
-            name: self.0.bytes(usize::from(length))?,
+            name: name("extended inode reference", &mut self.0, length)?,
         })
     }
 }

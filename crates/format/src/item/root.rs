@@ -1,5 +1,6 @@
 //! Root items: where a tree begins, and what a subvolume is.
 
+use super::expect_end;
 use super::inode::{InodeItem, Timespec};
 use crate::bytes::{Reader, Writer};
 use crate::{Generation, InodeNumber, Key, Logical, ParseError, UuidBytes, bit_flags};
@@ -65,6 +66,8 @@ pub struct RootItem {
     pub stime: Timespec,
     /// When it was received.
     pub rtime: Timespec,
+    /// Reserved, kept as it is.
+    pub reserved: [u64; 8],
 }
 
 impl RootItem {
@@ -78,6 +81,13 @@ impl RootItem {
     /// # Errors
     /// [`ParseError`]
     pub fn parse(data: &[u8]) -> Result<Self, ParseError> {
+        if data.len() > Self::LEGACY_SIZE && data.len() < Self::SIZE {
+            return Err(ParseError::BadValue {
+                what: "root item",
+                field: "size",
+                value: u64::try_from(data.len()).unwrap_or(u64::MAX),
+            });
+        }
         let mut r = Reader::new("root item", data);
         let inode = InodeItem::read(&mut r)?;
         let generation = Generation(r.u64()?);
@@ -109,6 +119,12 @@ impl RootItem {
         item.generation_v2 = Generation(r.u64()?);
         if item.generation_v2 != generation {
             // A kernel that did not know the fields changed the item.
+            r.bytes(
+                Self::SIZE
+                    .saturating_sub(Self::LEGACY_SIZE)
+                    .saturating_sub(8),
+            )?;
+            expect_end("root item", &r)?;
             return Ok(item);
         }
         item.uuid = r.array()?;
@@ -122,6 +138,10 @@ impl RootItem {
         item.otime = Timespec::parse(&mut r)?;
         item.stime = Timespec::parse(&mut r)?;
         item.rtime = Timespec::parse(&mut r)?;
+        for word in &mut item.reserved {
+            *word = r.u64()?;
+        }
+        expect_end("root item", &r)?;
         Ok(item)
     }
 
@@ -152,7 +172,9 @@ impl RootItem {
         for time in [self.ctime, self.otime, self.stime, self.rtime] {
             time.encode(&mut w);
         }
-        w.zeros(64);
+        for word in self.reserved {
+            w.u64(word);
+        }
         w.finish()
     }
 }

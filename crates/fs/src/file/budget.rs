@@ -8,10 +8,11 @@
 
 use crate::inode::{Inode, InodeState};
 use butterfs_format::InodeId;
+use butterfs_store::{Acknowledged, Promisable};
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// No budget is smaller: a few writes must fit.
 const LIMIT_MIN: u64 = 1 << 20;
@@ -22,17 +23,19 @@ const INODES_MAX: usize = 16_384;
 #[derive(Debug)]
 pub struct Budget {
     limit: u64,
-    total: Arc<AtomicU64>,
+    acknowledged: Acknowledged,
     /// Memory of writes that are on their way into a buffer.
     promised: AtomicU64,
     /// Space of what is being preallocated.
     reserved: AtomicU64,
     /// Part of `total` that has its space already.
     in_flight: AtomicU64,
-    /// Data space that was free when it was looked at last.
-    free: AtomicU64,
+    /// Space that was free when it was looked at last, less what was used.
+    free_data: AtomicU64,
+    free_metadata: AtomicU64,
+    /// The number of commits at that time.
+    looked_at: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
-    listed: AtomicUsize,
     shedding: Mutex<()>,
 }
 
@@ -60,16 +63,17 @@ impl Drop for Promise<'_> {
 impl Budget {
     /// A budget of `limit` bytes.
     #[must_use]
-    pub fn new(limit: usize) -> Self {
+    pub fn new(limit: usize, acknowledged: &Acknowledged) -> Self {
         Self {
             limit: (limit as u64).max(LIMIT_MIN),
-            total: Arc::default(),
+            acknowledged: acknowledged.clone(),
             promised: AtomicU64::new(0),
             reserved: AtomicU64::new(0),
             in_flight: AtomicU64::new(0),
-            free: AtomicU64::new(0),
+            free_data: AtomicU64::new(0),
+            free_metadata: AtomicU64::new(0),
+            looked_at: AtomicU64::new(0),
             dirty: Mutex::new(BTreeMap::new()),
-            listed: AtomicUsize::new(0),
             shedding: Mutex::new(()),
         }
     }
@@ -77,7 +81,7 @@ impl Budget {
     /// Dirty bytes of all inodes.
     #[must_use]
     pub fn total(&self) -> u64 {
-        self.total.load(Ordering::SeqCst)
+        self.acknowledged.bytes.load(Ordering::SeqCst)
     }
 
     /// Bytes that may wait in memory.
@@ -126,20 +130,34 @@ impl Budget {
         // The total is read last, so that what left it is not missed.
         let in_flight = self.in_flight.load(Ordering::SeqCst);
         let promised = self.promised.load(Ordering::SeqCst) + self.reserved.load(Ordering::SeqCst);
-        let need = (self.total() + promised).saturating_sub(in_flight);
-        need <= self.free.load(Ordering::SeqCst)
+        let waiting = self.total() + promised;
+        let files = self.acknowledged.files.load(Ordering::SeqCst) + 1;
+        let metadata = self.free_metadata.load(Ordering::SeqCst);
+        waiting.saturating_sub(in_flight) <= self.free_data.load(Ordering::SeqCst)
+            && Acknowledged::metadata_of(waiting, files) <= metadata
+    }
+
+    /// True when space was looked at long ago for how little there is of it:
+    /// other changes take metadata space too.
+    pub(crate) fn is_uncertain(&self) -> bool {
+        /// More than what changes between two commits.
+        const ABUNDANT: u64 = 256 << 20;
+        let metadata = self.free_metadata.load(Ordering::SeqCst);
+        let data = self.free_data.load(Ordering::SeqCst);
+        metadata.min(data) < ABUNDANT
+            || self.looked_at.load(Ordering::SeqCst)
+                != self.acknowledged.commits.load(Ordering::SeqCst)
     }
 
     /// True when writers should bring data to the device before they go on,
     /// so that nobody stands before a full budget for long.
     pub(crate) fn is_high(&self) -> bool {
-        self.total() > self.limit - self.limit / 4
-            || self.listed.load(Ordering::Relaxed) > INODES_MAX
+        self.total() > self.limit - self.limit / 4 || self.listed() > INODES_MAX
     }
 
     /// True when enough was flushed.
     pub(crate) fn is_low(&self) -> bool {
-        self.total() <= self.limit / 8 * 5 && self.listed.load(Ordering::Relaxed) <= INODES_MAX / 2
+        self.total() <= self.limit / 8 * 5 && self.listed() <= INODES_MAX / 2
     }
 
     /// True when no inode is dirty and nobody is about to make one so.
@@ -159,10 +177,15 @@ impl Budget {
 
     /// Counts an inode's buffer from now on and lists the inode as dirty.
     pub(crate) fn adopt(&self, inode: Arc<Inode>, state: &mut InodeState) {
-        state.buffer.charge_to(&self.total);
+        state.buffer.charge_to(&self.acknowledged.bytes);
         let mut dirty = self.dirty.lock();
         dirty.insert(inode.id, inode);
-        self.listed.store(dirty.len(), Ordering::Relaxed);
+        self.note_files(&dirty);
+    }
+
+    fn note_files(&self, dirty: &BTreeMap<InodeId, Arc<Inode>>) {
+        let files = dirty.len() as u64;
+        self.acknowledged.files.store(files, Ordering::SeqCst);
     }
 
     /// Takes an inode whose buffer is empty from the list.
@@ -171,7 +194,8 @@ impl Budget {
         if state.buffer.stop_charging() {
             let mut dirty = self.dirty.lock();
             dirty.remove(&id);
-            self.listed.store(dirty.len(), Ordering::Relaxed);
+            self.note_files(&dirty);
+            lower(&self.free_metadata, Acknowledged::metadata_of(0, 1));
         }
     }
 
@@ -180,19 +204,30 @@ impl Budget {
         self.dirty.lock().values().cloned().collect()
     }
 
-    /// Notes how much data space is free.
-    pub(crate) fn set_free(&self, bytes: u64) {
-        self.free.store(bytes, Ordering::SeqCst);
+    /// Notes how much space is free.
+    pub(crate) fn set_free(&self, space: Promisable) {
+        let commits = self.acknowledged.commits.load(Ordering::SeqCst);
+        self.looked_at.store(commits, Ordering::SeqCst);
+        self.free_data.store(space.data, Ordering::SeqCst);
+        self.free_metadata.store(space.metadata, Ordering::SeqCst);
     }
 
     /// Notes that data space was allocated.
     pub(crate) fn used(&self, bytes: u64) {
-        let _ = self
-            .free
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |free| {
-                Some(free.saturating_sub(bytes))
-            });
+        lower(&self.free_data, bytes);
+        lower(&self.free_metadata, Acknowledged::metadata_of(bytes, 0));
     }
+
+    fn listed(&self) -> usize {
+        let files = self.acknowledged.files.load(Ordering::Relaxed);
+        usize::try_from(files).unwrap_or(usize::MAX)
+    }
+}
+
+fn lower(number: &AtomicU64, by: u64) {
+    let _ = number.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |number| {
+        Some(number.saturating_sub(by))
+    });
 }
 
 #[cfg(test)]
@@ -201,14 +236,17 @@ mod tests {
 
     #[test]
     fn promises_never_exceed_the_limit_and_end() {
-        let budget = Budget::new(2 << 20);
+        let budget = Budget::new(2 << 20, &Acknowledged::default());
         let first = budget.try_promise(1 << 20).unwrap();
         let second = budget.try_promise(1 << 20).unwrap();
         assert!(budget.try_promise(1).is_none());
         drop(first);
         assert!(budget.try_promise(1 << 20).is_some());
         assert!(!budget.fits());
-        budget.set_free(1 << 20);
+        budget.set_free(Promisable {
+            data: 1 << 20,
+            metadata: 1 << 20,
+        });
         assert!(budget.fits());
         let reserved = budget.reserve(1);
         assert!(!budget.fits());

@@ -142,6 +142,9 @@ impl Filesystem {
         let id = inode.id;
         let others = {
             let engine = self.store.read();
+            if engine.is_short_of_metadata() {
+                return Ok(false);
+            }
             let room = Node::item_data_max(engine.node_size());
             // Preallocated space stays, also when so little is written.
             let stays =
@@ -427,10 +430,7 @@ impl Filesystem {
     /// A transaction for data that were acknowledged: they may use the reserve,
     /// rather than be lost.
     fn begin_acknowledged(&self, nodes: usize) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
-        match self.store.begin(nodes, Purpose::Grow) {
-            Err(StoreError::NoSpace) => self.store.begin(nodes, Purpose::Shrink),
-            other => other,
-        }
+        self.store.begin(nodes, Purpose::Shrink)
     }
 
     /// [`Filesystem::change`] for data that were acknowledged.

@@ -289,7 +289,8 @@ impl Filesystem {
                 at: Some(FileOffset(at.get().saturating_add(offset))),
                 reason,
             };
-            tracing::error!(error = %fault, "file data cannot be read");
+            let path = self.path_for_message(id);
+            tracing::error!(path, error = %fault, "file data cannot be read");
             fault
         };
         let Some(sums) = sums else {

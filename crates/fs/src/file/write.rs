@@ -11,7 +11,7 @@ use crate::file::flush::InlineRule;
 use crate::inode::{Inode, InodeState};
 use crate::names::{S_IFDIR, S_IFMT, S_IFREG};
 use butterfs_format::InodeId;
-use butterfs_store::{SpaceKind, StoreError, now};
+use butterfs_store::{StoreError, now};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,12 +21,6 @@ const FLUSH_AT: u64 = 8 << 20;
 /// leaves room for several writers.
 const CHUNK: u64 = 4 << 20;
 const CHUNKS_IN_BUDGET: u64 = 8;
-/// Metadata space that is left for other changes than those of data ...
-const METADATA_KEPT: u64 = 4 << 20;
-/// ... and how many bytes of data a byte of metadata describes at least: file
-/// extent, extent, checksum and their share of half-filled nodes are less than
-/// 256 bytes for a sector.
-const DATA_PER_METADATA: u64 = 16;
 
 /// Where data go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,7 +224,7 @@ impl Filesystem {
 
     /// Errors unless everything that is promised has space.
     pub(crate) fn ensure_space(&self) -> Result<(), FsError> {
-        if self.buffers.fits() {
+        if !self.buffers.is_uncertain() && self.buffers.fits() {
             return Ok(());
         }
         for attempt in 0..2 {
@@ -248,11 +242,7 @@ impl Filesystem {
 
     /// Notes what space there is for data, and for what describes them.
     pub(crate) fn look_at_space(&self) {
-        let engine = self.store.read();
-        let data = engine.available(SpaceKind::Data);
-        let metadata = engine.available(SpaceKind::Metadata);
-        let described = metadata.saturating_sub(METADATA_KEPT) * DATA_PER_METADATA;
-        self.buffers.set_free(data.min(described));
+        self.buffers.set_free(self.store.read().promisable());
     }
 
     /// Flushes the largest buffers until the budget is low again.

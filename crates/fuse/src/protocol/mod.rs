@@ -22,3 +22,32 @@ pub use wire::Malformed;
 pub(crate) use message::{Body, Message};
 pub(crate) use operation::{CopiedWidth, Operation};
 pub(crate) use parse::parse;
+use parse::{Dialect, SetxattrShape};
+
+/// Understands a request as the kernel sends it, header included, and says
+/// what it asks for.
+///
+/// # Errors
+/// [`Malformed`]; an unknown operation, too.
+pub fn describe(request: &[u8]) -> Result<String, Malformed> {
+    let message = Message::whole(request)?;
+    let opcode = Opcode::from_number(message.header.opcode)
+        .ok_or(Malformed("its operation is not known"))?;
+    let (body, extensions) = message.parts()?;
+    if opcode == Opcode::Init {
+        return Ok(format!("{:?}", init::Offer::parse(body)?));
+    }
+    let groups = crate::Groups::parse(extensions)?;
+    let mut text = format!("{groups:?}");
+    let mut understood = Err(Malformed("no form of its operation fits"));
+    for setxattr in [SetxattrShape::Extended, SetxattrShape::Short] {
+        let operation = parse(opcode, &message.header, body, Dialect { setxattr });
+        if let Ok(Operation::BatchForget(list)) = &operation {
+            text.push_str(&format!(" {} nodes", list.iter().count()));
+        }
+        if understood.is_err() {
+            understood = operation;
+        }
+    }
+    Ok(format!("{:?} {text}", understood?))
+}

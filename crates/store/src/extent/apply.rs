@@ -143,7 +143,15 @@ fn apply_extent(
     extent: &PendingExtent,
     effects: &mut Effects,
 ) -> Result<(), StoreError> {
-    let range = logical.get()..logical.get() + extent.length;
+    let Some(end) = logical.checked_add(extent.length) else {
+        let key = Key::new(logical.get(), ItemType::EXTENT_ITEM, extent.length);
+        return Err(corrupt_item(
+            TreeId::EXTENT,
+            key,
+            "would end beyond all addresses",
+        ));
+    };
+    let range = logical.get()..end.get();
     if extent.new {
         let mut record = ExtentRecord::new(
             logical,

@@ -79,6 +79,21 @@ impl Generator {
         }
     }
 
+    /// As [`Generator::new`] with a fixed seed, but what `tape` says decides
+    /// until it ends.
+    #[must_use]
+    pub fn from_tape(tape: &[u8]) -> Self {
+        let mut generator = Self::new(1);
+        generator.random.play(tape);
+        generator
+    }
+
+    /// True when no tape decides, or no more.
+    #[must_use]
+    pub const fn tape_ended(&self) -> bool {
+        self.random.tape_ended()
+    }
+
     /// A path that is there, of a kind that `fits`; a random one when there is
     /// none.
     fn existing(&mut self, fits: impl Fn(FileKind) -> bool) -> OpPath {

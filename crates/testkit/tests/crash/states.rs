@@ -4,10 +4,12 @@ use butterfs::{BlockDevice, MemoryDevice};
 use butterfs_device::record::{Action, Event};
 use butterfs_format::DeviceOffset;
 use butterfs_testkit::Random;
+use std::collections::{HashMap, HashSet};
+use xxhash_rust::xxh64::xxh64;
 
 const SECTOR: usize = 512;
 /// All subsets of at most this many writes are tried.
-const ALL_SUBSETS: usize = 5;
+const ALL_SUBSETS: usize = 6;
 
 /// A crash: when, and what the device holds then.
 pub struct State {
@@ -20,77 +22,156 @@ fn write(device: &MemoryDevice, offset: DeviceOffset, data: &[u8]) {
     device.write_at(offset, data).expect("memory");
 }
 
-fn apply(device: &MemoryDevice, event: &Event) {
-    match &event.action {
-        Action::Write { offset, data } => write(device, *offset, data),
-        Action::Discard(range) => device.discard(*range).expect("memory"),
-        Action::Flush { .. } => {}
+/// What is different from the base, as one number: equal content, equal number.
+#[derive(Clone, Default)]
+struct Difference {
+    sectors: HashMap<u64, u64>,
+    sum: u64,
+}
+
+impl Difference {
+    fn set(&mut self, (sector, hash): (u64, u64)) {
+        let old = self.sectors.insert(sector, hash).unwrap_or(0);
+        self.sum ^= old ^ hash;
     }
+
+    /// The number with `changes` on top.
+    fn with(&self, changes: impl Iterator<Item = (u64, u64)>) -> u64 {
+        let mut over: HashMap<u64, u64> = HashMap::new();
+        let mut sum = self.sum;
+        for (sector, hash) in changes {
+            let below = || self.sectors.get(&sector).copied().unwrap_or(0);
+            let old = over.get(&sector).copied().unwrap_or_else(below);
+            over.insert(sector, hash);
+            sum ^= old ^ hash;
+        }
+        sum
+    }
+}
+
+/// Sectors that an event writes, each with a hash of its new content, 0 where
+/// that is the base's.
+fn sectors(base: &MemoryDevice, event: &Event) -> Vec<(u64, u64)> {
+    let (offset, data) = match &event.action {
+        Action::Write { offset, data } => (*offset, data.to_vec()),
+        Action::Discard(range) => (range.start, vec![0; range.length as usize]),
+        Action::Flush { .. } => return Vec::new(),
+    };
+    let mut old = vec![0; data.len()];
+    base.read_at(offset, &mut old).expect("memory");
+    let pairs = data.chunks(SECTOR).zip(old.chunks(SECTOR));
+    let first = offset.get() / SECTOR as u64;
+    (first..)
+        .zip(pairs)
+        .map(|(sector, (new, old))| {
+            let hash = if new == old { 0 } else { xxh64(new, sector) };
+            (sector, hash)
+        })
+        .collect()
+}
+
+/// What a visit came by.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Visited {
+    /// States with content that no other has.
+    pub distinct: usize,
 }
 
 /// Visits crash states of a recording over `base`: at each flush, and at the
 /// end, with subsets of what was not flushed; about `budget` of them at most.
+/// Content that was visited is visited again only when more is promised.
 pub fn visit(
     base: &MemoryDevice,
     events: &[Event],
     random: &mut Random,
     budget: usize,
     visit: &mut dyn FnMut(State),
-) -> usize {
+) -> Visited {
     let durable = base.snapshot();
-    let mut count = 0;
-    let mut start = 0;
-    let flushes = events
-        .iter()
-        .filter(|event| matches!(event.action, Action::Flush { .. }))
-        .count();
+    let mut below = Difference::default();
+    let mut all = HashSet::new();
+    let is_flush = |event: &Event| matches!(event.action, Action::Flush { .. });
+    let flushes = events.iter().filter(|event| is_flush(event)).count();
     let share = (budget / (flushes + 1)).max(4);
+    let mut start = 0;
     for at in 0..=events.len() {
-        let ends = at == events.len() || matches!(events[at].action, Action::Flush { .. });
-        if !ends {
+        if events.get(at).is_some_and(|event| !is_flush(event)) {
             continue;
         }
         let waiting = &events[start..at];
-        for fates in subsets(waiting, random, share) {
+        let changes: Vec<_> = waiting.iter().map(|event| sectors(base, event)).collect();
+        let mut here = HashSet::new();
+        for fates in subsets(waiting.len(), random, share) {
+            let kept = changes.iter().zip(&fates).flat_map(|(sectors, fate)| {
+                let is_kept = |number: usize| fate.keeps(number);
+                let numbered = sectors.iter().enumerate();
+                numbered.filter_map(move |(number, sector)| is_kept(number).then_some(*sector))
+            });
+            let content = below.with(kept);
+            if !here.insert(content) {
+                continue;
+            }
+            all.insert(content);
             let device = durable.snapshot();
             for (event, fate) in waiting.iter().zip(&fates) {
-                match (fate, &event.action) {
-                    (Fate::Kept, _) => apply(&device, event),
-                    (Fate::Torn(mask), Action::Write { offset, data }) => {
-                        for (sector, bytes) in data.chunks(SECTOR).enumerate() {
-                            if mask >> (sector % 64) & 1 == 1 {
-                                let at = offset.get() + (sector * SECTOR) as u64;
-                                write(&device, DeviceOffset(at), bytes);
-                            }
-                        }
-                    }
-                    _ => {}
-                }
+                fate.apply(&device, event);
             }
-            count += 1;
             visit(State {
                 time: at,
                 device,
                 what: format!("events {start}..{at}: {fates:?}"),
             });
         }
-        for event in waiting {
-            apply(&durable, event);
+        for (event, sectors) in waiting.iter().zip(changes) {
+            Fate::Kept.apply(&durable, event);
+            sectors.into_iter().for_each(|sector| below.set(sector));
         }
-        start = at;
+        start = at + 1;
     }
-    count
+    Visited {
+        distinct: all.len(),
+    }
 }
 
+/// What becomes of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Kept,
     Lost,
+    /// The sectors whose bit is set are there.
     Torn(u64),
 }
 
-fn subsets(waiting: &[Event], random: &mut Random, share: usize) -> Vec<Vec<Fate>> {
-    let n = waiting.len();
+impl Fate {
+    const fn keeps(self, sector: usize) -> bool {
+        match self {
+            Self::Kept => true,
+            Self::Lost => false,
+            Self::Torn(mask) => mask >> (sector % 64) & 1 == 1,
+        }
+    }
+
+    fn apply(self, device: &MemoryDevice, event: &Event) {
+        match (self, &event.action) {
+            (Self::Lost, _) | (_, Action::Flush { .. }) => {}
+            (Self::Kept, Action::Write { offset, data }) => write(device, *offset, data),
+            (Self::Torn(_), Action::Write { offset, data }) => {
+                for (number, bytes) in data.chunks(SECTOR).enumerate() {
+                    if self.keeps(number) {
+                        let at = offset.get() + (number * SECTOR) as u64;
+                        write(device, DeviceOffset(at), bytes);
+                    }
+                }
+            }
+            // A discard frees whole ranges; torn, it is lost.
+            (Self::Kept, Action::Discard(range)) => device.discard(*range).expect("memory"),
+            (Self::Torn(_), Action::Discard(_)) => {}
+        }
+    }
+}
+
+/// Fates of `n` writes that were not flushed, about `share` of them.
+fn subsets(n: usize, random: &mut Random, share: usize) -> Vec<Vec<Fate>> {
     let fate = |kept| if kept { Fate::Kept } else { Fate::Lost };
     let mut all: Vec<Vec<Fate>> = Vec::new();
     if n <= ALL_SUBSETS {
@@ -100,25 +181,25 @@ fn subsets(waiting: &[Event], random: &mut Random, share: usize) -> Vec<Vec<Fate
     } else {
         all.push(vec![Fate::Lost; n]);
         all.push(vec![Fate::Kept; n]);
-        for _ in 0..share / 4 {
-            let only = random.below(n as u64) as usize;
-            all.push((0..n).map(|at| fate(at == only)).collect());
-            all.push((0..n).map(|at| fate(at != only)).collect());
+        // Each alone and each missing, as far as the share goes.
+        let mut order: Vec<usize> = (0..n).collect();
+        for at in (1..n).rev() {
+            order.swap(at, random.below(at as u64 + 1) as usize);
+        }
+        for one in order.into_iter().take((share / 4).max(1)) {
+            all.push((0..n).map(|at| fate(at == one)).collect());
+            all.push((0..n).map(|at| fate(at != one)).collect());
+        }
+        while all.len() < share / 4 * 3 {
             all.push((0..n).map(|_| fate(random.one_in(2))).collect());
         }
     }
-    if n > 0 {
-        for _ in 0..(share / 4).clamp(1, 8) {
-            let torn = random.below(n as u64) as usize;
-            let mask = random.bits();
-            let others = random.bits();
-            let mut fates: Vec<Fate> = (0..n)
-                .map(|at| fate(others >> (at % 64) & 1 == 1))
-                .collect();
-            fates[torn] = Fate::Torn(mask);
-            all.push(fates);
-        }
+    let room = share.saturating_sub(all.len()).clamp(4, 64);
+    for _ in 0..if n > 0 { room } else { 0 } {
+        let torn = random.below(n as u64) as usize;
+        let mut fates: Vec<Fate> = (0..n).map(|_| fate(random.one_in(2))).collect();
+        fates[torn] = Fate::Torn(random.bits());
+        all.push(fates);
     }
-    all.truncate(share.max(8));
     all
 }

@@ -2,7 +2,7 @@
 //!
 //! A workload is text: operations separated by semicolons.
 
-use super::model::{Found, Model, Number};
+use super::model::{Effect, Found, Model, Number};
 use butterfs::{
     BlockDevice, FallocateMode, Filesystem, FsError, Inode, InodeId, MemoryDevice, NewInode,
     OldName, OpenOptions, Owner, Place, RenameMode, SetMode, Volume,
@@ -186,6 +186,7 @@ impl World {
 
     fn operate(&mut self, words: &[&str]) -> Outcome<()> {
         let started = self.now();
+        self.model.begin(started);
         let path = words.get(1).copied().unwrap_or_default();
         let number = |at: usize| -> u64 { words[at].parse().expect("a number") };
         let files = Arc::clone(self.files());
@@ -223,11 +224,12 @@ impl World {
                 let data = self.bytes(number(3) as usize);
                 let (inode, offset) = (self.inode(path)?, number(2));
                 let id = self.number(path);
-                self.model.change_file(started, id, |content| {
-                    let (start, end) = (offset as usize, offset as usize + data.len());
-                    content.data.resize(content.data.len().max(end), 0);
-                    content.data[start..end].copy_from_slice(&data);
-                });
+                self.model
+                    .change_file(started, id, Effect::Delayed, |content| {
+                        let (start, end) = (offset as usize, offset as usize + data.len());
+                        content.data.resize(content.data.len().max(end), 0);
+                        content.data[start..end].copy_from_slice(&data);
+                    });
                 let written = files.write(&inode, offset, &data)?;
                 assert_eq!(written, data.len());
             }
@@ -239,17 +241,20 @@ impl World {
                 let size = number(2);
                 let id = self.number(path);
                 self.model
-                    .change_file(started, id, |content| content.data.resize(size as usize, 0));
+                    .change_file(started, id, Effect::AtOnce, |content| {
+                        content.data.resize(size as usize, 0);
+                    });
                 files.truncate(&*self.inode(path)?, size)?;
             }
             "punch" | "zero" => {
                 let (start, length) = (number(2), number(3));
                 let id = self.number(path);
-                self.model.change_file(started, id, |content| {
-                    let size = content.data.len() as u64;
-                    let range = start.min(size) as usize..(start + length).min(size) as usize;
-                    content.data[range].fill(0);
-                });
+                self.model
+                    .change_file(started, id, Effect::AtOnce, |content| {
+                        let size = content.data.len() as u64;
+                        let range = start.min(size) as usize..(start + length).min(size) as usize;
+                        content.data[range].fill(0);
+                    });
                 let mode = if words[0] == "punch" {
                     FallocateMode::PunchHole
                 } else {
@@ -265,9 +270,10 @@ impl World {
             "allocate" => {
                 let end = (number(2) + number(3)) as usize;
                 let id = self.number(path);
-                self.model.change_file(started, id, |content| {
-                    content.data.resize(content.data.len().max(end), 0);
-                });
+                self.model
+                    .change_file(started, id, Effect::Delayed, |content| {
+                        content.data.resize(content.data.len().max(end), 0);
+                    });
                 let mode = FallocateMode::Allocate;
                 files.fallocate(&*self.inode(path)?, mode, number(2), number(3))?;
             }
@@ -275,25 +281,29 @@ impl World {
                 let (from, to) = (self.inode(path)?, self.inode(words[2])?);
                 let data = self.model.content(path).data.clone();
                 let id = self.number(words[2]);
-                self.model.change_file(started, id, |content| {
-                    content.data.resize(content.data.len().max(data.len()), 0);
-                    content.data[..data.len()].copy_from_slice(&data);
-                });
+                self.model
+                    .change_file(started, id, Effect::Delayed, |content| {
+                        content.data.resize(content.data.len().max(data.len()), 0);
+                        content.data[..data.len()].copy_from_slice(&data);
+                    });
                 let length = data.len() as u64;
                 files.copy_range((&from, 0), (&to, 0), length)?;
             }
             "attribute" => {
                 let value = self.bytes(30);
                 let id = self.number(path);
-                self.model.change_file(started, id, |content| {
-                    content.attribute = Some(value.clone())
-                });
+                self.model
+                    .change_file(started, id, Effect::AtOnce, |content| {
+                        content.attribute = Some(value.clone());
+                    });
                 files.set_xattr(&*self.inode(path)?, ATTRIBUTE, &value, SetMode::Any)?;
             }
             "noattribute" => {
                 let id = self.number(path);
                 self.model
-                    .change_file(started, id, |content| content.attribute = None);
+                    .change_file(started, id, Effect::AtOnce, |content| {
+                        content.attribute = None
+                    });
                 files.remove_xattr(&*self.inode(path)?, ATTRIBUTE)?;
             }
             "link" => {
@@ -315,11 +325,13 @@ impl World {
             }
             "rename" | "exchange" => self.rename(words, started)?,
             "fsync" => {
+                self.model.begin_fsync();
                 files.fsync(&*self.inode(path)?)?;
                 let (now, number) = (self.now(), self.number(path));
                 self.model.acknowledge_file(now, number);
             }
             "fsyncdir" => {
+                self.model.begin_fsync();
                 files.fsync_directory()?;
                 let now = self.now();
                 self.model.acknowledge_directory(now, path);
@@ -388,9 +400,10 @@ impl World {
             let id = self.number(path);
             match self.files().write(&inode, at, &data) {
                 Ok(written) => {
-                    self.model.change_file(started, id, |content| {
-                        content.data.resize(at as usize + written, 0x5a);
-                    });
+                    self.model
+                        .change_file(started, id, Effect::Delayed, |content| {
+                            content.data.resize(at as usize + written, 0x5a);
+                        });
                     at += written as u64;
                 }
                 Err(error) => {

@@ -1,0 +1,371 @@
+//! Volumes that run full: ENOSPC comes before anything changed, what was
+//! accepted is kept, files can still be deleted, and then there is room again.
+
+use butterfs::{
+    FileDevice, FsError, InodeId, NewInode, OpenOptions, Owner, StoreError, Subvolume, Volume,
+};
+use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_testkit::content::content;
+use butterfs_testkit::judge::{
+    Access as KernelAccess, KernelMount, judge_image, mkfs_btrfs, scratch_dir,
+};
+use butterfs_testkit::{Capability, Random, differential};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const S_IFREG: u32 = 0o100_000;
+
+/// A volume with what must be in its files.
+struct Bench {
+    image: PathBuf,
+    options: OpenOptions,
+    volume: Option<Volume>,
+    files: BTreeMap<String, Vec<u8>>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+fn is_full(error: &FsError) -> bool {
+    matches!(error, FsError::Store(StoreError::NoSpace))
+}
+
+impl Bench {
+    fn new(mib: u64, node_size: u32) -> Self {
+        let dir = scratch_dir();
+        let image = dir.path().join("small.img");
+        let device = FileDevice::create(&image, mib << 20).unwrap();
+        let mut mkfs = MkfsOptions {
+            node_size,
+            ..MkfsOptions::default()
+        };
+        // Debian's btrfs check does not know it.
+        mkfs.features.change("^block-group-tree").unwrap();
+        make(&device, &mkfs).unwrap();
+        drop(device);
+        Self::on(image, Subvolume::Default, Some(dir))
+    }
+
+    fn on(image: PathBuf, subvolume: Subvolume, dir: Option<tempfile::TempDir>) -> Self {
+        let mut options = OpenOptions {
+            subvolume,
+            ..OpenOptions::default()
+        };
+        options.files.buffer_bytes = 32 << 20;
+        let volume = Some(Volume::open(&image, options.clone()).unwrap());
+        Self {
+            image,
+            options,
+            volume,
+            files: BTreeMap::new(),
+            _dir: dir,
+        }
+    }
+
+    fn volume(&self) -> &Volume {
+        self.volume.as_ref().unwrap()
+    }
+
+    fn root(&self) -> InodeId {
+        self.volume().files().root()
+    }
+
+    /// Creates a file and writes as much of `data` as there is room for; true
+    /// when that is all. What is accepted must be kept, so `files` has it.
+    fn write(&mut self, name: &str, data: &[u8]) -> bool {
+        let volume = self.volume.as_ref().unwrap();
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let inode = match volume.files().create(self.root(), name.as_bytes(), &new) {
+            Ok(inode) => inode,
+            Err(error) => {
+                assert!(is_full(&error), "{name}: {error}");
+                let there = volume.resolve(name.as_bytes());
+                assert!(there.is_err(), "what failed left a name");
+                return false;
+            }
+        };
+        let mut done = 0;
+        while done < data.len() {
+            let end = data.len().min(done + (256 << 10));
+            match volume.files().write(&inode, done as u64, &data[done..end]) {
+                Ok(count) => done += count,
+                Err(error) => {
+                    assert!(is_full(&error), "{name}: {error}");
+                    let size = volume.files().attributes_of(&inode).unwrap().size;
+                    assert_eq!(size, done as u64, "what failed changed nothing");
+                    break;
+                }
+            }
+        }
+        self.files.insert(name.to_owned(), data[..done].to_vec());
+        done == data.len()
+    }
+
+    fn delete(&mut self, name: &str) {
+        let gone = self.volume().files().unlink(self.root(), name.as_bytes());
+        gone.unwrap_or_else(|error| panic!("{name} cannot be deleted: {error}"));
+        self.files.remove(name);
+    }
+
+    /// How full the block groups are.
+    fn space(&self) -> String {
+        let engine = self.volume().store().read();
+        let lines = engine.groups().map(|group| {
+            let flags = group.flags.describe();
+            let (length, used) = (group.length >> 10, group.used >> 10);
+            let (promised, left) = (group.promised >> 10, group.available() >> 10);
+            format!("{flags}: {length} KiB, {used} used, {promised} promised, {left} left")
+        });
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn assert_alive(&self, when: &str) {
+        self.volume()
+            .sync()
+            .unwrap_or_else(|error| panic!("{when}: {error}\n{}", self.space()));
+        assert_eq!(self.volume().store().poison(), None, "{when}");
+    }
+
+    fn reopen(&mut self) {
+        self.volume().close().unwrap();
+        self.volume = None;
+        self.volume = Some(Volume::open(&self.image, self.options.clone()).unwrap());
+    }
+
+    fn assert_content(&self) {
+        for (name, data) in &self.files {
+            let found = self.volume().read_file(name.as_bytes()).unwrap();
+            assert!(found == *data, "{name} is not what was accepted");
+        }
+    }
+
+    fn judge(&mut self, when: &str) {
+        self.volume().close().unwrap();
+        self.volume = None;
+        judge_image(&self.image, when);
+        self.volume = Some(Volume::open(&self.image, self.options.clone()).unwrap());
+    }
+}
+
+/// Fills, empties and fills again. `size` gives the length of each file.
+fn fill_and_empty(bench: &mut Bench, what: &str, size: impl Fn(u64) -> usize) {
+    let mut least = usize::MAX;
+    for round in 0..2 {
+        let mut number = 0;
+        // A file that does not fit may be followed by a smaller one that does.
+        let mut failed = 0;
+        while failed < 3 {
+            let name = format!("{what} {round} {number}");
+            if !bench.write(&name, &content(number, size(number))) {
+                failed += 1;
+            }
+            number += 1;
+            assert!(number < 2_000_000, "{what}: never full");
+        }
+        bench.assert_alive(&format!("{what}, full for time {round}"));
+        assert!(
+            !bench
+                .volume()
+                .write_file(b"more", &[1; 8 << 20])
+                .is_ok_and(|()| true)
+        );
+        bench.assert_alive("after a write that does not fit");
+        if bench.volume().resolve(b"more").is_ok() {
+            bench.files.insert(
+                "more".to_owned(),
+                bench.volume().read_file(b"more").unwrap(),
+            );
+            bench.delete("more");
+        }
+        bench.reopen();
+        bench.assert_content();
+        // The first round leaves a part, the second nothing.
+        let names: Vec<String> = bench.files.keys().cloned().collect();
+        for (at, name) in names.iter().enumerate() {
+            if round == 1 || at % 4 != 0 {
+                bench.delete(name);
+            }
+        }
+        bench.assert_alive(&format!("{what}, emptied for time {round}"));
+        least = least.min(names.len());
+        assert!(
+            bench.write("again", &content(1, 1 << 20)),
+            "there is room again"
+        );
+        bench.assert_alive("written again");
+        bench.delete("again");
+    }
+    assert!(least > 3, "{what}: {least} files");
+    bench.judge(what);
+    bench.assert_content();
+}
+
+const SIZES_MIB: [u64; 5] = [114, 128, 200, 512, 1024];
+
+#[test]
+fn full_of_data() {
+    for (at, mib) in SIZES_MIB.into_iter().enumerate() {
+        let mut bench = Bench::new(mib, [16384, 4096][at % 2]);
+        let large = (mib << 20) as usize / 20;
+        fill_and_empty(&mut bench, &format!("data, {mib} MiB"), |number| {
+            large / (1 + number as usize % 5)
+        });
+    }
+}
+
+#[test]
+fn full_of_small_files() {
+    for (at, mib) in SIZES_MIB[..4].iter().enumerate() {
+        let mut bench = Bench::new(*mib, [4096, 16384][at % 2]);
+        fill_and_empty(&mut bench, &format!("metadata, {mib} MiB"), |number| {
+            [1900, 0, 700][number as usize % 3]
+        });
+    }
+}
+
+#[test]
+fn full_with_small_extents() {
+    let mut bench = Bench::new(160, 16384);
+    fill_and_empty(&mut bench, "small extents", |number| {
+        4096 * (1 + number as usize % 3)
+    });
+}
+
+fn btrfs(args: &[&str]) {
+    let out = Command::new("btrfs").args(args).output().unwrap();
+    assert!(
+        out.status.success(),
+        "{args:?}: {}",
+        String::from_utf8_lossy(&out.stderr)
+    );
+}
+
+fn fill_by_kernel(mount: &Path) {
+    let base = mount.join("base");
+    btrfs(&["subvolume", "create", base.to_str().unwrap()]);
+    for number in 0..300_u64 {
+        let data = content(number, 20_000 + number as usize * 200);
+        std::fs::write(base.join(format!("old {number}")), data).unwrap();
+        std::fs::write(base.join(format!("tiny {number}")), "tiny").unwrap();
+        if number % 60 == 0 {
+            let target = mount.join(format!("snapshot {number}"));
+            let paths = [base.to_str().unwrap(), target.to_str().unwrap()];
+            btrfs(&["subvolume", "snapshot", "-r", paths[0], paths[1]]);
+        }
+    }
+}
+
+/// Deleting what snapshots share frees nothing, and takes room for the nodes
+/// that are copied.
+#[test]
+fn full_with_snapshots() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let dir = scratch_dir();
+    let image = dir.path().join("shared.img");
+    mkfs_btrfs(&image, 256 << 20, &["-n", "4096"]);
+    let mount = KernelMount::mount(&image, KernelAccess::ReadWrite, "").unwrap();
+    fill_by_kernel(mount.path());
+    mount.unmount().unwrap();
+    let mut bench = Bench::on(image, Subvolume::Path(b"base".to_vec()), Some(dir));
+    let mut number = 0;
+    while bench.write(&format!("new {number}"), &content(number, 700_000)) {
+        number += 1;
+    }
+    while bench.write(&format!("small {number}"), &[7; 1500]) {
+        number += 1;
+    }
+    bench.assert_alive("full");
+    for number in 0..300 {
+        for kind in ["old", "tiny"] {
+            let name = format!("{kind} {number}");
+            bench.files.insert(name.clone(), Vec::new());
+            bench.delete(&name);
+        }
+    }
+    bench.assert_alive("what is shared is deleted");
+    let mine: Vec<String> = bench.files.keys().cloned().collect();
+    for name in &mine {
+        bench.delete(name);
+    }
+    bench.assert_alive("emptied");
+    assert!(
+        bench.write("again", &content(1, 1 << 20)),
+        "there is room again"
+    );
+    bench.judge("snapshots");
+    bench.assert_content();
+}
+
+/// Random writes, deletions and truncations, over and over at the brim.
+fn soak(seed: u64) {
+    let mut random = Random::new(seed);
+    let mib = *random.pick(&[114, 130, 180, 260]);
+    let mut bench = Bench::new(mib, *random.pick(&[4096, 16384, 65536]));
+    let usual = *random.pick(&[1500, 30_000, 900_000]);
+    let mut fills = 0;
+    let mut number = 0;
+    while fills < 6 {
+        let name = format!("{number}");
+        number += 1;
+        let length = random.below(usual) as usize;
+        let fits = bench.write(&name, &content(random.bits(), length));
+        if fits && random.one_in(12) {
+            let from = format!("{}", random.below(number));
+            let name = bench.files.range(from..).next();
+            if let Some(name) = name.map(|(name, _)| name.clone()) {
+                bench.delete(&name);
+            }
+        }
+        if !fits {
+            fills += 1;
+            bench.assert_alive(&format!("seed {seed}, full for time {fills}"));
+            let names: Vec<String> = bench.files.keys().cloned().collect();
+            for name in &names {
+                if random.one_in(2) {
+                    bench.delete(name);
+                }
+            }
+        }
+        if random.one_in(40) {
+            truncate_one(&mut bench, &mut random);
+        }
+        if random.one_in(200) {
+            bench.assert_alive(&format!("seed {seed}"));
+        }
+        if random.one_in(2000) {
+            bench.reopen();
+        }
+        assert!(number < 400_000, "seed {seed}: never full");
+    }
+    bench.reopen();
+    bench.assert_content();
+    bench.judge(&format!("seed {seed}"));
+}
+
+fn truncate_one(bench: &mut Bench, random: &mut Random) {
+    if bench.files.is_empty() {
+        return;
+    }
+    let which = random.below(bench.files.len() as u64) as usize;
+    let (name, data) = bench.files.iter().nth(which).unwrap();
+    let (name, mut data) = (name.clone(), data.clone());
+    let size = random.below(data.len() as u64 + 1) as usize;
+    let volume = bench.volume();
+    let id = volume.resolve(name.as_bytes()).unwrap();
+    let inode = volume.files().inode(id).unwrap();
+    match volume.files().truncate(&inode, size as u64) {
+        Ok(()) => {
+            data.truncate(size);
+            bench.files.insert(name, data);
+        }
+        Err(error) => assert!(is_full(&error), "{name}: {error}"),
+    }
+}
+
+#[test]
+fn at_the_brim_again_and_again() {
+    for seed in differential::seeds(0..6) {
+        soak(seed);
+    }
+}

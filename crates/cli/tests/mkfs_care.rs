@@ -1,0 +1,143 @@
+//! What `butterfs mkfs` refuses: it says why and what to do, and writes
+//! nothing.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use support::{Bench, said};
+
+/// A loop device, detached when a test fails half way.
+struct Loop(PathBuf);
+
+impl Loop {
+    fn new(file: &Path) -> Self {
+        let out = run("losetup", &["--find", "--show"], file);
+        Self(PathBuf::from(String::from_utf8_lossy(&out.stdout).trim()))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .output();
+    }
+}
+
+/// A mount by the kernel, undone when a test fails half way.
+struct Mounted(PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
+
+fn run(program: &str, words: &[&str], path: &Path) -> Output {
+    let out = Command::new(program).args(words).arg(path).output();
+    let out = out.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(out.status.success(), "{program}: {}", said(&out));
+    out
+}
+
+/// Runs mkfs on `target`, which must be refused with all of `words`, and leave
+/// `file` as it is.
+fn refused(bench: &Bench, target: &Path, file: &Path, options: &[&str], words: &[&str]) {
+    let before = fs::read(file).expect("the image");
+    let target = target.to_str().expect("a path of characters");
+    let output = bench.try_run(&[&["mkfs"], options, &[target]].concat());
+    let text = said(&output);
+    assert!(!output.status.success(), "{target} is overwritten: {text}");
+    for word in words {
+        assert!(text.contains(word), "no `{word}` in: {text}");
+    }
+    assert!(!text.contains("panicked"), "{text}");
+    assert!(
+        fs::read(file).expect("the image") == before,
+        "it was written to: {text}"
+    );
+}
+
+fn file(bench: &Bench, name: &str, mib: u64) -> PathBuf {
+    let path = bench.path(name);
+    let file = fs::File::create(&path).expect("a file");
+    file.set_len(mib << 20).expect("its length");
+    path
+}
+
+#[test]
+fn what_holds_something_is_kept() {
+    let bench = Bench::new();
+    let volume = bench.path("volume");
+    refused(&bench, &volume, &volume, &["-q"], &["btrfs", "-f"]);
+
+    let ext4 = file(&bench, "ext4", 128);
+    run("mkfs.ext4", &["-q", "-F"], &ext4);
+    refused(&bench, &ext4, &ext4, &["-q"], &["ext4", "-f"]);
+    let xfs = file(&bench, "xfs", 320);
+    run("mkfs.xfs", &["-q", "-f"], &xfs);
+    refused(&bench, &xfs, &xfs, &["-q"], &["xfs", "-f"]);
+
+    // A partition table of the old kind: one partition, then the mark.
+    let table = file(&bench, "table", 128);
+    let mut sector = [0; 512];
+    sector[446..462].copy_from_slice(&[0, 0, 2, 0, 0x83, 0, 0, 0, 0, 8, 0, 0, 0, 0, 2, 0]);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    let open = fs::File::options().write(true).open(&table);
+    open.expect("a file")
+        .write_all_at(&sector, 0)
+        .expect("a table");
+    refused(&bench, &table, &table, &["-q"], &["partition", "-f"]);
+
+    bench.run(&["mkfs", "-q", "-f", "table"]);
+    bench.run(&["ls", "table:/"]);
+}
+
+#[test]
+fn what_cannot_be_made_leaves_all_as_it_is() {
+    let bench = Bench::new();
+    let volume = bench.path("volume");
+    let force = |more: &'static [&'static str]| [&["-q", "-f"], more].concat();
+    for (options, words) in [
+        (
+            force(&["-b", "4g"]),
+            &["bytes", "leave the byte count out"][..],
+        ),
+        (force(&["-b", "1m"]), &["too small", "at least"]),
+        (force(&["-n", "5000"]), &["node size", "power of two"]),
+        (force(&["-s", "3000"]), &["sector size", "power of two"]),
+        (force(&["-d", "raid1"]), &["raid1", "single or dup"]),
+        (force(&["-O", "warp-drive"]), &["warp-drive", "list-all"]),
+        (force(&["--csum", "md5"]), &["md5"]),
+        (force(&["-M", "-n", "16k"]), &["mixed"]),
+    ] {
+        refused(&bench, &volume, &volume, &options, words);
+    }
+    bench.check();
+}
+
+#[test]
+fn what_is_in_use_is_kept() {
+    if !rustix::process::geteuid().is_root() || !Path::new("/dev/loop-control").exists() {
+        assert!(std::env::var_os("CI").is_none(), "CI has loop devices");
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    let ext4 = file(&bench, "ext4", 64);
+    run("mkfs.ext4", &["-q", "-F"], &ext4);
+    let device = Loop::new(&ext4);
+    let point = bench.path("mnt");
+    let words = ["-o", "ro", device.0.to_str().expect("a path")];
+    run("mount", &words, &point);
+    let mounted = Mounted(point.clone());
+    for target in [&device.0, &ext4] {
+        let words = ["in use", "mounted"];
+        refused(&bench, target, &ext4, &["-q", "-f"], &words);
+    }
+    drop(mounted);
+}

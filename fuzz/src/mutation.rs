@@ -1,0 +1,294 @@
+//! Changes of an image that checksums do not give away.
+//!
+//! Each takes a few bytes of the input: what to change, where, to what. The
+//! nodes that were touched are sealed again and written to all their copies.
+
+use crate::tape::Tape;
+use crate::volume::Base;
+use butterfs_device::{BlockDevice, MemoryDevice};
+use butterfs_format::DeviceOffset;
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, POINTER_SIZE, field};
+use butterfs_format::superblock::{COPIES, SIZE};
+use std::collections::BTreeMap;
+
+/// Bytes of a key.
+const KEY: usize = 17;
+/// Mutations of one input at most.
+const MUTATIONS_MAX: usize = 24;
+
+/// What was done to an image.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Done {
+    /// Copies differ, so that healing may write.
+    pub copies_differ: bool,
+}
+
+/// An image in the making.
+struct Image<'b> {
+    base: &'b Base,
+    device: &'b MemoryDevice,
+    nodes: BTreeMap<usize, Vec<u8>>,
+    superblock: Option<Vec<u8>>,
+    done: Done,
+}
+
+/// Numbers around which things break.
+fn interesting(tape: &mut Tape<'_>, old: u64) -> u64 {
+    match tape.u8() % 12 {
+        0 => 0,
+        1 => u64::MAX - u64::from(tape.u8()),
+        2 => old.wrapping_add(u64::from(tape.u8())),
+        3 => old.wrapping_sub(u64::from(tape.u8())),
+        4 => old ^ 1 << (tape.u8() & 63),
+        5 => 1 << (tape.u8() & 63),
+        6 => old.wrapping_add(u64::from(tape.u16()) << 12),
+        7 => old.wrapping_sub(u64::from(tape.u16()) << 12),
+        8 => u64::from(tape.u16()),
+        9 => i64::MAX as u64 - u64::from(tape.u8()),
+        10 => u64::from(tape.u32()),
+        _ => tape.u64(),
+    }
+}
+
+fn get(bytes: &[u8], at: usize, width: usize) -> u64 {
+    let mut out = [0; 8];
+    out[..width].copy_from_slice(&bytes[at..at + width]);
+    u64::from_le_bytes(out)
+}
+
+fn put(bytes: &mut [u8], at: usize, width: usize, value: u64) {
+    bytes[at..at + width].copy_from_slice(&value.to_le_bytes()[..width]);
+}
+
+/// Changes a field of 1, 2, 4 or 8 bytes somewhere in `range`.
+fn change_field(bytes: &mut [u8], range: std::ops::Range<usize>, tape: &mut Tape<'_>) {
+    let width = [1, 2, 4, 8, 8][tape.below(5)];
+    let Some(room) = (range.len() + 1)
+        .checked_sub(width)
+        .filter(|room| *room > 0)
+    else {
+        return;
+    };
+    let at = range.start + tape.below(room);
+    let old = get(bytes, at, width);
+    let new = interesting(tape, old);
+    put(bytes, at, width, new);
+}
+
+impl Image<'_> {
+    fn pick(&mut self, tape: &mut Tape<'_>) -> usize {
+        tape.below(self.base.nodes.len())
+    }
+
+    fn node(&mut self, which: usize) -> &mut Vec<u8> {
+        let (base, device) = (self.base, self.device);
+        self.nodes.entry(which).or_insert_with(|| {
+            let mut bytes = vec![0; base.node_size];
+            let at = base.nodes[which].copies[0];
+            device
+                .read_at(at, &mut bytes)
+                .expect("it lies on the device");
+            bytes
+        })
+    }
+
+    /// A slot of a node, and where its descriptor and data lie.
+    fn slot(&mut self, which: usize, tape: &mut Tape<'_>) -> Option<(usize, usize, usize)> {
+        let bytes = self.node(which);
+        let count = get(bytes, field::ITEM_COUNT, 4) as usize;
+        let is_leaf = bytes[field::LEVEL] == 0;
+        let stride = if is_leaf { ITEM_SIZE } else { POINTER_SIZE };
+        let most = (bytes.len() - HEADER_SIZE) / stride;
+        let slot = tape.below(count.clamp(1, most));
+        let at = HEADER_SIZE + slot * stride;
+        if !is_leaf {
+            return Some((at, at + KEY, 16));
+        }
+        let offset = get(bytes, at + KEY, 4) as usize;
+        let size = get(bytes, at + KEY + 4, 4) as usize;
+        let start = HEADER_SIZE.checked_add(offset)?;
+        let end = start.checked_add(size)?;
+        (end <= bytes.len()).then_some((at, start, size))
+    }
+
+    fn step(&mut self, tape: &mut Tape<'_>) {
+        match tape.u8() % 16 {
+            // A field of an item, most of the time.
+            0..=5 => {
+                let which = self.pick(tape);
+                if let Some((_, start, size)) = self.slot(which, tape) {
+                    change_field(self.node(which), start..start + size, tape);
+                }
+            }
+            6 => {
+                let which = self.pick(tape);
+                if let Some((at, ..)) = self.slot(which, tape) {
+                    change_field(self.node(which), at..at + KEY, tape);
+                }
+            }
+            7 => {
+                let which = self.pick(tape);
+                if let Some((at, ..)) = self.slot(which, tape) {
+                    change_field(self.node(which), at + KEY..at + ITEM_SIZE, tape);
+                }
+            }
+            8 => {
+                let which = self.pick(tape);
+                change_field(self.node(which), field::LOGICAL..HEADER_SIZE, tape);
+            }
+            9 => self.point_elsewhere(tape),
+            10 => self.copy_node(tape),
+            11 => self.remove_item(tape),
+            12 => {
+                let range = match tape.u8() & 3 {
+                    0 => 0x20..SIZE,
+                    1 => 0x32b..0x32b + 2048,
+                    _ => 0x20..0x12b,
+                };
+                change_field(self.superblock(), range, tape);
+            }
+            13 => self.change_one_copy(tape),
+            14 => self.move_item(tape),
+            _ => {
+                let which = self.pick(tape);
+                let size = self.base.node_size;
+                change_field(self.node(which), 32..size, tape);
+            }
+        }
+    }
+
+    /// A pointer of a branch, or of a root item, names another node, with the
+    /// generation, level and key that are found there.
+    fn point_elsewhere(&mut self, tape: &mut Tape<'_>) {
+        let which = self.pick(tape);
+        let to = self.pick(tape);
+        let target = self.base.nodes[to].node;
+        let first = get(self.node(to), HEADER_SIZE, 8);
+        let mut key = [0; KEY];
+        key.copy_from_slice(&self.node(to)[HEADER_SIZE..HEADER_SIZE + KEY]);
+        let _ = first;
+        let Some((at, start, size)) = self.slot(which, tape) else {
+            return;
+        };
+        let bytes = self.node(which);
+        if bytes[field::LEVEL] > 0 {
+            bytes[at..at + KEY].copy_from_slice(&key);
+            put(bytes, start, 8, target.logical.get());
+            put(bytes, start + 8, 8, target.generation.get());
+        } else if size >= 239 {
+            // A root item: generation, address and level.
+            put(bytes, start + 160, 8, target.generation.get());
+            put(bytes, start + 176, 8, target.logical.get());
+            put(bytes, start + 238, 1, u64::from(target.level));
+        }
+    }
+
+    /// One node with the content of another, at its own address.
+    fn copy_node(&mut self, tape: &mut Tape<'_>) {
+        let (from, to) = (self.pick(tape), self.pick(tape));
+        let source = self.node(from).clone();
+        let keep_level = tape.u8() & 1 != 0;
+        let bytes = self.node(to);
+        let logical = get(bytes, field::LOGICAL, 8);
+        let generation = get(bytes, field::GENERATION, 8);
+        let level = bytes[field::LEVEL];
+        bytes.copy_from_slice(&source);
+        put(bytes, field::LOGICAL, 8, logical);
+        put(bytes, field::GENERATION, 8, generation);
+        if keep_level {
+            bytes[field::LEVEL] = level;
+        }
+    }
+
+    /// Takes the last item, or the whole content, away.
+    fn remove_item(&mut self, tape: &mut Tape<'_>) {
+        let which = self.pick(tape);
+        let all = tape.u8() & 1 != 0;
+        let bytes = self.node(which);
+        let count = get(bytes, field::ITEM_COUNT, 4);
+        let left = if all { 0 } else { count.saturating_sub(1) };
+        put(bytes, field::ITEM_COUNT, 4, left);
+    }
+
+    /// The key of one item is changed so that it stays between its neighbours.
+    fn move_item(&mut self, tape: &mut Tape<'_>) {
+        let which = self.pick(tape);
+        if let Some((at, ..)) = self.slot(which, tape) {
+            let bytes = self.node(which);
+            let part = [0, 9][tape.below(2)];
+            let old = get(bytes, at + part, 8);
+            let new = if tape.u8() & 1 == 0 {
+                old.wrapping_add(1 + u64::from(tape.u8()))
+            } else {
+                old.wrapping_sub(1 + u64::from(tape.u8()))
+            };
+            put(bytes, at + part, 8, new);
+        }
+    }
+
+    fn superblock(&mut self) -> &mut Vec<u8> {
+        let device = self.device;
+        self.superblock.get_or_insert_with(|| {
+            let mut bytes = vec![0; SIZE];
+            device.read_at(COPIES[0], &mut bytes).expect("it is there");
+            bytes
+        })
+    }
+
+    /// Bit rot, which a checksum does give away, in one copy or in data.
+    fn change_one_copy(&mut self, tape: &mut Tape<'_>) {
+        let place = if tape.u8() & 1 == 0 || self.base.data.is_empty() {
+            let which = self.pick(tape);
+            let copies = &self.base.nodes[which].copies;
+            copies[tape.below(copies.len())]
+        } else {
+            let start = self.base.data[tape.below(self.base.data.len())];
+            DeviceOffset(start.get() + (u64::from(tape.u8()) << 12))
+        };
+        let at = DeviceOffset(place.get() + u64::from(tape.u16() & 4095));
+        let _ = self.device.write_at(at, &[tape.u8()]);
+        self.done.copies_differ = true;
+    }
+
+    fn finish(mut self) -> Done {
+        for (which, bytes) in &mut self.nodes {
+            self.base.checksum.seal_block(bytes);
+            for copy in &self.base.nodes[*which].copies {
+                self.device.write_at(*copy, bytes).expect("it fits");
+            }
+        }
+        if let Some(bytes) = &self.superblock {
+            for copy in COPIES
+                .into_iter()
+                .filter(|c| c.get() + 4096 <= self.device.size())
+            {
+                let mut own = bytes.clone();
+                // Its own address is part of what may be wrong.
+                if get(&own, 0x30, 8) == COPIES[0].get() {
+                    put(&mut own, 0x30, 8, copy.get());
+                }
+                self.base.checksum.seal_block(&mut own);
+                self.device.write_at(copy, &own).expect("it fits");
+            }
+        }
+        self.done
+    }
+}
+
+/// Changes the image on `device`, a copy of `base`, as the tape says.
+pub fn mutate(base: &Base, device: &MemoryDevice, tape: &mut Tape<'_>) -> Done {
+    let mut image = Image {
+        base,
+        device,
+        nodes: BTreeMap::new(),
+        superblock: None,
+        done: Done::default(),
+    };
+    for _ in 0..MUTATIONS_MAX {
+        if tape.is_empty() {
+            break;
+        }
+        image.step(tape);
+    }
+    image.finish()
+}
