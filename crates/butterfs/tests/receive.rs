@@ -1,12 +1,19 @@
 //! Streams of the kernel and of ButterFS, received into directories: on Btrfs
 //! and on another file system, whole, cut, damaged and gone on with.
 
-use butterfs::receive::{ReceiveOptions, Received, Start, StreamReader, receive};
+use butterfs::receive::{
+    ReceiveOptions, Received, Start, StreamReader, SubvolumeMaker, VolumeTarget, receive,
+};
 use butterfs::send::{Beginning, DataMode, SendOptions, SendRequest, StreamWriter};
-use butterfs::{DirectoryTarget, OpenOptions, Subvolume, TreeId, Volume};
-use butterfs_format::send_stream::Version;
+use butterfs::{
+    DirectoryTarget, Filesystem, FsError, InodeId, OpenOptions, Purpose, Subvolume, TreeId, Volume,
+};
+use butterfs_format::item::root::RootFlags;
+use butterfs_format::send_stream::{SourceStamp, Version};
 use butterfs_testkit::differential::seeds;
-use butterfs_testkit::judge::{Access, KernelMount, mkfs_btrfs, scratch_dir};
+use butterfs_testkit::judge::{
+    Access, DataChecksums, KernelMount, Mode, btrfs_check, mkfs_btrfs, scratch_dir,
+};
 use butterfs_testkit::mounted_tree::MountedTree;
 use butterfs_testkit::op::apply::{apply_to_path, clear_umask};
 use butterfs_testkit::op::generate::Generator;
@@ -149,8 +156,14 @@ fn receive_into(directory: &Path, stream: &[u8], start: Start) -> Result<Receive
         ..ReceiveOptions::default()
     };
     let mut reader = StreamReader::new(stream);
-    receive(&mut reader, &mut target, options, &mut |_, _| {})
-        .map_err(|(error, _)| error.to_string())
+    outcome(receive(&mut reader, &mut target, options, &mut |_, _| {}))
+}
+
+fn outcome(received: Received) -> Result<Received, String> {
+    match received.failure {
+        Some(failure) => Err(failure.to_string()),
+        None => Ok(received),
+    }
 }
 
 fn ready() -> bool {
@@ -276,7 +289,7 @@ fn damage_is_an_error_and_never_whole() {
 #[test]
 fn links_lead_nowhere() {
     use butterfs_format::Generation;
-    use butterfs_format::send_stream::{Command, Encoder, SourceStamp};
+    use butterfs_format::send_stream::{Command, Encoder};
     let dir = tempfile::tempdir().unwrap();
     let outside = dir.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -339,4 +352,81 @@ fn links_lead_nowhere() {
     }
     let left = std::fs::metadata(&outside).unwrap().permissions();
     assert!(!left.readonly());
+}
+
+/// Subvolumes that the kernel made before: what is received into them shows
+/// that files are right.
+#[derive(Debug)]
+struct Prepared(TreeId);
+
+impl SubvolumeMaker for Prepared {
+    fn create(&self, _: &Filesystem, _: InodeId, _: &[u8]) -> Result<TreeId, FsError> {
+        Ok(self.0)
+    }
+
+    fn snapshot(&self, _: &Filesystem, _: TreeId, _: InodeId, _: &[u8]) -> Result<TreeId, FsError> {
+        Ok(self.0)
+    }
+
+    fn finish(&self, files: &Filesystem, tree: TreeId, stamp: SourceStamp) -> Result<(), FsError> {
+        let mut engine = files.store().begin(20, Purpose::Grow)?;
+        engine.change_root_item(tree, |item| {
+            item.received_uuid = stamp.uuid;
+            item.stransid = stamp.ctransid;
+            item.flags = RootFlags::READONLY;
+        })?;
+        Ok(())
+    }
+}
+
+fn receive_unmounted(image: &Path, tree: TreeId, stream: &[u8]) -> Result<Received, String> {
+    let options = OpenOptions {
+        subvolume: Subvolume::Id(5),
+        ..OpenOptions::default()
+    };
+    let volume = Volume::open(image, options).unwrap();
+    let root = volume.files().root();
+    let mut target = VolumeTarget::new(volume.files().clone(), root, Box::new(Prepared(tree)));
+    let options = ReceiveOptions::default();
+    let mut reader = StreamReader::new(stream);
+    let result = outcome(receive(&mut reader, &mut target, options, &mut |_, _| {}));
+    volume.close().unwrap();
+    result
+}
+
+#[test]
+fn streams_become_what_was_sent_in_an_unmounted_volume() {
+    if !ready() {
+        return;
+    }
+    for seed in seeds(200..209) {
+        let sender = [Sender::Kernel, Sender::Ours][(seed % 2) as usize];
+        let sent = sent(seed, sender);
+        let dir = scratch_dir();
+        let image = dir.path().join("target.img");
+        mkfs_btrfs(&image, 1 << 30, &[]);
+        let context = format!("seed {seed} {sender:?}");
+        let mount = KernelMount::mount(&image, Access::ReadWrite, "").unwrap();
+        let first = mount.path().join("first");
+        btrfs(&["subvolume", "create", text(&first)]);
+        let tree = tree_of(&first);
+        drop(mount);
+        receive_unmounted(&image, tree, &sent.streams[0])
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        let mount = KernelMount::mount(&image, Access::ReadWrite, "").unwrap();
+        manifest(&mount.path().join("first")).assert_same(&sent.first, &context);
+        let second = mount.path().join("second");
+        let first = mount.path().join("first");
+        btrfs(&["subvolume", "snapshot", text(&first), text(&second)]);
+        let tree = tree_of(&second);
+        drop(mount);
+        receive_unmounted(&image, tree, &sent.streams[1])
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        for mode in Mode::ALL {
+            btrfs_check(&image, mode, DataChecksums::Verify).assert_clean(&context);
+        }
+        let mount = KernelMount::mount(&image, Access::ReadOnly, "").unwrap();
+        manifest(&mount.path().join("first")).assert_same(&sent.first, &context);
+        manifest(&mount.path().join("second")).assert_same(&sent.second, &context);
+    }
 }

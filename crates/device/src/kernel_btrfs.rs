@@ -77,8 +77,17 @@ pub struct EncodedRequest<'d> {
     pub data: &'d [u8],
 }
 
+/// Puts a field into an argument, which has room for it.
 fn put<const N: usize>(bytes: &mut [u8; N], at: usize, value: &[u8]) {
-    bytes[at..at + value.len()].copy_from_slice(value);
+    for (to, from) in bytes.iter_mut().skip(at).zip(value) {
+        *to = *from;
+    }
+}
+
+/// A field of an answer, which is that long.
+fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    found.copied().unwrap_or([0; N])
 }
 
 fn named(at: usize, name: &[u8]) -> Result<[u8; NAMED], Errno> {
@@ -129,16 +138,8 @@ pub fn subvolume_info(file: BorrowedFd<'_>) -> Result<SubvolumeInfo, Errno> {
     // SAFETY: the request writes at most the 504 bytes that its number has,
     // and Getter gives it memory for exactly these.
     let info: [u8; INFO] = unsafe { ioctl(file, Getter::<NUMBER, _>::new())? };
-    let number = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&info[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
-    let uuid = |at: usize| -> UuidBytes {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&info[at..at + 16]);
-        bytes
-    };
+    let number = |at: usize| u64::from_le_bytes(field(&info, at));
+    let uuid = |at: usize| -> UuidBytes { field(&info, at) };
     Ok(SubvolumeInfo {
         id: TreeId(number(0)),
         flags: number(288),
@@ -208,7 +209,7 @@ pub fn encoded_write(file: BorrowedFd<'_>, request: EncodedRequest<'_>) -> Resul
     const NUMBER: Opcode = opcode::write::<[u8; ENCODED]>(BTRFS, 64);
     let vector = [rustix::io::IoSlice::new(request.data)];
     let mut argument = [0; ENCODED];
-    let address = vector.as_ptr().expose_provenance() as u64;
+    let address = vector.as_ptr().expose_provenance();
     put(&mut argument, 0, &address.to_le_bytes());
     put(&mut argument, 8, &1_u64.to_le_bytes());
     put(&mut argument, 16, &request.offset.to_le_bytes());

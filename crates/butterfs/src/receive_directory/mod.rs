@@ -16,9 +16,9 @@ mod notes;
 
 use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
 use butterfs_format::send_stream::{Command, SourceStamp};
-use butterfs_fs::receive::{Begun, Left, NewSubvolume, Position, Start, Target, TargetError};
+use butterfs_fs::receive::{Begun, Left, NewSubvolume, Note, Position, Start, Target, TargetError};
 use files::Files;
-use notes::{Note, Notes};
+use notes::Notes;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use std::ffi::OsStr;

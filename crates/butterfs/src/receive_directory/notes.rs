@@ -4,9 +4,7 @@
 //! One small file for each name in the folder `.butterfs-receive` of the
 //! target; of text, so that people can read it. It is replaced as a whole.
 
-use butterfs_format::Generation;
-use butterfs_format::send_stream::SourceStamp;
-use butterfs_fs::receive::{NewSubvolume, Position, TargetError};
+use butterfs_fs::receive::{Note, TargetError};
 use std::ffi::OsStr;
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStrExt;
@@ -14,20 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// Folder in the target.
 pub(super) const FOLDER: &str = ".butterfs-receive";
-
-/// What is noted of a name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Note {
-    /// It is a whole copy.
-    Whole(SourceStamp),
-    /// It is the beginning of one.
-    Partly {
-        /// Of what.
-        of: NewSubvolume,
-        /// How much of the stream was applied.
-        at: Position,
-    },
-}
 
 #[derive(Debug)]
 pub(super) struct Notes {
@@ -51,7 +35,7 @@ impl Notes {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let note = parse(name, &text);
+        let note = Note::parse(name, &text);
         match note {
             Some(note) => Ok(Some(note)),
             None => Err(TargetError::Other(format!(
@@ -63,19 +47,8 @@ impl Notes {
 
     pub fn write(&self, name: &[u8], note: &Note) -> Result<(), TargetError> {
         std::fs::create_dir_all(&self.folder)?;
-        let mut text = Vec::new();
-        match note {
-            Note::Whole(stamp) => write_stamp(&mut text, "received", *stamp)?,
-            Note::Partly { of, at } => {
-                write_stamp(&mut text, "receiving", of.stamp)?;
-                if let Some(parent) = of.parent {
-                    write_stamp(&mut text, "parent", parent)?;
-                }
-                writeln!(text, "applied {} {}", at.offset, at.digest)?;
-            }
-        }
         let mut new = tempfile_in(&self.folder, name)?;
-        new.1.write_all(&text)?;
+        new.1.write_all(note.to_string().as_bytes())?;
         new.1.sync_all()?;
         std::fs::rename(&new.0, self.path(name))?;
         std::fs::File::open(&self.folder)?.sync_all()?;
@@ -99,52 +72,12 @@ fn tempfile_in(folder: &Path, name: &[u8]) -> io::Result<(PathBuf, std::fs::File
     Ok((path, file))
 }
 
-fn write_stamp(text: &mut Vec<u8>, word: &str, stamp: SourceStamp) -> io::Result<()> {
-    let uuid = super::uuid_text(&stamp.uuid);
-    writeln!(text, "{word} {uuid} {}", stamp.ctransid)
-}
-
-fn parse(name: &[u8], text: &str) -> Option<Note> {
-    let mut of = None;
-    let mut parent = None;
-    for line in text.lines() {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["received", uuid, ctransid] => return Some(Note::Whole(stamp(uuid, ctransid)?)),
-            ["receiving", uuid, ctransid] => of = Some(stamp(uuid, ctransid)?),
-            ["parent", uuid, ctransid] => parent = Some(stamp(uuid, ctransid)?),
-            ["applied", offset, digest] => {
-                return Some(Note::Partly {
-                    of: NewSubvolume {
-                        name: name.to_vec(),
-                        stamp: of?,
-                        parent,
-                    },
-                    at: Position {
-                        offset: offset.parse().ok()?,
-                        digest: digest.parse().ok()?,
-                    },
-                });
-            }
-            _ => return None,
-        }
-    }
-    None
-}
-
-fn stamp(uuid: &str, ctransid: &str) -> Option<SourceStamp> {
-    let digits: String = uuid.chars().filter(|c| *c != '-').collect();
-    let value = u128::from_str_radix(&digits, 16).ok()?;
-    (digits.len() == 32).then_some(())?;
-    Some(SourceStamp {
-        uuid: value.to_be_bytes(),
-        ctransid: Generation(ctransid.parse().ok()?),
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use butterfs_format::Generation;
+    use butterfs_format::send_stream::SourceStamp;
+    use butterfs_fs::receive::{NewSubvolume, Position};
 
     #[test]
     fn notes_are_read_as_written() {

@@ -9,8 +9,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::DirectoryTarget;
 use butterfs::receive::{
-    NewSubvolume, ReceiveError, ReceiveOptions, Received, Start, StreamReader, Target, Termination,
-    receive,
+    NewSubvolume, ReceiveOptions, Received, Start, StreamReader, Target, Termination, receive,
 };
 use clap::Args;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
@@ -121,8 +120,8 @@ impl Receive {
             ));
         }
         let mut target = DirectoryTarget::open(Path::new(word)).context(word.display())?;
-        let result = self.receive(&mut reader, &mut target, size);
-        self.report(result, target.left_out())
+        let received = self.receive(&mut reader, &mut target, size);
+        self.report(received, target.left_out())
     }
 
     const fn termination(&self) -> Termination {
@@ -143,7 +142,7 @@ impl Receive {
         };
         let file = File::open(path).context(path.display())?;
         let meta = file.metadata().context(path.display())?;
-        let size = meta.is_file().then(|| meta.len());
+        let size = meta.is_file().then_some(meta.len());
         Ok((Box::new(file), size))
     }
 
@@ -173,7 +172,7 @@ impl Receive {
         reader: &mut StreamReader<R>,
         target: &mut dyn Target,
         size: Option<u64>,
-    ) -> Result<Received, (ReceiveError, Received)> {
+    ) -> Received {
         let bar = self.bar(size);
         let options = ReceiveOptions {
             termination: self.termination(),
@@ -195,13 +194,9 @@ impl Receive {
         result
     }
 
-    fn report(&self, result: Result<Received, (ReceiveError, Received)>, left_out: u64) -> Done {
-        let (error, received) = match result {
-            Ok(received) => (None, received),
-            Err((error, received)) => (Some(error), received),
-        };
+    fn report(&self, received: Received, left_out: u64) -> Done {
         let mut errors: Vec<String> = received.errors.iter().map(ToString::to_string).collect();
-        errors.extend(error.as_ref().map(ToString::to_string));
+        errors.extend(received.failure.as_ref().map(ToString::to_string));
         if self.json {
             json(&Facts {
                 subvolumes: received.subvolumes.iter().map(Into::into).collect(),

@@ -81,7 +81,7 @@ impl Send {
         let places: Vec<Place> = self
             .snapshots
             .iter()
-            .map(|word| unmounted(word))
+            .map(unmounted)
             .collect::<Result<_, _>>()?;
         let Some(first) = places.first() else {
             return fail("a snapshot is needed");

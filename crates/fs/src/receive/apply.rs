@@ -49,6 +49,8 @@ pub struct Received {
     pub left: Option<Left>,
     /// Where the stream ended.
     pub position: Position,
+    /// What ended it early.
+    pub failure: Option<ReceiveError>,
 }
 
 /// A subvolume that is being received.
@@ -76,17 +78,16 @@ struct Receiver<'t> {
     current: Option<Current>,
 }
 
-/// Receives the streams of `reader`.
-///
-/// # Errors
-/// What ended it, with what was received until then: its last subvolume is
-/// left as it is, read-write and not known as received.
+/// Receives the streams of `reader`. What ended it early is in the answer; the
+/// subvolume that was not whole then is left as it is, read-write and not known
+/// as received.
+#[must_use]
 pub fn receive<R: Read>(
     reader: &mut StreamReader<R>,
     target: &mut dyn Target,
     options: ReceiveOptions,
     progress: &mut dyn FnMut(Position, &Command<'_>),
-) -> Result<Received, (ReceiveError, Received)> {
+) -> Received {
     let mut receiver = Receiver {
         target,
         options,
@@ -98,10 +99,8 @@ pub fn receive<R: Read>(
     if receiver.current.is_some() {
         receiver.leave();
     }
-    match result {
-        Ok(()) => Ok(receiver.received),
-        Err(error) => Err((error, receiver.received)),
-    }
+    receiver.received.failure = result.err();
+    receiver.received
 }
 
 impl Receiver<'_> {
@@ -112,7 +111,7 @@ impl Receiver<'_> {
     ) -> Result<(), ReceiveError> {
         let mut applied = None;
         loop {
-            let next = reader.next();
+            let next = reader.read_command();
             let (at, command) = match next {
                 Ok(Some(next)) => next,
                 Ok(None) => break,

@@ -12,11 +12,16 @@
 mod apply;
 mod decode;
 mod error;
+mod note;
 mod reader;
 mod target;
+mod volume;
+mod volume_files;
 
 pub use apply::{ReceiveOptions, Received, Termination, receive};
 pub use decode::decode;
 pub use error::{ReceiveError, TargetError};
+pub use note::Note;
 pub use reader::{Position, StreamReader};
 pub use target::{Begun, Left, NewSubvolume, Start, Target};
+pub use volume::{SubvolumeMaker, VolumeTarget};

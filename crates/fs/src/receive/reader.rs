@@ -57,7 +57,7 @@ impl<R: Read> StreamReader<R> {
     ///
     /// # Errors
     /// [`ReceiveError`]; nothing can be read after one.
-    pub fn next(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError> {
+    pub fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError> {
         let version = match self.version {
             Some(version) => version,
             None => match self.header()? {

@@ -21,6 +21,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Looks at an item.
+type Visit<'v> = &'v mut dyn FnMut(Key, &[u8]) -> Result<(), SendError>;
+/// Name and value of an extended attribute.
+pub(super) type Xattr = (Vec<u8>, Vec<u8>);
+
 /// Entries of each cache.
 const CACHED_MAX: usize = 1 << 16;
 /// Directories in one another; more is a loop.
@@ -145,7 +150,7 @@ impl<'s> Snapshot<'s> {
         &self,
         number: InodeNumber,
         kinds: Range<ItemType>,
-        visit: &mut dyn FnMut(Key, &[u8]) -> Result<(), SendError>,
+        visit: Visit<'_>,
     ) -> Result<(), SendError> {
         let mut cursor = self.cursor(&Key::new(number.get(), kinds.start, 0))?;
         while let Some((key, data)) = cursor.item() {
@@ -320,7 +325,7 @@ impl<'s> Snapshot<'s> {
     }
 
     /// Extended attributes, by name.
-    pub fn xattrs(&self, number: InodeNumber) -> Result<Vec<(Vec<u8>, Vec<u8>)>, SendError> {
+    pub fn xattrs(&self, number: InodeNumber) -> Result<Vec<Xattr>, SendError> {
         let mut all = Vec::new();
         let kinds = ItemType::XATTR_ITEM..ItemType(ItemType::XATTR_ITEM.0 + 1);
         self.items(number, kinds, &mut |_, data| {

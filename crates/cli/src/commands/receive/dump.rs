@@ -2,7 +2,7 @@
 //!
 //! The lines are those of `btrfs receive --dump`, with times in UTC.
 
-use crate::fail::{Done, Failure, fail};
+use crate::fail::{Done, fail};
 use butterfs::Timespec;
 use butterfs::receive::{StreamReader, Termination};
 use butterfs_format::send_stream::{Command, Encoding, SourceStamp};
@@ -24,10 +24,7 @@ pub fn dump<R: Read>(reader: &mut StreamReader<R>, form: Form, termination: Term
     let mut prefix = Vec::new();
     let mut ended = false;
     let mut any = false;
-    loop {
-        let Some((at, command)) = reader.next().map_err(|error| Failure(error.to_string()))? else {
-            break;
-        };
+    while let Some((at, command)) = reader.read_command()? {
         any = true;
         ended = command == Command::End;
         match form {
