@@ -31,7 +31,7 @@ pub use paths::{Walk, WalkEntry};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};
 pub use usage::{KindUsage, Usage};
-pub use volume::{OpenOptions, Volume};
+pub use volume::{Cleaner, OpenOptions, Volume};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
 pub use butterfs_format::compression::{Algorithm, Level};

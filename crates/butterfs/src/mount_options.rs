@@ -192,6 +192,7 @@ impl MountOptions {
             files,
             subvolume: self.subvolume.clone(),
             commit_interval: self.commit,
+            cleaner: crate::Cleaner::default(),
         }
     }
 

@@ -1,15 +1,10 @@
 //! Streams of the kernel and of ButterFS, received into directories: on Btrfs
 //! and on another file system, whole, cut, damaged and gone on with.
 
-use butterfs::receive::{
-    ReceiveOptions, Received, Start, StreamReader, SubvolumeMaker, VolumeTarget, receive,
-};
+use butterfs::receive::{ReceiveOptions, Received, Start, StreamReader, VolumeTarget, receive};
 use butterfs::send::{Beginning, DataMode, SendOptions, SendRequest, StreamWriter};
-use butterfs::{
-    DirectoryTarget, Filesystem, FsError, InodeId, OpenOptions, Purpose, Subvolume, TreeId, Volume,
-};
-use butterfs_format::item::root::RootFlags;
-use butterfs_format::send_stream::{SourceStamp, Version};
+use butterfs::{DirectoryTarget, OpenOptions, Subvolume, TreeId, Volume};
+use butterfs_format::send_stream::Version;
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::judge::{
     Access, DataChecksums, KernelMount, Mode, btrfs_check, mkfs_btrfs, scratch_dir,
@@ -289,7 +284,7 @@ fn damage_is_an_error_and_never_whole() {
 #[test]
 fn links_lead_nowhere() {
     use butterfs_format::Generation;
-    use butterfs_format::send_stream::{Command, Encoder};
+    use butterfs_format::send_stream::{Command, Encoder, SourceStamp};
     let dir = tempfile::tempdir().unwrap();
     let outside = dir.path().join("outside");
     std::fs::create_dir(&outside).unwrap();
@@ -354,40 +349,18 @@ fn links_lead_nowhere() {
     assert!(!left.readonly());
 }
 
-/// Subvolumes that the kernel made before: what is received into them shows
-/// that files are right.
-#[derive(Debug)]
-struct Prepared(TreeId);
-
-impl SubvolumeMaker for Prepared {
-    fn create(&self, _: &Filesystem, _: InodeId, _: &[u8]) -> Result<TreeId, FsError> {
-        Ok(self.0)
-    }
-
-    fn snapshot(&self, _: &Filesystem, _: TreeId, _: InodeId, _: &[u8]) -> Result<TreeId, FsError> {
-        Ok(self.0)
-    }
-
-    fn finish(&self, files: &Filesystem, tree: TreeId, stamp: SourceStamp) -> Result<(), FsError> {
-        let mut engine = files.store().begin(20, Purpose::Grow)?;
-        engine.change_root_item(tree, |item| {
-            item.received_uuid = stamp.uuid;
-            item.stransid = stamp.ctransid;
-            item.flags = RootFlags::READONLY;
-        })?;
-        Ok(())
-    }
-}
-
-fn receive_unmounted(image: &Path, tree: TreeId, stream: &[u8]) -> Result<Received, String> {
+fn receive_unmounted(image: &Path, stream: &[u8], start: Start) -> Result<Received, String> {
     let options = OpenOptions {
         subvolume: Subvolume::Id(5),
         ..OpenOptions::default()
     };
     let volume = Volume::open(image, options).unwrap();
     let root = volume.files().root();
-    let mut target = VolumeTarget::new(volume.files().clone(), root, Box::new(Prepared(tree)));
-    let options = ReceiveOptions::default();
+    let mut target = VolumeTarget::new(volume.files().clone(), root);
+    let options = ReceiveOptions {
+        start,
+        ..ReceiveOptions::default()
+    };
     let mut reader = StreamReader::new(stream);
     let result = outcome(receive(&mut reader, &mut target, options, &mut |_, _| {}));
     volume.close().unwrap();
@@ -406,27 +379,36 @@ fn streams_become_what_was_sent_in_an_unmounted_volume() {
         let image = dir.path().join("target.img");
         mkfs_btrfs(&image, 1 << 30, &[]);
         let context = format!("seed {seed} {sender:?}");
-        let mount = KernelMount::mount(&image, Access::ReadWrite, "").unwrap();
-        let first = mount.path().join("first");
-        btrfs(&["subvolume", "create", text(&first)]);
-        let tree = tree_of(&first);
-        drop(mount);
-        receive_unmounted(&image, tree, &sent.streams[0])
-            .unwrap_or_else(|error| panic!("{context}: {error}"));
-        let mount = KernelMount::mount(&image, Access::ReadWrite, "").unwrap();
-        manifest(&mount.path().join("first")).assert_same(&sent.first, &context);
-        let second = mount.path().join("second");
-        let first = mount.path().join("first");
-        btrfs(&["subvolume", "snapshot", text(&first), text(&second)]);
-        let tree = tree_of(&second);
-        drop(mount);
-        receive_unmounted(&image, tree, &sent.streams[1])
-            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        let mut random = Random::new(seed);
+        for stream in &sent.streams {
+            let mut start = Start::New;
+            // Cut, and gone on with.
+            for _ in 0..2 {
+                let cut = random.below(stream.len() as u64) as usize;
+                let error = receive_unmounted(&image, &stream[..cut], start).expect_err("cut");
+                assert!(error.contains("cut at offset"), "{context}: {error}");
+                if cut > 200 {
+                    start = Start::Resume;
+                }
+            }
+            receive_unmounted(&image, stream, start)
+                .unwrap_or_else(|error| panic!("{context}: {error}"));
+        }
         for mode in Mode::ALL {
             btrfs_check(&image, mode, DataChecksums::Verify).assert_clean(&context);
         }
         let mount = KernelMount::mount(&image, Access::ReadOnly, "").unwrap();
-        manifest(&mount.path().join("first")).assert_same(&sent.first, &context);
-        manifest(&mount.path().join("second")).assert_same(&sent.second, &context);
+        manifest(&mount.path().join("a")).assert_same(&sent.first, &context);
+        manifest(&mount.path().join("b")).assert_same(&sent.second, &context);
+        let shown = btrfs(&["subvolume", "show", text(&mount.path().join("b"))]);
+        assert!(String::from_utf8_lossy(&shown).contains("readonly"));
+        // The kernel goes on from it.
+        drop(mount);
+        let mount = KernelMount::mount(&image, Access::ReadWrite, "").unwrap();
+        btrfs(&["subvolume", "delete", text(&mount.path().join("b"))]);
+        let file = dir.path().join("stream");
+        std::fs::write(&file, &sent.streams[1]).unwrap();
+        btrfs(&["receive", "-f", text(&file), text(mount.path())]);
+        manifest(&mount.path().join("b")).assert_same(&sent.second, &context);
     }
 }

@@ -20,6 +20,7 @@ mod orphan;
 pub mod receive;
 pub mod rename;
 pub mod send;
+pub mod subvolume;
 pub mod xattr;
 
 pub use error::FsError;

@@ -7,31 +7,37 @@ mod dump;
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
-use butterfs::DirectoryTarget;
 use butterfs::receive::{
-    NewSubvolume, ReceiveOptions, Received, Start, StreamReader, Target, Termination, receive,
+    NewSubvolume, ReceiveOptions, Received, Start, StreamReader, Target, Termination, VolumeTarget,
+    receive,
 };
+use butterfs::{DirectoryTarget, MountOptions, Subvolume, Volume};
 use clap::Args;
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{BufReader, IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes read from a stream at once.
 const BUFFER: usize = 256 << 10;
+/// Longer than any receive.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1 << 30);
 
-/// Receives streams into a directory of any file system.
+/// Receives streams into a volume that is not mounted, or into a directory of
+/// any file system.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   ssh host btrfs send /snapshots/monday | butterfs receive /backup
-  butterfs receive -f monday.stream /backup
+  butterfs receive -f monday.stream backup.img:/
   butterfs receive --resume -f monday.stream /backup
   butterfs receive --dump -f monday.stream
 
-In a directory on Btrfs each snapshot becomes a read-only subvolume; elsewhere a
+In a volume, and in a directory on Btrfs, each snapshot becomes a read-only subvolume; elsewhere a
 directory, and .butterfs-receive beside it says what it was received as. A
 stream that is damaged or cut is an error that says where; what was received of
 it stays, read-write and not known as a copy, and --resume goes on with it when
@@ -62,21 +68,27 @@ pub struct Receive {
     /// Say each command.
     #[arg(short, long)]
     verbose: bool,
-    /// Directory.
-    #[arg(value_name = "DIRECTORY", required_unless_present = "dump")]
+    /// Mount options for the volume, such as compress=zstd.
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Subvolume id that the path in the volume starts from.
+    #[arg(long, value_name = "ID")]
+    subvolid: Option<u64>,
+    /// Directory, or VOLUME:/path of a volume that is not mounted.
+    #[arg(value_name = "TARGET", required_unless_present = "dump")]
     target: Option<OsString>,
 }
 
 #[derive(Serialize)]
 struct Facts {
-    subvolumes: Vec<Subvolume>,
+    subvolumes: Vec<SubvolumeFact>,
     stream_bytes: u64,
     errors: Vec<String>,
     left_out: u64,
 }
 
 #[derive(Serialize)]
-struct Subvolume {
+struct SubvolumeFact {
     name: String,
     uuid: String,
     ctransid: u64,
@@ -84,7 +96,7 @@ struct Subvolume {
     parent_uuid: Option<String>,
 }
 
-impl From<&NewSubvolume> for Subvolume {
+impl From<&NewSubvolume> for SubvolumeFact {
     fn from(new: &NewSubvolume) -> Self {
         let text = |uuid: &[u8; 16]| uuid::Uuid::from_bytes(*uuid).to_string();
         Self {
@@ -112,16 +124,43 @@ impl Receive {
         let Some(word) = &self.target else {
             return fail("a directory is needed");
         };
-        if let Some(place) = Place::parse(word)
-            && !Path::new(word).exists()
-        {
-            return fail(format!(
-                "{place}: receiving into a volume that is not mounted is not possible yet; mount it"
-            ));
+        let path = Path::new(word);
+        if let Some(place) = Place::parse(word).filter(|_| !path.exists()) {
+            return self.into_volume(&mut reader, &place, size);
         }
-        let mut target = DirectoryTarget::open(Path::new(word)).context(word.display())?;
+        let mut target = DirectoryTarget::open(path).context(word.display())?;
         let received = self.receive(&mut reader, &mut target, size);
         self.report(received, target.left_out())
+    }
+
+    fn into_volume<R: Read>(
+        &self,
+        reader: &mut StreamReader<R>,
+        place: &Place,
+        size: Option<u64>,
+    ) -> Done {
+        let mut mount = MountOptions::default();
+        for options in &self.options {
+            mount.apply(options)?;
+        }
+        let mut options = mount.open_options();
+        if let Some(id) = self.subvolid {
+            options.subvolume = Subvolume::Id(id);
+        }
+        // What is durable says how far it came: only its own commits count.
+        options.commit_interval = COMMIT_INTERVAL;
+        let volume = Volume::open(&place.volume, options).context(place.volume.display())?;
+        let path = [place.path.as_bytes(), b"/"].concat();
+        let directory = volume.resolve(&path)?;
+        let attributes = volume.files().attributes(directory).context(place)?;
+        if !attributes.is_directory() {
+            return fail(format!("{place}: it is no directory"));
+        }
+        let mut target = VolumeTarget::new(Arc::clone(volume.files()), directory);
+        let received = self.receive(reader, &mut target, size);
+        let closed = volume.close().context(place.volume.display());
+        self.report(received, 0)?;
+        closed
     }
 
     const fn termination(&self) -> Termination {

@@ -53,6 +53,7 @@ impl Filesystem {
             .filter(|end| *end <= SIZE_MAX)
             .ok_or(FsError::TooBig)?;
         self.store.check_writable()?;
+        self.check_changeable(inode.id.tree)?;
         let mut state = inode.state.write();
         if state.deleted {
             return Err(FsError::NotFound);
@@ -80,7 +81,7 @@ impl Filesystem {
         state.item.mtime = time;
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
-        self.change(20, Purpose::Shrink, |engine| {
+        self.change(inode.id.tree, 20, Purpose::Shrink, |engine| {
             store_item(engine, inode.id, &mut state)
         })
     }
@@ -209,7 +210,7 @@ impl Filesystem {
             self.flush_locked(inode, state, InlineRule::Allowed)?;
             let mut from = Some(first);
             while let Some(start) = from {
-                from = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
+                from = self.change(inode.id.tree, 60 + STEP / 8, Purpose::Shrink, |engine| {
                     let next = extents::drop_range(engine, id, state, start..last, STEP)?;
                     let end = next.unwrap_or(last);
                     let end = end.min(state.disk_size.next_multiple_of(sector));

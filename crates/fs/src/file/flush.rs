@@ -114,7 +114,7 @@ impl Filesystem {
             return Ok(());
         }
         let sector = self.sector_size;
-        self.change_acknowledged(40, |engine| {
+        self.change_acknowledged(id, 40, |engine| {
             let size = state.item.size;
             let from = state.disk_size / sector * sector;
             extents::fill_holes(engine, id, state, from..size.next_multiple_of(sector))?;
@@ -158,7 +158,7 @@ impl Filesystem {
             return Ok(false);
         }
         let data = data.to_vec();
-        self.change_acknowledged(40, |engine| {
+        self.change_acknowledged(id, 40, |engine| {
             extents::drop_range(engine, id, state, 0..sector, usize::MAX)?;
             let item = FileExtent {
                 generation: engine.generation(),
@@ -436,15 +436,11 @@ impl Filesystem {
     /// [`Filesystem::change`] for data that were acknowledged.
     fn change_acknowledged(
         &self,
+        id: InodeId,
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let mut engine = self.begin_acknowledged(nodes)?;
-        let result = change(&mut engine);
-        if let Err(FsError::Store(error)) = &result {
-            self.store.fail(error);
-        }
-        result
+        self.change_own(id.tree, nodes, Purpose::Shrink, change)
     }
 
     /// Finds space for all new outputs, splitting plain ones where there is no
@@ -534,7 +530,7 @@ impl Filesystem {
         let sectors: u64 = outputs.iter().map(|output| output.length / sector).sum();
         let nodes = 60 + usize::try_from(sectors).unwrap_or(usize::MAX) / 20 + outputs.len() / 8;
         let hole_from = state.disk_size / sector * sector;
-        self.change_acknowledged(nodes, |engine| {
+        self.change_acknowledged(id, nodes, |engine| {
             for output in outputs {
                 let range = output.start..output.start + output.length;
                 let new = NewExtent {

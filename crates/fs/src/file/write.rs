@@ -84,6 +84,7 @@ impl Filesystem {
     /// Buffers `data` and gives where they begin.
     fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
         self.store.check_writable()?;
+        self.check_changeable(inode.id.tree)?;
         let promise = match self.promise(data.len() as u64) {
             Ok(promise) => Some(promise),
             // Preallocated space and data that are overwritten in place need

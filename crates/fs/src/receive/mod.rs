@@ -24,4 +24,4 @@ pub use error::{ReceiveError, TargetError};
 pub use note::Note;
 pub use reader::{Position, StreamReader};
 pub use target::{Begun, Left, NewSubvolume, Start, Target};
-pub use volume::{SubvolumeMaker, VolumeTarget};
+pub use volume::VolumeTarget;

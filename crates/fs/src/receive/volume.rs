@@ -1,8 +1,7 @@
 //! Receiving into a volume that is not mounted, through the library: no
 //! kernel, no root.
 //!
-//! Owns the [`Target`] over [`Filesystem`]. Subvolumes are made through
-//! [`SubvolumeMaker`]. An interrupted receive is noted in an attribute of the
+//! Owns the [`Target`] over [`Filesystem`]. An interrupted receive is noted in an attribute of the
 //! subvolume's root, together with the generation of its tree: when the tree
 //! changed since, nobody can say how far the receive came, and it is not gone
 //! on with.
@@ -13,51 +12,26 @@ use super::reader::Position;
 use super::target::{Begun, Left, NewSubvolume, Start, Target};
 use super::volume_files::VolumeFiles;
 use crate::dir::check_name;
+use crate::names::{NewInode, Owner, S_IFDIR};
+use crate::subvolume::Received;
 use crate::xattr::SetMode;
 use crate::{Filesystem, FsError};
+use butterfs_format::item::inode::Timespec;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::send_stream::{Command, SourceStamp};
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::StoreError;
+use butterfs_store::{Access, StoreError};
 use butterfs_tree::Cursor;
 use std::sync::Arc;
 
 /// Attribute of the root of a subvolume that is not whole.
 const NOTE: &[u8] = b"user.butterfs.receive";
 
-/// Makes the subvolumes that are received into.
-pub trait SubvolumeMaker: std::fmt::Debug {
-    /// An empty subvolume with a name in a directory.
-    ///
-    /// # Errors
-    /// As a new directory.
-    fn create(&self, files: &Filesystem, parent: InodeId, name: &[u8]) -> Result<TreeId, FsError>;
-
-    /// A snapshot, which can be changed, with a name in a directory.
-    ///
-    /// # Errors
-    /// As a new directory.
-    fn snapshot(
-        &self,
-        files: &Filesystem,
-        source: TreeId,
-        parent: InodeId,
-        name: &[u8],
-    ) -> Result<TreeId, FsError>;
-
-    /// Says what a subvolume was received as, and makes it read-only.
-    ///
-    /// # Errors
-    /// Writing.
-    fn finish(&self, files: &Filesystem, tree: TreeId, stamp: SourceStamp) -> Result<(), FsError>;
-}
-
 /// A directory of a volume that streams are received into.
 #[derive(Debug)]
 pub struct VolumeTarget {
     files: Arc<Filesystem>,
     directory: InodeId,
-    maker: Box<dyn SubvolumeMaker>,
     current: Option<Current>,
 }
 
@@ -70,11 +44,10 @@ struct Current {
 impl VolumeTarget {
     /// Receives into `directory`.
     #[must_use]
-    pub fn new(files: Arc<Filesystem>, directory: InodeId, maker: Box<dyn SubvolumeMaker>) -> Self {
+    pub const fn new(files: Arc<Filesystem>, directory: InodeId) -> Self {
         Self {
             files,
             directory,
-            maker,
             current: None,
         }
     }
@@ -89,6 +62,20 @@ impl VolumeTarget {
                 stamp.ctransid
             ))
         })
+    }
+
+    /// An empty subvolume, without what its directory hands down.
+    fn create(&self, name: &[u8]) -> Result<TreeId, FsError> {
+        let root = NewInode::new(S_IFDIR | 0o700, Owner::default());
+        let tree = self.files.create_subvolume(self.directory, name, &root)?;
+        let root = self.files.inode(InodeId {
+            tree,
+            number: InodeNumber::ROOT,
+        })?;
+        for name in self.files.list_xattrs(root.id)? {
+            self.files.remove_xattr(&root, &name)?;
+        }
+        Ok(tree)
     }
 
     fn start(&mut self, new: NewSubvolume, tree: TreeId) {
@@ -119,6 +106,11 @@ impl VolumeTarget {
             .tree_state(tree)
             .map_err(FsError::from)?;
         if received_as(&state.item) == new.stamp {
+            // It was being finished.
+            if !state.item.flags.contains(RootFlags::READONLY) {
+                self.files.set_subvolume_access(tree, Access::ReadOnly)?;
+                self.files.sync_all()?;
+            }
             return Ok(Some(Begun::Whole));
         }
         let unclear = |reason: &str| {
@@ -227,13 +219,12 @@ impl Target for VolumeTarget {
             return Ok(begun);
         }
         let tree = match new.parent {
-            None => self.maker.create(&self.files, self.directory, &new.name)?,
+            None => self.create(&new.name)?,
             Some(stamp) => {
-                // What was received just now is known after a commit.
-                self.files.sync_all()?;
                 let parent = self.get(stamp)?;
-                self.maker
-                    .snapshot(&self.files, parent, self.directory, &new.name)?
+                let access = Access::ReadWrite;
+                self.files
+                    .snapshot(parent, self.directory, &new.name, access)?
             }
         };
         self.start(new.clone(), tree);
@@ -273,7 +264,14 @@ impl Target for VolumeTarget {
         // All of it before anything says that it is whole.
         self.files.sync_all()?;
         let tree = current.files.root().tree;
-        self.maker.finish(&self.files, tree, current.new.stamp)?;
+        let stamp = current.new.stamp;
+        let received = Received {
+            uuid: stamp.uuid,
+            sent_generation: stamp.ctransid,
+            sent_time: Timespec::default(),
+        };
+        self.files.set_received(tree, &received)?;
+        self.files.set_subvolume_access(tree, Access::ReadOnly)?;
         self.files.sync_all()?;
         Ok(())
     }
