@@ -45,6 +45,10 @@ pub enum Command {
     /// Look into subvolumes and snapshots.
     #[command(visible_alias = "sub")]
     Subvolume(commands::subvolume::Subvolume),
+    /// Send snapshots of a volume that is not mounted as a stream.
+    Send(Box<commands::send::Send>),
+    /// Receive streams.
+    Receive(commands::receive::Receive),
     /// Show facts about the devices of a volume.
     Device(commands::device::Device),
     /// Look at and repair what a crash left.

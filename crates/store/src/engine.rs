@@ -264,14 +264,34 @@ impl Engine {
         Ok(())
     }
 
+    /// The leaf at an address that a reference by parent names.
+    pub(crate) fn leaf_at(&self, logical: Logical) -> Result<Arc<Node>, StoreError> {
+        let here = self
+            .dirty
+            .get(&logical)
+            .or_else(|| self.writing.get(&logical));
+        let here = here.cloned().or_else(|| self.cache.get(logical));
+        if let Some(node) = here.filter(|node| node.is_leaf()) {
+            return Ok(node);
+        }
+        self.read_expected(Expected {
+            logical,
+            generation: None,
+            level: Some(0),
+        })
+    }
+
     fn read_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
-        let expected = Expected::from(reference);
+        self.read_expected(Expected::from(reference))
+    }
+
+    fn read_expected(&self, expected: Expected) -> Result<Arc<Node>, StoreError> {
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;
         let result =
             self.space.read_verified(
-                reference.logical,
+                expected.logical,
                 &mut buffer,
                 &mut |bytes| match Node::verify(bytes.into(), &self.identity, expected) {
                     Ok(good) => {
@@ -291,7 +311,7 @@ impl Engine {
             }
             (Err(error), _) => match fault {
                 Some(fault) => Err(TreeError::Corrupt {
-                    logical: reference.logical,
+                    logical: expected.logical,
                     fault,
                 }
                 .into()),

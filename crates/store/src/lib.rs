@@ -26,7 +26,7 @@ mod subvolume;
 
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
-pub use data::{DataExtent, DataOwner};
+pub use data::{DataExtent, DataHolder, DataOwner};
 pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};

@@ -87,7 +87,11 @@ impl Filesystem {
     }
 
     /// Moves inline data out of the tree, so that other extents may follow.
-    fn leave_inline_for_good(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
+    pub(super) fn leave_inline_for_good(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+    ) -> Result<(), FsError> {
         if state.item.size > 0 && state.item.size < self.sector_size {
             self.load_sector(inode, state, 0)?;
         }

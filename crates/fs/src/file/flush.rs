@@ -54,21 +54,21 @@ enum Zeal {
 }
 
 /// Something to write.
-struct Output<'a> {
+pub(super) struct Output<'a> {
     /// File offset.
-    start: u64,
+    pub start: u64,
     /// Bytes of the file.
-    length: u64,
-    compression: Option<Algorithm>,
+    pub length: u64,
+    pub compression: Option<Algorithm>,
     /// Whole sectors, in one or more pieces.
-    parts: Vec<Cow<'a, [u8]>>,
-    target: Target,
-    sums: Vec<u8>,
+    pub parts: Vec<Cow<'a, [u8]>>,
+    pub target: Target,
+    pub sums: Vec<u8>,
 }
 
 /// Where an output goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+pub(super) enum Target {
     /// New space.
     New(Option<u64>),
     /// Over data that are not copied on write.
@@ -421,7 +421,7 @@ impl Filesystem {
         Ok(bytes == range.end - range.start)
     }
 
-    fn checksum(&self, outputs: &mut [Output<'_>]) {
+    pub(super) fn checksum(&self, outputs: &mut [Output<'_>]) {
         for output in outputs {
             output.sums = sums_of(&output.parts, self.checksum, self.sector_size);
         }
@@ -445,7 +445,7 @@ impl Filesystem {
 
     /// Finds space for all new outputs, splitting plain ones where there is no
     /// large piece.
-    fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
+    pub(super) fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
         let mut engine = self.begin_acknowledged(8)?;
         let sector = self.sector_size;
         let sum_size = self.checksum.size();
@@ -490,7 +490,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn give_back(&self, outputs: &[Output<'_>]) {
+    pub(super) fn give_back(&self, outputs: &[Output<'_>]) {
         if let Ok(mut engine) = self.store.begin(0, Purpose::Shrink) {
             for output in outputs {
                 if let Target::New(Some(start)) = output.target {
@@ -500,7 +500,7 @@ impl Filesystem {
         }
     }
 
-    fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
+    pub(super) fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
         let mut blocks: Vec<(Logical, &[u8])> = Vec::new();
         for output in outputs {
             let start = match output.target {
@@ -520,7 +520,7 @@ impl Filesystem {
     }
 
     /// Brings the file extents of written outputs into the tree.
-    fn enter(
+    pub(super) fn enter(
         &self,
         id: InodeId,
         state: &mut InodeState,

@@ -201,7 +201,7 @@ impl Filesystem {
     }
 
     /// Memory and space for a write of `bytes`. No inode may be locked.
-    fn promise(&self, bytes: u64) -> Result<Promise<'_>, FsError> {
+    pub(super) fn promise(&self, bytes: u64) -> Result<Promise<'_>, FsError> {
         // The sectors at its edges may be buffered with it.
         let bytes = bytes + 2 * self.sector_size;
         let promise = loop {
@@ -300,7 +300,7 @@ impl Filesystem {
 }
 
 /// Errors unless the inode is a file that can be written.
-fn check_file(state: &InodeState) -> Result<(), FsError> {
+pub(super) fn check_file(state: &InodeState) -> Result<(), FsError> {
     if state.deleted {
         return Err(FsError::NotFound);
     }
