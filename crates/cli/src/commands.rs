@@ -10,6 +10,7 @@ pub mod inspect;
 pub mod list;
 pub mod mkfs;
 pub mod mount;
+pub mod property;
 pub mod receive;
 pub mod rescue;
 pub mod send;
@@ -45,6 +46,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Copy(copy) => (offline(|| copy.run()), 1),
         Command::Device(device) => (offline(|| device.run()), 1),
         Command::Subvolume(subvolume) => (offline(|| subvolume.run()), 1),
+        Command::Property(property) => (offline(|| property.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
         Command::Send(send) => (offline(|| send.run()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),

@@ -24,6 +24,8 @@ const RECEIVED: usize = 200;
 const ENCODED: usize = 128;
 /// The subvolume is read-only.
 const READ_ONLY: u64 = 1 << 1;
+/// The id says which subvolume, not the name.
+const BY_ID: u64 = 1 << 4;
 
 /// What a mounted subvolume says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,7 +113,7 @@ pub fn create_subvolume(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Er
     unsafe { ioctl(directory, Setter::<NUMBER, _>::new(argument)) }
 }
 
-/// Makes a snapshot, which can be changed, in a directory.
+/// Makes a snapshot in a directory.
 ///
 /// # Errors
 /// What the file system says.
@@ -119,14 +121,69 @@ pub fn snapshot(
     directory: BorrowedFd<'_>,
     source: BorrowedFd<'_>,
     name: &[u8],
+    changes: Changes,
 ) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 23);
     let mut argument = named(NAME_V2, name)?;
     let descriptor = i64::from(source.as_raw_fd());
     put(&mut argument, 0, &descriptor.to_le_bytes());
+    if changes == Changes::Refused {
+        put(&mut argument, 16, &READ_ONLY.to_le_bytes());
+    }
     // SAFETY: the request reads exactly 4096 bytes: a descriptor, which
-    // outlives the call, flags of zero and a name that ends with a NUL.
+    // outlives the call, flags that tell of no pointer and a name that ends
+    // with a NUL.
     unsafe { ioctl(directory, Setter::<NUMBER, _>::new(argument)) }
+}
+
+/// Deletes a subvolume by its name in a directory.
+///
+/// # Errors
+/// What the file system says.
+pub fn delete_subvolume(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 15);
+    let argument = named(NAME_V1, name)?;
+    // SAFETY: the request reads exactly 4096 bytes: a descriptor that it does
+    // not use and a name that ends with a NUL.
+    unsafe { ioctl(directory, Setter::<NUMBER, _>::new(argument)) }
+}
+
+/// Deletes a subvolume by its id, anywhere in the mount of `file`.
+///
+/// # Errors
+/// What the file system says.
+pub fn delete_subvolume_by_id(file: BorrowedFd<'_>, id: TreeId) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 63);
+    let mut argument = [0; NAMED];
+    put(&mut argument, 16, &BY_ID.to_le_bytes());
+    put(&mut argument, NAME_V2, &id.get().to_le_bytes());
+    // SAFETY: the request reads exactly 4096 bytes: flags that tell of no
+    // pointer, and a number.
+    unsafe { ioctl(file, Setter::<NUMBER, _>::new(argument)) }
+}
+
+/// Has a subvolume mounted when none is named.
+///
+/// # Errors
+/// What the file system says.
+pub fn set_default_subvolume(file: BorrowedFd<'_>, id: TreeId) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<u64>(BTRFS, 19);
+    // SAFETY: the request reads one u64.
+    unsafe { ioctl(file, Setter::<NUMBER, u64>::new(id.get())) }
+}
+
+/// Whether the subvolume that holds `file` can be changed.
+///
+/// # Errors
+/// What the file system says.
+pub fn changes(file: BorrowedFd<'_>) -> Result<Changes, Errno> {
+    const GET: Opcode = opcode::read::<u64>(BTRFS, 25);
+    // SAFETY: the request writes one u64.
+    let flags: u64 = unsafe { ioctl(file, Getter::<GET, u64>::new())? };
+    Ok(match flags & READ_ONLY {
+        0 => Changes::Allowed,
+        _ => Changes::Refused,
+    })
 }
 
 /// What the subvolume that holds `file` says of itself.

@@ -210,9 +210,12 @@ impl DirectoryTarget {
             (DirectoryKind::Subvolumes, None) => {
                 btrfs::create_subvolume(self.directory.as_fd(), &new.name)
             }
-            (DirectoryKind::Subvolumes, Some(parent)) => {
-                btrfs::snapshot(self.directory.as_fd(), parent.as_fd(), &new.name)
-            }
+            (DirectoryKind::Subvolumes, Some(parent)) => btrfs::snapshot(
+                self.directory.as_fd(),
+                parent.as_fd(),
+                &new.name,
+                Changes::Allowed,
+            ),
             (DirectoryKind::Directories, None) => {
                 rustix::fs::mkdirat(&self.directory, name, Mode::from_raw_mode(0o700))
             }

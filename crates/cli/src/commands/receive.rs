@@ -126,14 +126,14 @@ impl Receive {
         };
         let path = Path::new(word);
         if let Some(place) = Place::parse(word).filter(|_| !path.exists()) {
-            return self.to_volume(&mut reader, &place, size);
+            return self.unmounted(&mut reader, &place, size);
         }
         let mut target = DirectoryTarget::open(path).context(word.display())?;
         let received = self.receive(&mut reader, &mut target, size);
         self.report(received, target.left_out())
     }
 
-    fn into_volume<R: Read>(
+    fn unmounted<R: Read>(
         &self,
         reader: &mut StreamReader<R>,
         place: &Place,

@@ -21,12 +21,48 @@ pub mod sweep;
 pub use properties::Received;
 pub use remove::Cleaning;
 
+use crate::Filesystem;
 use crate::dir::Link;
 use crate::error::FsError;
 use butterfs_format::item::root_ref::RootRef;
-use butterfs_format::{InodeId, ItemType, Key, TreeId};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Engine, bad_item};
 use butterfs_tree::Cursor;
+
+impl Filesystem {
+    /// The directory and name of a subvolume.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] for the top level and for what was deleted.
+    pub fn subvolume_place(&self, tree: TreeId) -> Result<(InodeId, Vec<u8>), FsError> {
+        let place = place_of(&self.store.read(), tree)?.ok_or(FsError::NotFound)?;
+        Ok((place.dir, place.link.name))
+    }
+
+    /// Subvolumes that hang in `tree`, with their directories, from the
+    /// identity `from` on, ascending.
+    ///
+    /// # Errors
+    /// Damage; reading.
+    pub fn subvolumes_in(
+        &self,
+        tree: TreeId,
+        from: TreeId,
+    ) -> Result<Vec<(TreeId, InodeNumber)>, FsError> {
+        let engine = self.store.read();
+        let mut found = Vec::new();
+        let mut cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &ref_key(tree, from))?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid != tree.get() || key.item_type != ItemType::ROOT_REF {
+                break;
+            }
+            let item = RootRef::parse(data).map_err(|e| bad_item(TreeId::ROOT, key, &e))?;
+            found.push((TreeId(key.offset), item.directory));
+            cursor.next()?;
+        }
+        Ok(found)
+    }
+}
 
 const fn ref_key(parent: TreeId, child: TreeId) -> Key {
     Key::new(parent.0, ItemType::ROOT_REF, child.0)
