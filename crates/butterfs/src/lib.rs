@@ -20,6 +20,7 @@
 mod error;
 mod mount_options;
 mod paths;
+mod receive_directory;
 mod rescue;
 mod subvolumes;
 mod usage;
@@ -28,9 +29,10 @@ mod volume;
 pub use error::Error;
 pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
 pub use paths::{Walk, WalkEntry};
+pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};
 pub use usage::{KindUsage, Usage};
-pub use volume::{OpenOptions, Volume};
+pub use volume::{Cleaner, OpenOptions, Volume};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
 pub use butterfs_format::compression::{Algorithm, Level};
@@ -46,9 +48,10 @@ pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
 pub use butterfs_fs::rename::{OldName, Place, RenameMode};
-pub use butterfs_fs::subvolume::{compare, diff, du, find_new, history, list};
+pub use butterfs_fs::subvolume::{Cleaning, Received, compare, diff, du, find_new, history, list};
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
+pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
     Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError,
 };

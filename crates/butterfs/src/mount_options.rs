@@ -96,6 +96,8 @@ pub struct MountOptions {
     pub write_cache: WriteCache,
     /// Everyone may use the mount.
     pub allow_other: bool,
+    /// Users may delete subvolumes that they own.
+    pub user_subvol_rm_allowed: bool,
     /// Owner that all files seem to have.
     pub uid: Option<u32>,
     /// Group that all files seem to have.
@@ -125,6 +127,7 @@ impl Default for MountOptions {
             access_times: AccessTimes::Relative,
             write_cache: WriteCache::Server,
             allow_other: false,
+            user_subvol_rm_allowed: false,
             uid: None,
             gid: None,
             logfile: None,
@@ -192,6 +195,7 @@ impl MountOptions {
             files,
             subvolume: self.subvolume.clone(),
             commit_interval: self.commit,
+            cleaner: crate::Cleaner::default(),
         }
     }
 
@@ -246,6 +250,9 @@ impl MountOptions {
         say(&format!("memory={}", self.buffer_bytes));
         if self.write_cache == WriteCache::Kernel {
             say("writeback");
+        }
+        if self.user_subvol_rm_allowed {
+            say("user_subvol_rm_allowed");
         }
         if self.allow_other {
             say("allow_other");

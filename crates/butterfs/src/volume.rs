@@ -6,17 +6,15 @@
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
 use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
-use butterfs_format::checksum::name_hash;
-use butterfs_format::item::dir::DirEntries;
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_format::{InodeNumber, TreeId};
+use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{LogPolicy, OpenOptions as StoreOptions, Purpose, Store, StoreError};
-use butterfs_tree::find;
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -29,6 +27,18 @@ pub struct OpenOptions {
     pub subvolume: Subvolume,
     /// Time between commits while something changes.
     pub commit_interval: Duration,
+    /// When the trees of deleted subvolumes are freed.
+    pub cleaner: Cleaner,
+}
+
+/// When the trees of deleted subvolumes are freed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Cleaner {
+    /// Beside everything else, in small steps.
+    #[default]
+    InBackground,
+    /// By [`Filesystem::clean`] alone.
+    OnDemand,
 }
 
 impl Default for OpenOptions {
@@ -98,6 +108,7 @@ impl Volume {
             Some(Committer::start(
                 Arc::clone(&files),
                 options.commit_interval,
+                options.cleaner,
             )?)
         } else {
             None
@@ -176,13 +187,13 @@ impl Drop for Volume {
 }
 
 impl Committer {
-    fn start(files: Arc<Filesystem>, interval: Duration) -> Result<Self, Error> {
+    fn start(files: Arc<Filesystem>, interval: Duration, cleaner: Cleaner) -> Result<Self, Error> {
         let stop = Arc::new(Stop::default());
         let thread = std::thread::Builder::new()
             .name("commit".into())
             .spawn({
                 let stop = Arc::clone(&stop);
-                move || stop.commit_until_asked(&files, interval)
+                move || stop.commit_until_asked(&files, interval, cleaner)
             })
             .map_err(Error::Thread)?;
         Ok(Self { stop, thread })
@@ -198,20 +209,56 @@ impl Committer {
 }
 
 impl Stop {
-    fn commit_until_asked(&self, files: &Filesystem, interval: Duration) {
+    fn commit_until_asked(&self, files: &Filesystem, interval: Duration, cleaner: Cleaner) {
+        /// How often deleted subvolumes are looked for.
+        const LOOK: Duration = Duration::from_secs(1);
+        /// Between two steps of cleaning: others come first.
+        const PAUSE: Duration = Duration::from_millis(1);
+        let mut committed = Instant::now();
+        let mut pause = LOOK;
         let mut asked = self.asked.lock();
         while !*asked {
-            let waited = self.changed.wait_for(&mut asked, interval);
-            if *asked || !waited.timed_out() {
-                continue;
+            let next = interval.saturating_sub(committed.elapsed());
+            let wait = match cleaner {
+                Cleaner::InBackground => next.min(pause),
+                Cleaner::OnDemand => next,
+            };
+            self.changed.wait_for(&mut asked, wait);
+            if *asked {
+                break;
             }
             parking_lot::MutexGuard::unlocked(&mut asked, || {
-                if files.store().check_writable().is_ok()
-                    && let Err(error) = files.sync_all()
-                {
-                    tracing::error!(%error, "a commit failed");
+                if files.store().check_writable().is_err() {
+                    committed = Instant::now();
+                    pause = LOOK;
+                    return;
+                }
+                if committed.elapsed() >= interval {
+                    if let Err(error) = files.sync_all() {
+                        tracing::error!(%error, "a commit failed");
+                    }
+                    committed = Instant::now();
+                }
+                if cleaner == Cleaner::InBackground {
+                    pause = clean(files).map_or(LOOK, |()| PAUSE);
                 }
             });
+        }
+    }
+}
+
+/// A step of cleaning; `None` when there is nothing to do or it failed.
+fn clean(files: &Filesystem) -> Option<()> {
+    match files.clean() {
+        Ok(Cleaning::Idle) => None,
+        Ok(Cleaning::Step(_)) => Some(()),
+        Ok(Cleaning::Freed(tree)) => {
+            tracing::info!(%tree, "a deleted subvolume is freed");
+            Some(())
+        }
+        Err(error) => {
+            tracing::error!(%error, "a deleted subvolume cannot be freed; run a check of the volume");
+            None
         }
     }
 }
@@ -254,7 +301,10 @@ fn replay(store: &Store) -> Result<butterfs_fs::log::Replayed, Error> {
 /// The tree of the subvolume asked for.
 fn find_subvolume(store: &Arc<Store>, wanted: &Subvolume) -> Result<TreeId, Error> {
     let tree = match wanted {
-        Subvolume::Default => default_subvolume(store)?,
+        Subvolume::Default => {
+            let files = Filesystem::new(Arc::clone(store), TreeId::FS, Options::default());
+            files.default_subvolume()?
+        }
         // As in the kernel, 0 stands for the top level.
         Subvolume::Id(0) => TreeId::FS,
         Subvolume::Id(id) => TreeId(*id),
@@ -270,27 +320,6 @@ fn find_subvolume(store: &Arc<Store>, wanted: &Subvolume) -> Result<TreeId, Erro
         Err(StoreError::Tree(butterfs_tree::TreeError::NoSuchTree(_))) => Err(missing()),
         Err(error) => Err(error.into()),
     }
-}
-
-fn default_subvolume(store: &Store) -> Result<TreeId, Error> {
-    let engine = store.read();
-    let directory = TreeId::ROOT_TREE_DIR.get();
-    let key = Key::new(directory, ItemType::DIR_ITEM, name_hash(b"default"));
-    let found = find(&*engine, TreeId::ROOT, &key).map_err(StoreError::from)?;
-    let Some((leaf, slot)) = found else {
-        return Ok(TreeId::FS);
-    };
-    let id = InodeId {
-        tree: TreeId::ROOT,
-        number: InodeNumber(directory),
-    };
-    for entry in DirEntries::new(leaf.data(slot)) {
-        let entry = entry.map_err(|error| FsError::bad_item(id, "directory entry", &error))?;
-        if entry.name == b"default" {
-            return Ok(TreeId(entry.location.objectid));
-        }
-    }
-    Ok(TreeId::FS)
 }
 
 fn subvolume_at(store: &Arc<Store>, path: &[u8]) -> Result<TreeId, Error> {

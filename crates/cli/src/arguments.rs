@@ -42,9 +42,15 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
-    /// Look into subvolumes and snapshots.
+    /// Make, delete and look into subvolumes and snapshots.
     #[command(visible_alias = "sub")]
     Subvolume(commands::subvolume::Subvolume),
+    /// Get and set properties of subvolumes and files.
+    Property(commands::property::Property),
+    /// Send snapshots of a volume that is not mounted as a stream.
+    Send(Box<commands::send::Send>),
+    /// Receive streams.
+    Receive(commands::receive::Receive),
     /// Show facts about the devices of a volume.
     Device(commands::device::Device),
     /// Look at and repair what a crash left.

@@ -10,7 +10,10 @@ pub mod inspect;
 pub mod list;
 pub mod mkfs;
 pub mod mount;
+pub mod property;
+pub mod receive;
 pub mod rescue;
+pub mod send;
 pub mod subvolume;
 pub mod umount;
 
@@ -43,7 +46,10 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Copy(copy) => (offline(|| copy.run()), 1),
         Command::Device(device) => (offline(|| device.run()), 1),
         Command::Subvolume(subvolume) => (offline(|| subvolume.run()), 1),
+        Command::Property(property) => (offline(|| property.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
+        Command::Send(send) => (offline(|| send.run()), 1),
+        Command::Receive(receive) => (offline(|| receive.run()), 1),
         Command::Check(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
         Command::Completions(completions) => (completions.run(), 1),

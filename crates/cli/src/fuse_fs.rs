@@ -12,17 +12,18 @@
 mod convert;
 mod guard;
 mod nodes;
+mod requests;
 mod serve;
 mod serve_data;
+mod subvolumes;
 
 pub use convert::Owners;
 
-use butterfs::{AccessTimes, FsError, Inode, InodeId, TreeId, Volume};
+use butterfs::{AccessTimes, FsError, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
 use nodes::Nodes;
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, OnceLock};
 
 /// How a volume is served.
 #[derive(Clone, Debug)]
@@ -37,6 +38,10 @@ pub struct Served {
     pub sync_names: bool,
     /// The mount options in effect, for people.
     pub options: String,
+    /// Where it is mounted.
+    pub mountpoint: std::path::PathBuf,
+    /// Users may delete their own subvolumes.
+    pub user_subvol_rm_allowed: bool,
 }
 
 /// A volume being served.
@@ -47,8 +52,6 @@ pub struct Server {
     sector: u32,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
-    /// Whether each subvolume met so far may change.
-    writable: RwLock<HashMap<TreeId, bool>>,
 }
 
 /// The answer for an error of the library. Damage and failing devices are
@@ -82,7 +85,6 @@ impl Server {
             mount,
             sector: sector.try_into().unwrap_or(4096),
             notifier: OnceLock::new(),
-            writable: RwLock::default(),
         }
     }
 

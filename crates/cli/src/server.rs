@@ -40,7 +40,7 @@ fn config(source: &Path, options: &MountOptions) -> Config {
     config
 }
 
-fn served(options: &MountOptions) -> Served {
+fn served(options: &MountOptions, mountpoint: &Path) -> Served {
     let given = |name| options.kernel_flags.contains(&name);
     Served {
         owners: Owners {
@@ -55,6 +55,10 @@ fn served(options: &MountOptions) -> Served {
         },
         sync_names: given("sync") || given("dirsync"),
         options: options.to_string(),
+        mountpoint: mountpoint
+            .canonicalize()
+            .unwrap_or_else(|_| mountpoint.to_owned()),
+        user_subvol_rm_allowed: options.user_subvol_rm_allowed,
     }
 }
 
@@ -91,7 +95,7 @@ pub fn serve(
     let device = Arc::new(FileDevice::open(source, options.access).context(source.display())?);
     let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open)
         .context(source.display())?;
-    let server = Arc::new(Server::new(volume, served(options)));
+    let server = Arc::new(Server::new(volume, served(options, mountpoint)));
     let config = config(source, options);
     let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
         mount_block(&device, config, mountpoint, &server)?

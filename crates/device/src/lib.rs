@@ -24,6 +24,7 @@ pub mod error;
 pub mod fault;
 pub mod file;
 pub mod holder;
+pub mod kernel_btrfs;
 pub mod memory;
 pub mod overlay;
 pub mod probe;

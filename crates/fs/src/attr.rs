@@ -8,7 +8,6 @@ use crate::{Filesystem, acl, dir, xattr};
 use butterfs_format::InodeId;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem, Timespec};
-use butterfs_format::item::root::RootFlags;
 use butterfs_store::{Engine, Purpose, now};
 
 /// Attributes of an inode.
@@ -155,7 +154,7 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         let nodes = 6 * NODES_PER_PATH;
-        self.change(nodes, Purpose::Shrink, |engine| {
+        self.change(inode.id.tree, nodes, Purpose::Shrink, |engine| {
             apply(engine, inode.id, &mut state, set)
         })
     }
@@ -183,11 +182,7 @@ impl Filesystem {
         if state.deleted || !due(&state.item) {
             return;
         }
-        let noted = self.change(NODES_PER_PATH, Purpose::Grow, |engine| {
-            let tree = engine.tree_state(inode.id.tree)?;
-            if tree.item.flags.contains(RootFlags::READONLY) {
-                return Ok(());
-            }
+        let noted = self.change(inode.id.tree, NODES_PER_PATH, Purpose::Grow, |engine| {
             state.item.atime = time;
             store_item(engine, inode.id, &mut state)
         });
@@ -271,7 +266,7 @@ impl Filesystem {
             }
         }
         let id = inode.id;
-        self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
             xattr::delete(engine, id, xattr::COMPRESSION)?;
             state.compression = None;
             if flags.contains(InodeFlags::COMPRESS) {

@@ -32,6 +32,9 @@ pub enum FsError {
     /// ELOOP
     #[error("too many symbolic links in this path")]
     LinkLoop,
+    /// EROFS
+    #[error("the subvolume is read-only")]
+    ReadOnlySubvolume,
     /// EMLINK
     #[error("too many links to one file")]
     TooManyLinks,
@@ -110,6 +113,7 @@ impl FsError {
             Self::NameTooLong => 36,
             Self::LinkLoop => 40,
             Self::TooManyLinks => 31,
+            Self::ReadOnlySubvolume => 30,
             Self::CrossesSubvolumes => 18,
             Self::NotPermitted(_) => 1,
             Self::AccessDenied => 13,

@@ -143,6 +143,19 @@ impl InodeTable {
             .clone()
     }
 
+    /// Forgets all inodes of a subvolume and gives them.
+    pub(crate) fn remove_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
+        let mut removed = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            let ids: Vec<InodeId> = shard.inodes.keys().copied().collect();
+            for id in ids.into_iter().filter(|id| id.tree == tree) {
+                removed.extend(shard.inodes.remove(&id));
+            }
+        }
+        removed
+    }
+
     /// Forgets an inode that was deleted.
     pub(crate) fn remove(&self, id: InodeId) {
         self.shard(id).lock().inodes.remove(&id);

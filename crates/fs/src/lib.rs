@@ -17,7 +17,9 @@ pub mod log;
 pub mod names;
 pub mod options;
 mod orphan;
+pub mod receive;
 pub mod rename;
+pub mod send;
 pub mod subvolume;
 pub mod xattr;
 

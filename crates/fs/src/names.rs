@@ -14,7 +14,7 @@ use butterfs_format::item::dir::FileType;
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::{Engine, Purpose, now};
+use butterfs_store::{Engine, Purpose, TreeAccess, now};
 use butterfs_tree::Cursor;
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
@@ -131,6 +131,15 @@ pub(crate) fn lock_all<'i>(
         .collect()
 }
 
+/// Errors unless users may change files of `tree`.
+pub(crate) fn check_writable(engine: &Engine, tree: TreeId) -> Result<(), FsError> {
+    match engine.tree_access(tree)? {
+        TreeAccess::ReadWrite => Ok(()),
+        TreeAccess::ReadOnly => Err(FsError::ReadOnlySubvolume),
+        TreeAccess::Dead => Err(FsError::NotFound),
+    }
+}
+
 /// The state of `id` among locked ones.
 pub(crate) fn state_of<'a>(
     locked: &'a mut [(InodeId, RwLockWriteGuard<'_, InodeState>)],
@@ -177,13 +186,39 @@ impl Filesystem {
     /// Runs `change` in a transaction of `nodes`; a change that fails with
     /// anything but a user's mistake after it began poisons the volume, so
     /// user's mistakes must be found before the first edit.
+    ///
+    /// The change is a user's: of a subvolume that can be written.
     pub(crate) fn change<R>(
         &self,
+        tree: TreeId,
+        nodes: usize,
+        purpose: Purpose,
+        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        self.change_own(tree, nodes, purpose, |engine| {
+            check_writable(engine, tree)?;
+            change(engine)
+        })
+    }
+
+    /// Errors unless users may change files of `tree`.
+    pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<(), FsError> {
+        check_writable(&self.store.read(), tree)
+    }
+
+    /// [`Filesystem::change`] of any subvolume that was not deleted: what was
+    /// acknowledged, or no user sees.
+    pub(crate) fn change_own<R>(
+        &self,
+        tree: TreeId,
         nodes: usize,
         purpose: Purpose,
         change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
     ) -> Result<R, FsError> {
         let mut engine = self.store.begin(nodes, purpose)?;
+        if engine.tree_access(tree)? == TreeAccess::Dead {
+            return Err(FsError::NotFound);
+        }
         let result = change(&mut engine);
         if let Err(FsError::Store(error)) = &result {
             self.store.fail(error);
@@ -218,7 +253,12 @@ impl Filesystem {
         Ok(InodeNumber(number))
     }
 
-    fn blank_item(&self, engine: &Engine, parent: &InodeItem, new: &NewInode<'_>) -> InodeItem {
+    pub(crate) fn blank_item(
+        &self,
+        engine: &Engine,
+        parent: &InodeItem,
+        new: &NewInode<'_>,
+    ) -> InodeItem {
         let time = now();
         let directory = new.mode & S_IFMT == S_IFDIR;
         let mut mode = new.mode;
@@ -320,7 +360,7 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
-        self.change(NODES_OF_NEW, Purpose::Grow, |engine| {
+        self.change(parent.tree, NODES_OF_NEW, Purpose::Grow, |engine| {
             if let Some(name) = name {
                 dir::check_free(engine, parent, name)?;
             }
@@ -451,7 +491,7 @@ impl Filesystem {
         if state_of(&mut locked, id).deleted {
             return Err(FsError::NotFound);
         }
-        self.change(6 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        self.change(parent.tree, 6 * NODES_PER_PATH, Purpose::Grow, |engine| {
             dir::check_free(engine, parent, name)?;
             dir::check_link_room(engine, id, parent.number, name, None)?;
             let dir_state = state_of(&mut locked, parent);
@@ -500,6 +540,9 @@ impl Filesystem {
         loop {
             let target = self.lookup(parent, name)?;
             self.check_removal(target, what)?;
+            if target.subvolume && !dir::is_absent_subvolume(target.inode) {
+                return self.remove_subvolume(parent, name, what).map(drop);
+            }
             if dir::is_absent_subvolume(target.inode) {
                 return self.remove_absent(parent, name);
             }
@@ -507,7 +550,7 @@ impl Filesystem {
             let mut locked = lock_all(&[&inode, &directory]);
             check_directory(state_of(&mut locked, parent))?;
             let nodes = 6 * NODES_PER_PATH + orphan::NODES;
-            let done = self.change(nodes, Purpose::Shrink, |engine| {
+            let done = self.change(parent.tree, nodes, Purpose::Shrink, |engine| {
                 if dir::lookup(engine, parent, name)? != Some(target) {
                     return Ok(None);
                 }
@@ -540,7 +583,7 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut state = directory.state.write();
         check_directory(&state)?;
-        self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+        self.change(parent.tree, 4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
             let target = dir::lookup(engine, parent, name)?;
             if !target.is_some_and(|target| dir::is_absent_subvolume(target.inode)) {
                 return Err(FsError::NotFound);
@@ -554,8 +597,7 @@ impl Filesystem {
         if target.subvolume {
             return Err(match what {
                 Removal::File => FsError::IsADirectory,
-                Removal::Directory if dir::is_absent_subvolume(target.inode) => return Ok(()),
-                Removal::Directory => FsError::NotPermitted("subvolumes cannot be deleted yet"),
+                Removal::Directory | Removal::Subvolume => return Ok(()),
             });
         }
         match (what, target.kind) {
@@ -569,9 +611,10 @@ impl Filesystem {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Removal {
+pub(crate) enum Removal {
     File,
     Directory,
+    Subvolume,
 }
 
 pub(crate) fn missing_link(inode: InodeId) -> FsError {
@@ -607,7 +650,7 @@ fn write_symlink(
     Ok(())
 }
 
-fn write_attributes(
+pub(crate) fn write_attributes(
     engine: &mut Engine,
     id: InodeId,
     acls: &NewAcls,

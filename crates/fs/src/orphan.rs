@@ -167,7 +167,7 @@ impl Filesystem {
             if self.store.check_writable().is_err() {
                 return Ok(());
             }
-            let progress = self.change(NODES, Purpose::Shrink, |engine| {
+            let progress = self.change_own(inode.id.tree, NODES, Purpose::Shrink, |engine| {
                 let progress = delete_items(engine, inode.id)?;
                 if progress == Progress::Done {
                     remove(engine, inode.id)?;
@@ -213,7 +213,7 @@ impl Filesystem {
                 // It has names: an interrupted truncation, which the tree's
                 // item already shows.
                 Ok(_) | Err(FsError::NotFound) => {
-                    self.change(2 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+                    self.change_own(tree, 2 * NODES_PER_PATH, Purpose::Shrink, |engine| {
                         remove(engine, id)
                     })?;
                 }

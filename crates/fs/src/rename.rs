@@ -68,9 +68,6 @@ impl Filesystem {
         }
         dir::check_kept(from.dir)?;
         dir::check_kept(to.dir)?;
-        if from.dir.tree != to.dir.tree {
-            return Err(FsError::CrossesSubvolumes);
-        }
         if mode == RenameMode::Exchange && matches!(old_name, OldName::Whiteout(_)) {
             return Err(FsError::Invalid("an exchange leaves no whiteout"));
         }
@@ -114,13 +111,22 @@ impl Filesystem {
             Err(FsError::NotFound) => None,
             Err(error) => return Err(error),
         };
-        if source.subvolume || target.is_some_and(|target| target.subvolume) {
-            return Err(FsError::NotSupported("subvolumes cannot be renamed yet"));
-        }
         check_modes(source, target, mode)?;
         if target.is_some_and(|target| target.inode == source.inode) {
             // Two names of one file, or one name.
             return Ok(true);
+        }
+        if source.subvolume && target.is_none() && matches!(old_name, OldName::Free) {
+            dir::check_kept(source.inode)?;
+            return self.rename_subvolume(source, from, to);
+        }
+        if source.subvolume || target.is_some_and(|target| target.subvolume) {
+            return Err(FsError::NotSupported(
+                "a subvolume takes a free name only, and nothing takes its name",
+            ));
+        }
+        if from.dir.tree != to.dir.tree {
+            return Err(FsError::CrossesSubvolumes);
         }
         self.check_cycle(source, to.dir)?;
         if let Some(target) = target
@@ -137,7 +143,7 @@ impl Filesystem {
         check_directory(state_of(&mut locked, from.dir))?;
         check_directory(state_of(&mut locked, to.dir))?;
         let nodes = 16 * NODES_PER_PATH + NODES_OF_NEW + orphan::NODES;
-        let fate = self.change(nodes, Purpose::Grow, |engine| {
+        let fate = self.change(from.dir.tree, nodes, Purpose::Grow, |engine| {
             let unchanged = dir::lookup(engine, from.dir, from.name)? == Some(source)
                 && dir::lookup(engine, to.dir, to.name)? == target;
             if !unchanged {

@@ -157,7 +157,7 @@ impl Filesystem {
         let effect = Effect::of(&state, name, value)?;
         if let Effect::AclEqualsMode(bits) = effect {
             // The mode says all that the ACL says.
-            return self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+            return self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
                 delete(engine, id, name)?;
                 state.item.mode = (state.item.mode & !0o777) | bits;
                 state.item.ctime = now();
@@ -180,7 +180,7 @@ impl Filesystem {
             _ => {}
         }
         check_room(&self.store.read(), id, name, value)?;
-        self.change(4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
             if exists {
                 delete(engine, id, name)?;
             }
@@ -209,12 +209,17 @@ impl Filesystem {
                 _ => Err(FsError::NoAttribute),
             };
         }
-        self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
-            delete(engine, inode.id, name)?;
-            state.item.ctime = now();
-            state.item.sequence = state.item.sequence.wrapping_add(1);
-            store_item(engine, inode.id, &mut state)
-        })
+        self.change(
+            inode.id.tree,
+            4 * NODES_PER_PATH,
+            Purpose::Shrink,
+            |engine| {
+                delete(engine, inode.id, name)?;
+                state.item.ctime = now();
+                state.item.sequence = state.item.sequence.wrapping_add(1);
+                store_item(engine, inode.id, &mut state)
+            },
+        )
     }
 
     /// Takes the compression property and its flags away, and has new data
@@ -228,14 +233,19 @@ impl Filesystem {
         if mode == SetMode::Replace && !exists {
             return Err(FsError::NoAttribute);
         }
-        self.change(4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
-            delete(engine, inode.id, COMPRESSION)?;
-            state.compression = None;
-            state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-            state.item.ctime = now();
-            state.item.sequence = state.item.sequence.wrapping_add(1);
-            store_item(engine, inode.id, &mut state)
-        })
+        self.change(
+            inode.id.tree,
+            4 * NODES_PER_PATH,
+            Purpose::Shrink,
+            |engine| {
+                delete(engine, inode.id, COMPRESSION)?;
+                state.compression = None;
+                state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+                state.item.ctime = now();
+                state.item.sequence = state.item.sequence.wrapping_add(1);
+                store_item(engine, inode.id, &mut state)
+            },
+        )
     }
 
     /// Loads what attributes say of how an inode is kept.

@@ -190,6 +190,7 @@ impl Engine {
         let checksum = self.identity.checksum;
         debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
         self.writing = std::mem::take(&mut self.dirty);
+        self.frozen.clear();
         let mut nodes = Vec::with_capacity(self.writing.len());
         for node in self.writing.values_mut() {
             checksum.seal_block(Arc::make_mut(node).bytes_mut());

@@ -1,10 +1,12 @@
 //! References to data extents, for the file layer.
 
 use crate::engine::Engine;
-use crate::error::StoreError;
+use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
-use crate::extent::record::ExtentRecord;
-use butterfs_format::{InodeNumber, Logical, TreeId};
+use crate::extent::record::{ExtentRecord, parse_keyed};
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
+use butterfs_tree::Cursor;
 use rustc_hash::FxHashMap;
 
 /// A data extent as a file extent names it.
@@ -24,6 +26,17 @@ pub struct DataOwner {
     /// Inode.
     pub inode: InodeNumber,
     /// File offset of the file extent minus its offset into the extent.
+    pub offset: u64,
+}
+
+/// A file extent that refers to a data extent, or did: the tree says so of a
+/// subvolume, and of its snapshots by sharing nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataHolder {
+    /// Inode, in a subvolume that is not known here.
+    pub inode: InodeNumber,
+    /// File offset of the file extent minus its offset into the extent; it may
+    /// wrap below zero.
     pub offset: u64,
 }
 
@@ -59,6 +72,72 @@ impl Engine {
             ExtentKind::Data,
             (owner.backref(), 1),
         );
+    }
+
+    /// Who refers to a data extent, as far as at most `limit` references say;
+    /// without the pending ones.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn data_holders(
+        &self,
+        extent: DataExtent,
+        limit: usize,
+    ) -> Result<Vec<DataHolder>, StoreError> {
+        let key = Key::new(extent.logical.get(), ItemType::EXTENT_ITEM, extent.length);
+        let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &key)?;
+        let mut refs = Vec::new();
+        while let Some((at, data)) = cursor.item() {
+            if at.objectid != extent.logical.get()
+                || at.item_type > ItemType::SHARED_DATA_REF
+                || refs.len() >= limit
+            {
+                break;
+            }
+            let bad = |error| bad_item(TreeId::EXTENT, at, &error);
+            if at == key {
+                refs.extend(ExtentRecord::parse(at, data).map_err(bad)?.inline);
+            } else {
+                refs.extend(parse_keyed(at, data).map_err(bad)?);
+            }
+            cursor.next()?;
+        }
+        refs.truncate(limit);
+        let mut holders = Vec::new();
+        for (by, _) in refs {
+            match by {
+                Backref::Data { inode, offset, .. } => holders.push(DataHolder { inode, offset }),
+                Backref::SharedData(leaf) => self.holders_in(leaf, extent.logical, &mut holders)?,
+                Backref::Tree(_) | Backref::SharedNode(_) => {}
+            }
+        }
+        Ok(holders)
+    }
+
+    fn holders_in(
+        &self,
+        leaf: Logical,
+        extent: Logical,
+        holders: &mut Vec<DataHolder>,
+    ) -> Result<(), StoreError> {
+        let node = self.leaf_at(leaf)?;
+        for slot in 0..node.len() {
+            let key = node.key(slot);
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let found = FileExtent::parse(node.data(slot))
+                .map_err(|error| bad_item(node.owner(), key, &error))?;
+            if let FileExtentBody::Regular(place) = found.body
+                && place.disk == extent
+            {
+                holders.push(DataHolder {
+                    inode: InodeNumber(key.objectid),
+                    offset: key.offset.wrapping_sub(place.offset),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Drops one reference to a data extent; its space is freed with the last.

@@ -16,6 +16,7 @@ use crate::log::{FsyncLog, LogSpace};
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
+use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
@@ -25,7 +26,7 @@ use butterfs_tree::{
 };
 use butterfs_volume::LogicalSpace;
 use parking_lot::RwLock;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -127,6 +128,11 @@ pub struct Engine {
     pub(crate) log_waits: bool,
     /// Data that wait in memory.
     pub(crate) acknowledged: Acknowledged,
+    /// Nodes of the running generation that a snapshot shares: copied before
+    /// they change.
+    pub(crate) frozen: FxHashSet<Logical>,
+    /// Identity of the next subvolume, once it was looked for.
+    pub(crate) next_tree: Option<u64>,
 }
 
 impl Engine {
@@ -166,6 +172,15 @@ impl Engine {
         self.superblock.label = label.to_vec();
         self.superblock_changed = true;
         Ok(())
+    }
+
+    /// Notes a feature that the volume uses from now on; the next commit writes
+    /// it.
+    pub fn set_incompat(&mut self, feature: Incompat) {
+        if !self.superblock.incompat.contains(feature) {
+            self.superblock.incompat |= feature;
+            self.superblock_changed = true;
+        }
     }
 
     /// Logical space, for data I/O outside of the engine's lock.
@@ -249,14 +264,34 @@ impl Engine {
         Ok(())
     }
 
+    /// The leaf at an address that a reference by parent names.
+    pub(crate) fn leaf_at(&self, logical: Logical) -> Result<Arc<Node>, StoreError> {
+        let here = self
+            .dirty
+            .get(&logical)
+            .or_else(|| self.writing.get(&logical));
+        let here = here.cloned().or_else(|| self.cache.get(logical));
+        if let Some(node) = here.filter(|node| node.is_leaf()) {
+            return Ok(node);
+        }
+        self.read_expected(Expected {
+            logical,
+            generation: None,
+            level: Some(0),
+        })
+    }
+
     fn read_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
-        let expected = Expected::from(reference);
+        self.read_expected(Expected::from(reference))
+    }
+
+    fn read_expected(&self, expected: Expected) -> Result<Arc<Node>, StoreError> {
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;
         let result =
             self.space.read_verified(
-                reference.logical,
+                expected.logical,
                 &mut buffer,
                 &mut |bytes| match Node::verify(bytes.into(), &self.identity, expected) {
                     Ok(good) => {
@@ -276,7 +311,7 @@ impl Engine {
             }
             (Err(error), _) => match fault {
                 Some(fault) => Err(TreeError::Corrupt {
-                    logical: reference.logical,
+                    logical: expected.logical,
                     fault,
                 }
                 .into()),
@@ -300,7 +335,7 @@ impl Engine {
         self.pending.change(node.logical, length, kind, (by, count))
     }
 
-    fn new_node(
+    pub(crate) fn new_node(
         &mut self,
         tree: TreeId,
         level: u8,
@@ -319,7 +354,9 @@ impl Engine {
     }
 
     fn is_writable(&self, node: NodeRef) -> bool {
-        node.generation == self.generation && self.dirty.contains_key(&node.logical)
+        node.generation == self.generation
+            && self.dirty.contains_key(&node.logical)
+            && !self.frozen.contains(&node.logical)
     }
 
     fn copy_on_write(&mut self, tree: TreeId, old: NodeRef) -> Result<NodeRef, StoreError> {

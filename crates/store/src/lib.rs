@@ -14,6 +14,7 @@ mod chunks;
 mod commit;
 mod data;
 mod device_stats;
+mod drop_tree;
 mod engine;
 mod error;
 mod extent;
@@ -21,16 +22,19 @@ mod log;
 mod open;
 mod reserve;
 mod space;
+mod subvolume;
 
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
-pub use data::{DataExtent, DataOwner};
+pub use data::{DataExtent, DataHolder, DataOwner};
+pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
+pub use subvolume::TreeAccess;
 
 use butterfs_format::Generation;
 use butterfs_format::item::inode::Timespec;

@@ -333,6 +333,8 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         stats: [0; 5],
         log_waits: superblock.log_root.get() != 0,
         acknowledged: crate::reserve::Acknowledged::default(),
+        frozen: rustc_hash::FxHashSet::default(),
+        next_tree: None,
         superblock,
         space,
     }

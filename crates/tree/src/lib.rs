@@ -9,6 +9,7 @@
 //! pointer's key equals the first key of the node it points to, levels fall by
 //! one, no node but an empty root leaf is empty.
 
+mod compare;
 mod cursor;
 mod edit;
 mod error;
@@ -16,6 +17,7 @@ mod node;
 mod raw;
 mod verify;
 
+pub use compare::{Change, ComparedItem, Comparison};
 pub use cursor::{Cursor, find};
 pub use edit::{Editor, insert, remove, replace, update};
 pub use error::{NodeFault, TreeError};

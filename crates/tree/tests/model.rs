@@ -1,10 +1,13 @@
 //! The tree against `BTreeMap`, at the smallest nodes, with shared roots.
 
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
-use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, NodeStamp, TreeError, find};
+use butterfs_tree::{
+    Comparison, Cursor, Editor, Node, NodeSink, NodeSource, NodeStamp, TreeError, find,
+};
 use proptest::prelude::*;
+use std::cell::Cell;
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 const NODE_SIZE: usize = 4096;
@@ -17,6 +20,8 @@ struct Memory {
     generation: Generation,
     next: u64,
     stamp: NodeStamp,
+    /// Nodes that were asked for.
+    reads: Cell<usize>,
 }
 
 impl Memory {
@@ -37,6 +42,7 @@ impl Memory {
             generation: Generation(1),
             next: (1 << 20) + NODE_SIZE as u64,
             stamp,
+            reads: Cell::new(0),
         }
     }
 
@@ -63,6 +69,7 @@ impl Memory {
 
 impl NodeSource for Memory {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        self.reads.set(self.reads.get() + 1);
         let node = self.nodes.get(&reference.logical).expect("node exists");
         assert_eq!(node.reference(), reference);
         Ok(node.clone())
@@ -152,6 +159,27 @@ fn contents(tree: &Memory) -> BTreeMap<Key, Vec<u8>> {
     all
 }
 
+/// Checks the comparison of two trees against that of two maps.
+fn compare(
+    tree: &Memory,
+    old: &(NodeRef, BTreeMap<Key, Vec<u8>>),
+    new: &(NodeRef, BTreeMap<Key, Vec<u8>>),
+) {
+    let keys: BTreeSet<Key> = old.1.keys().chain(new.1.keys()).copied().collect();
+    let expected: Vec<_> = keys
+        .into_iter()
+        .map(|key| (key, old.1.get(&key).cloned(), new.1.get(&key).cloned()))
+        .filter(|(_, old, new)| old != new)
+        .collect();
+    let mut comparison = Comparison::new(tree, Some(old.0), new.0).unwrap();
+    let mut found = Vec::new();
+    while let Some(change) = comparison.next().unwrap() {
+        let data = |item: Option<butterfs_tree::ComparedItem>| item.map(|i| i.data().to_vec());
+        found.push((change.key, data(change.old), data(change.new)));
+    }
+    assert!(found == expected, "{} != {}", found.len(), expected.len());
+}
+
 fn apply(editor: &mut Editor<'_, Memory>, model: &mut BTreeMap<Key, Vec<u8>>, op: &Op) {
     match *op {
         Op::Insert(k, size) => {
@@ -221,6 +249,10 @@ proptest! {
                 tree.generation = Generation(tree.generation.get() + 1);
             }
         }
+        for pair in past.windows(2) {
+            compare(&tree, &pair[0], &pair[1]);
+            compare(&tree, &pair[1], &past[0]);
+        }
         // What was committed is still there, whole.
         let now = tree.root;
         for (root, model) in past {
@@ -264,4 +296,34 @@ fn ascending_inserts_fill_leaves_and_all_can_go() {
     }
     assert_eq!(tree.nodes.len(), 1);
     assert_eq!(tree.root.level, 0);
+}
+
+#[test]
+fn comparing_reads_only_what_changed() {
+    let mut tree = Memory::new();
+    let key = |n| Key::new(n, ItemType::INODE_ITEM, 0);
+    let mut editor = Editor::new(&mut tree, TREE);
+    for n in 0..100_000 {
+        editor.insert(&key(2 * n), &[9; 60]).unwrap();
+    }
+    let old = tree.root;
+    tree.generation = Generation(2);
+    let mut editor = Editor::new(&mut tree, TREE);
+    for n in [0, 50_000, 99_999] {
+        editor.insert(&key(2 * n + 1), &[8; 60]).unwrap();
+    }
+    assert!(editor.remove(&key(70_000)).unwrap());
+    tree.reads.set(0);
+    let mut comparison = Comparison::new(&tree, Some(old), tree.root).unwrap();
+    let mut count = 0;
+    while comparison.next().unwrap().is_some() {
+        count += 1;
+    }
+    assert_eq!(count, 4);
+    // Two paths for each place that changed, in a tree of some 2,500 nodes.
+    assert!(tree.reads.get() <= 4 * 2 * 4, "{} reads", tree.reads.get());
+    tree.reads.set(0);
+    let mut same = Comparison::new(&tree, Some(old), old).unwrap();
+    assert!(same.next().unwrap().is_none());
+    assert_eq!(tree.reads.get(), 0);
 }

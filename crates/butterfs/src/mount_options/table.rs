@@ -326,8 +326,11 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "user_subvol_rm_allowed",
         "",
-        "accepted: subvolumes cannot be removed through the mount yet",
-        nothing,
+        "users may delete subvolumes that they own",
+        |o, _, v| {
+            o.user_subvol_rm_allowed = true;
+            none(v)
+        },
     ),
     option(
         "norecovery",

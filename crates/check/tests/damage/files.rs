@@ -129,7 +129,10 @@ fn file_extents() -> Vec<Damage> {
         }),
         damage(C::FileExtentInline, |i| {
             let key = of(i, "tiny", ItemType::EXTENT_DATA);
-            i.bump(FS, key, 8, 1);
+            i.update(FS, key, |data| {
+                data[8..16].copy_from_slice(&8192_u64.to_le_bytes());
+                data[16] = 1;
+            });
         }),
     ]
 }

@@ -1,11 +1,15 @@
 //! `butterfs subvolume`: subvolumes and snapshots.
 
+mod create;
+mod default;
+mod delete;
 mod diff;
 mod du;
 mod find_new;
 mod history;
 mod list;
 mod show;
+pub mod site;
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
@@ -14,9 +18,11 @@ use clap::{Args, Subcommand};
 use std::os::unix::ffi::OsStrExt;
 use uuid::Uuid;
 
-/// Looks into subvolumes and snapshots.
+/// Makes, deletes and looks into subvolumes and snapshots.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  butterfs subvolume create disk.img:/home
+  butterfs subvolume snapshot -r mnt/home mnt/snapshots/monday
   butterfs subvolume list --tree disk.img
   butterfs subvolume du disk.img --if-deleted snapshots/monday,snapshots/tuesday
   butterfs subvolume diff disk.img:/snapshots/monday disk.img:/home
@@ -28,6 +34,12 @@ pub struct Subvolume {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    Create(create::Create),
+    Snapshot(create::Snapshot),
+    Delete(delete::Delete),
+    Sync(delete::Sync),
+    GetDefault(default::GetDefault),
+    SetDefault(default::SetDefault),
     List(list::List),
     Show(show::Show),
     FindNew(find_new::FindNew),
@@ -40,6 +52,12 @@ impl Subvolume {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
+            What::Create(create) => create.run(),
+            What::Snapshot(snapshot) => snapshot.run(),
+            What::Delete(delete) => delete.run(),
+            What::Sync(sync) => sync.run(),
+            What::GetDefault(get) => get.run(),
+            What::SetDefault(set) => set.run(),
             What::List(list) => list.run(),
             What::Show(show) => show.run(),
             What::FindNew(find_new) => find_new.run(),

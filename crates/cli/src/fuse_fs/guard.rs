@@ -4,33 +4,16 @@
 //! files, which the kernel leaves to a FUSE server.
 
 use super::{Answered, Server};
-use butterfs::{FsError, Inode, InodeFlags, InodeId, TreeId};
+use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
 use butterfs_fuse::Errno;
-use std::sync::PoisonError;
 
 impl Server {
     /// Errors where the subvolume is read-only.
     pub(super) fn check_tree(&self, tree: TreeId) -> Result<(), Errno> {
-        let known = {
-            let table = self.writable.read().unwrap_or_else(PoisonError::into_inner);
-            table.get(&tree).copied()
-        };
-        let writable = match known {
-            Some(writable) => writable,
-            None => {
-                let state = self.volume.store().read().tree_state(tree);
-                let state = state.map_err(FsError::from).answered()?;
-                // The bit that `btrfs property set ro` sets.
-                let writable = state.item.flags.0 & 1 == 0;
-                let mut table = self
-                    .writable
-                    .write()
-                    .unwrap_or_else(PoisonError::into_inner);
-                table.insert(tree, writable);
-                writable
-            }
-        };
-        if writable { Ok(()) } else { Err(Errno::EROFS) }
+        match self.files().subvolume_access(tree).answered()? {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Errno::EROFS),
+        }
     }
 
     pub(super) fn flags(inode: &Inode) -> InodeFlags {

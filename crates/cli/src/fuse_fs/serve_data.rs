@@ -193,6 +193,9 @@ impl Server {
         request: &Ioctl<'_>,
         output: &mut [u8],
     ) -> Result<IoctlResult, Errno> {
+        if let Some(done) = self.control_subvolume(context, request, output) {
+            return done;
+        }
         let inode = self.inode(request.node)?;
         let old = self.files().attributes_of(&inode).answered()?;
         let word = |at: usize| -> Result<u32, Errno> {

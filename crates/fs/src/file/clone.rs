@@ -80,6 +80,7 @@ impl Filesystem {
         if !from.is_multiple_of(sector) || !to.is_multiple_of(sector) {
             return Ok(None);
         }
+        self.check_changeable(target.id.tree)?;
         let mut locked = lock_all(&[source, target]);
         let sums = |flags: InodeFlags| flags.contains(InodeFlags::NODATASUM);
         let source_item = state_of(&mut locked, source.id).item.clone();
@@ -158,7 +159,7 @@ impl Filesystem {
         state.item.sequence = state.item.sequence.wrapping_add(1);
         let mut from = Some(target.start);
         while let Some(start) = from {
-            from = self.change(60 + STEP, Purpose::Grow, |engine| {
+            from = self.change(id.tree, 60 + STEP, Purpose::Grow, |engine| {
                 let next = extents::drop_range(engine, id, state, start..target.end, STEP)?;
                 let step = start..next.unwrap_or(target.end);
                 for extent in found {

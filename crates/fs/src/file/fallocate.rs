@@ -53,6 +53,7 @@ impl Filesystem {
             .filter(|end| *end <= SIZE_MAX)
             .ok_or(FsError::TooBig)?;
         self.store.check_writable()?;
+        self.check_changeable(inode.id.tree)?;
         let mut state = inode.state.write();
         if state.deleted {
             return Err(FsError::NotFound);
@@ -80,13 +81,17 @@ impl Filesystem {
         state.item.mtime = time;
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
-        self.change(20, Purpose::Shrink, |engine| {
+        self.change(inode.id.tree, 20, Purpose::Shrink, |engine| {
             store_item(engine, inode.id, &mut state)
         })
     }
 
     /// Moves inline data out of the tree, so that other extents may follow.
-    fn leave_inline_for_good(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
+    pub(super) fn leave_inline_for_good(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+    ) -> Result<(), FsError> {
         if state.item.size > 0 && state.item.size < self.sector_size {
             self.load_sector(inode, state, 0)?;
         }
@@ -205,7 +210,7 @@ impl Filesystem {
             self.flush_locked(inode, state, InlineRule::Allowed)?;
             let mut from = Some(first);
             while let Some(start) = from {
-                from = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
+                from = self.change(inode.id.tree, 60 + STEP / 8, Purpose::Shrink, |engine| {
                     let next = extents::drop_range(engine, id, state, start..last, STEP)?;
                     let end = next.unwrap_or(last);
                     let end = end.min(state.disk_size.next_multiple_of(sector));

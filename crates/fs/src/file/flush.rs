@@ -54,21 +54,21 @@ enum Zeal {
 }
 
 /// Something to write.
-struct Output<'a> {
+pub(super) struct Output<'a> {
     /// File offset.
-    start: u64,
+    pub start: u64,
     /// Bytes of the file.
-    length: u64,
-    compression: Option<Algorithm>,
+    pub length: u64,
+    pub compression: Option<Algorithm>,
     /// Whole sectors, in one or more pieces.
-    parts: Vec<Cow<'a, [u8]>>,
-    target: Target,
-    sums: Vec<u8>,
+    pub parts: Vec<Cow<'a, [u8]>>,
+    pub target: Target,
+    pub sums: Vec<u8>,
 }
 
 /// Where an output goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+pub(super) enum Target {
     /// New space.
     New(Option<u64>),
     /// Over data that are not copied on write.
@@ -114,7 +114,7 @@ impl Filesystem {
             return Ok(());
         }
         let sector = self.sector_size;
-        self.change_acknowledged(40, |engine| {
+        self.change_acknowledged(id, 40, |engine| {
             let size = state.item.size;
             let from = state.disk_size / sector * sector;
             extents::fill_holes(engine, id, state, from..size.next_multiple_of(sector))?;
@@ -158,7 +158,7 @@ impl Filesystem {
             return Ok(false);
         }
         let data = data.to_vec();
-        self.change_acknowledged(40, |engine| {
+        self.change_acknowledged(id, 40, |engine| {
             extents::drop_range(engine, id, state, 0..sector, usize::MAX)?;
             let item = FileExtent {
                 generation: engine.generation(),
@@ -421,7 +421,7 @@ impl Filesystem {
         Ok(bytes == range.end - range.start)
     }
 
-    fn checksum(&self, outputs: &mut [Output<'_>]) {
+    pub(super) fn checksum(&self, outputs: &mut [Output<'_>]) {
         for output in outputs {
             output.sums = sums_of(&output.parts, self.checksum, self.sector_size);
         }
@@ -436,20 +436,16 @@ impl Filesystem {
     /// [`Filesystem::change`] for data that were acknowledged.
     fn change_acknowledged(
         &self,
+        id: InodeId,
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let mut engine = self.begin_acknowledged(nodes)?;
-        let result = change(&mut engine);
-        if let Err(FsError::Store(error)) = &result {
-            self.store.fail(error);
-        }
-        result
+        self.change_own(id.tree, nodes, Purpose::Shrink, change)
     }
 
     /// Finds space for all new outputs, splitting plain ones where there is no
     /// large piece.
-    fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
+    pub(super) fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
         let mut engine = self.begin_acknowledged(8)?;
         let sector = self.sector_size;
         let sum_size = self.checksum.size();
@@ -494,7 +490,7 @@ impl Filesystem {
         Ok(())
     }
 
-    fn give_back(&self, outputs: &[Output<'_>]) {
+    pub(super) fn give_back(&self, outputs: &[Output<'_>]) {
         if let Ok(mut engine) = self.store.begin(0, Purpose::Shrink) {
             for output in outputs {
                 if let Target::New(Some(start)) = output.target {
@@ -504,7 +500,7 @@ impl Filesystem {
         }
     }
 
-    fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
+    pub(super) fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
         let mut blocks: Vec<(Logical, &[u8])> = Vec::new();
         for output in outputs {
             let start = match output.target {
@@ -524,7 +520,7 @@ impl Filesystem {
     }
 
     /// Brings the file extents of written outputs into the tree.
-    fn enter(
+    pub(super) fn enter(
         &self,
         id: InodeId,
         state: &mut InodeState,
@@ -534,7 +530,7 @@ impl Filesystem {
         let sectors: u64 = outputs.iter().map(|output| output.length / sector).sum();
         let nodes = 60 + usize::try_from(sectors).unwrap_or(usize::MAX) / 20 + outputs.len() / 8;
         let hole_from = state.disk_size / sector * sector;
-        self.change_acknowledged(nodes, |engine| {
+        self.change_acknowledged(id, nodes, |engine| {
             for output in outputs {
                 let range = output.start..output.start + output.length;
                 let new = NewExtent {

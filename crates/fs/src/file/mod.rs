@@ -7,11 +7,12 @@
 pub mod budget;
 pub mod buffer;
 mod clone;
+pub(crate) mod encoded;
 mod extent_map;
 pub(crate) mod extents;
 mod fallocate;
 mod flush;
-mod read;
+pub(crate) mod read;
 mod seek;
 mod truncate;
 mod unpacked;

@@ -3,11 +3,12 @@
 //! Owns the way from file offsets to verified bytes. Bytes whose checksum does
 //! not match are never given to anyone.
 
-use super::extents::{self, Body};
+use super::extents::{self, Body, COMPRESSED_MAX};
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
 use butterfs_format::compression::{Algorithm, Scratch};
+use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{ChecksumType, FileOffset, InodeId, Logical};
 use butterfs_store::{Engine, SectorChecksums};
@@ -229,6 +230,47 @@ impl Filesystem {
             }
         }
         Ok(())
+    }
+
+    /// The bytes of a compressed extent as they lie, verified.
+    pub(crate) fn read_packed(
+        &self,
+        inode: &Inode,
+        at: FileOffset,
+        place: &ExtentPlace,
+    ) -> Result<Vec<u8>, FsError> {
+        if place.disk_length > COMPRESSED_MAX {
+            return Err(FsError::Damaged {
+                inode: inode.id,
+                at: Some(at),
+                reason: "an extent is larger compressed than it can be".into(),
+            });
+        }
+        let summed = !inode
+            .state
+            .read()
+            .item
+            .flags
+            .contains(InodeFlags::NODATASUM);
+        let disk = place.disk.get()..place.disk.get() + place.disk_length;
+        let sums = match summed {
+            true => Some(self.store.read().data_checksums(disk)?),
+            false => None,
+        };
+        let sectors = Sectors {
+            size: self.sector_size,
+            checksum: self.checksum,
+        };
+        let mut packed = vec![0; place.disk_length as usize];
+        self.read_sectors(
+            inode.id,
+            at,
+            place.disk,
+            &mut packed,
+            sums.as_ref(),
+            sectors,
+        )?;
+        Ok(packed)
     }
 
     /// Reads whole sectors, each verified.

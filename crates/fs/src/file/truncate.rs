@@ -23,6 +23,7 @@ impl Filesystem {
             return Err(FsError::TooBig);
         }
         self.store.check_writable()?;
+        self.check_changeable(inode.id.tree)?;
         let mut state = inode.state.write();
         if state.deleted {
             return Err(FsError::NotFound);
@@ -77,20 +78,21 @@ impl Filesystem {
         // From the end, and the size with it: a crash between two steps leaves
         // a longer file, never extents beyond its end that would come back.
         loop {
-            let (kept, done) = self.change(60 + STEP / 8, Purpose::Shrink, |engine| {
-                let all = extents::last_from(engine, id, end, STEP)?;
-                let done = all.len() < STEP;
-                let start = all.first().map_or(end, |first| first.start.max(end));
-                if !all.is_empty() {
-                    extents::drop_range(engine, id, state, start..u64::MAX, usize::MAX)?;
-                }
-                let kept = if done { size } else { start };
-                if !inline {
-                    state.disk_size = state.disk_size.min(kept);
-                }
-                store_item(engine, id, state)?;
-                Ok((kept, done))
-            })?;
+            let (kept, done) =
+                self.change(inode.id.tree, 60 + STEP / 8, Purpose::Shrink, |engine| {
+                    let all = extents::last_from(engine, id, end, STEP)?;
+                    let done = all.len() < STEP;
+                    let start = all.first().map_or(end, |first| first.start.max(end));
+                    if !all.is_empty() {
+                        extents::drop_range(engine, id, state, start..u64::MAX, usize::MAX)?;
+                    }
+                    let kept = if done { size } else { start };
+                    if !inline {
+                        state.disk_size = state.disk_size.min(kept);
+                    }
+                    store_item(engine, id, state)?;
+                    Ok((kept, done))
+                })?;
             state.item.size = state.item.size.min(kept);
             state
                 .buffer

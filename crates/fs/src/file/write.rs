@@ -84,6 +84,7 @@ impl Filesystem {
     /// Buffers `data` and gives where they begin.
     fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
         self.store.check_writable()?;
+        self.check_changeable(inode.id.tree)?;
         let promise = match self.promise(data.len() as u64) {
             Ok(promise) => Some(promise),
             // Preallocated space and data that are overwritten in place need
@@ -200,7 +201,7 @@ impl Filesystem {
     }
 
     /// Memory and space for a write of `bytes`. No inode may be locked.
-    fn promise(&self, bytes: u64) -> Result<Promise<'_>, FsError> {
+    pub(super) fn promise(&self, bytes: u64) -> Result<Promise<'_>, FsError> {
         // The sectors at its edges may be buffered with it.
         let bytes = bytes + 2 * self.sector_size;
         let promise = loop {
@@ -299,7 +300,7 @@ impl Filesystem {
 }
 
 /// Errors unless the inode is a file that can be written.
-fn check_file(state: &InodeState) -> Result<(), FsError> {
+pub(super) fn check_file(state: &InodeState) -> Result<(), FsError> {
     if state.deleted {
         return Err(FsError::NotFound);
     }

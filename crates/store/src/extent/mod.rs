@@ -3,4 +3,4 @@
 pub mod apply;
 pub mod pending;
 pub mod record;
-mod share;
+pub(crate) mod share;

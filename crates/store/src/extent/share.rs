@@ -12,14 +12,14 @@ use super::pending::{Backref, ExtentKind};
 use super::record::ExtentRecord;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::node::FLAG_RELOC;
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::Node;
 
 /// How children refer to their parent.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Keyed {
+pub(crate) enum Keyed {
     /// By the tree.
     ByTree(TreeId),
     /// By the node itself.
@@ -54,11 +54,7 @@ impl Engine {
                 if old.owner() == tree && !state.full_backref {
                     // The copy takes over the references by tree.
                     self.refer_to_children(old, Keyed::ByParent(reference.logical), 1)?;
-                    self.pending.set_full_backref(
-                        reference.logical,
-                        self.identity.node_size as u64,
-                        Self::node_kind(reference),
-                    );
+                    self.mark_full_backref(reference);
                 } else {
                     self.refer_to_children(old, Keyed::ByTree(tree), 1)?;
                 }
@@ -106,47 +102,72 @@ impl Engine {
         })
     }
 
-    fn refer_to_children(
+    /// The children of `node` are referred to by itself from now on.
+    pub(crate) fn mark_full_backref(&mut self, node: NodeRef) {
+        let length = self.identity.node_size as u64;
+        self.pending
+            .set_full_backref(node.logical, length, Self::node_kind(node));
+    }
+
+    /// Changes the references of a node to all its children.
+    pub(crate) fn refer_to_children(
         &mut self,
         node: &Node,
         keyed: Keyed,
         count: i64,
     ) -> Result<(), StoreError> {
         if !node.is_leaf() {
-            let by = match keyed {
-                Keyed::ByTree(tree) => Backref::Tree(tree),
-                Keyed::ByParent(parent) => Backref::SharedNode(parent),
-            };
             for slot in 0..node.len() {
-                self.change_node_ref(node.child(slot), by, count);
+                self.change_node_ref(node.child(slot), keyed.of_node(), count);
             }
             return Ok(());
         }
-        for slot in 0..node.len() {
-            let key = node.key(slot);
-            if key.item_type != ItemType::EXTENT_DATA {
-                continue;
-            }
-            let extent = FileExtent::parse(node.data(slot))
-                .map_err(|error| bad_item(node.owner(), key, &error))?;
-            let (FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)) = extent.body
-            else {
-                continue;
-            };
-            if place.disk.get() == 0 {
-                continue;
-            }
-            let by = match keyed {
-                Keyed::ByTree(root) => Backref::Data {
-                    root,
-                    inode: InodeNumber(key.objectid),
-                    offset: key.offset.wrapping_sub(place.offset),
-                },
-                Keyed::ByParent(parent) => Backref::SharedData(parent),
-            };
+        for (place, by) in data_children(node, keyed)? {
             self.pending
                 .change(place.disk, place.disk_length, ExtentKind::Data, (by, count));
         }
         Ok(())
     }
+}
+
+impl Keyed {
+    /// As the reference to a node.
+    pub(crate) const fn of_node(self) -> Backref {
+        match self {
+            Self::ByTree(tree) => Backref::Tree(tree),
+            Self::ByParent(parent) => Backref::SharedNode(parent),
+        }
+    }
+}
+
+/// The data extents that a leaf refers to, with the references.
+pub(crate) fn data_children(
+    leaf: &Node,
+    keyed: Keyed,
+) -> Result<Vec<(ExtentPlace, Backref)>, StoreError> {
+    let mut children = Vec::new();
+    for slot in 0..leaf.len() {
+        let key = leaf.key(slot);
+        if key.item_type != ItemType::EXTENT_DATA {
+            continue;
+        }
+        let extent = FileExtent::parse(leaf.data(slot))
+            .map_err(|error| bad_item(leaf.owner(), key, &error))?;
+        let (FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)) = extent.body else {
+            continue;
+        };
+        if place.disk.get() == 0 {
+            continue;
+        }
+        let by = match keyed {
+            Keyed::ByTree(root) => Backref::Data {
+                root,
+                inode: InodeNumber(key.objectid),
+                offset: key.offset.wrapping_sub(place.offset),
+            },
+            Keyed::ByParent(parent) => Backref::SharedData(parent),
+        };
+        children.push((place, by));
+    }
+    Ok(children)
 }

@@ -1,0 +1,276 @@
+//! `butterfs receive`.
+//!
+//! Owns the arguments, what is said at the end, and the listing of a stream
+//! ([`dump`]); receiving is the library's.
+
+mod dump;
+
+use crate::fail::{Context, Done, Failure, fail};
+use crate::place::{Place, json};
+use butterfs::receive::{
+    NewSubvolume, ReceiveOptions, Received, Start, StreamReader, Target, Termination, VolumeTarget,
+    receive,
+};
+use butterfs::{DirectoryTarget, MountOptions, Subvolume, Volume};
+use clap::Args;
+use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufReader, IsTerminal, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Bytes read from a stream at once.
+const BUFFER: usize = 256 << 10;
+/// Longer than any receive.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1 << 30);
+
+/// Receives streams into a volume that is not mounted, or into a directory of
+/// any file system.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  ssh host btrfs send /snapshots/monday | butterfs receive /backup
+  butterfs receive -f monday.stream backup.img:/
+  butterfs receive --resume -f monday.stream /backup
+  butterfs receive --dump -f monday.stream
+
+In a volume, and in a directory on Btrfs, each snapshot becomes a read-only subvolume; elsewhere a
+directory, and .butterfs-receive beside it says what it was received as. A
+stream that is damaged or cut is an error that says where; what was received of
+it stays, read-write and not known as a copy, and --resume goes on with it when
+the same stream is sent again.")]
+pub struct Receive {
+    /// Read from this file, not from standard input.
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// End after the first stream.
+    #[arg(short = 'e', long)]
+    end_after_first: bool,
+    /// End after so many failed commands; 0: never. A snapshot of which one
+    /// failed does not become whole.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
+    max_errors: u64,
+    /// Go on with what an interrupted receive of the same stream left.
+    #[arg(long, conflicts_with = "dump")]
+    resume: bool,
+    /// List the commands of the stream, and receive nothing.
+    #[arg(long)]
+    dump: bool,
+    /// Print JSON: what was received, or with --dump one line for each command.
+    #[arg(long)]
+    json: bool,
+    /// No progress, and no word but errors.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say each command.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Mount options for the volume, such as compress=zstd.
+    #[arg(short, long, value_name = "OPTIONS")]
+    options: Vec<String>,
+    /// Subvolume id that the path in the volume starts from.
+    #[arg(long, value_name = "ID")]
+    subvolid: Option<u64>,
+    /// Directory, or VOLUME:/path of a volume that is not mounted.
+    #[arg(value_name = "TARGET", required_unless_present = "dump")]
+    target: Option<OsString>,
+}
+
+#[derive(Serialize)]
+struct Facts {
+    subvolumes: Vec<SubvolumeFact>,
+    stream_bytes: u64,
+    errors: Vec<String>,
+    left_out: u64,
+}
+
+#[derive(Serialize)]
+struct SubvolumeFact {
+    name: String,
+    uuid: String,
+    ctransid: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_uuid: Option<String>,
+}
+
+impl From<&NewSubvolume> for SubvolumeFact {
+    fn from(new: &NewSubvolume) -> Self {
+        let text = |uuid: &[u8; 16]| uuid::Uuid::from_bytes(*uuid).to_string();
+        Self {
+            name: String::from_utf8_lossy(&new.name).into_owned(),
+            uuid: text(&new.stamp.uuid),
+            ctransid: new.stamp.ctransid.get(),
+            parent_uuid: new.parent.map(|parent| text(&parent.uuid)),
+        }
+    }
+}
+
+impl Receive {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let (input, size) = self.input()?;
+        let mut reader = StreamReader::new(BufReader::with_capacity(BUFFER, input));
+        if self.dump {
+            let form = if self.json {
+                dump::Form::Json
+            } else {
+                dump::Form::Text
+            };
+            return dump::dump(&mut reader, form, self.termination());
+        }
+        let Some(word) = &self.target else {
+            return fail("a directory is needed");
+        };
+        let path = Path::new(word);
+        if let Some(place) = Place::parse(word).filter(|_| !path.exists()) {
+            return self.unmounted(&mut reader, &place, size);
+        }
+        let mut target = DirectoryTarget::open(path).context(word.display())?;
+        let received = self.receive(&mut reader, &mut target, size);
+        self.report(received, target.left_out())
+    }
+
+    fn unmounted<R: Read>(
+        &self,
+        reader: &mut StreamReader<R>,
+        place: &Place,
+        size: Option<u64>,
+    ) -> Done {
+        let mut mount = MountOptions::default();
+        for options in &self.options {
+            mount.apply(options)?;
+        }
+        let mut options = mount.open_options();
+        if let Some(id) = self.subvolid {
+            options.subvolume = Subvolume::Id(id);
+        }
+        // What is durable says how far it came: only its own commits count.
+        options.commit_interval = COMMIT_INTERVAL;
+        let volume = Volume::open(&place.volume, options).context(place.volume.display())?;
+        let path = [place.path.as_bytes(), b"/"].concat();
+        let directory = volume.resolve(&path)?;
+        let attributes = volume.files().attributes(directory).context(place)?;
+        if !attributes.is_directory() {
+            return fail(format!("{place}: it is no directory"));
+        }
+        let mut target = VolumeTarget::new(Arc::clone(volume.files()), directory);
+        let received = self.receive(reader, &mut target, size);
+        let closed = volume.close().context(place.volume.display());
+        self.report(received, 0)?;
+        closed
+    }
+
+    const fn termination(&self) -> Termination {
+        if self.end_after_first {
+            Termination::EndCommand
+        } else {
+            Termination::EndOfInput
+        }
+    }
+
+    fn input(&self) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+        let Some(path) = &self.file else {
+            let input = std::io::stdin();
+            if input.is_terminal() {
+                return fail("a stream is read from -f FILE or a pipe, not from a terminal");
+            }
+            return Ok((Box::new(input), None));
+        };
+        let file = File::open(path).context(path.display())?;
+        let meta = file.metadata().context(path.display())?;
+        let size = meta.is_file().then_some(meta.len());
+        Ok((Box::new(file), size))
+    }
+
+    fn bar(&self, size: Option<u64>) -> ProgressBar {
+        if self.quiet || self.verbose {
+            return ProgressBar::hidden();
+        }
+        let (bar, template) = match size {
+            Some(size) => (
+                ProgressBar::new(size),
+                "{wide_bar} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
+            ),
+            None => (
+                ProgressBar::new_spinner(),
+                "{spinner} {bytes} in {elapsed} ({bytes_per_sec})",
+            ),
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        bar
+    }
+
+    fn receive<R: Read>(
+        &self,
+        reader: &mut StreamReader<R>,
+        target: &mut dyn Target,
+        size: Option<u64>,
+    ) -> Received {
+        let bar = self.bar(size);
+        let options = ReceiveOptions {
+            termination: self.termination(),
+            start: if self.resume {
+                Start::Resume
+            } else {
+                Start::New
+            },
+            errors_max: self.max_errors,
+        };
+        let mut prefix = Vec::new();
+        let result = receive(reader, target, options, &mut |at, command| {
+            bar.set_position(at.offset);
+            if self.verbose {
+                eprintln!("{}", dump::line(&mut prefix, command));
+            }
+        });
+        bar.finish_and_clear();
+        result
+    }
+
+    fn report(&self, received: Received, left_out: u64) -> Done {
+        let mut errors: Vec<String> = received.errors.iter().map(ToString::to_string).collect();
+        errors.extend(received.failure.as_ref().map(ToString::to_string));
+        if self.json {
+            json(&Facts {
+                subvolumes: received.subvolumes.iter().map(Into::into).collect(),
+                stream_bytes: received.position.offset,
+                errors: errors.clone(),
+                left_out,
+            })?;
+        } else if !self.quiet {
+            for new in &received.subvolumes {
+                let name = String::from_utf8_lossy(&new.name);
+                eprintln!("received {name} ({})", HumanBytes(received.position.offset));
+            }
+            if left_out > 0 {
+                eprintln!("{left_out} owners or attributes were left out: only root can set them");
+            }
+        }
+        let Some(first) = errors.first() else {
+            return Ok(());
+        };
+        let mut text = if errors.len() > 1 {
+            format!("{} (and {} more errors)", first, errors.len() - 1)
+        } else {
+            first.clone()
+        };
+        if let Some(left) = received.left {
+            text.push_str(&format!(
+                "; {} is not whole: {}",
+                left.place,
+                if left.resumable {
+                    "go on with --resume and the same stream, or remove it"
+                } else {
+                    "remove it and receive again"
+                }
+            ));
+        }
+        fail(text)
+    }
+}

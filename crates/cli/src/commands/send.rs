@@ -1,0 +1,321 @@
+//! `butterfs send`.
+//!
+//! Owns the arguments, the choice of a parent among clone sources, and the
+//! progress bar; the stream is the library's.
+
+use crate::fail::{Context, Done, Failure, fail};
+use crate::place::Place;
+use butterfs::send::{
+    Beginning, CommandSink, DataMode, Ending, SendError, SendOptions, SendRequest, StreamWriter,
+};
+use butterfs::{InodeNumber, TreeId, Volume};
+use butterfs_format::item::root::RootItem;
+use butterfs_format::send_stream::{Command, Version};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Sends read-only snapshots of a volume that is not mounted as a stream, whole
+/// or as what changed since another one.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs send disk.img:/monday | butterfs receive backup.img:/
+  butterfs send -p disk.img:/monday disk.img:/tuesday -f tuesday.stream
+  butterfs send --compressed-data -p /monday disk.img:/tuesday | ssh host btrfs receive /backup
+
+Only what differs is read: nodes that both snapshots share are skipped. btrfs
+receive of any kernel takes version 1, which is the default; --compressed-data
+needs version 2.")]
+pub struct Send {
+    /// Snapshot that the receiver has; only what changed since is sent.
+    #[arg(short, long, value_name = "SNAPSHOT")]
+    parent: Option<OsString>,
+    /// Snapshot that the receiver has, to clone from; may be given several
+    /// times. Without -p, the nearest one is the parent.
+    #[arg(short, long, value_name = "SNAPSHOT")]
+    clone_source: Vec<OsString>,
+    /// Write to this file, not to standard output.
+    #[arg(short = 'f', long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Several snapshots make one stream, without ends between them.
+    #[arg(short = 'e', long)]
+    one_stream: bool,
+    /// Version of the stream: 1 or 2; 0 is the newest.
+    #[arg(long, value_name = "N")]
+    proto: Option<u32>,
+    /// Send compressed extents as they lie.
+    #[arg(long)]
+    compressed_data: bool,
+    /// Send which ranges changed, but no data; it cannot be received.
+    #[arg(long)]
+    no_data: bool,
+    /// No progress, and no word but errors.
+    #[arg(short, long, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Say what is sent from what.
+    #[arg(short, long)]
+    verbose: bool,
+    /// Subvolume id that paths start from.
+    #[arg(long, value_name = "ID")]
+    subvolid: Option<u64>,
+    /// VOLUME:/path of read-only snapshots of one volume.
+    #[arg(required = true, value_name = "VOLUME:/SNAPSHOT")]
+    snapshots: Vec<OsString>,
+}
+
+/// A snapshot to send, or to send from.
+struct Named {
+    tree: TreeId,
+    item: RootItem,
+    name: Vec<u8>,
+}
+
+impl Send {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let places: Vec<Place> = self
+            .snapshots
+            .iter()
+            .map(unmounted)
+            .collect::<Result<_, _>>()?;
+        let Some(first) = places.first() else {
+            return fail("a snapshot is needed");
+        };
+        if places.iter().any(|place| place.volume != first.volume) {
+            return fail("all snapshots must be of one volume");
+        }
+        let volume = first.open_read_only(self.subvolid)?;
+        let find = |word: &OsString| {
+            let place = Place::parse(word).unwrap_or_else(|| Place {
+                volume: first.volume.clone(),
+                path: word.clone(),
+            });
+            if place.volume != first.volume {
+                return fail(format!("{place}: it must be of {}", first.volume.display()));
+            }
+            named(&volume, &place)
+        };
+        let parent = self.parent.as_ref().map(find).transpose()?;
+        let mut sources = self
+            .clone_source
+            .iter()
+            .map(find)
+            .collect::<Result<Vec<_>, _>>()?;
+        let options = self.options()?;
+        let mut out = self.output()?;
+        let last = places.len() - 1;
+        for (index, place) in places.iter().enumerate() {
+            let sent = named(&volume, place)?;
+            let joined = self.one_stream && index > 0;
+            let options = SendOptions {
+                ending: if self.one_stream && index < last {
+                    Ending::Continued
+                } else {
+                    Ending::Command
+                },
+                ..options
+            };
+            let beginning = if joined {
+                Beginning::Continued
+            } else {
+                Beginning::Header
+            };
+            let base = match &parent {
+                Some(parent) => Some(parent),
+                None => nearest(&sent, &sources),
+            };
+            if base.is_none() && !sources.is_empty() && self.parent.is_none() && index == 0 {
+                return fail(format!(
+                    "{place}: none of the clone sources is a relative of it; name a parent with -p"
+                ));
+            }
+            if self.verbose {
+                let from = base.map_or("nothing".into(), |base| {
+                    String::from_utf8_lossy(&base.name).into_owned()
+                });
+                eprintln!("{place} from {from}");
+            }
+            let trees: Vec<TreeId> = sources.iter().map(|source| source.tree).collect();
+            let request = SendRequest {
+                subvolume: sent.tree,
+                name: &sent.name,
+                parent: base.map(|base| base.tree),
+                clone_sources: &trees,
+            };
+            out = self
+                .send(&volume, &request, &options, beginning, out)
+                .context(place)?;
+            // The receiver has it from now on.
+            sources.push(sent);
+        }
+        Ok(())
+    }
+
+    fn options(&self) -> Result<SendOptions, Failure> {
+        let version = match (self.proto, self.compressed_data) {
+            (Some(1), true) => return fail("--compressed-data needs --proto 2"),
+            (None, false) | (Some(1), false) => Version::One,
+            (None, true) | (Some(0 | 2), _) => Version::Two,
+            (Some(other), _) => return fail(format!("version {other} of streams is not known")),
+        };
+        let data = match (self.no_data, self.compressed_data) {
+            (true, _) => DataMode::Omit,
+            (false, true) => DataMode::Encoded,
+            (false, false) => DataMode::Plain,
+        };
+        Ok(SendOptions {
+            version,
+            data,
+            ..SendOptions::default()
+        })
+    }
+
+    fn output(&self) -> Result<Box<dyn Write>, Failure> {
+        if let Some(path) = &self.file {
+            return Ok(Box::new(File::create(path).context(path.display())?));
+        }
+        let out = std::io::stdout();
+        if out.is_terminal() {
+            return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
+        }
+        Ok(Box::new(out))
+    }
+
+    fn send(
+        &self,
+        volume: &Volume,
+        request: &SendRequest<'_>,
+        options: &SendOptions,
+        beginning: Beginning,
+        out: Box<dyn Write>,
+    ) -> Result<Box<dyn Write>, SendError> {
+        let bar = self.bar(volume, request, options)?;
+        let mut sink = Counted {
+            inner: StreamWriter::new(out, options.version, beginning),
+            bar,
+        };
+        volume.files().send(request, options, &mut sink)?;
+        sink.bar.finish_and_clear();
+        sink.inner.finish()
+    }
+
+    /// A bar that knows how much there is to send, where somebody sees it.
+    fn bar(
+        &self,
+        volume: &Volume,
+        request: &SendRequest<'_>,
+        options: &SendOptions,
+    ) -> Result<ProgressBar, SendError> {
+        if self.quiet || !std::io::stderr().is_terminal() {
+            return Ok(ProgressBar::hidden());
+        }
+        let mut estimate = Estimate::default();
+        let without_data = SendOptions {
+            data: DataMode::Omit,
+            ..*options
+        };
+        volume.files().send(request, &without_data, &mut estimate)?;
+        let bar = ProgressBar::new(estimate.content + estimate.commands);
+        if let Ok(style) = ProgressStyle::with_template(
+            "{wide_bar} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
+        ) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Ok(bar)
+    }
+}
+
+/// A snapshot on the command line.
+fn unmounted(word: &OsString) -> Result<Place, Failure> {
+    Place::parse(word).ok_or_else(|| {
+        Failure(format!(
+            "{}: snapshots are sent from volumes that are not mounted; unmount it and name it \
+             VOLUME:/path, or use btrfs send where the kernel has it mounted",
+            word.display()
+        ))
+    })
+}
+
+fn named(volume: &Volume, place: &Place) -> Result<Named, Failure> {
+    let path = place.path.as_bytes();
+    let id = volume.resolve(path).context(place)?;
+    if id.number != InodeNumber::ROOT {
+        return fail(format!("{place}: it is no subvolume"));
+    }
+    let state = volume.store().read().tree_state(id.tree).context(place)?;
+    let name = path
+        .split(|byte| *byte == b'/')
+        .rfind(|name| !name.is_empty());
+    Ok(Named {
+        tree: id.tree,
+        item: state.item,
+        name: name.unwrap_or(b"top-level").to_vec(),
+    })
+}
+
+/// The relative of `sent` that is nearest in time: a snapshot of the same
+/// subvolume, what it is a snapshot of, or a snapshot of it.
+fn nearest<'s>(sent: &Named, sources: &'s [Named]) -> Option<&'s Named> {
+    let known = |uuid: &[u8; 16]| *uuid != [0; 16];
+    let related = |other: &&Named| {
+        let (a, b) = (&sent.item, &other.item);
+        (known(&a.parent_uuid) && (a.parent_uuid == b.parent_uuid || a.parent_uuid == b.uuid))
+            || (known(&b.parent_uuid) && b.parent_uuid == a.uuid)
+    };
+    let distance = |other: &&Named| {
+        let (a, b) = (sent.item.otransid.get(), other.item.otransid.get());
+        a.abs_diff(b)
+    };
+    sources
+        .iter()
+        .filter(|other| other.tree != sent.tree)
+        .filter(related)
+        .min_by_key(distance)
+}
+
+/// How much a stream says.
+#[derive(Default)]
+struct Estimate {
+    content: u64,
+    commands: u64,
+}
+
+impl CommandSink for Estimate {
+    fn put(&mut self, command: &Command<'_>) -> Result<(), SendError> {
+        self.content += content_of(command);
+        self.commands += COMMAND;
+        Ok(())
+    }
+}
+
+/// What a command without data counts for, in bytes of content.
+const COMMAND: u64 = 100;
+
+/// Bytes of a file that a command is about.
+const fn content_of(command: &Command<'_>) -> u64 {
+    match command {
+        Command::Write { data, .. } => data.len() as u64,
+        Command::EncodedWrite(write) => write.file_length,
+        Command::UpdateExtent { length, .. } => *length,
+        _ => 0,
+    }
+}
+
+/// Moves a bar with what goes through.
+struct Counted {
+    inner: StreamWriter<Box<dyn Write>>,
+    bar: ProgressBar,
+}
+
+impl CommandSink for Counted {
+    fn put(&mut self, command: &Command<'_>) -> Result<(), SendError> {
+        self.bar.inc(content_of(command).max(COMMAND));
+        self.inner.put(command)
+    }
+}

@@ -1,0 +1,191 @@
+//! `butterfs subvolume create` and `snapshot`.
+
+use super::site::{Site, directory_in, open_directory, open_volume, said};
+use crate::fail::{Context, Done, Failure, fail};
+use butterfs::{Access, NewInode, Owner, Volume};
+use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
+use clap::Args;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+
+/// Create empty subvolumes.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs subvolume create disk.img:/home
+  butterfs subvolume create -p mnt/home/ann/mail")]
+pub struct Create {
+    /// Make the directories above that are missing.
+    #[arg(short = 'p', long)]
+    parents: bool,
+    /// Add to a qgroup; may be given several times.
+    #[arg(short = 'i', value_name = "QGROUP")]
+    qgroups: Vec<String>,
+    /// The new subvolumes: VOLUME:/path or a path on a mounted Btrfs.
+    #[arg(required = true)]
+    names: Vec<OsString>,
+}
+
+/// Take a snapshot of a subvolume. All that was written before is in it; it
+/// takes no space of its own until one of them changes.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs subvolume snapshot -r disk.img:/home disk.img:/snapshots/monday
+  butterfs subvolume snapshot mnt/home mnt/try")]
+pub struct Snapshot {
+    /// The snapshot cannot be changed.
+    #[arg(short, long)]
+    read_only: bool,
+    /// Add to a qgroup; may be given several times.
+    #[arg(short = 'i', value_name = "QGROUP")]
+    qgroups: Vec<String>,
+    /// The subvolume: VOLUME:/path or a path on a mounted Btrfs.
+    source: OsString,
+    /// The snapshot, or a directory that it gets the subvolume's name in.
+    target: OsString,
+}
+
+fn refuse_qgroups(qgroups: &[String]) -> Done {
+    match qgroups.first() {
+        None => Ok(()),
+        Some(group) => fail(format!("-i {group}: qgroups are not kept yet")),
+    }
+}
+
+fn own() -> Owner {
+    Owner {
+        uid: rustix::process::geteuid().as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    }
+}
+
+fn make_directories(volume: &Volume, path: &OsStr) -> Done {
+    let mut at = Vec::new();
+    for part in path.as_bytes().split(|byte| *byte == b'/') {
+        if part.is_empty() {
+            continue;
+        }
+        at.push(b'/');
+        at.extend_from_slice(part);
+        if volume.attributes(&at).is_err() {
+            volume.create_dir(&at)?;
+        }
+    }
+    Ok(())
+}
+
+impl Create {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        refuse_qgroups(&self.qgroups)?;
+        for word in &self.names {
+            let site = Site::parse(word);
+            self.create(&site).map_err(|error| error.at(&site))?;
+            say!("Create subvolume '{site}'");
+        }
+        Ok(())
+    }
+
+    fn create(&self, site: &Site) -> Done {
+        let (above, name) = site.split()?;
+        match &above {
+            Site::Mounted(path) => {
+                if self.parents {
+                    std::fs::create_dir_all(path)?;
+                }
+                let directory = open_directory(path)?;
+                btrfs::create_subvolume(directory.as_fd(), name.as_bytes())
+                    .map_err(|error| said(&path.display(), error))
+            }
+            Site::Unmounted(place) => {
+                let volume = open_volume(&place.volume)?;
+                if self.parents {
+                    make_directories(&volume, &place.path)?;
+                }
+                let directory = directory_in(&volume, &place.path)?;
+                let new = NewInode::new(0o040_755, own());
+                volume
+                    .files()
+                    .create_subvolume(directory, name.as_bytes(), &new)?;
+                Ok(volume.close()?)
+            }
+        }
+    }
+}
+
+impl Snapshot {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        refuse_qgroups(&self.qgroups)?;
+        let (source, target) = (Site::parse(&self.source), Site::parse(&self.target));
+        let kind = if self.read_only {
+            "readonly snapshot"
+        } else {
+            "snapshot"
+        };
+        let made = match (&source, &target) {
+            (Site::Unmounted(from), Site::Unmounted(to)) => {
+                let same = from.volume.canonicalize()? == to.volume.canonicalize()?;
+                if !same {
+                    return fail(format!(
+                        "{source} and {target} are on two volumes; send and receive copy between them"
+                    ));
+                }
+                let volume = open_volume(&from.volume)?;
+                let (above, name) = place_of_new(&source, &target, Some(&volume))?;
+                let Site::Unmounted(place) = above else {
+                    return fail("the snapshot is in no volume");
+                };
+                let tree = super::subvolume_at(&volume, from)?;
+                let directory = directory_in(&volume, &place.path)?;
+                let access = if self.read_only {
+                    Access::ReadOnly
+                } else {
+                    Access::ReadWrite
+                };
+                volume
+                    .files()
+                    .snapshot(tree, directory, name.as_bytes(), access)
+                    .context(&target)?;
+                volume.close()?;
+                format!("{place}/{}", name.display())
+            }
+            (Site::Mounted(from), Site::Mounted(_)) => {
+                let (above, name) = place_of_new(&source, &target, None)?;
+                let Site::Mounted(path) = above else {
+                    return fail("the snapshot is in no directory");
+                };
+                let (source, directory) = (open_directory(from)?, open_directory(&path)?);
+                let changes = if self.read_only {
+                    Changes::Refused
+                } else {
+                    Changes::Allowed
+                };
+                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), changes)
+                    .map_err(|error| said(&from.display(), error))?;
+                path.join(&name).display().to_string()
+            }
+            _ => {
+                return fail(format!(
+                    "{source} and {target}: both are in one volume, or both below one mountpoint"
+                ));
+            }
+        };
+        say!("Create a {kind} of '{source}' in '{made}'");
+        Ok(())
+    }
+}
+
+/// Where the snapshot goes: into a directory that is there, under the name of
+/// its source, or to a new name.
+fn place_of_new(
+    source: &Site,
+    target: &Site,
+    volume: Option<&Volume>,
+) -> Result<(Site, OsString), Failure> {
+    if target.is_directory(volume) {
+        let (_, name) = source.split()?;
+        return Ok((target.clone(), name));
+    }
+    target.split()
+}

@@ -1,0 +1,163 @@
+//! `butterfs subvolume delete` and `sync`.
+
+use super::site::{Site, open_directory, open_volume, said};
+use super::subvolume_at;
+use crate::fail::{Context, Done, fail};
+use crate::place::Place;
+use butterfs::{Cleaning, TreeId, Volume};
+use butterfs_device::kernel_btrfs as btrfs;
+use clap::Args;
+use std::ffi::OsString;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// Delete subvolumes with all that is in them. The name goes at once; the space
+/// is freed in the background where the volume is mounted, else before the
+/// command ends.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs subvolume delete disk.img:/snapshots/monday
+  butterfs subvolume delete --recursive mnt/old
+  butterfs subvolume delete --subvolid 260 mnt")]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command")]
+pub struct Delete {
+    /// Commit once all are deleted.
+    #[arg(short = 'c', long)]
+    commit_after: bool,
+    /// Commit after each.
+    #[arg(short = 'C', long)]
+    commit_each: bool,
+    /// Delete the subvolumes in them too, the deepest first.
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// Delete the one with this id, of the volume or mount that is named.
+    #[arg(short = 'i', long, value_name = "ID")]
+    subvolid: Option<u64>,
+    /// Leave the freeing of the space to the next mount.
+    #[arg(long)]
+    no_wait: bool,
+    /// The subvolumes: VOLUME:/path or a path on a mounted Btrfs.
+    #[arg(required = true)]
+    names: Vec<OsString>,
+}
+
+/// Wait until the space of deleted subvolumes is free.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  butterfs subvolume sync disk.img")]
+pub struct Sync {
+    /// The volume.
+    volume: PathBuf,
+}
+
+impl Delete {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        for word in &self.names {
+            let site = match self.subvolid {
+                // The volume alone may be named.
+                Some(_) if PathBuf::from(word).is_file() => Site::Unmounted(Place {
+                    volume: word.into(),
+                    path: "/".into(),
+                }),
+                _ => Site::parse(word),
+            };
+            match &site {
+                Site::Unmounted(place) => self.unmounted(place)?,
+                Site::Mounted(path) => self.mounted(&site, path)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn unmounted(&self, place: &Place) -> Done {
+        let volume = open_volume(&place.volume)?;
+        match self.subvolid {
+            Some(id) => {
+                volume
+                    .files()
+                    .delete_subvolume_by_id(TreeId(id))
+                    .context(format!("{}, subvolume {id}", place.volume.display()))?;
+                say!("Delete subvolume {id} of '{}'", place.volume.display());
+            }
+            None => {
+                let tree = subvolume_at(&volume, place)?;
+                self.delete_in(&volume, tree).map_err(|e| e.at(place))?;
+                say!("Delete subvolume '{place}'");
+            }
+        }
+        volume.sync()?;
+        if !self.no_wait {
+            volume.files().clean_all()?;
+        }
+        Ok(volume.close()?)
+    }
+
+    fn delete_in(&self, volume: &Volume, tree: TreeId) -> Done {
+        let files = volume.files();
+        if self.recursive {
+            for (child, _) in files.subvolumes_in(tree, TreeId(0))? {
+                self.delete_in(volume, child)?;
+            }
+        }
+        files.delete_subvolume_by_id(tree)?;
+        if self.commit_each {
+            volume.sync()?;
+        }
+        Ok(())
+    }
+
+    fn mounted(&self, site: &Site, path: &std::path::Path) -> Done {
+        if self.recursive {
+            return fail(format!(
+                "{site}: --recursive works on a volume that is not mounted; delete those in it first"
+            ));
+        }
+        let mount = match self.subvolid {
+            Some(id) => {
+                let mount = open_directory(path)?;
+                btrfs::delete_subvolume_by_id(mount.as_fd(), TreeId(id))
+                    .map_err(|error| said(site, error))?;
+                say!("Delete subvolume {id} of '{site}'");
+                mount
+            }
+            None => {
+                let (above, name) = site.split()?;
+                let Site::Mounted(above) = above else {
+                    return fail(format!("{site}: is on no mount"));
+                };
+                let directory = open_directory(&above)?;
+                btrfs::delete_subvolume(directory.as_fd(), name.as_bytes())
+                    .map_err(|error| said(site, error))?;
+                say!("Delete subvolume '{site}'");
+                directory
+            }
+        };
+        if self.commit_after || self.commit_each {
+            rustix::fs::syncfs(mount)?;
+        }
+        Ok(())
+    }
+}
+
+impl Sync {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        if self.volume.is_dir() {
+            return fail(format!(
+                "{}: is mounted; the space is freed in the background",
+                self.volume.display()
+            ));
+        }
+        let volume = open_volume(&self.volume)?;
+        loop {
+            match volume.files().clean()? {
+                Cleaning::Idle => break,
+                Cleaning::Step(_) => {}
+                Cleaning::Freed(tree) => say!("Subvolume id {tree} is gone"),
+            }
+        }
+        Ok(volume.close()?)
+    }
+}

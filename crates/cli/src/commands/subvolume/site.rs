@@ -1,0 +1,128 @@
+//! Where a subvolume is or is to be: in a volume that is not mounted, or below
+//! a mountpoint (of ButterFS or of the kernel's Btrfs).
+
+use crate::fail::{Context, Failure, fail};
+use crate::place::Place;
+use butterfs::{InodeId, OpenOptions, Subvolume, Volume};
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// A path on either side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// In a volume.
+    Unmounted(Place),
+    /// Below a mountpoint.
+    Mounted(PathBuf),
+}
+
+impl Site {
+    /// What a word means: `VOLUME:/path` unless such a file is there.
+    pub fn parse(word: &OsStr) -> Self {
+        let word = word.to_owned();
+        match Place::parse(&word) {
+            Some(place) if !Path::new(&word).exists() && place.volume.exists() => {
+                Self::Unmounted(place)
+            }
+            _ => Self::Mounted(word.into()),
+        }
+    }
+
+    /// What a word means that names a volume or a mountpoint.
+    pub fn parse_volume(word: &OsStr) -> Self {
+        match Path::new(word) {
+            path if path.is_dir() => Self::Mounted(path.to_owned()),
+            path => Self::Unmounted(Place {
+                volume: path.to_owned(),
+                path: "/".into(),
+            }),
+        }
+    }
+
+    /// The directory above, and the name in it.
+    pub fn split(&self) -> Result<(Self, OsString), Failure> {
+        let path = match self {
+            Self::Unmounted(place) => Path::new(&place.path),
+            Self::Mounted(path) => path,
+        };
+        let (Some(name), Some(above)) = (path.file_name(), path.parent()) else {
+            return fail(format!("{self}: names no subvolume in a directory"));
+        };
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
+        };
+        let site = match self {
+            Self::Unmounted(place) => Self::Unmounted(Place {
+                volume: place.volume.clone(),
+                path: above.into(),
+            }),
+            Self::Mounted(_) => Self::Mounted(above.to_owned()),
+        };
+        Ok((site, name.to_owned()))
+    }
+
+    /// True when there is a directory.
+    pub fn is_directory(&self, volume: Option<&Volume>) -> bool {
+        match (self, volume) {
+            (Self::Mounted(path), _) => path.is_dir(),
+            (Self::Unmounted(place), Some(volume)) => volume
+                .attributes(place.path.as_bytes())
+                .is_ok_and(|found| found.is_directory()),
+            (Self::Unmounted(_), None) => false,
+        }
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unmounted(place) => place.fmt(f),
+            Self::Mounted(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Opens a directory below a mountpoint.
+pub fn open_directory(path: &Path) -> Result<File, Failure> {
+    let file = File::open(path).context(path.display())?;
+    if file.metadata().context(path.display())?.is_dir() {
+        return Ok(file);
+    }
+    fail(format!("{}: is no directory", path.display()))
+}
+
+/// Opens a volume to change it, from its top level.
+pub fn open_volume(path: &Path) -> Result<Volume, Failure> {
+    let options = OpenOptions {
+        subvolume: Subvolume::Id(5),
+        ..OpenOptions::default()
+    };
+    Volume::open(path, options).context(path.display())
+}
+
+/// The directory at a path of a volume.
+pub fn directory_in(volume: &Volume, path: &OsStr) -> Result<InodeId, Failure> {
+    volume.resolve(path.as_bytes()).context(path.display())
+}
+
+/// What the other side says, in words.
+pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
+    use rustix::io::Errno;
+    let reason = match error {
+        Errno::NOTTY | Errno::OPNOTSUPP => {
+            "is on no Btrfs; name a path on a mounted one, or VOLUME:/path".to_owned()
+        }
+        Errno::NOTEMPTY => "other subvolumes are in it; delete them first".to_owned(),
+        Errno::PERM => "not permitted: it is not yours, or it is the default subvolume".to_owned(),
+        Errno::EXIST => "the name exists already".to_owned(),
+        Errno::INVAL => "is no subvolume".to_owned(),
+        Errno::ROFS => "the file system or the subvolume is read-only".to_owned(),
+        other => std::io::Error::from(other).to_string(),
+    };
+    Failure(format!("{site}: {reason}"))
+}

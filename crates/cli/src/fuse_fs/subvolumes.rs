@@ -1,0 +1,440 @@
+//! Subvolumes over ioctls, with the kernel's numbers and structures.
+//!
+//! Owns who may do it: the kernel checks no permission of an ioctl on FUSE.
+//! Who runs the server may do what root may on a kernel mount.
+//!
+//! Source: the kernel's interface header linux/btrfs.h.
+
+use super::requests::{
+    BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, READ_ONLY, RECEIVED_SIZE, ROOT_REFS_MAX,
+};
+use super::{Answered, Server};
+use butterfs::{
+    Access, Attributes, InodeId, InodeNumber, NewInode, Owner, Received, Timespec, TreeId,
+};
+use butterfs_format::Generation;
+use butterfs_format::item::root::RootItem;
+use butterfs_fuse::reply::IoctlResult;
+use butterfs_fuse::request::Ioctl;
+use butterfs_fuse::{Context, EntryChange, Errno, InvalidRange, NodeId};
+
+const S_IFDIR: u32 = 0o040_000;
+
+/// The bytes of an argument.
+struct Bytes<'a>(&'a [u8]);
+
+impl<'a> Bytes<'a> {
+    fn u64(&self, at: usize) -> Result<u64, Errno> {
+        let bytes = self.0.get(at..at + 8).and_then(|b| b.try_into().ok());
+        Ok(u64::from_ne_bytes(bytes.ok_or(Errno::EINVAL)?))
+    }
+
+    fn u32(&self, at: usize) -> Result<u32, Errno> {
+        let bytes = self.0.get(at..at + 4).and_then(|b| b.try_into().ok());
+        Ok(u32::from_ne_bytes(bytes.ok_or(Errno::EINVAL)?))
+    }
+
+    /// A name up to its NUL.
+    fn name(&self, at: usize) -> Result<&'a [u8], Errno> {
+        let rest = self.0.get(at..).ok_or(Errno::EINVAL)?;
+        let end = rest.iter().position(|byte| *byte == 0);
+        Ok(&rest[..end.ok_or(Errno::EINVAL)?])
+    }
+
+    fn time(&self, at: usize) -> Result<Timespec, Errno> {
+        Ok(Timespec {
+            seconds: self.u64(at)?.cast_signed(),
+            nanoseconds: self.u32(at + 8)?,
+        })
+    }
+}
+
+/// Writes an answer field by field.
+struct Fields<'a> {
+    bytes: &'a mut [u8],
+    at: usize,
+}
+
+impl Fields<'_> {
+    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+        if let Some(room) = self.bytes.get_mut(self.at..self.at + bytes.len()) {
+            room.copy_from_slice(bytes);
+        }
+        self.at += bytes.len();
+        self
+    }
+
+    fn u64(&mut self, value: u64) -> &mut Self {
+        self.put(&value.to_ne_bytes())
+    }
+
+    /// Seconds, nanoseconds and padding.
+    fn time(&mut self, time: Timespec) -> &mut Self {
+        self.u64(time.seconds.cast_unsigned())
+            .put(&time.nanoseconds.to_ne_bytes())
+            .put(&[0; 4])
+    }
+}
+
+impl Server {
+    /// Serves an ioctl on subvolumes; `None` when it is none.
+    pub(super) fn control_subvolume(
+        &self,
+        context: &Context<'_>,
+        request: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Option<Result<IoctlResult, Errno>> {
+        let command = Command::of(request.command)?;
+        let done = self.run_subvolume_command(command, context, request, output);
+        Some(done.map(|filled| IoctlResult { value: 0, filled }))
+    }
+
+    fn run_subvolume_command(
+        &self,
+        command: Command,
+        context: &Context<'_>,
+        request: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let at = self.id(request.node);
+        let data = Bytes(request.data);
+        match command {
+            Command::Create => self.create(context, request.node, data.name(NAME_V1)?)?,
+            Command::CreateV2 => {
+                let name = data.name(NAME_V2)?;
+                self.create(context, request.node, name)?;
+            }
+            Command::Snapshot => {
+                let source = (data.u64(0)?, Access::ReadWrite);
+                self.snapshot(context, request.node, source, data.name(NAME_V1)?)?;
+            }
+            Command::SnapshotV2 => {
+                let access = match data.u64(16)? & READ_ONLY {
+                    0 => Access::ReadWrite,
+                    _ => Access::ReadOnly,
+                };
+                let source = (data.u64(0)?, access);
+                self.snapshot(context, request.node, source, data.name(NAME_V2)?)?;
+            }
+            Command::Delete => self.delete(context, at, data.name(NAME_V1)?)?,
+            Command::DeleteV2 if data.u64(16)? & BY_ID != 0 => {
+                self.delete_by_id(context, TreeId(data.u64(NAME_V2)?))?;
+            }
+            Command::DeleteV2 => self.delete(context, at, data.name(NAME_V2)?)?,
+            Command::GetFlags => {
+                let access = self.files().subvolume_access(at.tree).answered()?;
+                let flags = match access {
+                    Access::ReadOnly => READ_ONLY,
+                    Access::ReadWrite => 0,
+                };
+                Fields {
+                    bytes: output,
+                    at: 0,
+                }
+                .u64(flags);
+                return Ok(8);
+            }
+            Command::SetFlags => {
+                self.check_owner(context, Self::subvolume_root(at)?)?;
+                let access = match data.u64(0)? & READ_ONLY {
+                    0 => Access::ReadWrite,
+                    _ => Access::ReadOnly,
+                };
+                self.files()
+                    .set_subvolume_access(at.tree, access)
+                    .answered()?;
+            }
+            Command::SetDefault => {
+                self.check_privileged(context)?;
+                // As in the kernel, 0 stands for the subvolume itself.
+                let tree = match data.u64(0)? {
+                    0 => at.tree,
+                    id => TreeId(id),
+                };
+                self.files().set_default_subvolume(tree).answered()?;
+            }
+            Command::SetReceived => return self.set_received(context, at, request.data, output),
+            Command::Info => return self.subvolume_info(at.tree, output),
+            Command::RootRefs => return self.root_refs(at.tree, data.u64(0)?, output),
+            Command::Sync => self.files().sync_all().answered()?,
+            Command::StartSync => {
+                self.files().sync_all().answered()?;
+                let generation = self.volume.store().read().superblock().generation;
+                Fields {
+                    bytes: output,
+                    at: 0,
+                }
+                .u64(generation.get());
+                return Ok(8);
+            }
+            Command::WaitSync => {}
+        }
+        Ok(0)
+    }
+
+    fn create(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        let dir = self.id(parent);
+        self.check_add(dir)?;
+        self.check_directory_access(context, dir)?;
+        let owner = Owner {
+            uid: context.uid,
+            gid: context.gid,
+        };
+        let new = NewInode::new(S_IFDIR | 0o777 & !self.umask(context), owner);
+        self.files().create_subvolume(dir, name, &new).answered()?;
+        self.forget_name(parent, name);
+        Ok(())
+    }
+
+    fn snapshot(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        (descriptor, access): (u64, Access),
+        name: &[u8],
+    ) -> Result<(), Errno> {
+        let dir = self.id(parent);
+        self.check_add(dir)?;
+        self.check_directory_access(context, dir)?;
+        let source = Self::subvolume_root(self.caller_file(context, descriptor)?)?;
+        self.check_owner(context, source)?;
+        self.files()
+            .snapshot(source.tree, dir, name, access)
+            .answered()?;
+        self.forget_name(parent, name);
+        Ok(())
+    }
+
+    fn delete(&self, context: &Context<'_>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let target = self.files().lookup(parent, name).answered()?;
+        if !target.subvolume {
+            return Err(Errno::EINVAL);
+        }
+        if self.check_privileged(context).is_err() {
+            if !self.mount.user_subvol_rm_allowed {
+                return Err(Errno::EPERM);
+            }
+            self.check_owner(context, target.inode)?;
+            self.check_directory_access(context, target.inode)?;
+            self.check_directory_access(context, parent)?;
+        }
+        self.files().delete_subvolume(parent, name).answered()?;
+        if let (Some(notifier), Ok(parent), Ok(child)) = (
+            self.notifier.get(),
+            self.nodes.node_of(parent),
+            self.nodes.node_of(target.inode),
+        ) {
+            // A kernel that does not have it knows nothing to forget.
+            let _ = notifier.deleted(parent, child, name);
+            let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
+        }
+        Ok(())
+    }
+
+    fn delete_by_id(&self, context: &Context<'_>, tree: TreeId) -> Result<(), Errno> {
+        self.check_privileged(context)?;
+        let (parent, name) = self.files().subvolume_place(tree).answered()?;
+        self.delete(context, parent, &name)
+    }
+
+    fn set_received(
+        &self,
+        context: &Context<'_>,
+        at: InodeId,
+        data: &[u8],
+        output: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let root = Self::subvolume_root(at)?;
+        self.check_owner(context, root)?;
+        let bytes = Bytes(data);
+        let uuid = data.first_chunk::<16>().ok_or(Errno::EINVAL)?;
+        let received = Received {
+            uuid: *uuid,
+            sent_generation: Generation(bytes.u64(16)?),
+            sent_time: bytes.time(32)?,
+        };
+        let (generation, time) = self.files().set_received(at.tree, &received).answered()?;
+        let room = output.get_mut(..RECEIVED_SIZE).ok_or(Errno::EINVAL)?;
+        room.copy_from_slice(data.get(..RECEIVED_SIZE).ok_or(Errno::EINVAL)?);
+        Fields {
+            bytes: room,
+            at: 24,
+        }
+        .u64(generation.get());
+        Fields {
+            bytes: room,
+            at: 48,
+        }
+        .time(time);
+        Ok(RECEIVED_SIZE)
+    }
+
+    fn subvolume_info(&self, tree: TreeId, output: &mut [u8]) -> Result<usize, Errno> {
+        let item: RootItem = self.files().root_item(tree).answered()?;
+        let place = self.files().subvolume_place(tree).ok();
+        let mut fields = Fields {
+            bytes: output.get_mut(..INFO_SIZE).ok_or(Errno::EINVAL)?,
+            at: 0,
+        };
+        fields.u64(tree.get());
+        let mut name = [0; 256];
+        let (parent, directory) = match &place {
+            Some((dir, text)) => {
+                name[..text.len()].copy_from_slice(text);
+                (dir.tree.get(), dir.number.get())
+            }
+            None => (0, 0),
+        };
+        let flags = item.flags.0;
+        fields
+            .put(&name)
+            .u64(parent)
+            .u64(directory)
+            .u64(item.generation.get())
+            .u64(flags)
+            .put(&item.uuid)
+            .put(&item.parent_uuid)
+            .put(&item.received_uuid)
+            .u64(item.ctransid.get())
+            .u64(item.otransid.get())
+            .u64(item.stransid.get())
+            .u64(item.rtransid.get())
+            .time(item.ctime)
+            .time(item.otime)
+            .time(item.stime)
+            .time(item.rtime);
+        Ok(INFO_SIZE)
+    }
+
+    /// Subvolumes in `tree` with an identity of at least `from`.
+    fn root_refs(&self, tree: TreeId, from: u64, output: &mut [u8]) -> Result<usize, Errno> {
+        let found = self.files().subvolumes_in(tree, TreeId(from)).answered()?;
+        let count = found.len().min(ROOT_REFS_MAX);
+        let next = found.get(count).map_or(u64::MAX, |(child, _)| child.get());
+        let size = output.len();
+        let mut fields = Fields {
+            bytes: output,
+            at: 0,
+        };
+        fields.u64(if found.len() > count { next } else { from });
+        for (child, directory) in &found[..count] {
+            fields.u64(child.get()).u64(directory.get());
+        }
+        fields.at = 8 + ROOT_REFS_MAX * 16;
+        fields.put(&[u8::try_from(count).unwrap_or(u8::MAX)]);
+        if found.len() > count {
+            // The caller asks again from there on.
+            return Err(Errno(libc::EOVERFLOW));
+        }
+        Ok(size)
+    }
+
+    fn subvolume_root(id: InodeId) -> Result<InodeId, Errno> {
+        if id.number == InodeNumber::ROOT {
+            Ok(id)
+        } else {
+            Err(Errno::EINVAL)
+        }
+    }
+
+    fn attributes(&self, id: InodeId) -> Result<Attributes, Errno> {
+        self.files().attributes(id).answered()
+    }
+
+    fn is_privileged(context: &Context<'_>) -> bool {
+        context.uid == 0 || context.uid == rustix::process::geteuid().as_raw()
+    }
+
+    fn check_privileged(&self, context: &Context<'_>) -> Result<(), Errno> {
+        if Self::is_privileged(context) {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    fn check_owner(&self, context: &Context<'_>, id: InodeId) -> Result<(), Errno> {
+        if Self::is_privileged(context) || self.attributes(id)?.uid == context.uid {
+            Ok(())
+        } else {
+            Err(Errno::EPERM)
+        }
+    }
+
+    /// Errors unless the caller may add names to a directory.
+    fn check_directory_access(&self, context: &Context<'_>, dir: InodeId) -> Result<(), Errno> {
+        let attributes = self.attributes(dir)?;
+        let class = if attributes.uid == context.uid {
+            6
+        } else if attributes.gid == context.gid {
+            3
+        } else {
+            0
+        };
+        if Self::is_privileged(context) || attributes.mode >> class & 0o3 == 0o3 {
+            Ok(())
+        } else {
+            Err(Errno::EACCES)
+        }
+    }
+
+    /// The caller's file mode mask.
+    fn umask(&self, context: &Context<'_>) -> u32 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", context.pid));
+        status
+            .ok()
+            .and_then(|text| {
+                let line = text.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+                u32::from_str_radix(line.trim(), 8).ok()
+            })
+            .unwrap_or(0o022)
+    }
+
+    /// The file of this mount that the caller has open as `descriptor`. Asked
+    /// from /proc, so that no request comes back to this server.
+    fn caller_file(&self, context: &Context<'_>, descriptor: u64) -> Result<InodeId, Errno> {
+        let process = format!("/proc/{}", context.pid);
+        let facts = std::fs::read_to_string(format!("{process}/fdinfo/{descriptor}"))
+            .map_err(|_| Errno(libc::EBADF))?;
+        let field = |name: &str| {
+            let line = facts.lines().find_map(|line| line.strip_prefix(name));
+            line.and_then(|text| text.trim().parse::<u64>().ok())
+        };
+        let (Some(mount), Some(inode)) = (field("mnt_id:"), field("ino:")) else {
+            return Err(Errno(libc::EBADF));
+        };
+        let mounts = std::fs::read_to_string(format!("{process}/mountinfo"))
+            .map_err(|_| Errno(libc::EBADF))?;
+        let id = mount.to_string();
+        let theirs = mounts
+            .lines()
+            .find(|line| line.split(' ').next() == Some(&id));
+        let theirs = theirs.and_then(|line| line.split(' ').nth(2));
+        if theirs.is_none() || theirs != self.device_number().as_deref() {
+            return Err(Errno(libc::EXDEV));
+        }
+        Ok(self.id(match inode {
+            // The root has its inode number where it is shown.
+            number if number == InodeNumber::ROOT.get() => NodeId::ROOT,
+            number => NodeId(number),
+        }))
+    }
+
+    /// The device number of this mount, as /proc/self/mountinfo has it.
+    fn device_number(&self) -> Option<String> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+        let point = self.mount.mountpoint.to_str()?;
+        let line = mounts
+            .lines()
+            .rfind(|line| line.split(' ').nth(4) == Some(point))?;
+        line.split(' ').nth(2).map(str::to_owned)
+    }
+
+    /// The kernel may remember that a name is free.
+    fn forget_name(&self, parent: NodeId, name: &[u8]) {
+        if let Some(notifier) = self.notifier.get() {
+            let _ = notifier.invalidate_entry(parent, name, EntryChange::Drop);
+            let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! A whole stream into a target.
+
+use super::error::{ReceiveError, TargetError};
+use super::reader::{Position, StreamReader};
+use super::target::{Begun, Left, NewSubvolume, Start, Target};
+use butterfs_format::send_stream::{Command, CommandKind};
+use std::io::Read;
+
+/// When receiving ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Termination {
+    /// At the end of the input: several streams may follow one another.
+    #[default]
+    EndOfInput,
+    /// After the first command that ends a stream.
+    EndCommand,
+}
+
+/// How to receive.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveOptions {
+    /// When it ends.
+    pub termination: Termination,
+    /// Whether to go on with what is there.
+    pub start: Start,
+    /// Commands that may fail before it ends; 0 for any number. A subvolume of
+    /// which a command failed does not become whole.
+    pub errors_max: u64,
+}
+
+impl Default for ReceiveOptions {
+    fn default() -> Self {
+        Self {
+            termination: Termination::EndOfInput,
+            start: Start::New,
+            errors_max: 1,
+        }
+    }
+}
+
+/// What was received.
+#[derive(Debug, Default)]
+pub struct Received {
+    /// Whole subvolumes, in the order of the stream.
+    pub subvolumes: Vec<NewSubvolume>,
+    /// Commands that failed, where they may.
+    pub errors: Vec<ReceiveError>,
+    /// What is left of a subvolume that is not whole.
+    pub left: Option<Left>,
+    /// Where the stream ended.
+    pub position: Position,
+    /// What ended it early.
+    pub failure: Option<ReceiveError>,
+}
+
+/// A subvolume that is being received.
+struct Current {
+    new: NewSubvolume,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Commands are applied.
+    Applying,
+    /// Commands up to there were applied before.
+    Skipping(Position),
+    /// It is there already.
+    Whole,
+    /// A command failed.
+    Broken,
+}
+
+struct Receiver<'t> {
+    target: &'t mut dyn Target,
+    options: ReceiveOptions,
+    received: Received,
+    current: Option<Current>,
+}
+
+/// Receives the streams of `reader`. What ended it early is in the answer; the
+/// subvolume that was not whole then is left as it is, read-write and not known
+/// as received.
+#[must_use]
+pub fn receive<R: Read>(
+    reader: &mut StreamReader<R>,
+    target: &mut dyn Target,
+    options: ReceiveOptions,
+    progress: &mut dyn FnMut(Position, &Command<'_>),
+) -> Received {
+    let mut receiver = Receiver {
+        target,
+        options,
+        received: Received::default(),
+        current: None,
+    };
+    let result = receiver.run(reader, progress);
+    receiver.received.position = reader.position();
+    if receiver.current.is_some() {
+        receiver.leave();
+    }
+    receiver.received.failure = result.err();
+    receiver.received
+}
+
+impl Receiver<'_> {
+    fn run<R: Read>(
+        &mut self,
+        reader: &mut StreamReader<R>,
+        progress: &mut dyn FnMut(Position, &Command<'_>),
+    ) -> Result<(), ReceiveError> {
+        let mut applied = None;
+        loop {
+            let next = reader.read_command();
+            let (at, command) = match next {
+                Ok(Some(next)) => next,
+                Ok(None) => break,
+                Err(error) => {
+                    self.note(applied);
+                    return Err(error);
+                }
+            };
+            progress(at, &command);
+            let ended = command.kind() == CommandKind::End;
+            if let Err(error) = self.command(at, &command) {
+                if !matches!(error, ReceiveError::Target { .. }) || self.is_last_error() {
+                    self.note(Some(at));
+                    return Err(error);
+                }
+                if let Some(current) = &mut self.current {
+                    current.state = State::Broken;
+                }
+                self.received.errors.push(error);
+            }
+            applied = Some(reader.position());
+            if ended && self.options.termination == Termination::EndCommand {
+                return Ok(());
+            }
+        }
+        let offset = reader.position().offset;
+        let missing = if self.current.is_some() {
+            "the command that ends it"
+        } else if self.received.subvolumes.is_empty() && self.received.errors.is_empty() {
+            "everything"
+        } else {
+            return Ok(());
+        };
+        self.note(applied);
+        Err(ReceiveError::Cut { offset, missing })
+    }
+
+    fn is_last_error(&self) -> bool {
+        let more = self.received.errors.len() as u64 + 1;
+        self.options.errors_max != 0 && more >= self.options.errors_max
+    }
+
+    /// Notes how far the subvolume came.
+    fn note(&mut self, applied: Option<Position>) {
+        let Some(current) = self.current.take() else {
+            return;
+        };
+        let applied = match current.state {
+            State::Applying => applied,
+            State::Skipping(until) => Some(until),
+            State::Broken => None,
+            State::Whole => return,
+        };
+        self.left(applied);
+    }
+
+    fn leave(&mut self) {
+        self.current = None;
+        self.left(None);
+    }
+
+    fn left(&mut self, applied: Option<Position>) {
+        match self.target.interrupt(applied) {
+            Ok(left) => self.received.left = Some(left),
+            Err(error) => tracing::error!(%error, "how far the receive came cannot be noted"),
+        }
+    }
+
+    fn command(&mut self, at: Position, command: &Command<'_>) -> Result<(), ReceiveError> {
+        let failed = |error: TargetError| ReceiveError::Target {
+            offset: at.offset,
+            command: command.kind(),
+            path: command.path().unwrap_or_default().to_vec(),
+            error,
+        };
+        let (path, stamp, parent) = match *command {
+            Command::Subvolume { path, stamp } => (path, stamp, None),
+            Command::Snapshot {
+                path,
+                stamp,
+                parent,
+            } => (path, stamp, Some(parent)),
+            Command::End => return self.finish(at).map_err(failed),
+            _ => return self.change(at, command),
+        };
+        // A stream of several subvolumes may go on without an end between.
+        self.finish(at).map_err(failed)?;
+        if path.contains(&b'/') {
+            return Err(ReceiveError::OutOfOrder {
+                offset: at.offset,
+                command: command.kind(),
+                reason: "its name is a path",
+            });
+        }
+        let new = NewSubvolume {
+            name: path.to_vec(),
+            stamp,
+            parent,
+        };
+        let begun = self
+            .target
+            .begin(&new, self.options.start)
+            .map_err(failed)?;
+        let state = match begun {
+            Begun::New => State::Applying,
+            Begun::Partly(until) => State::Skipping(until),
+            Begun::Whole => State::Whole,
+        };
+        self.current = Some(Current { new, state });
+        Ok(())
+    }
+
+    fn change(&mut self, at: Position, command: &Command<'_>) -> Result<(), ReceiveError> {
+        let Some(current) = &mut self.current else {
+            return Err(ReceiveError::OutOfOrder {
+                offset: at.offset,
+                command: command.kind(),
+                reason: "no subvolume was begun",
+            });
+        };
+        match current.state {
+            State::Whole | State::Broken => return Ok(()),
+            State::Skipping(until) if at.offset < until.offset => return Ok(()),
+            State::Skipping(until) if at != until => {
+                return Err(ReceiveError::OtherStream {
+                    offset: until.offset,
+                });
+            }
+            State::Skipping(_) => current.state = State::Applying,
+            State::Applying => {}
+        }
+        self.target
+            .apply(command)
+            .map_err(|error| ReceiveError::Target {
+                offset: at.offset,
+                command: command.kind(),
+                path: command.path().unwrap_or_default().to_vec(),
+                error,
+            })
+    }
+
+    fn finish(&mut self, at: Position) -> Result<(), TargetError> {
+        let Some(current) = self.current.take() else {
+            return Ok(());
+        };
+        let done = State::Skipping(at);
+        match current.state {
+            state if state == State::Applying || state == done => {
+                if let Err(error) = self.target.finish() {
+                    self.left(None);
+                    return Err(error);
+                }
+            }
+            State::Whole | State::Applying => {}
+            State::Skipping(until) => {
+                self.left(Some(until));
+                return Err(TargetError::Other(format!(
+                    "the stream ends before offset {}, up to which it was received before",
+                    until.offset
+                )));
+            }
+            State::Broken => {
+                self.left(None);
+                return Ok(());
+            }
+        }
+        self.received.subvolumes.push(current.new);
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! Why receiving ends early.
+
+use crate::FsError;
+use butterfs_format::send_stream::{CommandKind, StreamFault};
+use thiserror::Error;
+
+/// Why a target did not do a command.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// A volume.
+    #[error(transparent)]
+    Fs(#[from] FsError),
+    /// A mounted file system.
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+    /// Anything that a sentence says best.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A receive that did not come to its end. Offsets are bytes of the stream.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ReceiveError {
+    /// Bytes of the stream are not what they were.
+    #[error("the stream is damaged at offset {offset}: {fault}")]
+    Damaged {
+        /// Where the command begins.
+        offset: u64,
+        /// What is wrong.
+        fault: StreamFault,
+    },
+    /// The stream ends within a command, or before its last one.
+    #[error("the stream is cut at offset {offset}: {missing}")]
+    Cut {
+        /// Where it ends.
+        offset: u64,
+        /// What should follow.
+        missing: &'static str,
+    },
+    /// Reading the stream.
+    #[error("reading the stream at offset {offset}: {error}")]
+    Read {
+        /// Where.
+        offset: u64,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// A command that cannot come here.
+    #[error("{command} at offset {offset} of the stream: {reason}")]
+    OutOfOrder {
+        /// Where the command begins.
+        offset: u64,
+        /// The command.
+        command: CommandKind,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// The target did not do a command.
+    #[error("{command} of {} at offset {offset} of the stream: {error}", .path.escape_ascii())]
+    Target {
+        /// Where the command begins.
+        offset: u64,
+        /// The command.
+        command: CommandKind,
+        /// What it is about.
+        path: Vec<u8>,
+        /// Why not.
+        error: TargetError,
+    },
+    /// What was received before is the beginning of another stream.
+    #[error(
+        "the stream is not the one whose beginning was received: they differ before offset {offset}"
+    )]
+    OtherStream {
+        /// Where receiving should go on.
+        offset: u64,
+    },
+}
+
+impl ReceiveError {
+    /// The byte of the stream at which it happened.
+    #[must_use]
+    pub const fn offset(&self) -> u64 {
+        match self {
+            Self::Damaged { offset, .. }
+            | Self::Cut { offset, .. }
+            | Self::Read { offset, .. }
+            | Self::OutOfOrder { offset, .. }
+            | Self::Target { offset, .. }
+            | Self::OtherStream { offset } => *offset,
+        }
+    }
+}

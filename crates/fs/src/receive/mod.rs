@@ -1,0 +1,27 @@
+//! Receiving streams: a subvolume, or changes to a copy of one.
+//!
+//! Owns reading a stream command by command ([`StreamReader`]), the order in
+//! which commands may come, errors with their offset, resuming, and the rule
+//! that only a stream which came whole makes a whole subvolume ([`receive`]).
+//! What commands do is a [`Target`]'s.
+//!
+//! Invariants: a command is applied only after its checksum matched; a
+//! subvolume is read-only and known by the sender's UUID only after the last
+//! command of its stream was applied.
+
+mod apply;
+mod decode;
+mod error;
+mod note;
+mod reader;
+mod target;
+mod volume;
+mod volume_files;
+
+pub use apply::{ReceiveOptions, Received, Termination, receive};
+pub use decode::decode;
+pub use error::{ReceiveError, TargetError};
+pub use note::Note;
+pub use reader::{Position, StreamReader};
+pub use target::{Begun, Left, NewSubvolume, Start, Target};
+pub use volume::VolumeTarget;

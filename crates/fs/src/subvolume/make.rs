@@ -1,0 +1,206 @@
+//! New subvolumes and snapshots.
+
+use super::{Place, add_refs};
+use crate::dir::{self, Link, check_name};
+use crate::error::FsError;
+use crate::inode::{Inode, InodeState, item_key};
+use crate::names::{
+    NODES_OF_NEW, NODES_PER_PATH, NewInode, check_directory, check_writable, name_bytes,
+    touch_directory, write_attributes,
+};
+use crate::{Filesystem, acl, xattr};
+use butterfs_format::item::dir::FileType;
+use butterfs_format::item::inode::{InodeItem, RefEntry};
+use butterfs_format::item::root::{RootFlags, RootItem};
+use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_store::{Access, Engine, TreeAccess, now};
+use uuid::Uuid;
+
+/// Offset in the location of an entry of a snapshot.
+const ANY: u64 = u64::MAX;
+const S_IFDIR: u32 = 0o040_000;
+
+impl Filesystem {
+    /// Makes an empty subvolume named `name` in `parent`, and commits. `new`
+    /// says mode and owner of its root directory.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`].
+    pub fn create_subvolume(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        new: &NewInode<'_>,
+    ) -> Result<TreeId, FsError> {
+        let directory = self.check_new_entry(parent, name)?;
+        let mut dir_state = directory.state.write();
+        check_directory(&dir_state)?;
+        let nodes = NODES_OF_NEW + 8 * NODES_PER_PATH;
+        self.store.commit_with(nodes, |engine| {
+            check_writable(engine, parent.tree)?;
+            dir::check_free(engine, parent, name)?;
+            let acls = acl::for_new(engine, parent, new)?;
+            // As the kernel: from the subvolume it is in, not its directory.
+            let root_of_parent = InodeId {
+                tree: parent.tree,
+                number: InodeNumber::ROOT,
+            };
+            let property = xattr::get(engine, root_of_parent, xattr::COMPRESSION)?;
+            let tree = engine.next_tree()?;
+            let generation = engine.generation();
+            let uuid = Uuid::new_v4().into_bytes();
+            let time = now();
+            let item = RootItem {
+                inode: InodeItem {
+                    generation: Generation(1),
+                    size: 3,
+                    nbytes: engine.node_size() as u64,
+                    nlink: 1,
+                    mode: S_IFDIR | 0o755,
+                    ..InodeItem::default()
+                },
+                root_dir: InodeNumber::ROOT,
+                bytes_used: engine.node_size() as u64,
+                refs: 1,
+                uuid,
+                ctransid: generation,
+                otransid: generation,
+                ctime: time,
+                otime: time,
+                ..RootItem::default()
+            };
+            engine.create_tree(tree, item)?;
+            let id = InodeId {
+                tree,
+                number: InodeNumber::ROOT,
+            };
+            let mut root = self.blank_item(engine, &dir_state.item, new);
+            root.flags = butterfs_format::item::inode::InodeFlags::default();
+            root.mode = S_IFDIR | (root.mode & 0o7000) | (acls.mode & 0o777);
+            butterfs_tree::insert(engine, tree, &item_key(id), &root.encode())?;
+            let up = RefEntry {
+                index: 0,
+                name: b"..",
+            };
+            let up_key = Key::new(id.number.get(), ItemType::INODE_REF, id.number.get());
+            butterfs_tree::insert(engine, tree, &up_key, &up.encode())?;
+            write_attributes(engine, id, &acls, property.as_deref())?;
+            engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
+            hang(engine, (parent, &mut dir_state), name, (tree, 0))?;
+            Ok(tree)
+        })
+    }
+
+    /// Makes a snapshot of the subvolume `source`, named `name` in `parent`,
+    /// and commits: all that was written before is in it.
+    ///
+    /// # Errors
+    /// As [`Filesystem::create`]; [`FsError::NotFound`] when there is no such
+    /// subvolume.
+    pub fn snapshot(
+        &self,
+        source: TreeId,
+        parent: InodeId,
+        name: &[u8],
+        access: Access,
+    ) -> Result<TreeId, FsError> {
+        if !source.is_subvolume() {
+            return Err(FsError::NotFound);
+        }
+        let directory = self.check_new_entry(parent, name)?;
+        self.flush_tree(source)?;
+        let mut dir_state = directory.state.write();
+        check_directory(&dir_state)?;
+        let tree = self.store.commit_with(16 * NODES_PER_PATH, |engine| {
+            check_writable(engine, parent.tree)?;
+            dir::check_free(engine, parent, name)?;
+            if engine.tree_access(source)? == TreeAccess::Dead {
+                return Err(FsError::NotFound);
+            }
+            let tree = engine.next_tree()?;
+            let old = engine.tree_state(source)?.item;
+            let item = snapshot_item(engine, &old, access);
+            let (uuid, received) = (item.uuid, item.received_uuid);
+            // The copy first: it has no entry of itself.
+            engine.copy_tree(source, tree, item)?;
+            engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
+            engine.add_uuid(&received, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
+            hang(engine, (parent, &mut dir_state), name, (tree, ANY))?;
+            Ok::<_, FsError>(tree)
+        })?;
+        drop(dir_state);
+        // Files that are open in the source without a name have none here.
+        self.delete_orphans(tree)?;
+        Ok(tree)
+    }
+
+    fn check_new_entry(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+    ) -> Result<std::sync::Arc<Inode>, FsError> {
+        check_name(name)?;
+        dir::check_kept(parent)?;
+        self.store.check_writable()?;
+        self.check_changeable(parent.tree)?;
+        self.inode(parent)
+    }
+
+    /// Brings all waiting data of a subvolume to the device and its tree.
+    pub(crate) fn flush_tree(&self, tree: TreeId) -> Result<(), FsError> {
+        for inode in self.buffers.dirty() {
+            if inode.id.tree == tree {
+                self.flush_inode(&inode)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The root item of a snapshot of what `old` describes.
+fn snapshot_item(engine: &Engine, old: &RootItem, access: Access) -> RootItem {
+    let received = match access {
+        // What can change is no longer what was received.
+        Access::ReadWrite => RootItem::default(),
+        Access::ReadOnly => old.clone(),
+    };
+    let flags = match access {
+        Access::ReadWrite => RootFlags::default(),
+        Access::ReadOnly => RootFlags::READONLY,
+    };
+    RootItem {
+        flags,
+        refs: 1,
+        drop_progress: None,
+        drop_level: 0,
+        uuid: Uuid::new_v4().into_bytes(),
+        parent_uuid: old.uuid,
+        received_uuid: received.received_uuid,
+        stransid: received.stransid,
+        rtransid: received.rtransid,
+        stime: received.stime,
+        rtime: received.rtime,
+        otransid: engine.generation(),
+        otime: now(),
+        ..old.clone()
+    }
+}
+
+/// Gives a subvolume its name.
+pub(super) fn hang(
+    engine: &mut Engine,
+    (parent, state): (InodeId, &mut InodeState),
+    name: &[u8],
+    (tree, offset): (TreeId, u64),
+) -> Result<(), FsError> {
+    let link = Link {
+        parent: parent.number,
+        index: dir::next_index(engine, parent, state)?,
+        name: name.to_vec(),
+    };
+    let location = Key::new(tree.get(), ItemType::ROOT_ITEM, offset);
+    dir::add_entry(engine, parent, &link, location, FileType::Directory)?;
+    let place = Place { dir: parent, link };
+    add_refs(engine, tree, &place)?;
+    touch_directory(engine, parent, state, name_bytes(name))
+}

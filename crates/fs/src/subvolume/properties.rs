@@ -1,0 +1,171 @@
+//! What can be set of a subvolume: read-only, the default, where it was
+//! received from.
+
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::names::NODES_PER_PATH;
+use butterfs_format::checksum::name_hash;
+use butterfs_format::features::Incompat;
+use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
+use butterfs_format::item::inode::Timespec;
+use butterfs_format::item::root::{RootFlags, RootItem};
+use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId, UuidBytes};
+use butterfs_store::{Access, Engine, Purpose, TreeAccess, now};
+use butterfs_tree::find;
+
+const NO_UUID: UuidBytes = [0; 16];
+const DEFAULT: &[u8] = b"default";
+
+/// Where a received subvolume comes from, and when it was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// UUID of what was sent.
+    pub uuid: UuidBytes,
+    /// Its generation.
+    pub sent_generation: Generation,
+    /// When it was sent.
+    pub sent_time: Timespec,
+}
+
+const fn directory() -> InodeId {
+    InodeId {
+        tree: TreeId::ROOT,
+        number: InodeNumber(TreeId::ROOT_TREE_DIR.get()),
+    }
+}
+
+fn default_key() -> Key {
+    let object = TreeId::ROOT_TREE_DIR.get();
+    Key::new(object, ItemType::DIR_ITEM, name_hash(DEFAULT))
+}
+
+/// The subvolume that is mounted when none is named.
+pub(crate) fn default_subvolume(engine: &Engine) -> Result<TreeId, FsError> {
+    let Some((leaf, slot)) = find(engine, TreeId::ROOT, &default_key())? else {
+        return Ok(TreeId::FS);
+    };
+    for entry in DirEntries::new(leaf.data(slot)) {
+        let entry =
+            entry.map_err(|error| FsError::bad_item(directory(), "directory entry", &error))?;
+        if entry.name == DEFAULT {
+            return Ok(TreeId(entry.location.objectid));
+        }
+    }
+    Ok(TreeId::FS)
+}
+
+impl Filesystem {
+    /// The subvolume that is mounted when none is named.
+    ///
+    /// # Errors
+    /// A damaged entry; reading.
+    pub fn default_subvolume(&self) -> Result<TreeId, FsError> {
+        default_subvolume(&self.store.read())
+    }
+
+    /// Has `tree` mounted from now on when no subvolume is named.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] when there is no such subvolume; no space.
+    pub fn set_default_subvolume(&self, tree: TreeId) -> Result<(), FsError> {
+        if !tree.is_subvolume() {
+            return Err(FsError::NotFound);
+        }
+        self.change_own(tree, 2 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+            let entry = DirEntry {
+                location: Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX),
+                generation: Generation(0),
+                name: DEFAULT,
+                data: &[],
+                kind: FileType::Directory,
+            };
+            butterfs_tree::replace(engine, TreeId::ROOT, &default_key(), &entry.encode())?;
+            engine.set_incompat(Incompat::DEFAULT_SUBVOL);
+            Ok(())
+        })
+    }
+
+    /// What may be done with a subvolume; [`FsError::NotFound`] when there is
+    /// none.
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn subvolume_access(&self, tree: TreeId) -> Result<Access, FsError> {
+        match self.store.read().tree_access(tree)? {
+            TreeAccess::ReadOnly => Ok(Access::ReadOnly),
+            TreeAccess::ReadWrite => Ok(Access::ReadWrite),
+            TreeAccess::Dead => Err(FsError::NotFound),
+        }
+    }
+
+    /// Makes a subvolume read-only or writable. What was received is so no
+    /// longer once it is writable: incremental streams do not apply to it.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; no space.
+    pub fn set_subvolume_access(&self, tree: TreeId, access: Access) -> Result<(), FsError> {
+        self.flush_tree(tree)?;
+        self.change_own(tree, 4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+            if access == Access::ReadWrite {
+                forget_received(engine, tree)?;
+            }
+            Ok(engine.change_root_item(tree, |item| match access {
+                Access::ReadOnly => item.flags |= RootFlags::READONLY,
+                Access::ReadWrite => item.flags -= RootFlags::READONLY,
+            })?)
+        })
+    }
+
+    /// Notes that `tree` was received; gives the generation and time that are
+    /// noted with it.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`], [`FsError::ReadOnlySubvolume`]; no space.
+    pub fn set_received(
+        &self,
+        tree: TreeId,
+        received: &Received,
+    ) -> Result<(Generation, Timespec), FsError> {
+        self.change(tree, 6 * NODES_PER_PATH, Purpose::Grow, |engine| {
+            forget_received(engine, tree)?;
+            let (generation, time) = (engine.generation(), now());
+            engine.change_root_item(tree, |item| {
+                item.received_uuid = received.uuid;
+                item.stransid = received.sent_generation;
+                item.stime = received.sent_time;
+                item.rtransid = generation;
+                item.rtime = time;
+            })?;
+            engine.add_uuid(&received.uuid, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
+            Ok((generation, time))
+        })
+    }
+
+    /// The root item of a subvolume.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; reading.
+    pub fn root_item(&self, tree: TreeId) -> Result<RootItem, FsError> {
+        let engine = self.store.read();
+        if engine.tree_access(tree)? == TreeAccess::Dead {
+            return Err(FsError::NotFound);
+        }
+        Ok(engine.tree_state(tree)?.item)
+    }
+}
+
+fn forget_received(engine: &mut Engine, tree: TreeId) -> Result<(), FsError> {
+    let old = engine.tree_state(tree)?.item.received_uuid;
+    if old == NO_UUID {
+        return Ok(());
+    }
+    engine.remove_uuid(&old, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
+    engine.change_root_item(tree, |item| {
+        item.received_uuid = NO_UUID;
+        item.stransid = Generation(0);
+        item.rtransid = Generation(0);
+        item.stime = Timespec::default();
+        item.rtime = Timespec::default();
+    })?;
+    Ok(())
+}

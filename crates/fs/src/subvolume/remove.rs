@@ -1,0 +1,160 @@
+//! Deleting subvolumes: the name at once, the tree in the background.
+
+use super::{holds_subvolumes, place_of, remove_refs};
+use crate::error::FsError;
+use crate::names::{
+    NODES_PER_PATH, Removal, check_directory, check_writable, name_bytes, touch_directory,
+};
+use crate::{Filesystem, dir};
+use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
+use butterfs_store::{DropProgress, Purpose};
+
+/// Nodes that one step of cleaning frees: the engine is locked meanwhile.
+const STEP: usize = 48;
+
+/// What a step of cleaning did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleaning {
+    /// There is nothing to clean.
+    Idle,
+    /// A part of a tree was freed.
+    Step(TreeId),
+    /// The last part of a tree was freed.
+    Freed(TreeId),
+}
+
+impl Filesystem {
+    /// Deletes the subvolume named `name` in `parent`, with all that is in it.
+    /// Its space is freed by [`Filesystem::clean`].
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`]; [`FsError::Invalid`] when it is no subvolume;
+    /// [`FsError::NotEmpty`] when other subvolumes are in it;
+    /// [`FsError::NotPermitted`] for the default subvolume;
+    /// [`FsError::Busy`] for the one that is the root of this view.
+    pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId, FsError> {
+        self.remove_subvolume(parent, name, Removal::Subvolume)
+    }
+
+    /// Deletes the subvolume `tree`, wherever it hangs.
+    ///
+    /// # Errors
+    /// As [`Filesystem::delete_subvolume`].
+    pub fn delete_subvolume_by_id(&self, tree: TreeId) -> Result<(), FsError> {
+        let place = place_of(&self.store.read(), tree)?.ok_or(FsError::NotFound)?;
+        self.delete_subvolume(place.dir, &place.link.name).map(drop)
+    }
+
+    /// Deletes a subvolume; an empty one where a directory is removed.
+    pub(crate) fn remove_subvolume(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        what: Removal,
+    ) -> Result<TreeId, FsError> {
+        let target = self.lookup(parent, name)?;
+        if !target.subvolume || dir::is_absent_subvolume(target.inode) {
+            return Err(FsError::Invalid("it is no subvolume"));
+        }
+        let tree = target.inode.tree;
+        if tree == self.subvolume {
+            return Err(FsError::Busy("it is mounted"));
+        }
+        let directory = self.inode(parent)?;
+        let mut state = directory.state.write();
+        check_directory(&state)?;
+        self.change(
+            parent.tree,
+            12 * NODES_PER_PATH,
+            Purpose::Shrink,
+            |engine| {
+                if dir::lookup(engine, parent, name)? != Some(target) {
+                    return Err(FsError::NotFound);
+                }
+                if holds_subvolumes(engine, tree)? {
+                    return Err(FsError::NotEmpty);
+                }
+                if what == Removal::Directory {
+                    check_writable(engine, tree)?;
+                    if dir::has_entries(engine, target.inode)? {
+                        return Err(FsError::NotEmpty);
+                    }
+                }
+                if super::properties::default_subvolume(engine)? == tree {
+                    return Err(FsError::NotPermitted("it is the default subvolume"));
+                }
+                let place = place_of(engine, tree)?.filter(|place| place.dir == parent);
+                let place = place.ok_or_else(|| FsError::Damaged {
+                    inode: parent,
+                    at: None,
+                    reason: "a subvolume lacks its reference; run a check of the volume".into(),
+                })?;
+                dir::remove_entry(engine, parent, &place.link)?;
+                remove_refs(engine, tree, parent.tree)?;
+                let item = engine.tree_state(tree)?.item;
+                engine.remove_uuid(&item.uuid, ItemType::UUID_SUBVOL, tree)?;
+                engine.remove_uuid(&item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
+                engine.kill_tree(tree)?;
+                // A log cannot say that a subvolume is gone.
+                engine.give_up_log();
+                touch_directory(engine, parent, &mut state, -name_bytes(name))
+            },
+        )?;
+        drop(state);
+        // Who has its files open finds them deleted.
+        for inode in self.inodes.remove_tree(tree) {
+            let mut state = inode.state.write();
+            state.deleted = true;
+            state.buffer.clear();
+            self.buffers.forget(inode.id, &mut state);
+        }
+        self.next_inodes.lock().remove(&tree);
+        Ok(tree)
+    }
+
+    /// Frees a part of a deleted subvolume, in a time that does not depend on
+    /// its size.
+    ///
+    /// # Errors
+    /// Not writable; damage; reading.
+    pub fn clean(&self) -> Result<Cleaning, FsError> {
+        let Some(tree) = self.store.read().dead_trees()?.first().copied() else {
+            return Ok(Cleaning::Idle);
+        };
+        let mut engine = self.store.begin(4 * NODES_PER_PATH, Purpose::Shrink)?;
+        let result = engine.drop_step(tree, STEP);
+        if let Err(error) = &result {
+            self.store.fail(error);
+        }
+        Ok(match result? {
+            DropProgress::More => Cleaning::Step(tree),
+            DropProgress::Done => Cleaning::Freed(tree),
+        })
+    }
+
+    /// True when a deleted subvolume waits for [`Filesystem::clean`].
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn has_dead_subvolumes(&self) -> Result<bool, FsError> {
+        Ok(!self.store.read().dead_trees()?.is_empty())
+    }
+
+    /// Frees all deleted subvolumes.
+    ///
+    /// # Errors
+    /// As [`Filesystem::clean`].
+    pub fn clean_all(&self) -> Result<(), FsError> {
+        while self.clean()? != Cleaning::Idle {}
+        Ok(())
+    }
+
+    /// The root directory of a subvolume.
+    #[must_use]
+    pub const fn root_of(tree: TreeId) -> InodeId {
+        InodeId {
+            tree,
+            number: InodeNumber::ROOT,
+        }
+    }
+}

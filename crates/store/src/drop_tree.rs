@@ -1,0 +1,284 @@
+//! Freeing the tree of a deleted subvolume, in bounded steps.
+//!
+//! Owns the walk and its position, which is kept in the root item
+//! (`drop_progress`: the key of the child that comes next in the branch at
+//! `drop_level`), so that it goes on after a crash, here or in the kernel.
+//!
+//! A node that only this tree holds is freed after its children. Of a node
+//! that others hold too, one reference goes; but where this tree owns it, its
+//! children are referred to by this tree, which will be gone: those references
+//! are first moved to the node itself (FULL_BACKREF), in the whole shared
+//! part, the lowest nodes first, so that a node which has been moved needs no
+//! second look.
+//!
+//! Source: the documentation's chapter on back references; volumes on which
+//! the kernel deleted subvolumes.
+
+use crate::engine::Engine;
+use crate::error::{StoreError, corrupt_item};
+use crate::extent::pending::{ExtentKind, Outcome};
+use crate::extent::share::{Keyed, data_children};
+use crate::subvolume::orphan_key;
+use butterfs_format::{Generation, Key, NodeRef, TreeId};
+use butterfs_tree::{Node, NodeSource};
+use std::sync::Arc;
+
+/// Whether a walk has come to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropProgress {
+    /// There is more to do.
+    More,
+    /// The tree and its root item are gone.
+    Done,
+}
+
+/// A branch on the way, which only this tree holds.
+struct Frame {
+    node: Arc<Node>,
+    slot: usize,
+    full_backref: bool,
+}
+
+impl Frame {
+    /// How its children refer to it.
+    fn children(&self) -> Keyed {
+        keyed(&self.node, self.full_backref)
+    }
+}
+
+fn keyed(node: &Node, full_backref: bool) -> Keyed {
+    if full_backref {
+        Keyed::ByParent(node.logical())
+    } else {
+        Keyed::ByTree(node.owner())
+    }
+}
+
+/// What a step has left of its bounds.
+struct Budget(usize);
+
+impl Budget {
+    fn take(&mut self, nodes: usize) -> bool {
+        let enough = self.0 > 0;
+        self.0 = self.0.saturating_sub(nodes);
+        enough
+    }
+}
+
+impl Engine {
+    /// Frees about `nodes` nodes of a deleted subvolume, within a transaction
+    /// that has room for as many.
+    ///
+    /// # Errors
+    /// Damage; reading.
+    pub fn drop_step(&mut self, tree: TreeId, nodes: usize) -> Result<DropProgress, StoreError> {
+        let state = self.tree_state(tree)?;
+        if state.item.refs != 0 {
+            return Err(StoreError::Internal("a subvolume is dropped that lives"));
+        }
+        // Nodes that are older than the snapshot have another owner.
+        let born = state.item_key.map_or(0, |key| key.offset);
+        let mut walk = Walk {
+            engine: self,
+            tree,
+            born: Generation(born),
+            budget: Budget(nodes),
+            stack: Vec::new(),
+        };
+        match state.item.drop_progress {
+            Some(key) => walk.resume(state.root, &key, state.item.drop_level)?,
+            None if walk.visit(state.root, Keyed::ByTree(tree))? == Visit::Later => {
+                return Ok(DropProgress::More);
+            }
+            None => {}
+        }
+        let position = walk.run()?;
+        match position {
+            Some((key, level)) => {
+                self.change_root_item(tree, |item| {
+                    item.drop_progress = Some(key);
+                    item.drop_level = level;
+                })?;
+                Ok(DropProgress::More)
+            }
+            None => {
+                self.forget_tree(tree)?;
+                Ok(DropProgress::Done)
+            }
+        }
+    }
+
+    fn forget_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
+        let state = self.trees.get_mut().remove(&tree);
+        if let Some(key) = state.and_then(|state| state.item_key) {
+            butterfs_tree::remove(self, TreeId::ROOT, &key)?;
+        }
+        butterfs_tree::remove(self, TreeId::ROOT, &orphan_key(tree))?;
+        Ok(())
+    }
+
+    fn state_of_node(
+        &self,
+        node: NodeRef,
+    ) -> Result<crate::extent::share::ExtentState, StoreError> {
+        let length = self.identity.node_size as u64;
+        self.extent_state(node.logical, length, Self::node_kind(node))
+    }
+
+    /// Drops the references of a leaf to its data.
+    fn drop_data_of(&mut self, leaf: &Node, by: Keyed) -> Result<(), StoreError> {
+        for (place, by) in data_children(leaf, by)? {
+            let change = (by, -1);
+            let outcome =
+                self.pending
+                    .change(place.disk, place.disk_length, ExtentKind::Data, change);
+            if outcome == Outcome::Vanished {
+                self.release_data(place.disk, place.disk_length);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What became of a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Visit {
+    /// This tree has no reference to it any more.
+    Gone,
+    /// It is a branch that is walked now.
+    Entered,
+    /// There was not enough left of the step.
+    Later,
+}
+
+struct Walk<'e> {
+    engine: &'e mut Engine,
+    tree: TreeId,
+    born: Generation,
+    budget: Budget,
+    stack: Vec<Frame>,
+}
+
+impl Walk<'_> {
+    /// Goes back to where a step ended: the child at `key` of the branch at
+    /// `level`.
+    fn resume(&mut self, root: NodeRef, key: &Key, level: u8) -> Result<(), StoreError> {
+        let mut at = root;
+        loop {
+            let node = self.engine.node(at)?;
+            if node.is_leaf() || at.level < level {
+                let reason = "has an impossible place for its deletion to go on";
+                return Err(corrupt_item(TreeId::ROOT, *key, reason));
+            }
+            let slot = node.child_slot(key);
+            let full_backref = self.engine.state_of_node(at)?.full_backref;
+            let child = node.child(slot);
+            self.stack.push(Frame {
+                node,
+                slot,
+                full_backref,
+            });
+            if at.level == level {
+                return Ok(());
+            }
+            at = child;
+        }
+    }
+
+    /// Walks until the step's end, and says where to go on.
+    fn run(&mut self) -> Result<Option<(Key, u8)>, StoreError> {
+        while let Some(frame) = self.stack.last() {
+            if frame.slot == frame.node.len() {
+                self.leave();
+                continue;
+            }
+            let by = frame.children();
+            let (key, level) = (frame.node.key(frame.slot), frame.node.level());
+            let child = frame.node.child(frame.slot);
+            match self.visit(child, by)? {
+                Visit::Gone => self.advance(),
+                Visit::Entered => {}
+                Visit::Later => return Ok(Some((key, level))),
+            }
+        }
+        Ok(None)
+    }
+
+    fn advance(&mut self) {
+        if let Some(frame) = self.stack.last_mut() {
+            frame.slot += 1;
+        }
+    }
+
+    /// All children of the lowest branch are gone: so is it.
+    fn leave(&mut self) {
+        let Some(frame) = self.stack.pop() else {
+            return;
+        };
+        let by = self
+            .stack
+            .last()
+            .map_or(Keyed::ByTree(self.tree), Frame::children);
+        self.engine
+            .drop_node_ref(frame.node.reference(), by.of_node());
+        self.advance();
+    }
+
+    /// Drops this tree's reference `by` to a node, or enters it.
+    fn visit(&mut self, reference: NodeRef, by: Keyed) -> Result<Visit, StoreError> {
+        if !self.budget.take(1) {
+            return Ok(Visit::Later);
+        }
+        let state = self.engine.state_of_node(reference)?;
+        if state.count > 1 {
+            if !state.full_backref && !self.hand_over(reference)? {
+                return Ok(Visit::Later);
+            }
+            self.engine.drop_node_ref(reference, by.of_node());
+            return Ok(Visit::Gone);
+        }
+        let node = self.engine.node(reference)?;
+        if node.is_leaf() {
+            self.engine
+                .drop_data_of(&node, keyed(&node, state.full_backref))?;
+            self.engine.drop_node_ref(reference, by.of_node());
+            return Ok(Visit::Gone);
+        }
+        self.stack.push(Frame {
+            node,
+            slot: 0,
+            full_backref: state.full_backref,
+        });
+        Ok(Visit::Entered)
+    }
+
+    /// Moves what this tree holds of a shared node's children, and theirs, to
+    /// the nodes themselves. False when the step ended before that.
+    fn hand_over(&mut self, reference: NodeRef) -> Result<bool, StoreError> {
+        // What was moved before is passed by without an end of the step: a
+        // step must get beyond it.
+        if reference.generation <= self.born || self.engine.state_of_node(reference)?.full_backref {
+            return Ok(true);
+        }
+        let node = self.engine.node(reference)?;
+        if node.owner() != self.tree {
+            return Ok(true);
+        }
+        if !node.is_leaf() {
+            for slot in 0..node.len() {
+                if !self.hand_over(node.child(slot))? {
+                    return Ok(false);
+                }
+            }
+        }
+        if !self.budget.take(1) {
+            return Ok(false);
+        }
+        let by_itself = Keyed::ByParent(reference.logical);
+        self.engine.refer_to_children(&node, by_itself, 1)?;
+        self.engine
+            .refer_to_children(&node, Keyed::ByTree(self.tree), -1)?;
+        self.engine.mark_full_backref(reference);
+        Ok(true)
+    }
+}

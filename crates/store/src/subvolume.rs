@@ -1,0 +1,319 @@
+//! Trees of subvolumes: made, copied, known by their UUIDs.
+//!
+//! Owns the items of a subvolume in the tree of roots and in the UUID tree.
+//! Where it hangs in another subvolume is the file layer's.
+//!
+//! A snapshot shares all nodes with its source from one moment on. That moment
+//! is a commit: nodes of the running generation are changed in place, so those
+//! that a snapshot shares are frozen until it ends.
+
+use crate::engine::{Engine, TreeState};
+use crate::error::{StoreError, bad_item};
+use crate::extent::share::Keyed;
+use crate::reserve::Purpose;
+use crate::{Store, now};
+use butterfs_format::item::root::{RootFlags, RootItem};
+use butterfs_format::item::uuid;
+use butterfs_format::{ItemType, Key, TreeId, UuidBytes};
+use butterfs_tree::{Cursor, Editor, NodeSink, NodeSource, TreeError, find};
+
+/// Object of all orphan items.
+const ORPHAN_OBJECT: u64 = u64::MAX - 4;
+const NO_UUID: UuidBytes = [0; 16];
+
+pub(crate) const fn orphan_key(tree: TreeId) -> Key {
+    Key::new(ORPHAN_OBJECT, ItemType::ORPHAN_ITEM, tree.0)
+}
+
+/// What may be done with a subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TreeAccess {
+    /// It was deleted, or never was.
+    Dead,
+    /// Reading.
+    ReadOnly,
+    /// Everything.
+    ReadWrite,
+}
+
+impl Store {
+    /// Runs `change`, with room for `nodes` changed nodes, and commits, so that
+    /// nothing comes between the change and the commit. A change that fails
+    /// with a user's mistake must do so before its first edit; then nothing is
+    /// committed.
+    ///
+    /// # Errors
+    /// Those of `change`; [`StoreError::NoSpace`] before anything changed; not
+    /// writable; writing, which poisons the volume.
+    pub fn commit_with<R, E: From<StoreError>>(
+        &self,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let _one_at_a_time = self.committing.lock();
+        self.check_writable()?;
+        let mut engine = self.engine.write();
+        if engine.log_waits {
+            return Err(StoreError::LogWaits.into());
+        }
+        if engine.is_crowded() || engine.reserve(nodes, Purpose::Grow).is_err() {
+            drop(engine);
+            self.commit_alone()?;
+            engine = self.engine.write();
+            engine.reserve(nodes, Purpose::Grow)?;
+        }
+        let value = change(&mut engine)?;
+        let prepared = engine.prepare_commit(now());
+        drop(engine);
+        let result = prepared.and_then(|prepared| self.publish(&prepared));
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result?;
+        Ok(value)
+    }
+}
+
+impl Engine {
+    /// The identity of the next subvolume. None is given twice while the
+    /// volume is open.
+    ///
+    /// # Errors
+    /// No identity is left; reading.
+    pub fn next_tree(&mut self) -> Result<TreeId, StoreError> {
+        let next = match self.next_tree {
+            Some(next) => next,
+            None => {
+                let last = Key::new(TreeId::LAST_SUBVOLUME.get(), ItemType::MAX, u64::MAX);
+                let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &last)?;
+                let highest = if cursor.prev()? { cursor.key() } else { None };
+                let highest = highest.map_or(0, |key| key.objectid);
+                highest.max(TreeId::FIRST_SUBVOLUME.get() - 1) + 1
+            }
+        };
+        if next > TreeId::LAST_SUBVOLUME.get() {
+            return Err(StoreError::NoSpace);
+        }
+        self.next_tree = Some(next + 1);
+        Ok(TreeId(next))
+    }
+
+    /// Makes an empty tree, with `item` as its root item, which gets its
+    /// addresses here.
+    ///
+    /// # Errors
+    /// No space; reading.
+    pub fn create_tree(&mut self, tree: TreeId, item: RootItem) -> Result<(), StoreError> {
+        let root = self.create(tree, 0)?;
+        self.enter_tree(tree, root, 0, item)
+    }
+
+    /// Makes `tree` a copy of `source` that shares all nodes below the root,
+    /// with `item` as its root item. Only within [`Store::commit_with`].
+    ///
+    /// # Errors
+    /// No space; reading.
+    pub fn copy_tree(
+        &mut self,
+        source: TreeId,
+        tree: TreeId,
+        item: RootItem,
+    ) -> Result<(), StoreError> {
+        let generation = self.generation();
+        let old = self.tree_state(source)?.root;
+        let node = self.node(old)?;
+        let new = self.new_node(tree, old.level, node.first_key())?;
+        let copy = node.copied_to(new.logical, generation, tree);
+        // All below the root is shared now, what is not written yet too.
+        let shared = self.dirty.values().filter(|node| {
+            let is_root = node.logical() == old.logical;
+            node.owner() == source && !is_root
+        });
+        let shared: Vec<_> = shared.map(|node| node.logical()).collect();
+        self.frozen.extend(shared);
+        self.dirty.insert(new.logical, std::sync::Arc::new(copy));
+        self.refer_to_children(&node, Keyed::ByTree(tree), 1)?;
+        self.change_root_item(source, |item| item.last_snapshot = generation)?;
+        let item = RootItem {
+            last_snapshot: generation,
+            ..item
+        };
+        self.enter_tree(tree, new, generation.get(), item)
+    }
+
+    fn enter_tree(
+        &mut self,
+        tree: TreeId,
+        root: butterfs_format::NodeRef,
+        key_offset: u64,
+        item: RootItem,
+    ) -> Result<(), StoreError> {
+        let item = RootItem {
+            logical: root.logical,
+            level: root.level,
+            generation: root.generation,
+            generation_v2: root.generation,
+            ..item
+        };
+        let key = Key::new(tree.get(), ItemType::ROOT_ITEM, key_offset);
+        butterfs_tree::insert(self, TreeId::ROOT, &key, &item.encode())?;
+        let state = TreeState {
+            root,
+            item_key: Some(key),
+            item,
+            changed: false,
+        };
+        self.trees.get_mut().insert(tree, state);
+        Ok(())
+    }
+
+    /// Makes `tree` known by `uuid`, of the kind `item_type` (a subvolume's own
+    /// or a received one), where the volume has a UUID tree. Does nothing for
+    /// no UUID.
+    ///
+    /// # Errors
+    /// No space; a damaged item; reading.
+    pub fn add_uuid(
+        &mut self,
+        uuid: &UuidBytes,
+        item_type: ItemType,
+        tree: TreeId,
+    ) -> Result<(), StoreError> {
+        self.change_uuid(uuid, item_type, |trees| {
+            if !trees.contains(&tree) {
+                trees.push(tree);
+            }
+        })
+    }
+
+    /// Ends [`Engine::add_uuid`].
+    ///
+    /// # Errors
+    /// No space; a damaged item; reading.
+    pub fn remove_uuid(
+        &mut self,
+        uuid: &UuidBytes,
+        item_type: ItemType,
+        tree: TreeId,
+    ) -> Result<(), StoreError> {
+        self.change_uuid(uuid, item_type, |trees| {
+            trees.retain(|other| *other != tree)
+        })
+    }
+
+    fn change_uuid(
+        &mut self,
+        uuid: &UuidBytes,
+        item_type: ItemType,
+        change: impl FnOnce(&mut Vec<TreeId>),
+    ) -> Result<(), StoreError> {
+        if *uuid == NO_UUID || !self.has_tree(TreeId::UUID)? {
+            return Ok(());
+        }
+        let key = uuid::key(uuid, item_type);
+        let old = match find(self, TreeId::UUID, &key)? {
+            Some((leaf, slot)) => {
+                uuid::parse(leaf.data(slot)).map_err(|error| bad_item(TreeId::UUID, key, &error))?
+            }
+            None => Vec::new(),
+        };
+        let mut trees = old.clone();
+        change(&mut trees);
+        if trees == old {
+            return Ok(());
+        }
+        let mut editor = Editor::new(self, TreeId::UUID);
+        if trees.is_empty() {
+            editor.remove(&key)?;
+        } else {
+            editor.replace(&key, &uuid::encode(&trees))?;
+        }
+        Ok(())
+    }
+
+    /// Subvolumes that are known by `uuid`; none where the volume has no UUID
+    /// tree.
+    ///
+    /// # Errors
+    /// A damaged item; reading.
+    pub fn find_uuid(
+        &self,
+        uuid: &UuidBytes,
+        item_type: ItemType,
+    ) -> Result<Vec<TreeId>, StoreError> {
+        if !self.has_tree(TreeId::UUID)? {
+            return Ok(Vec::new());
+        }
+        let key = uuid::key(uuid, item_type);
+        match find(self, TreeId::UUID, &key)? {
+            Some((leaf, slot)) => {
+                uuid::parse(leaf.data(slot)).map_err(|error| bad_item(TreeId::UUID, key, &error))
+            }
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// True when the volume has `tree`.
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn has_tree(&self, tree: TreeId) -> Result<bool, StoreError> {
+        match self.tree_state(tree) {
+            Ok(_) => Ok(true),
+            Err(StoreError::Tree(TreeError::NoSuchTree(_))) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What may be done with a subvolume.
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn tree_access(&self, tree: TreeId) -> Result<TreeAccess, StoreError> {
+        let of = |item: &RootItem| match item {
+            item if item.refs == 0 => TreeAccess::Dead,
+            item if item.flags.contains(RootFlags::READONLY) => TreeAccess::ReadOnly,
+            _ => TreeAccess::ReadWrite,
+        };
+        if let Some(state) = self.trees.read().get(&tree) {
+            return Ok(of(&state.item));
+        }
+        match self.tree_state(tree) {
+            Ok(state) => Ok(of(&state.item)),
+            Err(StoreError::Tree(TreeError::NoSuchTree(_))) => Ok(TreeAccess::Dead),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Marks `tree` as deleted: nobody reaches it, and [`Engine::drop_step`]
+    /// frees it.
+    ///
+    /// # Errors
+    /// No space; reading.
+    pub fn kill_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
+        self.change_root_item(tree, |item| {
+            item.refs = 0;
+            item.drop_progress = None;
+            item.drop_level = 0;
+        })?;
+        butterfs_tree::replace(self, TreeId::ROOT, &orphan_key(tree), &[])?;
+        Ok(())
+    }
+
+    /// Deleted subvolumes whose trees are not free yet.
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn dead_trees(&self) -> Result<Vec<TreeId>, StoreError> {
+        let mut trees = Vec::new();
+        let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &orphan_key(TreeId(0)))?;
+        while let Some(key) = cursor.key() {
+            if key.objectid != ORPHAN_OBJECT || key.item_type != ItemType::ORPHAN_ITEM {
+                break;
+            }
+            trees.push(TreeId(key.offset));
+            cursor.next()?;
+        }
+        Ok(trees)
+    }
+}
