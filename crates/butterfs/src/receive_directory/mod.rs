@@ -243,6 +243,9 @@ impl Target for DirectoryTarget {
         self.notes.remove(&new.name)?;
         self.make(new)?;
         let root = self.child(&new.name).map_err(std::io::Error::from)?;
+        if new.parent.is_none() {
+            disinherit(&root);
+        }
         self.start(new.clone(), root);
         Ok(Begun::New)
     }
@@ -308,6 +311,18 @@ impl Target for DirectoryTarget {
             place: place.display().to_string(),
             resumable: applied.is_some(),
         })
+    }
+}
+
+/// Takes away what a new directory has from the one that it is in. What cannot
+/// be taken away is the file system's own.
+fn disinherit(root: &OwnedFd) {
+    let mut names = vec![0; 64 << 10];
+    let count = rustix::fs::flistxattr(root, &mut names[..]).unwrap_or(0);
+    for name in names[..count].split(|byte| *byte == 0) {
+        if !name.is_empty() {
+            let _ = rustix::fs::fremovexattr(root, OsStr::from_bytes(name));
+        }
     }
 }
 

@@ -8,8 +8,8 @@ mod dump;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::receive::{
-    NewSubvolume, ReceiveOptions, Received, Start, StreamReader, Target, Termination, VolumeTarget,
-    receive,
+    NewSubvolume, ReadAhead, ReceiveOptions, Received, Start, StreamReader, Target, Termination,
+    VolumeTarget, receive,
 };
 use butterfs::{DirectoryTarget, MountOptions, Subvolume, Volume};
 use clap::Args;
@@ -17,14 +17,15 @@ use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{BufReader, IsTerminal, Read};
+use std::io::{IsTerminal, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes read from a stream at once.
-const BUFFER: usize = 256 << 10;
+/// A stream, and its bytes where they are known.
+type Input = (Box<dyn Read + Send>, Option<u64>);
+
 /// Longer than any receive.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1 << 30);
 
@@ -112,7 +113,7 @@ impl Receive {
     /// Runs it.
     pub fn run(self) -> Done {
         let (input, size) = self.input()?;
-        let mut reader = StreamReader::new(BufReader::with_capacity(BUFFER, input));
+        let mut reader = StreamReader::new(ReadAhead::new(input)?);
         if self.dump {
             let form = if self.json {
                 dump::Form::Json
@@ -171,7 +172,7 @@ impl Receive {
         }
     }
 
-    fn input(&self) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    fn input(&self) -> Result<Input, Failure> {
         let Some(path) = &self.file else {
             let input = std::io::stdin();
             if input.is_terminal() {

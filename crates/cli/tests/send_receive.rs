@@ -1,0 +1,121 @@
+//! `butterfs send` and `butterfs receive` on volumes that are not mounted and
+//! into directories. The snapshots are the kernel's.
+
+mod support;
+
+use std::path::Path;
+use std::process::Command;
+use support::{Bench, said};
+
+fn btrfs(words: &[&str]) {
+    let output = Command::new("btrfs").args(words).output().expect("it runs");
+    assert!(output.status.success(), "{words:?}: {}", said(&output));
+}
+
+/// Two snapshots in the volume; false where this machine cannot make them.
+fn with_snapshots(bench: &Bench) -> bool {
+    bench.with_kernel(|mount: &Path| {
+        let text = |name: &str| mount.join(name).to_str().expect("text").to_owned();
+        btrfs(&["subvolume", "create", &text("base")]);
+        std::fs::write(mount.join("base/file"), vec![7; 100_000]).expect("a file");
+        std::fs::create_dir(mount.join("base/old")).expect("a directory");
+        btrfs(&["subvolume", "snapshot", "-r", &text("base"), &text("one")]);
+        std::fs::rename(mount.join("base/old"), mount.join("base/new")).expect("a name");
+        std::fs::write(mount.join("base/new/more"), b"more").expect("a file");
+        btrfs(&["subvolume", "snapshot", "-r", &text("base"), &text("two")]);
+    })
+}
+
+#[test]
+fn snapshots_go_from_volume_to_volume_and_to_directories() {
+    let bench = Bench::new();
+    if !with_snapshots(&bench) {
+        return;
+    }
+    bench.run(&["send", "-f", "one.stream", "volume:/one"]);
+    bench.run(&["send", "-f", "two.stream", "-p", "/one", "volume:/two"]);
+    bench.run(&[
+        "send",
+        "-e",
+        "-f",
+        "both.stream",
+        "volume:/one",
+        "volume:/two",
+    ]);
+    bench.run(&["mkfs", "-q", "-b", "512m", "copy"]);
+    let said = bench.run(&["receive", "--json", "-f", "one.stream", "copy:/"]);
+    assert!(said.contains("\"name\": \"one\""), "{said}");
+    bench.run(&["receive", "-f", "two.stream", "copy:/"]);
+    assert_eq!(bench.run(&["cat", "copy:/two/new/more"]), "more");
+    let listed = bench.run(&["ls", "-R", "copy:/two"]);
+    assert!(!listed.contains("old"), "{listed}");
+    std::fs::create_dir(bench.path("plain")).expect("a directory");
+    bench.run(&["receive", "-f", "both.stream", "plain"]);
+    let more = std::fs::read(bench.path("plain/two/new/more")).expect("received");
+    assert_eq!(more, b"more");
+    let dump = bench.run(&["receive", "--dump", "-f", "two.stream"]);
+    let rename = "rename          ./two/old                       dest=./two/new";
+    assert!(dump.lines().any(|line| line == rename), "{dump}");
+    let facts = bench.run(&["receive", "--dump", "--json", "-f", "two.stream"]);
+    assert!(facts.contains("\"command\":\"rename\""), "{facts}");
+}
+
+#[test]
+fn what_was_cut_says_so_and_is_gone_on_with() {
+    let bench = Bench::new();
+    if !with_snapshots(&bench) {
+        return;
+    }
+    bench.run(&["send", "-f", "one.stream", "volume:/one"]);
+    bench.run(&["mkfs", "-q", "-b", "512m", "copy"]);
+    let stream = std::fs::read(bench.path("one.stream")).expect("a stream");
+    std::fs::write(bench.path("cut.stream"), &stream[..stream.len() / 2]).expect("a file");
+    let failed = bench.try_run(&["receive", "-f", "cut.stream", "copy:/"]);
+    assert_eq!(failed.status.code(), Some(1));
+    let text = said(&failed);
+    assert!(
+        text.contains("cut at offset") && text.contains("--resume"),
+        "{text}"
+    );
+    let again = bench.try_run(&["receive", "-f", "one.stream", "copy:/"]);
+    assert!(
+        said(&again).contains("is there already"),
+        "{}",
+        said(&again)
+    );
+    bench.run(&["receive", "--resume", "-f", "one.stream", "copy:/"]);
+    assert_eq!(bench.run(&["cat", "copy:/one/file"]).len(), 100_000);
+}
+
+#[test]
+fn mistakes_are_told() {
+    let bench = Bench::new();
+    let tell = |words: &[&str], expected: &str| {
+        let failed = bench.try_run(words);
+        assert!(!failed.status.success());
+        let text = said(&failed);
+        assert!(text.contains(expected), "{words:?}: {text}");
+    };
+    tell(&["send", "volume:/"], "not read-only");
+    tell(&["send", "-f", "s", "volume:/nothing"], "no such file");
+    tell(&["send", "-f", "s", "mnt"], "not mounted");
+    tell(
+        &[
+            "send",
+            "--proto",
+            "1",
+            "--compressed-data",
+            "-f",
+            "s",
+            "volume:/",
+        ],
+        "--proto 2",
+    );
+    tell(&["receive", "-f", "volume", "mnt"], "no send stream");
+    std::fs::write(bench.path("empty"), b"").expect("a file");
+    tell(&["receive", "-f", "empty", "mnt"], "cut at offset 0");
+    tell(
+        &["receive", "-f", "empty", "volume:/nowhere"],
+        "no such file",
+    );
+}
