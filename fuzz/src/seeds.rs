@@ -94,6 +94,15 @@ impl Seeds {
         Ok(())
     }
 
+    fn streams(&self, source: &Path) -> io::Result<()> {
+        for entry in fs::read_dir(source.join("send_stream/golden"))? {
+            let entry = entry?;
+            let data = [&[0][..], &fs::read(entry.path())?].concat();
+            self.put("send_stream", &entry.file_name().to_string_lossy(), &data)?;
+        }
+        Ok(())
+    }
+
     fn requests(&self) -> io::Result<()> {
         for opcode in 0..64_u8 {
             for (size, tail) in [
@@ -197,8 +206,10 @@ impl Seeds {
 /// Those of the file system.
 pub fn write(root: &Path) -> io::Result<()> {
     let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/format/testdata");
+    let format = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/format/src");
     let seeds = Seeds { root: root.into() };
     seeds.superblocks(&testdata)?;
+    seeds.streams(&format)?;
     seeds.leaves(&testdata)?;
     seeds.compression(&testdata)?;
     seeds.requests()?;

@@ -136,7 +136,7 @@ fn what_is_in_use_is_kept() {
     run("mount", &words, &point);
     let mounted = Mounted(point.clone());
     for target in [&device.0, &ext4] {
-        let words = ["in use", "mounted"];
+        let words = ["in use", "in use by the mount"];
         refused(&bench, target, &ext4, &["-q", "-f"], &words);
     }
     drop(mounted);

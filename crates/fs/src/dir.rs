@@ -7,7 +7,7 @@
 
 use crate::Filesystem;
 use crate::error::FsError;
-use crate::inode::InodeState;
+use crate::inode::{InodeState, check_alive};
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
@@ -544,7 +544,9 @@ impl Filesystem {
             _ if name.len() > NAME_MAX => return Err(FsError::NameTooLong),
             _ => {}
         }
-        lookup(&self.store.read(), dir, name)?.ok_or(FsError::NotFound)
+        let engine = self.store.read();
+        check_alive(&engine, dir.tree)?;
+        lookup(&engine, dir, name)?.ok_or(FsError::NotFound)
     }
 
     const fn directory_target(inode: InodeId) -> Target {
@@ -673,6 +675,7 @@ impl Filesystem {
     fn list_batch(&self, dir: InodeId, from: u64) -> Result<Vec<ListedEntry>, FsError> {
         const BATCH: usize = 256;
         let engine = self.store.read();
+        check_alive(&engine, dir.tree)?;
         let mut batch = Vec::new();
         let mut cursor = Cursor::seek_in(&*engine, dir.tree, &index_key(dir, from))?;
         while let Some((key, data)) = cursor.item() {

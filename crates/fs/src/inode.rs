@@ -12,7 +12,7 @@ use crate::names::S_IFDIR;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::Engine;
+use butterfs_store::{Engine, TreeAccess};
 use butterfs_tree::{TreeError, find};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -181,9 +181,18 @@ impl Filesystem {
             let item = absent_subvolume(&engine, id.tree)?;
             return Ok(self.inodes.insert(Inode::new(id, item)));
         }
+        check_alive(&engine, id.tree)?;
         let inode = Inode::new(id, load_item(&engine, id)?);
         self.load_properties(&engine, &inode)?;
         Ok(self.inodes.insert(inode))
+    }
+}
+
+/// Errors where a subvolume was deleted: its tree may be there in parts.
+pub(crate) fn check_alive(engine: &Engine, tree: TreeId) -> Result<(), FsError> {
+    match engine.tree_access(tree)? {
+        TreeAccess::Dead => Err(FsError::NotFound),
+        TreeAccess::ReadOnly | TreeAccess::ReadWrite => Ok(()),
     }
 }
 

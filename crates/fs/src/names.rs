@@ -201,6 +201,23 @@ impl Filesystem {
         })
     }
 
+    /// [`Filesystem::change`] that is a commit: nothing comes in between.
+    pub(crate) fn change_and_commit<R>(
+        &self,
+        tree: TreeId,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        self.store.commit_with(nodes, |engine| {
+            check_writable(engine, tree)?;
+            let result = change(engine);
+            if let Err(FsError::Store(error)) = &result {
+                self.store.fail(error);
+            }
+            result
+        })
+    }
+
     /// Errors unless users may change files of `tree`.
     pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<(), FsError> {
         check_writable(&self.store.read(), tree)

@@ -128,6 +128,9 @@ pub struct Engine {
     pub(crate) log_waits: bool,
     /// Data that wait in memory.
     pub(crate) acknowledged: Acknowledged,
+    /// The primary superblock was damaged when the volume was opened, and is not
+    /// written yet.
+    pub(crate) primary_damaged: bool,
     /// Nodes of the running generation that a snapshot shares: copied before
     /// they change.
     pub(crate) frozen: FxHashSet<Logical>,

@@ -258,12 +258,30 @@ impl Store {
         Ok(prepared.generation)
     }
 
+    /// Gives a torn primary superblock the content of the last commit, before
+    /// another one is written over it. What tore it may have had the number of
+    /// the generation that is written next: torn again, the two could make one
+    /// that is valid, with the blocks of the other.
+    fn restore_primary(&self) -> Result<(), StoreError> {
+        let (damaged, durable) = {
+            let engine = self.engine.read();
+            (engine.primary_damaged, engine.durable.clone())
+        };
+        if damaged {
+            open::write_superblocks(&self.space, &durable, open::Copies::Primary)?;
+            self.flush()?;
+            self.engine.write().primary_damaged = false;
+        }
+        Ok(())
+    }
+
     /// Makes everything written so far durable and then the superblock of a
     /// new generation.
     ///
     /// A torn write of the primary copy leaves the mirrors, so they must have
     /// all that was promised before it: also the fsync log.
     fn write_superblock(&self, superblock: &Superblock) -> Result<(), StoreError> {
+        self.restore_primary()?;
         let durable = self.engine.read().durable.clone();
         if durable.log_root.get() != 0 {
             open::write_superblocks(&self.space, &durable, open::Copies::Mirrors)?;
@@ -310,6 +328,7 @@ impl Store {
             .map(|node| (node.logical(), node.bytes()))
             .collect();
         self.space.write_many(&blocks)?;
+        self.restore_primary()?;
         self.flush()?;
         // It differs from the durable one in its first sector alone, which
         // is written as a whole or not at all.

@@ -217,6 +217,7 @@ impl Store {
         engine.load_device_stats()?;
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed = copies_differ;
+        engine.primary_damaged = !found.damaged.is_empty();
         Ok(Self {
             engine: RwLock::new(engine),
             space,
@@ -334,6 +335,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         log_waits: superblock.log_root.get() != 0,
         acknowledged: crate::reserve::Acknowledged::default(),
         frozen: rustc_hash::FxHashSet::default(),
+        primary_damaged: false,
         next_tree: None,
         superblock,
         space,

@@ -3,7 +3,7 @@
 //! the volume is whole.
 //!
 //! `BUTTERFS_CRASH_STATES` sets the number of states, `BUTTERFS_SEEDS=a..b` the
-//! seeds of the random workloads.
+//! seeds of the random workloads, `BUTTERFS_CRASH_ONLY` names one workload.
 
 #[path = "crash/canary.rs"]
 mod canary;
@@ -66,6 +66,8 @@ struct Tally {
 }
 
 struct Judge<'a> {
+    /// One in so many states is crashed in its replay too.
+    replays_every: usize,
     model: &'a Model,
     kind: Kind,
     tally: &'a Tally,
@@ -84,7 +86,7 @@ impl Judge<'_> {
             drop(volume);
             check(&device)?;
         }
-        if number.is_multiple_of(24) {
+        if number.is_multiple_of(self.replays_every) {
             self.in_replay(state, random)?;
         }
         if number.is_multiple_of(1500) {
@@ -180,8 +182,8 @@ fn run(program: &str, args: &[&str]) -> Result<(), String> {
 fn walk(root: &Path) -> Found {
     use std::os::unix::fs::MetadataExt;
     let mut found = Found::default();
-    let mut waiting = vec![root.to_owned()];
-    while let Some(dir) = waiting.pop() {
+    let mut waiting = vec![(root.to_owned(), String::new())];
+    while let Some((dir, subvolume)) = waiting.pop() {
         for entry in std::fs::read_dir(&dir).expect("a directory").flatten() {
             let path = entry.path();
             let meta = entry.metadata().expect("attributes");
@@ -190,9 +192,15 @@ fn walk(root: &Path) -> Found {
                 .expect("below")
                 .display()
                 .to_string();
-            found.paths.insert(name, meta.ino());
+            let subvolume = if meta.ino() == 256 {
+                name.clone()
+            } else {
+                subvolume.clone()
+            };
+            let number = world::unique(&subvolume, meta.ino());
+            found.paths.insert(name, number);
             if meta.is_dir() {
-                waiting.push(path);
+                waiting.push((path, subvolume));
                 continue;
             }
             let mut value = vec![0; 4096];
@@ -201,7 +209,7 @@ fn walk(root: &Path) -> Found {
                 data: std::fs::read(&path).expect("a file"),
                 attribute: length.map(|length| value[..length].to_vec()),
             };
-            found.files.insert(meta.ino(), content);
+            found.files.insert(number, content);
         }
     }
     found
@@ -223,6 +231,7 @@ fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, s
         panic!("{name} on {kind:?}: {reason}\nworkload: {workload}");
     }
     let judge = Judge {
+        replays_every: if only().is_some() { 1 } else { 24 },
         model: &model,
         kind,
         tally,
@@ -310,6 +319,11 @@ fn in_parallel(jobs: &[(String, String, Kind, u64)], budget: usize, tally: &Tall
     });
 }
 
+/// The one workload that is asked for, if any.
+fn only() -> Option<String> {
+    std::env::var("BUTTERFS_CRASH_ONLY").ok()
+}
+
 fn fresh_seed() -> u64 {
     std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -350,6 +364,9 @@ fn what_was_acknowledged_survives_every_crash() {
     for seed in seeds {
         let kind = KINDS[(seed % KINDS.len() as u64) as usize];
         jobs.push((format!("random {seed}"), random_workload(seed), kind, seed));
+    }
+    if let Some(only) = only() {
+        jobs.retain(|(name, ..)| *name == only);
     }
     let tally = Tally::default();
     let started = std::time::Instant::now();
@@ -404,6 +421,7 @@ fn a_store_that_does_not_flush_is_condemned() {
     let (base, model, events) = world.crash();
     let tally = Tally::default();
     let judge = Judge {
+        replays_every: if only().is_some() { 1 } else { 24 },
         model: &model,
         kind,
         tally: &tally,

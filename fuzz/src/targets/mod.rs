@@ -11,4 +11,5 @@ pub mod items;
 pub mod mount_options;
 pub mod node;
 pub mod operations;
+pub mod send_stream;
 pub mod superblock;

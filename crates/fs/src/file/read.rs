@@ -74,6 +74,10 @@ impl Filesystem {
     /// [`FsError::Damaged`] when no good copy is left; reading.
     pub fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
         let state = inode.state.read();
+        if state.deleted {
+            // With its subvolume: its space may be somebody else's now.
+            return Err(FsError::NotFound);
+        }
         self.read_locked(inode.id, &state, offset, buffer)
     }
 

@@ -5,8 +5,8 @@ use crate::dir::{self, Link, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_key};
 use crate::names::{
-    NODES_OF_NEW, NODES_PER_PATH, NewInode, check_directory, check_writable, name_bytes,
-    touch_directory, write_attributes,
+    NODES_OF_NEW, NODES_PER_PATH, NewInode, check_directory, name_bytes, touch_directory,
+    write_attributes,
 };
 use crate::{Filesystem, acl, xattr};
 use butterfs_format::item::dir::FileType;
@@ -36,8 +36,7 @@ impl Filesystem {
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
         let nodes = NODES_OF_NEW + 8 * NODES_PER_PATH;
-        self.store.commit_with(nodes, |engine| {
-            check_writable(engine, parent.tree)?;
+        self.change_and_commit(parent.tree, nodes, |engine| {
             dir::check_free(engine, parent, name)?;
             let acls = acl::for_new(engine, parent, new)?;
             // As the kernel: from the subvolume it is in, not its directory.
@@ -111,8 +110,7 @@ impl Filesystem {
         self.flush_tree(source)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
-        let tree = self.store.commit_with(16 * NODES_PER_PATH, |engine| {
-            check_writable(engine, parent.tree)?;
+        let tree = self.change_and_commit(parent.tree, 16 * NODES_PER_PATH, |engine| {
             dir::check_free(engine, parent, name)?;
             if engine.tree_access(source)? == TreeAccess::Dead {
                 return Err(FsError::NotFound);
@@ -126,7 +124,7 @@ impl Filesystem {
             engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
             engine.add_uuid(&received, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
             hang(engine, (parent, &mut dir_state), name, (tree, ANY))?;
-            Ok::<_, FsError>(tree)
+            Ok(tree)
         })?;
         drop(dir_state);
         // Files that are open in the source without a name have none here.

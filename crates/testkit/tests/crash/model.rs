@@ -193,6 +193,19 @@ impl Model {
         self.files.insert(number, history);
     }
 
+    /// A file that begins as a copy of another.
+    pub fn add_copy(&mut self, time: Time, number: Number, content: Content) {
+        let history = History::new(time, self.step(), content);
+        self.files.insert(number, history);
+    }
+
+    /// All names, but not all data, were made durable.
+    pub fn acknowledge_names(&mut self, time: Time) {
+        for history in self.paths.values_mut() {
+            history.acknowledge(time);
+        }
+    }
+
     pub fn change_file(
         &mut self,
         time: Time,

@@ -261,4 +261,32 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "full volume, emptied",
         "create a; write a 0 50000; create b; fill b; unlink b; sync; append a 50000; fsync a",
     ),
+    (
+        "fsyncs in two subvolumes",
+        "subvolume SA; subvolume SB; create SA/a; create SB/b; sync; append SA/a 5000; append SB/b 9000; fsync SA/a; fsync SB/b; append SA/a 100; fsync SA/a; append SB/b 100; fsync SB/b",
+    ),
+    (
+        "names in two subvolumes",
+        "subvolume SA; create x; sync; create SA/a; fsync SA/a; create y; fsync y; rename SA/a SA/b; fsync SA/b; unlink x; create z; fsync z",
+    ),
+    (
+        "snapshot after an fsync",
+        "subvolume SA; create SA/a; sync; append SA/a 9000; fsync SA/a; snapshot SA SB; append SA/a 5000; fsync SA/a; append SB/a 100; fsync SB/a",
+    ),
+    (
+        "fsync after a snapshot",
+        "subvolume SA; create SA/a; create SA/b; write SA/a 0 20000; write SA/b 0 100; snapshot SA SB; write SA/a 4096 4096; fsync SA/a; unlink SB/a; create SB/c; fsync SB/c; truncate SA/a 5000; fsync SA/a",
+    ),
+    (
+        "snapshot of what waits",
+        "subvolume SA; create SA/a; write SA/a 0 50000; create SA/b; snapshot SA SB; write SA/a 0 50000; snapshot SA SC; unlink SA/b; sync",
+    ),
+    (
+        "snapshots deleted, step by step",
+        "subvolume SA; create SA/a; write SA/a 0 20000; create SA/b; write SA/b 0 100; snapshot SA SB; write SB/b 0 9000; sync; delete SA; clean; sync; clean; create x; fsync x; delete SB; sync; clean; clean; sync",
+    ),
+    (
+        "deleted next to an fsync",
+        "subvolume SA; create SA/a; write SA/a 0 20000; create x; snapshot SA SB; append x 5000; delete SA; fsync x; create SB/n; fsync SB/n; clean; append x 5000; fsync x",
+    ),
 ];

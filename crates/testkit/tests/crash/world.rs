@@ -59,6 +59,7 @@ pub fn options(list: &str) -> OpenOptions {
         .expect("options")
         .open_options();
     options.commit_interval = Duration::from_secs(3600);
+    options.cleaner = butterfs::Cleaner::OnDemand;
     options
 }
 
@@ -199,7 +200,7 @@ impl World {
                 };
                 let (dir, name) = self.place(path)?;
                 let made = files.create(dir, name, &NewInode::new(mode, Owner::default()));
-                let made = made?.id.number.get();
+                let made = unique(&subvolume_of(path), made?.id.number.get());
                 self.model.bind(started, path, Some(made));
                 if words[0] == "create" {
                     self.model.add_file(started, made);
@@ -341,9 +342,63 @@ impl World {
                 let now = self.now();
                 self.model.acknowledge_all(now);
             }
+            "subvolume" => {
+                let (dir, name) = self.place(path)?;
+                let number = unique(&name_of(path), 256);
+                self.model.bind(started, path, Some(number));
+                files.create_subvolume(dir, name, &NewInode::new(S_IFDIR, Owner::default()))?;
+                // It is a commit, which finds all names.
+                let now = self.now();
+                self.model.acknowledge_names(now);
+            }
+            "snapshot" => self.snapshot(path, words[2], started)?,
+            "delete" => {
+                let (dir, name) = self.place(path)?;
+                let below = format!("{path}/");
+                let gone: Vec<String> = self.model.paths.keys().cloned().collect();
+                for other in gone {
+                    if other == path || other.starts_with(&below) {
+                        self.model.bind(started, &other, None);
+                    }
+                }
+                files.delete_subvolume(dir, name)?;
+            }
+            "clean" => {
+                files.clean()?;
+            }
             "fill" => self.fill(path)?,
             other => panic!("no operation {other}"),
         }
+        Ok(())
+    }
+
+    /// A snapshot of a subvolume, with all that waits in memory.
+    fn snapshot(&mut self, from: &str, to: &str, started: usize) -> Outcome<()> {
+        let tree = self.volume.resolve(from.as_bytes())?.tree;
+        let (dir, name) = self.place(to)?;
+        let subvolume = name_of(to);
+        self.model.bind(started, to, Some(unique(&subvolume, 256)));
+        let below = format!("{from}/");
+        let inside: Vec<(String, Number)> = self
+            .model
+            .paths
+            .iter()
+            .filter(|(path, _)| path.starts_with(&below))
+            .filter_map(|(path, history)| Some((path.clone(), (*history.last())?)))
+            .collect();
+        for (path, number) in inside {
+            let copy = unique(&subvolume, number & u64::from(u32::MAX));
+            let target = format!("{to}/{}", &path[below.len()..]);
+            self.model.bind(started, &target, Some(copy));
+            if let Some(content) = self.model.files.get(&number) {
+                let content = content.last().clone();
+                self.model.add_copy(started, copy, content);
+            }
+        }
+        let access = butterfs::Access::ReadWrite;
+        self.files().snapshot(tree, dir, name, access)?;
+        let now = self.now();
+        self.model.acknowledge_names(now);
         Ok(())
     }
 
@@ -423,13 +478,38 @@ impl World {
     }
 }
 
+/// Subvolumes begin with this letter, and nothing else does.
+const SUBVOLUME: char = 'S';
+
+/// The subvolume that a path is in: the top level has no name.
+fn subvolume_of(path: &str) -> String {
+    match path.split_once('/') {
+        Some((first, _)) if first.starts_with(SUBVOLUME) => first.to_owned(),
+        _ => String::new(),
+    }
+}
+
+/// The name of a subvolume, which is in the top level.
+fn name_of(path: &str) -> String {
+    assert!(path.starts_with(SUBVOLUME) && !path.contains('/'), "{path}");
+    path.to_owned()
+}
+
+/// A number for an inode that no inode of another subvolume has. The tree's
+/// number would do, but the kernel does not show it.
+pub fn unique(subvolume: &str, inode: u64) -> Number {
+    let letters = subvolume.bytes().take(4);
+    let tree = letters.fold(0_u64, |tree, letter| tree << 8 | u64::from(letter));
+    tree << 32 | inode
+}
+
 /// Opens what a crash left (which replays its log) and looks at all of it.
 pub fn look(device: Arc<dyn BlockDevice>, list: &str) -> Result<(Volume, Found), butterfs::Error> {
     let volume = Volume::open_device(device, options(list))?;
     let mut found = Found::default();
     let files = Arc::clone(volume.files());
-    let mut waiting = vec![(files.root(), String::new())];
-    while let Some((dir, prefix)) = waiting.pop() {
+    let mut waiting = vec![(files.root(), String::new(), String::new())];
+    while let Some((dir, prefix, subvolume)) = waiting.pop() {
         let mut entries = Vec::new();
         files.read_dir(dir, 2, &mut |entry| {
             entries.push(entry);
@@ -444,9 +524,15 @@ pub fn look(device: Arc<dyn BlockDevice>, list: &str) -> Result<(Volume, Found),
             };
             let id = entry.target.inode;
             let attributes = files.attributes(id)?;
-            found.paths.insert(path.clone(), id.number.get());
+            let subvolume = if entry.target.subvolume {
+                path.clone()
+            } else {
+                subvolume.clone()
+            };
+            let number = unique(&subvolume, id.number.get());
+            found.paths.insert(path.clone(), number);
             if attributes.is_directory() {
-                waiting.push((id, path));
+                waiting.push((id, path, subvolume));
                 continue;
             }
             let inode = files.inode(id)?;
@@ -458,7 +544,7 @@ pub fn look(device: Arc<dyn BlockDevice>, list: &str) -> Result<(Volume, Found),
                 Err(error) => return Err(error.into()),
             };
             let content = super::model::Content { data, attribute };
-            found.files.insert(id.number.get(), content);
+            found.files.insert(number, content);
         }
     }
     Ok((volume, found))
@@ -471,12 +557,15 @@ pub fn empty_and_refill(volume: &Volume, found: &Found) -> Result<(), butterfs::
     for path in found.paths.keys().rev() {
         let (dir, name) = volume.resolve_parent(path.as_bytes())?;
         let target = files.lookup(dir, name)?;
-        if files.attributes(target.inode)?.is_directory() {
+        if target.subvolume {
+            files.delete_subvolume(dir, name)?;
+        } else if files.attributes(target.inode)?.is_directory() {
             files.rmdir(dir, name)?;
         } else {
             files.unlink(dir, name)?;
         }
     }
+    files.clean_all()?;
     let new = NewInode::new(S_IFREG, Owner::default());
     let inode = files.create(files.root(), b"new", &new)?;
     files.write(&inode, 0, &[7; 20_000])?;
