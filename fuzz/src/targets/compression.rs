@@ -27,12 +27,19 @@ pub fn run(data: &[u8]) {
             if let Ok(filled) = decoded {
                 assert!(filled <= size);
                 assert!(output[filled..].iter().all(|byte| *byte == 0));
-                // The same bytes give the same result in fresh contexts.
+                // The same bytes give the same result in fresh contexts. A
+                // damaged frame that has more than its header says may be
+                // refused there: zstd takes another way where it has no buffers.
                 let mut other = vec![0; size];
                 let fresh =
                     Scratch::default().decompress(algorithm, tape.rest(), &mut other, sector);
-                assert_eq!(fresh, Ok(filled));
-                assert!(output == other);
+                match fresh {
+                    Ok(again) => {
+                        assert_eq!(again, filled);
+                        assert!(output == other);
+                    }
+                    Err(error) => assert_eq!(algorithm, Algorithm::Zstd, "{error}"),
+                }
             }
             round_trip(scratch, algorithm, tape.rest(), sector);
         });
