@@ -1,7 +1,7 @@
 //! What a file operation can answer.
 
 use butterfs_format::{FileOffset, InodeId, ParseError};
-use butterfs_store::StoreError;
+use butterfs_store::{QuotaError, StoreError};
 use thiserror::Error;
 
 /// Why a file operation failed. Each kind maps to one errno.
@@ -128,9 +128,21 @@ impl FsError {
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,
                 StoreError::BadLabel => 22,
+                StoreError::Quota(error) => quota_errno(error),
                 StoreError::ReadOnly | StoreError::Poisoned(_) | StoreError::LogWaits => 30,
                 _ => 5,
             },
         }
+    }
+}
+
+/// As the kernel's calls for quota groups have it.
+const fn quota_errno(error: &QuotaError) -> i32 {
+    match error {
+        QuotaError::Off => 107,
+        QuotaError::Exists(_) | QuotaError::Related { .. } => 17,
+        QuotaError::NoGroup(_) | QuotaError::NotRelated { .. } => 2,
+        QuotaError::HasMembers(_) => 16,
+        QuotaError::OfSubvolume(_) | QuotaError::WrongLevels { .. } => 22,
     }
 }

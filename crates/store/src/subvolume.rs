@@ -56,7 +56,10 @@ impl Store {
         if engine.log_waits {
             return Err(StoreError::LogWaits.into());
         }
-        if engine.is_crowded() || engine.reserve(nodes, Purpose::Grow).is_err() {
+        if engine.is_crowded()
+            || engine.is_snapshot_to_wait()
+            || engine.reserve(nodes, Purpose::Grow).is_err()
+        {
             drop(engine);
             self.commit_alone()?;
             engine = self.engine.write();
@@ -138,7 +141,9 @@ impl Engine {
             last_snapshot: generation,
             ..item
         };
-        self.enter_tree(tree, new, generation.get(), item)
+        self.enter_tree(tree, new, generation.get(), item)?;
+        self.note_snapshot(source, tree);
+        Ok(())
     }
 
     fn enter_tree(
@@ -164,6 +169,7 @@ impl Engine {
             changed: false,
         };
         self.trees.get_mut().insert(tree, state);
+        self.note_new_tree(tree);
         Ok(())
     }
 
