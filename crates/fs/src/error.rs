@@ -65,6 +65,9 @@ pub enum FsError {
     /// EOPNOTSUPP
     #[error("not supported: {0}")]
     NotSupported(&'static str),
+    /// EDQUOT
+    #[error("a limit of a quota group would be exceeded")]
+    QuotaExceeded,
     /// ETXTBSY
     #[error("busy: {0}")]
     Busy(&'static str),
@@ -124,6 +127,7 @@ impl FsError {
             Self::NoMoreData => 6,
             Self::NotSupported(_) => 95,
             Self::Busy(_) => 26,
+            Self::QuotaExceeded => 122,
             Self::Damaged { .. } => 5,
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,

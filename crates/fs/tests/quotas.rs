@@ -284,8 +284,13 @@ fn numbers_follow_every_commit() {
     if !common::is_root() {
         return;
     }
-    exercise(1, &[], (25, 40));
-    exercise(2, &["-n", "4096"], (40, 12));
+    // More rounds for a soak: BUTTERFS_SEEDS=first..last.
+    let seeds = std::env::var("BUTTERFS_SEEDS").unwrap_or_else(|_| "1..2".into());
+    let (first, last) = seeds.split_once("..").unwrap();
+    for seed in first.parse().unwrap()..last.parse().unwrap() {
+        exercise(seed, &[], (25, 40));
+        exercise(seed + 1000, &["-n", "4096"], (40, 12));
+    }
 }
 
 /// Switched on by us, groups made by us, switched off again.
@@ -338,4 +343,86 @@ fn quotas_are_switched_on_and_off() {
     check(&image);
     let mount = KernelMount::new(&image, dir.path(), "noatime");
     btrfs(&["quota", "enable"], mount.path());
+}
+
+/// Writes of 64 KiB until one is refused; gives how many bytes were written.
+fn fill_up(fs: &Filesystem, tree: TreeId, name: &str) -> u64 {
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    let inode = match fs.create(root(tree), name.as_bytes(), &new) {
+        Ok(inode) => inode,
+        Err(error) => {
+            assert_eq!(error.errno(), 122, "{error}");
+            return 0;
+        }
+    };
+    let mut random = Random(9);
+    let data: Vec<u8> = (0..1 << 16).map(|_| random.below(256) as u8).collect();
+    let mut at = 0;
+    loop {
+        match fs.write(&inode, at, &data) {
+            Ok(written) => at += written as u64,
+            Err(error) => {
+                assert_eq!(error.errno(), 122, "{error}");
+                return at;
+            }
+        }
+    }
+}
+
+/// Limits hold for what waits in memory too, in groups of groups too, and
+/// give way when something is deleted.
+#[test]
+fn limits_are_kept() {
+    if !common::is_root() {
+        return;
+    }
+    let (dir, image) = mkfs(1 << 30, &[]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "noatime");
+        btrfs(&["quota", "enable"], mount.path());
+        btrfs(&["qgroup", "create", "1/1"], mount.path());
+        for name in ["a", "b"] {
+            btrfs(
+                &["subvolume", "create", "-i", "1/1"],
+                &mount.path().join(name),
+            );
+        }
+        btrfs(&["qgroup", "limit", "8M", "0/256"], mount.path());
+        btrfs(&["qgroup", "limit", "-e", "12M", "1/1"], mount.path());
+        btrfs(&["quota", "rescan", "-w"], mount.path());
+    }
+    let (a, b) = (TreeId(256), TreeId(257));
+    let fs = open_subvolume(&image, TreeId::FS);
+    let used = |id: &str| kept(&fs)[&id.parse::<GroupId>().unwrap()];
+    let written = fill_up(&fs, a, "f");
+    assert!((7 << 20..=8 << 20).contains(&written), "{written}");
+    // Overwriting needs room until the next commit, as in the kernel.
+    let first = fs.lookup(root(a), b"f").unwrap().inode;
+    let error = fs.write(&fs.inode(first).unwrap(), 0, &[1; 1 << 20]);
+    assert_eq!(error.unwrap_err().errno(), 122);
+    let written = fill_up(&fs, b, "f");
+    assert!((3 << 20..=4 << 20).contains(&written), "{written}");
+    fs.sync_all().unwrap();
+    assert!(used("0/256").referenced <= 8 << 20);
+    assert!(used("1/1").exclusive <= 12 << 20);
+    assert_eq!(kept(&fs), counted(&fs));
+    fs.unlink(root(a), b"f").unwrap();
+    let written = fill_up(&fs, b, "g");
+    assert!(written >= 7 << 20, "{written}");
+    // No limit, no end; the other group's still holds.
+    fs.change_quotas(|engine| {
+        let none = butterfs_store::LimitChange {
+            exclusive: Some(None),
+            ..Default::default()
+        };
+        Ok(engine.limit_quota_group("1/1".parse().unwrap(), none)?)
+    })
+    .unwrap();
+    let other = fs.lookup(root(b), b"g").unwrap().inode;
+    fs.write(&fs.inode(other).unwrap(), 0, &vec![3; 20 << 20])
+        .unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(kept(&fs), counted(&fs));
+    drop(fs);
+    check(&image);
 }

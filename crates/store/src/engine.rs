@@ -412,6 +412,7 @@ impl NodeSink for Engine {
 
     fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
         let new = self.new_node(tree, level, None)?;
+        self.note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
         self.dirty.insert(new.logical, Arc::new(node));
         Ok(new)

@@ -8,9 +8,9 @@ use super::du::{Limits, Progress, SpaceSharing};
 use super::list::Subvolumes;
 use crate::Filesystem;
 use crate::error::FsError;
-use butterfs_format::Generation;
 use butterfs_format::item::qgroup::GroupId;
-use butterfs_store::{Engine, GroupNumbers, QuotaError};
+use butterfs_format::{Generation, TreeId};
+use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -102,6 +102,49 @@ impl Filesystem {
             }
         }
         Err(FsError::Busy("the volume changed during every scan"))
+    }
+
+    /// Errors unless `bytes` more in `tree` fit the limits of its groups. No
+    /// inode may be locked.
+    pub(crate) fn ensure_quota(&self, tree: TreeId, bytes: u64) -> Result<(), FsError> {
+        for attempt in 0..2 {
+            let fits = {
+                let engine = self.store.read();
+                engine.fits_quotas(tree, bytes, |tree| self.buffers.waiting_of(tree))
+            };
+            if fits == Fits::Yes {
+                return Ok(());
+            }
+            if attempt == 0 {
+                // Shows what compression and overwriting save.
+                self.sync_all()?;
+            }
+        }
+        Err(FsError::QuotaExceeded)
+    }
+
+    /// As [`Filesystem::ensure_quota`], where an inode is locked: what waits is
+    /// counted as it was written.
+    pub(crate) fn ensure_quota_locked(&self, tree: TreeId, bytes: u64) -> Result<(), FsError> {
+        for attempt in 0..2 {
+            let fits = {
+                let engine = self.store.read();
+                engine.fits_quotas(tree, bytes, |tree| self.buffers.waiting_of(tree))
+            };
+            if fits == Fits::Yes {
+                return Ok(());
+            }
+            if attempt == 0 {
+                self.store.commit()?;
+            }
+        }
+        Err(FsError::QuotaExceeded)
+    }
+
+    /// As [`Filesystem::ensure_quota`], for a change that may add a node.
+    pub(crate) fn ensure_quota_of_names(&self, tree: TreeId) -> Result<(), FsError> {
+        let node = self.store.read().node_size();
+        self.ensure_quota(tree, u64::try_from(node).unwrap_or(u64::MAX))
     }
 
     /// A scan of the last commit; `None` when something changed since.

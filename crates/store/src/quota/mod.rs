@@ -11,10 +11,12 @@
 
 mod account;
 mod change;
+mod limits;
 mod reach;
 mod reach_sets;
 
 pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError};
+pub use limits::Fits;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
@@ -24,6 +26,7 @@ use butterfs_format::item::qgroup::{
 };
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::{Cursor, Editor};
+use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Extents that a deletion may take a subvolume from in one generation; more
@@ -53,6 +56,8 @@ struct Running {
     snapshot: Option<SnapshotOf>,
     /// Groups whose subvolumes are gone with this generation.
     gone: BTreeSet<GroupId>,
+    /// Bytes that subvolumes got, counted too high rather than too low.
+    grown: FxHashMap<TreeId, u64>,
     /// Why the numbers cannot follow.
     lost: Option<&'static str>,
 }
