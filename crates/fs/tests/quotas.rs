@@ -426,3 +426,56 @@ fn limits_are_kept() {
     drop(fs);
     check(&image);
 }
+
+/// More than ten thousand changes, equal to the kernel's rescan.
+#[test]
+fn numbers_are_the_kernels_after_ten_thousand_changes() {
+    if !common::is_root() {
+        return;
+    }
+    exercise(77, &[], (200, 40));
+}
+
+/// Where the rule for snapshots does not hold, the status says so, and a scan
+/// makes it right.
+#[test]
+fn what_cannot_be_followed_is_inconsistent_until_a_scan() {
+    if !common::is_root() {
+        return;
+    }
+    let mut random = Random(3);
+    let (dir, image) = mkfs(1 << 30, &[]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "noatime");
+        fill(mount.path(), &mut random);
+    }
+    let fs = open_subvolume(&image, TreeId::FS);
+    // In a group with others that its source is not in.
+    let groups = BTreeSet::from(["1/2".parse().unwrap()]);
+    let a = TreeId(256);
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    fs.create_subvolume_in_groups(fs.root(), b"other", &new, &groups)
+        .unwrap();
+    assert!(!is_inconsistent(&fs));
+    let missing = BTreeSet::from(["1/77".parse().unwrap()]);
+    let error = fs.snapshot_in_groups(a, (fs.root(), b"x"), Access::ReadOnly, &missing);
+    assert_eq!(error.unwrap_err().errno(), 2);
+    fs.snapshot_in_groups(a, (fs.root(), b"x"), Access::ReadOnly, &groups)
+        .unwrap();
+    assert!(is_inconsistent(&fs));
+    drop(fs);
+    check(&image);
+    // It stays so until somebody counts.
+    let fs = open_subvolume(&image, TreeId::FS);
+    assert!(is_inconsistent(&fs));
+    let name = fs.lookup(root(a), b"f1").unwrap().inode;
+    fs.write(&fs.inode(name).unwrap(), 0, &[1; 70_000]).unwrap();
+    fs.rescan_quotas(&Limits::default(), &mut |_| ControlFlow::Continue(()))
+        .unwrap();
+    assert!(!is_inconsistent(&fs));
+    let ours = kept(&fs);
+    assert_eq!(ours, counted(&fs));
+    drop(fs);
+    check(&image);
+    assert_eq!(rescanned(&image, dir.path()), ours);
+}
