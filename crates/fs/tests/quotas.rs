@@ -479,3 +479,37 @@ fn what_cannot_be_followed_is_inconsistent_until_a_scan() {
     check(&image);
     assert_eq!(rescanned(&image, dir.path()), ours);
 }
+
+/// A fsync log that is replayed is counted like other changes.
+#[test]
+fn a_replay_is_counted() {
+    if !common::is_root() {
+        return;
+    }
+    let mut random = Random(4);
+    let (dir, image) = mkfs(1 << 30, &[]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "noatime");
+        fill(mount.path(), &mut random);
+    }
+    let crashed = dir.path().join("crashed.img");
+    {
+        let fs = open_subvolume(&image, TreeId::FS);
+        for name in ["f1", "f2", "f3"] {
+            let file = fs.lookup(root(TreeId(256)), name.as_bytes()).unwrap();
+            let inode = fs.inode(file.inode).unwrap();
+            let data = random.data(90_000);
+            fs.write(&inode, random.below(9) * 4096, &data).unwrap();
+            fs.fsync(&inode).unwrap();
+        }
+        fs::copy(&image, &crashed).unwrap();
+    }
+    let fs = open_subvolume(&crashed, TreeId::FS);
+    fs.sync_all().unwrap();
+    assert!(!is_inconsistent(&fs));
+    let ours = kept(&fs);
+    assert_eq!(ours, counted(&fs));
+    drop(fs);
+    check(&crashed);
+    assert_eq!(rescanned(&crashed, dir.path()), ours);
+}

@@ -56,10 +56,7 @@ impl Store {
         if engine.log_waits {
             return Err(StoreError::LogWaits.into());
         }
-        if engine.is_crowded()
-            || engine.is_snapshot_to_wait()
-            || engine.reserve(nodes, Purpose::Grow).is_err()
-        {
+        if engine.is_crowded() || engine.reserve(nodes, Purpose::Grow).is_err() {
             drop(engine);
             self.commit_alone()?;
             engine = self.engine.write();
@@ -91,6 +88,8 @@ impl Engine {
                 let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &last)?;
                 let highest = if cursor.prev()? { cursor.key() } else { None };
                 let highest = highest.map_or(0, |key| key.objectid);
+                // The group of one that this generation freed is still there.
+                let highest = highest.max(self.last_forgotten_tree());
                 highest.max(TreeId::FIRST_SUBVOLUME.get() - 1) + 1
             }
         };

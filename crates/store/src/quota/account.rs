@@ -218,9 +218,6 @@ fn take_snapshot(
     (sets, moves): (&ReachSets, &Moves),
     deltas: &mut BTreeMap<GroupId, Delta>,
 ) -> Result<(), Unkept> {
-    if !quotas.running.touched.is_empty() {
-        return Err(Unkept::Rule("a snapshot and a deletion in one generation"));
-    }
     let (source, new) = (
         GroupId::of_tree(snapshot.source),
         GroupId::of_tree(snapshot.tree),

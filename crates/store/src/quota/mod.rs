@@ -308,10 +308,11 @@ impl Engine {
         }
     }
 
-    /// True when the numbers need this generation to end before a snapshot.
-    pub(crate) fn is_snapshot_to_wait(&self) -> bool {
-        self.quotas
-            .as_ref()
-            .is_some_and(|quotas| !quotas.running.touched.is_empty())
+    /// The greatest subvolume whose group goes with this generation; 0 for
+    /// none.
+    pub(crate) fn last_forgotten_tree(&self) -> u64 {
+        let gone = self.quotas.iter().flat_map(|quotas| &quotas.running.gone);
+        let trees = gone.filter_map(|id| id.tree());
+        trees.map(TreeId::get).max().unwrap_or_default()
     }
 }
