@@ -55,3 +55,12 @@ pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
     Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError,
 };
+
+/// Quota groups.
+pub mod quota {
+    pub use butterfs_format::item::qgroup::{
+        GroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
+    };
+    pub use butterfs_fs::subvolume::quota::scan;
+    pub use butterfs_store::{Assigned, GroupNumbers, LimitChange, QuotaError, QuotaGroup, Quotas};
+}

@@ -45,6 +45,10 @@ pub enum Command {
     /// Make, delete and look into subvolumes and snapshots.
     #[command(visible_alias = "sub")]
     Subvolume(commands::subvolume::Subvolume),
+    /// Switch quotas on and off, and count anew.
+    Quota(commands::quota::Quota),
+    /// Make, join, limit and show quota groups.
+    Qgroup(commands::qgroup::Qgroup),
     /// Get and set properties of subvolumes and files.
     Property(commands::property::Property),
     /// Send snapshots of a volume that is not mounted as a stream.

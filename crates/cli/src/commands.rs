@@ -11,6 +11,8 @@ pub mod list;
 pub mod mkfs;
 pub mod mount;
 pub mod property;
+pub mod qgroup;
+pub mod quota;
 pub mod receive;
 pub mod rescue;
 pub mod send;
@@ -47,6 +49,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Device(device) => (offline(|| device.run()), 1),
         Command::Subvolume(subvolume) => (offline(|| subvolume.run()), 1),
         Command::Property(property) => (offline(|| property.run()), 1),
+        Command::Quota(quota) => (offline(|| quota.run()), 1),
+        Command::Qgroup(qgroup) => (offline(|| qgroup.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
         Command::Send(send) => (offline(|| send.run()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),

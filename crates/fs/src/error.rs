@@ -1,7 +1,7 @@
 //! What a file operation can answer.
 
 use butterfs_format::{FileOffset, InodeId, ParseError};
-use butterfs_store::StoreError;
+use butterfs_store::{QuotaError, StoreError};
 use thiserror::Error;
 
 /// Why a file operation failed. Each kind maps to one errno.
@@ -65,6 +65,9 @@ pub enum FsError {
     /// EOPNOTSUPP
     #[error("not supported: {0}")]
     NotSupported(&'static str),
+    /// EDQUOT
+    #[error("a limit of a quota group would be exceeded")]
+    QuotaExceeded,
     /// ETXTBSY
     #[error("busy: {0}")]
     Busy(&'static str),
@@ -124,13 +127,26 @@ impl FsError {
             Self::NoMoreData => 6,
             Self::NotSupported(_) => 95,
             Self::Busy(_) => 26,
+            Self::QuotaExceeded => 122,
             Self::Damaged { .. } => 5,
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,
                 StoreError::BadLabel => 22,
+                StoreError::Quota(error) => quota_errno(error),
                 StoreError::ReadOnly | StoreError::Poisoned(_) | StoreError::LogWaits => 30,
                 _ => 5,
             },
         }
+    }
+}
+
+/// As the kernel's calls for quota groups have it.
+const fn quota_errno(error: &QuotaError) -> i32 {
+    match error {
+        QuotaError::Off => 107,
+        QuotaError::Exists(_) | QuotaError::Related { .. } => 17,
+        QuotaError::NoGroup(_) | QuotaError::NotRelated { .. } => 2,
+        QuotaError::HasMembers(_) => 16,
+        QuotaError::OfSubvolume(_) | QuotaError::WrongLevels { .. } => 22,
     }
 }

@@ -374,6 +374,7 @@ impl Filesystem {
         if kind == FileType::Symlink {
             self.check_symlink(new.symlink)?;
         }
+        self.ensure_quota_of_names(parent.tree)?;
         let directory = self.inode(parent)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;

@@ -50,6 +50,7 @@ impl Engine {
             // that one must be written too.
             self.change_root_item(TreeId::EXTENT, |_| {})?;
         }
+        self.commit_quotas()?;
         self.write_device_stats()?;
         self.remove_empty_groups()?;
         self.apply_checksums()?;
@@ -191,6 +192,7 @@ impl Engine {
         debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
         self.writing = std::mem::take(&mut self.dirty);
         self.frozen.clear();
+        self.follow_quotas();
         let mut nodes = Vec::with_capacity(self.writing.len());
         for node in self.writing.values_mut() {
             checksum.seal_block(Arc::make_mut(node).bytes_mut());

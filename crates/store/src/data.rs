@@ -56,6 +56,7 @@ impl DataOwner {
 impl Engine {
     /// Refers to a newly allocated data extent for the first time.
     pub fn add_data_extent(&mut self, extent: DataExtent, owner: DataOwner) {
+        self.note_growth(owner.tree, extent.length);
         self.pending.insert_new(
             extent.logical,
             extent.length,

@@ -114,6 +114,7 @@ impl Engine {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }
         butterfs_tree::remove(self, TreeId::ROOT, &orphan_key(tree))?;
+        self.note_forgotten_tree(tree);
         Ok(())
     }
 
@@ -234,6 +235,7 @@ impl Walk<'_> {
             if !state.full_backref && !self.hand_over(reference)? {
                 return Ok(Visit::Later);
             }
+            self.engine.note_dropped_subtree(reference)?;
             self.engine.drop_node_ref(reference, by.of_node());
             return Ok(Visit::Gone);
         }

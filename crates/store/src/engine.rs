@@ -13,6 +13,7 @@ use crate::data::LostRefs;
 use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::log::{FsyncLog, LogSpace};
+use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
@@ -134,6 +135,8 @@ pub struct Engine {
     /// Nodes of the running generation that a snapshot shares: copied before
     /// they change.
     pub(crate) frozen: FxHashSet<Logical>,
+    /// Quota groups, where quotas are on.
+    pub(crate) quotas: Option<Quotas>,
     /// Identity of the next subvolume, once it was looked for.
     pub(crate) next_tree: Option<u64>,
 }
@@ -269,18 +272,23 @@ impl Engine {
 
     /// The leaf at an address that a reference by parent names.
     pub(crate) fn leaf_at(&self, logical: Logical) -> Result<Arc<Node>, StoreError> {
+        self.node_at(logical, 0)
+    }
+
+    /// The node of a level at an address, of whatever generation.
+    pub(crate) fn node_at(&self, logical: Logical, level: u8) -> Result<Arc<Node>, StoreError> {
         let here = self
             .dirty
             .get(&logical)
             .or_else(|| self.writing.get(&logical));
         let here = here.cloned().or_else(|| self.cache.get(logical));
-        if let Some(node) = here.filter(|node| node.is_leaf()) {
+        if let Some(node) = here.filter(|node| node.level() == level) {
             return Ok(node);
         }
         self.read_expected(Expected {
             logical,
             generation: None,
-            level: Some(0),
+            level: Some(level),
         })
     }
 
@@ -407,6 +415,7 @@ impl NodeSink for Engine {
 
     fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
         let new = self.new_node(tree, level, None)?;
+        self.note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
         self.dirty.insert(new.logical, Arc::new(node));
         Ok(new)

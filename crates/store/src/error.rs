@@ -72,6 +72,9 @@ pub enum StoreError {
     /// A commit failed; nothing more is written.
     #[error("the volume became read-only after an error: {0}; unmount and check it")]
     Poisoned(String),
+    /// Quota groups are not as a change of them needs.
+    #[error(transparent)]
+    Quota(#[from] crate::quota::QuotaError),
     /// A fault of ButterFS.
     #[error("internal error, please report it: {0}")]
     Internal(&'static str),

@@ -215,6 +215,7 @@ impl Store {
         engine.load_trees()?;
         engine.load_groups()?;
         engine.load_device_stats()?;
+        engine.load_quotas()?;
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed = copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
@@ -336,6 +337,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         acknowledged: crate::reserve::Acknowledged::default(),
         frozen: rustc_hash::FxHashSet::default(),
         primary_damaged: false,
+        quotas: None,
         next_tree: None,
         superblock,
         space,

@@ -73,7 +73,7 @@ impl Engine {
     /// True when the generation should be committed before it grows more.
     pub(crate) fn is_crowded(&self) -> bool {
         self.dirty_bytes() > DIRTY_MAX
-            || self.pending.len() > PENDING_MAX
+            || self.pending.len() + self.pending.netted_len() > PENDING_MAX
             || self.checksums.bytes() > CHECKSUMS_MAX
     }
 
@@ -184,6 +184,7 @@ impl Engine {
         // fills further ones.
         let existing = self.used(SpaceKind::Metadata) / size;
         let new = pending * 128 / size + self.checksums.bytes() as u64 / size;
-        2 * pending.min(existing) + 2 * new + 64
+        let quotas = self.quotas().map_or(0, |q| q.commit_nodes_max(size));
+        2 * pending.min(existing) + 2 * new + quotas + 64
     }
 }

@@ -88,6 +88,8 @@ impl Engine {
                 let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &last)?;
                 let highest = if cursor.prev()? { cursor.key() } else { None };
                 let highest = highest.map_or(0, |key| key.objectid);
+                // The group of one that this generation freed is still there.
+                let highest = highest.max(self.last_forgotten_tree());
                 highest.max(TreeId::FIRST_SUBVOLUME.get() - 1) + 1
             }
         };
@@ -138,7 +140,9 @@ impl Engine {
             last_snapshot: generation,
             ..item
         };
-        self.enter_tree(tree, new, generation.get(), item)
+        self.enter_tree(tree, new, generation.get(), item)?;
+        self.note_snapshot(source, tree);
+        Ok(())
     }
 
     fn enter_tree(
@@ -164,6 +168,7 @@ impl Engine {
             changed: false,
         };
         self.trees.get_mut().insert(tree, state);
+        self.note_new_tree(tree);
         Ok(())
     }
 

@@ -7,7 +7,9 @@
 
 use crate::bytes::{Reader, Writer};
 use crate::item::expect_end;
-use crate::{Generation, ParseError, bit_flags};
+use crate::{Generation, ItemType, Key, ParseError, TreeId, bit_flags};
+use std::fmt;
+use std::str::FromStr;
 
 bit_flags!(
     /// State of quotas.
@@ -42,6 +44,10 @@ pub struct QgroupStatus {
 impl QgroupStatus {
     /// The only version.
     pub const VERSION: u64 = 1;
+    /// Where it is.
+    pub const KEY: Key = Key::new(0, ItemType::QGROUP_STATUS, 0);
+    /// `rescan` without a scan.
+    pub const NO_RESCAN: u64 = u64::MAX;
 
     /// Reads an item; the last field is missing on older kernels.
     ///
@@ -199,5 +205,110 @@ impl QgroupLimit {
             .u64(self.reserved_referenced)
             .u64(self.reserved_exclusive);
         w.finish()
+    }
+}
+
+/// Identity of a quota group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId(pub u64);
+
+impl GroupId {
+    /// Bits of the number below the level.
+    const NUMBER_BITS: u32 = 48;
+    const NUMBER_MASK: u64 = u64::MAX >> 16;
+
+    /// The group of one subvolume.
+    #[must_use]
+    pub const fn of_tree(tree: TreeId) -> Self {
+        Self(tree.0)
+    }
+
+    /// A group by level and number; `None` for a number of more than 48 bits.
+    #[must_use]
+    pub fn new(level: u16, number: u64) -> Option<Self> {
+        let high = u64::from(level).checked_shl(Self::NUMBER_BITS)?;
+        (number <= Self::NUMBER_MASK).then_some(Self(high | number))
+    }
+
+    /// 0 for the group of one subvolume, more for groups of groups.
+    #[must_use]
+    pub const fn level(self) -> u16 {
+        let [high, low, ..] = self.0.to_be_bytes();
+        u16::from_be_bytes([high, low])
+    }
+
+    /// Number within its level.
+    #[must_use]
+    pub const fn number(self) -> u64 {
+        self.0 & Self::NUMBER_MASK
+    }
+
+    /// The subvolume that a group of level 0 counts.
+    #[must_use]
+    pub fn tree(self) -> Option<TreeId> {
+        (self.level() == 0).then_some(TreeId(self.0))
+    }
+
+    /// Where its use is.
+    #[must_use]
+    pub const fn info_key(self) -> Key {
+        Key::new(0, ItemType::QGROUP_INFO, self.0)
+    }
+
+    /// Where its limits are.
+    #[must_use]
+    pub const fn limit_key(self) -> Key {
+        Key::new(0, ItemType::QGROUP_LIMIT, self.0)
+    }
+
+    /// Where it says that it belongs to, or has, `other`.
+    #[must_use]
+    pub const fn relation_key(self, other: Self) -> Key {
+        Key::new(self.0, ItemType::QGROUP_RELATION, other.0)
+    }
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.level(), self.number())
+    }
+}
+
+impl FromStr for GroupId {
+    type Err = &'static str;
+
+    /// `LEVEL/NUMBER`, or the number of a subvolume alone.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "a group is LEVEL/NUMBER, like 1/100, or the id of a subvolume";
+        let (level, number) = text.split_once('/').unwrap_or(("0", text));
+        let level = level.parse().map_err(|_| WRONG)?;
+        let number = number.parse().map_err(|_| WRONG)?;
+        Self::new(level, number).ok_or("the number of a group has at most 48 bits")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_named_by_level_and_number() {
+        let group: GroupId = "1/100".parse().unwrap();
+        assert_eq!((group.level(), group.number()), (1, 100));
+        assert_eq!(group.0, (1 << 48) | 100);
+        assert_eq!(group.to_string(), "1/100");
+        assert_eq!("256".parse(), Ok(GroupId::of_tree(TreeId(256))));
+        assert_eq!(group.tree(), None);
+        for wrong in [
+            "",
+            "/",
+            "1/",
+            "x/1",
+            "65536/1",
+            "1/281474976710656",
+            "1/2/3",
+        ] {
+            assert!(wrong.parse::<GroupId>().is_err(), "{wrong}");
+        }
     }
 }

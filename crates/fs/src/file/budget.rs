@@ -6,10 +6,12 @@
 //! Invariants: an inode whose buffer is not empty is in the list; `total` is
 //! the sum of all buffers that were adopted.
 
+use super::buffer::Sums;
 use crate::inode::{Inode, InodeState};
-use butterfs_format::InodeId;
+use butterfs_format::{InodeId, TreeId};
 use butterfs_store::{Acknowledged, Promisable};
 use parking_lot::{Mutex, MutexGuard};
+use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,6 +39,8 @@ pub struct Budget {
     looked_at: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
     shedding: Mutex<()>,
+    /// Bytes that wait, of each subvolume that had any.
+    waiting: Mutex<FxHashMap<TreeId, Arc<AtomicU64>>>,
 }
 
 /// Bytes that are counted until it is dropped.
@@ -75,6 +79,7 @@ impl Budget {
             looked_at: AtomicU64::new(0),
             dirty: Mutex::new(BTreeMap::new()),
             shedding: Mutex::new(()),
+            waiting: Mutex::new(FxHashMap::default()),
         }
     }
 
@@ -82,6 +87,14 @@ impl Budget {
     #[must_use]
     pub fn total(&self) -> u64 {
         self.acknowledged.bytes.load(Ordering::SeqCst)
+    }
+
+    /// Dirty bytes of one subvolume.
+    pub(crate) fn waiting_of(&self, tree: TreeId) -> u64 {
+        let waiting = self.waiting.lock();
+        waiting
+            .get(&tree)
+            .map_or(0, |bytes| bytes.load(Ordering::SeqCst))
     }
 
     /// Bytes that may wait in memory.
@@ -177,7 +190,14 @@ impl Budget {
 
     /// Counts an inode's buffer from now on and lists the inode as dirty.
     pub(crate) fn adopt(&self, inode: Arc<Inode>, state: &mut InodeState) {
-        state.buffer.charge_to(&self.acknowledged.bytes);
+        let subvolume = {
+            let mut waiting = self.waiting.lock();
+            Arc::clone(waiting.entry(inode.id.tree).or_default())
+        };
+        state.buffer.charge_to(Sums {
+            all: Arc::clone(&self.acknowledged.bytes),
+            subvolume,
+        });
         let mut dirty = self.dirty.lock();
         dirty.insert(inode.id, inode);
         self.note_files(&dirty);

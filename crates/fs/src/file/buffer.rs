@@ -11,13 +11,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Runs grow up to this many bytes.
 const RUN_MAX: usize = 1 << 20;
 
+/// What a buffer's bytes are part of.
+#[derive(Clone, Debug)]
+pub(crate) struct Sums {
+    /// All inodes.
+    pub(crate) all: Arc<AtomicU64>,
+    /// Those of the subvolume.
+    pub(crate) subvolume: Arc<AtomicU64>,
+}
+
 /// Dirty data of one inode: disjoint runs of whole sectors.
 #[derive(Debug, Default)]
 pub struct WriteBuffer {
     runs: BTreeMap<u64, Vec<u8>>,
     bytes: u64,
-    /// Sum of all inodes' bytes, once this buffer is part of it.
-    sum: Option<Arc<AtomicU64>>,
+    /// Sums of several inodes' bytes, once this buffer is part of them.
+    sums: Option<Sums>,
 }
 
 impl WriteBuffer {
@@ -35,14 +44,14 @@ impl WriteBuffer {
 
     /// True once its bytes are part of a sum.
     pub(crate) const fn is_charged(&self) -> bool {
-        self.sum.is_some()
+        self.sums.is_some()
     }
 
-    /// Makes its bytes part of `sum`, now and as they change.
-    pub(crate) fn charge_to(&mut self, sum: &Arc<AtomicU64>) {
+    /// Makes its bytes part of `sums`, now and as they change.
+    pub(crate) fn charge_to(&mut self, sums: Sums) {
         let bytes = self.bytes;
         self.set_bytes(0);
-        self.sum = Some(Arc::clone(sum));
+        self.sums = Some(sums);
         self.set_bytes(bytes);
     }
 
@@ -50,17 +59,19 @@ impl WriteBuffer {
     pub(crate) fn stop_charging(&mut self) -> bool {
         let bytes = self.bytes;
         self.set_bytes(0);
-        let charged = self.sum.take().is_some();
+        let charged = self.sums.take().is_some();
         self.bytes = bytes;
         charged
     }
 
     fn set_bytes(&mut self, bytes: u64) {
-        if let Some(sum) = &self.sum {
-            if bytes >= self.bytes {
-                sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
-            } else {
-                sum.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        if let Some(sums) = &self.sums {
+            for sum in [&sums.all, &sums.subvolume] {
+                if bytes >= self.bytes {
+                    sum.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+                } else {
+                    sum.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+                }
             }
         }
         self.bytes = bytes;
@@ -206,7 +217,11 @@ mod tests {
         };
         let sum = Arc::new(AtomicU64::new(0));
         let mut buffer = WriteBuffer::default();
-        buffer.charge_to(&sum);
+        let of_subvolume = Arc::new(AtomicU64::new(0));
+        buffer.charge_to(Sums {
+            all: Arc::clone(&sum),
+            subvolume: Arc::clone(&of_subvolume),
+        });
         let mut model: Vec<Option<u8>> = vec![None; SIZE];
         for _ in 0..20_000 {
             let start = random(60) * SECTOR;

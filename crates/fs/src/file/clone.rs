@@ -81,6 +81,7 @@ impl Filesystem {
             return Ok(None);
         }
         self.check_changeable(target.id.tree)?;
+        self.ensure_quota(target.id.tree, length)?;
         let mut locked = lock_all(&[source, target]);
         let sums = |flags: InodeFlags| flags.contains(InodeFlags::NODATASUM);
         let source_item = state_of(&mut locked, source.id).item.clone();
@@ -167,6 +168,7 @@ impl Filesystem {
                         if new.kind == NewKind::Prealloc {
                             state.item.flags |= InodeFlags::PREALLOC;
                         }
+                        engine.note_growth(id.tree, new.place.disk_length);
                         extents::insert_shared(engine, id, state, &new)?;
                     }
                 }

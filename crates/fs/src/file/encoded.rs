@@ -63,6 +63,8 @@ impl Filesystem {
             .checked_add(last.length)
             .filter(|end| *end <= SIZE_MAX)
             .ok_or(FsError::TooBig)?;
+        let stored: u64 = units.iter().map(|unit| unit.data.len() as u64).sum();
+        self.ensure_quota(inode.id.tree, stored)?;
         let _promise = self.promise(units.iter().map(|unit| unit.data.len() as u64).sum())?;
         let mut state = inode.state.write();
         check_file(&state)?;

@@ -119,6 +119,7 @@ impl Filesystem {
             holes
         };
         let total: u64 = wanted.iter().map(|hole| hole.end - hole.start).sum();
+        self.ensure_quota_locked(id.tree, total)?;
         // No more than there is, also beside what was promised to writers.
         let _reserved = self.buffers.reserve(total);
         self.look_at_space();

@@ -85,6 +85,8 @@ impl Filesystem {
     fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
         self.store.check_writable()?;
         self.check_changeable(inode.id.tree)?;
+        let rounded = (data.len() as u64).next_multiple_of(self.sector_size);
+        self.ensure_quota(inode.id.tree, rounded)?;
         let promise = match self.promise(data.len() as u64) {
             Ok(promise) => Some(promise),
             // Preallocated space and data that are overwritten in place need

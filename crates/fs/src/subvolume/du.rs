@@ -265,6 +265,29 @@ impl SpaceSharing {
         Some(freed)
     }
 
+    /// What `trees` hold together, and what nobody else holds; a subvolume
+    /// that is being deleted counts like others while it holds something.
+    #[must_use]
+    pub fn held_by(&self, trees: &BTreeSet<TreeId>) -> (Space, Space) {
+        let members: BTreeSet<&Member> = trees
+            .iter()
+            .filter_map(|tree| self.trees.get(tree))
+            .collect();
+        let inside = self.counts(|_, member| members.contains(&member));
+        let outside = self.counts(|role, member| role != Role::Kept && !members.contains(&member));
+        let (mut held, mut alone) = (Space::default(), Space::default());
+        for (runs, space) in &self.classes {
+            if runs.iter().all(|run| held_of(&inside, run) == 0) {
+                continue;
+            }
+            held += *space;
+            if runs.iter().all(|run| held_of(&outside, run) == 0) {
+                alone += *space;
+            }
+        }
+        (held, alone)
+    }
+
     /// What deletions under way will free.
     #[must_use]
     pub fn being_freed(&self) -> Space {

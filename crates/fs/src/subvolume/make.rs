@@ -11,9 +11,11 @@ use crate::names::{
 use crate::{Filesystem, acl, xattr};
 use butterfs_format::item::dir::FileType;
 use butterfs_format::item::inode::{InodeItem, RefEntry};
+use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Access, Engine, TreeAccess, now};
+use std::collections::BTreeSet;
 use uuid::Uuid;
 
 /// Offset in the location of an entry of a snapshot.
@@ -32,12 +34,27 @@ impl Filesystem {
         name: &[u8],
         new: &NewInode<'_>,
     ) -> Result<TreeId, FsError> {
+        self.create_subvolume_in_groups(parent, name, new, &BTreeSet::new())
+    }
+
+    /// [`Filesystem::create_subvolume`], within quota groups from the start.
+    ///
+    /// # Errors
+    /// As there; quotas are off, a group does not exist.
+    pub fn create_subvolume_in_groups(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        new: &NewInode<'_>,
+        groups: &BTreeSet<GroupId>,
+    ) -> Result<TreeId, FsError> {
         let directory = self.check_new_entry(parent, name)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
         let nodes = NODES_OF_NEW + 8 * NODES_PER_PATH;
         self.change_and_commit(parent.tree, nodes, |engine| {
             dir::check_free(engine, parent, name)?;
+            engine.check_quota_parents(groups)?;
             let acls = acl::for_new(engine, parent, new)?;
             // As the kernel: from the subvolume it is in, not its directory.
             let root_of_parent = InodeId {
@@ -69,6 +86,7 @@ impl Filesystem {
                 ..RootItem::default()
             };
             engine.create_tree(tree, item)?;
+            engine.inherit_quota_groups(tree, groups)?;
             let id = InodeId {
                 tree,
                 number: InodeNumber::ROOT,
@@ -103,6 +121,20 @@ impl Filesystem {
         name: &[u8],
         access: Access,
     ) -> Result<TreeId, FsError> {
+        self.snapshot_in_groups(source, (parent, name), access, &BTreeSet::new())
+    }
+
+    /// [`Filesystem::snapshot`], within quota groups from the start.
+    ///
+    /// # Errors
+    /// As there; quotas are off, a group does not exist.
+    pub fn snapshot_in_groups(
+        &self,
+        source: TreeId,
+        (parent, name): (InodeId, &[u8]),
+        access: Access,
+        groups: &BTreeSet<GroupId>,
+    ) -> Result<TreeId, FsError> {
         if !source.is_subvolume() {
             return Err(FsError::NotFound);
         }
@@ -112,6 +144,7 @@ impl Filesystem {
         check_directory(&dir_state)?;
         let tree = self.change_and_commit(parent.tree, 16 * NODES_PER_PATH, |engine| {
             dir::check_free(engine, parent, name)?;
+            engine.check_quota_parents(groups)?;
             if engine.tree_access(source)? == TreeAccess::Dead {
                 return Err(FsError::NotFound);
             }
@@ -121,6 +154,7 @@ impl Filesystem {
             let (uuid, received) = (item.uuid, item.received_uuid);
             // The copy first: it has no entry of itself.
             engine.copy_tree(source, tree, item)?;
+            engine.inherit_quota_groups(tree, groups)?;
             engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
             engine.add_uuid(&received, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
             hang(engine, (parent, &mut dir_state), name, (tree, ANY))?;

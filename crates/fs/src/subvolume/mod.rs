@@ -14,6 +14,7 @@ mod make;
 pub mod member_sets;
 pub mod paths;
 mod properties;
+pub mod quota;
 mod remove;
 mod rename;
 pub mod sweep;

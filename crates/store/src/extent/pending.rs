@@ -67,6 +67,18 @@ impl PendingExtent {
 #[derive(Debug, Default)]
 pub struct PendingRefs {
     extents: BTreeMap<Logical, PendingExtent>,
+    /// Old extents whose changes came to nothing; `None` where nobody asks.
+    netted: Option<BTreeMap<Logical, NettedExtent>>,
+}
+
+/// An extent that has the references of the last commit again. Who reaches it
+/// may differ all the same: a node that refers to it may have left a tree.
+#[derive(Clone, Copy, Debug)]
+pub struct NettedExtent {
+    /// Bytes.
+    pub length: u64,
+    /// What it holds.
+    pub kind: ExtentKind,
 }
 
 /// What became of an extent by a change.
@@ -115,6 +127,9 @@ impl PendingRefs {
             }
         } else if extent.changes.is_empty() && !extent.set_full_backref {
             self.extents.remove(&logical);
+            if let Some(netted) = &mut self.netted {
+                netted.insert(logical, NettedExtent { length, kind });
+            }
         }
         Outcome::Waits
     }
@@ -137,6 +152,35 @@ impl PendingRefs {
     /// The change of one extent.
     pub fn get(&self, logical: Logical) -> Option<&PendingExtent> {
         self.extents.get(&logical)
+    }
+
+    /// Remembers extents whose changes come to nothing from now on, until
+    /// [`PendingRefs::forget_netted`].
+    pub fn note_netted(&mut self) {
+        self.netted.get_or_insert_default();
+    }
+
+    /// Ends what [`PendingRefs::note_netted`] began.
+    pub fn forget_netted(&mut self) {
+        self.netted = None;
+    }
+
+    /// Old extents whose changes came to nothing, perhaps for a time only.
+    pub fn netted(&self) -> impl Iterator<Item = (Logical, NettedExtent)> {
+        let netted = self.netted.iter().flatten();
+        netted.map(|(logical, extent)| (*logical, *extent))
+    }
+
+    /// Number of those.
+    pub fn netted_len(&self) -> usize {
+        self.netted.as_ref().map_or(0, BTreeMap::len)
+    }
+
+    /// All changes, ascending by address.
+    pub fn iter(&self) -> impl Iterator<Item = (Logical, &PendingExtent)> {
+        self.extents
+            .iter()
+            .map(|(logical, extent)| (*logical, extent))
     }
 
     /// Number of extents with changes.

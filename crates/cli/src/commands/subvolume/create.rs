@@ -2,6 +2,7 @@
 
 use super::site::{Site, directory_in, open_directory, open_volume, said};
 use crate::fail::{Context, Done, Failure, fail};
+use butterfs::quota::GroupId;
 use butterfs::{Access, NewInode, Owner, Volume};
 use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
 use clap::Args;
@@ -20,7 +21,7 @@ pub struct Create {
     parents: bool,
     /// Add to a qgroup; may be given several times.
     #[arg(short = 'i', value_name = "QGROUP")]
-    qgroups: Vec<String>,
+    qgroups: Vec<GroupId>,
     /// The new subvolumes: VOLUME:/path or a path on a mounted Btrfs.
     #[arg(required = true)]
     names: Vec<OsString>,
@@ -38,17 +39,20 @@ pub struct Snapshot {
     read_only: bool,
     /// Add to a qgroup; may be given several times.
     #[arg(short = 'i', value_name = "QGROUP")]
-    qgroups: Vec<String>,
+    qgroups: Vec<GroupId>,
     /// The subvolume: VOLUME:/path or a path on a mounted Btrfs.
     source: OsString,
     /// The snapshot, or a directory that it gets the subvolume's name in.
     target: OsString,
 }
 
-fn refuse_qgroups(qgroups: &[String]) -> Done {
-    match qgroups.first() {
-        None => Ok(()),
-        Some(group) => fail(format!("-i {group}: qgroups are not kept yet")),
+/// Groups work where ButterFS itself changes the volume.
+fn refuse_qgroups(site: &Site, qgroups: &[GroupId]) -> Done {
+    match (site, qgroups.first()) {
+        (Site::Mounted(_), Some(group)) => {
+            fail(format!("-i {group}: works on volumes that are not mounted"))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -77,9 +81,9 @@ fn make_directories(volume: &Volume, path: &OsStr) -> Done {
 impl Create {
     /// Runs it.
     pub fn run(self) -> Done {
-        refuse_qgroups(&self.qgroups)?;
         for word in &self.names {
             let site = Site::parse(word);
+            refuse_qgroups(&site, &self.qgroups)?;
             self.create(&site).map_err(|error| error.at(&site))?;
             say!("Create subvolume '{site}'");
         }
@@ -104,9 +108,13 @@ impl Create {
                 }
                 let directory = directory_in(&volume, &place.path)?;
                 let new = NewInode::new(0o040_755, own());
-                volume
-                    .files()
-                    .create_subvolume(directory, name.as_bytes(), &new)?;
+                let groups = self.qgroups.iter().copied().collect();
+                volume.files().create_subvolume_in_groups(
+                    directory,
+                    name.as_bytes(),
+                    &new,
+                    &groups,
+                )?;
                 Ok(volume.close()?)
             }
         }
@@ -116,8 +124,8 @@ impl Create {
 impl Snapshot {
     /// Runs it.
     pub fn run(self) -> Done {
-        refuse_qgroups(&self.qgroups)?;
         let (source, target) = (Site::parse(&self.source), Site::parse(&self.target));
+        refuse_qgroups(&target, &self.qgroups)?;
         let kind = if self.read_only {
             "readonly snapshot"
         } else {
@@ -143,9 +151,10 @@ impl Snapshot {
                 } else {
                     Access::ReadWrite
                 };
+                let groups = self.qgroups.iter().copied().collect();
                 volume
                     .files()
-                    .snapshot(tree, directory, name.as_bytes(), access)
+                    .snapshot_in_groups(tree, (directory, name.as_bytes()), access, &groups)
                     .context(&target)?;
                 volume.close()?;
                 format!("{place}/{}", name.display())

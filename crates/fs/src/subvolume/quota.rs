@@ -1,0 +1,164 @@
+//! Quotas of an open volume: switching them on and off, scanning, changing
+//! groups.
+//!
+//! Owns the scan: the sweep that finds who holds what gives the numbers of all
+//! groups. Groups themselves are the store's.
+
+use super::du::{Limits, Progress, SpaceSharing};
+use super::list::Subvolumes;
+use crate::Filesystem;
+use crate::error::FsError;
+use butterfs_format::item::qgroup::GroupId;
+use butterfs_format::{Generation, TreeId};
+use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// Scans of a volume that changes all the time, before they are given up.
+const SCANS_MAX: usize = 8;
+/// Nodes that a change of groups changes at most.
+const NODES: usize = 32;
+
+/// Numbers of all groups, as the trees of the last commit have them.
+///
+/// # Errors
+/// Quotas are off; damage, reading; `progress` stopped it.
+pub fn scan(
+    engine: &Engine,
+    limits: &Limits,
+    progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<BTreeMap<GroupId, GroupNumbers>, FsError> {
+    let quotas = engine.quotas().ok_or(QuotaError::Off)?;
+    let sharing = SpaceSharing::compute(engine, limits, progress)?;
+    let numbers = quotas.groups().map(|(id, _)| {
+        let (referenced, exclusive) = sharing.held_by(&quotas.subvolumes_in(id));
+        let numbers = GroupNumbers {
+            referenced: referenced.sum(),
+            exclusive: exclusive.sum(),
+        };
+        (id, numbers)
+    });
+    Ok(numbers.collect())
+}
+
+impl Filesystem {
+    /// Switches quotas on and scans the volume.
+    ///
+    /// # Errors
+    /// As [`Filesystem::rescan_quotas`]; no space.
+    pub fn enable_quotas(
+        &self,
+        limits: &Limits,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<(), FsError> {
+        self.change_quotas(|engine| {
+            let subvolumes = Subvolumes::load(engine)?;
+            let trees = subvolumes.iter().map(|info| info.id).collect();
+            Ok(engine.enable_quotas(&trees)?)
+        })?;
+        self.rescan_quotas(limits, progress)
+    }
+
+    /// Switches quotas off: groups and limits are gone.
+    ///
+    /// # Errors
+    /// Not writable; reading, writing.
+    pub fn disable_quotas(&self) -> Result<(), FsError> {
+        self.change_quotas(|engine| Ok(engine.disable_quotas()?))
+    }
+
+    /// Changes quota groups, and commits.
+    ///
+    /// # Errors
+    /// What `change` gives; not writable; writing.
+    pub fn change_quotas<R>(
+        &self,
+        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        self.store.commit_with(NODES, change)
+    }
+
+    /// Counts all groups anew. Subvolumes that are being deleted are freed
+    /// first.
+    ///
+    /// # Errors
+    /// Quotas are off; damage, reading, writing; `progress` stopped it;
+    /// [`FsError::Busy`] when other changes left no time for it.
+    pub fn rescan_quotas(
+        &self,
+        limits: &Limits,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<(), FsError> {
+        for _ in 0..SCANS_MAX {
+            self.clean_all()?;
+            self.sync_all()?;
+            let Some((scanned, numbers)) = self.scan_committed(limits, progress)? else {
+                continue;
+            };
+            let taken =
+                self.change_quotas(|engine| Ok(engine.set_quota_numbers(scanned, &numbers)?))?;
+            if taken {
+                return Ok(());
+            }
+        }
+        Err(FsError::Busy("the volume changed during every scan"))
+    }
+
+    /// Errors unless `bytes` more in `tree` fit the limits of its groups. No
+    /// inode may be locked.
+    pub(crate) fn ensure_quota(&self, tree: TreeId, bytes: u64) -> Result<(), FsError> {
+        for attempt in 0..2 {
+            let fits = {
+                let engine = self.store.read();
+                engine.fits_quotas(tree, bytes, |tree| self.buffers.waiting_of(tree))
+            };
+            if fits == Fits::Yes {
+                return Ok(());
+            }
+            if attempt == 0 {
+                // Shows what compression and overwriting save.
+                self.sync_all()?;
+            }
+        }
+        Err(FsError::QuotaExceeded)
+    }
+
+    /// As [`Filesystem::ensure_quota`], where an inode is locked: what waits is
+    /// counted as it was written.
+    pub(crate) fn ensure_quota_locked(&self, tree: TreeId, bytes: u64) -> Result<(), FsError> {
+        for attempt in 0..2 {
+            let fits = {
+                let engine = self.store.read();
+                engine.fits_quotas(tree, bytes, |tree| self.buffers.waiting_of(tree))
+            };
+            if fits == Fits::Yes {
+                return Ok(());
+            }
+            if attempt == 0 {
+                self.store.commit()?;
+            }
+        }
+        Err(FsError::QuotaExceeded)
+    }
+
+    /// As [`Filesystem::ensure_quota`], for a change that may add a node.
+    pub(crate) fn ensure_quota_of_names(&self, tree: TreeId) -> Result<(), FsError> {
+        let node = self.store.read().node_size();
+        self.ensure_quota(tree, u64::try_from(node).unwrap_or(u64::MAX))
+    }
+
+    /// A scan of the last commit; `None` when something changed since.
+    #[allow(clippy::type_complexity, reason = "a generation and its numbers")]
+    fn scan_committed(
+        &self,
+        limits: &Limits,
+        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+    ) -> Result<Option<(Generation, BTreeMap<GroupId, GroupNumbers>)>, FsError> {
+        let engine = self.store.read();
+        if !engine.is_clean() {
+            return Ok(None);
+        }
+        let scanned = engine.superblock().generation;
+        Ok(Some((scanned, scan(&engine, limits, progress)?)))
+    }
+}

@@ -1,0 +1,439 @@
+//! What users change of quota groups.
+//!
+//! Owns switching quotas on and off, groups, their relations and limits, and
+//! taking over the numbers of a scan. All of it happens within
+//! [`crate::Store::commit_with`]; mistakes are found before the first edit.
+
+use super::{QuotaGroup, Quotas, Running};
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::extent::pending::Backref;
+use butterfs_format::item::qgroup::{
+    GroupId, QgroupInfo, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
+};
+use butterfs_format::item::root::RootItem;
+use butterfs_format::{Generation, TreeId};
+use butterfs_tree::{Editor, NodeSource};
+use std::collections::{BTreeMap, BTreeSet};
+use thiserror::Error;
+
+/// Why quota groups did not change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum QuotaError {
+    /// Quotas are off.
+    #[error("quotas are not enabled on this volume")]
+    Off,
+    /// The group is there already.
+    #[error("group {0} exists already")]
+    Exists(GroupId),
+    /// There is no such group.
+    #[error("there is no group {0}")]
+    NoGroup(GroupId),
+    /// Groups of level 0 come and go with their subvolumes.
+    #[error("group {0} belongs to a subvolume and comes and goes with it")]
+    OfSubvolume(GroupId),
+    /// Others are in it.
+    #[error("group {0} has members; remove them from it first")]
+    HasMembers(GroupId),
+    /// A member has a lower level than its group.
+    #[error("{child} cannot be in {parent}: its level must be lower")]
+    WrongLevels {
+        /// The member.
+        child: GroupId,
+        /// The group.
+        parent: GroupId,
+    },
+    /// It is in the group already.
+    #[error("{child} is in {parent} already")]
+    Related {
+        /// The member.
+        child: GroupId,
+        /// The group.
+        parent: GroupId,
+    },
+    /// It is not in the group.
+    #[error("{child} is not in {parent}")]
+    NotRelated {
+        /// The member.
+        child: GroupId,
+        /// The group.
+        parent: GroupId,
+    },
+}
+
+/// What a change of a relation did to the numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assigned {
+    /// They are right.
+    Kept,
+    /// They are wrong until a scan.
+    NeedsRescan,
+}
+
+/// What a group uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupNumbers {
+    /// Bytes that its subvolumes reach.
+    pub referenced: u64,
+    /// Bytes that nobody else reaches.
+    pub exclusive: u64,
+}
+
+/// A new limit, or none; what is `None` outside stays as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LimitChange {
+    /// Of referenced bytes.
+    pub referenced: Option<Option<u64>>,
+    /// Of exclusive bytes.
+    pub exclusive: Option<Option<u64>>,
+}
+
+/// Which way numbers go with a relation.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    In,
+    Out,
+}
+
+/// Removes a group with its relations, in memory and in the tree.
+pub(super) fn remove_group(
+    engine: &mut Engine,
+    quotas: &mut Quotas,
+    id: GroupId,
+) -> Result<(), StoreError> {
+    let Some(group) = quotas.groups.remove(&id) else {
+        return Ok(());
+    };
+    quotas.changed.remove(&id);
+    for other in group.parents.iter().chain(&group.children) {
+        if let Some(other) = quotas.groups.get_mut(other) {
+            other.parents.remove(&id);
+            other.children.remove(&id);
+        }
+    }
+    let mut editor = Editor::new(engine, TreeId::QUOTA);
+    for other in group.parents.iter().chain(&group.children) {
+        editor.remove(&id.relation_key(*other))?;
+        editor.remove(&other.relation_key(id))?;
+    }
+    editor.remove(&id.info_key())?;
+    editor.remove(&id.limit_key())?;
+    Ok(())
+}
+
+impl Quotas {
+    fn get(&self, id: GroupId) -> Result<&QuotaGroup, QuotaError> {
+        self.groups.get(&id).ok_or(QuotaError::NoGroup(id))
+    }
+
+    fn relate(&mut self, child: GroupId, parent: GroupId, way: Way) {
+        if let Some(group) = self.groups.get_mut(&child) {
+            match way {
+                Way::In => group.parents.insert(parent),
+                Way::Out => group.parents.remove(&parent),
+            };
+        }
+        if let Some(group) = self.groups.get_mut(&parent) {
+            match way {
+                Way::In => group.children.insert(child),
+                Way::Out => group.children.remove(&child),
+            };
+        }
+    }
+
+    /// Moves numbers that nobody else has a part in.
+    fn carry(&mut self, groups: &BTreeSet<GroupId>, info: QgroupInfo, way: Way) -> Assigned {
+        if self.is_inconsistent() {
+            return Assigned::NeedsRescan;
+        }
+        if info.referenced != info.exclusive {
+            self.set_inconsistent("a group that shares with others changed its place");
+            return Assigned::NeedsRescan;
+        }
+        for id in groups {
+            let Some(group) = self.groups.get_mut(id) else {
+                continue;
+            };
+            let moved = |number: u64| match way {
+                Way::In => number.saturating_add(info.exclusive),
+                Way::Out => number.saturating_sub(info.exclusive),
+            };
+            group.info.referenced = moved(group.info.referenced);
+            group.info.exclusive = moved(group.info.exclusive);
+            group.info.referenced_compressed = group.info.referenced;
+            group.info.exclusive_compressed = group.info.exclusive;
+            self.changed.insert(*id);
+        }
+        Assigned::Kept
+    }
+}
+
+impl Engine {
+    fn quotas_mut(&mut self) -> Result<&mut Quotas, QuotaError> {
+        self.quotas.as_mut().ok_or(QuotaError::Off)
+    }
+
+    /// Switches quotas on, with a group for each of `trees`. Their numbers
+    /// are inconsistent until [`Engine::set_quota_numbers`]. Does nothing where
+    /// quotas are on.
+    ///
+    /// # Errors
+    /// No space; reading.
+    pub fn enable_quotas(&mut self, trees: &BTreeSet<TreeId>) -> Result<(), StoreError> {
+        if self.quotas.is_some() {
+            return Ok(());
+        }
+        self.remove_quota_tree()?;
+        let item = RootItem {
+            refs: 1,
+            bytes_used: u64::try_from(self.node_size()).unwrap_or(u64::MAX),
+            ..RootItem::default()
+        };
+        self.create_tree(TreeId::QUOTA, item)?;
+        let mut quotas = Quotas {
+            status: QgroupStatus {
+                version: QgroupStatus::VERSION,
+                generation: self.generation(),
+                flags: QgroupStatusFlags::ON | QgroupStatusFlags::INCONSISTENT,
+                rescan: QgroupStatus::NO_RESCAN,
+                enable_generation: Some(Generation(0)),
+            },
+            groups: BTreeMap::new(),
+            changed: BTreeSet::new(),
+            running: Running::default(),
+        };
+        for tree in trees {
+            quotas.add_group(GroupId::of_tree(*tree));
+        }
+        self.quotas = Some(quotas);
+        Ok(())
+    }
+
+    /// Switches quotas off: all groups and limits are gone.
+    ///
+    /// # Errors
+    /// Reading.
+    pub fn disable_quotas(&mut self) -> Result<(), StoreError> {
+        self.quotas = None;
+        self.remove_quota_tree()
+    }
+
+    fn remove_quota_tree(&mut self) -> Result<(), StoreError> {
+        if !self.has_tree(TreeId::QUOTA)? {
+            return Ok(());
+        }
+        let mut waiting = vec![self.root(TreeId::QUOTA)?];
+        while let Some(reference) = waiting.pop() {
+            let node = self.node(reference)?;
+            if !node.is_leaf() {
+                waiting.extend((0..node.len()).map(|slot| node.child(slot)));
+            }
+            self.dirty.remove(&reference.logical);
+            self.drop_node_ref(reference, Backref::Tree(TreeId::QUOTA));
+        }
+        let state = self.trees.get_mut().remove(&TreeId::QUOTA);
+        if let Some(key) = state.and_then(|state| state.item_key) {
+            butterfs_tree::remove(self, TreeId::ROOT, &key)?;
+        }
+        Ok(())
+    }
+
+    /// Makes a group of groups.
+    ///
+    /// # Errors
+    /// [`QuotaError`]
+    pub fn create_quota_group(&mut self, id: GroupId) -> Result<(), StoreError> {
+        let quotas = self.quotas_mut()?;
+        if id.level() == 0 {
+            return Err(QuotaError::OfSubvolume(id).into());
+        }
+        if quotas.groups.contains_key(&id) {
+            return Err(QuotaError::Exists(id).into());
+        }
+        quotas.add_group(id);
+        Ok(())
+    }
+
+    /// Removes a group without members; one of level 0 when its subvolume is
+    /// gone.
+    ///
+    /// # Errors
+    /// [`QuotaError`]; reading.
+    pub fn destroy_quota_group(&mut self, id: GroupId) -> Result<(), StoreError> {
+        let group = self.quotas_mut()?.get(id)?;
+        if !group.children.is_empty() {
+            return Err(QuotaError::HasMembers(id).into());
+        }
+        let has_tree = id.tree().map_or(Ok(false), |tree| self.has_tree(tree))?;
+        if has_tree {
+            return Err(QuotaError::OfSubvolume(id).into());
+        }
+        self.quotas_mut()?.running.gone.insert(id);
+        Ok(())
+    }
+
+    /// Puts `child` into `parent`.
+    ///
+    /// # Errors
+    /// [`QuotaError`]; reading.
+    pub fn assign_quota_group(
+        &mut self,
+        child: GroupId,
+        parent: GroupId,
+    ) -> Result<Assigned, StoreError> {
+        let quotas = self.quotas_mut()?;
+        quotas.get(parent)?;
+        let group = quotas.get(child)?;
+        if child.level() >= parent.level() {
+            return Err(QuotaError::WrongLevels { child, parent }.into());
+        }
+        if group.parents.contains(&parent) {
+            return Err(QuotaError::Related { child, parent }.into());
+        }
+        let info = group.info;
+        let before = quotas.with_ancestors(child);
+        quotas.relate(child, parent, Way::In);
+        let after = quotas.with_ancestors(child);
+        let entered = after.difference(&before).copied().collect();
+        let assigned = quotas.carry(&entered, info, Way::In);
+        let mut editor = Editor::new(self, TreeId::QUOTA);
+        editor.replace(&child.relation_key(parent), &[])?;
+        editor.replace(&parent.relation_key(child), &[])?;
+        Ok(assigned)
+    }
+
+    /// Takes `child` out of `parent`.
+    ///
+    /// # Errors
+    /// [`QuotaError`]; reading.
+    pub fn remove_quota_relation(
+        &mut self,
+        child: GroupId,
+        parent: GroupId,
+    ) -> Result<Assigned, StoreError> {
+        let quotas = self.quotas_mut()?;
+        quotas.get(parent)?;
+        let group = quotas.get(child)?;
+        if !group.parents.contains(&parent) {
+            return Err(QuotaError::NotRelated { child, parent }.into());
+        }
+        let info = group.info;
+        let before = quotas.with_ancestors(child);
+        quotas.relate(child, parent, Way::Out);
+        let after = quotas.with_ancestors(child);
+        let left = before.difference(&after).copied().collect();
+        let assigned = quotas.carry(&left, info, Way::Out);
+        let mut editor = Editor::new(self, TreeId::QUOTA);
+        editor.remove(&child.relation_key(parent))?;
+        editor.remove(&parent.relation_key(child))?;
+        Ok(assigned)
+    }
+
+    /// Puts the new subvolume `tree` into groups, in the generation that makes
+    /// it: the numbers follow at the commit.
+    ///
+    /// # Errors
+    /// [`QuotaError`], before the first edit; reading.
+    pub fn inherit_quota_groups(
+        &mut self,
+        tree: TreeId,
+        parents: &BTreeSet<GroupId>,
+    ) -> Result<(), StoreError> {
+        let child = GroupId::of_tree(tree);
+        for parent in parents {
+            self.quotas_mut()?.relate(child, *parent, Way::In);
+            let mut editor = Editor::new(self, TreeId::QUOTA);
+            editor.replace(&child.relation_key(*parent), &[])?;
+            editor.replace(&parent.relation_key(child), &[])?;
+        }
+        Ok(())
+    }
+
+    /// Errors unless a new subvolume can be put into all of `parents`.
+    ///
+    /// # Errors
+    /// [`QuotaError`]
+    pub fn check_quota_parents(&self, parents: &BTreeSet<GroupId>) -> Result<(), StoreError> {
+        for parent in parents {
+            self.quotas().ok_or(QuotaError::Off)?.get(*parent)?;
+            if parent.level() == 0 {
+                let child = GroupId(0);
+                let parent = *parent;
+                return Err(QuotaError::WrongLevels { child, parent }.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the limits of a group.
+    ///
+    /// # Errors
+    /// [`QuotaError`]; reading.
+    pub fn limit_quota_group(
+        &mut self,
+        id: GroupId,
+        change: LimitChange,
+    ) -> Result<(), StoreError> {
+        let quotas = self.quotas_mut()?;
+        let group = quotas.groups.get_mut(&id).ok_or(QuotaError::NoGroup(id))?;
+        let limit = &mut group.limit;
+        for (change, max, flag) in [
+            (
+                change.referenced,
+                &mut limit.referenced_max,
+                QgroupLimitFlags::MAX_REFERENCED,
+            ),
+            (
+                change.exclusive,
+                &mut limit.exclusive_max,
+                QgroupLimitFlags::MAX_EXCLUSIVE,
+            ),
+        ] {
+            match change {
+                None => {}
+                Some(None) => {
+                    *max = 0;
+                    limit.flags -= flag;
+                }
+                Some(Some(bytes)) => {
+                    *max = bytes;
+                    limit.flags |= flag;
+                }
+            }
+        }
+        quotas.changed.insert(id);
+        Ok(())
+    }
+
+    /// Takes over the numbers of a scan of the last commit, `scanned`; what
+    /// the running generation changes comes on top. False when it came too
+    /// late: another scan is needed.
+    ///
+    /// # Errors
+    /// [`QuotaError`]
+    pub fn set_quota_numbers(
+        &mut self,
+        scanned: Generation,
+        numbers: &BTreeMap<GroupId, GroupNumbers>,
+    ) -> Result<bool, StoreError> {
+        let generation = self.generation();
+        let is_current = self.superblock().generation == scanned;
+        let quotas = self.quotas_mut()?;
+        if !is_current || quotas.running.lost.is_some() {
+            return Ok(false);
+        }
+        for (id, group) in &mut quotas.groups {
+            let found = numbers.get(id).copied().unwrap_or_default();
+            group.info = QgroupInfo {
+                generation,
+                referenced: found.referenced,
+                referenced_compressed: found.referenced,
+                exclusive: found.exclusive,
+                exclusive_compressed: found.exclusive,
+            };
+        }
+        quotas.changed = quotas.groups.keys().copied().collect();
+        quotas.status.flags -= QgroupStatusFlags::INCONSISTENT;
+        Ok(true)
+    }
+}

@@ -1,0 +1,85 @@
+//! Whether what is about to be written fits the limits of its groups.
+//!
+//! The numbers are the last commit's; what came since is counted too high
+//! rather than too low (overwritten data are freed at the commit), so who is
+//! refused asks again after a commit.
+
+use super::{QuotaGroup, Quotas};
+use crate::engine::Engine;
+use butterfs_format::TreeId;
+use butterfs_format::item::qgroup::{GroupId, QgroupLimitFlags};
+
+/// Whether it fits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fits {
+    /// It does.
+    Yes,
+    /// A limit would be exceeded.
+    No,
+}
+
+impl QuotaGroup {
+    /// The most that may be added, were there nothing since the last commit.
+    fn room(&self) -> Option<u64> {
+        let room = |flag, max: u64, used: u64| {
+            let holds = self.limit.flags.contains(flag);
+            holds.then(|| max.saturating_sub(used))
+        };
+        let referenced = room(
+            QgroupLimitFlags::MAX_REFERENCED,
+            self.limit.referenced_max,
+            self.info.referenced,
+        );
+        let exclusive = room(
+            QgroupLimitFlags::MAX_EXCLUSIVE,
+            self.limit.exclusive_max,
+            self.info.exclusive,
+        );
+        match (referenced, exclusive) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        }
+    }
+}
+
+impl Quotas {
+    fn grown(&self, tree: TreeId) -> u64 {
+        self.running.grown.get(&tree).copied().unwrap_or_default()
+    }
+}
+
+impl Engine {
+    /// Whether `bytes` more in `tree` fit the limits, beside what `waiting`
+    /// says of each subvolume.
+    #[must_use]
+    pub fn fits_quotas(&self, tree: TreeId, bytes: u64, waiting: impl Fn(TreeId) -> u64) -> Fits {
+        let Some(quotas) = self.quotas() else {
+            return Fits::Yes;
+        };
+        for id in quotas.with_ancestors(GroupId::of_tree(tree)) {
+            let Some(room) = quotas.group(id).and_then(QuotaGroup::room) else {
+                continue;
+            };
+            let mut wanted = bytes;
+            for member in quotas.subvolumes_in(id) {
+                wanted = wanted
+                    .saturating_add(quotas.grown(member))
+                    .saturating_add(waiting(member));
+            }
+            if wanted > room {
+                return Fits::No;
+            }
+        }
+        Fits::Yes
+    }
+
+    /// `tree` holds `bytes` more from the next commit on.
+    pub fn note_growth(&mut self, tree: TreeId, bytes: u64) {
+        if let Some(quotas) = &mut self.quotas
+            && tree.is_subvolume()
+        {
+            let grown = quotas.running.grown.entry(tree).or_default();
+            *grown = grown.saturating_add(bytes);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Quota groups: what each subvolume, and each group of them, reaches and
+//! reaches alone, kept right by every commit.
+//!
+//! Owns the groups of an open volume in memory ([`Quotas`]) and their items in
+//! the quota tree. How the numbers follow the changes of a generation is in
+//! `account`; who reaches an extent in `reach`; what users change in `change`.
+//!
+//! Invariants: after a commit the status item has the commit's generation, and
+//! either the numbers are exact or the flag INCONSISTENT says that a scan is
+//! needed. Nothing that goes wrong with the numbers fails a commit.
+
+mod account;
+mod change;
+mod limits;
+mod reach;
+mod reach_sets;
+
+pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError};
+pub use limits::Fits;
+
+use crate::engine::Engine;
+use crate::error::{StoreError, bad_item};
+use crate::extent::pending::ExtentKind;
+use butterfs_format::item::qgroup::{
+    GroupId, QgroupInfo, QgroupLimit, QgroupStatus, QgroupStatusFlags,
+};
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_tree::{Cursor, Editor};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Extents that a deletion may take a subvolume from in one generation; more
+/// make the numbers inconsistent.
+const TOUCHED_MAX: usize = 100_000;
+
+/// One quota group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QuotaGroup {
+    /// What it uses, as of the last commit.
+    pub info: QgroupInfo,
+    /// What it may use.
+    pub limit: QgroupLimit,
+    /// Groups of higher levels that it belongs to.
+    pub parents: BTreeSet<GroupId>,
+    /// Groups of lower levels that belong to it.
+    pub children: BTreeSet<GroupId>,
+}
+
+/// What changed beside the references of extents.
+#[derive(Debug, Default)]
+struct Running {
+    /// Extents below shared nodes that a deletion dropped: no reference of
+    /// theirs changed, but who reaches them.
+    touched: BTreeMap<Logical, Touched>,
+    /// A snapshot: all that its source reaches.
+    snapshot: Option<SnapshotOf>,
+    /// Groups whose subvolumes are gone with this generation.
+    gone: BTreeSet<GroupId>,
+    /// Bytes that subvolumes got, counted too high rather than too low.
+    grown: FxHashMap<TreeId, u64>,
+    /// Why the numbers cannot follow.
+    lost: Option<&'static str>,
+}
+
+/// An extent in [`Running::touched`].
+#[derive(Clone, Copy, Debug)]
+struct Touched {
+    length: u64,
+    kind: ExtentKind,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SnapshotOf {
+    source: TreeId,
+    tree: TreeId,
+}
+
+/// The quota groups of a volume on which quotas are on.
+#[derive(Debug)]
+pub struct Quotas {
+    status: QgroupStatus,
+    groups: BTreeMap<GroupId, QuotaGroup>,
+    /// Groups whose use or limit must be written.
+    changed: BTreeSet<GroupId>,
+    running: Running,
+}
+
+impl Quotas {
+    /// All groups, ascending.
+    pub fn groups(&self) -> impl Iterator<Item = (GroupId, &QuotaGroup)> {
+        self.groups.iter().map(|(id, group)| (*id, group))
+    }
+
+    /// One group.
+    #[must_use]
+    pub fn group(&self, id: GroupId) -> Option<&QuotaGroup> {
+        self.groups.get(&id)
+    }
+
+    /// State of quotas.
+    #[must_use]
+    pub const fn status(&self) -> &QgroupStatus {
+        &self.status
+    }
+
+    /// True when the numbers are wrong until a scan.
+    #[must_use]
+    pub const fn is_inconsistent(&self) -> bool {
+        self.status.flags.contains(QgroupStatusFlags::INCONSISTENT)
+    }
+
+    fn set_inconsistent(&mut self, reason: &str) {
+        if !self.is_inconsistent() {
+            tracing::warn!(reason, "quota numbers are inconsistent until a rescan");
+        }
+        self.status.flags |= QgroupStatusFlags::INCONSISTENT;
+        self.status.flags -= QgroupStatusFlags::RESCAN;
+        self.status.rescan = QgroupStatus::NO_RESCAN;
+    }
+
+    /// `group` and all groups that it is in, directly or not.
+    #[must_use]
+    pub fn with_ancestors(&self, group: GroupId) -> BTreeSet<GroupId> {
+        self.closure(group, |group| &group.parents)
+    }
+
+    /// Subvolumes in `group`, directly or not.
+    #[must_use]
+    pub fn subvolumes_in(&self, group: GroupId) -> BTreeSet<TreeId> {
+        let all = self.closure(group, |group| &group.children);
+        all.into_iter().filter_map(GroupId::tree).collect()
+    }
+
+    fn closure(
+        &self,
+        start: GroupId,
+        next: impl Fn(&QuotaGroup) -> &BTreeSet<GroupId>,
+    ) -> BTreeSet<GroupId> {
+        let mut found = BTreeSet::from([start]);
+        let mut waiting = vec![start];
+        while let Some(id) = waiting.pop() {
+            for other in self.groups.get(&id).into_iter().flat_map(&next) {
+                if found.insert(*other) {
+                    waiting.push(*other);
+                }
+            }
+        }
+        found
+    }
+
+    fn add_group(&mut self, id: GroupId) {
+        if let std::collections::btree_map::Entry::Vacant(entry) = self.groups.entry(id) {
+            entry.insert(QuotaGroup::default());
+            self.changed.insert(id);
+        }
+    }
+
+    /// Nodes of the quota tree that a commit changes at most.
+    pub(crate) fn commit_nodes_max(&self, node_size: u64) -> u64 {
+        /// Use, limit and two relations, with their headers, in half-filled
+        /// nodes.
+        const BYTES_PER_GROUP: u64 = 512;
+        let groups = u64::try_from(self.groups.len()).unwrap_or(u64::MAX);
+        let bytes = groups.saturating_mul(BYTES_PER_GROUP);
+        bytes
+            .checked_div(node_size)
+            .unwrap_or_default()
+            .saturating_add(8)
+    }
+}
+
+impl Engine {
+    /// Quota groups; `None` when quotas are off.
+    #[must_use]
+    pub const fn quotas(&self) -> Option<&Quotas> {
+        self.quotas.as_ref()
+    }
+
+    /// Reads the quota tree, where there is one.
+    pub(crate) fn load_quotas(&mut self) -> Result<(), StoreError> {
+        if !self.has_tree(TreeId::QUOTA)? {
+            return Ok(());
+        }
+        let bad = |key: Key| move |error| bad_item(TreeId::QUOTA, key, &error);
+        let mut status = None;
+        let mut groups: BTreeMap<GroupId, QuotaGroup> = BTreeMap::new();
+        let mut cursor = Cursor::seek_in(&*self, TreeId::QUOTA, &Key::MIN)?;
+        while let Some((key, data)) = cursor.item() {
+            let id = GroupId(key.offset);
+            match key.item_type {
+                ItemType::QGROUP_STATUS => {
+                    status = Some(QgroupStatus::parse(data).map_err(bad(key))?);
+                }
+                ItemType::QGROUP_INFO => {
+                    groups.entry(id).or_default().info =
+                        QgroupInfo::parse(data).map_err(bad(key))?;
+                }
+                ItemType::QGROUP_LIMIT => {
+                    groups.entry(id).or_default().limit =
+                        QgroupLimit::parse(data).map_err(bad(key))?;
+                }
+                ItemType::QGROUP_RELATION => {
+                    let of = GroupId(key.objectid);
+                    let group = groups.entry(of).or_default();
+                    if id.level() > of.level() {
+                        group.parents.insert(id);
+                    } else {
+                        group.children.insert(id);
+                    }
+                }
+                _ => {}
+            }
+            cursor.next()?;
+        }
+        let Some(status) = status.filter(|status| status.flags.contains(QgroupStatusFlags::ON))
+        else {
+            return Ok(());
+        };
+        let mut quotas = Quotas {
+            status,
+            groups,
+            changed: BTreeSet::new(),
+            running: Running::default(),
+        };
+        if status.flags.contains(QgroupStatusFlags::RESCAN) {
+            quotas.set_inconsistent("a rescan was interrupted");
+        } else if status.generation != self.superblock.generation {
+            quotas.set_inconsistent("the volume was changed without them");
+        }
+        self.quotas = Some(quotas);
+        self.follow_quotas();
+        Ok(())
+    }
+
+    /// A generation begins whose changes the numbers must follow.
+    pub(crate) fn follow_quotas(&mut self) {
+        if self.quotas.is_some() {
+            self.pending.note_netted();
+        }
+    }
+
+    /// Brings the numbers of the running generation into the quota tree.
+    pub(crate) fn commit_quotas(&mut self) -> Result<(), StoreError> {
+        let Some(mut quotas) = self.quotas.take() else {
+            return Ok(());
+        };
+        if let Some(reason) = quotas.running.lost {
+            quotas.set_inconsistent(reason);
+        }
+        if !quotas.is_inconsistent()
+            && let Err(reason) = self.follow(&mut quotas)
+        {
+            quotas.set_inconsistent(&reason.to_string());
+        }
+        // What the commit itself changes is in no subvolume.
+        self.pending.forget_netted();
+        let running = std::mem::take(&mut quotas.running);
+        let written = self.write_quotas(&mut quotas, &running.gone);
+        self.quotas = Some(quotas);
+        written
+    }
+
+    fn write_quotas(
+        &mut self,
+        quotas: &mut Quotas,
+        gone: &BTreeSet<GroupId>,
+    ) -> Result<(), StoreError> {
+        for id in gone {
+            change::remove_group(self, quotas, *id)?;
+        }
+        quotas.status.generation = self.generation;
+        let changed = std::mem::take(&mut quotas.changed);
+        let mut editor = Editor::new(self, TreeId::QUOTA);
+        editor.replace(&QgroupStatus::KEY, &quotas.status.encode())?;
+        for id in changed {
+            if let Some(group) = quotas.groups.get(&id) {
+                editor.replace(&id.info_key(), &group.info.encode())?;
+                editor.replace(&id.limit_key(), &group.limit.encode())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A new subvolume has a group.
+    pub(crate) fn note_new_tree(&mut self, tree: TreeId) {
+        if let Some(quotas) = &mut self.quotas
+            && tree.is_subvolume()
+        {
+            quotas.add_group(GroupId::of_tree(tree));
+        }
+    }
+
+    /// `tree` reaches all that `source` reaches.
+    pub(crate) fn note_snapshot(&mut self, source: TreeId, tree: TreeId) {
+        if let Some(quotas) = &mut self.quotas {
+            let running = &mut quotas.running;
+            if running.snapshot.is_some() {
+                running.lost = Some("two snapshots in one generation");
+            }
+            running.snapshot = Some(SnapshotOf { source, tree });
+        }
+    }
+
+    /// A deleted subvolume is free: its group goes.
+    pub(crate) fn note_forgotten_tree(&mut self, tree: TreeId) {
+        if let Some(quotas) = &mut self.quotas {
+            quotas.running.gone.insert(GroupId::of_tree(tree));
+        }
+    }
+
+    /// The greatest subvolume whose group goes with this generation; 0 for
+    /// none.
+    pub(crate) fn last_forgotten_tree(&self) -> u64 {
+        let gone = self.quotas.iter().flat_map(|quotas| &quotas.running.gone);
+        let trees = gone.filter_map(|id| id.tree());
+        trees.map(TreeId::get).max().unwrap_or_default()
+    }
+}
