@@ -17,12 +17,26 @@ pub struct PendingChecksums {
     /// Address of the first sector -> checksums of the sectors from there.
     runs: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
+    /// Those that the checksum tree has, although the last commit has not.
+    applied: BTreeMap<u64, Vec<u8>>,
+    applied_bytes: usize,
 }
 
 impl PendingChecksums {
-    /// Bytes of checksums held.
+    /// Bytes of checksums that wait for the checksum tree.
     pub const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Bytes of checksums held.
+    pub const fn held_bytes(&self) -> usize {
+        self.bytes + self.applied_bytes
+    }
+
+    /// The generation ends: what was applied is committed.
+    pub(crate) fn forget_applied(&mut self) {
+        self.applied.clear();
+        self.applied_bytes = 0;
     }
 
     fn insert(&mut self, logical: u64, sums: Vec<u8>) {
@@ -35,6 +49,9 @@ impl PendingChecksums {
     fn remove(&mut self, logical: u64) {
         if let Some(old) = self.runs.remove(&logical) {
             self.bytes -= old.len();
+        }
+        if let Some(old) = self.applied.remove(&logical) {
+            self.applied_bytes -= old.len();
         }
     }
 
@@ -74,16 +91,18 @@ impl Engine {
         self.checksums.insert(logical, sums);
     }
 
-    /// Checksums in `range` that wait for the commit: runs of sectors, cut to
+    /// Checksums in `range` that the last commit does not have: runs of sectors, cut to
     /// it.
     pub(crate) fn waiting_checksums(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         let sector = self.sector_size();
         let size = self.sum_size();
-        let runs = &self.checksums.runs;
-        let before = runs.range(..range.start).next_back();
-        let inside = runs.range(range.clone());
+        let held = [&self.checksums.runs, &self.checksums.applied];
+        let runs = held.into_iter().flat_map(|runs| {
+            let before = runs.range(..range.start).next_back();
+            before.into_iter().chain(runs.range(range.clone()))
+        });
         let mut waiting = Vec::new();
-        for (at, sums) in before.into_iter().chain(inside) {
+        for (at, sums) in runs {
             let end = at.saturating_add((sums.len() / size) as u64 * sector);
             let (from, to) = ((*at).max(range.start), end.min(range.end));
             if from < to {
@@ -97,12 +116,9 @@ impl Engine {
 
     /// Forgets waiting checksums of an extent that vanished.
     pub(crate) fn forget_checksums(&mut self, range: &Range<u64>) {
-        let inside: Vec<u64> = self
-            .checksums
-            .runs
-            .range(range.clone())
-            .map(|(at, _)| *at)
-            .collect();
+        let held = [&self.checksums.runs, &self.checksums.applied];
+        let runs = held.into_iter().flat_map(|runs| runs.range(range.clone()));
+        let inside: Vec<u64> = runs.map(|(at, _)| *at).collect();
         for at in inside {
             self.checksums.remove(at);
         }
@@ -171,6 +187,24 @@ impl Engine {
     /// Brings waiting checksums into the checksum tree.
     pub(crate) fn apply_checksums(&mut self) -> Result<(), StoreError> {
         let runs = self.checksums.take();
+        self.insert_runs(&runs)
+    }
+
+    /// The same before the commit: the fsync log still needs them.
+    pub(crate) fn apply_checksums_early(&mut self) -> Result<(), StoreError> {
+        let bytes = self.checksums.bytes;
+        let runs = self.checksums.take();
+        self.insert_runs(&runs)?;
+        self.checksums.applied_bytes += bytes;
+        for (at, sums) in runs {
+            if let Some(old) = self.checksums.applied.insert(at, sums) {
+                self.checksums.applied_bytes -= old.len();
+            }
+        }
+        Ok(())
+    }
+
+    fn insert_runs(&mut self, runs: &BTreeMap<u64, Vec<u8>>) -> Result<(), StoreError> {
         let sector = self.sector_size();
         let size = self.sum_size();
         let room = self.node_size() - HEADER_SIZE;
@@ -178,14 +212,14 @@ impl Engine {
         let mut joined: Option<(u64, Vec<u8>)> = None;
         for (at, sums) in runs {
             if let Some((start, run)) = &mut joined {
-                if *start + (run.len() / size) as u64 * sector == at {
-                    run.extend_from_slice(&sums);
+                if *start + (run.len() / size) as u64 * sector == *at {
+                    run.extend_from_slice(sums);
                     continue;
                 }
                 let (start, run) = (*start, std::mem::take(run));
                 self.insert_run(start, &run, item_max)?;
             }
-            joined = Some((at, sums));
+            joined = Some((*at, sums.clone()));
         }
         match joined {
             Some((start, run)) => self.insert_run(start, &run, item_max),

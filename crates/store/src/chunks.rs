@@ -5,7 +5,7 @@
 
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
-use crate::space::block_group::BlockGroup;
+use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
@@ -169,7 +169,7 @@ impl Engine {
                 free: Some(free),
                 cursor: logical.get(),
                 dirty: false,
-                new: true,
+                standing: Standing::New,
                 read_only: false,
             },
         );
@@ -189,12 +189,12 @@ impl Engine {
     /// Enters the items of new chunks into the trees.
     pub(crate) fn enter_new_groups(&mut self) -> Result<(), StoreError> {
         loop {
-            let next = self.groups.values().find(|group| group.new);
+            let next = self.groups.values().find(|group| group.is_new());
             let Some(start) = next.map(|group| group.start) else {
                 return Ok(());
             };
             let group = self.groups.get_mut(&start).expect("found above");
-            group.new = false;
+            group.standing = Standing::Entered;
             let span = group.span(self.superblock.sector_size.into());
             let (key, item) = (group.item_key(), group.item());
             let mut free = RangeSet::default();
@@ -252,7 +252,7 @@ impl Engine {
                 .filter(of_kind)
                 .filter(|group| {
                     let idle = group.used == 0 && group.promised == 0 && group.pinned == 0;
-                    idle && !group.new && !group.dirty
+                    idle && group.standing == Standing::Committed && !group.dirty
                 })
                 .map(|group| group.start)
                 .collect();

@@ -6,6 +6,7 @@
 
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
+use crate::space::block_group::{BlockGroup, Standing};
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};
@@ -23,7 +24,8 @@ const ROUNDS_MAX: usize = 64;
 #[must_use = "a prepared generation must be published"]
 #[derive(Debug)]
 pub struct PreparedCommit {
-    /// Its sealed nodes, ascending by address.
+    /// Its sealed nodes that the device does not have yet, ascending by
+    /// address.
     pub(crate) nodes: Vec<Arc<Node>>,
     /// What all superblock copies will say.
     pub(crate) superblock: Superblock,
@@ -37,7 +39,7 @@ impl Engine {
     pub fn is_clean(&self) -> bool {
         self.dirty.is_empty()
             && self.pending.is_empty()
-            && !self.groups.values().any(|group| group.new)
+            && !self.groups.values().any(BlockGroup::is_new)
             && !self.trees.read().values().any(|state| state.changed)
             && !self.superblock_changed
             && self.stats == self.device_stats()
@@ -58,12 +60,12 @@ impl Engine {
         for _ in 0..ROUNDS_MAX {
             self.enter_new_groups()?;
             if !self.pending.is_empty() {
-                self.apply_pending()?;
+                self.apply_pending(usize::MAX)?;
                 continue;
             }
             self.write_root_items(now)?;
             self.write_group_items()?;
-            let new_groups = self.groups.values().any(|group| group.new);
+            let new_groups = self.groups.values().any(BlockGroup::is_new);
             if self.pending.is_empty() && !new_groups && !self.groups.values().any(|g| g.dirty) {
                 settled = true;
                 break;
@@ -125,7 +127,7 @@ impl Engine {
         let items: Vec<(Key, BlockGroupItem)> = self
             .groups
             .values_mut()
-            .filter(|group| group.dirty && !group.new)
+            .filter(|group| group.dirty && !group.is_new())
             .map(|group| {
                 group.dirty = false;
                 (group.item_key(), group.item())
@@ -192,12 +194,18 @@ impl Engine {
         debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
         self.writing = std::mem::take(&mut self.dirty);
         self.frozen.clear();
+        for group in self.groups.values_mut() {
+            group.standing = Standing::Committed;
+        }
         self.follow_quotas();
         let mut nodes = Vec::with_capacity(self.writing.len());
-        for node in self.writing.values_mut() {
+        let early = std::mem::take(&mut self.early);
+        debug_assert!(early.is_idle());
+        for node in self.writing.values_mut().filter(|node| !early.has(node)) {
             checksum.seal_block(Arc::make_mut(node).bytes_mut());
             nodes.push(node.clone());
         }
+        self.checksums.forget_applied();
         nodes.sort_unstable_by_key(|node| node.logical());
         self.pinned_writing = std::mem::take(&mut self.pinned);
         self.lost_writing = std::mem::take(&mut self.lost);

@@ -10,7 +10,8 @@
 use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
 use crate::data::LostRefs;
-use crate::error::{StoreError, bad_item};
+use crate::early::Early;
+use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::log::{FsyncLog, LogSpace};
 use crate::quota::Quotas;
@@ -135,6 +136,8 @@ pub struct Engine {
     /// Nodes of the running generation that a snapshot shares: copied before
     /// they change.
     pub(crate) frozen: FxHashSet<Logical>,
+    /// Nodes of the running generation that the device has.
+    pub(crate) early: Early,
     /// Quota groups, where quotas are on.
     pub(crate) quotas: Option<Quotas>,
     /// Identity of the next subvolume, once it was looked for.
@@ -373,6 +376,11 @@ impl Engine {
     fn copy_on_write(&mut self, tree: TreeId, old: NodeRef) -> Result<NodeRef, StoreError> {
         let node = self.node(old)?;
         let new = self.new_node(tree, old.level, node.first_key())?;
+        if new.logical == old.logical {
+            let key = Key::new(old.logical.get(), ItemType::FREE_SPACE_EXTENT, 0);
+            let what = "calls a block free that a tree uses; run butterfs check";
+            return Err(corrupt_item(TreeId::FREE_SPACE, key, what));
+        }
         let copy = node.copied_to(new.logical, new.generation, tree);
         self.dirty.insert(new.logical, Arc::new(copy));
         self.move_references(tree, &node, new)?;
@@ -454,7 +462,9 @@ impl Engine {
     pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
             let length = self.identity.node_size as u64;
-            self.give_back(node.logical, length);
+            if !self.early.keeps(node.logical) {
+                self.give_back(node.logical, length);
+            }
         }
     }
 }

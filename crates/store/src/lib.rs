@@ -15,6 +15,7 @@ mod commit;
 mod data;
 mod device_stats;
 mod drop_tree;
+mod early;
 mod engine;
 mod error;
 mod extent;
@@ -34,6 +35,7 @@ pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use quota::{Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, Quotas};
+use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 pub use subvolume::TreeAccess;
@@ -46,17 +48,23 @@ use commit::PreparedCommit;
 use log::Batch;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open volume.
 ///
-/// Lock order: the commit lock before the engine's.
+/// Lock order: `committing`, `writing_early`, the engine's.
 #[derive(Debug)]
 pub struct Store {
     engine: RwLock<Engine>,
     space: Arc<LogicalSpace>,
+    /// Held by who writes superblocks.
     committing: Mutex<()>,
+    /// Held by who writes nodes of generations.
+    writing_early: Mutex<()>,
+    /// Commits that were asked for and are not done.
+    commits_under_way: AtomicUsize,
+    left_to_commit: usize,
     access: Access,
     poisoned: AtomicBool,
     reason: Mutex<Option<String>>,
@@ -136,8 +144,12 @@ impl Store {
             if engine.log_waits {
                 return Err(StoreError::LogWaits);
             }
-            let crowded = engine.is_crowded();
-            if !crowded {
+            let commit = match engine.crowding() {
+                Crowding::Roomy => false,
+                Crowding::Crowded => self.commits_under_way.load(Ordering::SeqCst) == 0,
+                Crowding::Full => true,
+            };
+            if !commit {
                 match engine.reserve(nodes, purpose) {
                     Ok(()) => return Ok(engine),
                     Err(StoreError::NoSpace) if attempt == 0 => {}
@@ -206,12 +218,23 @@ impl Store {
     /// # Errors
     /// Any error poisons the volume: the last generation stays as it was.
     pub fn commit(&self) -> Result<Generation, StoreError> {
-        let _one_at_a_time = self.committing.lock();
-        self.commit_alone()
+        self.commits_under_way.fetch_add(1, Ordering::SeqCst);
+        let result = self.write_early().and_then(|()| {
+            let _one_at_a_time = self.committing.lock();
+            self.commit_alone()
+        });
+        self.commits_under_way.fetch_sub(1, Ordering::SeqCst);
+        result
     }
 
     /// [`Store::commit`] with the commit lock held.
     fn commit_alone(&self) -> Result<Generation, StoreError> {
+        let _no_batch = self.writing_early.lock();
+        self.commit_between_batches()
+    }
+
+    /// [`Store::commit`] with all its locks held.
+    fn commit_between_batches(&self) -> Result<Generation, StoreError> {
         self.check_writable()?;
         let prepared = {
             let mut engine = self.engine.write();

@@ -11,6 +11,7 @@
 
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
+use crate::space::block_group::Standing;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::item::root::RootItem;
@@ -389,9 +390,17 @@ impl Engine {
     #[must_use]
     pub fn can_log(&self) -> bool {
         let nodes = self.log.dirty.len() + self.log.clean.len();
-        !self.log.broken
-            && nodes * self.node_size() < LOG_MAX
-            && !self.groups.values().any(|group| group.new)
+        !self.log.broken && nodes * self.node_size() < LOG_MAX
+    }
+
+    /// Whether the last commit has the chunk that `logical` lies in: a replay
+    /// knows no other.
+    #[must_use]
+    pub fn is_in_committed_group(&self, logical: Logical) -> bool {
+        let group = self.groups.range(..=logical).next_back();
+        group.is_some_and(|(_, group)| {
+            logical.get() < group.end() && group.standing == Standing::Committed
+        })
     }
 
     /// The log of `tree`, to change.
@@ -454,17 +463,20 @@ impl Engine {
     }
 
     fn allocate_block_for_log(&mut self) -> Result<Logical, StoreError> {
-        // Never from a new chunk: a replay would not know it.
-        if self.groups.values().any(|group| group.new) {
-            return Err(StoreError::NoSpace);
-        }
-        // Nor what the commit needs, which must do when the log cannot.
+        // Never what the commit needs, which must do when the log cannot.
         let size = self.node_size() as u64;
         let kept = (self.commit_nodes_max() + KEPT) * size;
         if self.available(SpaceKind::Metadata) < kept {
             return Err(StoreError::NoSpace);
         }
-        self.take(SpaceKind::Metadata, size, size)
+        // A replay would not know a chunk that the last commit does not have.
+        self.groups
+            .values_mut()
+            .filter(|group| {
+                group.flags.contains(SpaceKind::Metadata.flag())
+                    && group.standing == Standing::Committed
+            })
+            .find_map(|group| group.take(size, size))
             .map(Logical)
             .ok_or(StoreError::NoSpace)
     }

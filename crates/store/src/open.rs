@@ -7,11 +7,12 @@ use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
 use crate::chunks::excluded;
 use crate::data::LostRefs;
+use crate::early::{self, Early};
 use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
-use crate::space::block_group::BlockGroup;
+use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::ranges::RangeSet;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
@@ -27,7 +28,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 pub use device::Access;
 
@@ -44,6 +45,9 @@ pub struct OpenOptions {
     pub discard: Discard,
     /// Open for reading although a fsync log waits for its replay.
     pub log: LogPolicy,
+    /// Changed nodes that a commit may write while others wait for it; more are
+    /// written before it begins.
+    pub left_to_commit: usize,
 }
 
 /// What to do about a fsync log that waits for its replay.
@@ -65,6 +69,7 @@ impl Default for OpenOptions {
             barriers: Barriers::On,
             discard: Discard::Off,
             log: LogPolicy::Replay,
+            left_to_commit: early::LEFT_TO_COMMIT,
         }
     }
 }
@@ -223,6 +228,9 @@ impl Store {
             engine: RwLock::new(engine),
             space,
             committing: Mutex::new(()),
+            writing_early: Mutex::new(()),
+            commits_under_way: AtomicUsize::new(0),
+            left_to_commit: options.left_to_commit,
             access: options.access,
             poisoned: AtomicBool::new(false),
             reason: Mutex::new(None),
@@ -337,6 +345,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         acknowledged: crate::reserve::Acknowledged::default(),
         frozen: rustc_hash::FxHashSet::default(),
         primary_damaged: false,
+        early: Early::default(),
         quotas: None,
         next_tree: None,
         superblock,
@@ -462,7 +471,7 @@ impl Engine {
                     free: None,
                     cursor: logical.get(),
                     dirty: false,
-                    new: false,
+                    standing: Standing::Committed,
                     read_only: false,
                 },
             );

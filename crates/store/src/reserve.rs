@@ -17,6 +17,17 @@ const CHECKSUMS_MAX: usize = 32 << 20;
 /// Nodes that a single change with its commit needs at most, about.
 const CHANGE_NODES_MAX: u64 = 300;
 
+/// How much the running generation holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Crowding {
+    /// It may grow.
+    Roomy,
+    /// It is to be committed; it may grow while that is under way.
+    Crowded,
+    /// Nothing more before its commit.
+    Full,
+}
+
 /// What a change is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
@@ -70,11 +81,21 @@ pub struct Promisable {
 }
 
 impl Engine {
-    /// True when the generation should be committed before it grows more.
-    pub(crate) fn is_crowded(&self) -> bool {
-        self.dirty_bytes() > DIRTY_MAX
-            || self.pending.len() + self.pending.netted_len() > PENDING_MAX
-            || self.checksums.bytes() > CHECKSUMS_MAX
+    /// Whether the generation should be committed before it grows more.
+    pub(crate) fn crowding(&self) -> Crowding {
+        let pending = self.pending.len() + self.pending.netted_len();
+        let exceeds = |times: usize| {
+            self.dirty_bytes() > times * DIRTY_MAX
+                || pending > times * PENDING_MAX
+                || self.checksums.held_bytes() > times * CHECKSUMS_MAX
+        };
+        if exceeds(2) {
+            Crowding::Full
+        } else if exceeds(1) {
+            Crowding::Crowded
+        } else {
+            Crowding::Roomy
+        }
     }
 
     /// Makes sure that `nodes` more changed nodes and the commit fit.

@@ -10,7 +10,7 @@
 use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item};
 use crate::extent::share::Keyed;
-use crate::reserve::Purpose;
+use crate::reserve::{Crowding, Purpose};
 use crate::{Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;
@@ -50,15 +50,17 @@ impl Store {
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
+        self.write_early()?;
         let _one_at_a_time = self.committing.lock();
+        let _no_batch = self.writing_early.lock();
         self.check_writable()?;
         let mut engine = self.engine.write();
         if engine.log_waits {
             return Err(StoreError::LogWaits.into());
         }
-        if engine.is_crowded() || engine.reserve(nodes, Purpose::Grow).is_err() {
+        if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, Purpose::Grow).is_err() {
             drop(engine);
-            self.commit_alone()?;
+            self.commit_between_batches()?;
             engine = self.engine.write();
             engine.reserve(nodes, Purpose::Grow)?;
         }

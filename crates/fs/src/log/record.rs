@@ -284,6 +284,10 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
         if count > EXTENTS_MAX {
             return Ok(Outcome::TooMuch);
         }
+        let mut places = logged.iter().filter_map(|extent| extent.disk);
+        if !places.all(|disk| engine.is_in_committed_group(disk)) {
+            return Ok(Outcome::TooMuch);
+        }
         pieces.push((range, logged));
     }
     let sums = !record.item.flags.contains(InodeFlags::NODATASUM);

@@ -38,7 +38,11 @@ pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
 /// Opens a volume for writing, seen from one subvolume.
 pub fn open_with(image: &Path, tree: TreeId, options: &Options) -> Filesystem {
     let device = FileDevice::open(image, Access::ReadWrite).unwrap();
-    let store = Store::open(Arc::new(device), &OpenOptions::default()).unwrap();
+    let all_early = OpenOptions {
+        left_to_commit: 0,
+        ..OpenOptions::default()
+    };
+    let store = Store::open(Arc::new(device), &all_early).unwrap();
     butterfs_fs::log::replay(&store).unwrap();
     Filesystem::new(Arc::new(store), tree, options.clone())
 }

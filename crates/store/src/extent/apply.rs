@@ -37,10 +37,10 @@ struct Context {
 }
 
 impl Engine {
-    /// Applies all pending changes. Doing so changes nodes, so there may be
-    /// new ones afterwards.
-    pub(crate) fn apply_pending(&mut self) -> Result<(), StoreError> {
-        let batch = self.pending.take();
+    /// Applies the pending changes of at most so many extents. Doing so changes
+    /// nodes, so there may be new ones afterwards.
+    pub(crate) fn apply_pending(&mut self, most: usize) -> Result<(), StoreError> {
+        let batch = self.pending.take(most);
         let context = Context {
             generation: self.generation,
             skinny: self.superblock.has_skinny_metadata(),
@@ -75,6 +75,7 @@ impl Engine {
         self.account_free_space(Change::Use, &effects.used)?;
         self.account_free_space(Change::Free, &effects.freed)?;
         for range in &effects.freed_data {
+            self.forget_checksums(range);
             checksums::remove_range(self, range)?;
         }
         Ok(())
@@ -96,7 +97,7 @@ impl Engine {
         }
         for (start, parts) in by_group {
             let group = &self.groups[&start];
-            if group.new {
+            if group.is_new() {
                 return Err(StoreError::Internal(
                     "extents were applied to a block group before its items",
                 ));

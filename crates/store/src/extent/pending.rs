@@ -193,8 +193,12 @@ impl PendingRefs {
         self.extents.is_empty()
     }
 
-    /// Takes all changes, ascending by address.
-    pub fn take(&mut self) -> BTreeMap<Logical, PendingExtent> {
-        std::mem::take(&mut self.extents)
+    /// Takes the changes of the first `most` extents, ascending by address.
+    pub fn take(&mut self, most: usize) -> BTreeMap<Logical, PendingExtent> {
+        let rest = match self.extents.keys().nth(most).copied() {
+            Some(first) if most < self.extents.len() => self.extents.split_off(&first),
+            _ => BTreeMap::new(),
+        };
+        std::mem::replace(&mut self.extents, rest)
     }
 }

@@ -63,7 +63,6 @@ impl Engine {
                 self.refer_to_children(old, Keyed::ByParent(reference.logical), -1)?;
             }
         }
-        debug_assert_ne!(reference.logical, new.logical);
         self.drop_node_ref(reference, Backref::Tree(tree));
         Ok(())
     }

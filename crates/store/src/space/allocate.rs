@@ -247,7 +247,7 @@ impl Engine {
 }
 
 impl BlockGroup {
-    fn take(&mut self, length: u64, align: u64) -> Option<u64> {
+    pub(crate) fn take(&mut self, length: u64, align: u64) -> Option<u64> {
         if self.read_only {
             return None;
         }

@@ -6,6 +6,17 @@ use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use std::ops::Range;
 
+/// Who knows of a block group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nobody: its chunk and items are not in the trees yet.
+    New,
+    /// The trees of the running generation.
+    Entered,
+    /// The last commit.
+    Committed,
+}
+
 /// Space accounting of one chunk.
 #[derive(Debug)]
 pub struct BlockGroup {
@@ -29,13 +40,18 @@ pub struct BlockGroup {
     pub cursor: u64,
     /// `used` changed since its item was written.
     pub dirty: bool,
-    /// Its chunk and items are not in the trees yet.
-    pub new: bool,
+    /// Who knows of it.
+    pub standing: Standing,
     /// Something was found wrong with it, or it must not be written to.
     pub read_only: bool,
 }
 
 impl BlockGroup {
+    /// True when its items are not in the trees yet.
+    pub fn is_new(&self) -> bool {
+        self.standing == Standing::New
+    }
+
     /// One past its last byte.
     pub const fn end(&self) -> u64 {
         self.start.get() + self.length

@@ -100,7 +100,12 @@ impl World {
     pub fn on(kind: Kind, base: MemoryDevice, under: Arc<dyn BlockDevice>) -> Self {
         let device = Arc::new(RecordDevice::new(under));
         let shared: Arc<dyn BlockDevice> = device.clone();
-        let volume = Volume::open_device(shared, options(kind.options)).expect("opens");
+        let mut options = options(kind.options);
+        if kind.node_size == 4096 {
+            // All nodes are written before the commit, not by it.
+            options.store.left_to_commit = 0;
+        }
+        let volume = Volume::open_device(shared, options).expect("opens");
         Self {
             device,
             base,

@@ -1,0 +1,173 @@
+//! Writing changed nodes out before their commit.
+//!
+//! A commit keeps others, an fsync above all, from the superblock while it
+//! writes. So the bulk of its work is done before it begins: pending changes
+//! enter their trees in pieces, and changed nodes are written in batches, both
+//! while operations and fsyncs go on. What is left to the commit is what
+//! changed meanwhile.
+//!
+//! Owns which nodes of the running generation the device has already.
+//!
+//! Invariants: a node counts as written only while it is unchanged since; an
+//! address that is being written here is neither given out again nor written
+//! by a commit before that write returned.
+
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::{Purpose, Store};
+use butterfs_format::Logical;
+use butterfs_tree::Node;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::{Arc, Weak};
+
+/// Changed nodes that a commit may write itself, by default.
+pub(crate) const LEFT_TO_COMMIT: usize = 128;
+/// Nodes written at a time.
+const BATCH: usize = 256;
+/// Extents whose pending changes are applied at a time.
+const PIECE: usize = 4096;
+/// Where others change nodes faster than they are written, the commit comes
+/// after this many rounds. (They are stopped at twice the size of a
+/// generation, so it is rare.)
+const ROUNDS_MAX: usize = 8;
+
+/// Nodes of the running generation that were written early.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    /// What was written. A node that is changed afterwards is no longer the
+    /// one that the weak reference means.
+    written: FxHashMap<Logical, Weak<Node>>,
+    /// Addresses of the batch that is being written.
+    in_flight: FxHashSet<Logical>,
+    /// Those of them that were freed meanwhile.
+    freed: Vec<Logical>,
+}
+
+impl Early {
+    /// Whether the device has this very node.
+    pub(crate) fn has(&self, node: &Arc<Node>) -> bool {
+        let written = self.written.get(&node.logical());
+        written.is_some_and(|weak| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(node)))
+    }
+
+    /// True when nothing is being written.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.freed.is_empty()
+    }
+
+    /// Notes that a node without references lost its address; true when that
+    /// is being written, and is given back later.
+    pub(crate) fn keeps(&mut self, logical: Logical) -> bool {
+        let keeps = self.in_flight.contains(&logical);
+        if keeps {
+            self.freed.push(logical);
+        }
+        keeps
+    }
+}
+
+impl Engine {
+    /// Changed nodes that the device does not have.
+    fn unwritten(&self) -> impl Iterator<Item = Logical> {
+        let nodes = self.dirty.iter().filter(|(_, node)| !self.early.has(node));
+        nodes.map(|(logical, _)| *logical)
+    }
+
+    /// Whether the commit has little left to do.
+    fn is_nearly_written(&self, left_to_commit: usize) -> bool {
+        self.pending.len() <= PIECE && self.unwritten().nth(left_to_commit).is_none()
+    }
+
+    /// Brings a piece of what is pending into its trees; true when more is
+    /// there.
+    fn apply_early(&mut self) -> Result<bool, StoreError> {
+        // Quotas are counted from what is pending at the commit.
+        if self.quotas.is_some() || self.reserve(0, Purpose::Shrink).is_err() {
+            return Ok(false);
+        }
+        self.enter_new_groups()?;
+        let more = self.pending.len() > PIECE;
+        self.apply_pending(PIECE)?;
+        if !more {
+            // All data extents are in the extent tree, so none of those whose
+            // checksums go into their tree can vanish without a trace.
+            self.apply_checksums_early()?;
+        }
+        Ok(more)
+    }
+
+    /// The nodes at these addresses, as they are now, sealed.
+    fn begin_batch(&mut self, addresses: &[Logical]) -> Vec<Arc<Node>> {
+        let checksum = self.identity.checksum;
+        let mut batch = Vec::with_capacity(addresses.len());
+        for logical in addresses {
+            if let Some(node) = self.dirty.get_mut(logical) {
+                checksum.seal_block(Arc::make_mut(node).bytes_mut());
+                batch.push(Arc::clone(node));
+                self.early.written.insert(*logical, Arc::downgrade(node));
+                self.early.in_flight.insert(*logical);
+            }
+        }
+        batch
+    }
+
+    fn end_batch(&mut self) {
+        self.early.in_flight.clear();
+        let length = self.node_size() as u64;
+        for logical in std::mem::take(&mut self.early.freed) {
+            self.give_back(logical, length);
+        }
+    }
+}
+
+impl Store {
+    /// Does most of the next commit's work, while everything else goes on.
+    ///
+    /// # Errors
+    /// As [`Store::commit`].
+    pub(crate) fn write_early(&self) -> Result<(), StoreError> {
+        self.check_writable()?;
+        let result = self.write_rounds();
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result
+    }
+
+    fn write_rounds(&self) -> Result<(), StoreError> {
+        let left = self.left_to_commit;
+        let mut wrote = false;
+        for _ in 0..ROUNDS_MAX {
+            {
+                let engine = self.engine.read();
+                if engine.log_waits || engine.is_nearly_written(left) {
+                    break;
+                }
+            }
+            while self.engine.write().apply_early()? {}
+            let mut addresses: Vec<Logical> = self.engine.read().unwritten().collect();
+            addresses.sort_unstable();
+            for addresses in addresses.chunks(BATCH) {
+                self.write_batch(addresses)?;
+            }
+            wrote = true;
+        }
+        if wrote {
+            // The commit's own flush finds little.
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn write_batch(&self, addresses: &[Logical]) -> Result<(), StoreError> {
+        let _no_commit = self.writing_early.lock();
+        let batch = self.engine.write().begin_batch(addresses);
+        let blocks: Vec<_> = batch
+            .iter()
+            .map(|node| (node.logical(), node.bytes()))
+            .collect();
+        self.space.write_many(&blocks)?;
+        self.engine.write().end_batch();
+        Ok(())
+    }
+}
