@@ -2,7 +2,8 @@
 //! accepted is kept, files can still be deleted, and then there is room again.
 
 use butterfs::{
-    FileDevice, FsError, InodeId, NewInode, OpenOptions, Owner, StoreError, Subvolume, Volume,
+    FallocateMode, FileDevice, FsError, InodeId, NewInode, OpenOptions, Owner, StoreError,
+    Subvolume, Volume,
 };
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_testkit::content::content;
@@ -368,4 +369,41 @@ fn at_the_brim_again_and_again() {
     for seed in differential::seeds(0..6) {
         soak(seed);
     }
+}
+
+/// Deleting a file whose extents lie all over needs more of what one commit
+/// may change than there is, when all of it is guessed at its worst.
+#[test]
+fn a_file_in_many_extents_is_deleted_when_full() {
+    let mut bench = Bench::new(400, 4096);
+    {
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let files = bench.volume().files();
+        let made = ["kept", "gone"].map(|name| {
+            let made = files.create(bench.root(), name.as_bytes(), &new);
+            made.unwrap()
+        });
+        for at in (0..20_000).map(|at| at * 4096) {
+            for inode in &made {
+                let mode = FallocateMode::AllocateKeepSize;
+                files.fallocate(inode, mode, at, 4096).unwrap();
+            }
+        }
+    }
+    bench.files.insert("kept".to_owned(), Vec::new());
+    bench.write("rest", &content(1, 400 << 20));
+    let mut number = 0;
+    while bench.write(&format!("small {number}"), &[7; 1500]) {
+        number += 1;
+    }
+    bench.assert_alive("full");
+    bench.files.insert("gone".to_owned(), Vec::new());
+    bench.delete("gone");
+    bench.assert_alive("one file is gone");
+    assert!(
+        bench.write("again", &content(1, 1 << 20)),
+        "there is room again"
+    );
+    bench.judge("many extents");
+    bench.assert_content();
 }

@@ -90,6 +90,7 @@ fn delete_items(engine: &mut Engine, id: InodeId) -> Result<Progress, FsError> {
     let first = Key::new(object, ItemType::MIN, 0);
     let last = Key::new(object, ItemType::MAX, u64::MAX);
     let mut drops = Vec::new();
+    let step = STEP.min(engine.extents_to_drop_max());
     let mut count = 0;
     let mut from = first;
     {
@@ -99,7 +100,7 @@ fn delete_items(engine: &mut Engine, id: InodeId) -> Result<Progress, FsError> {
             let Some((found, data)) = cursor.item().filter(|(k, _)| k.objectid == object) else {
                 break;
             };
-            if count == STEP {
+            if count == step {
                 from = found.successor().unwrap_or(last);
                 break;
             }

@@ -247,7 +247,7 @@ impl Store {
             // What changes without a transaction (superblock, error counters)
             // finds loaded space too.
             engine
-                .reserve(0, Purpose::Shrink)
+                .load_for_commit()
                 .and_then(|()| engine.prepare_commit(now()))
         };
         let result = prepared.and_then(|prepared| self.publish(&prepared));

@@ -114,6 +114,28 @@ impl Engine {
         self.ensure_loaded(SpaceKind::System, 8 * size)
     }
 
+    /// Makes space known for the commit of what is pending. What it may need at
+    /// most is a guess far above what it does need, so too little is no error:
+    /// nodes that cannot be had are.
+    pub(crate) fn load_for_commit(&mut self) -> Result<(), StoreError> {
+        let size = self.node_size() as u64;
+        let need = self.commit_nodes_max() * size;
+        let available = self.available(SpaceKind::Metadata);
+        self.ensure_loaded(SpaceKind::Metadata, need.min(available))?;
+        self.ensure_loaded(SpaceKind::System, 8 * size)
+    }
+
+    /// How many extents may lose a reference in one step, wherever they lie,
+    /// so that the commit fits also when each is in nodes of its own. A few
+    /// always may.
+    #[must_use]
+    pub fn extents_to_drop_max(&self) -> usize {
+        const ALWAYS: u64 = 16;
+        let nodes = self.available(SpaceKind::Metadata) / self.node_size() as u64;
+        let free = nodes.saturating_sub(self.commit_nodes_max());
+        usize::try_from((free / 2).max(ALWAYS)).unwrap_or(usize::MAX)
+    }
+
     /// The counts of what waits in memory.
     #[must_use]
     pub const fn acknowledged(&self) -> &Acknowledged {

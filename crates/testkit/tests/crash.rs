@@ -9,8 +9,12 @@
 mod canary;
 #[path = "crash/invariant.rs"]
 mod invariant;
+#[path = "crash/mapped.rs"]
+mod mapped;
 #[path = "crash/model.rs"]
 mod model;
+#[path = "crash/received.rs"]
+mod received;
 #[path = "crash/states.rs"]
 mod states;
 #[path = "crash/workloads.rs"]
@@ -108,6 +112,7 @@ impl Judge<'_> {
         let shared: Arc<dyn BlockDevice> = device.clone();
         let (volume, found) = look(shared, self.kind.options).map_err(|e| e.to_string())?;
         self.model.judge(time, &found, self.whole())?;
+        received::judge(&volume, self.model, &found)?;
         volume.close().map_err(|e| e.to_string())?;
         Ok(found)
     }

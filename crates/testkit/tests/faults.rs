@@ -2,8 +2,12 @@
 //! good; writes that are lost or go elsewhere; bits that flip. Never a panic,
 //! never wrong data; what was acknowledged is there, or damage is reported.
 
+#[path = "crash/mapped.rs"]
+mod mapped;
 #[path = "crash/model.rs"]
 mod model;
+#[path = "crash/received.rs"]
+mod received;
 #[path = "crash/world.rs"]
 mod world;
 

@@ -289,4 +289,85 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "deleted next to an fsync",
         "subvolume SA; create SA/a; write SA/a 0 20000; create x; snapshot SA SB; append x 5000; delete SA; fsync x; create SB/n; fsync SB/n; clean; append x 5000; fsync x",
     ),
+    (
+        "mmap, msync",
+        "create a; write a 0 20000; sync; store a 100 9000; msync a 0 20000; store a 15000 5000; msync a 0 20000",
+    ),
+    (
+        "mmap, msync of a part",
+        "create a; write a 0 30000; sync; store a 0 30000; msync a 8192 4096; writeback a 0 1; writeback a 5 2; msync a 0 30000",
+    ),
+    (
+        "mmap, written back without msync",
+        "create a; write a 0 30000; fsync a; store a 3000 20000; writeback a 2 2; create b; fsync b; writeback a 0 9; sync",
+    ),
+    (
+        "mmap, msync of a new file",
+        "create a; truncate a 50000; store a 20000 9000; msync a 20000 9000; store a 49000 1000; msync a 40000 10000",
+    ),
+    (
+        "mmap into a hole",
+        "create a; write a 0 5000; truncate a 100000; sync; store a 50000 10000; msync a 49152 12000; store a 4000 9000; msync a 0 100000",
+    ),
+    (
+        "mmap into preallocated",
+        "create a; allocate a 0 100000; sync; store a 10000 30000; msync a 0 50000; store a 10000 100; msync a 0 50000",
+    ),
+    (
+        "mmap of a clone",
+        "create a; write a 0 40000; fsync a; create b; clone a b; fsync b; store b 5000 9000; store a 5000 3000; msync b 0 40000; msync a 0 40000",
+    ),
+    (
+        "mmap, truncate between",
+        "create a; write a 0 50000; sync; store a 0 50000; truncate a 10000; msync a 0 10000; truncate a 30000; store a 9000 9000; msync a 0 30000",
+    ),
+    (
+        "mmap, rename, msync",
+        "create a; write a 0 20000; sync; store a 0 20000; rename a b; msync b 0 20000; create a; fsync a",
+    ),
+    (
+        "mmap beside writes",
+        "create a; write a 0 30000; sync; store a 0 8192; append a 5000; msync a 0 35000; store a 28672 6000; write a 0 4096; msync a 0 35000",
+    ),
+    (
+        "mmap of an inline file",
+        "create a; write a 0 100; sync; store a 10 50; msync a 0 100; store a 0 100; writeback a 0 1; fsync a",
+    ),
+    (
+        "keep beyond the end, shrink and keep again",
+        "create a; write a 0 5000; sync; keep a 8192 100000; fsync a; truncate a 4000; fsync a; keep a 0 50000; fsync a; append a 9000; fsync a",
+    ),
+    (
+        "keep beyond, then renamed and linked",
+        "create a; write a 0 5000; keep a 65536 65536; fsync a; link a b; fsync b; rename a c; fsync c; append c 70000; fsync c",
+    ),
+    (
+        "clone of a part that is then punched",
+        "create a; write a 0 40000; create b; sync; clone a b; fsync b; punch a 4096 8192; fsync a; punch b 20000 9000; fsync b; truncate b 100; fsync b",
+    ),
+    (
+        "clone across subvolumes",
+        "subvolume SA; subvolume SB; create SA/a; write SA/a 0 40000; create SB/b; sync; clone SA/a SB/b; fsync SB/b; unlink SA/a; write SB/b 0 4096; fsync SB/b; delete SA; clean; fsync SB/b; sync",
+    ),
+    ("a stream is received", "receive 1 8; create x; fsync x"),
+    (
+        "a stream is received between fsyncs",
+        "create x; write x 0 5000; fsync x; receive 2 8; append x 5000; fsync x; sync",
+    ),
+    (
+        "a stream is cut",
+        "create x; fsync x; receive 2 5; append x 100; fsync x; delete SR; clean; receive 2 8",
+    ),
+    (
+        "a received subvolume is deleted",
+        "receive 1 8; delete SR; clean; create x; fsync x; clean; sync; clean; clean",
+    ),
+    (
+        "rename of a directory over an empty one",
+        "mkdir d; create d/a; mkdir e; sync; write d/a 0 5000; fsync d/a; rename d e; create e/b; fsync e/b",
+    ),
+    (
+        "a deletion at every step",
+        "subvolume SA; many SA 200; snapshot SA SB; append SA/m3 100; sync; delete SA; clean; sync; create x; fsync x; clean; append x 5000; fsync x; clean; clean; sync; clean; delete SB; clean; sync; clean; append x 100; fsync x; clean; clean; sync; clean; clean; clean; sync",
+    ),
 ];

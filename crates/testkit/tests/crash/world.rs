@@ -2,6 +2,7 @@
 //!
 //! A workload is text: operations separated by semicolons.
 
+use super::mapped::Pages;
 use super::model::{Effect, Found, Model, Number};
 use butterfs::{
     BlockDevice, FallocateMode, Filesystem, FsError, Inode, InodeId, MemoryDevice, NewInode,
@@ -76,16 +77,18 @@ pub fn blank(kind: Kind) -> MemoryDevice {
     device
 }
 
-type Outcome<T> = Result<T, butterfs::Error>;
+pub type Outcome<T> = Result<T, butterfs::Error>;
 
 pub struct World {
     pub device: Arc<RecordDevice>,
     pub base: MemoryDevice,
     pub model: Model,
-    volume: Volume,
+    pub volume: Volume,
     /// Files without a name.
     unnamed: BTreeMap<String, Arc<Inode>>,
-    counter: u64,
+    /// What programs stored to mappings.
+    pub mapped: BTreeMap<String, Pages>,
+    pub counter: u64,
 }
 
 impl World {
@@ -112,6 +115,7 @@ impl World {
             model: Model::default(),
             volume,
             unnamed: BTreeMap::new(),
+            mapped: BTreeMap::new(),
             counter: 0,
         }
     }
@@ -137,7 +141,7 @@ impl World {
     }
 
     /// Bytes that are nowhere else.
-    fn bytes(&mut self, length: usize) -> Vec<u8> {
+    pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         self.counter += 1;
         let mut state = self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let squeezable = self.counter.is_multiple_of(2);
@@ -190,7 +194,7 @@ impl World {
         Ok(())
     }
 
-    fn operate(&mut self, words: &[&str]) -> Outcome<()> {
+    pub fn operate(&mut self, words: &[&str]) -> Outcome<()> {
         let started = self.now();
         self.model.begin(started);
         let path = words.get(1).copied().unwrap_or_default();
@@ -228,17 +232,21 @@ impl World {
             }
             "write" => {
                 let data = self.bytes(number(3) as usize);
-                let (inode, offset) = (self.inode(path)?, number(2));
-                let id = self.number(path);
-                self.model
-                    .change_file(started, id, Effect::Delayed, |content| {
-                        let (start, end) = (offset as usize, offset as usize + data.len());
-                        content.data.resize(content.data.len().max(end), 0);
-                        content.data[start..end].copy_from_slice(&data);
-                    });
-                let written = files.write(&inode, offset, &data)?;
-                assert_eq!(written, data.len());
+                self.write_bytes(path, number(2), &data)?;
             }
+            "store" => {
+                let (start, length) = (number(2) as usize, number(3) as usize);
+                self.store_mapped(path, start..start + length);
+            }
+            "writeback" => {
+                let (first, count) = (number(2) as usize, number(3) as usize);
+                self.write_back(path, first..first + count)?;
+            }
+            "msync" => {
+                let (start, length) = (number(2) as usize, number(3) as usize);
+                self.msync(path, start..start + length)?;
+            }
+            "receive" => self.receive(path, number(2) as usize)?,
             "append" => {
                 let end = self.model.content(path).data.len().to_string();
                 self.operate(&["write", path, &end, words[2]])?;
@@ -246,6 +254,7 @@ impl World {
             "truncate" => {
                 let size = number(2);
                 let id = self.number(path);
+                self.truncate_mapped(path, size as usize);
                 self.model
                     .change_file(started, id, Effect::AtOnce, |content| {
                         content.data.resize(size as usize, 0);
@@ -372,8 +381,40 @@ impl World {
                 files.clean()?;
             }
             "fill" => self.fill(path)?,
+            "many" => {
+                for number in 0..number(2) {
+                    self.small_file(started, &format!("{path}/m{number}"))?;
+                }
+            }
             other => panic!("no operation {other}"),
         }
+        Ok(())
+    }
+
+    /// One of many small files that an operation makes.
+    fn small_file(&mut self, started: usize, path: &str) -> Outcome<()> {
+        let (dir, name) = self.place(path)?;
+        let new = NewInode::new(S_IFREG, Owner::default());
+        let made = self.files().create(dir, name, &new)?;
+        let number = unique(&subvolume_of(path), made.id.number.get());
+        self.model.bind(started, path, Some(number));
+        self.model.add_file(started, number);
+        let data = self.bytes(1500);
+        self.write_bytes(path, 0, &data)
+    }
+
+    /// Writes `data`, which the model is told.
+    pub fn write_bytes(&mut self, path: &str, offset: u64, data: &[u8]) -> Outcome<()> {
+        let started = self.now();
+        let (inode, id) = (self.inode(path)?, self.number(path));
+        self.model
+            .change_file(started, id, Effect::Delayed, |content| {
+                let (start, end) = (offset as usize, offset as usize + data.len());
+                content.data.resize(content.data.len().max(end), 0);
+                content.data[start..end].copy_from_slice(data);
+            });
+        let written = self.files().write(&inode, offset, data)?;
+        assert_eq!(written, data.len());
         Ok(())
     }
 
@@ -414,32 +455,16 @@ impl World {
             // Two names of one file: both stay.
             return Ok(());
         }
-        let old: Vec<(String, Number)> = self
-            .model
-            .paths
-            .iter()
-            .filter_map(|(path, history)| Some((path.clone(), (*history.last())?)))
-            .collect();
-        let moved = |path: &str, from: &str, to: &str| -> Option<String> {
-            let rest = path.strip_prefix(from)?;
-            (rest.is_empty() || rest.starts_with('/')).then(|| format!("{to}{rest}"))
-        };
-        let exchange = words[0] == "exchange";
-        // What is replaced or moved away goes first.
-        for (path, _) in &old {
-            if moved(path, from, "").is_some() || moved(path, to, "").is_some() {
-                self.model.bind(started, path, None);
-            }
+        if words[0] == "exchange" {
+            self.model.exchange(started, from, to);
+        } else {
+            self.model.rename(started, from, to);
         }
-        for (path, number) in &old {
-            if let Some(target) = moved(path, from, to) {
-                self.model.bind(started, &target, Some(*number));
-            } else if exchange && let Some(target) = moved(path, to, from) {
-                self.model.bind(started, &target, Some(*number));
-            }
+        if let Some(pages) = self.mapped.remove(from) {
+            self.mapped.insert(to.to_owned(), pages);
         }
         let (from, to) = (self.place(from)?, self.place(to)?);
-        let mode = if exchange {
+        let mode = if words[0] == "exchange" {
             RenameMode::Exchange
         } else {
             RenameMode::Replace
@@ -559,6 +584,13 @@ pub fn look(device: Arc<dyn BlockDevice>, list: &str) -> Result<(Volume, Found),
 /// Removes everything and makes something new.
 pub fn empty_and_refill(volume: &Volume, found: &Found) -> Result<(), butterfs::Error> {
     let files = volume.files();
+    for path in found.paths.keys().filter(|path| !path.contains('/')) {
+        let found = volume.resolve(path.as_bytes())?;
+        if found.tree != files.root().tree {
+            // What was received, or sent, is read-only.
+            files.set_subvolume_access(found.tree, butterfs::Access::ReadWrite)?;
+        }
+    }
     for path in found.paths.keys().rev() {
         let (dir, name) = volume.resolve_parent(path.as_bytes())?;
         let target = files.lookup(dir, name)?;
