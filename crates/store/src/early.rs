@@ -101,7 +101,8 @@ impl Engine {
         let checksum = self.identity.checksum;
         let mut batch = Vec::with_capacity(addresses.len());
         for logical in addresses {
-            if let Some(node) = self.dirty.get_mut(logical) {
+            let node = self.dirty.get_mut(logical);
+            if let Some(node) = node.filter(|node| !self.early.has(node)) {
                 checksum.seal_block(Arc::make_mut(node).bytes_mut());
                 batch.push(Arc::clone(node));
                 self.early.written.insert(*logical, Arc::downgrade(node));

@@ -383,7 +383,7 @@ impl Engine {
         }
         let copy = node.copied_to(new.logical, new.generation, tree);
         self.dirty.insert(new.logical, Arc::new(copy));
-        self.move_references(tree, &node, new)?;
+        self.move_references(tree, &node)?;
         Ok(new)
     }
 }

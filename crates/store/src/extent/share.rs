@@ -36,13 +36,8 @@ pub struct ExtentState {
 }
 
 impl Engine {
-    /// Moves references after `old` of `tree` was copied to `new`.
-    pub(crate) fn move_references(
-        &mut self,
-        tree: TreeId,
-        old: &Node,
-        new: NodeRef,
-    ) -> Result<(), StoreError> {
+    /// Moves references after `old` of `tree` was copied.
+    pub(crate) fn move_references(&mut self, tree: TreeId, old: &Node) -> Result<(), StoreError> {
         let reference = old.reference();
         if tree.is_subvolume() && self.may_be_shared(tree, old)? {
             let state = self.extent_state(
