@@ -131,8 +131,10 @@ pub struct Numbers {
 }
 
 fn options(log: LogPolicy) -> OpenOptions {
-    let mut options = OpenOptions::default();
-    options.commit_interval = std::time::Duration::from_secs(3600);
+    let mut options = OpenOptions {
+        commit_interval: std::time::Duration::from_secs(3600),
+        ..OpenOptions::default()
+    };
     options.store.log = log;
     options
 }
