@@ -18,7 +18,7 @@ use butterfs_tree::{Cursor, Editor, Node, NodeSource, find};
 /// Greatest length of a name, in bytes.
 pub const NAME_MAX: usize = 255;
 /// Index of a directory's first entry; 0 and 1 stand for "." and "..".
-const FIRST_INDEX: u64 = 2;
+pub(crate) const FIRST_INDEX: u64 = 2;
 
 /// What a name points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,6 +8,7 @@ use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, ItemType, Key};
 use butterfs_store::Engine;
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 /// Object of all checksum items.
@@ -63,7 +64,7 @@ pub(super) fn replay(
     // As it was logged, with its own generation.
     butterfs_tree::replace(engine, id.tree, &key, data)?;
     if kind == NewKind::Regular && !state.item.flags.contains(InodeFlags::NODATASUM) {
-        checksums(engine, log, &extent, &place)?;
+        checksums(engine, log, id, (&extent, &place))?;
     }
     Ok(Some(range))
 }
@@ -72,8 +73,8 @@ pub(super) fn replay(
 fn checksums(
     engine: &mut Engine,
     log: &Log<'_>,
-    extent: &Found,
-    place: &ExtentPlace,
+    id: InodeId,
+    (extent, place): (&Found, &ExtentPlace),
 ) -> Result<(), FsError> {
     let start = place.disk.get();
     let wanted = match extent.compression {
@@ -91,6 +92,10 @@ fn checksums(
         ItemType::EXTENT_CSUM,
         wanted.start.saturating_sub(reach),
     );
+    let sectors = ((wanted.end - wanted.start) / sector) as usize;
+    let mut missing: BTreeSet<usize> = (0..sectors)
+        .filter(|index| known.get(*index).is_none())
+        .collect();
     for (key, sums) in log.from(first) {
         let inside = key.objectid == CHECKSUMS
             && key.item_type == ItemType::EXTENT_CSUM
@@ -106,10 +111,13 @@ fn checksums(
                 continue;
             }
             let index = ((at - wanted.start) / sector) as usize;
-            if known.get(index).is_none() {
+            if missing.remove(&index) {
                 engine.add_checksums(at, sum.to_vec());
             }
         }
     }
-    Ok(())
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(super::verify::lies(id, "has data of it without checksums"))
 }

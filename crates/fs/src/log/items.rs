@@ -89,6 +89,17 @@ impl LogItems {
         Ok(())
     }
 
+    /// Blocks of its nodes.
+    pub fn blocks(&self) -> &[Range<u64>] {
+        &self.blocks
+    }
+
+    /// The item with a key.
+    pub fn get(&self, key: &Key) -> Option<&[u8]> {
+        let at = self.items.binary_search_by_key(key, |(key, _)| *key).ok()?;
+        self.items.get(at).map(|(_, data)| &data[..])
+    }
+
     /// Number of its nodes.
     pub fn nodes(&self) -> usize {
         self.blocks.len()

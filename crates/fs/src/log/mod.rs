@@ -8,5 +8,6 @@ mod extent;
 mod items;
 mod record;
 mod replay;
+mod verify;
 
 pub use replay::{Change, Replayed, replay};

@@ -10,6 +10,7 @@
 //! counts of links.
 
 use super::items::LogItems;
+use super::verify::lies;
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::file::extents;
@@ -111,6 +112,7 @@ fn replay_all(
     log_root: butterfs_format::NodeRef,
 ) -> Result<Replayed, FsError> {
     let logs = LogItems::read_all(engine, log_root)?;
+    super::verify::verify(engine, &logs)?;
     for log in &logs {
         log.pin(engine)?;
     }
@@ -412,6 +414,12 @@ impl Replay<'_> {
 
     fn add_name(&mut self, link: &Link, inode: InodeNumber) -> Result<(), FsError> {
         let dir = self.id(link.parent);
+        let parent = self
+            .load(link.parent)?
+            .map(|state| state.item.mode & S_IFMT);
+        if parent != Some(S_IFDIR) {
+            return Err(lies(dir, "has a name in it, but it is no directory"));
+        }
         let Some(state) = self.load(inode)? else {
             return Ok(());
         };
@@ -465,7 +473,7 @@ impl Replay<'_> {
     fn names(&mut self, key: Key, data: &[u8]) -> Result<(), FsError> {
         let inode = InodeNumber(key.objectid);
         let id = self.id(inode);
-        if self.load(inode)?.is_none() {
+        if super::verify::is_dots(key) || self.load(inode)?.is_none() {
             return Ok(());
         }
         let wanted = parse_links(id, key, data)?;
@@ -545,6 +553,9 @@ impl Replay<'_> {
                 None => continue,
             };
             if links > 0 {
+                if directory {
+                    self.verify_way_up(number, links)?;
+                }
                 if directory && let Some(state) = self.load(number)? {
                     state.item.nlink = 1;
                 }
@@ -561,6 +572,26 @@ impl Replay<'_> {
                 }
             }
             orphan::add(self.engine, id)?;
+        }
+        Ok(())
+    }
+
+    /// A directory has one name, and the way up from it ends at the root.
+    fn verify_way_up(&self, dir: InodeNumber, links: usize) -> Result<(), FsError> {
+        if links > 1 && dir != InodeNumber::ROOT {
+            return Err(lies(self.id(dir), "gives the directory more than one name"));
+        }
+        let mut seen = BTreeSet::new();
+        let mut at = dir;
+        while at != InodeNumber::ROOT {
+            if !seen.insert(at) {
+                return Err(lies(self.id(dir), "puts the directory below itself"));
+            }
+            match dir::links(self.engine, self.id(at))?.first() {
+                Some(link) => at = link.parent,
+                // It goes with all that is below.
+                None => break,
+            }
         }
         Ok(())
     }
@@ -590,7 +621,7 @@ enum Way {
 }
 
 /// Names in an INODE_REF or INODE_EXTREF item.
-fn parse_links(id: InodeId, key: Key, data: &[u8]) -> Result<Vec<Link>, FsError> {
+pub(super) fn parse_links(id: InodeId, key: Key, data: &[u8]) -> Result<Vec<Link>, FsError> {
     let bad = |error| FsError::bad_item(id, "name", &error);
     if key.item_type == ItemType::INODE_REF {
         return RefEntries::new(data)

@@ -190,6 +190,7 @@ impl World {
     }
 }
 
+#[allow(dead_code, reason = "one of the tests asks")]
 /// Why a subvolume that is known as received is not whole, if so.
 pub fn judge(volume: &butterfs::Volume, model: &Model, found: &Found) -> Result<(), String> {
     if !found.paths.contains_key("SR") {

@@ -1,0 +1,352 @@
+//! What a log must be before anything of it is replayed: checksums of its
+//! nodes prove that they came back as they were written, not that the log
+//! tells the truth.
+//!
+//! Owns what can be said from the log and the last commit alone. What depends
+//! on what the replay did before is seen there.
+
+use super::items::LogItems;
+use super::replay::parse_links;
+use crate::dir::{FIRST_INDEX, check_name, is_absent_subvolume};
+use crate::error::FsError;
+use crate::file::extents::{self, Body, Found};
+use crate::inode::load_item;
+use crate::names::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, kind_of};
+use butterfs_format::checksum::name_hash;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::item::dir::{DirEntries, FileType};
+use butterfs_format::item::inode::{InodeFlags, InodeItem};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_store::{Engine, StoreError};
+use butterfs_tree::Cursor;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Numbers that inodes of subvolumes have.
+const INODES: std::ops::RangeInclusive<u64> = 256..=u64::MAX - 256;
+/// Object of all checksum items.
+const CHECKSUMS: u64 = u64::MAX - 9;
+/// Greatest offset in a file, and position in a directory.
+const OFFSET_MAX: u64 = i64::MAX as u64;
+
+/// A log that cannot be replayed, and what to do.
+pub(super) fn lies(id: InodeId, what: &str) -> FsError {
+    FsError::Damaged {
+        inode: id,
+        at: None,
+        reason: format!(
+            "the fsync log {what}; `butterfs rescue zero-log` gives up what only the log has"
+        ),
+    }
+}
+
+/// Whether logs can be replayed.
+///
+/// # Errors
+/// The first thing that cannot be.
+pub(super) fn verify(engine: &Engine, logs: &[LogItems]) -> Result<(), FsError> {
+    let mut blocks: Vec<&Range<u64>> = logs.iter().flat_map(LogItems::blocks).collect();
+    blocks.sort_by_key(|block| block.start);
+    if blocks.windows(2).any(|pair| pair[0].end > pair[1].start) {
+        return Err(corrupt(TreeId::LOG, Key::MIN, "has a node twice"));
+    }
+    let mut data = BTreeMap::new();
+    for log in logs.iter().filter(|log| log.tree != TreeId::LOG) {
+        if !log.tree.is_subvolume() {
+            return Err(corrupt(log.tree, Key::MIN, "is of a tree that has none"));
+        }
+        if engine.committed_root(log.tree)?.is_none() {
+            continue;
+        }
+        let verifier = Verifier { engine, log };
+        for (key, item) in &log.items {
+            verifier.item(*key, item, &mut data)?;
+        }
+    }
+    verify_data(engine, &data, &blocks)
+}
+
+fn corrupt(tree: TreeId, key: Key, what: &str) -> FsError {
+    StoreError::CorruptItem {
+        tree,
+        key,
+        what: format!("the fsync log {what}"),
+    }
+    .into()
+}
+
+/// Extents that logs name and the last commit does not have, by address, with
+/// their ends and who names them.
+type DataRanges = BTreeMap<u64, (u64, InodeId)>;
+
+struct Verifier<'a> {
+    engine: &'a Engine,
+    log: &'a LogItems,
+}
+
+impl Verifier<'_> {
+    fn item(&self, key: Key, data: &[u8], ranges: &mut DataRanges) -> Result<(), FsError> {
+        let id = InodeId {
+            tree: self.log.tree,
+            number: InodeNumber(key.objectid),
+        };
+        if key.item_type == ItemType::EXTENT_CSUM && key.objectid == CHECKSUMS {
+            return self.checksums(key, data);
+        }
+        let known = matches!(
+            key.item_type,
+            ItemType::INODE_ITEM
+                | ItemType::INODE_REF
+                | ItemType::INODE_EXTREF
+                | ItemType::XATTR_ITEM
+                | ItemType::DIR_INDEX
+                | ItemType::EXTENT_DATA
+        );
+        if !known {
+            return Ok(());
+        }
+        if !INODES.contains(&key.objectid) || is_absent_subvolume(id) {
+            return Err(lies(id, "has it, and no inode has this number"));
+        }
+        match key.item_type {
+            ItemType::INODE_ITEM => self.inode(id, key, data),
+            ItemType::INODE_REF | ItemType::INODE_EXTREF => {
+                if is_dots(key) {
+                    return Ok(());
+                }
+                for link in parse_links(id, key, data)? {
+                    if id.number == InodeNumber::ROOT || link.parent == id.number {
+                        return Err(lies(id, "gives it a name that it cannot have"));
+                    }
+                    verify_name(id, &link.name, link.index)?;
+                }
+                Ok(())
+            }
+            ItemType::XATTR_ITEM => self.attribute(id, key, data),
+            ItemType::DIR_INDEX => self.entry(id, key, data),
+            _ => self.extent(id, key, data, ranges),
+        }
+    }
+
+    /// The type of an inode, in the log or else in the last commit.
+    fn mode(&self, id: InodeId) -> Result<Option<u32>, FsError> {
+        if let Some(data) = self.log.get(&crate::inode::item_key(id)) {
+            let item = InodeItem::parse(data)
+                .map_err(|error| FsError::bad_item(id, "logged inode item", &error))?;
+            return Ok(Some(item.mode & S_IFMT));
+        }
+        match load_item(self.engine, id) {
+            Ok(item) => Ok(Some(item.mode & S_IFMT)),
+            Err(FsError::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn inode(&self, id: InodeId, key: Key, data: &[u8]) -> Result<(), FsError> {
+        let item = InodeItem::parse(data)
+            .map_err(|error| FsError::bad_item(id, "logged inode item", &error))?;
+        if key.offset != 0 {
+            return Err(lies(id, "has its item at an offset"));
+        }
+        if kind_of(item.mode).is_err() {
+            return Err(lies(id, "gives it a type that does not exist"));
+        }
+        if item.size > OFFSET_MAX {
+            return Err(lies(id, "gives it a size that no file has"));
+        }
+        let last = self.engine.generation();
+        if item.generation > last || item.transid > last {
+            return Err(lies(id, "has it from a generation that is yet to come"));
+        }
+        let old = match load_item(self.engine, id) {
+            Ok(old) => old,
+            Err(FsError::NotFound) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        if (old.mode ^ item.mode) & S_IFMT != 0 {
+            return Err(lies(id, "gives it another type"));
+        }
+        // A file that has data keeps its way of having checksums.
+        let changed = (old.flags.0 ^ item.flags.0) & InodeFlags::NODATASUM.0 != 0;
+        let has_it = item.generation.get() != 0 && item.mode & S_IFMT == S_IFREG;
+        if changed && has_it && self.has_data(id)? {
+            return Err(lies(id, "changes whether its data have checksums"));
+        }
+        Ok(())
+    }
+
+    /// Whether the last commit has written data of an inode.
+    fn has_data(&self, id: InodeId) -> Result<bool, FsError> {
+        let all = extents::overlapping(self.engine, id, 0..u64::MAX, usize::MAX)?;
+        let written =
+            |extent: &Found| matches!(&extent.body, Body::Regular(place) if place.disk.get() != 0);
+        Ok(all.iter().any(written))
+    }
+
+    fn attribute(&self, id: InodeId, key: Key, data: &[u8]) -> Result<(), FsError> {
+        let mut seen = Vec::new();
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(id, "logged attribute", &error))?;
+            let right = entry.kind == FileType::Xattr
+                && entry.location == Key::MIN
+                && name_hash(entry.name) == key.offset
+                && !seen.contains(&entry.name);
+            if !right {
+                return Err(lies(id, "has an attribute of it that cannot be"));
+            }
+            seen.push(entry.name);
+        }
+        if seen.is_empty() {
+            return Err(lies(id, "has an empty attribute of it"));
+        }
+        Ok(())
+    }
+
+    fn entry(&self, dir: InodeId, key: Key, data: &[u8]) -> Result<(), FsError> {
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(dir, "logged entry", &error))?;
+            if entry.location.item_type != ItemType::INODE_ITEM {
+                continue;
+            }
+            verify_name(dir, entry.name, key.offset)?;
+            let target = entry.location.objectid;
+            let own = target == dir.number.get() || target == InodeNumber::ROOT.get();
+            if own || !INODES.contains(&target) {
+                return Err(lies(dir, "has an entry in it that cannot be"));
+            }
+        }
+        if self.mode(dir)?.is_some_and(|mode| mode != S_IFDIR) {
+            return Err(lies(dir, "has entries in it, but it is no directory"));
+        }
+        Ok(())
+    }
+
+    fn extent(
+        &self,
+        id: InodeId,
+        key: Key,
+        data: &[u8],
+        ranges: &mut DataRanges,
+    ) -> Result<(), FsError> {
+        let extent = Found::new(id, key, data, self.engine.sector_size())?;
+        if extent.generation > self.engine.generation() {
+            return Err(lies(
+                id,
+                "has data of it from a generation that is yet to come",
+            ));
+        }
+        if extent.end() > OFFSET_MAX {
+            return Err(lies(id, "has data of it beyond all files"));
+        }
+        match self.mode(id)? {
+            None | Some(S_IFREG | S_IFLNK) => {}
+            Some(_) => return Err(lies(id, "has data of it, but it is no file")),
+        }
+        let (Body::Regular(place) | Body::Prealloc(place)) = &extent.body else {
+            return Ok(());
+        };
+        if place.disk.get() == 0 {
+            return Ok(());
+        }
+        if place.length == 0 || place.disk_length == 0 {
+            return Err(lies(id, "has an extent of it without length"));
+        }
+        let whole = extents::extent_of(place);
+        if self.engine.has_data_extent(whole)? {
+            return Ok(());
+        }
+        let start = place.disk.get();
+        let end = start + place.disk_length;
+        let known = ranges.insert(start, (end, id));
+        if known.is_some_and(|(known, _)| known != end) {
+            return Err(lies(id, "has an extent of it with two lengths"));
+        }
+        Ok(())
+    }
+
+    fn checksums(&self, key: Key, data: &[u8]) -> Result<(), FsError> {
+        let (sector, size) = (
+            self.engine.sector_size(),
+            self.engine.superblock().checksum_type.size(),
+        );
+        let covered = (data.len() / size) as u64 * sector;
+        let whole = data.len().is_multiple_of(size) && key.offset.is_multiple_of(sector);
+        if !whole || key.offset.checked_add(covered).is_none() {
+            return Err(corrupt(
+                self.log.tree,
+                key,
+                "has checksums of no whole sectors",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// The name of a tree's root, which the kernel logs too.
+pub(super) fn is_dots(key: Key) -> bool {
+    let root = InodeNumber::ROOT.get();
+    key.item_type == ItemType::INODE_REF && key.objectid == root && key.offset == root
+}
+
+fn verify_name(id: InodeId, name: &[u8], index: u64) -> Result<(), FsError> {
+    check_name(name).map_err(|_| lies(id, "has a name that cannot be"))?;
+    if !(FIRST_INDEX..=OFFSET_MAX).contains(&index) {
+        return Err(lies(id, "has a name at a position that cannot be"));
+    }
+    Ok(())
+}
+
+/// New extents lie in block groups of data, over nothing that the last commit
+/// or the log has, and not over one another.
+fn verify_data(engine: &Engine, data: &DataRanges, blocks: &[&Range<u64>]) -> Result<(), FsError> {
+    let mut before = 0;
+    for (start, (end, id)) in data {
+        let (start, end, id) = (*start, *end, *id);
+        if start < before {
+            return Err(lies(id, "has data of it over other data of the log"));
+        }
+        before = end;
+        let mut groups = engine.groups();
+        let inside = groups.any(|group| {
+            let first = group.start.get();
+            group.flags.contains(BlockGroupFlags::DATA)
+                && first <= start
+                && end - first <= group.length
+        });
+        if !inside {
+            return Err(lies(id, "has data of it where no data can be"));
+        }
+        let next = blocks.partition_point(|block| block.end <= start);
+        if blocks.get(next).is_some_and(|block| block.start < end) {
+            return Err(lies(id, "has data of it over its own nodes"));
+        }
+        if is_used(engine, start..end)? {
+            return Err(lies(id, "has data of it over what the last commit has"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether the last commit has an extent in a range.
+fn is_used(engine: &Engine, range: Range<u64>) -> Result<bool, FsError> {
+    let from = Key::new(range.end, ItemType::MIN, 0);
+    let mut cursor = Cursor::seek_in(engine, TreeId::EXTENT, &from)?;
+    while cursor.prev()? {
+        let Some(key) = cursor.key() else { break };
+        let length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => engine.node_size() as u64,
+            _ => continue,
+        };
+        let end = key.objectid.checked_add(length).ok_or_else(|| {
+            let what = "ends beyond all addresses".to_owned();
+            FsError::from(StoreError::CorruptItem {
+                tree: TreeId::EXTENT,
+                key,
+                what,
+            })
+        })?;
+        return Ok(end > range.start);
+    }
+    Ok(false)
+}
