@@ -10,8 +10,8 @@ use butterfs_fs::Filesystem;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::subvolume::du::Limits;
 use butterfs_fs::subvolume::quota::scan;
-use butterfs_store::{Access, Assigned, GroupNumbers};
-use common::{KernelMount, Random, check, mkfs, open_subvolume, run};
+use butterfs_store::{Access, Assigned, GroupNumbers, QuotaMode};
+use common::{KernelMount, Random, check_ours, mkfs, open_subvolume, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::ControlFlow;
@@ -37,6 +37,12 @@ fn counted(fs: &Filesystem) -> Numbers {
         ControlFlow::Continue(())
     })
     .unwrap()
+}
+
+/// btrfs check and our own, which counts the groups by itself.
+fn check(image: &Path) {
+    common::check(image);
+    check_ours(image);
 }
 
 fn is_inconsistent(fs: &Filesystem) -> bool {
@@ -316,7 +322,8 @@ fn quotas_are_switched_on_and_off() {
     }
     let go_on = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Continue(());
     let fs = open_subvolume(&image, TreeId::FS);
-    fs.enable_quotas(&Limits::default(), go_on).unwrap();
+    fs.enable_quotas(QuotaMode::Full, &Limits::default(), go_on)
+        .unwrap();
     let (a, group) = (GroupId::of_tree(TreeId(256)), "1/7".parse().unwrap());
     fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
         .unwrap();

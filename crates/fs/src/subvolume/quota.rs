@@ -10,7 +10,7 @@ use crate::Filesystem;
 use crate::error::FsError;
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{Generation, TreeId};
-use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError};
+use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError, QuotaMode, Quotas};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -42,21 +42,26 @@ pub fn scan(
 }
 
 impl Filesystem {
-    /// Switches quotas on and scans the volume.
+    /// Switches quotas on and, in full mode, scans the volume.
     ///
     /// # Errors
-    /// As [`Filesystem::rescan_quotas`]; no space.
+    /// As [`Filesystem::rescan_quotas`]; quotas of the other mode are on; no
+    /// space.
     pub fn enable_quotas(
         &self,
+        mode: QuotaMode,
         limits: &Limits,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         self.change_quotas(|engine| {
             let subvolumes = Subvolumes::load(engine)?;
             let trees = subvolumes.iter().map(|info| info.id).collect();
-            Ok(engine.enable_quotas(&trees)?)
+            Ok(engine.enable_quotas(&trees, mode)?)
         })?;
-        self.rescan_quotas(limits, progress)
+        match mode {
+            QuotaMode::Full => self.rescan_quotas(limits, progress),
+            QuotaMode::Simple => Ok(()),
+        }
     }
 
     /// Switches quotas off: groups and limits are gone.
@@ -82,13 +87,16 @@ impl Filesystem {
     /// first.
     ///
     /// # Errors
-    /// Quotas are off; damage, reading, writing; `progress` stopped it;
+    /// Quotas are off or simple; damage, reading, writing; `progress` stopped it;
     /// [`FsError::Busy`] when other changes left no time for it.
     pub fn rescan_quotas(
         &self,
         limits: &Limits,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
+        if self.has_simple_quotas() {
+            return Err(QuotaError::NeverScanned.into());
+        }
         for _ in 0..SCANS_MAX {
             self.clean_all()?;
             self.sync_all()?;
@@ -102,6 +110,12 @@ impl Filesystem {
             }
         }
         Err(FsError::Busy("the volume changed during every scan"))
+    }
+
+    /// True when extents are charged to who allocated them.
+    pub(crate) fn has_simple_quotas(&self) -> bool {
+        let engine = self.store.read();
+        engine.quotas().is_some_and(Quotas::is_simple)
     }
 
     /// Errors unless `bytes` more in `tree` fit the limits of its groups. No

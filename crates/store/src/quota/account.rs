@@ -130,7 +130,9 @@ impl Engine {
         let Some(mut quotas) = self.quotas.take() else {
             return Ok(());
         };
-        let result = if quotas.is_inconsistent() {
+        let result = if quotas.is_simple() {
+            Ok(())
+        } else if quotas.is_inconsistent() {
             // A scan that ends in this generation must not trust it.
             quotas.running.lost = Some("a deletion while the numbers were inconsistent");
             Ok(())

@@ -8,6 +8,7 @@ use super::{QuotaGroup, Quotas, Running};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::Backref;
+use butterfs_format::features::Incompat;
 use butterfs_format::item::qgroup::{
     GroupId, QgroupInfo, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
 };
@@ -43,6 +44,15 @@ pub enum QuotaError {
         /// The group.
         parent: GroupId,
     },
+    /// Its subvolume is gone, but others reach what it allocated.
+    #[error("others still reach what group {0} allocated")]
+    InUse(GroupId),
+    /// Quotas of the other mode are on.
+    #[error("quotas are on in the other mode; switch them off first")]
+    OtherMode,
+    /// Simple quotas are never scanned.
+    #[error("simple quotas are always right: there is nothing to scan")]
+    NeverScanned,
     /// It is in the group already.
     #[error("{child} is in {parent} already")]
     Related {
@@ -59,6 +69,15 @@ pub enum QuotaError {
         /// The group.
         parent: GroupId,
     },
+}
+
+/// What quotas count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaMode {
+    /// What each subvolume reaches, and reaches alone.
+    Full,
+    /// What each subvolume allocated.
+    Simple,
 }
 
 /// What a change of a relation did to the numbers.
@@ -143,6 +162,7 @@ impl Quotas {
 
     /// Moves numbers that nobody else has a part in.
     fn carry(&mut self, groups: &BTreeSet<GroupId>, info: QgroupInfo, way: Way) -> Assigned {
+        let is_simple = self.is_simple();
         if self.is_inconsistent() {
             return Assigned::NeedsRescan;
         }
@@ -160,8 +180,10 @@ impl Quotas {
             };
             group.info.referenced = moved(group.info.referenced);
             group.info.exclusive = moved(group.info.exclusive);
-            group.info.referenced_compressed = group.info.referenced;
-            group.info.exclusive_compressed = group.info.exclusive;
+            if !is_simple {
+                group.info.referenced_compressed = group.info.referenced;
+                group.info.exclusive_compressed = group.info.exclusive;
+            }
             self.changed.insert(*id);
         }
         Assigned::Kept
@@ -173,15 +195,24 @@ impl Engine {
         self.quotas.as_mut().ok_or(QuotaError::Off)
     }
 
-    /// Switches quotas on, with a group for each of `trees`. Their numbers
-    /// are inconsistent until [`Engine::set_quota_numbers`]. Does nothing where
-    /// quotas are on.
+    /// Switches quotas on, with a group for each of `trees`. Does nothing where
+    /// they are on. In full mode their numbers are inconsistent until
+    /// [`Engine::set_quota_numbers`]; simple quotas count what is allocated from
+    /// the next generation on.
     ///
     /// # Errors
-    /// No space; reading.
-    pub fn enable_quotas(&mut self, trees: &BTreeSet<TreeId>) -> Result<(), StoreError> {
-        if self.quotas.is_some() {
-            return Ok(());
+    /// [`QuotaError::OtherMode`]; no space; reading.
+    pub fn enable_quotas(
+        &mut self,
+        trees: &BTreeSet<TreeId>,
+        mode: QuotaMode,
+    ) -> Result<(), StoreError> {
+        if let Some(quotas) = &self.quotas {
+            return if quotas.is_simple() == (mode == QuotaMode::Simple) {
+                Ok(())
+            } else {
+                Err(QuotaError::OtherMode.into())
+            };
         }
         self.remove_quota_tree()?;
         let item = RootItem {
@@ -190,16 +221,26 @@ impl Engine {
             ..RootItem::default()
         };
         self.create_tree(TreeId::QUOTA, item)?;
+        let (flag, from) = match mode {
+            QuotaMode::Full => (QgroupStatusFlags::INCONSISTENT, Generation(0)),
+            // Extents of the running generation may have been counted or not.
+            QuotaMode::Simple => {
+                self.set_incompat(Incompat::SIMPLE_QUOTA);
+                let next = self.generation().get().saturating_add(1);
+                (QgroupStatusFlags::SIMPLE_MODE, Generation(next))
+            }
+        };
         let mut quotas = Quotas {
             status: QgroupStatus {
                 version: QgroupStatus::VERSION,
                 generation: self.generation(),
-                flags: QgroupStatusFlags::ON | QgroupStatusFlags::INCONSISTENT,
+                flags: QgroupStatusFlags::ON | flag,
                 rescan: QgroupStatus::NO_RESCAN,
-                enable_generation: Some(Generation(0)),
+                enable_generation: Some(from),
             },
             groups: BTreeMap::new(),
             changed: BTreeSet::new(),
+            reason: Some("they were not counted yet".to_owned()),
             running: Running::default(),
         };
         for tree in trees {
@@ -267,6 +308,10 @@ impl Engine {
         let has_tree = id.tree().map_or(Ok(false), |tree| self.has_tree(tree))?;
         if has_tree {
             return Err(QuotaError::OfSubvolume(id).into());
+        }
+        let quotas = self.quotas_mut()?;
+        if quotas.is_simple() && quotas.get(id)?.info.referenced != 0 {
+            return Err(QuotaError::InUse(id).into());
         }
         self.quotas_mut()?.running.gone.insert(id);
         Ok(())
@@ -349,6 +394,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Groups of a new subvolume in a directory of `parent`, where nobody names
+    /// any: with simple quotas those of `parent`, else none.
+    #[must_use]
+    pub fn default_quota_parents(&self, parent: TreeId) -> BTreeSet<GroupId> {
+        let quotas = self.quotas().filter(|quotas| quotas.is_simple());
+        let group = quotas.and_then(|quotas| quotas.group(GroupId::of_tree(parent)));
+        group.map(|group| group.parents.clone()).unwrap_or_default()
+    }
+
     /// Errors unless a new subvolume can be put into all of `parents`.
     ///
     /// # Errors
@@ -419,6 +473,9 @@ impl Engine {
         let generation = self.generation();
         let is_current = self.superblock().generation == scanned;
         let quotas = self.quotas_mut()?;
+        if quotas.is_simple() {
+            return Err(QuotaError::NeverScanned.into());
+        }
         if !is_current || quotas.running.lost.is_some() {
             return Ok(false);
         }
