@@ -35,7 +35,7 @@ pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
-    Quotas,
+    QuotaScan, Quotas,
 };
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
@@ -247,7 +247,11 @@ impl Store {
         self.write_superblock(&prepared.superblock)?;
         if self.discard == Discard::On {
             // Before it can be given out again.
-            let freed: Vec<_> = self.engine.read().pinned_writing.iter().collect();
+            let freed: Vec<_> = {
+                let engine = self.engine.read();
+                let freed = engine.pinned_writing.iter();
+                freed.filter(|range| !engine.is_kept(range)).collect()
+            };
             for range in freed {
                 let length = range.end - range.start;
                 // Advisory: the space is free either way.

@@ -9,12 +9,13 @@ use super::list::Subvolumes;
 use crate::Filesystem;
 use crate::error::FsError;
 use butterfs_format::item::qgroup::GroupId;
-use butterfs_format::{Generation, TreeId};
+use butterfs_format::TreeId;
 use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError, QuotaMode, Quotas};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Scans of a volume that changes all the time, before they are given up.
+/// Counts that come to nothing because of what others change, before they are
+/// given up.
 const SCANS_MAX: usize = 8;
 /// Nodes that a change of groups changes at most.
 const NODES: usize = 32;
@@ -83,8 +84,8 @@ impl Filesystem {
         self.store.commit_with(NODES, change)
     }
 
-    /// Counts all groups anew. Subvolumes that are being deleted are freed
-    /// first.
+    /// Counts all groups anew, as of a commit, while others change the volume.
+    /// Subvolumes that are being deleted are freed first.
     ///
     /// # Errors
     /// Quotas are off or simple; damage, reading, writing; `progress` stopped it;
@@ -100,16 +101,26 @@ impl Filesystem {
         for _ in 0..SCANS_MAX {
             self.clean_all()?;
             self.sync_all()?;
-            let Some((scanned, numbers)) = self.scan_committed(limits, progress)? else {
+            let Some(started) = self.store.start_quota_scan()? else {
                 continue;
             };
-            let taken =
-                self.change_quotas(|engine| Ok(engine.set_quota_numbers(scanned, &numbers)?))?;
-            if taken {
+            let numbers = match scan(&started.view, limits, progress) {
+                Ok(numbers) => numbers,
+                Err(error) if self.store.is_quota_scan_kept() => {
+                    self.store.give_up_quota_scan("a count failed");
+                    return Err(error);
+                }
+                // What it read was overwritten.
+                Err(_) => {
+                    self.store.give_up_quota_scan("a count came too late");
+                    continue;
+                }
+            };
+            if self.store.finish_quota_scan(&numbers)? {
                 return Ok(());
             }
         }
-        Err(FsError::Busy("the volume changed during every scan"))
+        Err(FsError::Busy("the volume changed too much during every count"))
     }
 
     /// True when extents are charged to who allocated them.
@@ -159,20 +170,5 @@ impl Filesystem {
     pub(crate) fn ensure_quota_of_names(&self, tree: TreeId) -> Result<(), FsError> {
         let node = self.store.read().node_size();
         self.ensure_quota(tree, u64::try_from(node).unwrap_or(u64::MAX))
-    }
-
-    /// A scan of the last commit; `None` when something changed since.
-    #[allow(clippy::type_complexity, reason = "a generation and its numbers")]
-    fn scan_committed(
-        &self,
-        limits: &Limits,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Option<(Generation, BTreeMap<GroupId, GroupNumbers>)>, FsError> {
-        let engine = self.store.read();
-        if !engine.is_clean() {
-            return Ok(None);
-        }
-        let scanned = engine.superblock().generation;
-        Ok(Some((scanned, scan(&engine, limits, progress)?)))
     }
 }

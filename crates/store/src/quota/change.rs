@@ -1,7 +1,6 @@
 //! What users change of quota groups.
 //!
-//! Owns switching quotas on and off, groups, their relations and limits, and
-//! taking over the numbers of a scan. All of it happens within
+//! Owns switching quotas on and off, groups, their relations and limits. All of it happens within
 //! [`crate::Store::commit_with`]; mistakes are found before the first edit.
 
 use super::{QuotaGroup, Quotas, Running};
@@ -50,6 +49,9 @@ pub enum QuotaError {
     /// Quotas of the other mode are on.
     #[error("quotas are on in the other mode; switch them off first")]
     OtherMode,
+    /// All groups are being counted.
+    #[error("a count is under way")]
+    Counting,
     /// Simple quotas are never scanned.
     #[error("simple quotas are always right: there is nothing to scan")]
     NeverScanned,
@@ -146,6 +148,9 @@ impl Quotas {
     }
 
     fn relate(&mut self, child: GroupId, parent: GroupId, way: Way) {
+        if let Some(scan) = &mut self.scan {
+            scan.lost.get_or_insert("groups were joined meanwhile".to_owned());
+        }
         if let Some(group) = self.groups.get_mut(&child) {
             match way {
                 Way::In => group.parents.insert(parent),
@@ -197,7 +202,7 @@ impl Engine {
 
     /// Switches quotas on, with a group for each of `trees`. Does nothing where
     /// they are on. In full mode their numbers are inconsistent until
-    /// [`Engine::set_quota_numbers`]; simple quotas count what is allocated from
+    /// [`crate::Store::finish_quota_scan`]; simple quotas count what is allocated from
     /// the next generation on.
     ///
     /// # Errors
@@ -242,6 +247,7 @@ impl Engine {
             changed: BTreeSet::new(),
             reason: Some("they were not counted yet".to_owned()),
             running: Running::default(),
+            scan: None,
         };
         for tree in trees {
             quotas.add_group(GroupId::of_tree(*tree));
@@ -457,40 +463,5 @@ impl Engine {
         }
         quotas.changed.insert(id);
         Ok(())
-    }
-
-    /// Takes over the numbers of a scan of the last commit, `scanned`; what
-    /// the running generation changes comes on top. False when it came too
-    /// late: another scan is needed.
-    ///
-    /// # Errors
-    /// [`QuotaError`]
-    pub fn set_quota_numbers(
-        &mut self,
-        scanned: Generation,
-        numbers: &BTreeMap<GroupId, GroupNumbers>,
-    ) -> Result<bool, StoreError> {
-        let generation = self.generation();
-        let is_current = self.superblock().generation == scanned;
-        let quotas = self.quotas_mut()?;
-        if quotas.is_simple() {
-            return Err(QuotaError::NeverScanned.into());
-        }
-        if !is_current || quotas.running.lost.is_some() {
-            return Ok(false);
-        }
-        for (id, group) in &mut quotas.groups {
-            let found = numbers.get(id).copied().unwrap_or_default();
-            group.info = QgroupInfo {
-                generation,
-                referenced: found.referenced,
-                referenced_compressed: found.referenced,
-                exclusive: found.exclusive,
-                exclusive_compressed: found.exclusive,
-            };
-        }
-        quotas.changed = quotas.groups.keys().copied().collect();
-        quotas.status.flags -= QgroupStatusFlags::INCONSISTENT;
-        Ok(true)
     }
 }

@@ -18,11 +18,13 @@ mod items;
 mod limits;
 mod reach;
 mod reach_sets;
+mod scan;
 mod simple;
 
 pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError, QuotaMode};
 pub use items::QuotaItems;
 pub use limits::Fits;
+pub use scan::QuotaScan;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
@@ -38,6 +40,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Extents that a deletion may take a subvolume from in one generation; more
 /// make the numbers inconsistent.
 const TOUCHED_MAX: usize = 100_000;
+/// Nodes below one shared node that are looked at for that, under the engine's
+/// lock; more make the numbers inconsistent.
+const TOUCHED_NODES_MAX: usize = 2_000;
 
 /// One quota group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -91,6 +96,7 @@ pub struct Quotas {
     /// Why the numbers are inconsistent, where that is known.
     reason: Option<String>,
     running: Running,
+    scan: Option<scan::Scan>,
 }
 
 impl Quotas {
@@ -111,10 +117,13 @@ impl Quotas {
         &self.status
     }
 
-    /// True when the numbers are wrong until a scan.
+    /// True when the numbers are wrong until a scan ends.
     #[must_use]
     pub const fn is_inconsistent(&self) -> bool {
-        self.status.flags.contains(QgroupStatusFlags::INCONSISTENT)
+        let wrong = QgroupStatusFlags(
+            QgroupStatusFlags::INCONSISTENT.0 | QgroupStatusFlags::RESCAN.0,
+        );
+        self.status.flags.intersects(wrong)
     }
 
     /// Why the numbers are wrong, as far as this run of the program knows.
@@ -131,7 +140,7 @@ impl Quotas {
     }
 
     fn set_inconsistent(&mut self, reason: &str) {
-        if !self.is_inconsistent() {
+        if !self.status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
             tracing::warn!(reason, "quota numbers are inconsistent until a rescan");
             self.reason = Some(reason.to_owned());
         }
@@ -233,6 +242,7 @@ impl Engine {
             changed: BTreeSet::new(),
             reason: None,
             running: Running::default(),
+            scan: None,
         };
         if quotas.is_simple() {
             // Nobody writes who does not keep them: the feature is incompatible.
@@ -258,7 +268,12 @@ impl Engine {
         let Some(mut quotas) = self.quotas.take() else {
             return Ok(());
         };
-        if let Some(reason) = quotas.running.lost {
+        let is_counted = quotas.scan.as_ref().is_some_and(|scan| self.generation > scan.of);
+        if is_counted {
+            self.follow_for_scan(&mut quotas);
+        } else if let Some(reason) = quotas.running.lost
+            && !quotas.is_scanned()
+        {
             quotas.set_inconsistent(reason);
         }
         if quotas.is_simple() {
@@ -278,6 +293,18 @@ impl Engine {
         let written = self.write_quotas(&mut quotas, &running.gone);
         self.quotas = Some(quotas);
         written
+    }
+
+    /// Sums up what the running generation changes, for a count of an earlier
+    /// one.
+    fn follow_for_scan(&self, quotas: &mut Quotas) {
+        let followed = match quotas.running.lost {
+            Some(reason) => Err(reason.to_owned()),
+            None => self.follow(quotas).map_err(|reason| reason.to_string()),
+        };
+        if let (Err(reason), Some(scan)) = (followed, &mut quotas.scan) {
+            scan.lost.get_or_insert(reason);
+        }
     }
 
     fn write_quotas(
