@@ -142,6 +142,16 @@ impl Server {
         Ok(0)
     }
 
+    /// Writes down that the numbers were found to be wrong, so that who reads
+    /// the quota tree learns it.
+    pub(super) fn say_quota_state(&self) {
+        let quotas_say = |quotas: &butterfs::quota::Quotas| quotas.reason().is_some();
+        let found = self.volume.store().read().quotas().is_some_and(quotas_say);
+        if found && let Err(error) = self.files().change_quotas(|_| Ok(())) {
+            tracing::info!(%error, "the state of quotas was not written");
+        }
+    }
+
     fn change_quotas(
         &self,
         change: impl FnOnce(&mut Engine) -> Result<(), FsError>,

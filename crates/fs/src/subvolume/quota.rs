@@ -8,8 +8,8 @@ use super::du::{Limits, Progress, SpaceSharing};
 use super::list::Subvolumes;
 use crate::Filesystem;
 use crate::error::FsError;
-use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::TreeId;
+use butterfs_format::item::qgroup::GroupId;
 use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError, QuotaMode, Quotas};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -120,7 +120,9 @@ impl Filesystem {
                 return Ok(());
             }
         }
-        Err(FsError::Busy("the volume changed too much during every count"))
+        Err(FsError::Busy(
+            "the volume changed too much during every count",
+        ))
     }
 
     /// True when extents are charged to who allocated them.

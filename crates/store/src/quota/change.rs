@@ -149,7 +149,8 @@ impl Quotas {
 
     fn relate(&mut self, child: GroupId, parent: GroupId, way: Way) {
         if let Some(scan) = &mut self.scan {
-            scan.lost.get_or_insert("groups were joined meanwhile".to_owned());
+            scan.lost
+                .get_or_insert("groups were joined meanwhile".to_owned());
         }
         if let Some(group) = self.groups.get_mut(&child) {
             match way {

@@ -120,9 +120,8 @@ impl Quotas {
     /// True when the numbers are wrong until a scan ends.
     #[must_use]
     pub const fn is_inconsistent(&self) -> bool {
-        let wrong = QgroupStatusFlags(
-            QgroupStatusFlags::INCONSISTENT.0 | QgroupStatusFlags::RESCAN.0,
-        );
+        let wrong =
+            QgroupStatusFlags(QgroupStatusFlags::INCONSISTENT.0 | QgroupStatusFlags::RESCAN.0);
         self.status.flags.intersects(wrong)
     }
 
@@ -268,7 +267,10 @@ impl Engine {
         let Some(mut quotas) = self.quotas.take() else {
             return Ok(());
         };
-        let is_counted = quotas.scan.as_ref().is_some_and(|scan| self.generation > scan.of);
+        let is_counted = quotas
+            .scan
+            .as_ref()
+            .is_some_and(|scan| self.generation > scan.of);
         if is_counted {
             self.follow_for_scan(&mut quotas);
         } else if let Some(reason) = quotas.running.lost
