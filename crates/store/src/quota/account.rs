@@ -141,12 +141,11 @@ impl Engine {
         let Some(mut quotas) = self.quotas.take() else {
             return Ok(());
         };
-        let result = if quotas.is_simple() {
-            Ok(())
-        } else if quotas.is_inconsistent() && !quotas.is_scanned() {
-            Ok(())
-        } else {
+        let is_followed = quotas.is_scanned() || !quotas.is_inconsistent();
+        let result = if is_followed && !quotas.is_simple() {
             self.touch_below(&mut quotas, node)
+        } else {
+            Ok(())
         };
         self.quotas = Some(quotas);
         result
