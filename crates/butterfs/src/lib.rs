@@ -56,11 +56,18 @@ pub use butterfs_store::{
     Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError,
 };
 
+/// Paths of inodes, from the names that they know of themselves.
+pub mod paths_of {
+    pub use butterfs_fs::subvolume::paths::Paths;
+}
+
 /// Quota groups.
 pub mod quota {
     pub use butterfs_format::item::qgroup::{
         GroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
     };
     pub use butterfs_fs::subvolume::quota::scan;
-    pub use butterfs_store::{Assigned, GroupNumbers, LimitChange, QuotaError, QuotaGroup, Quotas};
+    pub use butterfs_store::{
+        Assigned, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode, Quotas,
+    };
 }

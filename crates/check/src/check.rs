@@ -203,6 +203,20 @@ impl<'a> Check<'a> {
         }
         let roots = Roots::parse(&context, &items.summary);
         roots.check(&context);
+        let context = match roots.get(TreeId::QUOTA) {
+            Some(root) => {
+                let wanted = ItemList {
+                    wanted: |kind| kind == ItemType::QGROUP_STATUS,
+                };
+                let quiet = context.quiet();
+                let items = list(&quiet, TreeId::QUOTA, root.node(), &wanted).summary;
+                match quotas::charged_from(&items) {
+                    Some(from) => context.with_charges(from),
+                    None => context,
+                }
+            }
+            None => context,
+        };
         Ok(Self {
             context,
             chunk_root,

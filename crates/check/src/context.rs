@@ -2,6 +2,7 @@
 //! and where faults go.
 
 use crate::code::FaultCode;
+use crate::extents::charges::Charges;
 use crate::hash::SumHash;
 use crate::progress::{Phase, Progress, Status};
 use crate::report::{Collector, Place};
@@ -36,6 +37,8 @@ pub(crate) struct Context<'a> {
     pub(crate) faults: Arc<Collector>,
     pub(crate) hash: SumHash,
     pub(crate) options: &'a Options,
+    /// Where simple quotas are on.
+    pub(crate) charges: Option<Arc<Charges>>,
     progress: &'a dyn Progress,
     counter: Arc<Counter>,
 }
@@ -62,6 +65,7 @@ impl<'a> Context<'a> {
             faults,
             hash: SumHash::random(),
             options,
+            charges: None,
             progress,
             counter: Arc::new(Counter {
                 phase: Mutex::new(Phase::Chunks),
@@ -80,10 +84,19 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// The same, where extents count for simple quotas from a generation on.
+    pub(crate) fn with_charges(&self, from: u64) -> Self {
+        Self {
+            charges: Some(Arc::new(Charges::new(from))),
+            ..self.clone()
+        }
+    }
+
     /// The same, but faults are not reported (again).
     pub(crate) fn quiet(&self) -> Self {
         Self {
             faults: Arc::new(Collector::muted()),
+            charges: self.charges.as_ref().map(|old| Arc::new(old.emptied())),
             ..self.clone()
         }
     }

@@ -10,9 +10,7 @@ use butterfs_format::{DeviceId, DeviceOffset};
 use std::sync::Arc;
 
 /// Features that can be checked; what they add is looked at where it lies.
-const KNOWN: Incompat = Incompat(
-    Incompat::SUPPORTED.0 | Incompat::RAID56.0 | Incompat::RAID1C34.0 | Incompat::SIMPLE_QUOTA.0,
-);
+const KNOWN: Incompat = Incompat(Incompat::SUPPORTED.0 | Incompat::RAID56.0 | Incompat::RAID1C34.0);
 /// Directory of the tree of roots.
 const ROOT_DIR: u64 = 6;
 

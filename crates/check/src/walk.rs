@@ -208,6 +208,10 @@ impl<'w> Walker<'w, '_> {
                 generation: node.generation().get(),
             };
             tally.add(node.logical().get(), record);
+            if let Some(charges) = &self.context.charges {
+                let (owner, generation) = (node.owner().get(), node.generation().get());
+                charges.add(owner, generation, self.context.node_bytes());
+            }
         }
         let context = self.context;
         let owner = node.owner();

@@ -12,10 +12,12 @@
 mod convert;
 mod guard;
 mod nodes;
+mod quotas;
 mod requests;
 mod serve;
 mod serve_data;
 mod subvolumes;
+mod trees;
 
 pub use convert::Owners;
 
@@ -50,6 +52,8 @@ pub struct Server {
     nodes: Nodes,
     mount: Served,
     sector: u32,
+    /// The count of quota groups that is being made.
+    rescan: quotas::Rescan,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
 }
@@ -84,6 +88,7 @@ impl Server {
             volume,
             mount,
             sector: sector.try_into().unwrap_or(4096),
+            rescan: quotas::Rescan::default(),
             notifier: OnceLock::new(),
         }
     }

@@ -108,3 +108,157 @@ fn groups_are_made_joined_limited_and_shown() {
     bench.run(&["quota", "disable", "volume"]);
     bench.check();
 }
+
+/// Everything is committed: a kernel passes syncfs to block devices alone, and
+/// a FUSE server commits when a directory is synced.
+fn sync(at: &std::path::Path) {
+    let directory = std::fs::File::open(at).expect("a directory");
+    rustix::fs::syncfs(&directory).expect("synced");
+    directory.sync_all().expect("synced");
+}
+
+fn write_durably(path: &std::path::Path, data: &[u8]) {
+    std::fs::write(path, data).expect("written");
+    let file = std::fs::File::open(path).expect("opens");
+    file.sync_all().expect("synced");
+}
+
+/// The words on a mountpoint, whoever serves it.
+fn on_a_mount(bench: &Bench, mount: &str) {
+    let at = |path: &str| format!("{mount}/{path}");
+    let full = |path: &str| bench.path(&at(path));
+    assert!(
+        bench
+            .run(&["quota", "status", mount])
+            .contains("Enabled:       no")
+    );
+    let off = bench.try_run(&["qgroup", "create", "1/1", mount]);
+    assert!(said(&off).contains("not enabled"), "{}", said(&off));
+    bench.run(&["subvolume", "create", &at("a")]);
+    std::fs::write(full("a/file"), vec![1; 300_000]).expect("written");
+    std::fs::create_dir_all(full("dir/deeper")).expect("made");
+    bench.run(&["quota", "enable", mount]);
+    bench.run(&["qgroup", "create", "1/1", mount]);
+    let again = bench.try_run(&["qgroup", "create", "1/1", mount]);
+    assert!(said(&again).contains("exists already"), "{}", said(&again));
+    bench.run(&["qgroup", "assign", "0/256", "1/1", mount]);
+    let (a, s, b) = (at("a"), at("dir/deeper/s"), at("dir/b"));
+    bench.run(&["subvolume", "snapshot", "-i", "1/1", &a, &s]);
+    bench.run(&["subvolume", "create", "-i", "1/1", &b]);
+    bench.run(&["qgroup", "limit", "10m", "256", mount]);
+    bench.run(&["qgroup", "limit", "-e", "20m", "1/1", mount]);
+    let missing = bench.try_run(&["qgroup", "limit", "1m", "1/77", mount]);
+    assert!(
+        said(&missing).contains("no such group"),
+        "{}",
+        said(&missing)
+    );
+    bench.run(&["quota", "rescan", mount]);
+    sync(&bench.path(mount));
+    let shown = bench.run(&["qgroup", "show", "--json", mount]);
+    let facts: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(
+        (&facts["inconsistent"], &facts["mode"]),
+        (&false.into(), &"qgroup".into())
+    );
+    let found = facts["qgroups"].as_array().expect("groups").clone();
+    assert_eq!(group(&found, "0/256")["path"], "a");
+    assert_eq!(group(&found, "0/257")["path"], "dir/deeper/s");
+    assert_eq!(group(&found, "0/258")["path"], "dir/b");
+    assert_eq!(group(&found, "0/5")["path"], "");
+    assert_eq!(group(&found, "0/256")["max_referenced"], 10 << 20);
+    let all = group(&found, "1/1");
+    assert_eq!(
+        all["children"],
+        serde_json::json!(["0/256", "0/257", "0/258"])
+    );
+    assert_eq!(all["max_exclusive"], 20 << 20);
+    assert_eq!(all["referenced"], all["exclusive"]);
+    // What does not fit is refused, by write or at the end.
+    let mut noise = 1_u64;
+    let noise: Vec<u8> = std::iter::repeat_with(|| {
+        noise = noise
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (noise >> 56) as u8
+    })
+    .take(12 << 20)
+    .collect();
+    let refused = std::fs::write(full("a/big"), &noise).expect_err("a limit");
+    assert_eq!(refused.raw_os_error(), Some(libc::EDQUOT));
+    std::fs::remove_file(full("a/big")).expect("removed");
+    // Members that share: a count follows.
+    bench.run(&["qgroup", "remove", "0/257", "1/1", mount]);
+    let status = bench.run(&["quota", "status", "--json", mount]);
+    let status: Value = serde_json::from_str(&status).expect("JSON");
+    assert_eq!(status["inconsistent"], false);
+    assert_eq!(status["groups"], 5);
+    let full_group = bench.try_run(&["qgroup", "destroy", "1/1", mount]);
+    assert!(
+        said(&full_group).contains("has members"),
+        "{}",
+        said(&full_group)
+    );
+    bench.run(&["qgroup", "remove", "256", "1/1", mount]);
+    bench.run(&["qgroup", "remove", "258", "1/1", mount]);
+    bench.run(&["qgroup", "destroy", "1/1", mount]);
+    bench.run(&["qgroup", "limit", "none", "0/256", mount]);
+    bench.run(&["quota", "disable", mount]);
+    assert!(
+        bench
+            .run(&["quota", "status", mount])
+            .contains("Enabled:       no")
+    );
+}
+
+fn simple_on_a_mount(bench: &Bench, mount: &str) -> Value {
+    bench.run(&["quota", "enable", "--simple", mount]);
+    assert!(
+        bench
+            .run(&["quota", "status", mount])
+            .contains("Mode:          squota")
+    );
+    let scan = bench.try_run(&["quota", "rescan", mount]);
+    assert!(said(&scan).contains("nothing to scan"), "{}", said(&scan));
+    let new = format!("{mount}/simple");
+    bench.run(&["subvolume", "create", &new]);
+    write_durably(&bench.path(&new).join("file"), &vec![1; 300_000]);
+    sync(&bench.path(mount));
+    let shown = bench.run(&["qgroup", "show", "--json", mount]);
+    let facts: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!(facts["mode"], "squota");
+    facts
+}
+
+#[test]
+fn the_same_words_work_on_mounts() {
+    let bench = Bench::new();
+    if support::can_mount() {
+        let mounted = bench.mount("noatime");
+        on_a_mount(&bench, "mnt");
+        let facts = simple_on_a_mount(&bench, "mnt");
+        drop(mounted);
+        wait_until_closed(&bench);
+        bench.run(&["check", "--check-data-csum", "volume"]);
+        let shown = bench.run(&["qgroup", "show", "--json", "volume"]);
+        assert_eq!(facts, serde_json::from_str::<Value>(&shown).expect("JSON"));
+    }
+    let bench = Bench::new();
+    bench.with_kernel(|_| {
+        on_a_mount(&bench, "kernel");
+        simple_on_a_mount(&bench, "kernel");
+    });
+    bench.run(&["check", "--check-data-csum", "volume"]);
+}
+
+/// The server may write its last commit after the mountpoint is free.
+fn wait_until_closed(bench: &Bench) {
+    for _ in 0..100 {
+        let status = bench.try_run(&["quota", "enable", "--simple", "volume"]);
+        if status.status.success() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("the volume is still mounted");
+}

@@ -7,6 +7,7 @@
 //! Source: the documentation's page on ioctls.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
+use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::send_stream::SourceStamp;
 use butterfs_format::{Generation, TreeId, UuidBytes};
 use rustix::io::Errno;
@@ -26,6 +27,8 @@ const ENCODED: usize = 128;
 const READ_ONLY: u64 = 1 << 1;
 /// The id says which subvolume, not the name.
 const BY_ID: u64 = 1 << 4;
+/// There are quota groups to be put into.
+const INHERIT: u64 = 1 << 2;
 
 /// What a mounted subvolume says of itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,19 +104,56 @@ fn named(at: usize, name: &[u8]) -> Result<[u8; NAMED], Errno> {
     Ok(argument)
 }
 
-/// Makes an empty subvolume in a directory.
+/// Quota groups that a new subvolume is put into, as requests point to them.
+struct Inherit(Vec<u64>);
+
+impl Inherit {
+    /// Words before the groups: flags, three counts, five of limits.
+    const HEADER: usize = 9;
+
+    fn new(groups: &[GroupId]) -> Self {
+        let mut words = vec![0; Self::HEADER];
+        if let Some(count) = words.get_mut(1) {
+            *count = u64::try_from(groups.len()).unwrap_or(u64::MAX);
+        }
+        words.extend(groups.iter().map(|group| group.0));
+        Self(words)
+    }
+
+    /// Has `argument` point here.
+    fn enter(&self, argument: &mut [u8; NAMED], flags: u64) {
+        let is_wanted = self.0.len() > Self::HEADER;
+        let flags = if is_wanted { flags | INHERIT } else { flags };
+        put(argument, 16, &flags.to_le_bytes());
+        if is_wanted {
+            let size = size_of_val(self.0.as_slice());
+            put(argument, 24, &size.to_le_bytes());
+            let address = self.0.as_ptr().expose_provenance();
+            put(argument, 32, &address.to_le_bytes());
+        }
+    }
+}
+
+/// Makes an empty subvolume in a directory, within quota groups.
 ///
 /// # Errors
 /// What the file system says.
-pub fn create_subvolume(directory: BorrowedFd<'_>, name: &[u8]) -> Result<(), Errno> {
-    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 14);
-    let argument = named(NAME_V1, name)?;
-    // SAFETY: the request reads exactly 4096 bytes: a descriptor that it does
-    // not use and a name that ends with a NUL, which `named` leaves room for.
+pub fn create_subvolume(
+    directory: BorrowedFd<'_>,
+    name: &[u8],
+    groups: &[GroupId],
+) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 24);
+    let inherit = Inherit::new(groups);
+    let mut argument = named(NAME_V2, name)?;
+    inherit.enter(&mut argument, 0);
+    // SAFETY: the request reads exactly 4096 bytes: flags, a name that ends
+    // with a NUL, which `named` leaves room for, and, where the flags say so,
+    // size and address of `inherit`, which outlives the call and is only read.
     unsafe { ioctl(directory, Setter::<NUMBER, _>::new(argument)) }
 }
 
-/// Makes a snapshot in a directory.
+/// Makes a snapshot in a directory, within quota groups.
 ///
 /// # Errors
 /// What the file system says.
@@ -121,18 +161,21 @@ pub fn snapshot(
     directory: BorrowedFd<'_>,
     source: BorrowedFd<'_>,
     name: &[u8],
-    changes: Changes,
+    (changes, groups): (Changes, &[GroupId]),
 ) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 23);
+    let inherit = Inherit::new(groups);
     let mut argument = named(NAME_V2, name)?;
     let descriptor = i64::from(source.as_raw_fd());
     put(&mut argument, 0, &descriptor.to_le_bytes());
-    if changes == Changes::Refused {
-        put(&mut argument, 16, &READ_ONLY.to_le_bytes());
-    }
-    // SAFETY: the request reads exactly 4096 bytes: a descriptor, which
-    // outlives the call, flags that tell of no pointer and a name that ends
-    // with a NUL.
+    let flags = match changes {
+        Changes::Refused => READ_ONLY,
+        Changes::Allowed => 0,
+    };
+    inherit.enter(&mut argument, flags);
+    // SAFETY: the request reads exactly 4096 bytes: a descriptor, flags, a name
+    // that ends with a NUL and, where the flags say so, size and address of
+    // `inherit`; descriptor and `inherit` outlive the call.
     unsafe { ioctl(directory, Setter::<NUMBER, _>::new(argument)) }
 }
 

@@ -25,6 +25,7 @@ pub mod fault;
 pub mod file;
 pub mod holder;
 pub mod kernel_btrfs;
+pub mod kernel_quota;
 pub mod memory;
 pub mod overlay;
 pub mod probe;

@@ -66,7 +66,8 @@ impl Incompat {
             | Self::EXTENDED_IREF.0
             | Self::SKINNY_METADATA.0
             | Self::NO_HOLES.0
-            | Self::METADATA_UUID.0,
+            | Self::METADATA_UUID.0
+            | Self::SIMPLE_QUOTA.0,
     );
 }
 

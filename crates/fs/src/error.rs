@@ -146,7 +146,8 @@ const fn quota_errno(error: &QuotaError) -> i32 {
         QuotaError::Off => 107,
         QuotaError::Exists(_) | QuotaError::Related { .. } => 17,
         QuotaError::NoGroup(_) | QuotaError::NotRelated { .. } => 2,
-        QuotaError::HasMembers(_) => 16,
-        QuotaError::OfSubvolume(_) | QuotaError::WrongLevels { .. } => 22,
+        QuotaError::HasMembers(_) | QuotaError::OfSubvolume(_) | QuotaError::InUse(_) => 16,
+        QuotaError::Counting => 115,
+        QuotaError::WrongLevels { .. } | QuotaError::OtherMode | QuotaError::NeverScanned => 22,
     }
 }

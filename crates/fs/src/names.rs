@@ -211,7 +211,10 @@ impl Filesystem {
         self.store.commit_with(nodes, |engine| {
             check_writable(engine, tree)?;
             let result = change(engine);
-            if let Err(FsError::Store(error)) = &result {
+            // Mistakes with groups are found before the first edit.
+            if let Err(FsError::Store(error)) = &result
+                && !matches!(error, butterfs_store::StoreError::Quota(_))
+            {
                 self.store.fail(error);
             }
             result
@@ -491,6 +494,7 @@ impl Filesystem {
         if id.tree != parent.tree {
             return Err(FsError::CrossesSubvolumes);
         }
+        self.ensure_quota_of_names(parent.tree)?;
         let (inode, directory) = (self.inode(id)?, self.inode(parent)?);
         if id == parent {
             return Err(FsError::NotPermitted("directories have one name"));

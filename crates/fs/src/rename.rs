@@ -74,6 +74,7 @@ impl Filesystem {
         if mode == RenameMode::Replace {
             self.flush_replacement(from, to)?;
         }
+        self.ensure_quota_of_names(to.dir.tree)?;
         // Directories move one at a time, so that no cycle can arise.
         let _one_at_a_time = self.renaming.lock();
         while !self.try_rename(from, to, mode, old_name)? {}

@@ -152,6 +152,7 @@ impl Filesystem {
         if name == COMPRESSION && value.is_empty() {
             return self.remove_property(inode, mode);
         }
+        self.ensure_quota_of_names(inode.id.tree)?;
         let mut state = inode.state.write();
         let id = inode.id;
         let effect = Effect::of(&state, name, value)?;

@@ -10,8 +10,8 @@ use butterfs_fs::Filesystem;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::subvolume::du::Limits;
 use butterfs_fs::subvolume::quota::scan;
-use butterfs_store::{Access, Assigned, GroupNumbers};
-use common::{KernelMount, Random, check, mkfs, open_subvolume, run};
+use butterfs_store::{Access, Assigned, GroupNumbers, QuotaMode};
+use common::{KernelMount, Random, check_ours, mkfs, open_subvolume, run};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::ControlFlow;
@@ -37,6 +37,12 @@ fn counted(fs: &Filesystem) -> Numbers {
         ControlFlow::Continue(())
     })
     .unwrap()
+}
+
+/// btrfs check and our own, which counts the groups by itself.
+fn check(image: &Path) {
+    common::check(image);
+    check_ours(image);
 }
 
 fn is_inconsistent(fs: &Filesystem) -> bool {
@@ -279,15 +285,21 @@ fn exercise(seed: u64, mkfs_options: &[&str], (rounds, subvolumes_max): (u64, us
     }
 }
 
+/// One seed; more for a soak: BUTTERFS_SEEDS=first..last.
+fn seeds(one: u64) -> std::ops::Range<u64> {
+    let Ok(seeds) = std::env::var("BUTTERFS_SEEDS") else {
+        return one..one + 1;
+    };
+    let (first, last) = seeds.split_once("..").unwrap();
+    first.parse().unwrap()..last.parse().unwrap()
+}
+
 #[test]
 fn numbers_follow_every_commit() {
     if !common::is_root() {
         return;
     }
-    // More rounds for a soak: BUTTERFS_SEEDS=first..last.
-    let seeds = std::env::var("BUTTERFS_SEEDS").unwrap_or_else(|_| "1..2".into());
-    let (first, last) = seeds.split_once("..").unwrap();
-    for seed in first.parse().unwrap()..last.parse().unwrap() {
+    for seed in seeds(1) {
         exercise(seed, &[], (25, 40));
         exercise(seed + 1000, &["-n", "4096"], (40, 12));
     }
@@ -316,7 +328,8 @@ fn quotas_are_switched_on_and_off() {
     }
     let go_on = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Continue(());
     let fs = open_subvolume(&image, TreeId::FS);
-    fs.enable_quotas(&Limits::default(), go_on).unwrap();
+    fs.enable_quotas(QuotaMode::Full, &Limits::default(), go_on)
+        .unwrap();
     let (a, group) = (GroupId::of_tree(TreeId(256)), "1/7".parse().unwrap());
     fs.change_quotas(|engine| Ok(engine.create_quota_group(group)?))
         .unwrap();
@@ -433,7 +446,9 @@ fn numbers_are_the_kernels_after_ten_thousand_changes() {
     if !common::is_root() {
         return;
     }
-    exercise(77, &[], (200, 40));
+    for seed in seeds(77) {
+        exercise(seed, &[], (200, 40));
+    }
 }
 
 /// Where the rule for snapshots does not hold, the status says so, and a scan
@@ -512,4 +527,169 @@ fn a_replay_is_counted() {
     drop(fs);
     check(&crashed);
     assert_eq!(rescanned(&crashed, dir.path()), ours);
+}
+
+/// Nobody waits for a count: what is committed while it is made is in its
+/// numbers. The volume is changed from within the count, which would hang if it
+/// held a lock.
+#[test]
+fn a_count_is_made_beside_changes() {
+    if !common::is_root() {
+        return;
+    }
+    let mut random = Random(8);
+    let (dir, image) = mkfs(1 << 30, &["-n", "4096"]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "noatime");
+        fill(mount.path(), &mut random);
+    }
+    let fs = open_subvolume(&image, TreeId::FS);
+    let mut calls = 0;
+    let crashed = dir.path().join("crashed.img");
+    let go_on = &mut |_: &butterfs_fs::subvolume::du::Progress| {
+        calls += 1;
+        if calls > 20 {
+            return ControlFlow::Continue(());
+        }
+        assert!(is_inconsistent(&fs));
+        for file in 0..10 {
+            let name = format!("f{}", random.below(150));
+            let Ok(found) = fs.lookup(root(TreeId(256)), name.as_bytes()) else {
+                continue;
+            };
+            if file == 0 {
+                fs.unlink(root(TreeId(256)), name.as_bytes()).unwrap();
+                continue;
+            }
+            let inode = fs.inode(found.inode).unwrap();
+            let data = random.data(30_000);
+            fs.write(&inode, random.below(9) * 4096, &data).unwrap();
+        }
+        fs.sync_all().unwrap();
+        if calls == 2 {
+            fs::copy(&image, &crashed).unwrap();
+        }
+        ControlFlow::Continue(())
+    };
+    fs.rescan_quotas(&Limits::default(), go_on).unwrap();
+    assert!(calls >= 2, "the count told of its progress {calls} times");
+    assert!(!is_inconsistent(&fs));
+    assert_eq!(kept(&fs), counted(&fs));
+    // What was held is free again: much can be written over and over.
+    for _ in 0..20 {
+        let found = fs.lookup(root(TreeId(257)), b"f1").unwrap();
+        let inode = fs.inode(found.inode).unwrap();
+        fs.write(&inode, 0, &random.data(100_000)).unwrap();
+        fs.sync_all().unwrap();
+    }
+    let ours = kept(&fs);
+    assert_eq!(ours, counted(&fs));
+    drop(fs);
+    check(&image);
+    assert_eq!(rescanned(&image, dir.path()), ours);
+    // A crash in the middle is seen and said, by a reader and a writer.
+    check(&crashed);
+    let fs = open_subvolume(&crashed, TreeId::FS);
+    let reason = |fs: &Filesystem| {
+        let engine = fs.store().read();
+        engine.quotas().unwrap().reason().map(str::to_owned)
+    };
+    assert!(is_inconsistent(&fs));
+    assert_eq!(reason(&fs).as_deref(), Some("a rescan was interrupted"));
+    // A count that is broken off leaves the same.
+    let stop = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Break(());
+    assert!(fs.rescan_quotas(&Limits::default(), stop).is_err());
+    assert!(is_inconsistent(&fs));
+    assert_eq!(reason(&fs).as_deref(), Some("a count failed"));
+    fs.rescan_quotas(&Limits::default(), &mut |_| ControlFlow::Continue(()))
+        .unwrap();
+    assert!(!is_inconsistent(&fs));
+    assert_eq!(kept(&fs), counted(&fs));
+    drop(fs);
+    check(&crashed);
+}
+
+/// EDQUOT wherever something is added; removing and growing a hole is free.
+#[test]
+fn limits_hold_everywhere() {
+    if !common::is_root() {
+        return;
+    }
+    let (dir, image) = mkfs(1 << 30, &[]);
+    {
+        let mount = KernelMount::new(&image, dir.path(), "noatime");
+        btrfs(&["quota", "enable"], mount.path());
+        for name in ["a", "b"] {
+            btrfs(&["subvolume", "create"], &mount.path().join(name));
+        }
+        fs::write(mount.path().join("a/f"), vec![1; 200_000]).unwrap();
+        fs::write(mount.path().join("b/f"), vec![1; 2_000_000]).unwrap();
+        btrfs(&["qgroup", "create", "1/1"], mount.path());
+        btrfs(&["qgroup", "limit", "1M", "1/1"], mount.path());
+        btrfs(&["quota", "rescan", "-w"], mount.path());
+    }
+    let (a, b) = (TreeId(256), TreeId(257));
+    let fs = open_subvolume(&image, TreeId::FS);
+    let limit = |tree: TreeId, bytes: Option<u64>| {
+        let change = butterfs_store::LimitChange {
+            referenced: Some(bytes),
+            ..Default::default()
+        };
+        let set = |engine: &mut butterfs_store::Engine| {
+            Ok(engine.limit_quota_group(GroupId::of_tree(tree), change)?)
+        };
+        fs.change_quotas(set).unwrap();
+    };
+    // More than it may use is used already.
+    limit(a, Some(100_000));
+    let refused = |result: Result<(), butterfs_fs::FsError>| {
+        assert_eq!(result.expect_err("a limit").errno(), 122);
+    };
+    let file = NewInode::new(S_IFREG | 0o644, Owner::default());
+    let dir_of = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let symlink = NewInode::symlink(b"target", Owner::default());
+    for new in [&file, &dir_of, &symlink] {
+        refused(fs.create(root(a), b"new", new).map(drop));
+    }
+    refused(fs.create_unnamed(root(a), &file).map(drop));
+    let f = fs.lookup(root(a), b"f").unwrap().inode;
+    let inode = fs.inode(f).unwrap();
+    refused(fs.link(f, root(a), b"g"));
+    let place = |name: &'static [u8]| butterfs_fs::rename::Place { dir: root(a), name };
+    let mode = butterfs_fs::rename::RenameMode::Replace;
+    let old = butterfs_fs::rename::OldName::Free;
+    refused(fs.rename(place(b"f"), place(b"g"), mode, old));
+    let any = butterfs_fs::xattr::SetMode::Any;
+    refused(fs.set_xattr(&inode, b"user.x", b"value", any));
+    let grow = butterfs_fs::file::FallocateMode::Allocate;
+    refused(fs.fallocate(&inode, grow, 0, 1 << 20));
+    let other = fs.lookup(root(b), b"f").unwrap().inode;
+    let source = fs.inode(other).unwrap();
+    refused(fs.copy_range((&source, 0), (&inode, 0), 1 << 20).map(drop));
+    refused(fs.create_subvolume(root(a), b"sub", &dir_of).map(drop));
+    refused(fs.snapshot(b, root(a), b"sub", Access::ReadWrite).map(drop));
+    // Free: a longer hole, less of it, and none of it.
+    fs.truncate(&inode, 10 << 20).unwrap();
+    fs.truncate(&inode, 100).unwrap();
+    fs.unlink(root(a), b"f").unwrap();
+    fs.sync_all().unwrap();
+    fs.create(root(a), b"new", &file).unwrap();
+    // A group that a snapshot enters with all that it reaches.
+    let groups = BTreeSet::from(["1/1".parse().unwrap()]);
+    let entered = fs.snapshot_in_groups(b, (fs.root(), b"s"), Access::ReadOnly, &groups);
+    refused(entered.map(drop));
+    // A snapshot may use what its source may.
+    limit(b, Some(5 << 20));
+    let s = fs.snapshot(b, fs.root(), b"s", Access::ReadWrite).unwrap();
+    let max = |tree: TreeId| {
+        let engine = fs.store().read();
+        let group = engine.quotas().unwrap().group(GroupId::of_tree(tree));
+        group.unwrap().limit.referenced_max
+    };
+    assert_eq!(max(s), 5 << 20);
+    fs.sync_all().unwrap();
+    assert!(!is_inconsistent(&fs));
+    assert_eq!(kept(&fs), counted(&fs));
+    drop(fs);
+    check(&image);
 }

@@ -229,15 +229,7 @@ impl Engine {
         let log = std::mem::take(&mut self.log_writing);
         self.free_log_space(log);
         let freed: Vec<_> = std::mem::take(&mut self.pinned_writing).iter().collect();
-        for range in &freed {
-            let result = self.for_each_group_part(range, |group, part| {
-                group.pinned = group.pinned.saturating_sub(part.end - part.start);
-                if let Some(free) = &mut group.free {
-                    free.insert(part);
-                }
-            });
-            debug_assert!(result.is_ok(), "pinned space lies in block groups");
-        }
+        self.unpin(&freed);
     }
 }
 

@@ -110,6 +110,9 @@ pub struct Engine {
     pub(crate) pinned: RangeSet,
     /// Freed in the generation that is being published.
     pub(crate) pinned_writing: RangeSet,
+    /// Freed by commits, and kept from being overwritten while an older state is
+    /// read.
+    pub(crate) held: Option<RangeSet>,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,
     /// Bytes that new chunks could have by kind, valid for a number of chunks.

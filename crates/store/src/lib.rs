@@ -34,7 +34,10 @@ pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
-pub use quota::{Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, Quotas};
+pub use quota::{
+    Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
+    QuotaScan, Quotas,
+};
 use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
@@ -267,7 +270,11 @@ impl Store {
         self.write_superblock(&prepared.superblock)?;
         if self.discard == Discard::On {
             // Before it can be given out again.
-            let freed: Vec<_> = self.engine.read().pinned_writing.iter().collect();
+            let freed: Vec<_> = {
+                let engine = self.engine.read();
+                let freed = engine.pinned_writing.iter();
+                freed.filter(|range| !engine.is_kept(range)).collect()
+            };
             for range in freed {
                 let length = range.end - range.start;
                 // Advisory: the space is free either way.

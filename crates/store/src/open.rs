@@ -12,6 +12,7 @@ use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
+use crate::quota::Quotas;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::ranges::RangeSet;
 use crate::{Barriers, Discard, Store};
@@ -60,6 +61,9 @@ pub enum LogPolicy {
     /// Read without it (`norecovery`).
     Ignore,
 }
+
+/// Bytes of nodes that a view keeps.
+const VIEW_CACHE: usize = 32 << 20;
 
 impl Default for OpenOptions {
     fn default() -> Self {
@@ -332,6 +336,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         checksums: PendingChecksums::default(),
         pinned: RangeSet::default(),
         pinned_writing: RangeSet::default(),
+        held: None,
         backup_slot: newest.map_or(0, |slot| (slot + 1) % superblock.backup_roots.len()),
         unallocated_cache: crate::engine::UnallocatedCache::default(),
         superblock_changed: false,
@@ -351,6 +356,38 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         superblock,
         space,
     }
+}
+
+/// The last commit of `live`, for reading alone, with a cache of its own. Its
+/// nodes must not be overwritten meanwhile.
+pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
+    let options = OpenOptions {
+        cache_bytes: VIEW_CACHE,
+        ..OpenOptions::default()
+    };
+    let mut engine = blank_engine(live.durable.clone(), Arc::clone(&live.space), &options);
+    engine.load_roots()?;
+    engine.chunks = live.chunks.clone();
+    let groups = live.groups.values().map(|group| {
+        let copy = BlockGroup {
+            start: group.start,
+            length: group.length,
+            flags: group.flags,
+            used: group.used,
+            promised: 0,
+            pinned: 0,
+            excluded: group.excluded.clone(),
+            free: None,
+            cursor: group.start.get(),
+            dirty: false,
+            standing: Standing::Committed,
+            read_only: true,
+        };
+        (group.start, copy)
+    });
+    engine.groups = groups.collect();
+    engine.quotas = live.quotas().map(Quotas::copied);
+    Ok(engine)
 }
 
 impl Engine {

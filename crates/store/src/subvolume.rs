@@ -52,6 +52,15 @@ impl Store {
     ) -> Result<R, E> {
         self.write_early()?;
         let _one_at_a_time = self.committing.lock();
+        self.commit_with_alone(nodes, change)
+    }
+
+    /// [`Store::commit_with`] with the commit lock held.
+    fn commit_with_alone<R, E: From<StoreError>>(
+        &self,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine) -> Result<R, E>,
+    ) -> Result<R, E> {
         let _no_batch = self.writing_early.lock();
         self.check_writable()?;
         let mut engine = self.engine.write();
@@ -73,6 +82,24 @@ impl Store {
         }
         result?;
         Ok(value)
+    }
+}
+
+impl Store {
+    /// [`Store::commit_with`], and a view of that commit where `change` says so.
+    pub(crate) fn commit_with_view(
+        &self,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine) -> Result<bool, StoreError>,
+    ) -> Result<Option<Engine>, StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        let wanted = self.commit_with_alone(nodes, change)?;
+        if !wanted {
+            return Ok(None);
+        }
+        // No other commit comes in between.
+        let engine = self.engine.read();
+        crate::open::view(&engine).map(Some)
     }
 }
 

@@ -208,13 +208,13 @@ impl DirectoryTarget {
         let parent = new.parent.map(|stamp| self.get(stamp)).transpose()?;
         let made = match (self.kind, parent) {
             (DirectoryKind::Subvolumes, None) => {
-                btrfs::create_subvolume(self.directory.as_fd(), &new.name)
+                btrfs::create_subvolume(self.directory.as_fd(), &new.name, &[])
             }
             (DirectoryKind::Subvolumes, Some(parent)) => btrfs::snapshot(
                 self.directory.as_fd(),
                 parent.as_fd(),
                 &new.name,
-                Changes::Allowed,
+                (Changes::Allowed, &[]),
             ),
             (DirectoryKind::Directories, None) => {
                 rustix::fs::mkdirat(&self.directory, name, Mode::from_raw_mode(0o700))

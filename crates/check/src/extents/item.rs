@@ -20,6 +20,8 @@ pub(crate) struct ExtentItem {
     pub(crate) is_parent: bool,
     /// Inline references with their counts.
     pub(crate) inline: Vec<(By, u64)>,
+    /// Tree that allocated it, where simple quotas noted that.
+    pub(crate) owner: Option<u64>,
 }
 
 /// The order of a data reference among others, and its key.
@@ -77,6 +79,7 @@ impl ExtentItem {
             generation,
             is_parent,
             inline: Vec::new(),
+            owner: None,
         };
         item.parse_inline(&mut r)?;
         Ok(item)
@@ -87,10 +90,14 @@ impl ExtentItem {
         while r.remaining() > 0 {
             let kind = ItemType(r.u8().map_err(short)?);
             if kind == ItemType::EXTENT_OWNER_REF {
-                r.u64().map_err(short)?;
-                if before.is_some() {
-                    return Err("its owner does not come first".to_owned());
+                let owner = r.u64().map_err(short)?;
+                if before.is_some() || self.owner.is_some() {
+                    return Err("its owner does not come first, and once".to_owned());
                 }
+                if matches!(self.shape, Shape::Node(_)) {
+                    return Err("it is a node but has an owner of data".to_owned());
+                }
+                self.owner = Some(owner);
                 continue;
             }
             let (by, count, order) = match kind {

@@ -1,5 +1,6 @@
 //! Extents, their references, checksums and free space.
 
+pub(crate) mod charges;
 pub(crate) mod checksums;
 pub(crate) mod compare;
 pub(crate) mod diagnose;

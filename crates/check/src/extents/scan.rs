@@ -8,6 +8,7 @@ use crate::context::Context;
 use crate::ranges::Ranges;
 use crate::report::Place;
 use crate::walk::{Leaf, Visitor};
+use butterfs_format::features::Incompat;
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
@@ -49,6 +50,9 @@ impl ExtentScan<'_, '_> {
             Ok(item) => item,
             Err(text) => return invalid(text),
         };
+        if item.owner.is_some() && !context.superblock.incompat.contains(Incompat::SIMPLE_QUOTA) {
+            invalid("it has an owner, but the volume never had simple quotas".to_owned());
+        }
         let start = key.objectid;
         let length = match item.shape {
             Shape::Node(_) => context.node_bytes(),
@@ -88,6 +92,9 @@ impl ExtentScan<'_, '_> {
                     run.shared.push(start);
                 }
             }
+        }
+        if let (Some(charges), Some(owner)) = (&context.charges, item.owner) {
+            charges.add(owner, item.generation, length);
         }
         let record = Record::Extent {
             shape: item.shape,

@@ -12,7 +12,8 @@ use crate::inodes::refs::place_of;
 use crate::report::Place;
 use butterfs_format::bytes::Reader;
 use butterfs_format::item::file_extent::FileExtent;
-use butterfs_format::{ItemType, Key, NodeRef, ParseError, TreeId};
+use butterfs_format::item::qgroup::{QgroupStatus, QgroupStatusFlags};
+use butterfs_format::{Generation, ItemType, Key, NodeRef, ParseError, TreeId};
 use butterfs_tree::Node;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -156,6 +157,18 @@ impl Quotas {
     }
 }
 
+/// The generation from which on simple quotas charge extents; `None` where
+/// they are off.
+pub(crate) fn charged_from(items: &Items) -> Option<u64> {
+    let (_, data) = items.first()?;
+    let status = QgroupStatus::parse(data).ok()?;
+    let on = QgroupStatusFlags::ON | QgroupStatusFlags::SIMPLE_MODE;
+    let from = status
+        .enable_generation
+        .filter(|_| status.flags.contains(on));
+    from.map(Generation::get)
+}
+
 /// Checks the quota groups, unless the kernel itself says that their numbers
 /// are not to be trusted.
 pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
@@ -185,12 +198,15 @@ pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
             context.fault(FaultCode::QgroupMissing, Place::tree(TreeId::QUOTA), text);
         }
     }
-    let outdated = quotas.generation != context.superblock.generation.get();
-    if quotas.flags & (RESCAN | INCONSISTENT) != 0 || outdated {
+    if quotas.flags & SIMPLE != 0 {
+        match &context.charges {
+            Some(charges) => compare_charges(context, &quotas, &charges.all()),
+            None => context.faults.unchecked("the numbers of simple quotas"),
+        }
         return;
     }
-    if quotas.flags & SIMPLE != 0 {
-        context.faults.unchecked("the numbers of simple quotas");
+    let outdated = quotas.generation != context.superblock.generation.get();
+    if quotas.flags & (RESCAN | INCONSISTENT) != 0 || outdated {
         return;
     }
     if roots.passing().next().is_some() {
@@ -218,6 +234,37 @@ fn compare(context: &Context<'_>, quotas: &Quotas, sets: &Sets) {
             let place = Place::item(TreeId::QUOTA, *key);
             context.fault(FaultCode::QgroupNumbers, place, text);
         }
+    }
+}
+
+/// Compares simple quotas: a group has what its subvolumes allocated, those
+/// that are gone included.
+fn compare_charges(context: &Context<'_>, quotas: &Quotas, charges: &FxHashMap<u64, u64>) {
+    for (group, (key, info)) in &quotas.infos {
+        let members = quotas.members(*group);
+        let charged = members.iter().filter_map(|tree| charges.get(tree));
+        let charged = charged.fold(0_u64, |sum, bytes| sum.saturating_add(*bytes));
+        if (info.referenced, info.exclusive) != (charged, charged) {
+            let text = format!(
+                "group {} counts {} bytes, {} of them exclusive; {charged} were allocated",
+                name(*group),
+                info.referenced,
+                info.exclusive
+            );
+            let place = Place::item(TreeId::QUOTA, *key);
+            context.fault(FaultCode::QgroupNumbers, place, text);
+        }
+    }
+    let mut missing: Vec<_> = charges
+        .iter()
+        .filter(|(tree, bytes)| {
+            **bytes > 0 && TreeId(**tree).is_subvolume() && !quotas.infos.contains_key(tree)
+        })
+        .collect();
+    missing.sort_unstable();
+    for (tree, bytes) in missing {
+        let text = format!("subvolume {tree} allocated {bytes} bytes but has no quota group");
+        context.fault(FaultCode::QgroupMissing, Place::tree(TreeId::QUOTA), text);
     }
 }
 

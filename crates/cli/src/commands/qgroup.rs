@@ -2,11 +2,13 @@
 
 mod show;
 
-use super::quota;
-use crate::fail::{Context, Done};
+use super::quota::mounted::Mounted;
+use super::quota::{self, QuotaSite};
+use crate::fail::{Context, Done, Failure};
 use crate::sizes;
-use butterfs::quota::{Assigned, GroupId, LimitChange};
+use butterfs::quota::{Assigned, GroupId, LimitChange, QgroupLimitFlags, QgroupStatusFlags};
 use butterfs::{FsError, Volume};
+use butterfs_device::kernel_quota::{self as kernel, GroupLimit, Way};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
@@ -18,7 +20,8 @@ use std::ffi::OsString;
   butterfs qgroup create 1/100 disk.img
   butterfs qgroup assign 0/256 1/100 disk.img
   butterfs qgroup limit 10g 0/256 disk.img
-  butterfs qgroup limit -e none 1/100 disk.img")]
+  butterfs qgroup limit -e none 1/100 disk.img
+  butterfs qgroup show --json mnt")]
 pub struct Qgroup {
     #[command(subcommand)]
     what: What,
@@ -44,7 +47,8 @@ enum What {
 struct One {
     /// LEVEL/NUMBER.
     group: GroupId,
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
 }
 
@@ -58,7 +62,8 @@ struct Relation {
     child: GroupId,
     /// The group that it is in: LEVEL/NUMBER.
     parent: GroupId,
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
 }
 
@@ -72,7 +77,8 @@ struct Limit {
     size: Bytes,
     /// LEVEL/NUMBER, or the id of a subvolume.
     group: GroupId,
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
 }
 
@@ -87,25 +93,107 @@ fn size_or_none(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Changes groups of a volume and closes it.
+/// Changes groups of a volume, on either side, and closes it.
 fn change<R>(
     word: &OsString,
-    change: impl FnOnce(&Volume) -> Result<R, FsError>,
-) -> Result<R, crate::fail::Failure> {
-    let volume = quota::open(word)?;
-    let done = change(&volume).context(word.display())?;
-    volume.close()?;
-    Ok(done)
+    unmounted: impl FnOnce(&Volume) -> Result<R, FsError>,
+    mounted: impl FnOnce(&Mounted) -> Result<R, Failure>,
+) -> Result<R, Failure> {
+    match QuotaSite::parse(word)? {
+        QuotaSite::Unmounted(place) => {
+            let volume = quota::open(&place)?;
+            let done = unmounted(&volume).context(word.display())?;
+            volume.close()?;
+            Ok(done)
+        }
+        QuotaSite::Mounted(place) => mounted(&place),
+    }
+}
+
+impl One {
+    fn run(
+        &self,
+        way: Way,
+        edit: impl FnOnce(&mut butterfs::Engine) -> Result<(), FsError>,
+    ) -> Done {
+        change(
+            &self.volume,
+            |volume| volume.files().change_quotas(edit),
+            |mounted| {
+                mounted.ask(&self.group.to_string(), |file| {
+                    kernel::change_group(file, self.group, way)
+                })
+            },
+        )
+    }
 }
 
 impl Relation {
-    fn run(&self, way: impl FnOnce(&mut butterfs::Engine) -> Result<Assigned, FsError>) -> Done {
-        change(&self.volume, |volume| {
-            let assigned = volume.files().change_quotas(way)?;
+    fn run(
+        &self,
+        way: Way,
+        edit: impl FnOnce(&mut butterfs::Engine) -> Result<Assigned, FsError>,
+    ) -> Done {
+        let unmounted = |volume: &Volume| {
+            let assigned = volume.files().change_quotas(edit)?;
             if assigned == Assigned::NeedsRescan && !self.no_rescan {
                 quota::rescan(volume, &ProgressBar::hidden())?;
             }
             Ok(())
+        };
+        change(&self.volume, unmounted, |mounted| {
+            let what = format!("{} in {}", self.child, self.parent);
+            mounted.ask(&what, |file| {
+                kernel::change_relation(file, (self.child, self.parent), way)
+            })?;
+            let status = mounted.quotas()?.and_then(|items| items.status);
+            let is_wrong = status.is_some_and(|status| {
+                let flags = status.flags;
+                flags.contains(QgroupStatusFlags::INCONSISTENT)
+                    && !flags.contains(QgroupStatusFlags::SIMPLE_MODE)
+            });
+            if is_wrong && !self.no_rescan {
+                mounted.rescan()?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Limit {
+    fn run(&self) -> Done {
+        let Bytes(bytes) = self.size;
+        let unmounted = |volume: &Volume| {
+            let change = if self.exclusive {
+                LimitChange {
+                    exclusive: Some(bytes),
+                    ..LimitChange::default()
+                }
+            } else {
+                LimitChange {
+                    referenced: Some(bytes),
+                    ..LimitChange::default()
+                }
+            };
+            volume
+                .files()
+                .change_quotas(|engine| Ok(engine.limit_quota_group(self.group, change)?))
+        };
+        change(&self.volume, unmounted, |mounted| {
+            let flag = if self.exclusive {
+                QgroupLimitFlags::MAX_EXCLUSIVE
+            } else {
+                QgroupLimitFlags::MAX_REFERENCED
+            };
+            let limit = GroupLimit {
+                group: self.group,
+                flag: flag.0,
+                bytes,
+            };
+            kernel::allow_reading();
+            mounted.ask(&self.group.to_string(), |file| {
+                kernel::limit_group(file, limit)
+            })
         })
     }
 }
@@ -114,37 +202,19 @@ impl Qgroup {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
-            What::Create(one) => change(&one.volume, |volume| {
-                let create =
-                    |engine: &mut butterfs::Engine| Ok(engine.create_quota_group(one.group)?);
-                volume.files().change_quotas(create)
+            What::Create(one) => {
+                one.run(Way::Add, |engine| Ok(engine.create_quota_group(one.group)?))
+            }
+            What::Destroy(one) => one.run(Way::Remove, |engine| {
+                Ok(engine.destroy_quota_group(one.group)?)
             }),
-            What::Destroy(one) => change(&one.volume, |volume| {
-                let destroy =
-                    |engine: &mut butterfs::Engine| Ok(engine.destroy_quota_group(one.group)?);
-                volume.files().change_quotas(destroy)
+            What::Assign(relation) => relation.run(Way::Add, |engine| {
+                Ok(engine.assign_quota_group(relation.child, relation.parent)?)
             }),
-            What::Assign(relation) => relation
-                .run(|engine| Ok(engine.assign_quota_group(relation.child, relation.parent)?)),
-            What::Remove(relation) => relation
-                .run(|engine| Ok(engine.remove_quota_relation(relation.child, relation.parent)?)),
-            What::Limit(limit) => change(&limit.volume, |volume| {
-                let Bytes(bytes) = limit.size;
-                let change = if limit.exclusive {
-                    LimitChange {
-                        exclusive: Some(bytes),
-                        ..LimitChange::default()
-                    }
-                } else {
-                    LimitChange {
-                        referenced: Some(bytes),
-                        ..LimitChange::default()
-                    }
-                };
-                volume
-                    .files()
-                    .change_quotas(|engine| Ok(engine.limit_quota_group(limit.group, change)?))
+            What::Remove(relation) => relation.run(Way::Remove, |engine| {
+                Ok(engine.remove_quota_relation(relation.child, relation.parent)?)
             }),
+            What::Limit(limit) => limit.run(),
             What::Show(show) => show.run(),
         }
     }

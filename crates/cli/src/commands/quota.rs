@@ -1,13 +1,17 @@
 //! `butterfs quota`: counting what subvolumes use, on and off.
 
+pub mod mounted;
+
 use super::subvolume::site::{Site, open_volume};
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Context, Done, Failure};
 use crate::place::{Place, json};
 use butterfs::du::{Limits, Progress};
-use butterfs::quota::QgroupStatusFlags;
+use butterfs::quota::{QgroupStatus, QgroupStatusFlags, QuotaMode};
 use butterfs::{FsError, Volume};
+use butterfs_device::kernel_quota::{self as kernel, QuotaSwitch};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use mounted::Mounted;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
@@ -16,6 +20,7 @@ use std::ops::ControlFlow;
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs quota enable disk.img
+  butterfs quota enable --simple mnt
   butterfs quota status disk.img
   butterfs quota rescan --progress disk.img")]
 pub struct Quota {
@@ -26,7 +31,7 @@ pub struct Quota {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Count what each subvolume uses from now on.
-    Enable(Scanned),
+    Enable(Enable),
     /// Stop counting; all groups and limits are gone.
     Disable(OfVolume),
     /// Count everything anew.
@@ -38,8 +43,21 @@ enum What {
 /// A volume.
 #[derive(Args, Debug)]
 struct OfVolume {
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
+}
+
+/// How they are switched on.
+#[derive(Args, Debug)]
+struct Enable {
+    /// Charge what is allocated from now on to who allocates it, instead of
+    /// counting what each subvolume reaches. Cheaper, and never in need of a
+    /// count; Linux 6.7 or newer mounts such a volume.
+    #[arg(long, short)]
+    simple: bool,
+    #[command(flatten)]
+    scanned: Scanned,
 }
 
 /// A volume that is counted.
@@ -48,7 +66,8 @@ struct Scanned {
     /// Show how far it is.
     #[arg(long)]
     progress: bool,
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
 }
 
@@ -57,7 +76,8 @@ struct Status {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
 }
 
@@ -65,24 +85,32 @@ struct Status {
 struct StatusFacts {
     enabled: bool,
     inconsistent: bool,
+    reason: Option<String>,
     mode: Option<&'static str>,
     groups: usize,
 }
 
-/// The place of a volume that is not mounted.
-pub fn unmounted(word: &OsString) -> Result<Place, Failure> {
-    match Site::parse_volume(word) {
-        Site::Unmounted(place) => Ok(place),
-        Site::Mounted(path) => fail(format!(
-            "{}: is a directory; this works on a volume that is not mounted: name the file or device that holds it",
-            path.display()
-        )),
+/// Where the volume is whose quotas are meant.
+pub enum QuotaSite {
+    /// In a file or device.
+    Unmounted(Place),
+    /// Below a mountpoint.
+    Mounted(Mounted),
+}
+
+impl QuotaSite {
+    /// What a word means.
+    pub fn parse(word: &OsString) -> Result<Self, Failure> {
+        match Site::parse_volume(word) {
+            Site::Unmounted(place) => Ok(Self::Unmounted(place)),
+            Site::Mounted(path) => Ok(Self::Mounted(Mounted::open(&path)?)),
+        }
     }
 }
 
 /// Opens a volume to change its quotas.
-pub fn open(word: &OsString) -> Result<Volume, Failure> {
-    open_volume(&unmounted(word)?.volume)
+pub fn open(place: &Place) -> Result<Volume, Failure> {
+    open_volume(&place.volume)
 }
 
 /// Counts a volume's groups, with a bar where `bar` shows one.
@@ -114,53 +142,114 @@ impl Scanned {
         bar
     }
 
-    fn enable(&self) -> Done {
-        let volume = open(&self.volume)?;
-        let bar = self.bar();
-        let limits = Limits::default();
+    fn rescan(&self) -> Done {
+        match QuotaSite::parse(&self.volume)? {
+            QuotaSite::Mounted(mounted) => mounted.rescan(),
+            QuotaSite::Unmounted(place) => {
+                let volume = open(&place)?;
+                rescan(&volume, &self.bar()).context(self.volume.display())?;
+                Ok(volume.close()?)
+            }
+        }
+    }
+}
+
+impl Enable {
+    fn run(&self) -> Done {
+        let word = &self.scanned.volume;
+        let place = match QuotaSite::parse(word)? {
+            QuotaSite::Unmounted(place) => place,
+            QuotaSite::Mounted(mounted) => {
+                let switch = if self.simple {
+                    QuotaSwitch::OnSimple
+                } else {
+                    QuotaSwitch::On
+                };
+                mounted.ask("enabling", |file| kernel::switch_quotas(file, switch))?;
+                // The kernel counts in the background.
+                return mounted.ask("counting", kernel::wait_for_rescan);
+            }
+        };
+        let mode = if self.simple {
+            QuotaMode::Simple
+        } else {
+            QuotaMode::Full
+        };
+        let volume = open(&place)?;
+        let bar = self.scanned.bar();
         let enabled = volume
             .files()
-            .enable_quotas(&limits, &mut |progress| show(&bar, progress));
+            .enable_quotas(mode, &Limits::default(), &mut |progress| {
+                show(&bar, progress)
+            });
         bar.finish_and_clear();
-        enabled.context(self.volume.display())?;
+        enabled.context(word.display())?;
         Ok(volume.close()?)
     }
+}
 
-    fn rescan(&self) -> Done {
-        let volume = open(&self.volume)?;
-        rescan(&volume, &self.bar()).context(self.volume.display())?;
-        Ok(volume.close()?)
+impl OfVolume {
+    fn disable(&self) -> Done {
+        match QuotaSite::parse(&self.volume)? {
+            QuotaSite::Mounted(mounted) => mounted.ask("disabling", |file| {
+                kernel::switch_quotas(file, QuotaSwitch::Off)
+            }),
+            QuotaSite::Unmounted(place) => {
+                let volume = open(&place)?;
+                let disabled = volume.files().disable_quotas();
+                disabled.context(self.volume.display())?;
+                Ok(volume.close()?)
+            }
+        }
+    }
+}
+
+impl StatusFacts {
+    const OFF: Self = Self {
+        enabled: false,
+        inconsistent: false,
+        reason: None,
+        mode: None,
+        groups: 0,
+    };
+
+    fn on(status: &QgroupStatus, groups: usize, reason: Option<String>) -> Self {
+        let has = |flag| status.flags.contains(flag);
+        let is_simple = has(QgroupStatusFlags::SIMPLE_MODE);
+        let is_counted = has(QgroupStatusFlags::RESCAN);
+        let inconsistent = has(QgroupStatusFlags::INCONSISTENT) || is_counted;
+        let reason = reason.or_else(|| is_counted.then(|| "they are being counted".to_owned()));
+        Self {
+            enabled: true,
+            inconsistent: inconsistent && !is_simple,
+            reason: reason.filter(|_| inconsistent && !is_simple),
+            mode: Some(if is_simple { "squota" } else { "qgroup" }),
+            groups,
+        }
+    }
+
+    fn load(word: &OsString) -> Result<Self, Failure> {
+        match QuotaSite::parse(word)? {
+            QuotaSite::Mounted(mounted) => Ok(mounted.quotas()?.map_or(Self::OFF, |items| {
+                let groups = items.groups.len();
+                let status = items.status.as_ref();
+                status.map_or(Self::OFF, |status| Self::on(status, groups, None))
+            })),
+            QuotaSite::Unmounted(place) => {
+                let volume = place.open_read_only(None)?;
+                let engine = volume.store().read();
+                Ok(engine.quotas().map_or(Self::OFF, |quotas| {
+                    let reason = quotas.reason().map(str::to_owned);
+                    Self::on(quotas.status(), quotas.groups().count(), reason)
+                }))
+            }
+        }
     }
 }
 
 impl Status {
     fn run(&self) -> Done {
-        let volume = unmounted(&self.volume)?.open_read_only(None)?;
-        let engine = volume.store().read();
-        let facts = match engine.quotas() {
-            None => StatusFacts {
-                enabled: false,
-                inconsistent: false,
-                mode: None,
-                groups: 0,
-            },
-            Some(quotas) => StatusFacts {
-                enabled: true,
-                inconsistent: quotas.is_inconsistent(),
-                mode: Some(
-                    if quotas
-                        .status()
-                        .flags
-                        .contains(QgroupStatusFlags::SIMPLE_MODE)
-                    {
-                        "squota"
-                    } else {
-                        "qgroup"
-                    },
-                ),
-                groups: quotas.groups().count(),
-            },
-        };
+        let facts = StatusFacts::load(&self.volume)?;
         if self.json {
             return json(&facts);
         }
@@ -168,7 +257,12 @@ impl Status {
         say!("Enabled:       {}", yes_no(facts.enabled));
         if let Some(mode) = facts.mode {
             say!("Mode:          {mode}");
-            say!("Inconsistent:  {}", yes_no(facts.inconsistent));
+            match &facts.reason {
+                Some(reason) => {
+                    say!("Inconsistent:  yes: {reason}; `butterfs quota rescan` counts anew")
+                }
+                None => say!("Inconsistent:  {}", yes_no(facts.inconsistent)),
+            }
             say!("Groups:        {}", facts.groups);
         }
         Ok(())
@@ -179,15 +273,8 @@ impl Quota {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
-            What::Enable(enable) => enable.enable(),
-            What::Disable(disable) => {
-                let volume = open(&disable.volume)?;
-                volume
-                    .files()
-                    .disable_quotas()
-                    .context(disable.volume.display())?;
-                Ok(volume.close()?)
-            }
+            What::Enable(enable) => enable.run(),
+            What::Disable(disable) => disable.disable(),
             What::Rescan(rescan) => rescan.rescan(),
             What::Status(status) => status.run(),
         }

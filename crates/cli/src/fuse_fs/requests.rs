@@ -1,4 +1,5 @@
-//! Numbers and layouts of the ioctls on subvolumes that the server answers.
+//! Numbers and layouts of the ioctls on subvolumes and quotas that the server
+//! answers.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
@@ -10,6 +11,26 @@ pub const NAME_V2: usize = 56;
 pub const READ_ONLY: u64 = 1 << 1;
 /// Flag: the identity says what is deleted, not the name.
 pub const BY_ID: u64 = 1 << 4;
+/// Flag: there are quota groups to be put into; their size and address follow.
+pub const INHERIT: u64 = 1 << 2;
+/// Offset of their size in `btrfs_ioctl_vol_args_v2`, and of their address.
+pub const INHERIT_SIZE: usize = 24;
+/// Their address.
+pub const INHERIT_ADDRESS: usize = 32;
+/// Bytes of `btrfs_qgroup_inherit` before the groups.
+pub const INHERIT_HEADER: usize = 72;
+/// Bytes of `btrfs_ioctl_qgroup_limit_args`.
+pub const LIMIT_SIZE: usize = 48;
+/// Bytes of `btrfs_ioctl_search_args`.
+pub const SEARCH_SIZE: usize = 4096;
+/// Where the items begin in it.
+pub const SEARCH_ITEMS: usize = 104;
+/// Bytes of `btrfs_ioctl_search_header`.
+pub const SEARCH_HEADER: usize = 32;
+/// Bytes of `btrfs_ioctl_ino_lookup_args`.
+pub const LOOKUP_SIZE: usize = 4096;
+/// Bytes of `btrfs_ioctl_quota_rescan_args`.
+pub const RESCAN_SIZE: usize = 64;
 /// Bytes of `btrfs_ioctl_received_subvol_args`.
 pub const RECEIVED_SIZE: usize = 200;
 /// Bytes of `btrfs_ioctl_get_subvol_info_args`.
@@ -18,14 +39,14 @@ pub const INFO_SIZE: usize = 504;
 pub const ROOT_REFS_MAX: usize = 255;
 
 macro_rules! commands {
-    ($($name:ident = $number:literal, $doc:literal;)*) => {
-        /// What can be asked.
+    ($(#[$about:meta])* $set:ident { $($name:ident = $number:literal, $doc:literal;)* }) => {
+        $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum Command {
+        pub enum $set {
             $(#[doc = $doc] $name,)*
         }
 
-        impl Command {
+        impl $set {
             /// The command with this number.
             pub const fn of(number: u32) -> Option<Self> {
                 match number {
@@ -38,19 +59,37 @@ macro_rules! commands {
 }
 
 commands! {
-    Sync = 0x0000_9408, "Everything is made durable.";
-    Snapshot = 0x5000_9401, "A writable snapshot.";
-    Create = 0x5000_940e, "A subvolume.";
-    Delete = 0x5000_940f, "A subvolume is deleted.";
-    SetDefault = 0x4008_9413, "The default subvolume.";
-    WaitSync = 0x4008_9416, "Waits for a commit.";
-    SnapshotV2 = 0x5000_9417, "A snapshot with flags.";
-    CreateV2 = 0x5000_9418, "A subvolume with flags.";
-    StartSync = 0x8008_9418, "Begins a commit.";
-    GetFlags = 0x8008_9419, "Flags of a subvolume.";
-    SetFlags = 0x4008_941a, "Changes them.";
-    SetReceived = 0xc0c8_9425, "Where a subvolume was received from.";
-    Info = 0x81f8_943c, "Facts of a subvolume.";
-    RootRefs = 0xd000_943d, "Subvolumes in a subvolume.";
-    DeleteV2 = 0x5000_943f, "A subvolume is deleted, by name or identity.";
+    /// What can be asked of subvolumes.
+    Command {
+        Sync = 0x0000_9408, "Everything is made durable.";
+        Snapshot = 0x5000_9401, "A writable snapshot.";
+        Create = 0x5000_940e, "A subvolume.";
+        Delete = 0x5000_940f, "A subvolume is deleted.";
+        SetDefault = 0x4008_9413, "The default subvolume.";
+        WaitSync = 0x4008_9416, "Waits for a commit.";
+        SnapshotV2 = 0x5000_9417, "A snapshot with flags.";
+        CreateV2 = 0x5000_9418, "A subvolume with flags.";
+        StartSync = 0x8008_9418, "Begins a commit.";
+        GetFlags = 0x8008_9419, "Flags of a subvolume.";
+        SetFlags = 0x4008_941a, "Changes them.";
+        SetReceived = 0xc0c8_9425, "Where a subvolume was received from.";
+        Info = 0x81f8_943c, "Facts of a subvolume.";
+        RootRefs = 0xd000_943d, "Subvolumes in a subvolume.";
+        DeleteV2 = 0x5000_943f, "A subvolume is deleted, by name or identity.";
+    }
+}
+
+commands! {
+    /// What can be asked of quotas and trees.
+    QuotaCommand {
+        SearchTree = 0xd000_9411, "Items of a tree.";
+        DirectoryPath = 0xd000_9412, "Path of a directory in its subvolume.";
+        Switch = 0xc010_9428, "Quotas on or off.";
+        Relate = 0x4018_9429, "A group into another, or out of it.";
+        Group = 0x4010_942a, "A group is made or removed.";
+        Limit = 0x8030_942b, "A group is limited.";
+        Rescan = 0x4040_942c, "All groups are counted anew.";
+        RescanStatus = 0x8040_942d, "How far a count is.";
+        RescanWait = 0x0000_942e, "Waits for a count.";
+    }
 }

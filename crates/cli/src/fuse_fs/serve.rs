@@ -58,6 +58,7 @@ impl FileSystem for Server {
     fn init(&self, _: &Negotiated, notifier: &Notifier) -> Answer<()> {
         // A second agreement does not happen.
         let _ = self.notifier.set(notifier.clone());
+        self.say_quota_state();
         Ok(())
     }
 

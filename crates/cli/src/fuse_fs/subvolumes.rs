@@ -9,6 +9,7 @@ use super::requests::{
     BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, READ_ONLY, RECEIVED_SIZE, ROOT_REFS_MAX,
 };
 use super::{Answered, Server};
+use butterfs::quota::GroupId;
 use butterfs::{
     Access, Attributes, InodeId, InodeNumber, NewInode, Owner, Received, Timespec, TreeId,
 };
@@ -17,19 +18,20 @@ use butterfs_format::item::root::RootItem;
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, EntryChange, Errno, InvalidRange, NodeId};
+use std::collections::BTreeSet;
 
 const S_IFDIR: u32 = 0o040_000;
 
 /// The bytes of an argument.
-struct Bytes<'a>(&'a [u8]);
+pub(super) struct Bytes<'a>(pub(super) &'a [u8]);
 
 impl<'a> Bytes<'a> {
-    fn u64(&self, at: usize) -> Result<u64, Errno> {
+    pub(super) fn u64(&self, at: usize) -> Result<u64, Errno> {
         let bytes = self.0.get(at..at + 8).and_then(|b| b.try_into().ok());
         Ok(u64::from_ne_bytes(bytes.ok_or(Errno::EINVAL)?))
     }
 
-    fn u32(&self, at: usize) -> Result<u32, Errno> {
+    pub(super) fn u32(&self, at: usize) -> Result<u32, Errno> {
         let bytes = self.0.get(at..at + 4).and_then(|b| b.try_into().ok());
         Ok(u32::from_ne_bytes(bytes.ok_or(Errno::EINVAL)?))
     }
@@ -50,13 +52,13 @@ impl<'a> Bytes<'a> {
 }
 
 /// Writes an answer field by field.
-struct Fields<'a> {
-    bytes: &'a mut [u8],
-    at: usize,
+pub(super) struct Fields<'a> {
+    pub(super) bytes: &'a mut [u8],
+    pub(super) at: usize,
 }
 
 impl Fields<'_> {
-    fn put(&mut self, bytes: &[u8]) -> &mut Self {
+    pub(super) fn put(&mut self, bytes: &[u8]) -> &mut Self {
         if let Some(room) = self.bytes.get_mut(self.at..self.at + bytes.len()) {
             room.copy_from_slice(bytes);
         }
@@ -64,7 +66,7 @@ impl Fields<'_> {
         self
     }
 
-    fn u64(&mut self, value: u64) -> &mut Self {
+    pub(super) fn u64(&mut self, value: u64) -> &mut Self {
         self.put(&value.to_ne_bytes())
     }
 
@@ -99,14 +101,19 @@ impl Server {
         let at = self.id(request.node);
         let data = Bytes(request.data);
         match command {
-            Command::Create => self.create(context, request.node, data.name(NAME_V1)?)?,
+            Command::Create => {
+                let name = data.name(NAME_V1)?;
+                self.create(context, request.node, name, &BTreeSet::new())?;
+            }
             Command::CreateV2 => {
                 let name = data.name(NAME_V2)?;
-                self.create(context, request.node, name)?;
+                let groups = self.inherited_groups(context, &data)?;
+                self.create(context, request.node, name, &groups)?;
             }
             Command::Snapshot => {
                 let source = (data.u64(0)?, Access::ReadWrite);
-                self.snapshot(context, request.node, source, data.name(NAME_V1)?)?;
+                let name = data.name(NAME_V1)?;
+                self.snapshot(context, (request.node, name), source, &BTreeSet::new())?;
             }
             Command::SnapshotV2 => {
                 let access = match data.u64(16)? & READ_ONLY {
@@ -114,7 +121,9 @@ impl Server {
                     _ => Access::ReadOnly,
                 };
                 let source = (data.u64(0)?, access);
-                self.snapshot(context, request.node, source, data.name(NAME_V2)?)?;
+                let name = data.name(NAME_V2)?;
+                let groups = self.inherited_groups(context, &data)?;
+                self.snapshot(context, (request.node, name), source, &groups)?;
             }
             Command::Delete => self.delete(context, at, data.name(NAME_V1)?)?,
             Command::DeleteV2 if data.u64(16)? & BY_ID != 0 => {
@@ -172,7 +181,13 @@ impl Server {
         Ok(0)
     }
 
-    fn create(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+    fn create(
+        &self,
+        context: &Context<'_>,
+        parent: NodeId,
+        name: &[u8],
+        groups: &BTreeSet<GroupId>,
+    ) -> Result<(), Errno> {
         let dir = self.id(parent);
         self.check_add(dir)?;
         self.check_directory_access(context, dir)?;
@@ -181,7 +196,9 @@ impl Server {
             gid: context.gid,
         };
         let new = NewInode::new(S_IFDIR | 0o777 & !self.umask(context), owner);
-        self.files().create_subvolume(dir, name, &new).answered()?;
+        self.files()
+            .create_subvolume_in_groups(dir, name, &new, groups)
+            .answered()?;
         self.forget_name(parent, name);
         Ok(())
     }
@@ -189,9 +206,9 @@ impl Server {
     fn snapshot(
         &self,
         context: &Context<'_>,
-        parent: NodeId,
+        (parent, name): (NodeId, &[u8]),
         (descriptor, access): (u64, Access),
-        name: &[u8],
+        groups: &BTreeSet<GroupId>,
     ) -> Result<(), Errno> {
         let dir = self.id(parent);
         self.check_add(dir)?;
@@ -199,7 +216,7 @@ impl Server {
         let source = Self::subvolume_root(self.caller_file(context, descriptor)?)?;
         self.check_owner(context, source)?;
         self.files()
-            .snapshot(source.tree, dir, name, access)
+            .snapshot_in_groups(source.tree, (dir, name), access, groups)
             .answered()?;
         self.forget_name(parent, name);
         Ok(())
@@ -345,7 +362,7 @@ impl Server {
         context.uid == 0 || context.uid == rustix::process::geteuid().as_raw()
     }
 
-    fn check_privileged(&self, context: &Context<'_>) -> Result<(), Errno> {
+    pub(super) fn check_privileged(&self, context: &Context<'_>) -> Result<(), Errno> {
         if Self::is_privileged(context) {
             Ok(())
         } else {

@@ -81,7 +81,9 @@ impl Filesystem {
             return Ok(None);
         }
         self.check_changeable(target.id.tree)?;
-        self.ensure_quota(target.id.tree, length)?;
+        if !self.has_simple_quotas() {
+            self.ensure_quota(target.id.tree, length)?;
+        }
         let mut locked = lock_all(&[source, target]);
         let sums = |flags: InodeFlags| flags.contains(InodeFlags::NODATASUM);
         let source_item = state_of(&mut locked, source.id).item.clone();
@@ -168,7 +170,7 @@ impl Filesystem {
                         if new.kind == NewKind::Prealloc {
                             state.item.flags |= InodeFlags::PREALLOC;
                         }
-                        engine.note_growth(id.tree, new.place.disk_length);
+                        engine.note_sharing(id.tree, new.place.disk_length);
                         extents::insert_shared(engine, id, state, &new)?;
                     }
                 }

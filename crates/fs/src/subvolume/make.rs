@@ -14,7 +14,7 @@ use butterfs_format::item::inode::{InodeItem, RefEntry};
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::{Access, Engine, TreeAccess, now};
+use butterfs_store::{Access, Engine, Fits, TreeAccess, now};
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -49,12 +49,13 @@ impl Filesystem {
         groups: &BTreeSet<GroupId>,
     ) -> Result<TreeId, FsError> {
         let directory = self.check_new_entry(parent, name)?;
+        self.ensure_quota_of_names(parent.tree)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
         let nodes = NODES_OF_NEW + 8 * NODES_PER_PATH;
         self.change_and_commit(parent.tree, nodes, |engine| {
             dir::check_free(engine, parent, name)?;
-            engine.check_quota_parents(groups)?;
+            let groups = &parents_of_new(engine, parent.tree, groups)?;
             let acls = acl::for_new(engine, parent, new)?;
             // As the kernel: from the subvolume it is in, not its directory.
             let root_of_parent = InodeId {
@@ -127,7 +128,8 @@ impl Filesystem {
     /// [`Filesystem::snapshot`], within quota groups from the start.
     ///
     /// # Errors
-    /// As there; quotas are off, a group does not exist.
+    /// As there; quotas are off, a group does not exist or may not use as
+    /// much.
     pub fn snapshot_in_groups(
         &self,
         source: TreeId,
@@ -139,12 +141,16 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         let directory = self.check_new_entry(parent, name)?;
+        self.ensure_quota_of_names(parent.tree)?;
         self.flush_tree(source)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
         let tree = self.change_and_commit(parent.tree, 16 * NODES_PER_PATH, |engine| {
             dir::check_free(engine, parent, name)?;
-            engine.check_quota_parents(groups)?;
+            let groups = &parents_of_new(engine, parent.tree, groups)?;
+            if engine.fits_snapshot(source, groups) == Fits::No {
+                return Err(FsError::QuotaExceeded);
+            }
             if engine.tree_access(source)? == TreeAccess::Dead {
                 return Err(FsError::NotFound);
             }
@@ -187,6 +193,19 @@ impl Filesystem {
         }
         Ok(())
     }
+}
+
+/// Groups of a new subvolume in `parent`, which exist.
+fn parents_of_new(
+    engine: &Engine,
+    parent: TreeId,
+    named: &BTreeSet<GroupId>,
+) -> Result<BTreeSet<GroupId>, FsError> {
+    if named.is_empty() {
+        return Ok(engine.default_quota_parents(parent));
+    }
+    engine.check_quota_parents(named)?;
+    Ok(named.clone())
 }
 
 /// The root item of a snapshot of what `old` describes.

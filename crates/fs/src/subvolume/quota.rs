@@ -8,13 +8,14 @@ use super::du::{Limits, Progress, SpaceSharing};
 use super::list::Subvolumes;
 use crate::Filesystem;
 use crate::error::FsError;
+use butterfs_format::TreeId;
 use butterfs_format::item::qgroup::GroupId;
-use butterfs_format::{Generation, TreeId};
-use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError};
+use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError, QuotaMode, Quotas};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Scans of a volume that changes all the time, before they are given up.
+/// Counts that come to nothing because of what others change, before they are
+/// given up.
 const SCANS_MAX: usize = 8;
 /// Nodes that a change of groups changes at most.
 const NODES: usize = 32;
@@ -42,21 +43,26 @@ pub fn scan(
 }
 
 impl Filesystem {
-    /// Switches quotas on and scans the volume.
+    /// Switches quotas on and, in full mode, scans the volume.
     ///
     /// # Errors
-    /// As [`Filesystem::rescan_quotas`]; no space.
+    /// As [`Filesystem::rescan_quotas`]; quotas of the other mode are on; no
+    /// space.
     pub fn enable_quotas(
         &self,
+        mode: QuotaMode,
         limits: &Limits,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
         self.change_quotas(|engine| {
             let subvolumes = Subvolumes::load(engine)?;
             let trees = subvolumes.iter().map(|info| info.id).collect();
-            Ok(engine.enable_quotas(&trees)?)
+            Ok(engine.enable_quotas(&trees, mode)?)
         })?;
-        self.rescan_quotas(limits, progress)
+        match mode {
+            QuotaMode::Full => self.rescan_quotas(limits, progress),
+            QuotaMode::Simple => Ok(()),
+        }
     }
 
     /// Switches quotas off: groups and limits are gone.
@@ -78,30 +84,51 @@ impl Filesystem {
         self.store.commit_with(NODES, change)
     }
 
-    /// Counts all groups anew. Subvolumes that are being deleted are freed
-    /// first.
+    /// Counts all groups anew, as of a commit, while others change the volume.
+    /// Subvolumes that are being deleted are freed first.
     ///
     /// # Errors
-    /// Quotas are off; damage, reading, writing; `progress` stopped it;
+    /// Quotas are off or simple; damage, reading, writing; `progress` stopped it;
     /// [`FsError::Busy`] when other changes left no time for it.
     pub fn rescan_quotas(
         &self,
         limits: &Limits,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<(), FsError> {
+        if self.has_simple_quotas() {
+            return Err(QuotaError::NeverScanned.into());
+        }
         for _ in 0..SCANS_MAX {
             self.clean_all()?;
             self.sync_all()?;
-            let Some((scanned, numbers)) = self.scan_committed(limits, progress)? else {
+            let Some(started) = self.store.start_quota_scan()? else {
                 continue;
             };
-            let taken =
-                self.change_quotas(|engine| Ok(engine.set_quota_numbers(scanned, &numbers)?))?;
-            if taken {
+            let numbers = match scan(&started.view, limits, progress) {
+                Ok(numbers) => numbers,
+                Err(error) if self.store.is_quota_scan_kept() => {
+                    self.store.give_up_quota_scan("a count failed");
+                    return Err(error);
+                }
+                // What it read was overwritten.
+                Err(_) => {
+                    self.store.give_up_quota_scan("a count came too late");
+                    continue;
+                }
+            };
+            if self.store.finish_quota_scan(&numbers)? {
                 return Ok(());
             }
         }
-        Err(FsError::Busy("the volume changed during every scan"))
+        Err(FsError::Busy(
+            "the volume changed too much during every count",
+        ))
+    }
+
+    /// True when extents are charged to who allocated them.
+    pub(crate) fn has_simple_quotas(&self) -> bool {
+        let engine = self.store.read();
+        engine.quotas().is_some_and(Quotas::is_simple)
     }
 
     /// Errors unless `bytes` more in `tree` fit the limits of its groups. No
@@ -145,20 +172,5 @@ impl Filesystem {
     pub(crate) fn ensure_quota_of_names(&self, tree: TreeId) -> Result<(), FsError> {
         let node = self.store.read().node_size();
         self.ensure_quota(tree, u64::try_from(node).unwrap_or(u64::MAX))
-    }
-
-    /// A scan of the last commit; `None` when something changed since.
-    #[allow(clippy::type_complexity, reason = "a generation and its numbers")]
-    fn scan_committed(
-        &self,
-        limits: &Limits,
-        progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
-    ) -> Result<Option<(Generation, BTreeMap<GroupId, GroupNumbers>)>, FsError> {
-        let engine = self.store.read();
-        if !engine.is_clean() {
-            return Ok(None);
-        }
-        let scanned = engine.superblock().generation;
-        Ok(Some((scanned, scan(&engine, limits, progress)?)))
     }
 }

@@ -57,6 +57,19 @@ pub fn check(image: &Path) {
     judge_image(image, "btrfs check");
 }
 
+/// Our own check, with data checksums.
+pub fn check_ours(image: &Path) {
+    let device: Arc<dyn butterfs_device::BlockDevice> =
+        Arc::new(FileDevice::open(image, Access::ReadOnly).unwrap());
+    let options = butterfs_check::Options {
+        data: butterfs_check::DataChecksums::Verify,
+        ..butterfs_check::Options::default()
+    };
+    let report = butterfs_check::check(vec![device], &options, &butterfs_check::NoProgress);
+    let report = report.unwrap();
+    assert!(report.is_clean(), "{:?}", report.faults);
+}
+
 /// A mount by the kernel, undone when dropped.
 pub struct KernelMount(PathBuf);
 

@@ -6,6 +6,7 @@ use super::record::{ExtentRecord, FLAG_FULL_BACKREF, parse_keyed};
 use crate::checksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::quota::Quotas;
 use crate::space::free_space_tree::{self, Change};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::{Generation, ItemType, Key, Logical, TreeId};
@@ -32,6 +33,8 @@ fn push(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
 struct Context {
     generation: Generation,
     skinny: bool,
+    /// Simple quotas are on: extents of data say who allocated them.
+    owned: bool,
     /// Greatest item with inline references.
     inline_max: usize,
 }
@@ -44,6 +47,7 @@ impl Engine {
         let context = Context {
             generation: self.generation,
             skinny: self.superblock.has_skinny_metadata(),
+            owned: self.quotas().is_some_and(Quotas::is_simple),
             inline_max: (self.node_size() - HEADER_SIZE) / 16 - ITEM_SIZE,
         };
         let mut effects = Effects::default();
@@ -161,6 +165,9 @@ fn apply_extent(
             context.generation,
             context.skinny,
         );
+        if context.owned && extent.kind == ExtentKind::Data {
+            record.owner = extent.owner.map(TreeId::get);
+        }
         apply_changes(editor, context, &mut record, extent)?;
         editor.insert(&record.key, &record.encode())?;
         push(&mut effects.used, range);

@@ -50,6 +50,8 @@ pub struct PendingExtent {
     pub kind: ExtentKind,
     /// It is not in the extent tree yet.
     pub new: bool,
+    /// The tree that allocated it, of a new one.
+    pub owner: Option<TreeId>,
     /// Its children's references are by parent from now on.
     pub set_full_backref: bool,
     /// Net change of each reference, none zero.
@@ -93,12 +95,17 @@ pub enum Outcome {
 impl PendingRefs {
     /// Notes a new extent, with its first reference.
     pub fn insert_new(&mut self, logical: Logical, length: u64, kind: ExtentKind, by: Backref) {
+        let owner = match by {
+            Backref::Tree(tree) | Backref::Data { root: tree, .. } => Some(tree),
+            Backref::SharedNode(_) | Backref::SharedData(_) => None,
+        };
         let old = self.extents.insert(
             logical,
             PendingExtent {
                 length,
                 kind,
                 new: true,
+                owner,
                 set_full_backref: false,
                 changes: vec![(by, 1)],
             },
@@ -144,6 +151,7 @@ impl PendingRefs {
             length,
             kind,
             new: false,
+            owner: None,
             set_full_backref: false,
             changes: Vec::new(),
         })

@@ -13,7 +13,7 @@
 
 use super::reach::{LastCommit, Now, Reach, Unkept};
 use super::reach_sets::{ReachSets, SetId};
-use super::{Quotas, SnapshotOf, TOUCHED_MAX, Touched};
+use super::{Quotas, SnapshotOf, TOUCHED_MAX, TOUCHED_NODES_MAX, Touched};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::{Backref, ExtentKind, PendingExtent};
@@ -26,9 +26,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Change of a group's numbers.
 #[derive(Clone, Copy, Debug, Default)]
-struct Delta {
-    referenced: i128,
-    exclusive: i128,
+pub(super) struct Delta {
+    pub(super) referenced: i128,
+    pub(super) exclusive: i128,
 }
 
 /// Who reached something, and who does.
@@ -70,7 +70,18 @@ impl Engine {
             }
         }
         if let Some(snapshot) = quotas.running.snapshot {
+            if quotas.is_scanned() {
+                return Err(Unkept::Rule("a snapshot during a count"));
+            }
             take_snapshot(quotas, snapshot, (&sets, &moves), &mut deltas)?;
+        }
+        if let Some(scan) = &mut quotas.scan {
+            for (id, delta) in deltas {
+                let sum = scan.deltas.entry(id).or_default();
+                sum.referenced += delta.referenced;
+                sum.exclusive += delta.exclusive;
+            }
+            return Ok(());
         }
         apply(quotas, &deltas, self.generation())
     }
@@ -130,12 +141,11 @@ impl Engine {
         let Some(mut quotas) = self.quotas.take() else {
             return Ok(());
         };
-        let result = if quotas.is_inconsistent() {
-            // A scan that ends in this generation must not trust it.
-            quotas.running.lost = Some("a deletion while the numbers were inconsistent");
-            Ok(())
-        } else {
+        let is_followed = quotas.is_scanned() || !quotas.is_inconsistent();
+        let result = if is_followed && !quotas.is_simple() {
             self.touch_below(&mut quotas, node)
+        } else {
+            Ok(())
         };
         self.quotas = Some(quotas);
         result
@@ -144,6 +154,7 @@ impl Engine {
     fn touch_below(&self, quotas: &mut Quotas, top: NodeRef) -> Result<(), StoreError> {
         let node_length = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
         let running = &mut quotas.running;
+        let mut nodes = 0_usize;
         let mut waiting = vec![top];
         while let Some(reference) = waiting.pop() {
             if running.lost.is_some() {
@@ -158,6 +169,12 @@ impl Engine {
                 continue;
             }
             let node = self.node(reference)?;
+            nodes = nodes.saturating_add(1);
+            if nodes > TOUCHED_NODES_MAX {
+                running.lost = Some("a deletion of a large shared subvolume");
+                running.touched.clear();
+                return Ok(());
+            }
             if !node.is_leaf() {
                 waiting.extend((0..node.len()).map(|slot| node.child(slot)));
                 continue;

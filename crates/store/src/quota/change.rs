@@ -1,13 +1,13 @@
 //! What users change of quota groups.
 //!
-//! Owns switching quotas on and off, groups, their relations and limits, and
-//! taking over the numbers of a scan. All of it happens within
+//! Owns switching quotas on and off, groups, their relations and limits. All of it happens within
 //! [`crate::Store::commit_with`]; mistakes are found before the first edit.
 
 use super::{QuotaGroup, Quotas, Running};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::Backref;
+use butterfs_format::features::Incompat;
 use butterfs_format::item::qgroup::{
     GroupId, QgroupInfo, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
 };
@@ -43,6 +43,18 @@ pub enum QuotaError {
         /// The group.
         parent: GroupId,
     },
+    /// Its subvolume is gone, but others reach what it allocated.
+    #[error("others still reach what group {0} allocated")]
+    InUse(GroupId),
+    /// Quotas of the other mode are on.
+    #[error("quotas are on in the other mode; switch them off first")]
+    OtherMode,
+    /// All groups are being counted.
+    #[error("a count is under way")]
+    Counting,
+    /// Simple quotas are never scanned.
+    #[error("simple quotas are always right: there is nothing to scan")]
+    NeverScanned,
     /// It is in the group already.
     #[error("{child} is in {parent} already")]
     Related {
@@ -59,6 +71,15 @@ pub enum QuotaError {
         /// The group.
         parent: GroupId,
     },
+}
+
+/// What quotas count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QuotaMode {
+    /// What each subvolume reaches, and reaches alone.
+    Full,
+    /// What each subvolume allocated.
+    Simple,
 }
 
 /// What a change of a relation did to the numbers.
@@ -127,6 +148,10 @@ impl Quotas {
     }
 
     fn relate(&mut self, child: GroupId, parent: GroupId, way: Way) {
+        if let Some(scan) = &mut self.scan {
+            scan.lost
+                .get_or_insert("groups were joined meanwhile".to_owned());
+        }
         if let Some(group) = self.groups.get_mut(&child) {
             match way {
                 Way::In => group.parents.insert(parent),
@@ -143,6 +168,7 @@ impl Quotas {
 
     /// Moves numbers that nobody else has a part in.
     fn carry(&mut self, groups: &BTreeSet<GroupId>, info: QgroupInfo, way: Way) -> Assigned {
+        let is_simple = self.is_simple();
         if self.is_inconsistent() {
             return Assigned::NeedsRescan;
         }
@@ -160,8 +186,10 @@ impl Quotas {
             };
             group.info.referenced = moved(group.info.referenced);
             group.info.exclusive = moved(group.info.exclusive);
-            group.info.referenced_compressed = group.info.referenced;
-            group.info.exclusive_compressed = group.info.exclusive;
+            if !is_simple {
+                group.info.referenced_compressed = group.info.referenced;
+                group.info.exclusive_compressed = group.info.exclusive;
+            }
             self.changed.insert(*id);
         }
         Assigned::Kept
@@ -173,15 +201,24 @@ impl Engine {
         self.quotas.as_mut().ok_or(QuotaError::Off)
     }
 
-    /// Switches quotas on, with a group for each of `trees`. Their numbers
-    /// are inconsistent until [`Engine::set_quota_numbers`]. Does nothing where
-    /// quotas are on.
+    /// Switches quotas on, with a group for each of `trees`. Does nothing where
+    /// they are on. In full mode their numbers are inconsistent until
+    /// [`crate::Store::finish_quota_scan`]; simple quotas count what is allocated from
+    /// the next generation on.
     ///
     /// # Errors
-    /// No space; reading.
-    pub fn enable_quotas(&mut self, trees: &BTreeSet<TreeId>) -> Result<(), StoreError> {
-        if self.quotas.is_some() {
-            return Ok(());
+    /// [`QuotaError::OtherMode`]; no space; reading.
+    pub fn enable_quotas(
+        &mut self,
+        trees: &BTreeSet<TreeId>,
+        mode: QuotaMode,
+    ) -> Result<(), StoreError> {
+        if let Some(quotas) = &self.quotas {
+            return if quotas.is_simple() == (mode == QuotaMode::Simple) {
+                Ok(())
+            } else {
+                Err(QuotaError::OtherMode.into())
+            };
         }
         self.remove_quota_tree()?;
         let item = RootItem {
@@ -190,17 +227,28 @@ impl Engine {
             ..RootItem::default()
         };
         self.create_tree(TreeId::QUOTA, item)?;
+        let (flag, from) = match mode {
+            QuotaMode::Full => (QgroupStatusFlags::INCONSISTENT, Generation(0)),
+            // Extents of the running generation may have been counted or not.
+            QuotaMode::Simple => {
+                self.set_incompat(Incompat::SIMPLE_QUOTA);
+                let next = self.generation().get().saturating_add(1);
+                (QgroupStatusFlags::SIMPLE_MODE, Generation(next))
+            }
+        };
         let mut quotas = Quotas {
             status: QgroupStatus {
                 version: QgroupStatus::VERSION,
                 generation: self.generation(),
-                flags: QgroupStatusFlags::ON | QgroupStatusFlags::INCONSISTENT,
+                flags: QgroupStatusFlags::ON | flag,
                 rescan: QgroupStatus::NO_RESCAN,
-                enable_generation: Some(Generation(0)),
+                enable_generation: Some(from),
             },
             groups: BTreeMap::new(),
             changed: BTreeSet::new(),
+            reason: Some("they were not counted yet".to_owned()),
             running: Running::default(),
+            scan: None,
         };
         for tree in trees {
             quotas.add_group(GroupId::of_tree(*tree));
@@ -267,6 +315,10 @@ impl Engine {
         let has_tree = id.tree().map_or(Ok(false), |tree| self.has_tree(tree))?;
         if has_tree {
             return Err(QuotaError::OfSubvolume(id).into());
+        }
+        let quotas = self.quotas_mut()?;
+        if quotas.is_simple() && quotas.get(id)?.info.referenced != 0 {
+            return Err(QuotaError::InUse(id).into());
         }
         self.quotas_mut()?.running.gone.insert(id);
         Ok(())
@@ -349,6 +401,15 @@ impl Engine {
         Ok(())
     }
 
+    /// Groups of a new subvolume in a directory of `parent`, where nobody names
+    /// any: with simple quotas those of `parent`, else none.
+    #[must_use]
+    pub fn default_quota_parents(&self, parent: TreeId) -> BTreeSet<GroupId> {
+        let quotas = self.quotas().filter(|quotas| quotas.is_simple());
+        let group = quotas.and_then(|quotas| quotas.group(GroupId::of_tree(parent)));
+        group.map(|group| group.parents.clone()).unwrap_or_default()
+    }
+
     /// Errors unless a new subvolume can be put into all of `parents`.
     ///
     /// # Errors
@@ -403,37 +464,5 @@ impl Engine {
         }
         quotas.changed.insert(id);
         Ok(())
-    }
-
-    /// Takes over the numbers of a scan of the last commit, `scanned`; what
-    /// the running generation changes comes on top. False when it came too
-    /// late: another scan is needed.
-    ///
-    /// # Errors
-    /// [`QuotaError`]
-    pub fn set_quota_numbers(
-        &mut self,
-        scanned: Generation,
-        numbers: &BTreeMap<GroupId, GroupNumbers>,
-    ) -> Result<bool, StoreError> {
-        let generation = self.generation();
-        let is_current = self.superblock().generation == scanned;
-        let quotas = self.quotas_mut()?;
-        if !is_current || quotas.running.lost.is_some() {
-            return Ok(false);
-        }
-        for (id, group) in &mut quotas.groups {
-            let found = numbers.get(id).copied().unwrap_or_default();
-            group.info = QgroupInfo {
-                generation,
-                referenced: found.referenced,
-                referenced_compressed: found.referenced,
-                exclusive: found.exclusive,
-                exclusive_compressed: found.exclusive,
-            };
-        }
-        quotas.changed = quotas.groups.keys().copied().collect();
-        quotas.status.flags -= QgroupStatusFlags::INCONSISTENT;
-        Ok(true)
     }
 }

@@ -8,6 +8,7 @@ use super::{QuotaGroup, Quotas};
 use crate::engine::Engine;
 use butterfs_format::TreeId;
 use butterfs_format::item::qgroup::{GroupId, QgroupLimitFlags};
+use std::collections::BTreeSet;
 
 /// Whether it fits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,6 +72,49 @@ impl Engine {
             }
         }
         Fits::Yes
+    }
+
+    /// Whether a snapshot of `source` fits the limits of the groups that it is
+    /// put into and its source is not in: they get all that it reaches.
+    #[must_use]
+    pub fn fits_snapshot(&self, source: TreeId, parents: &BTreeSet<GroupId>) -> Fits {
+        let Some(quotas) = self.quotas() else {
+            return Fits::Yes;
+        };
+        let of_source = GroupId::of_tree(source);
+        let node = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
+        let reached = match quotas.group(of_source) {
+            // Its own root is all that it allocates.
+            _ if quotas.is_simple() => node,
+            Some(group) => group.info.referenced.saturating_add(quotas.grown(source)),
+            None => 0,
+        };
+        let has_already = quotas.with_ancestors(of_source);
+        let groups = parents.iter().flat_map(|id| quotas.with_ancestors(*id));
+        for id in groups.collect::<BTreeSet<_>>() {
+            let bytes = if has_already.contains(&id) {
+                node
+            } else {
+                reached
+            };
+            let room = quotas.group(id).and_then(QuotaGroup::room);
+            let grown = quotas.subvolumes_in(id).into_iter();
+            let grown = grown.fold(bytes, |sum, member| {
+                sum.saturating_add(quotas.grown(member))
+            });
+            if room.is_some_and(|room| grown > room) {
+                return Fits::No;
+            }
+        }
+        Fits::Yes
+    }
+
+    /// `tree` refers to `bytes` more that others allocated; with simple quotas
+    /// that costs nothing.
+    pub fn note_sharing(&mut self, tree: TreeId, bytes: u64) {
+        if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
+            self.note_growth(tree, bytes);
+        }
     }
 
     /// `tree` holds `bytes` more from the next commit on.

@@ -5,18 +5,26 @@
 //! the quota tree. How the numbers follow the changes of a generation is in
 //! `account`; who reaches an extent in `reach`; what users change in `change`.
 //!
+//! Simple quotas charge an extent to the subvolume that allocated it; `simple`
+//! follows them.
+//!
 //! Invariants: after a commit the status item has the commit's generation, and
 //! either the numbers are exact or the flag INCONSISTENT says that a scan is
 //! needed. Nothing that goes wrong with the numbers fails a commit.
 
 mod account;
 mod change;
+mod items;
 mod limits;
 mod reach;
 mod reach_sets;
+mod scan;
+mod simple;
 
-pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError};
+pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError, QuotaMode};
+pub use items::QuotaItems;
 pub use limits::Fits;
+pub use scan::QuotaScan;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
@@ -24,7 +32,7 @@ use crate::extent::pending::ExtentKind;
 use butterfs_format::item::qgroup::{
     GroupId, QgroupInfo, QgroupLimit, QgroupStatus, QgroupStatusFlags,
 };
-use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_format::{Key, Logical, TreeId};
 use butterfs_tree::{Cursor, Editor};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -32,6 +40,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Extents that a deletion may take a subvolume from in one generation; more
 /// make the numbers inconsistent.
 const TOUCHED_MAX: usize = 100_000;
+/// Nodes below one shared node that are looked at for that, under the engine's
+/// lock; more make the numbers inconsistent.
+const TOUCHED_NODES_MAX: usize = 2_000;
 
 /// One quota group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -82,7 +93,10 @@ pub struct Quotas {
     groups: BTreeMap<GroupId, QuotaGroup>,
     /// Groups whose use or limit must be written.
     changed: BTreeSet<GroupId>,
+    /// Why the numbers are inconsistent, where that is known.
+    reason: Option<String>,
     running: Running,
+    scan: Option<scan::Scan>,
 }
 
 impl Quotas {
@@ -103,15 +117,31 @@ impl Quotas {
         &self.status
     }
 
-    /// True when the numbers are wrong until a scan.
+    /// True when the numbers are wrong until a scan ends.
     #[must_use]
     pub const fn is_inconsistent(&self) -> bool {
-        self.status.flags.contains(QgroupStatusFlags::INCONSISTENT)
+        let wrong =
+            QgroupStatusFlags(QgroupStatusFlags::INCONSISTENT.0 | QgroupStatusFlags::RESCAN.0);
+        self.status.flags.intersects(wrong)
+    }
+
+    /// Why the numbers are wrong, as far as this run of the program knows.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        self.reason.as_deref().filter(|_| self.is_inconsistent())
+    }
+
+    /// True when extents are charged to who allocated them, whoever reaches
+    /// them.
+    #[must_use]
+    pub const fn is_simple(&self) -> bool {
+        self.status.flags.contains(QgroupStatusFlags::SIMPLE_MODE)
     }
 
     fn set_inconsistent(&mut self, reason: &str) {
-        if !self.is_inconsistent() {
+        if !self.status.flags.contains(QgroupStatusFlags::INCONSISTENT) {
             tracing::warn!(reason, "quota numbers are inconsistent until a rescan");
+            self.reason = Some(reason.to_owned());
         }
         self.status.flags |= QgroupStatusFlags::INCONSISTENT;
         self.status.flags -= QgroupStatusFlags::RESCAN;
@@ -155,6 +185,18 @@ impl Quotas {
         }
     }
 
+    /// As the kernel has it, a snapshot may use what its source may.
+    fn inherit_limits(&mut self, source: TreeId, tree: TreeId) {
+        let limit = self
+            .group(GroupId::of_tree(source))
+            .map(|group| group.limit);
+        let new = GroupId::of_tree(tree);
+        if let (Some(limit), Some(group)) = (limit, self.groups.get_mut(&new)) {
+            group.limit = limit;
+            self.changed.insert(new);
+        }
+    }
+
     /// Nodes of the quota tree that a commit changes at most.
     pub(crate) fn commit_nodes_max(&self, node_size: u64) -> u64 {
         /// Use, limit and two relations, with their headers, in half-filled
@@ -181,37 +223,14 @@ impl Engine {
         if !self.has_tree(TreeId::QUOTA)? {
             return Ok(());
         }
-        let bad = |key: Key| move |error| bad_item(TreeId::QUOTA, key, &error);
-        let mut status = None;
-        let mut groups: BTreeMap<GroupId, QuotaGroup> = BTreeMap::new();
+        let mut items = QuotaItems::default();
         let mut cursor = Cursor::seek_in(&*self, TreeId::QUOTA, &Key::MIN)?;
         while let Some((key, data)) = cursor.item() {
-            let id = GroupId(key.offset);
-            match key.item_type {
-                ItemType::QGROUP_STATUS => {
-                    status = Some(QgroupStatus::parse(data).map_err(bad(key))?);
-                }
-                ItemType::QGROUP_INFO => {
-                    groups.entry(id).or_default().info =
-                        QgroupInfo::parse(data).map_err(bad(key))?;
-                }
-                ItemType::QGROUP_LIMIT => {
-                    groups.entry(id).or_default().limit =
-                        QgroupLimit::parse(data).map_err(bad(key))?;
-                }
-                ItemType::QGROUP_RELATION => {
-                    let of = GroupId(key.objectid);
-                    let group = groups.entry(of).or_default();
-                    if id.level() > of.level() {
-                        group.parents.insert(id);
-                    } else {
-                        group.children.insert(id);
-                    }
-                }
-                _ => {}
-            }
+            let added = items.add(key, data);
+            added.map_err(|error| bad_item(TreeId::QUOTA, key, &error))?;
             cursor.next()?;
         }
+        let QuotaItems { status, groups } = items;
         let Some(status) = status.filter(|status| status.flags.contains(QgroupStatusFlags::ON))
         else {
             return Ok(());
@@ -220,9 +239,13 @@ impl Engine {
             status,
             groups,
             changed: BTreeSet::new(),
+            reason: None,
             running: Running::default(),
+            scan: None,
         };
-        if status.flags.contains(QgroupStatusFlags::RESCAN) {
+        if quotas.is_simple() {
+            // Nobody writes who does not keep them: the feature is incompatible.
+        } else if status.flags.contains(QgroupStatusFlags::RESCAN) {
             quotas.set_inconsistent("a rescan was interrupted");
         } else if status.generation != self.superblock.generation {
             quotas.set_inconsistent("the volume was changed without them");
@@ -234,7 +257,7 @@ impl Engine {
 
     /// A generation begins whose changes the numbers must follow.
     pub(crate) fn follow_quotas(&mut self) {
-        if self.quotas.is_some() {
+        if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
             self.pending.note_netted();
         }
     }
@@ -244,10 +267,24 @@ impl Engine {
         let Some(mut quotas) = self.quotas.take() else {
             return Ok(());
         };
-        if let Some(reason) = quotas.running.lost {
+        let is_counted = quotas
+            .scan
+            .as_ref()
+            .is_some_and(|scan| self.generation > scan.of);
+        if is_counted {
+            self.follow_for_scan(&mut quotas);
+        } else if let Some(reason) = quotas.running.lost
+            && !quotas.is_scanned()
+        {
             quotas.set_inconsistent(reason);
         }
-        if !quotas.is_inconsistent()
+        if quotas.is_simple() {
+            let followed = self.follow_simple(&mut quotas);
+            if let Err(error) = followed {
+                self.quotas = Some(quotas);
+                return Err(error);
+            }
+        } else if !quotas.is_inconsistent()
             && let Err(reason) = self.follow(&mut quotas)
         {
             quotas.set_inconsistent(&reason.to_string());
@@ -260,12 +297,29 @@ impl Engine {
         written
     }
 
+    /// Sums up what the running generation changes, for a count of an earlier
+    /// one.
+    fn follow_for_scan(&self, quotas: &mut Quotas) {
+        let followed = match quotas.running.lost {
+            Some(reason) => Err(reason.to_owned()),
+            None => self.follow(quotas).map_err(|reason| reason.to_string()),
+        };
+        if let (Err(reason), Some(scan)) = (followed, &mut quotas.scan) {
+            scan.lost.get_or_insert(reason);
+        }
+    }
+
     fn write_quotas(
         &mut self,
         quotas: &mut Quotas,
         gone: &BTreeSet<GroupId>,
     ) -> Result<(), StoreError> {
         for id in gone {
+            let group = quotas.group(*id);
+            if quotas.is_simple() && group.is_some_and(|group| group.info.referenced != 0) {
+                // Others reach what it allocated.
+                continue;
+            }
             change::remove_group(self, quotas, *id)?;
         }
         quotas.status.generation = self.generation;
@@ -292,7 +346,10 @@ impl Engine {
 
     /// `tree` reaches all that `source` reaches.
     pub(crate) fn note_snapshot(&mut self, source: TreeId, tree: TreeId) {
-        if let Some(quotas) = &mut self.quotas {
+        if let Some(quotas) = &mut self.quotas
+            && !quotas.is_simple()
+        {
+            quotas.inherit_limits(source, tree);
             let running = &mut quotas.running;
             if running.snapshot.is_some() {
                 running.lost = Some("two snapshots in one generation");

@@ -167,7 +167,8 @@ impl Engine {
             free.insert(range);
         }
         let whole = start.get()..group.end();
-        for pinned in [&self.pinned, &self.pinned_writing] {
+        let held = self.held.iter();
+        for pinned in [&self.pinned, &self.pinned_writing].into_iter().chain(held) {
             for range in pinned.overlapping(whole.clone()) {
                 free.remove(range);
             }

@@ -370,4 +370,16 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "a deletion at every step",
         "subvolume SA; many SA 200; snapshot SA SB; append SA/m3 100; sync; delete SA; clean; sync; create x; fsync x; clean; append x 5000; fsync x; clean; clean; sync; clean; delete SB; clean; sync; clean; append x 100; fsync x; clean; clean; sync; clean; clean; clean; sync",
     ),
+    (
+        "quotas",
+        "subvolume SA; create SA/a; write SA/a 0 20000; quotas full; write SA/a 4096 9000; sync; create SA/b; write SA/b 0 50000; fsync SA/b; snapshot SA SB; write SA/a 0 9000; fsync SA/a; unlink SB/b; sync; counted; delete SA; clean; sync; clean; counted; append SB/a 5000; fsync SB/a",
+    ),
+    (
+        "simple quotas",
+        "subvolume SA; create SA/a; write SA/a 0 20000; quotas simple; write SA/a 4096 9000; sync; create SA/b; write SA/b 0 50000; fsync SA/b; snapshot SA SB; create SB/c; clone SB/b SB/c; unlink SA/b; write SA/a 0 9000; fsync SA/a; sync; delete SA; clean; sync; clean; append SB/a 5000; fsync SB/a; unlink SB/b; unlink SB/c; sync",
+    ),
+    (
+        "quotas switched off and on",
+        "subvolume SA; create SA/a; write SA/a 0 20000; quotas full; append SA/a 9000; fsync SA/a; noquotas; append SA/a 100; fsync SA/a; quotas simple; write SA/a 0 9000; fsync SA/a; sync; noquotas; append SA/a 100; sync",
+    ),
 ];

@@ -4,6 +4,8 @@
 
 use super::mapped::Pages;
 use super::model::{Effect, Found, Model, Number};
+use butterfs::du::Limits;
+use butterfs::quota::QuotaMode;
 use butterfs::{
     BlockDevice, FallocateMode, Filesystem, FsError, Inode, InodeId, MemoryDevice, NewInode,
     OldName, OpenOptions, Owner, Place, RenameMode, SetMode, Volume,
@@ -11,6 +13,7 @@ use butterfs::{
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::RecordDevice;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -379,6 +382,31 @@ impl World {
             }
             "clean" => {
                 files.clean()?;
+            }
+            "quotas" => {
+                let mode = if path == "simple" {
+                    QuotaMode::Simple
+                } else {
+                    QuotaMode::Full
+                };
+                files.enable_quotas(
+                    mode,
+                    &Limits::default(),
+                    &mut |_| ControlFlow::Continue(()),
+                )?;
+                // It is a commit, which finds all names.
+                let now = self.now();
+                self.model.acknowledge_names(now);
+            }
+            "noquotas" => {
+                files.disable_quotas()?;
+                let now = self.now();
+                self.model.acknowledge_names(now);
+            }
+            "counted" => {
+                let engine = self.volume.store().read();
+                let quotas = engine.quotas().expect("quotas are on");
+                assert!(!quotas.is_inconsistent(), "{:?}", quotas.reason());
             }
             "fill" => self.fill(path)?,
             "many" => {

@@ -1,11 +1,12 @@
 //! `butterfs qgroup show`.
 
-use crate::commands::quota::unmounted;
-use crate::fail::{Done, fail};
+use crate::commands::quota::QuotaSite;
+use crate::commands::quota::mounted::Mounted;
+use crate::fail::{Done, Failure, fail};
+use crate::place::Place;
 use crate::place::json;
 use crate::sizes::human;
-use butterfs::list::Subvolumes;
-use butterfs::quota::{GroupId, QgroupLimitFlags, QuotaGroup};
+use butterfs::quota::{GroupId, QgroupLimitFlags, QgroupStatusFlags, QuotaGroup};
 use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -32,7 +33,8 @@ pub struct Show {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The file or device that holds the volume, which is not mounted.
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
     volume: OsString,
 }
 
@@ -50,6 +52,7 @@ struct Row {
 
 #[derive(Serialize)]
 struct Facts {
+    mode: &'static str,
     inconsistent: bool,
     qgroups: Vec<Row>,
 }
@@ -58,10 +61,12 @@ fn names(groups: &BTreeSet<GroupId>) -> Vec<String> {
     groups.iter().map(GroupId::to_string).collect()
 }
 
-fn row(id: GroupId, group: &QuotaGroup, subvolumes: &Subvolumes) -> Row {
+const fn mode(is_simple: bool) -> &'static str {
+    if is_simple { "squota" } else { "qgroup" }
+}
+
+fn row(id: GroupId, group: &QuotaGroup, path: Option<&[u8]>) -> Row {
     let limit = |flag, max| group.limit.flags.contains(flag).then_some(max);
-    let path = id.tree().and_then(|tree| subvolumes.get(tree));
-    let path = path.and_then(|info| info.path.as_ref());
     Row {
         qgroupid: id.to_string(),
         path: path.map(|path| String::from_utf8_lossy(path).into_owned()),
@@ -74,24 +79,58 @@ fn row(id: GroupId, group: &QuotaGroup, subvolumes: &Subvolumes) -> Row {
     }
 }
 
+/// Groups of a volume that is not mounted; `None` where quotas are off.
+fn unmounted(place: &Place) -> Result<Option<Facts>, Failure> {
+    let volume = place.open_read_only(None)?;
+    let subvolumes = volume.subvolumes()?;
+    let engine = volume.store().read();
+    let path = |id: GroupId| {
+        let info = id.tree().and_then(|tree| subvolumes.get(tree));
+        info.and_then(|info| info.path.as_deref())
+    };
+    Ok(engine.quotas().map(|quotas| Facts {
+        mode: mode(quotas.is_simple()),
+        inconsistent: quotas.is_inconsistent() && !quotas.is_simple(),
+        qgroups: quotas
+            .groups()
+            .map(|(id, group)| row(id, group, path(id)))
+            .collect(),
+    }))
+}
+
+/// Groups of a mounted volume; `None` where quotas are off.
+fn mounted(site: &Mounted) -> Result<Option<Facts>, Failure> {
+    let Some(items) = site.quotas()? else {
+        return Ok(None);
+    };
+    let paths = site.paths()?;
+    let path = |id: GroupId| paths.get(&id).map(Vec::as_slice);
+    let flags = items.status.map(|status| status.flags).unwrap_or_default();
+    let is_simple = flags.contains(QgroupStatusFlags::SIMPLE_MODE);
+    let wrong = QgroupStatusFlags::INCONSISTENT | QgroupStatusFlags::RESCAN;
+    Ok(Some(Facts {
+        mode: mode(is_simple),
+        inconsistent: flags.intersects(wrong) && !is_simple,
+        qgroups: items
+            .groups
+            .iter()
+            .map(|(id, group)| row(*id, group, path(*id)))
+            .collect(),
+    }))
+}
+
 impl Show {
     /// Runs it.
     pub fn run(self) -> Done {
-        let volume = unmounted(&self.volume)?.open_read_only(None)?;
-        let subvolumes = volume.subvolumes()?;
-        let engine = volume.store().read();
-        let Some(quotas) = engine.quotas() else {
+        let facts = match QuotaSite::parse(&self.volume)? {
+            QuotaSite::Unmounted(place) => unmounted(&place)?,
+            QuotaSite::Mounted(site) => mounted(&site)?,
+        };
+        let Some(facts) = facts else {
             return fail(format!(
                 "{}: quotas are not enabled; `butterfs quota enable` does it",
                 self.volume.display()
             ));
-        };
-        let facts = Facts {
-            inconsistent: quotas.is_inconsistent(),
-            qgroups: quotas
-                .groups()
-                .map(|(id, group)| row(id, group, &subvolumes))
-                .collect(),
         };
         if self.json {
             return json(&facts);

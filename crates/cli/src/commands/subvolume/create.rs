@@ -5,6 +5,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use butterfs::quota::GroupId;
 use butterfs::{Access, NewInode, Owner, Volume};
 use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
+use butterfs_device::kernel_quota::allow_reading;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -46,16 +47,6 @@ pub struct Snapshot {
     target: OsString,
 }
 
-/// Groups work where ButterFS itself changes the volume.
-fn refuse_qgroups(site: &Site, qgroups: &[GroupId]) -> Done {
-    match (site, qgroups.first()) {
-        (Site::Mounted(_), Some(group)) => {
-            fail(format!("-i {group}: works on volumes that are not mounted"))
-        }
-        _ => Ok(()),
-    }
-}
-
 fn own() -> Owner {
     Owner {
         uid: rustix::process::geteuid().as_raw(),
@@ -83,7 +74,6 @@ impl Create {
     pub fn run(self) -> Done {
         for word in &self.names {
             let site = Site::parse(word);
-            refuse_qgroups(&site, &self.qgroups)?;
             self.create(&site).map_err(|error| error.at(&site))?;
             say!("Create subvolume '{site}'");
         }
@@ -98,7 +88,8 @@ impl Create {
                     std::fs::create_dir_all(path)?;
                 }
                 let directory = open_directory(path)?;
-                btrfs::create_subvolume(directory.as_fd(), name.as_bytes())
+                allow_reading();
+                btrfs::create_subvolume(directory.as_fd(), name.as_bytes(), &self.qgroups)
                     .map_err(|error| said(&path.display(), error))
             }
             Site::Unmounted(place) => {
@@ -125,7 +116,6 @@ impl Snapshot {
     /// Runs it.
     pub fn run(self) -> Done {
         let (source, target) = (Site::parse(&self.source), Site::parse(&self.target));
-        refuse_qgroups(&target, &self.qgroups)?;
         let kind = if self.read_only {
             "readonly snapshot"
         } else {
@@ -170,7 +160,9 @@ impl Snapshot {
                 } else {
                     Changes::Allowed
                 };
-                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), changes)
+                allow_reading();
+                let how = (changes, &*self.qgroups);
+                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), how)
                     .map_err(|error| said(&from.display(), error))?;
                 path.join(&name).display().to_string()
             }

@@ -199,7 +199,7 @@ struct Pass<'p> {
 }
 
 /// Nodes between two calls of the caller's progress.
-const PROGRESS_STEP: u64 = 512;
+const PROGRESS_STEP: u64 = 64;
 
 impl Pass<'_> {
     fn run(

@@ -1,0 +1,156 @@
+//! Reading trees over ioctls, as btrfs-progs do.
+//!
+//! Owns the layout of searches and their bound: what one answer holds. Trees
+//! are seen as they are now, changes that no commit has yet included.
+//!
+//! Source: the kernel's interface header linux/btrfs.h.
+
+use super::requests::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_ITEMS, SEARCH_SIZE};
+use super::subvolumes::{Bytes, Fields};
+use super::{Answered, Server, errno};
+use butterfs::paths_of::Paths;
+use butterfs::{FsError, InodeId, InodeNumber, TreeId};
+use butterfs_format::{ItemType, Key};
+use butterfs_fuse::{Context, Errno};
+use butterfs_tree::{Cursor, NodeSource, TreeError};
+
+/// Where an answer says how many items it has.
+const COUNT: usize = 64;
+
+fn kind(number: u32) -> Result<ItemType, Errno> {
+    u8::try_from(number)
+        .map(ItemType)
+        .map_err(|_| Errno::EINVAL)
+}
+
+/// What of the trees is asked for.
+struct Search {
+    tree: TreeId,
+    first: Key,
+    last: Key,
+    generations: std::ops::RangeInclusive<u64>,
+    count_max: u32,
+}
+
+impl Search {
+    fn parse(data: &[u8], own: TreeId) -> Result<Self, Errno> {
+        let bytes = Bytes(data);
+        Ok(Self {
+            tree: match bytes.u64(0)? {
+                0 => own,
+                id => TreeId(id),
+            },
+            first: Key::new(bytes.u64(8)?, kind(bytes.u32(56)?)?, bytes.u64(24)?),
+            last: Key::new(
+                bytes.u64(16)?,
+                // Callers may mean all types by more than there are.
+                kind(bytes.u32(60)?.min(255))?,
+                bytes.u64(32)?,
+            ),
+            generations: bytes.u64(40)?..=bytes.u64(48)?,
+            count_max: bytes.u32(COUNT)?,
+        })
+    }
+}
+
+impl Server {
+    /// Items of a tree, as many as fit.
+    pub(super) fn search_tree(
+        &self,
+        at: InodeId,
+        data: &[u8],
+        output: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let search = Search::parse(data, at.tree)?;
+        let answer = output.get_mut(..SEARCH_SIZE).ok_or(Errno::EINVAL)?;
+        answer.fill(0);
+        let (head, items) = answer.split_at_mut(SEARCH_ITEMS);
+        head.copy_from_slice(data.get(..SEARCH_ITEMS).ok_or(Errno::EINVAL)?);
+        let count = self.find_items(&search, items)?;
+        head[COUNT..COUNT + 4].copy_from_slice(&count.to_ne_bytes());
+        Ok(SEARCH_SIZE)
+    }
+
+    fn find_items(&self, search: &Search, items: &mut [u8]) -> Result<u32, Errno> {
+        let damaged = |error: TreeError| match error {
+            TreeError::NoSuchTree(_) => Errno::ENOENT,
+            error => errno(&FsError::from(error)),
+        };
+        let engine = self.volume.store().read();
+        engine.root(search.tree).map_err(damaged)?;
+        let cursor = Cursor::seek_in(&*engine, search.tree, &search.first);
+        let mut cursor = cursor.map_err(damaged)?;
+        let mut count = 0;
+        let room = items.len();
+        let mut fields = Fields {
+            bytes: items,
+            at: 0,
+        };
+        while let (Some((key, data)), Some((leaf, _))) = (cursor.item(), cursor.leaf()) {
+            if key > search.last || count == search.count_max {
+                break;
+            }
+            let generation = leaf.generation().get();
+            if search.generations.contains(&generation) {
+                if SEARCH_HEADER + data.len() > room - fields.at {
+                    if count == 0 {
+                        return Err(Errno(libc::EOVERFLOW));
+                    }
+                    break;
+                }
+                let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                fields
+                    .u64(generation)
+                    .u64(key.objectid)
+                    .u64(key.offset)
+                    .put(&u32::from(key.item_type.0).to_ne_bytes())
+                    .put(&length.to_ne_bytes())
+                    .put(data);
+                count += 1;
+            }
+            cursor.next().map_err(damaged)?;
+        }
+        Ok(count)
+    }
+
+    /// Path of a directory in its subvolume, with a slash at its end. Others
+    /// than the privileged learn of their file's subvolume which it is.
+    pub(super) fn directory_path(
+        &self,
+        context: &Context<'_>,
+        at: InodeId,
+        data: &[u8],
+        output: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let bytes = Bytes(data);
+        let tree = match bytes.u64(0)? {
+            0 => at.tree,
+            id => TreeId(id),
+        };
+        let directory = InodeNumber(bytes.u64(8)?);
+        let answer = output.get_mut(..LOOKUP_SIZE).ok_or(Errno::EINVAL)?;
+        answer.fill(0);
+        let mut fields = Fields {
+            bytes: answer,
+            at: 0,
+        };
+        fields.u64(tree.get()).u64(directory.get());
+        if directory == InodeNumber::ROOT && tree == at.tree {
+            return Ok(LOOKUP_SIZE);
+        }
+        self.check_privileged(context)?;
+        let engine = self.volume.store().read();
+        let root = engine.root(tree).map_err(|_| Errno::ENOENT)?;
+        let mut path = Paths::new(&engine, tree, root)
+            .directory(directory)
+            .answered()?;
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        if path.len() + 17 > LOOKUP_SIZE {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
+        fields.put(&path);
+        Ok(LOOKUP_SIZE)
+    }
+}
