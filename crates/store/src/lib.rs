@@ -33,7 +33,9 @@ pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
-pub use quota::{Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, Quotas};
+pub use quota::{
+    Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, Quotas, SharingProbe,
+};
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 pub use subvolume::TreeAccess;

@@ -14,9 +14,11 @@ mod change;
 mod limits;
 mod reach;
 mod reach_sets;
+mod sharing;
 
 pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError};
 pub use limits::Fits;
+pub use sharing::SharingProbe;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
