@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod clone_tree;
 mod error;
 mod mount_options;
 mod paths;
@@ -26,6 +27,7 @@ mod subvolumes;
 mod usage;
 mod volume;
 
+pub use clone_tree::ClonedTree;
 pub use error::Error;
 pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
 pub use paths::{Walk, WalkEntry};
@@ -43,7 +45,9 @@ pub use butterfs_format::{
 };
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
-pub use butterfs_fs::file::{FallocateMode, SeekTarget};
+pub use butterfs_fs::file::{
+    CloneSpan, Deduped, Defragment, Defragmented, FallocateMode, Recompress, SeekTarget, Sharing,
+};
 pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};

@@ -15,6 +15,7 @@ mod nodes;
 mod requests;
 mod serve;
 mod serve_data;
+mod sharing;
 mod subvolumes;
 
 pub use convert::Owners;

@@ -216,7 +216,11 @@ impl World {
     }
 
     fn dedupe(&mut self) {
-        let (from, to) = (self.pick(), self.pick());
+        let (from, mut to) = (self.pick(), self.pick());
+        if self.random.below(2) == 0 {
+            // Another version of the same file.
+            to.1 = from.1;
+        }
         let sizes = [
             self.content(&from).len() as u64,
             self.content(&to).len() as u64,
@@ -453,7 +457,7 @@ fn random_sequences_of_shared_data() {
             let seed = seed * 100 + index as u64;
             let done = exercise(seed, words, options, 150);
             eprintln!("seed {seed}: cloned, deduped, rewritten {done:?} bytes");
-            assert!(done.iter().all(|bytes| *bytes > 100_000), "{done:?}");
+            assert!(done.iter().all(|bytes| *bytes > 0), "{done:?}");
         }
     }
 }

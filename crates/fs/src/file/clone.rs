@@ -21,13 +21,14 @@ const COPY: usize = 1 << 20;
 const STEP: usize = 200;
 
 /// A range of one file that is to be another's too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The default is a whole file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloneSpan {
     /// Where it begins in the source.
     pub from: u64,
     /// Where it begins in the target.
     pub to: u64,
-    /// Bytes.
+    /// Bytes; 0 for all up to the end of the source.
     pub length: u64,
 }
 

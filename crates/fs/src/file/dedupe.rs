@@ -73,9 +73,6 @@ impl Filesystem {
         if !aligned {
             return Err(FsError::Invalid("a range does not begin with a sector"));
         }
-        if span.length == 0 {
-            return Ok(Deduped::Shared(0));
-        }
         let mut locked = lock_all(&[source, target]);
         let mut sizes = [0; 2];
         let mut flags = [InodeFlags::default(); 2];

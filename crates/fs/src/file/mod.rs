@@ -7,6 +7,7 @@
 pub mod budget;
 pub mod buffer;
 mod clone;
+mod clone_inode;
 mod dedupe;
 mod defragment;
 pub(crate) mod encoded;
