@@ -6,7 +6,7 @@
 
 use crate::{Error, Volume};
 use butterfs_format::InodeId;
-use butterfs_format::item::dir::FileType;
+use butterfs_fs::names::{S_IFMT, S_IFREG};
 use butterfs_fs::{FsError, Inode};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl Volume {
             if old.nlink > 1 {
                 linked.insert(source, made.id);
             }
-            if butterfs_fs::dir::kind_of_mode(old.mode) == Some(FileType::Regular) {
+            if old.mode & S_IFMT == S_IFREG {
                 done.bytes += old.size;
             }
             seen(&done);
@@ -74,6 +74,37 @@ impl Volume {
                 .map_err(|error| Error::at(path, error))?;
         }
         Ok(done)
+    }
+
+    /// Removes `name` from `parent`, with all below it; nothing where there is
+    /// no such name.
+    ///
+    /// # Errors
+    /// A subvolume is in it; not writable; damage. What was removed before an
+    /// error is gone.
+    pub fn remove_tree(&self, parent: InodeId, name: &[u8]) -> Result<(), Error> {
+        let files = self.files();
+        let found = match files.lookup(parent, name) {
+            Err(FsError::NotFound) => return Ok(()),
+            found => found.map_err(|error| Error::at(name, error))?,
+        };
+        // Directories after what is in them: each is met twice.
+        let mut waiting = vec![(parent, name.to_vec(), found.inode, name.to_vec(), false)];
+        while let Some((parent, name, id, path, is_empty)) = waiting.pop() {
+            let at = |error| Error::at(&path, error);
+            if !files.attributes(id).map_err(at)?.is_directory() {
+                files.unlink(parent, &name).map_err(at)?;
+            } else if is_empty {
+                files.rmdir(parent, &name).map_err(at)?;
+            } else {
+                waiting.push((parent, name, id, path.clone(), true));
+                for child in self.list(id).map_err(at)? {
+                    let path = [&path[..], b"/", &child.name].concat();
+                    waiting.push((id, child.name, child.target.inode, path, false));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Errors where `directory` is `source` or below it.

@@ -31,13 +31,14 @@ pub use clone_tree::ClonedTree;
 pub use error::Error;
 pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
 pub use paths::{Walk, WalkEntry};
+pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};
 pub use usage::{KindUsage, Usage};
 pub use volume::{Cleaner, OpenOptions, Volume};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
-pub use butterfs_format::compression::{Algorithm, Level};
+pub use butterfs_format::compression::{Algorithm, Level, Method};
 pub use butterfs_format::item::dir::FileType;
 pub use butterfs_format::item::inode::{InodeFlags, Timespec};
 pub use butterfs_format::{

@@ -119,6 +119,7 @@ pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
         }
         Errno::NOTEMPTY => "other subvolumes are in it; delete them first".to_owned(),
         Errno::PERM => "not permitted: it is not yours, or it is the default subvolume".to_owned(),
+        Errno::BUSY => "it is mounted; unmount it first, or mount another subvolume".to_owned(),
         Errno::EXIST => "the name exists already".to_owned(),
         Errno::INVAL => "is no subvolume".to_owned(),
         Errno::ROFS => "the file system or the subvolume is read-only".to_owned(),
