@@ -155,7 +155,14 @@ pub fn defragment(
     ];
     // SAFETY: the request reads and writes exactly 88 bytes, numbers alone.
     unsafe { ioctl(file, Updater::<DEFRAGMENT, _>::new(&mut words))? };
-    let [.., extents, rewritten_extents, rewritten, shared, new_extents] = words;
+    let [
+        ..,
+        extents,
+        rewritten_extents,
+        rewritten,
+        shared,
+        new_extents,
+    ] = words;
     Ok(DefragmentAnswer {
         extents,
         rewritten_extents,
@@ -177,7 +184,10 @@ mod tests {
             (DEFRAGMENT, Request::Defragment),
         ];
         for (number, request) in pairs {
-            assert_eq!(u32::try_from(number).ok().and_then(Request::of), Some(request));
+            assert_eq!(
+                u32::try_from(number).ok().and_then(Request::of),
+                Some(request)
+            );
         }
         assert_eq!(Request::of(0x5000_9401), None);
     }

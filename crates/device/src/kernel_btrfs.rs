@@ -298,13 +298,20 @@ pub fn dedupe_range(request: DedupeRequest<'_>) -> Result<Deduped, Errno> {
     put(&mut argument, 8, &request.length.to_le_bytes());
     put(&mut argument, 16, &1_u16.to_le_bytes());
     put(&mut argument, HEAD, &descriptor.to_le_bytes());
-    put(&mut argument, HEAD + 8, &request.target_offset.to_le_bytes());
+    put(
+        &mut argument,
+        HEAD + 8,
+        &request.target_offset.to_le_bytes(),
+    );
     // SAFETY: the request reads and writes its 24 bytes and, for the one target
     // that they count, 32 bytes more, which the argument has; the descriptors
     // outlive the call.
     unsafe { ioctl(request.source, Updater::<NUMBER, _>::new(&mut argument))? };
     match i32::from_le_bytes(field(&argument, STATUS)) {
-        0 => Ok(Deduped::Shared(u64::from_le_bytes(field(&argument, HEAD + 16)))),
+        0 => Ok(Deduped::Shared(u64::from_le_bytes(field(
+            &argument,
+            HEAD + 16,
+        )))),
         1 => Ok(Deduped::Differs),
         error => Err(Errno::from_raw_os_error(error.saturating_neg())),
     }
@@ -420,7 +427,11 @@ pub fn subvolume_place(
     unsafe { ioctl(root, Updater::<NUMBER, _>::new(&mut argument))? };
     let text = |from: usize, to: usize| {
         let bytes = argument.get(from..to).unwrap_or_default();
-        bytes.split(|byte| *byte == 0).next().unwrap_or_default().to_vec()
+        bytes
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or_default()
+            .to_vec()
     };
     Ok((text(PATH, SIZE), text(NAME, PATH)))
 }

@@ -118,9 +118,8 @@ impl Copying<'_> {
         }
         match FileType::from_raw_mode(of.st_mode) {
             FileType::RegularFile => {
-                (self.content)(from, to, of.st_size as u64)
-                    .map_err(|error| at(from, &error))?;
-            },
+                (self.content)(from, to, of.st_size as u64).map_err(|error| at(from, &error))?;
+            }
             FileType::Symlink => {
                 let target = readlinkat(CWD, from, Vec::new())?;
                 symlinkat(target, CWD, to)?;

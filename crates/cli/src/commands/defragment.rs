@@ -139,16 +139,16 @@ impl Defragment {
     }
 
     fn wanted(&self) -> Wanted {
-        let end = self.length.map_or(u64::MAX, |length| self.start.saturating_add(length));
+        let end = self
+            .length
+            .map_or(u64::MAX, |length| self.start.saturating_add(length));
         Wanted {
             range: self.start..end,
             large: self.target,
             compress: match self.compress {
                 None => Recompress::Keep,
                 Some(Compression(None)) => Recompress::Plain,
-                Some(Compression(Some(method))) => {
-                    Recompress::With(method.algorithm, method.level)
-                }
+                Some(Compression(Some(method))) => Recompress::With(method.algorithm, method.level),
             },
             sharing: match self.unshare {
                 true => Sharing::Break,
@@ -199,7 +199,11 @@ impl Defragment {
 
     fn tell(&self, step: Step, name: &dyn std::fmt::Display, done: &Defragmented) {
         if self.verbose && !self.json && step == Step::Do && done.rewritten > 0 {
-            say!("{name}: {} extents to {}", done.rewritten_extents, done.new_extents);
+            say!(
+                "{name}: {} extents to {}",
+                done.rewritten_extents,
+                done.new_extents
+            );
         }
     }
 
@@ -216,7 +220,9 @@ impl Defragment {
                 let start = volume.resolve(place.path.as_bytes()).context(place)?;
                 let attributes = files.attributes(start).context(place)?;
                 if attributes.is_directory() && !self.recursive {
-                    return fail(format!("{place}: is a directory; take -r for what is in it"));
+                    return fail(format!(
+                        "{place}: is a directory; take -r for what is in it"
+                    ));
                 }
                 let mut found: Vec<(Vec<u8>, InodeId)> = Vec::new();
                 volume.walk::<butterfs::Error>(start, &mut |entry| {

@@ -142,7 +142,12 @@ impl Reflink {
         };
         let place = |name| butterfs::Place { dir: parent, name };
         files
-            .rename(place(&working), place(name), RenameMode::Replace, OldName::Free)
+            .rename(
+                place(&working),
+                place(name),
+                RenameMode::Replace,
+                OldName::Free,
+            )
             .context(to)?;
         say!("{} files, {} bytes shared", done.files, done.bytes);
         Ok(())

@@ -138,7 +138,8 @@ impl Server {
             Some(Command::DefragmentRange) => ranged(request.data, whole)?,
             _ => whole,
         };
-        self.run_defragment(context, request.node, &wanted).map(drop)
+        self.run_defragment(context, request.node, &wanted)
+            .map(drop)
     }
 
     fn run_defragment(
@@ -150,7 +151,12 @@ impl Server {
         let inode = self.inode(node)?;
         self.check_change(&inode)?;
         self.check_owner(context, inode.id)?;
-        if self.files().attributes_of(&inode).answered()?.is_directory() {
+        if self
+            .files()
+            .attributes_of(&inode)
+            .answered()?
+            .is_directory()
+        {
             return Err(Errno::EOPNOTSUPP);
         }
         self.files().defragment(&inode, wanted).answered()

@@ -367,7 +367,11 @@ impl Server {
         let path_of = |id: InodeId| -> Result<Vec<u8>, Errno> {
             let path = self.files().path_of(id).answered()?;
             let path = path.ok_or(Errno::ENOENT)?;
-            Ok(if path.is_empty() { path } else { [&path[..], b"/"].concat() })
+            Ok(if path.is_empty() {
+                path
+            } else {
+                [&path[..], b"/"].concat()
+            })
         };
         let path = path_of(parent)?;
         let path = path.get(path_of(root)?.len()..).ok_or(Errno::ENOENT)?;

@@ -27,8 +27,8 @@ pub fn reflink(wanted: &Reflink, source: &Path, to: &Path) -> Done {
         let target = File::options().read(true).write(true).open(to);
         let target = target.context(to.display())?;
         for range in &wanted.range {
-            let bytes = clone_open(&from, &target, *range)
-                .map_err(|error| said(error).at(to.display()))?;
+            let bytes =
+                clone_open(&from, &target, *range).map_err(|error| said(error).at(to.display()))?;
             say!("{}: {bytes} bytes shared", to.display());
         }
         return Ok(());
@@ -39,7 +39,10 @@ pub fn reflink(wanted: &Reflink, source: &Path, to: &Path) -> Done {
 fn whole(wanted: &Reflink, source: &Path, to: &Path) -> Done {
     let facts = std::fs::symlink_metadata(source).context(source.display())?;
     if facts.is_dir() && !wanted.recursive {
-        return fail(format!("{}: is a directory; copy it with -r", source.display()));
+        return fail(format!(
+            "{}: is a directory; copy it with -r",
+            source.display()
+        ));
     }
     let to = if to.is_dir() {
         let absolute = std::path::absolute(source).context(source.display())?;
@@ -64,7 +67,10 @@ fn whole(wanted: &Reflink, source: &Path, to: &Path) -> Done {
         }
     }
     if !wanted.force && std::fs::symlink_metadata(&to).is_ok() {
-        return fail(format!("{}: exists already; replace it with -f", to.display()));
+        return fail(format!(
+            "{}: exists already; replace it with -f",
+            to.display()
+        ));
     }
     let working = parent.join(OsStr::from_bytes(&working_name(name.as_bytes())));
     let mut bytes = 0;
@@ -161,7 +167,8 @@ fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
     while done < length {
         let (mut from, mut to) = (span.from + done, span.to + done);
         let room = usize::try_from(length - done).unwrap_or(usize::MAX);
-        let part = rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), room)?;
+        let part =
+            rustix::fs::copy_file_range(source, Some(&mut from), target, Some(&mut to), room)?;
         if part == 0 {
             return Err(Errno::INVAL);
         }

@@ -1,10 +1,10 @@
 //! `butterfs subvolume delete` and `sync`.
 
-use super::site::{Site, open_directory, open_volume, said};
+use super::site::{Site, open_directory, open_volume, open_volume_with, said};
 use super::subvolume_at;
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
-use butterfs::{Cleaning, TreeId, Volume};
+use butterfs::{Cleaner, Cleaning, TreeId, Volume};
 use butterfs_device::kernel_btrfs as btrfs;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
@@ -74,7 +74,7 @@ impl Delete {
     }
 
     fn unmounted(&self, place: &Place) -> Done {
-        let volume = open_volume(&place.volume)?;
+        let volume = open_volume_with(&place.volume, Cleaner::OnDemand)?;
         match self.subvolid {
             Some(id) => {
                 volume
