@@ -27,7 +27,8 @@ pub enum Request {
     /// The version. Out: [`CURRENT`].
     Version,
     /// Shares a range of two open files where it is equal. In: descriptor of
-    /// the source, offset, length, descriptor of the target, offset. Out, in
+    /// the source, offset, length (0: only says whether the files can share at
+    /// all), descriptor of the target, offset. Out, in
     /// the words after these: bytes shared, 1 when the ranges differ.
     Dedupe,
     /// Rewrites small extents. In: start, end, size that is large enough, flags,

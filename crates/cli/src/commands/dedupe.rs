@@ -102,8 +102,7 @@ fn in_pieces(
 ) -> Result<(u64, Option<u64>), Failure> {
     let mut deduped = 0;
     let mut at = 0;
-    // The first is asked for also where there is nothing: it may be refused.
-    loop {
+    while at < span.length {
         let piece = Span {
             from: span.from.saturating_add(at),
             length: (span.length - at).min(PIECE),
@@ -114,10 +113,8 @@ fn in_pieces(
             Deduped::Shared(bytes) => deduped += bytes,
         }
         at += piece.length;
-        if at >= span.length {
-            return Ok((deduped, None));
-        }
     }
+    Ok((deduped, None))
 }
 
 impl Dedupe {

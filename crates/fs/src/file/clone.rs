@@ -112,6 +112,9 @@ impl Filesystem {
             .checked_sub(span.from)
             .ok_or(FsError::Invalid("the range begins behind the source's end"))?;
         let length = if span.length == 0 { left } else { span.length };
+        if length == 0 {
+            return Ok(0);
+        }
         if length > left {
             return Err(FsError::Invalid("the range ends behind the source's end"));
         }
@@ -120,9 +123,6 @@ impl Filesystem {
             .all(|n| n.is_multiple_of(sector));
         if !aligned {
             return Err(FsError::Invalid("the range does not begin with a sector"));
-        }
-        if length == 0 {
-            return Ok(0);
         }
         let span = CloneSpan { length, ..span };
         let whole = CloneSpan {

@@ -65,14 +65,7 @@ impl Filesystem {
         self.store.check_writable()?;
         self.check_changeable(target.id.tree)?;
         check_files(source, target)?;
-        check_span(source.id, target.id, span)?;
         let sector = self.sector_size;
-        let aligned = [span.from, span.to]
-            .iter()
-            .all(|n| n.is_multiple_of(sector));
-        if !aligned {
-            return Err(FsError::Invalid("a range does not begin with a sector"));
-        }
         let mut locked = lock_all(&[source, target]);
         let mut sizes = [0; 2];
         let mut flags = [InodeFlags::default(); 2];
@@ -87,7 +80,19 @@ impl Filesystem {
         if flags[0] != flags[1] {
             return Err(Refusal::Checksums.into());
         }
-        if span.from + span.length > sizes[0] || span.to + span.length > sizes[1] {
+        let left = sizes[0].checked_sub(span.from);
+        let left = left.ok_or(FsError::Invalid("a range begins behind the file's end"))?;
+        if span.length == 0 {
+            return Ok(Deduped::Shared(0));
+        }
+        let aligned = [span.from, span.to]
+            .iter()
+            .all(|n| n.is_multiple_of(sector));
+        if !aligned {
+            return Err(FsError::Invalid("a range does not begin with a sector"));
+        }
+        let to_end = span.to.checked_add(span.length);
+        if span.length > left || to_end.is_none_or(|end| end > sizes[1]) {
             return Err(FsError::Invalid("a range ends behind the file's end"));
         }
         let ends_both = span.from + span.length == sizes[0] && span.to + span.length == sizes[1];
@@ -100,6 +105,11 @@ impl Filesystem {
         if length == 0 {
             return Ok(Deduped::Shared(0));
         }
+        let whole = CloneSpan {
+            length: length.next_multiple_of(sector),
+            ..span
+        };
+        check_span(source.id, target.id, &whole)?;
         for inode in [source, target] {
             let state = state_of(&mut locked, inode.id);
             self.flush_locked(inode, state, InlineRule::Allowed)?;
