@@ -17,6 +17,7 @@
 //! # }
 //! ```
 
+mod clone_tree;
 mod error;
 mod mount_options;
 mod paths;
@@ -26,16 +27,18 @@ mod subvolumes;
 mod usage;
 mod volume;
 
+pub use clone_tree::ClonedTree;
 pub use error::Error;
 pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
 pub use paths::{Walk, WalkEntry};
+pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};
 pub use usage::{KindUsage, Usage};
 pub use volume::{Cleaner, OpenOptions, Volume};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
-pub use butterfs_format::compression::{Algorithm, Level};
+pub use butterfs_format::compression::{Algorithm, Level, Method};
 pub use butterfs_format::item::dir::FileType;
 pub use butterfs_format::item::inode::{InodeFlags, Timespec};
 pub use butterfs_format::{
@@ -43,7 +46,9 @@ pub use butterfs_format::{
 };
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
-pub use butterfs_fs::file::{FallocateMode, SeekTarget};
+pub use butterfs_fs::file::{
+    CloneSpan, Deduped, Defragment, Defragmented, FallocateMode, Recompress, SeekTarget, Sharing,
+};
 pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};

@@ -42,6 +42,10 @@ pub enum Command {
     Cat(commands::cat::Cat),
     /// Copy files into or out of a volume that is not mounted.
     Copy(commands::copy::Copy),
+    /// Copy files and directories so that the copies share their data.
+    Reflink(commands::reflink::Reflink),
+    /// Share what files have in common, after comparing it.
+    Dedupe(commands::dedupe::Dedupe),
     /// Make, delete and look into subvolumes and snapshots.
     #[command(visible_alias = "sub")]
     Subvolume(commands::subvolume::Subvolume),

@@ -3,6 +3,8 @@
 pub mod cat;
 pub mod check;
 pub mod copy;
+pub mod dedupe;
+pub mod defragment;
 pub mod device;
 pub mod filesystem;
 pub mod generate;
@@ -14,6 +16,7 @@ pub mod property;
 pub mod qgroup;
 pub mod quota;
 pub mod receive;
+pub mod reflink;
 pub mod rescue;
 pub mod send;
 pub mod subvolume;
@@ -46,6 +49,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Reflink(reflink) => (offline(|| reflink.run()), 1),
+        Command::Dedupe(dedupe) => (offline(|| dedupe.run()), 1),
         Command::Device(device) => (offline(|| device.run()), 1),
         Command::Subvolume(subvolume) => (offline(|| subvolume.run()), 1),
         Command::Property(property) => (offline(|| property.run()), 1),

@@ -16,6 +16,7 @@ mod quotas;
 mod requests;
 mod serve;
 mod serve_data;
+mod sharing;
 mod subvolumes;
 mod trees;
 

@@ -301,6 +301,184 @@ pub fn clone_range(file: BorrowedFd<'_>, request: CloneRequest<'_>) -> Result<()
     unsafe { ioctl(file, Setter::<NUMBER, _>::new(argument)) }
 }
 
+/// A range of a file that may be equal to one of another.
+#[derive(Clone, Copy, Debug)]
+pub struct DedupeRequest<'f> {
+    /// File that keeps its extents.
+    pub source: BorrowedFd<'f>,
+    /// Where in that.
+    pub source_offset: u64,
+    /// Bytes.
+    pub length: u64,
+    /// File that gets them.
+    pub target: BorrowedFd<'f>,
+    /// Where in that.
+    pub target_offset: u64,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deduped {
+    /// So many bytes are shared.
+    Shared(u64),
+    /// The ranges are not equal.
+    Differs,
+}
+
+/// Shares a range of two files where it is equal (FIDEDUPERANGE).
+///
+/// # Errors
+/// What the file system says.
+pub fn dedupe_range(request: DedupeRequest<'_>) -> Result<Deduped, Errno> {
+    /// Bytes of the request, and of it with one target.
+    const HEAD: usize = 24;
+    const WHOLE: usize = HEAD + 32;
+    const NUMBER: Opcode = opcode::read_write::<[u8; HEAD]>(BTRFS, 54);
+    const STATUS: usize = HEAD + 24;
+    let mut argument = [0; WHOLE];
+    let descriptor = i64::from(request.target.as_raw_fd());
+    put(&mut argument, 0, &request.source_offset.to_le_bytes());
+    put(&mut argument, 8, &request.length.to_le_bytes());
+    put(&mut argument, 16, &1_u16.to_le_bytes());
+    put(&mut argument, HEAD, &descriptor.to_le_bytes());
+    put(
+        &mut argument,
+        HEAD + 8,
+        &request.target_offset.to_le_bytes(),
+    );
+    // SAFETY: the request reads and writes its 24 bytes and, for the one target
+    // that they count, 32 bytes more, which the argument has; the descriptors
+    // outlive the call.
+    unsafe { ioctl(request.source, Updater::<NUMBER, _>::new(&mut argument))? };
+    match i32::from_le_bytes(field(&argument, STATUS)) {
+        0 => Ok(Deduped::Shared(u64::from_le_bytes(field(
+            &argument,
+            HEAD + 16,
+        )))),
+        1 => Ok(Deduped::Differs),
+        error => Err(Errno::from_raw_os_error(error.saturating_neg())),
+    }
+}
+
+/// What to rewrite of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct DefragmentRequest {
+    /// Where.
+    pub start: u64,
+    /// Bytes; all to the end where it is `u64::MAX`.
+    pub length: u64,
+    /// Extents of so many bytes are large enough.
+    pub large: u32,
+    /// Number of a compression and its level, `Some((0, _))` for none; as it
+    /// is where nothing is said.
+    pub compression: Option<(u8, Option<i8>)>,
+}
+
+/// Rewrites small extents of a file, shared ones too.
+///
+/// # Errors
+/// What the file system says; EOPNOTSUPP of kernels that know no levels, or
+/// not how to take compression away.
+pub fn defragment(file: BorrowedFd<'_>, request: DefragmentRequest) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; DEFRAGMENT]>(BTRFS, 16);
+    let mut argument = [0; DEFRAGMENT];
+    let mut flags = 0;
+    put(&mut argument, 0, &request.start.to_le_bytes());
+    put(&mut argument, 8, &request.length.to_le_bytes());
+    put(&mut argument, 24, &request.large.to_le_bytes());
+    match request.compression {
+        None => {}
+        Some((0, _)) => flags = DEFRAGMENT_UNCOMPRESS,
+        Some((number, level)) => {
+            flags = DEFRAGMENT_COMPRESS;
+            put(&mut argument, 28, &[number]);
+            if let Some(level) = level {
+                flags |= DEFRAGMENT_LEVEL;
+                put(&mut argument, 29, &level.to_le_bytes());
+            }
+        }
+    }
+    put(&mut argument, 16, &flags.to_le_bytes());
+    // SAFETY: the request reads exactly 48 bytes, numbers alone.
+    unsafe { ioctl(file, Setter::<NUMBER, _>::new(argument)) }
+}
+
+/// Bytes of a request to defragment, and its flags.
+pub const DEFRAGMENT: usize = 48;
+/// The type of compression is said.
+pub const DEFRAGMENT_COMPRESS: u64 = 1;
+/// Its level too.
+pub const DEFRAGMENT_LEVEL: u64 = 1 << 2;
+/// Compression is taken away.
+pub const DEFRAGMENT_UNCOMPRESS: u64 = 1 << 3;
+
+/// Subvolumes that hang in the one that holds `file`, with the inodes of their
+/// directories.
+///
+/// # Errors
+/// What the file system says.
+pub fn subvolumes_in(file: BorrowedFd<'_>) -> Result<Vec<(TreeId, u64)>, Errno> {
+    const SIZE: usize = 4096;
+    const NUMBER: Opcode = opcode::read_write::<[u8; SIZE]>(BTRFS, 61);
+    const COUNT: usize = SIZE - 8;
+    let mut found = Vec::new();
+    let mut from = 0_u64;
+    loop {
+        let mut argument = [0; SIZE];
+        put(&mut argument, 0, &from.to_le_bytes());
+        // SAFETY: the request reads and writes exactly 4096 bytes.
+        let done = unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument)) };
+        let more = match done {
+            Ok(()) => false,
+            Err(Errno::OVERFLOW) => true,
+            Err(error) => return Err(error),
+        };
+        let [count] = field(&argument, COUNT);
+        for at in 0..usize::from(count) {
+            let number = |skip: usize| u64::from_le_bytes(field(&argument, 8 + 16 * at + skip));
+            found.push((TreeId(number(0)), number(8)));
+        }
+        let next = u64::from_le_bytes(field(&argument, 0));
+        if !more {
+            return Ok(found);
+        }
+        if count == 0 || next <= from {
+            return Err(Errno::OVERFLOW);
+        }
+        from = next;
+    }
+}
+
+/// Where a subvolume hangs, below the root of the one that holds it, which
+/// `root` is: its directory's path, and its name.
+///
+/// # Errors
+/// What the file system says.
+pub fn subvolume_place(
+    root: BorrowedFd<'_>,
+    directory: u64,
+    id: TreeId,
+) -> Result<(Vec<u8>, Vec<u8>), Errno> {
+    const SIZE: usize = 4096;
+    const NUMBER: Opcode = opcode::read_write::<[u8; SIZE]>(BTRFS, 62);
+    const NAME: usize = 16;
+    const PATH: usize = NAME + 256;
+    let mut argument = [0; SIZE];
+    put(&mut argument, 0, &directory.to_le_bytes());
+    put(&mut argument, 8, &id.get().to_le_bytes());
+    // SAFETY: the request reads and writes exactly 4096 bytes.
+    unsafe { ioctl(root, Updater::<NUMBER, _>::new(&mut argument))? };
+    let text = |from: usize, to: usize| {
+        let bytes = argument.get(from..to).unwrap_or_default();
+        bytes
+            .split(|byte| *byte == 0)
+            .next()
+            .unwrap_or_default()
+            .to_vec()
+    };
+    Ok((text(PATH, SIZE), text(NAME, PATH)))
+}
+
 /// Writes compressed data as they are.
 ///
 /// # Errors

@@ -20,6 +20,7 @@
 )]
 
 pub mod block_device;
+pub mod butterfs_mount;
 pub mod error;
 pub mod fault;
 pub mod file;

@@ -68,7 +68,7 @@ pub enum FsError {
     /// EDQUOT
     #[error("a limit of a quota group would be exceeded")]
     QuotaExceeded,
-    /// ETXTBSY
+    /// EBUSY
     #[error("busy: {0}")]
     Busy(&'static str),
     /// EIO: an inode's data or items are damaged.
@@ -126,7 +126,7 @@ impl FsError {
             Self::HashOverflow => 75,
             Self::NoMoreData => 6,
             Self::NotSupported(_) => 95,
-            Self::Busy(_) => 26,
+            Self::Busy(_) => 16,
             Self::QuotaExceeded => 122,
             Self::Damaged { .. } => 5,
             Self::Store(error) => match error {

@@ -176,6 +176,7 @@ impl Filesystem {
         if let Some(inode) = self.inodes.get(id) {
             return Ok(inode);
         }
+        self.visit(id.tree);
         let engine = self.store.read();
         if crate::dir::is_absent_subvolume(id) {
             let item = absent_subvolume(&engine, id.tree)?;

@@ -30,8 +30,8 @@ pub use options::Options;
 use butterfs_format::{ChecksumType, InodeId, InodeNumber, TreeId};
 use butterfs_store::Store;
 use inode::InodeTable;
-use parking_lot::Mutex;
-use rustc_hash::FxHashMap;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// A volume's files.
@@ -52,6 +52,9 @@ pub struct Filesystem {
     pub(crate) next_inodes: Mutex<FxHashMap<TreeId, u64>>,
     /// Renames of directories happen one at a time.
     pub(crate) renaming: Mutex<()>,
+    /// Subvolumes that were looked into: what a crash left in them without
+    /// names is deleted then.
+    pub(crate) visited: RwLock<FxHashSet<TreeId>>,
 }
 
 impl Filesystem {
@@ -75,6 +78,7 @@ impl Filesystem {
             subvolume,
             next_inodes: Mutex::new(FxHashMap::default()),
             renaming: Mutex::new(()),
+            visited: RwLock::new(FxHashSet::default()),
         }
     }
 

@@ -5,7 +5,7 @@
 use crate::Filesystem;
 use crate::dir::{self, Link};
 use crate::error::FsError;
-use crate::inode::{Inode, InodeState, store_item};
+use crate::inode::{Inode, InodeState, check_alive, store_item};
 use crate::names::NODES_PER_PATH;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
@@ -185,11 +185,34 @@ impl Filesystem {
         }
     }
 
+    /// At the first look into a subvolume: deletes what a crash left in it
+    /// without names. Nobody can use these files yet.
+    pub(crate) fn visit(&self, tree: TreeId) {
+        if self.visited.read().contains(&tree) || self.store.check_writable().is_err() {
+            return;
+        }
+        // A log is replayed before anything else changes.
+        let waits = self.store.read().waiting_log().is_some();
+        if waits || !self.visited.write().insert(tree) || !self.is_alive(tree) {
+            return;
+        }
+        if let Err(error) = self.delete_orphans(tree) {
+            // They take space, no more.
+            tracing::error!(%tree, %error, "files without names stay; run a check of the volume");
+        }
+    }
+
+    fn is_alive(&self, tree: TreeId) -> bool {
+        let engine = self.store.read();
+        tree.is_subvolume() && check_alive(&engine, tree).is_ok()
+    }
+
     /// Deletes what a crash left without names in `tree`.
     ///
     /// # Errors
     /// Damage, reading.
     pub fn delete_orphans(&self, tree: TreeId) -> Result<usize, FsError> {
+        self.visited.write().insert(tree);
         let mut numbers = Vec::new();
         {
             let engine = self.store.read();

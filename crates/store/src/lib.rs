@@ -36,7 +36,7 @@ pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{Access, FoundSuperblock, LogPolicy, OpenOptions, read_superblock};
 pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
-    QuotaScan, Quotas,
+    QuotaScan, Quotas, SharingProbe,
 };
 use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};

@@ -21,27 +21,67 @@ use std::path::{Path, PathBuf};
 /// Greatest list of names and value of extended attributes.
 const XATTR_MAX: usize = 64 << 10;
 
+/// What copies the content of a file to a new one; the size is the third.
+pub type CopyContent<'c> = &'c mut dyn FnMut(&Path, &Path, u64) -> io::Result<()>;
+
+/// What was copied on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CopiedTree {
+    /// Files, directories and all else with a name.
+    pub files: u64,
+    /// Owners and attributes that the target did not take.
+    pub left_out: u64,
+}
+
+/// Copies a file or directory of the host to the new name `target`, with all
+/// below it; `content` copies the data of files.
+///
+/// # Errors
+/// What system calls say, with the path; what was copied before stays.
+pub fn copy_host_tree(
+    source: &Path,
+    target: &Path,
+    content: CopyContent<'_>,
+) -> io::Result<CopiedTree> {
+    let mut copying = Copying {
+        linked: HashMap::new(),
+        content,
+        done: CopiedTree::default(),
+    };
+    let attributes = statat(CWD, source, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(attributes.st_mode) == FileType::Directory {
+        mkdirat(CWD, target, Mode::from_raw_mode(0o700))?;
+        copying.below(source, target)?;
+    } else {
+        copying.file(source, target, &attributes)?;
+    }
+    copying.done.files += 1;
+    Ok(copying.done)
+}
+
 /// Copies the directory `source` to the new directory `target`.
 pub(super) fn copy(source: &OwnedFd, target: &Path, left_out: &mut u64) -> Result<(), TargetError> {
     let source = PathBuf::from(format!("/proc/self/fd/{}", source.as_raw_fd()));
     let mut copying = Copying {
         linked: HashMap::new(),
-        left_out: 0,
+        content: &mut copy_content,
+        done: CopiedTree::default(),
     };
     mkdirat(CWD, target, Mode::from_raw_mode(0o700)).map_err(io::Error::from)?;
     // The link itself is followed here, and nowhere below.
     copying.below(&source.join("."), target)?;
-    *left_out += copying.left_out;
+    *left_out += copying.done.left_out;
     Ok(())
 }
 
-struct Copying {
-    /// First copies of inodes with several names.
-    linked: HashMap<u64, PathBuf>,
-    left_out: u64,
+struct Copying<'c> {
+    /// First copies of inodes with several names, by device and inode.
+    linked: HashMap<(u64, u64), PathBuf>,
+    content: CopyContent<'c>,
+    done: CopiedTree,
 }
 
-impl Copying {
+impl Copying<'_> {
     /// Copies what is in a directory, then its attributes. Iterative, for
     /// directories may be deep.
     fn below(&mut self, source: &Path, target: &Path) -> io::Result<()> {
@@ -49,6 +89,7 @@ impl Copying {
         let mut directories = Vec::new();
         while let Some((source, target)) = waiting.pop() {
             for entry in std::fs::read_dir(&source)? {
+                self.done.files += 1;
                 let name: OsString = entry?.file_name();
                 let (from, to) = (source.join(&name), target.join(&name));
                 let attributes = statat(CWD, &from, AtFlags::SYMLINK_NOFOLLOW)?;
@@ -70,13 +111,15 @@ impl Copying {
 
     fn file(&mut self, from: &Path, to: &Path, of: &rustix::fs::Stat) -> io::Result<()> {
         if of.st_nlink > 1 {
-            if let Some(first) = self.linked.get(&of.st_ino) {
+            if let Some(first) = self.linked.get(&(of.st_dev, of.st_ino)) {
                 return Ok(linkat(CWD, first, CWD, to, AtFlags::empty())?);
             }
-            self.linked.insert(of.st_ino, to.to_owned());
+            self.linked.insert((of.st_dev, of.st_ino), to.to_owned());
         }
         match FileType::from_raw_mode(of.st_mode) {
-            FileType::RegularFile => copy_content(from, to, of.st_size as u64)?,
+            FileType::RegularFile => {
+                (self.content)(from, to, of.st_size as u64).map_err(|error| at(from, &error))?;
+            }
             FileType::Symlink => {
                 let target = readlinkat(CWD, from, Vec::new())?;
                 symlinkat(target, CWD, to)?;
@@ -97,7 +140,7 @@ impl Copying {
             Some(owner.1),
             AtFlags::SYMLINK_NOFOLLOW,
         ) {
-            Err(Errno::PERM) => self.left_out += 1,
+            Err(Errno::PERM) => self.done.left_out += 1,
             other => other?,
         }
         let is_link = FileType::from_raw_mode(of.st_mode) == FileType::Symlink;
@@ -111,7 +154,7 @@ impl Copying {
             let mut value = vec![0; XATTR_MAX];
             let length = lgetxattr(from, name, &mut value[..])?;
             if lsetxattr(to, name, &value[..length], XattrFlags::empty()).is_err() {
-                self.left_out += 1;
+                self.done.left_out += 1;
             }
         }
         if !is_link {
@@ -130,6 +173,11 @@ impl Copying {
         };
         Ok(utimensat(CWD, to, &times, AtFlags::SYMLINK_NOFOLLOW)?)
     }
+}
+
+/// An error with its place; its kind stays.
+fn at(path: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
 /// Copies data, shared where possible, holes as holes.

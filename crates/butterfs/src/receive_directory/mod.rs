@@ -10,7 +10,7 @@
 //! Paths of a stream are followed below its subvolume alone, and through no
 //! symbolic link: streams are hostile.
 
-mod copy_tree;
+pub(crate) mod copy_tree;
 mod files;
 mod notes;
 

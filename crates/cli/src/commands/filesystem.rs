@@ -13,7 +13,8 @@ use std::path::PathBuf;
   butterfs filesystem df disk.img
   butterfs filesystem usage --json disk.img
   butterfs filesystem usage /mnt                 with the mount options in effect
-  butterfs filesystem label disk.img photos")]
+  butterfs filesystem label disk.img photos
+  butterfs filesystem defragment -r -c zstd disk.img:/logs")]
 pub struct Filesystem {
     #[command(subcommand)]
     what: What,
@@ -46,6 +47,8 @@ enum What {
         /// The new label; an empty one removes it.
         label: Option<String>,
     },
+    #[command(visible_alias = "defrag")]
+    Defragment(super::defragment::Defragment),
 }
 
 impl Target {
@@ -65,6 +68,7 @@ impl Filesystem {
             What::Df(target) => df(&target),
             What::Usage(target) => usage(&target),
             What::Show(target) => show(&target),
+            What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {
                     say!("{}", Facts::at(&volume)?.label);

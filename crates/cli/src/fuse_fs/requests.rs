@@ -35,6 +35,12 @@ pub const RESCAN_SIZE: usize = 64;
 pub const RECEIVED_SIZE: usize = 200;
 /// Bytes of `btrfs_ioctl_get_subvol_info_args`.
 pub const INFO_SIZE: usize = 504;
+/// Bytes of `btrfs_ioctl_ino_lookup_user_args`, and where its texts lie.
+pub const PLACE_SIZE: usize = 4096;
+/// Offset of the name in it.
+pub const PLACE_NAME: usize = 16;
+/// Offset of the directory's path in it.
+pub const PLACE_PATH: usize = PLACE_NAME + 256;
 /// References in one answer of `btrfs_ioctl_get_subvol_rootref_args`.
 pub const ROOT_REFS_MAX: usize = 255;
 
@@ -63,6 +69,8 @@ commands! {
     Command {
         Sync = 0x0000_9408, "Everything is made durable.";
         Snapshot = 0x5000_9401, "A writable snapshot.";
+        Defragment = 0x5000_9402, "Small extents of a file are rewritten.";
+        DefragmentRange = 0x4030_9410, "So are those of a part, or with compression.";
         Create = 0x5000_940e, "A subvolume.";
         Delete = 0x5000_940f, "A subvolume is deleted.";
         SetDefault = 0x4008_9413, "The default subvolume.";
@@ -75,6 +83,7 @@ commands! {
         SetReceived = 0xc0c8_9425, "Where a subvolume was received from.";
         Info = 0x81f8_943c, "Facts of a subvolume.";
         RootRefs = 0xd000_943d, "Subvolumes in a subvolume.";
+        Place = 0xd000_943e, "Where a subvolume hangs in another.";
         DeleteV2 = 0x5000_943f, "A subvolume is deleted, by name or identity.";
     }
 }

@@ -6,7 +6,8 @@
 //! Source: the kernel's interface header linux/btrfs.h.
 
 use super::requests::{
-    BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, READ_ONLY, RECEIVED_SIZE, ROOT_REFS_MAX,
+    BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, PLACE_NAME, PLACE_PATH, PLACE_SIZE, READ_ONLY,
+    RECEIVED_SIZE, ROOT_REFS_MAX,
 };
 use super::{Answered, Server};
 use butterfs::quota::GroupId;
@@ -87,6 +88,13 @@ impl Server {
         output: &mut [u8],
     ) -> Option<Result<IoctlResult, Errno>> {
         let command = Command::of(request.command)?;
+        if command == Command::RootRefs {
+            let from = Bytes(request.data).u64(0);
+            return Some(from.and_then(|from| {
+                let at = self.id(request.node);
+                self.root_refs(at.tree, TreeId(from), output)
+            }));
+        }
         let done = self.run_subvolume_command(command, context, request, output);
         Some(done.map(|filled| IoctlResult { value: 0, filled }))
     }
@@ -164,7 +172,14 @@ impl Server {
             }
             Command::SetReceived => return self.set_received(context, at, request.data, output),
             Command::Info => return self.subvolume_info(at.tree, output),
-            Command::RootRefs => return self.root_refs(at.tree, data.u64(0)?, output),
+            Command::RootRefs => return Err(Errno::EINVAL),
+            Command::Place => {
+                let place = (InodeNumber(data.u64(0)?), TreeId(data.u64(8)?));
+                return self.place(context, at, place, output);
+            }
+            Command::Defragment | Command::DefragmentRange => {
+                self.defragment_as_kernel(context, request)?;
+            }
             Command::Sync => self.files().sync_all().answered()?,
             Command::StartSync => {
                 self.files().sync_all().answered()?;
@@ -323,27 +338,80 @@ impl Server {
         Ok(INFO_SIZE)
     }
 
-    /// Subvolumes in `tree` with an identity of at least `from`.
-    fn root_refs(&self, tree: TreeId, from: u64, output: &mut [u8]) -> Result<usize, Errno> {
-        let found = self.files().subvolumes_in(tree, TreeId(from)).answered()?;
+    /// Subvolumes in `tree` with an identity of at least `from`. Where there
+    /// are more, the result is EOVERFLOW beside the answer: the caller asks
+    /// again from there on.
+    fn root_refs(
+        &self,
+        tree: TreeId,
+        from: TreeId,
+        output: &mut [u8],
+    ) -> Result<IoctlResult, Errno> {
+        let found = self.files().subvolumes_in(tree, from).answered()?;
         let count = found.len().min(ROOT_REFS_MAX);
-        let next = found.get(count).map_or(u64::MAX, |(child, _)| child.get());
-        let size = output.len();
+        let next = found.get(count).map(|(child, _)| *child);
+        let filled = output.len();
         let mut fields = Fields {
             bytes: output,
             at: 0,
         };
-        fields.u64(if found.len() > count { next } else { from });
+        fields.u64(next.unwrap_or(from).get());
         for (child, directory) in &found[..count] {
             fields.u64(child.get()).u64(directory.get());
         }
         fields.at = 8 + ROOT_REFS_MAX * 16;
         fields.put(&[u8::try_from(count).unwrap_or(u8::MAX)]);
-        if found.len() > count {
-            // The caller asks again from there on.
-            return Err(Errno(libc::EOVERFLOW));
+        let value = match next {
+            Some(_) => -libc::EOVERFLOW,
+            None => 0,
+        };
+        Ok(IoctlResult { value, filled })
+    }
+
+    /// Where a subvolume hangs below a directory: the path of its own
+    /// directory, with a slash at its end, and its name.
+    fn place(
+        &self,
+        context: &Context<'_>,
+        root: InodeId,
+        (directory, child): (InodeNumber, TreeId),
+        output: &mut [u8],
+    ) -> Result<usize, Errno> {
+        let (parent, name) = self.files().subvolume_place(child).answered()?;
+        if parent.tree != root.tree || parent.number != directory {
+            return Err(Errno::ENOENT);
         }
-        Ok(size)
+        let path_of = |id: InodeId| -> Result<Vec<u8>, Errno> {
+            let path = self.files().path_of(id).answered()?;
+            let path = path.ok_or(Errno::ENOENT)?;
+            Ok(if path.is_empty() {
+                path
+            } else {
+                [&path[..], b"/"].concat()
+            })
+        };
+        let path = path_of(parent)?;
+        let path = path.get(path_of(root)?.len()..).ok_or(Errno::ENOENT)?;
+        // Not in a circle: it has a path.
+        let mut at = parent;
+        while at != root {
+            if at.number == InodeNumber::ROOT {
+                return Err(Errno::ENOENT);
+            }
+            self.check_class(context, at, 0o5)?;
+            at = self.files().parent(at).answered()?;
+        }
+        let room = output.get_mut(..PLACE_SIZE).ok_or(Errno::EINVAL)?;
+        // Each ends with a NUL.
+        if PLACE_PATH + path.len() >= PLACE_SIZE || PLACE_NAME + name.len() >= PLACE_PATH {
+            return Err(Errno::ENAMETOOLONG);
+        }
+        room.fill(0);
+        room[..8].copy_from_slice(&directory.get().to_ne_bytes());
+        room[8..16].copy_from_slice(&child.get().to_ne_bytes());
+        room[PLACE_NAME..PLACE_NAME + name.len()].copy_from_slice(&name);
+        room[PLACE_PATH..PLACE_PATH + path.len()].copy_from_slice(path);
+        Ok(PLACE_SIZE)
     }
 
     fn subvolume_root(id: InodeId) -> Result<InodeId, Errno> {
@@ -370,7 +438,7 @@ impl Server {
         }
     }
 
-    fn check_owner(&self, context: &Context<'_>, id: InodeId) -> Result<(), Errno> {
+    pub(super) fn check_owner(&self, context: &Context<'_>, id: InodeId) -> Result<(), Errno> {
         if Self::is_privileged(context) || self.attributes(id)?.uid == context.uid {
             Ok(())
         } else {
@@ -380,6 +448,11 @@ impl Server {
 
     /// Errors unless the caller may add names to a directory.
     fn check_directory_access(&self, context: &Context<'_>, dir: InodeId) -> Result<(), Errno> {
+        self.check_class(context, dir, 0o3)
+    }
+
+    /// Errors unless the permissions of the caller's class have all of `bits`.
+    fn check_class(&self, context: &Context<'_>, dir: InodeId, bits: u32) -> Result<(), Errno> {
         let attributes = self.attributes(dir)?;
         let class = if attributes.uid == context.uid {
             6
@@ -388,7 +461,7 @@ impl Server {
         } else {
             0
         };
-        if Self::is_privileged(context) || attributes.mode >> class & 0o3 == 0o3 {
+        if Self::is_privileged(context) || attributes.mode >> class & bits == bits {
             Ok(())
         } else {
             Err(Errno::EACCES)
@@ -410,14 +483,27 @@ impl Server {
     /// The file of this mount that the caller has open as `descriptor`. Asked
     /// from /proc, so that no request comes back to this server.
     fn caller_file(&self, context: &Context<'_>, descriptor: u64) -> Result<InodeId, Errno> {
+        Ok(self.caller_open(context, descriptor)?.0)
+    }
+
+    /// [`Server::caller_file`], with the flags that it was opened with: what
+    /// the kernel allowed the caller to do with it.
+    pub(super) fn caller_open(
+        &self,
+        context: &Context<'_>,
+        descriptor: u64,
+    ) -> Result<(InodeId, i32), Errno> {
         let process = format!("/proc/{}", context.pid);
         let facts = std::fs::read_to_string(format!("{process}/fdinfo/{descriptor}"))
             .map_err(|_| Errno(libc::EBADF))?;
-        let field = |name: &str| {
+        let text = |name: &str| {
             let line = facts.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|text| text.trim().parse::<u64>().ok())
+            line.map(str::trim)
         };
-        let (Some(mount), Some(inode)) = (field("mnt_id:"), field("ino:")) else {
+        let field = |name: &str| text(name).and_then(|text| text.parse::<u64>().ok());
+        let flags = text("flags:").and_then(|text| i32::from_str_radix(text, 8).ok());
+        let (Some(mount), Some(inode), Some(flags)) = (field("mnt_id:"), field("ino:"), flags)
+        else {
             return Err(Errno(libc::EBADF));
         };
         let mounts = std::fs::read_to_string(format!("{process}/mountinfo"))
@@ -430,11 +516,12 @@ impl Server {
         if theirs.is_none() || theirs != self.device_number().as_deref() {
             return Err(Errno(libc::EXDEV));
         }
-        Ok(self.id(match inode {
+        let id = self.id(match inode {
             // The root has its inode number where it is shown.
             number if number == InodeNumber::ROOT.get() => NodeId::ROOT,
             number => NodeId(number),
-        }))
+        });
+        Ok((id, flags))
     }
 
     /// The device number of this mount, as /proc/self/mountinfo has it.

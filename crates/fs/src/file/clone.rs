@@ -6,11 +6,12 @@ use super::flush::InlineRule;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
-use crate::names::{S_IFMT, S_IFREG, lock_all, state_of};
+use crate::names::{S_IFDIR, S_IFMT, S_IFREG, lock_all, state_of};
 use butterfs_format::InodeId;
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_store::{Purpose, now};
+use parking_lot::RwLockWriteGuard;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -18,6 +19,43 @@ use std::sync::Arc;
 const COPY: usize = 1 << 20;
 /// File extents shared in one transaction.
 const STEP: usize = 200;
+
+/// A range of one file that is to be another's too.
+/// The default is a whole file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CloneSpan {
+    /// Where it begins in the source.
+    pub from: u64,
+    /// Where it begins in the target.
+    pub to: u64,
+    /// Bytes; 0 for all up to the end of the source.
+    pub length: u64,
+}
+
+/// Why a range cannot be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// It does not consist of whole sectors, nor end both files.
+    Sectors,
+    /// One file has checksums, the other none.
+    Checksums,
+    /// The source was cut meanwhile.
+    Cut,
+    /// The source lies in its tree.
+    Inline,
+}
+
+/// Whether sharing counts as a change that users see.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Times {
+    /// The content changes.
+    Change,
+    /// The content stays as it was.
+    Keep,
+}
+
+/// Locked inodes.
+pub(super) type Locked<'i> = [(InodeId, RwLockWriteGuard<'i, InodeState>)];
 
 impl Filesystem {
     /// Copies `length` bytes from one file (or place) to another and gives how
@@ -35,74 +73,136 @@ impl Filesystem {
     ) -> Result<u64, FsError> {
         self.store.check_writable()?;
         let size = self.attributes_of(source)?.size;
-        for inode in [source, target] {
-            if inode.state.read().item.mode & S_IFMT != S_IFREG {
-                return Err(FsError::Invalid("only files can be copied"));
-            }
-        }
+        check_files(source, target)?;
         let length = length.min(size.saturating_sub(from));
-        to.checked_add(length)
-            .filter(|end| *end <= SIZE_MAX)
-            .ok_or(FsError::TooBig)?;
-        if source.id == target.id && from < to + length && to < from + length {
-            return Err(FsError::Invalid("the ranges overlap"));
-        }
+        let span = CloneSpan { from, to, length };
+        check_span(source.id, target.id, &span)?;
         if length == 0 {
             return Ok(0);
         }
-        if let Some(shared) = self.share(source, from, target, to, length)? {
-            return Ok(shared);
+        match self.share(source, target, &span)? {
+            Ok(()) => Ok(length),
+            Err(_) => self.copy_bytes(source, target, &span),
         }
+    }
+
+    /// Makes a range of one file part of another, which shares its extents: a
+    /// reflink or an error. Gives how many bytes were shared; a length of zero
+    /// means all up to the end of the source. (What lies inline in its tree,
+    /// less than a sector, is copied.)
+    ///
+    /// # Errors
+    /// As FICLONERANGE: [`FsError::Invalid`] for ranges that are not whole
+    /// sectors (but where both files end), overlap or end behind the source,
+    /// and where only one of the files has data checksums;
+    /// [`FsError::IsADirectory`]; [`FsError::ReadOnlySubvolume`]; no space,
+    /// damage.
+    pub fn clone_range(
+        &self,
+        source: &Arc<Inode>,
+        target: &Arc<Inode>,
+        span: CloneSpan,
+    ) -> Result<u64, FsError> {
+        self.store.check_writable()?;
+        self.check_changeable(target.id.tree)?;
+        check_files(source, target)?;
+        let size = self.attributes_of(source)?.size;
+        let sector = self.sector_size;
+        let left = size
+            .checked_sub(span.from)
+            .ok_or(FsError::Invalid("the range begins behind the source's end"))?;
+        let length = if span.length == 0 { left } else { span.length };
+        if length == 0 {
+            return Ok(0);
+        }
+        if length > left {
+            return Err(FsError::Invalid("the range ends behind the source's end"));
+        }
+        let aligned = [span.from, span.to]
+            .iter()
+            .all(|n| n.is_multiple_of(sector));
+        if !aligned {
+            return Err(FsError::Invalid("the range does not begin with a sector"));
+        }
+        let span = CloneSpan { length, ..span };
+        let whole = CloneSpan {
+            length: length.next_multiple_of(sector),
+            ..span
+        };
+        check_span(source.id, target.id, &whole)?;
+        match self.share(source, target, &span)? {
+            Ok(()) => Ok(length),
+            Err(Refusal::Inline) => self.copy_bytes(source, target, &span),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    fn copy_bytes(
+        &self,
+        source: &Arc<Inode>,
+        target: &Arc<Inode>,
+        span: &CloneSpan,
+    ) -> Result<u64, FsError> {
+        let length = span.length;
         let mut buffer = vec![0; COPY.min(usize::try_from(length).unwrap_or(COPY))];
         let mut done = 0;
         while done < length {
             let part = (length - done).min(buffer.len() as u64) as usize;
-            let read = self.read(source, from + done, &mut buffer[..part])?;
+            let read = self.read(source, span.from + done, &mut buffer[..part])?;
             if read == 0 {
                 break;
             }
-            self.write(target, to + done, &buffer[..read])?;
-            done += read as u64;
+            done += self.write(target, span.to + done, &buffer[..read])? as u64;
         }
         Ok(done)
     }
 
-    /// Shares the range; `None` when it cannot be.
+    /// Shares the range, unless that cannot be.
     fn share(
         &self,
         source: &Arc<Inode>,
-        from: u64,
         target: &Arc<Inode>,
-        to: u64,
-        length: u64,
-    ) -> Result<Option<u64>, FsError> {
+        span: &CloneSpan,
+    ) -> Result<Result<(), Refusal>, FsError> {
         let sector = self.sector_size;
-        if !from.is_multiple_of(sector) || !to.is_multiple_of(sector) {
-            return Ok(None);
+        if !span.from.is_multiple_of(sector) || !span.to.is_multiple_of(sector) {
+            return Ok(Err(Refusal::Sectors));
         }
         self.check_changeable(target.id.tree)?;
         if !self.has_simple_quotas() {
-            self.ensure_quota(target.id.tree, length)?;
+            self.ensure_quota(target.id.tree, span.length)?;
         }
         let mut locked = lock_all(&[source, target]);
+        self.share_locked((source, target), &mut locked, span, Times::Change)
+    }
+
+    /// Shares the range, which begins with a sector in both files.
+    pub(super) fn share_locked(
+        &self,
+        (source, target): (&Arc<Inode>, &Arc<Inode>),
+        locked: &mut Locked<'_>,
+        span: &CloneSpan,
+        times: Times,
+    ) -> Result<Result<(), Refusal>, FsError> {
+        let sector = self.sector_size;
+        let (from, to, length) = (span.from, span.to, span.length);
         let sums = |flags: InodeFlags| flags.contains(InodeFlags::NODATASUM);
-        let source_item = state_of(&mut locked, source.id).item.clone();
-        let target_item = state_of(&mut locked, target.id).item.clone();
+        let source_item = state_of(locked, source.id).item.clone();
+        let target_item = state_of(locked, target.id).item.clone();
         if sums(source_item.flags) != sums(target_item.flags) {
-            return Ok(None);
+            return Ok(Err(Refusal::Checksums));
         }
         let end = from + length;
         if end > source_item.size {
-            // It was cut meanwhile; copying stops where it ends.
-            return Ok(None);
+            return Ok(Err(Refusal::Cut));
         }
         let tail = !length.is_multiple_of(sector);
         // A cut sector can be shared only where both files end in it.
         if tail && (end != source_item.size || to + length < target_item.size) {
-            return Ok(None);
+            return Ok(Err(Refusal::Sectors));
         }
         for inode in [source, target] {
-            let state = state_of(&mut locked, inode.id);
+            let state = state_of(locked, inode.id);
             if state.deleted {
                 return Err(FsError::NotFound);
             }
@@ -131,18 +231,19 @@ impl Filesystem {
             };
             let inline = |e: &extents::Found| matches!(e.body, Body::Inline(_));
             if extents.iter().any(inline) {
-                return Ok(None);
+                return Ok(Err(Refusal::Inline));
             }
-            let state = state_of(&mut locked, target.id);
+            let state = state_of(locked, target.id);
             let part = Part {
                 source: at..next,
                 shift: to.wrapping_sub(from),
                 end: to + length,
+                times,
             };
             self.share_part(target.id, state, &part, &extents)?;
             at = next;
         }
-        Ok(Some(length))
+        Ok(Ok(()))
     }
 
     /// Replaces part of the target, step by step: after each one the target
@@ -156,9 +257,11 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         let moved = |at: u64| at.wrapping_add(part.shift);
         let target = moved(part.source.start)..moved(part.source.end);
-        let time = now();
-        state.item.mtime = time;
-        state.item.ctime = time;
+        if part.times == Times::Change {
+            let time = now();
+            state.item.mtime = time;
+            state.item.ctime = time;
+        }
         state.item.sequence = state.item.sequence.wrapping_add(1);
         let mut from = Some(target.start);
         while let Some(start) = from {
@@ -217,4 +320,47 @@ struct Part {
     shift: u64,
     /// Where all that is shared ends in the target.
     end: u64,
+    times: Times,
+}
+
+impl From<Refusal> for FsError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Invalid(match refusal {
+            Refusal::Sectors => "the range is neither whole sectors nor the end of both files",
+            Refusal::Checksums => "one of the files has data checksums and the other none",
+            Refusal::Cut => "the range ends behind the source's end",
+            Refusal::Inline => "the data lie in the tree and cannot be shared",
+        })
+    }
+}
+
+/// Errors unless both are files.
+pub(super) fn check_files(source: &Inode, target: &Inode) -> Result<(), FsError> {
+    let modes = [source, target].map(|inode| inode.state.read().item.mode & S_IFMT);
+    if modes.contains(&S_IFDIR) {
+        return Err(FsError::IsADirectory);
+    }
+    if modes != [S_IFREG; 2] {
+        return Err(FsError::Invalid("only files can be copied"));
+    }
+    Ok(())
+}
+
+/// Errors where the range is no range, or overlaps itself in one file.
+pub(super) fn check_span(
+    source: InodeId,
+    target: InodeId,
+    span: &CloneSpan,
+) -> Result<(), FsError> {
+    let ends = [span.from, span.to].map(|start| start.checked_add(span.length));
+    let [Some(from_end), Some(to_end)] = ends else {
+        return Err(FsError::TooBig);
+    };
+    if from_end.max(to_end) > SIZE_MAX {
+        return Err(FsError::TooBig);
+    }
+    if source == target && span.from < to_end && span.to < from_end {
+        return Err(FsError::Invalid("the ranges overlap"));
+    }
+    Ok(())
 }

@@ -23,7 +23,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 /// Greatest plain extent.
-const EXTENT_MAX: usize = 32 << 20;
+pub(super) const EXTENT_MAX: usize = 32 << 20;
 
 /// Whether a small file may move into its tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,10 +36,21 @@ pub(crate) enum InlineRule {
 
 /// How new data of an inode are compressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Plan {
+pub(super) struct Plan {
     algorithm: Algorithm,
     level: Level,
     zeal: Zeal,
+}
+
+impl Plan {
+    /// Compression of every unit.
+    pub(super) const fn forced(algorithm: Algorithm, level: Level) -> Self {
+        Self {
+            algorithm,
+            level,
+            zeal: Zeal::Forced,
+        }
+    }
 }
 
 /// How hard compression is tried.
@@ -286,6 +297,24 @@ impl Filesystem {
         }
         self.cut_new(&segment, at..end, plan, outputs);
         Ok(())
+    }
+
+    /// Cuts `data`, whole sectors from `start` on, into outputs to new space.
+    pub(super) fn cut_whole<'a>(
+        &self,
+        start: u64,
+        data: &'a [u8],
+        plan: Option<Plan>,
+    ) -> Vec<Output<'a>> {
+        let length = data.len() as u64;
+        let segment = Segment {
+            start,
+            length,
+            runs: vec![data],
+        };
+        let mut outputs = Vec::new();
+        self.cut_new(&segment, start..start + length, plan, &mut outputs);
+        outputs
     }
 
     /// Cuts data that go to new space: compressed units where they pay.

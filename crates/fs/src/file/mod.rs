@@ -7,6 +7,9 @@
 pub mod budget;
 pub mod buffer;
 mod clone;
+mod clone_inode;
+mod dedupe;
+mod defragment;
 pub(crate) mod encoded;
 mod extent_map;
 pub(crate) mod extents;
@@ -18,6 +21,9 @@ mod truncate;
 mod unpacked;
 mod write;
 
+pub use clone::CloneSpan;
+pub use dedupe::Deduped;
+pub use defragment::{Defragment, Defragmented, Recompress, Sharing};
 pub use extent_map::{MappedExtent, MappedKind};
 pub use fallocate::FallocateMode;
 pub use seek::SeekTarget;

@@ -19,12 +19,14 @@ mod limits;
 mod reach;
 mod reach_sets;
 mod scan;
+mod sharing;
 mod simple;
 
 pub use change::{Assigned, GroupNumbers, LimitChange, QuotaError, QuotaMode};
 pub use items::QuotaItems;
 pub use limits::Fits;
 pub use scan::QuotaScan;
+pub use sharing::SharingProbe;
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};

@@ -1,16 +1,18 @@
 //! `butterfs subvolume delete` and `sync`.
 
-use super::site::{Site, open_directory, open_volume, said};
+use super::site::{Site, open_directory, open_volume, open_volume_with, said};
 use super::subvolume_at;
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
-use butterfs::{Cleaning, TreeId, Volume};
+use butterfs::{Cleaner, Cleaning, TreeId, Volume};
 use butterfs_device::kernel_btrfs as btrfs;
 use clap::Args;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Delete subvolumes with all that is in them. The name goes at once; the space
 /// is freed in the background where the volume is mounted, else before the
@@ -72,7 +74,7 @@ impl Delete {
     }
 
     fn unmounted(&self, place: &Place) -> Done {
-        let volume = open_volume(&place.volume)?;
+        let volume = open_volume_with(&place.volume, Cleaner::OnDemand)?;
         match self.subvolid {
             Some(id) => {
                 volume
@@ -109,12 +111,12 @@ impl Delete {
     }
 
     fn mounted(&self, site: &Site, path: &std::path::Path) -> Done {
-        if self.recursive {
-            return fail(format!(
-                "{site}: --recursive works on a volume that is not mounted; delete those in it first"
-            ));
-        }
         let mount = match self.subvolid {
+            Some(_) if self.recursive => {
+                return fail(format!(
+                    "{site}: --recursive works on a path, or on a volume that is not mounted"
+                ));
+            }
             Some(id) => {
                 let mount = open_directory(path)?;
                 btrfs::delete_subvolume_by_id(mount.as_fd(), TreeId(id))
@@ -128,9 +130,10 @@ impl Delete {
                     return fail(format!("{site}: is on no mount"));
                 };
                 let directory = open_directory(&above)?;
-                btrfs::delete_subvolume(directory.as_fd(), name.as_bytes())
-                    .map_err(|error| said(site, error))?;
-                say!("Delete subvolume '{site}'");
+                if self.recursive {
+                    self.delete_below(path)?;
+                }
+                self.delete_name(&directory, name.as_bytes(), site)?;
                 directory
             }
         };
@@ -139,6 +142,52 @@ impl Delete {
         }
         Ok(())
     }
+}
+
+impl Delete {
+    fn delete_name(&self, directory: &File, name: &[u8], site: &dyn Display) -> Done {
+        btrfs::delete_subvolume(directory.as_fd(), name).map_err(|error| said(site, error))?;
+        say!("Delete subvolume '{site}'");
+        if self.commit_each {
+            rustix::fs::syncfs(directory)?;
+        }
+        Ok(())
+    }
+
+    /// Deletes the subvolumes in the one at `path`, the deepest first.
+    fn delete_below(&self, path: &Path) -> Done {
+        // Each is met twice: before those in it, and after them.
+        let mut waiting = vec![(path.to_owned(), Met::First)];
+        while let Some((path, met)) = waiting.pop() {
+            let above = path.parent().filter(|_| met == Met::Again);
+            if let (Some(above), Some(name)) = (above, path.file_name()) {
+                let directory = open_directory(above)?;
+                self.delete_name(&directory, name.as_bytes(), &path.display())?;
+                continue;
+            }
+            let root = open_directory(&path)?;
+            let at = |error| said(&path.display(), error);
+            let mut children = Vec::new();
+            for (id, directory) in btrfs::subvolumes_in(root.as_fd()).map_err(at)? {
+                let place = btrfs::subvolume_place(root.as_fd(), directory, id);
+                let (mut below, name) = place.map_err(at)?;
+                below.extend(name);
+                children.push(path.join(OsStr::from_bytes(&below)));
+            }
+            for child in children {
+                waiting.push((child.clone(), Met::Again));
+                waiting.push((child, Met::First));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How often a subvolume was met.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Met {
+    First,
+    Again,
 }
 
 impl Sync {

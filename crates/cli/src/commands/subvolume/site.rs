@@ -3,7 +3,7 @@
 
 use crate::fail::{Context, Failure, fail};
 use crate::place::Place;
-use butterfs::{InodeId, OpenOptions, Subvolume, Volume};
+use butterfs::{Cleaner, InodeId, OpenOptions, Subvolume, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -98,8 +98,14 @@ pub fn open_directory(path: &Path) -> Result<File, Failure> {
 
 /// Opens a volume to change it, from its top level.
 pub fn open_volume(path: &Path) -> Result<Volume, Failure> {
+    open_volume_with(path, Cleaner::default())
+}
+
+/// [`open_volume`], saying when deleted subvolumes are freed.
+pub fn open_volume_with(path: &Path, cleaner: Cleaner) -> Result<Volume, Failure> {
     let options = OpenOptions {
         subvolume: Subvolume::Id(5),
+        cleaner,
         ..OpenOptions::default()
     };
     Volume::open(path, options).context(path.display())
@@ -121,6 +127,7 @@ pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
         Errno::PERM => "not permitted: it is not yours, or it is the default subvolume".to_owned(),
         Errno::DQUOT => "a limit of a quota group would be exceeded".to_owned(),
         Errno::NOTCONN => "quotas are not enabled; `butterfs quota enable` does it".to_owned(),
+        Errno::BUSY => "it is mounted; unmount it first, or mount another subvolume".to_owned(),
         Errno::EXIST => "the name exists already".to_owned(),
         Errno::INVAL => "is no subvolume".to_owned(),
         Errno::ROFS => "the file system or the subvolume is read-only".to_owned(),
