@@ -1,10 +1,9 @@
 //! A whole stream into a target.
 
 use super::error::{ReceiveError, TargetError};
-use super::reader::{Position, StreamReader};
+use super::reader::{CommandSource, Position};
 use super::target::{Begun, Left, NewSubvolume, Start, Target};
 use butterfs_format::send_stream::{Command, CommandKind};
-use std::io::Read;
 
 /// When receiving ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +81,8 @@ struct Receiver<'t> {
 /// subvolume that was not whole then is left as it is, read-write and not known
 /// as received.
 #[must_use]
-pub fn receive<R: Read>(
-    reader: &mut StreamReader<R>,
+pub fn receive(
+    reader: &mut dyn CommandSource,
     target: &mut dyn Target,
     options: ReceiveOptions,
     progress: &mut dyn FnMut(Position, &Command<'_>),
@@ -104,9 +103,9 @@ pub fn receive<R: Read>(
 }
 
 impl Receiver<'_> {
-    fn run<R: Read>(
+    fn run(
         &mut self,
-        reader: &mut StreamReader<R>,
+        reader: &mut dyn CommandSource,
         progress: &mut dyn FnMut(Position, &Command<'_>),
     ) -> Result<(), ReceiveError> {
         let mut applied = None;
