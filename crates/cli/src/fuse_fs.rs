@@ -19,6 +19,7 @@ mod subvolumes;
 
 pub use convert::Owners;
 
+use crate::service::host;
 use butterfs::{AccessTimes, FsError, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
@@ -52,6 +53,8 @@ pub struct Server {
     sector: u32,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
+    /// The name of the socket where commands are asked for.
+    service: OnceLock<Vec<u8>>,
 }
 
 /// The answer for an error of the library. Damage and failing devices are
@@ -85,6 +88,17 @@ impl Server {
             mount,
             sector: sector.try_into().unwrap_or(4096),
             notifier: OnceLock::new(),
+            service: OnceLock::new(),
+        }
+    }
+
+    /// Runs commands about the volume for others from now on.
+    pub fn start_service(&self) {
+        match host::start(&self.volume) {
+            Ok(name) => {
+                let _ = self.service.set(name);
+            }
+            Err(failure) => tracing::error!("commands are not served: {}", failure.0),
         }
     }
 
