@@ -217,6 +217,7 @@ impl Receive {
                 Start::New
             },
             errors_max: self.max_errors,
+            ..ReceiveOptions::default()
         };
         let mut prefix = Vec::new();
         let result = receive(reader, target, options, &mut |at, command| {

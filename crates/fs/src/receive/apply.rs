@@ -4,6 +4,7 @@ use super::error::{ReceiveError, TargetError};
 use super::reader::{CommandSource, Position};
 use super::target::{Begun, Left, NewSubvolume, Start, Target};
 use butterfs_format::send_stream::{Command, CommandKind};
+use std::time::{Duration, Instant};
 
 /// When receiving ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct ReceiveOptions {
     /// Commands that may fail before it ends; 0 for any number. A subvolume of
     /// which a command failed does not become whole.
     pub errors_max: u64,
+    /// How often it is noted how far it came.
+    pub checkpoint_interval: Duration,
 }
 
 impl Default for ReceiveOptions {
@@ -33,6 +36,7 @@ impl Default for ReceiveOptions {
             termination: Termination::EndOfInput,
             start: Start::New,
             errors_max: 1,
+            checkpoint_interval: Duration::from_secs(30),
         }
     }
 }
@@ -75,6 +79,7 @@ struct Receiver<'t> {
     options: ReceiveOptions,
     received: Received,
     current: Option<Current>,
+    noted: Instant,
 }
 
 /// Receives the streams of `reader`. What ended it early is in the answer; the
@@ -92,6 +97,7 @@ pub fn receive(
         options,
         received: Received::default(),
         current: None,
+        noted: Instant::now(),
     };
     let result = receiver.run(reader, progress);
     receiver.received.position = reader.position();
@@ -120,7 +126,8 @@ impl Receiver<'_> {
                 }
             };
             progress(at, &command);
-            let ended = command.kind() == CommandKind::End;
+            let kind = command.kind();
+            let ended = kind == CommandKind::End;
             if let Err(error) = self.command(at, &command) {
                 if !matches!(error, ReceiveError::Target { .. }) || self.is_last_error() {
                     self.note(Some(at));
@@ -131,7 +138,17 @@ impl Receiver<'_> {
                 }
                 self.received.errors.push(error);
             }
-            applied = Some(reader.position());
+            let position = reader.position();
+            applied = Some(position);
+            if let Err(error) = self.checkpoint(position) {
+                self.note(None);
+                return Err(ReceiveError::Target {
+                    offset: at.offset,
+                    command: kind,
+                    path: Vec::new(),
+                    error,
+                });
+            }
             if ended && self.options.termination == Termination::EndCommand {
                 return Ok(());
             }
@@ -146,6 +163,16 @@ impl Receiver<'_> {
         };
         self.note(applied);
         Err(ReceiveError::Cut { offset, missing })
+    }
+
+    fn checkpoint(&mut self, applied: Position) -> Result<(), TargetError> {
+        let applying = matches!(&self.current, Some(current) if current.state == State::Applying);
+        if !applying || self.noted.elapsed() < self.options.checkpoint_interval {
+            return Ok(());
+        }
+        self.target.checkpoint(applied)?;
+        self.noted = Instant::now();
+        Ok(())
     }
 
     fn is_last_error(&self) -> bool {
