@@ -206,7 +206,11 @@ fn crash(base: &MemoryDevice, sent: &Sent, number: usize, often: Duration, seed:
         .collect();
     let step = flushes.len().div_ceil(STATES_MAX).max(1);
     let mut tally = Tally::default();
-    for at in flushes.into_iter().step_by(step) {
+    // The end is what makes it whole: all of that.
+    let late = flushes.len().saturating_sub(6);
+    let chosen = flushes.into_iter().enumerate();
+    let chosen = chosen.filter(|(number, _)| number % step == 0 || *number >= late);
+    for (_, at) in chosen {
         for (at, fate) in [
             (at, Some(Fate::Lost)),
             (at, None),
