@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep clean
+.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep git-history clean
 
 demo:
 	@scripts/packages demo
@@ -57,3 +57,7 @@ bench:
 
 clean:
 	cargo clean
+
+# The last 200 commits of this project as snapshots, sent from volume to volume.
+git-history:
+	BUTTERFS_GIT_COMMITS=200 cargo test -p butterfs-cli --test git_history -- --nocapture

@@ -119,6 +119,16 @@ impl Volume {
         })
     }
 
+    /// Another handle of the same open volume. It does not end what the first
+    /// one does in the background, nor wait for it.
+    #[must_use]
+    pub fn share(&self) -> Self {
+        Self {
+            files: Arc::clone(&self.files),
+            committer: Mutex::new(None),
+        }
+    }
+
     /// Its files.
     #[must_use]
     pub const fn files(&self) -> &Arc<Filesystem> {

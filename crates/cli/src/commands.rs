@@ -57,7 +57,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Quota(quota) => (offline(|| quota.run()), 1),
         Command::Qgroup(qgroup) => (offline(|| qgroup.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
-        Command::Send(send) => (offline(|| send.run()), 1),
+        Command::Send(send) => (offline(|| send.start()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),
         Command::Check(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),

@@ -22,6 +22,7 @@ mod trees;
 
 pub use convert::Owners;
 
+use crate::service::host;
 use butterfs::{AccessTimes, FsError, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
@@ -57,6 +58,8 @@ pub struct Server {
     rescan: quotas::Rescan,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
+    /// The name of the socket where commands are asked for.
+    service: OnceLock<Vec<u8>>,
 }
 
 /// The answer for an error of the library. Damage and failing devices are
@@ -91,6 +94,17 @@ impl Server {
             sector: sector.try_into().unwrap_or(4096),
             rescan: quotas::Rescan::default(),
             notifier: OnceLock::new(),
+            service: OnceLock::new(),
+        }
+    }
+
+    /// Runs commands about the volume for others from now on.
+    pub fn start_service(&self) {
+        match host::start(&self.volume) {
+            Ok(name) => {
+                let _ = self.service.set(name);
+            }
+            Err(failure) => tracing::error!("commands are not served: {}", failure.0),
         }
     }
 

@@ -19,6 +19,7 @@ mod fuse_fs;
 mod log;
 mod place;
 mod server;
+mod service;
 mod sizes;
 
 use std::process::ExitCode;

@@ -1,8 +1,9 @@
 //! `VOLUME:/path` on the command line, and output that commands share.
 
-use crate::fail::{Context, Done, Failure};
+use crate::fail::{Context, Done, Failure, fail};
+use crate::service::host;
 use butterfs::{OpenOptions, Subvolume, Volume};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// A path in a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// File or device that holds the volume.
     pub volume: PathBuf,
@@ -30,8 +31,15 @@ impl Place {
         })
     }
 
-    /// Opens the volume so that nothing in it changes.
+    /// Opens the volume so that nothing in it changes; a server that runs a
+    /// command for another process has it open.
     pub fn open_read_only(&self, subvolume: Option<u64>) -> Result<Volume, Failure> {
+        if let Some(volume) = host::volume() {
+            if subvolume.is_some() {
+                return fail("--subvolid is for volumes that are not mounted");
+            }
+            return Ok(volume);
+        }
         let mut options = OpenOptions::read_only();
         if let Some(id) = subvolume {
             options.subvolume = Subvolume::Id(id);
@@ -68,6 +76,9 @@ pub fn json(facts: &impl Serialize) -> Done {
 /// Prints a line; see the macro of this name.
 pub fn say(line: fmt::Arguments<'_>) {
     use std::io::Write;
+    if host::print(format!("{line}\n").as_bytes()) {
+        return;
+    }
     if let Err(error) = writeln!(std::io::stdout(), "{line}") {
         let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
         if !closed {

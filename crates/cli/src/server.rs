@@ -104,6 +104,7 @@ pub fn serve(
     };
     let running = session.spawn()?;
     let signals = unmount_on_signals(running.unmounter()).context("signals")?;
+    server.start_service();
     live();
     let served = running.join();
     drop(signals);

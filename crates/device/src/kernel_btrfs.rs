@@ -23,6 +23,7 @@ const NAME_V2: usize = 56;
 const INFO: usize = 504;
 const RECEIVED: usize = 200;
 const ENCODED: usize = 128;
+const SEND: usize = 72;
 /// The subvolume is read-only.
 const READ_ONLY: u64 = 1 << 1;
 /// The id says which subvolume, not the name.
@@ -41,6 +42,10 @@ pub struct SubvolumeInfo {
     pub own: SourceStamp,
     /// By what it was sent.
     pub received: SourceStamp,
+    /// What it is a snapshot of.
+    pub parent_uuid: UuidBytes,
+    /// The generation in which it was made.
+    pub made: Generation,
 }
 
 /// Whether a subvolume can be changed.
@@ -251,6 +256,8 @@ pub fn subvolume_info(file: BorrowedFd<'_>) -> Result<SubvolumeInfo, Errno> {
             uuid: uuid(328),
             ctransid: Generation(number(360)),
         },
+        parent_uuid: uuid(312),
+        made: Generation(number(352)),
     })
 }
 
@@ -499,4 +506,53 @@ pub fn encoded_write(file: BorrowedFd<'_>, request: EncodedRequest<'_>) -> Resul
     // (IoSlice has its layout) and the bytes that it spans; both outlive the
     // call and are only read.
     unsafe { ioctl(file, Setter::<NUMBER, _>::new(argument)) }
+}
+
+/// How the kernel sends a snapshot.
+#[derive(Clone, Copy, Debug)]
+pub struct SendCommand<'f> {
+    /// Where the stream goes.
+    pub output: BorrowedFd<'f>,
+    /// Snapshot that the receiver has.
+    pub parent: Option<TreeId>,
+    /// Snapshots to clone from.
+    pub clone_sources: &'f [TreeId],
+    /// [`SEND_NO_DATA`] and the others.
+    pub flags: u64,
+    /// Version of the stream.
+    pub version: u32,
+}
+
+/// Leave out data.
+pub const SEND_NO_DATA: u64 = 1;
+/// Leave out the stream's header.
+pub const SEND_NO_HEADER: u64 = 1 << 1;
+/// Leave out the command that ends the stream.
+pub const SEND_NO_END: u64 = 1 << 2;
+/// The version is given.
+const SEND_VERSION: u64 = 1 << 3;
+/// Send compressed extents as they lie.
+pub const SEND_COMPRESSED: u64 = 1 << 4;
+
+/// Has the kernel send a read-only snapshot.
+///
+/// # Errors
+/// What the file system says; EPERM for all but root.
+pub fn send(snapshot: BorrowedFd<'_>, command: &SendCommand<'_>) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; SEND]>(BTRFS, 38);
+    let sources: Vec<u64> = command.clone_sources.iter().map(|id| id.get()).collect();
+    let output = i64::from(command.output.as_raw_fd());
+    let parent = command.parent.map_or(0, TreeId::get);
+    let mut argument = [0; SEND];
+    put(&mut argument, 0, &output.to_le_bytes());
+    put(&mut argument, 8, &(sources.len() as u64).to_le_bytes());
+    let address = sources.as_ptr().expose_provenance();
+    put(&mut argument, 16, &address.to_le_bytes());
+    put(&mut argument, 24, &parent.to_le_bytes());
+    let flags = command.flags | SEND_VERSION;
+    put(&mut argument, 32, &flags.to_le_bytes());
+    put(&mut argument, 40, &command.version.to_le_bytes());
+    // SAFETY: the request reads exactly 72 bytes and, through them, as many
+    // ids as they say; these and the descriptor outlive the call.
+    unsafe { ioctl(snapshot, Setter::<NUMBER, _>::new(argument)) }
 }

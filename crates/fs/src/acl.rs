@@ -1,7 +1,7 @@
 //! POSIX ACLs of inodes: inheritance, chmod, and what may be stored.
 
 use crate::error::FsError;
-use crate::names::{NewInode, S_IFDIR, S_IFLNK, S_IFMT};
+use crate::names::{Inheritance, NewInode, S_IFDIR, S_IFLNK, S_IFMT};
 use crate::xattr;
 use butterfs_format::InodeId;
 use butterfs_format::acl::Acl;
@@ -46,6 +46,9 @@ pub(crate) fn for_new(
             mode: 0o777,
             ..plain
         });
+    }
+    if new.inheritance == Inheritance::Nothing {
+        return Ok(plain);
     }
     let Some(default) = xattr::get(engine, parent, xattr::ACL_DEFAULT)? else {
         return Ok(plain);

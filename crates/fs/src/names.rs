@@ -59,6 +59,17 @@ pub struct Owner {
     pub gid: u32,
 }
 
+/// What a new inode takes from the directory that it is made in: group, flags,
+/// ACLs and the property of compression.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Inheritance {
+    /// What the rules of POSIX and Btrfs say.
+    #[default]
+    FromDirectory,
+    /// Nothing.
+    Nothing,
+}
+
 /// An inode to make.
 #[derive(Clone, Debug)]
 pub struct NewInode<'a> {
@@ -72,6 +83,8 @@ pub struct NewInode<'a> {
     pub rdev: u64,
     /// Target, for symbolic links.
     pub symlink: &'a [u8],
+    /// What it takes from its directory.
+    pub inheritance: Inheritance,
 }
 
 impl<'a> NewInode<'a> {
@@ -84,6 +97,7 @@ impl<'a> NewInode<'a> {
             owner,
             rdev: 0,
             symlink: &[],
+            inheritance: Inheritance::FromDirectory,
         }
     }
 
@@ -96,7 +110,12 @@ impl<'a> NewInode<'a> {
             owner,
             rdev: 0,
             symlink: target,
+            inheritance: Inheritance::FromDirectory,
         }
+    }
+
+    fn inherits(&self) -> bool {
+        self.inheritance == Inheritance::FromDirectory
     }
 }
 
@@ -283,7 +302,12 @@ impl Filesystem {
         let directory = new.mode & S_IFMT == S_IFDIR;
         let mut mode = new.mode;
         let mut gid = new.owner.gid;
-        if parent.mode & S_ISGID != 0 {
+        let handed_down = if new.inherits() {
+            parent.flags
+        } else {
+            InodeFlags::default()
+        };
+        if parent.mode & S_ISGID != 0 && new.inherits() {
             gid = parent.gid;
             if directory {
                 mode |= S_ISGID;
@@ -300,7 +324,7 @@ impl Filesystem {
             gid,
             mode,
             rdev: new.rdev,
-            flags: self.inherited_flags(parent.flags, new.mode),
+            flags: self.inherited_flags(handed_down, new.mode),
             sequence: 0,
             atime: time,
             ctime: time,
@@ -407,7 +431,9 @@ impl Filesystem {
         let mut item = self.blank_item(engine, &dir_state.item, new);
         // What forbids compression, or asks for none, is passed on as a flag.
         let property = match kind {
-            FileType::Regular | FileType::Directory if !item.flags.intersects(xattr::UNPACKED) => {
+            FileType::Regular | FileType::Directory
+                if new.inherits() && !item.flags.intersects(xattr::UNPACKED) =>
+            {
                 xattr::get(engine, parent, xattr::COMPRESSION)?
                     .and_then(|value| compression_property(&value).flatten())
             }

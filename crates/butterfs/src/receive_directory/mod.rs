@@ -15,6 +15,7 @@ mod files;
 mod notes;
 
 use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
+use butterfs_format::TreeId;
 use butterfs_format::send_stream::{Command, SourceStamp};
 use butterfs_fs::receive::{Begun, Left, NewSubvolume, Note, Position, Start, Target, TargetError};
 use files::Files;
@@ -25,9 +26,6 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// Inode of the root of every subvolume.
-const SUBVOLUME_ROOT: u64 = 256;
 
 /// What received subvolumes are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +42,8 @@ pub struct DirectoryTarget {
     path: PathBuf,
     directory: OwnedFd,
     kind: DirectoryKind,
+    /// The subvolume that has the directory, where there are subvolumes.
+    within: TreeId,
     notes: Notes,
     current: Option<Current>,
     left_out: u64,
@@ -63,15 +63,16 @@ impl DirectoryTarget {
     pub fn open(path: &Path) -> Result<Self, TargetError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, path, flags, Mode::empty()).map_err(std::io::Error::from)?;
-        let kind = match btrfs::subvolume_info(directory.as_fd()) {
-            Ok(_) => DirectoryKind::Subvolumes,
-            Err(_) => DirectoryKind::Directories,
+        let (kind, within) = match btrfs::subvolume_info(directory.as_fd()) {
+            Ok(info) => (DirectoryKind::Subvolumes, info.id),
+            Err(_) => (DirectoryKind::Directories, TreeId(0)),
         };
         Ok(Self {
             path: path.to_owned(),
             notes: Notes::new(path),
             directory,
             kind,
+            within,
             current: None,
             left_out: 0,
         })
@@ -108,12 +109,9 @@ impl DirectoryTarget {
         };
         let stamped = match self.kind {
             DirectoryKind::Subvolumes => {
-                let attributes = rustix::fs::fstat(&child).map_err(std::io::Error::from)?;
-                if attributes.st_ino != SUBVOLUME_ROOT {
-                    return Ok(None);
-                }
                 let info = btrfs::subvolume_info(child.as_fd()).map_err(std::io::Error::from)?;
-                info.received == stamp || info.own == stamp
+                // A directory of the subvolume that the target is in is none.
+                info.id != self.within && (info.received == stamp || info.own == stamp)
             }
             DirectoryKind::Directories => {
                 matches!(self.notes.read(name)?, Some(Note::Whole(noted)) if noted == stamp)
@@ -187,7 +185,7 @@ impl DirectoryTarget {
         match self.kind {
             DirectoryKind::Subvolumes => {
                 let info = btrfs::subvolume_info(child.as_fd()).map_err(std::io::Error::from)?;
-                Ok(info.received == new.stamp)
+                Ok(info.id != self.within && info.received == new.stamp)
             }
             DirectoryKind::Directories => {
                 Ok(self.notes.read(&new.name)? == Some(Note::Whole(new.stamp)))

@@ -8,7 +8,7 @@ mod dump;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::receive::{
-    NewSubvolume, ReadAhead, ReceiveOptions, Received, Start, StreamReader, Target, Termination,
+    CommandSource, NewSubvolume, ReadAhead, ReceiveOptions, Received, Start, Target, Termination,
     VolumeTarget, receive,
 };
 use butterfs::{DirectoryTarget, MountOptions, Subvolume, Volume};
@@ -113,7 +113,7 @@ impl Receive {
     /// Runs it.
     pub fn run(self) -> Done {
         let (input, size) = self.input()?;
-        let mut reader = StreamReader::new(ReadAhead::new(input)?);
+        let mut reader = ReadAhead::new(input)?;
         if self.dump {
             let form = if self.json {
                 dump::Form::Json
@@ -134,12 +134,7 @@ impl Receive {
         self.report(received, target.left_out())
     }
 
-    fn unmounted<R: Read>(
-        &self,
-        reader: &mut StreamReader<R>,
-        place: &Place,
-        size: Option<u64>,
-    ) -> Done {
+    fn unmounted(&self, reader: &mut dyn CommandSource, place: &Place, size: Option<u64>) -> Done {
         let mut mount = MountOptions::default();
         for options in &self.options {
             mount.apply(options)?;
@@ -207,9 +202,9 @@ impl Receive {
         bar
     }
 
-    fn receive<R: Read>(
+    fn receive(
         &self,
-        reader: &mut StreamReader<R>,
+        reader: &mut dyn CommandSource,
         target: &mut dyn Target,
         size: Option<u64>,
     ) -> Received {
@@ -222,6 +217,7 @@ impl Receive {
                 Start::New
             },
             errors_max: self.max_errors,
+            ..ReceiveOptions::default()
         };
         let mut prefix = Vec::new();
         let result = receive(reader, target, options, &mut |at, command| {

@@ -1,31 +1,37 @@
 //! `butterfs send`.
 //!
 //! Owns the arguments, the choice of a parent among clone sources, and the
-//! progress bar; the stream is the library's.
+//! progress bar; the stream is the library's, or the kernel's ([`kernel`]).
+
+mod kernel;
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
+use crate::service::host::{self, Printed};
+use crate::service::{self, Asked};
 use butterfs::send::{
     Beginning, CommandSink, DataMode, Ending, SendError, SendOptions, SendRequest, StreamWriter,
 };
 use butterfs::{InodeNumber, TreeId, Volume};
-use butterfs_format::item::root::RootItem;
 use butterfs_format::send_stream::{Command, Version};
+use butterfs_format::{Generation, UuidBytes};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::ffi::OsString;
+use serde::{Deserialize, Serialize};
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Sends read-only snapshots of a volume that is not mounted as a stream, whole
-/// or as what changed since another one.
-#[derive(Args, Debug)]
+/// Sends read-only snapshots as a stream, whole or as what changed since
+/// another one.
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs send disk.img:/monday | butterfs receive backup.img:/
   butterfs send -p disk.img:/monday disk.img:/tuesday -f tuesday.stream
+  butterfs send -p mnt/monday mnt/tuesday | butterfs receive /backup
   butterfs send --compressed-data -p /monday disk.img:/tuesday | ssh host btrfs receive /backup
 
 Only what differs is read: nodes that both snapshots share are skipped. btrfs
@@ -63,25 +69,82 @@ pub struct Send {
     /// Subvolume id that paths start from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
-    /// VOLUME:/path of read-only snapshots of one volume.
-    #[arg(required = true, value_name = "VOLUME:/SNAPSHOT")]
+    /// Read-only snapshots of one volume: VOLUME:/path, or paths where it is
+    /// mounted.
+    #[arg(required = true, value_name = "SNAPSHOT")]
     snapshots: Vec<OsString>,
 }
 
 /// A snapshot to send, or to send from.
 struct Named {
     tree: TreeId,
-    item: RootItem,
+    relations: Relations,
     name: Vec<u8>,
 }
 
+/// What tells which snapshots are relatives.
+#[derive(Clone, Copy)]
+struct Relations {
+    uuid: UuidBytes,
+    parent_uuid: UuidBytes,
+    /// The generation in which it was made.
+    made: Generation,
+}
+
 impl Send {
-    /// Runs it.
+    /// Runs it, here or where the snapshots are mounted.
+    pub fn start(self) -> Done {
+        let mounted = |word: &OsString| Place::parse(word).is_none() || Path::new(word).exists();
+        match self.snapshots.iter().find(|word| mounted(word)) {
+            Some(word) if service::is_kernel_btrfs(Path::new(word)) => kernel::send(self),
+            _ => Asked::Send(self).run(),
+        }
+    }
+
+    /// Lets `visit` change all places.
+    pub fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        let first = self.snapshots.first().cloned().unwrap_or_default();
+        let words = self.snapshots.iter_mut();
+        let others = self.parent.iter_mut().chain(&mut self.clone_source);
+        for word in words.chain(others) {
+            let path = Path::new(word);
+            let mut place = match Place::parse(word) {
+                Some(place) if !path.is_dir() => place,
+                // What is in the same volume needs no more than its path.
+                None if !path.is_dir() => match Place::parse(&first) {
+                    Some(place) => Place {
+                        path: word.clone(),
+                        ..place
+                    },
+                    None => return fail(format!("{}: there is no such snapshot", path.display())),
+                },
+                _ => Place {
+                    volume: path.to_owned(),
+                    path: "/".into(),
+                },
+            };
+            visit(&mut place)?;
+            *word = [place.volume.as_os_str(), OsStr::new(":"), &place.path]
+                .iter()
+                .copied()
+                .collect();
+        }
+        Ok(())
+    }
+
+    /// Where the stream is to go, for who prints it for another process.
+    pub fn take_output(&mut self) -> Result<Box<dyn Write>, Failure> {
+        let output = self.output();
+        self.file = None;
+        output
+    }
+
+    /// Runs it on a volume that is not mounted, or on a server's.
     pub fn run(self) -> Done {
         let places: Vec<Place> = self
             .snapshots
             .iter()
-            .map(unmounted)
+            .map(place_of)
             .collect::<Result<_, _>>()?;
         let Some(first) = places.first() else {
             return fail("a snapshot is needed");
@@ -138,7 +201,10 @@ impl Send {
                 let from = base.map_or("nothing".into(), |base| {
                     String::from_utf8_lossy(&base.name).into_owned()
                 });
-                eprintln!("{place} from {from}");
+                let line = format!("{place} from {from}\n");
+                if !host::note(line.as_bytes()) {
+                    eprint!("{line}");
+                }
             }
             let trees: Vec<TreeId> = sources.iter().map(|source| source.tree).collect();
             let request = SendRequest {
@@ -176,6 +242,9 @@ impl Send {
     }
 
     fn output(&self) -> Result<Box<dyn Write>, Failure> {
+        if host::volume().is_some() {
+            return Ok(Box::new(Printed));
+        }
         if let Some(path) = &self.file {
             return Ok(Box::new(File::create(path).context(path.display())?));
         }
@@ -232,11 +301,10 @@ impl Send {
 }
 
 /// A snapshot on the command line.
-fn unmounted(word: &OsString) -> Result<Place, Failure> {
+fn place_of(word: &OsString) -> Result<Place, Failure> {
     Place::parse(word).ok_or_else(|| {
         Failure(format!(
-            "{}: snapshots are sent from volumes that are not mounted; unmount it and name it \
-             VOLUME:/path, or use btrfs send where the kernel has it mounted",
+            "{}: name a snapshot, as VOLUME:/path or as a path where it is mounted",
             word.display()
         ))
     })
@@ -254,7 +322,11 @@ fn named(volume: &Volume, place: &Place) -> Result<Named, Failure> {
         .rfind(|name| !name.is_empty());
     Ok(Named {
         tree: id.tree,
-        item: state.item,
+        relations: Relations {
+            uuid: state.item.uuid,
+            parent_uuid: state.item.parent_uuid,
+            made: state.item.otransid,
+        },
         name: name.unwrap_or(b"top-level").to_vec(),
     })
 }
@@ -264,13 +336,13 @@ fn named(volume: &Volume, place: &Place) -> Result<Named, Failure> {
 fn nearest<'s>(sent: &Named, sources: &'s [Named]) -> Option<&'s Named> {
     let known = |uuid: &[u8; 16]| *uuid != [0; 16];
     let related = |other: &&Named| {
-        let (a, b) = (&sent.item, &other.item);
+        let (a, b) = (&sent.relations, &other.relations);
         (known(&a.parent_uuid) && (a.parent_uuid == b.parent_uuid || a.parent_uuid == b.uuid))
             || (known(&b.parent_uuid) && b.parent_uuid == a.uuid)
     };
     let distance = |other: &&Named| {
-        let (a, b) = (sent.item.otransid.get(), other.item.otransid.get());
-        a.abs_diff(b)
+        let (a, b) = (sent.relations.made, other.relations.made);
+        a.get().abs_diff(b.get())
     };
     sources
         .iter()

@@ -11,8 +11,16 @@ mod list;
 mod show;
 pub mod site;
 
-use crate::fail::{Context, Done, Failure, fail};
+pub use diff::Diff;
+pub use du::Du;
+pub use find_new::FindNew;
+pub use history::History;
+pub use list::List;
+pub use show::Show;
+
+use crate::fail::{Context, Done, Failure};
 use crate::place::Place;
+use crate::service::Asked;
 use butterfs::{TreeId, UuidBytes, Volume};
 use clap::{Args, Subcommand};
 use std::os::unix::ffi::OsStrExt;
@@ -24,6 +32,7 @@ use uuid::Uuid;
   butterfs subvolume create disk.img:/home
   butterfs subvolume snapshot -r mnt/home mnt/snapshots/monday
   butterfs subvolume list --tree disk.img
+  butterfs subvolume show mnt/home
   butterfs subvolume du disk.img --if-deleted snapshots/monday,snapshots/tuesday
   butterfs subvolume diff disk.img:/snapshots/monday disk.img:/home
   butterfs subvolume history disk.img:/home/notes.txt")]
@@ -40,12 +49,12 @@ enum What {
     Sync(delete::Sync),
     GetDefault(default::GetDefault),
     SetDefault(default::SetDefault),
-    List(list::List),
-    Show(show::Show),
-    FindNew(find_new::FindNew),
-    Du(du::Du),
-    Diff(diff::Diff),
-    History(history::History),
+    List(List),
+    Show(Show),
+    FindNew(FindNew),
+    Du(Du),
+    Diff(Diff),
+    History(History),
 }
 
 impl Subvolume {
@@ -58,26 +67,18 @@ impl Subvolume {
             What::Sync(sync) => sync.run(),
             What::GetDefault(get) => get.run(),
             What::SetDefault(set) => set.run(),
-            What::List(list) => list.run(),
-            What::Show(show) => show.run(),
-            What::FindNew(find_new) => find_new.run(),
-            What::Du(du) => du.run(),
-            What::Diff(diff) => diff.run(),
-            What::History(history) => history.run(),
+            What::List(list) => Asked::List(list).run(),
+            What::Show(show) => Asked::Show(show).run(),
+            What::FindNew(find_new) => Asked::FindNew(find_new).run(),
+            What::Du(du) => Asked::Du(du).run(),
+            What::Diff(diff) => Asked::Diff(diff).run(),
+            What::History(history) => Asked::History(history).run(),
         }
     }
 }
 
 /// Opens the volume of a place to look into it.
 fn open(place: &Place, subvolid: Option<u64>) -> Result<Volume, Failure> {
-    // The place for answers of a server, or of the kernel, once they are
-    // asked.
-    if place.volume.is_dir() {
-        return fail(format!(
-            "{}: is a directory; this works on a volume that is not mounted: name the file or device that holds it, as VOLUME or VOLUME:/path",
-            place.volume.display()
-        ));
-    }
     place.open_read_only(subvolid)
 }
 

@@ -2,6 +2,7 @@
 
 use super::{Answered, Server, convert};
 use crate::facts::{self, Facts};
+use crate::service::SERVICE;
 use butterfs::{
     FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode,
 };
@@ -367,6 +368,10 @@ impl FileSystem for Server {
                 ..Facts::of(&self.volume)
             };
             value.push(&serde_json::to_vec(&facts).map_err(|_| Errno::EIO)?);
+            return Ok(());
+        }
+        if request.name == SERVICE.as_bytes() {
+            value.push(self.service.get().ok_or(Errno(libc::ENODATA))?);
             return Ok(());
         }
         let id = self.id(request.node);

@@ -56,11 +56,11 @@ impl CommandHeader {
         crc32c_raw(crc32c_raw(seed, &[0; 4]), body)
     }
 
-    /// The command whose attributes `body` has, all `length` bytes of it.
+    /// Errors unless `body` has this header's length and checksum.
     ///
     /// # Errors
-    /// [`StreamFault`]
-    pub fn command<'a>(&self, body: &'a [u8]) -> Result<Command<'a>, StreamFault> {
+    /// [`StreamFault::Checksum`]
+    pub fn verify(&self, body: &[u8]) -> Result<(), StreamFault> {
         let length = u32::try_from(self.length).unwrap_or(u32::MAX);
         let found = Self::compute(length, self.kind, body);
         if found != self.checksum || body.len() != self.length {
@@ -70,6 +70,23 @@ impl CommandHeader {
                 found,
             });
         }
+        Ok(())
+    }
+
+    /// The command whose attributes `body` has, all `length` bytes of it.
+    ///
+    /// # Errors
+    /// [`StreamFault`]
+    pub fn command<'a>(&self, body: &'a [u8]) -> Result<Command<'a>, StreamFault> {
+        self.verify(body)?;
+        self.verified_command(body)
+    }
+
+    /// [`CommandHeader::command`] of a body that was verified before.
+    ///
+    /// # Errors
+    /// [`StreamFault`], but for its checksum.
+    pub fn verified_command<'a>(&self, body: &'a [u8]) -> Result<Command<'a>, StreamFault> {
         Attributes::parse(self.kind, self.version, body)?.command()
     }
 }

@@ -121,9 +121,13 @@ impl Filesystem {
             let found = locked.iter().find(|(id, _)| *id == inode.id);
             found.map(|(_, state)| &**state)
         };
-        if let (Some(of_source), Some(of_target)) = (state(source), state(target))
-            && !self.is_equal((source, of_source), (target, of_target), &span)?
-        {
+        let equal = match (state(source), state(target)) {
+            (Some(of_source), Some(of_target)) => {
+                self.is_equal((source, of_source), (target, of_target), &span)?
+            }
+            _ => false,
+        };
+        if !equal {
             return Ok(Deduped::Differs);
         }
         match self.share_locked((source, target), &mut locked, &span, Times::Keep)? {

@@ -1,10 +1,10 @@
 //! A whole stream into a target.
 
 use super::error::{ReceiveError, TargetError};
-use super::reader::{Position, StreamReader};
+use super::reader::{CommandSource, Position};
 use super::target::{Begun, Left, NewSubvolume, Start, Target};
 use butterfs_format::send_stream::{Command, CommandKind};
-use std::io::Read;
+use std::time::{Duration, Instant};
 
 /// When receiving ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -26,6 +26,8 @@ pub struct ReceiveOptions {
     /// Commands that may fail before it ends; 0 for any number. A subvolume of
     /// which a command failed does not become whole.
     pub errors_max: u64,
+    /// How often it is noted how far it came.
+    pub checkpoint_interval: Duration,
 }
 
 impl Default for ReceiveOptions {
@@ -34,6 +36,7 @@ impl Default for ReceiveOptions {
             termination: Termination::EndOfInput,
             start: Start::New,
             errors_max: 1,
+            checkpoint_interval: Duration::from_secs(30),
         }
     }
 }
@@ -76,14 +79,15 @@ struct Receiver<'t> {
     options: ReceiveOptions,
     received: Received,
     current: Option<Current>,
+    noted: Instant,
 }
 
 /// Receives the streams of `reader`. What ended it early is in the answer; the
 /// subvolume that was not whole then is left as it is, read-write and not known
 /// as received.
 #[must_use]
-pub fn receive<R: Read>(
-    reader: &mut StreamReader<R>,
+pub fn receive(
+    reader: &mut dyn CommandSource,
     target: &mut dyn Target,
     options: ReceiveOptions,
     progress: &mut dyn FnMut(Position, &Command<'_>),
@@ -93,6 +97,7 @@ pub fn receive<R: Read>(
         options,
         received: Received::default(),
         current: None,
+        noted: Instant::now(),
     };
     let result = receiver.run(reader, progress);
     receiver.received.position = reader.position();
@@ -104,9 +109,9 @@ pub fn receive<R: Read>(
 }
 
 impl Receiver<'_> {
-    fn run<R: Read>(
+    fn run(
         &mut self,
-        reader: &mut StreamReader<R>,
+        reader: &mut dyn CommandSource,
         progress: &mut dyn FnMut(Position, &Command<'_>),
     ) -> Result<(), ReceiveError> {
         let mut applied = None;
@@ -121,7 +126,8 @@ impl Receiver<'_> {
                 }
             };
             progress(at, &command);
-            let ended = command.kind() == CommandKind::End;
+            let kind = command.kind();
+            let ended = kind == CommandKind::End;
             if let Err(error) = self.command(at, &command) {
                 if !matches!(error, ReceiveError::Target { .. }) || self.is_last_error() {
                     self.note(Some(at));
@@ -132,7 +138,17 @@ impl Receiver<'_> {
                 }
                 self.received.errors.push(error);
             }
-            applied = Some(reader.position());
+            let position = reader.position();
+            applied = Some(position);
+            if let Err(error) = self.checkpoint(position) {
+                self.note(None);
+                return Err(ReceiveError::Target {
+                    offset: at.offset,
+                    command: kind,
+                    path: Vec::new(),
+                    error,
+                });
+            }
             if ended && self.options.termination == Termination::EndCommand {
                 return Ok(());
             }
@@ -147,6 +163,16 @@ impl Receiver<'_> {
         };
         self.note(applied);
         Err(ReceiveError::Cut { offset, missing })
+    }
+
+    fn checkpoint(&mut self, applied: Position) -> Result<(), TargetError> {
+        let applying = matches!(&self.current, Some(current) if current.state == State::Applying);
+        if !applying || self.noted.elapsed() < self.options.checkpoint_interval {
+            return Ok(());
+        }
+        self.target.checkpoint(applied)?;
+        self.noted = Instant::now();
+        Ok(())
     }
 
     fn is_last_error(&self) -> bool {

@@ -12,10 +12,12 @@
 mod apply;
 mod decode;
 mod error;
+mod flusher;
 mod note;
 mod read_ahead;
 mod reader;
 mod target;
+mod translate;
 mod volume;
 mod volume_files;
 
@@ -24,6 +26,6 @@ pub use decode::decode;
 pub use error::{ReceiveError, TargetError};
 pub use note::Note;
 pub use read_ahead::ReadAhead;
-pub use reader::{Position, StreamReader};
+pub use reader::{CommandSource, Position, StreamReader};
 pub use target::{Begun, Left, NewSubvolume, Start, Target};
 pub use volume::VolumeTarget;

@@ -1,23 +1,42 @@
-//! Reading a stream while what came before is applied.
+//! Reading and verifying a stream while what came before is applied.
 
-use std::io::{self, Read};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use super::error::ReceiveError;
+use super::reader::{CommandSource, Framed, Position, StreamReader};
+use butterfs_format::send_stream::Command;
+use std::io::{self, BufReader, Read};
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
 
-/// Bytes of one part.
-const PART: usize = 512 << 10;
-/// Parts that wait at most.
-const PARTS: usize = 8;
+/// Bytes that are read at once.
+const READ: usize = 64 << 10;
+/// A batch has at least so many bytes, or so many commands, unless its reader
+/// waits.
+const BATCH_BYTES: usize = 512 << 10;
+const BATCH_COMMANDS: usize = 1024;
+/// Batches that wait at most.
+const BATCHES: usize = 8;
 
-/// An input that a thread of its own reads ahead of who uses it.
+/// Commands that were verified together.
+#[derive(Debug, Default)]
+struct Batch {
+    commands: Vec<Framed>,
+    bodies: Vec<u8>,
+    /// Where nothing follows them: how far was read, and the error if it was
+    /// one.
+    last: Option<(Position, Option<ReceiveError>)>,
+}
+
+/// Commands of a stream that a thread of its own reads and verifies ahead of
+/// who uses them.
 #[derive(Debug)]
 pub struct ReadAhead {
-    parts: Receiver<io::Result<Vec<u8>>>,
+    batches: Receiver<Batch>,
     /// Goes back to be filled again.
-    empty: SyncSender<Vec<u8>>,
-    part: Vec<u8>,
-    at: usize,
-    /// Ends with the input, or when a part finds nobody to take it.
+    empty: SyncSender<Batch>,
+    batch: Batch,
+    next: usize,
+    position: Position,
+    /// Ends with the input, or when a batch finds nobody to take it.
     _thread: JoinHandle<()>,
 }
 
@@ -26,74 +45,126 @@ impl ReadAhead {
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn new<R: Read + Send + 'static>(mut input: R) -> io::Result<Self> {
-        let (full, parts) = sync_channel(PARTS);
-        let (empty, free) = sync_channel::<Vec<u8>>(PARTS);
+    pub fn new<R: Read + Send + 'static>(input: R) -> io::Result<Self> {
+        let (full, batches) = sync_channel(BATCHES);
+        let (empty, free) = sync_channel(BATCHES);
         let thread = std::thread::Builder::new()
             .name("read stream".into())
-            .spawn(move || {
-                loop {
-                    let mut part = free.try_recv().unwrap_or_default();
-                    part.resize(PART, 0);
-                    let result = loop {
-                        match input.read(&mut part) {
-                            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                            result => break result,
-                        }
-                    };
-                    let (part, last) = match result {
-                        Ok(count) => {
-                            part.truncate(count);
-                            (Ok(part), count == 0)
-                        }
-                        Err(error) => (Err(error), true),
-                    };
-                    if full.send(part).is_err() || last {
-                        return;
-                    }
-                }
-            })?;
+            .spawn(move || read_batches(input, &full, &free))?;
         Ok(Self {
-            parts,
+            batches,
             empty,
-            part: Vec::new(),
-            at: 0,
+            batch: Batch::default(),
+            next: 0,
+            position: Position::default(),
             _thread: thread,
         })
     }
 }
 
-impl Read for ReadAhead {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.at == self.part.len() {
+fn read_batches<R: Read>(input: R, full: &SyncSender<Batch>, free: &Receiver<Batch>) {
+    let mut reader = StreamReader::new(BufReader::with_capacity(READ, input));
+    loop {
+        let mut batch = match free.try_recv() {
+            Ok(batch) => batch,
+            Err(TryRecvError::Empty) => Batch::default(),
+            Err(TryRecvError::Disconnected) => return,
+        };
+        batch.commands.clear();
+        batch.bodies.clear();
+        batch.last = None;
+        while batch.last.is_none()
+            && batch.bodies.len() < BATCH_BYTES
+            && batch.commands.len() < BATCH_COMMANDS
+        {
+            match reader.read_framed(&mut batch.bodies) {
+                Ok(Some(framed)) => batch.commands.push(framed),
+                Ok(None) => batch.last = Some((reader.position(), None)),
+                Err(error) => batch.last = Some((reader.position(), Some(error))),
+            }
+        }
+        let last = batch.last.is_some();
+        if full.send(batch).is_err() || last {
+            return;
+        }
+    }
+}
+
+impl CommandSource for ReadAhead {
+    fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError> {
+        while self.next == self.batch.commands.len() {
+            if let Some((end, error)) = self.batch.last.take() {
+                self.position = end;
+                return error.map_or(Ok(None), Err);
+            }
             // The thread is gone after an end or an error: an end again.
-            let Ok(next) = self.parts.recv() else {
-                return Ok(0);
+            let Ok(batch) = self.batches.recv() else {
+                return Ok(None);
             };
-            let old = std::mem::replace(&mut self.part, next?);
-            self.at = 0;
+            let old = std::mem::replace(&mut self.batch, batch);
+            self.next = 0;
             // Where there are enough, this one is dropped.
             let _ = self.empty.try_send(old);
         }
-        let rest = &self.part[self.at..];
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        self.at += count;
-        Ok(count)
+        let framed = self.batch.commands[self.next];
+        self.next += 1;
+        self.position = framed.after;
+        framed.parse(&self.batch.bodies)
+    }
+
+    fn position(&self) -> Position {
+        self.position
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use butterfs_format::FileOffset;
+    use butterfs_format::send_stream::{Encoder, Version};
+
+    fn stream(commands: u64) -> Vec<u8> {
+        let mut bytes = Version::One.header().to_vec();
+        let encoder = Encoder::new(Version::One);
+        let data = vec![7; 40_000];
+        for number in 0..commands {
+            let command = Command::Write {
+                path: b"file",
+                offset: FileOffset(number * 40_000),
+                data: &data[..(number as usize * 37) % data.len()],
+            };
+            encoder.encode(&command, &mut bytes).unwrap();
+        }
+        encoder.encode(&Command::End, &mut bytes).unwrap();
+        bytes
+    }
+
+    /// All commands as text, where they lie, and how it ended.
+    fn listed(source: &mut dyn CommandSource) -> (Vec<String>, String, Position) {
+        let mut commands = Vec::new();
+        let end = loop {
+            match source.read_command() {
+                Ok(Some((at, command))) => commands.push(format!("{at:?} {command:?}")),
+                Ok(None) => break "end".to_owned(),
+                Err(error) => break error.to_string(),
+            }
+        };
+        (commands, end, source.position())
+    }
 
     #[test]
-    fn gives_what_the_input_has() {
-        let data: Vec<u8> = (0..5_000_000_u32).map(|n| (n / 7) as u8).collect();
-        let mut ahead = ReadAhead::new(io::Cursor::new(data.clone())).unwrap();
-        let mut read = Vec::new();
-        ahead.read_to_end(&mut read).unwrap();
-        assert!(read == data);
-        assert_eq!(ahead.read(&mut [0; 8]).unwrap(), 0);
+    fn gives_what_the_stream_has() {
+        let whole = stream(3000);
+        let mut damaged = whole.clone();
+        *damaged.last_mut().unwrap() ^= 1;
+        let mut inside = whole.clone();
+        inside[whole.len() / 2] ^= 1;
+        let cut = whole[..whole.len() - 3].to_vec();
+        for bytes in [whole, damaged, inside, cut, Vec::new()] {
+            let expected = listed(&mut StreamReader::new(&bytes[..]));
+            let mut ahead = ReadAhead::new(io::Cursor::new(bytes)).unwrap();
+            assert!(listed(&mut ahead) == expected, "{}", expected.1);
+            assert!(ahead.read_command().unwrap().is_none());
+        }
     }
 }

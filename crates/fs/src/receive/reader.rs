@@ -2,7 +2,9 @@
 
 use super::error::ReceiveError;
 use butterfs_format::checksum::crc32c_raw;
-use butterfs_format::send_stream::{Command, CommandHeader, HEADER_SIZE, StreamFault, Version};
+use butterfs_format::send_stream::{
+    Command, CommandHeader, CommandKind, HEADER_SIZE, StreamFault, Version,
+};
 use std::io::{self, Read};
 
 /// How far a stream was read.
@@ -13,6 +15,47 @@ pub struct Position {
     /// CRC-32C of the headers of all commands so far, each of which has the
     /// checksum of its own: equal ones mean equal streams up to here.
     pub digest: u32,
+}
+
+/// Where commands come from.
+pub trait CommandSource {
+    /// The next command, with the position before it; `None` where the input
+    /// ends between two commands. Whether the stream may end there is the
+    /// caller's to judge.
+    ///
+    /// # Errors
+    /// [`ReceiveError`]; nothing can be read after one.
+    fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError>;
+
+    /// How far it was read.
+    fn position(&self) -> Position;
+}
+
+/// A command that is known to be as it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Framed {
+    before: Position,
+    pub after: Position,
+    header: CommandHeader,
+    /// Where its body begins.
+    start: usize,
+}
+
+impl Framed {
+    /// The command, whose body is in `bodies`.
+    pub fn parse<'b>(
+        &self,
+        bodies: &'b [u8],
+    ) -> Result<Option<(Position, Command<'b>)>, ReceiveError> {
+        let body = &bodies[self.start..self.start + self.header.length];
+        match self.header.verified_command(body) {
+            Ok(command) => Ok(Some((self.before, command))),
+            Err(fault) => Err(ReceiveError::Damaged {
+                offset: self.before.offset,
+                fault,
+            }),
+        }
+    }
 }
 
 /// Reads commands from a stream, or from several that follow one another.
@@ -39,25 +82,13 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// How far it was read.
-    #[must_use]
-    pub const fn position(&self) -> Position {
-        self.position
-    }
-
-    /// Version of the stream that is being read.
-    #[must_use]
-    pub const fn version(&self) -> Option<Version> {
-        self.version
-    }
-
-    /// The next command, with the position before it; `None` where the input
-    /// ends between two commands. Whether the stream may end there is the
-    /// caller's to judge.
-    ///
-    /// # Errors
-    /// [`ReceiveError`]; nothing can be read after one.
-    pub fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError> {
+    /// The next command: its body is appended to `bodies`, and has the length
+    /// and the checksum that its header says; `None` where the input ends
+    /// between two commands.
+    pub(super) fn read_framed(
+        &mut self,
+        bodies: &mut Vec<u8>,
+    ) -> Result<Option<Framed>, ReceiveError> {
         let version = match self.version {
             Some(version) => version,
             None => match self.header()? {
@@ -80,24 +111,30 @@ impl<R: Read> StreamReader<R> {
             return Err(cut(self.position.offset, "the rest of a command"));
         }
         let parsed = CommandHeader::parse(&header, version).map_err(damaged)?;
-        self.body.clear();
+        let start = bodies.len();
         let length = parsed.length as u64;
         // Grows with what comes, not with what the header promises.
-        let read = (&mut self.input).take(length).read_to_end(&mut self.body);
-        self.position.offset += self.body.len() as u64;
+        let read = (&mut self.input).take(length).read_to_end(bodies);
+        let got = (bodies.len() - start) as u64;
+        self.position.offset += got;
         read.map_err(|error| ReceiveError::Read {
             offset: self.position.offset,
             error,
         })?;
-        if (self.body.len() as u64) < length {
+        if got < length {
             return Err(cut(self.position.offset, "the rest of a command"));
         }
         self.position.digest = crc32c_raw(self.position.digest, &header);
-        let command = parsed.command(&self.body).map_err(damaged)?;
-        if command == Command::End {
+        parsed.verify(&bodies[start..]).map_err(damaged)?;
+        if parsed.kind == CommandKind::End {
             self.version = None;
         }
-        Ok(Some((before, command)))
+        Ok(Some(Framed {
+            before,
+            after: self.position,
+            header: parsed,
+            start,
+        }))
     }
 
     /// Reads the header of a stream; `None` where there is none.
@@ -145,5 +182,22 @@ impl<R: Read> StreamReader<R> {
             }
         }
         Ok(count)
+    }
+}
+
+impl<R: Read> CommandSource for StreamReader<R> {
+    fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError> {
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        let framed = self.read_framed(&mut body);
+        self.body = body;
+        match framed? {
+            Some(framed) => framed.parse(&self.body),
+            None => Ok(None),
+        }
+    }
+
+    fn position(&self) -> Position {
+        self.position
     }
 }

@@ -51,6 +51,16 @@ pub trait Target {
     /// Whatever the target says.
     fn apply(&mut self, command: &Command<'_>) -> Result<(), TargetError>;
 
+    /// Everything up to `applied` was done: notes it durably, where what is
+    /// noted can be gone on with after a crash.
+    ///
+    /// # Errors
+    /// Whatever the target says.
+    fn checkpoint(&mut self, applied: Position) -> Result<(), TargetError> {
+        let _ = applied;
+        Ok(())
+    }
+
     /// Everything was applied: makes it durable, read-only and known.
     ///
     /// # Errors

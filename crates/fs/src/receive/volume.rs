@@ -39,6 +39,8 @@ pub struct VolumeTarget {
 struct Current {
     new: NewSubvolume,
     files: VolumeFiles,
+    /// It is noted in the subvolume how far it came.
+    noted: bool,
 }
 
 impl VolumeTarget {
@@ -82,6 +84,7 @@ impl VolumeTarget {
         self.current = Some(Current {
             new,
             files: VolumeFiles::new(Arc::clone(&self.files), tree),
+            noted: false,
         });
     }
 
@@ -144,7 +147,7 @@ impl VolumeTarget {
     }
 
     /// Notes how far the receive came, durably.
-    fn checkpoint(&self, current: &Current, at: Position) -> Result<(), TargetError> {
+    fn note(&self, current: &Current, at: Position) -> Result<(), TargetError> {
         let note = Note::Partly {
             of: current.new.clone(),
             at,
@@ -253,6 +256,18 @@ impl Target for VolumeTarget {
         result
     }
 
+    fn checkpoint(&mut self, applied: Position) -> Result<(), TargetError> {
+        let Some(mut current) = self.current.take() else {
+            return Ok(());
+        };
+        let result = current.files.settle().and_then(|()| {
+            current.noted = true;
+            self.note(&current, applied)
+        });
+        self.current = Some(current);
+        result
+    }
+
     fn finish(&mut self) -> Result<(), TargetError> {
         let Some(mut current) = self.current.take() else {
             return Ok(());
@@ -261,8 +276,13 @@ impl Target for VolumeTarget {
             self.current = Some(current);
             return Err(error);
         }
-        // All of it before anything says that it is whole.
-        self.files.sync_all()?;
+        // Data first: whichever commit is the next, one that says that it is
+        // whole has all of it.
+        self.files.flush_all()?;
+        if current.noted {
+            let root = self.files.inode(current.files.root())?;
+            self.files.remove_xattr(&root, NOTE)?;
+        }
         let tree = current.files.root().tree;
         let stamp = current.new.stamp;
         let received = Received {
@@ -286,7 +306,7 @@ impl Target for VolumeTarget {
         let place = current.new.name.escape_ascii().to_string();
         current.files.settle()?;
         match applied {
-            Some(at) => self.checkpoint(&current, at)?,
+            Some(at) => self.note(&current, at)?,
             None => self.files.sync_all()?,
         }
         Ok(Left {

@@ -2,19 +2,16 @@
 
 use super::decode::decode;
 use super::error::TargetError;
-use crate::attr::{Privileges, SetAttributes, SetTime};
-use crate::file::FallocateMode;
+use super::flusher::Flusher;
+use super::translate::{New, allocation, note_attributes, special};
+use crate::attr::SetAttributes;
 use crate::file::encoded::EncodedUnit;
 use crate::file::read::with_scratch;
-use crate::names::{
-    NewInode, Owner, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFMT, S_IFREG, S_IFSOCK,
-};
+use crate::names::{NewInode, S_IFDIR, S_IFLNK, S_IFREG};
 use crate::rename::{OldName, Place, RenameMode};
 use crate::xattr::SetMode;
 use crate::{Filesystem, Inode};
-use butterfs_format::send_stream::{
-    CloneRange, Command, CommandKind, EncodedWrite, Encoding, PathTimes, SourceStamp, Special,
-};
+use butterfs_format::send_stream::{CloneRange, Command, EncodedWrite, Encoding, SourceStamp};
 use butterfs_format::{InodeId, InodeNumber, TreeId};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -23,10 +20,6 @@ use std::sync::Arc;
 const DIRECTORIES_MAX: usize = 4096;
 /// Compressed units that are written together.
 const UNITS_MAX: usize = 32;
-/// fallocate(2): the size stays; the range becomes a hole; becomes zeros.
-const KEEP_SIZE: u32 = 1;
-const PUNCH_HOLE: u32 = 2;
-const ZERO_RANGE: u32 = 16;
 
 /// Files of the subvolume that is being received.
 #[derive(Debug)]
@@ -35,16 +28,38 @@ pub(super) struct VolumeFiles {
     tree: TreeId,
     directories: FxHashMap<Vec<u8>, InodeId>,
     /// The file that was used last.
-    last: Option<(Vec<u8>, Arc<Inode>)>,
+    last: Option<Last>,
     /// The file that was cloned from last.
     cloned: Option<(TreeId, Vec<u8>, Arc<Inode>)>,
     sources: Vec<(SourceStamp, TreeId)>,
-    /// Compressed units of one file that wait to be written together.
-    waiting: Option<(Arc<Inode>, Vec<EncodedUnit>)>,
+    /// What waits for the commands that it is done together with.
+    waiting: Option<Waiting>,
+    flusher: Flusher,
+}
+
+#[derive(Debug)]
+struct Last {
+    path: Vec<u8>,
+    inode: Arc<Inode>,
+    /// Data were written to it.
+    written: bool,
+}
+
+/// Commands that are done together with the next one, or before it.
+#[derive(Debug)]
+enum Waiting {
+    /// Senders make new inodes under a name that no file has, and give them
+    /// theirs at once: that is one change, not two.
+    New(New),
+    /// Attributes of one inode.
+    Attributes(Arc<Inode>, SetAttributes),
+    /// Compressed units of one file.
+    Units(Arc<Inode>, Vec<EncodedUnit>),
 }
 
 impl VolumeFiles {
     pub fn new(files: Arc<Filesystem>, tree: TreeId) -> Self {
+        let flusher = Flusher::new(&files);
         Self {
             files,
             tree,
@@ -53,6 +68,7 @@ impl VolumeFiles {
             cloned: None,
             sources: Vec::new(),
             waiting: None,
+            flusher,
         }
     }
 
@@ -75,8 +91,31 @@ impl VolumeFiles {
     /// Names changed: what is known by its path is not any more.
     fn forget(&mut self) {
         self.directories.clear();
-        self.last = None;
+        self.forget_files();
+    }
+
+    fn forget_files(&mut self) {
+        self.leave_last();
         self.cloned = None;
+    }
+
+    /// Nothing more comes for the file that was used last, most likely: its
+    /// data can go to the device.
+    fn leave_last(&mut self) {
+        if let Some(last) = self.last.take()
+            && last.written
+        {
+            self.flusher.flush(last.inode);
+        }
+    }
+
+    fn use_inode(&mut self, path: &[u8], inode: Arc<Inode>) {
+        self.leave_last();
+        self.last = Some(Last {
+            path: path.to_vec(),
+            inode,
+            written: false,
+        });
     }
 
     /// The directory at `path`; links are not followed.
@@ -128,35 +167,64 @@ impl VolumeFiles {
     }
 
     fn inode(&mut self, path: &[u8]) -> Result<Arc<Inode>, TargetError> {
-        if let Some((known, inode)) = &self.last
-            && known == path
+        if let Some(last) = &self.last
+            && last.path == path
         {
-            return Ok(Arc::clone(inode));
+            return Ok(Arc::clone(&last.inode));
         }
         let id = self.id(path)?;
         let inode = self.files.inode(id)?;
-        self.last = Some((path.to_vec(), Arc::clone(&inode)));
+        self.use_inode(path, Arc::clone(&inode));
         Ok(inode)
     }
 
     fn make(&mut self, path: &[u8], new: &NewInode<'_>) -> Result<(), TargetError> {
         let place = self.place(path)?;
         let made = self.files.create(place.dir, place.name, new)?;
-        self.last = Some((path.to_vec(), made));
+        self.use_inode(path, made);
         Ok(())
     }
 
-    /// Writes what waits; it still waits after an error. Nothing else may be
+    fn make_later(&mut self, new: New) -> Result<(), TargetError> {
+        self.waiting = Some(Waiting::New(new));
+        Ok(())
+    }
+
+    /// Does what waits; it still waits after an error. Nothing else may be
     /// done before.
     pub fn settle(&mut self) -> Result<(), TargetError> {
-        let Some((inode, units)) = self.waiting.take() else {
+        let Some(waiting) = self.waiting.take() else {
             return Ok(());
         };
-        let result = self.write_units(&inode, &units);
+        let result = match &waiting {
+            Waiting::New(new) => self.make(&new.path, &new.inode()).map_err(|error| {
+                let path = new.path.escape_ascii();
+                TargetError::Other(format!("{path} cannot be made before: {error}"))
+            }),
+            Waiting::Attributes(inode, set) => {
+                self.files.set_attributes(inode, set).map_err(Into::into)
+            }
+            Waiting::Units(inode, units) => self.write_units(inode, units),
+        };
         if result.is_err() {
-            self.waiting = Some((inode, units));
+            self.waiting = Some(waiting);
         }
         result
+    }
+
+    /// Makes the inode that waits under the name that it is given; false when
+    /// it does not wait, or that is not all there is to do.
+    fn make_renamed(&mut self, path: &[u8], to: &[u8]) -> bool {
+        match self.waiting.take() {
+            Some(Waiting::New(new)) if new.path == path => {
+                if self.make(to, &new.inode()).is_ok() {
+                    return true;
+                }
+                self.waiting = Some(Waiting::New(new));
+            }
+            other => self.waiting = other,
+        }
+        false
     }
 
     fn write_units(&self, inode: &Arc<Inode>, units: &[EncodedUnit]) -> Result<(), TargetError> {
@@ -177,6 +245,9 @@ impl VolumeFiles {
     }
 
     fn encoded_write(&mut self, write: &EncodedWrite<'_>) -> Result<(), TargetError> {
+        if !matches!(self.waiting, Some(Waiting::Units(..))) {
+            self.settle()?;
+        }
         let inode = self.inode(write.path)?;
         let sector = self.files.sector_size;
         let lies = |encoding: &Encoding| {
@@ -195,44 +266,52 @@ impl VolumeFiles {
             algorithm: encoding.algorithm,
             data: write.data.to_vec(),
         };
-        let follows = self.waiting.as_ref().is_some_and(|(waiting, units)| {
+        if let Some(Waiting::Units(waiting, units)) = &mut self.waiting {
             let end = units
                 .last()
                 .map(|last| last.offset.saturating_add(last.length));
-            waiting.id == inode.id
+            let follows = waiting.id == inode.id
                 && units.len() < UNITS_MAX
-                && end.is_some_and(|end| end <= unit.offset && end.is_multiple_of(sector))
-        });
-        if !follows {
-            self.settle()?;
+                && end.is_some_and(|end| end <= unit.offset && end.is_multiple_of(sector));
+            if follows {
+                units.push(unit);
+                return Ok(());
+            }
         }
-        let (_, units) = self.waiting.get_or_insert_with(|| (inode, Vec::new()));
-        units.push(unit);
+        self.settle()?;
+        self.waiting = Some(Waiting::Units(inode, vec![unit]));
         Ok(())
     }
 
     pub fn apply(&mut self, command: &Command<'_>) -> Result<(), TargetError> {
-        if command.kind() != CommandKind::EncodedWrite {
-            self.settle()?;
-        }
-        let owner = Owner::default();
         match *command {
-            Command::MakeFile { path, .. } => {
-                self.make(path, &NewInode::new(S_IFREG | 0o600, owner))
-            }
-            Command::MakeDirectory { path, .. } => {
-                self.make(path, &NewInode::new(S_IFDIR | 0o700, owner))
-            }
+            Command::Rename { path, to } if self.make_renamed(path, to) => return Ok(()),
+            Command::Chmod { path, .. }
+            | Command::Chown { path, .. }
+            | Command::Times { path, .. } => return self.attributes(path, command),
+            Command::EncodedWrite(write) => return self.encoded_write(&write),
+            _ => self.settle()?,
+        }
+        match *command {
+            Command::MakeFile { path, .. } => self.make_later(New::of(path, S_IFREG | 0o600)),
+            Command::MakeDirectory { path, .. } => self.make_later(New::of(path, S_IFDIR | 0o700)),
             Command::MakeSpecial {
                 path,
                 kind,
                 mode,
                 rdev,
                 ..
-            } => self.make_special(path, kind, mode, rdev),
-            Command::Symlink { path, target, .. } => {
-                self.make(path, &NewInode::symlink(target, owner))
+            } => {
+                let (mode, rdev) = special(kind, mode, rdev)?;
+                self.make_later(New {
+                    rdev,
+                    ..New::of(path, mode)
+                })
             }
+            Command::Symlink { path, target, .. } => self.make_later(New {
+                symlink: target.to_vec(),
+                ..New::of(path, S_IFLNK | 0o777)
+            }),
             Command::Rename { path, to } => {
                 let from = self.place(path)?;
                 let to = self.place(to)?;
@@ -248,7 +327,7 @@ impl VolumeFiles {
             }
             Command::Unlink { path } => {
                 let place = self.place(path)?;
-                (self.last, self.cloned) = (None, None);
+                self.forget_files();
                 Ok(self.files.unlink(place.dir, place.name)?)
             }
             Command::RemoveDirectory { path } => {
@@ -265,11 +344,11 @@ impl VolumeFiles {
                 let inode = self.inode(path)?;
                 Ok(self.files.remove_xattr(&inode, name)?)
             }
-            Command::Chmod { .. } | Command::Chown { .. } | Command::Times { .. } => {
-                self.attributes(command)
-            }
             Command::Write { path, offset, data } => {
                 let inode = self.inode(path)?;
+                if let Some(last) = &mut self.last {
+                    last.written = true;
+                }
                 self.write(&inode, offset.get(), data)
             }
             Command::Truncate { path, size } => {
@@ -288,76 +367,40 @@ impl VolumeFiles {
             }
             // Flags can forbid what follows, and no receiver sets them.
             Command::FileFlags { .. } => Ok(()),
-            Command::EncodedWrite(write) => self.encoded_write(&write),
             Command::UpdateExtent { .. } => Err(TargetError::Other(
                 "the stream was sent without data and cannot be received".into(),
             )),
             Command::EnableVerity { .. } => {
                 Err(TargetError::Other("fs-verity cannot be received".into()))
             }
-            Command::Clone(_)
+            Command::Chmod { .. }
+            | Command::Chown { .. }
+            | Command::Times { .. }
+            | Command::EncodedWrite(_)
+            | Command::Clone(_)
             | Command::Subvolume { .. }
             | Command::Snapshot { .. }
             | Command::End => Err(TargetError::Other("it cannot come here".into())),
         }
     }
 
-    fn make_special(
-        &mut self,
-        path: &[u8],
-        kind: Special,
-        mode: u64,
-        rdev: u64,
-    ) -> Result<(), TargetError> {
-        let kind = match kind {
-            Special::Fifo => S_IFIFO,
-            Special::Socket => S_IFSOCK,
-            Special::Node => match u32::try_from(mode).unwrap_or(0) & S_IFMT {
-                kind @ (S_IFCHR | S_IFBLK) => kind,
-                _ => return Err(TargetError::Other("it is no kind of device".into())),
-            },
-        };
-        let mut new = NewInode::new(kind | 0o600, Owner::default());
-        if kind == S_IFCHR || kind == S_IFBLK {
-            new.rdev = stored_device(rdev);
+    /// Notes attributes to set: those of one inode are set together.
+    fn attributes(&mut self, path: &[u8], command: &Command<'_>) -> Result<(), TargetError> {
+        if !matches!(self.waiting, Some(Waiting::Attributes(..))) {
+            self.settle()?;
         }
-        self.make(path, &new)
-    }
-
-    fn attributes(&mut self, command: &Command<'_>) -> Result<(), TargetError> {
-        let mut set = SetAttributes {
-            privileges: Privileges::Keep,
-            ..SetAttributes::default()
-        };
-        let path = match *command {
-            Command::Chmod { path, mode } => {
-                set.mode = Some(u32::try_from(mode & 0o7777).unwrap_or(0));
-                path
-            }
-            Command::Chown { path, uid, gid } => {
-                let narrow = |id: u64| {
-                    u32::try_from(id)
-                        .map_err(|_| TargetError::Other("no user has this number".into()))
-                };
-                (set.uid, set.gid) = (Some(narrow(uid)?), Some(narrow(gid)?));
-                path
-            }
-            Command::Times { path, times } => {
-                let PathTimes {
-                    atime,
-                    mtime,
-                    otime,
-                    ..
-                } = times;
-                set.atime = Some(SetTime::At(atime));
-                set.mtime = Some(SetTime::At(mtime));
-                set.btime = otime;
-                path
-            }
-            _ => return Ok(()),
-        };
         let inode = self.inode(path)?;
-        Ok(self.files.set_attributes(&inode, &set)?)
+        let mut set = match self.waiting.take() {
+            Some(Waiting::Attributes(waiting, set)) if waiting.id == inode.id => set,
+            other => {
+                self.waiting = other;
+                self.settle()?;
+                SetAttributes::default()
+            }
+        };
+        let result = note_attributes(&mut set, command);
+        self.waiting = Some(Waiting::Attributes(inode, set));
+        result
     }
 
     fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<(), TargetError> {
@@ -416,22 +459,4 @@ impl VolumeFiles {
         }
         Ok(())
     }
-}
-
-fn allocation(mode: u32) -> Result<FallocateMode, TargetError> {
-    Ok(match mode {
-        0 => FallocateMode::Allocate,
-        KEEP_SIZE => FallocateMode::AllocateKeepSize,
-        mode if mode == KEEP_SIZE | PUNCH_HOLE => FallocateMode::PunchHole,
-        ZERO_RANGE => FallocateMode::ZeroRange,
-        mode if mode == KEEP_SIZE | ZERO_RANGE => FallocateMode::ZeroRangeKeepSize,
-        _ => return Err(TargetError::Other(format!("mode {mode} is not supported"))),
-    })
-}
-
-/// A device number as items have it: major and minor apart at bit 20.
-const fn stored_device(rdev: u64) -> u64 {
-    let major = ((rdev >> 8) & 0xfff) | ((rdev >> 32) & !0xfff);
-    let minor = (rdev & 0xff) | ((rdev >> 12) & 0xfff00);
-    (major << 20) | minor
 }

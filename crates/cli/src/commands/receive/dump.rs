@@ -4,11 +4,10 @@
 
 use crate::fail::{Done, fail};
 use butterfs::Timespec;
-use butterfs::receive::{StreamReader, Termination};
+use butterfs::receive::{CommandSource, Termination};
 use butterfs_format::send_stream::{Command, Encoding, SourceStamp};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::Read;
 
 /// How commands are listed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -20,7 +19,7 @@ pub enum Form {
 }
 
 /// Lists all commands of a stream.
-pub fn dump<R: Read>(reader: &mut StreamReader<R>, form: Form, termination: Termination) -> Done {
+pub fn dump(reader: &mut dyn CommandSource, form: Form, termination: Termination) -> Done {
     let mut prefix = Vec::new();
     let mut ended = false;
     let mut any = false;

@@ -5,12 +5,12 @@ use crate::fail::{Done, Failure, fail};
 use crate::place::Place;
 use butterfs::diff::{Compared, Difference, DifferenceKind, Field, FileDifference};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Show what changed between two subvolumes: files added, removed, renamed,
 /// their content by range, their metadata. Only what changed is read, and no
 /// file data.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs subvolume diff disk.img:/snapshots/monday disk.img:/snapshots/tuesday
   butterfs subvolume diff --json disk.img:/old disk.img:/new | jq -r '.[] | select(.kind == \"added\").paths[]'
@@ -160,6 +160,11 @@ pub(super) fn in_words(file: &FileDifference) -> String {
 }
 
 impl Diff {
+    /// The places that it is about.
+    pub const fn places(&mut self) -> [&mut Place; 2] {
+        [&mut self.old, &mut self.new]
+    }
+
     /// Runs it.
     pub fn run(self) -> Done {
         if self.old.volume != self.new.volume {
@@ -210,6 +215,9 @@ impl Diff {
 
 fn say_part(lead: &str, part: &str) -> Done {
     use std::io::Write;
+    if crate::service::host::print(format!("{lead}{part}").as_bytes()) {
+        return Ok(());
+    }
     Ok(write!(std::io::stdout(), "{lead}{part}")?)
 }
 

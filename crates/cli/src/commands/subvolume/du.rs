@@ -9,13 +9,13 @@ use butterfs::du::{Limits, Progress, Space, SpaceSharing};
 use butterfs::list::Subvolumes;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 /// Show what each subvolume holds alone and shares, and what deleting would
 /// free. Exact, without quotas.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs subvolume du disk.img
   butterfs subvolume du disk.img:/home disk.img:/snapshots/monday
@@ -101,6 +101,11 @@ fn limits(memory: u64) -> Limits {
 }
 
 impl Du {
+    /// The places that it is about.
+    pub fn places(&mut self) -> &mut [Place] {
+        &mut self.places
+    }
+
     /// Runs it.
     pub fn run(self) -> Done {
         let Some(first) = self.places.first() else {

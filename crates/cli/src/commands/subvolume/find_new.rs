@@ -6,11 +6,11 @@ use crate::place::{Place, json};
 use butterfs::Generation;
 use butterfs::find_new::{NewExtent, NewExtentKind};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// List what was written to a subvolume since a generation. Only what changed
 /// is read.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Example:
   butterfs subvolume find-new disk.img:/home 1234
 The last line names the generation to go on from the next time.")]
@@ -68,6 +68,11 @@ fn fact(extent: &NewExtent) -> Fact {
 }
 
 impl FindNew {
+    /// The place that it is about.
+    pub const fn place(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
     /// Runs it.
     pub fn run(self) -> Done {
         let volume = open(&self.place, self.subvolid)?;

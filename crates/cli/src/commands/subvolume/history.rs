@@ -7,12 +7,12 @@ use crate::place::{Place, json};
 use butterfs::history::{AtPath, FileVersion, HistoryEntry};
 use butterfs::list::Subvolumes;
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::os::unix::ffi::OsStrExt;
 
 /// Show the history of one file over all snapshots: which have it, by
 /// whatever name, and when its content, names and metadata changed.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs subvolume history disk.img:/home/notes.txt
   butterfs subvolume history --changes disk.img:/home/notes.txt
@@ -84,6 +84,11 @@ fn fact(subvolumes: &Subvolumes, entry: &HistoryEntry) -> Version {
 }
 
 impl History {
+    /// The place that it is about.
+    pub const fn place(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
     /// Runs it.
     pub fn run(self) -> Done {
         let volume = open(&self.place, self.subvolid)?;

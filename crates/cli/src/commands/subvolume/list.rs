@@ -6,13 +6,13 @@ use crate::place::{Place, json};
 use butterfs::TreeId;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
 
 /// List subvolumes and snapshots, by id unless --sort says otherwise.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs subvolume list disk.img
   butterfs subvolume list --tree disk.img
@@ -88,7 +88,7 @@ pub struct List {
 }
 
 /// A limit on generations.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 enum Bound {
     Exactly(u64),
     AtLeast(u64),
@@ -119,7 +119,7 @@ impl Bound {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 enum Field {
     Generation,
     Ogen,
@@ -127,13 +127,13 @@ enum Field {
     Path,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 enum Order {
     Ascending,
     Descending,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 struct SortBy(Field, Order);
 
 impl std::str::FromStr for SortBy {
@@ -210,6 +210,11 @@ impl Row {
 }
 
 impl List {
+    /// The place that it is about.
+    pub const fn place(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
     /// Runs it.
     pub fn run(self) -> Done {
         let volume = open(&self.place, self.subvolid)?;

@@ -6,11 +6,11 @@ use crate::place::{Place, json};
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use butterfs::{Timespec, TreeId};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// Show all facts about a subvolume, and its snapshots.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs subvolume show disk.img:/home
   butterfs subvolume show -r 257 --json disk.img")]
@@ -88,6 +88,11 @@ fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
 }
 
 impl Show {
+    /// The place that it is about.
+    pub const fn place(&mut self) -> &mut Place {
+        &mut self.place
+    }
+
     /// Runs it.
     pub fn run(self) -> Done {
         let volume = open(&self.place, self.subvolid)?;

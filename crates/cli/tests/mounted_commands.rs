@@ -1,0 +1,176 @@
+//! Commands that read subvolumes, on paths of a mount: they say what they say
+//! of the volume when it is not mounted.
+
+mod support;
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+use support::{BINARY, Bench, can_mount, said};
+
+/// A mounted volume with two snapshots that differ, and data that are not on
+/// the device yet.
+fn fill(bench: &Bench) {
+    bench.run(&["subvolume", "create", "mnt/base"]);
+    let base = bench.path("mnt/base");
+    std::fs::write(base.join("file"), vec![7; 300_000]).expect("a file");
+    std::fs::write(base.join("notes"), "one").expect("a file");
+    std::fs::create_dir(base.join("old")).expect("a directory");
+    bench.run(&["subvolume", "snapshot", "-r", "mnt/base", "mnt/one"]);
+    std::fs::rename(base.join("old"), base.join("new")).expect("a name");
+    std::fs::write(base.join("notes"), "one and two").expect("a file");
+    std::fs::write(base.join("new/more"), vec![9; 200_000]).expect("a file");
+    bench.run(&["subvolume", "snapshot", "-r", "mnt/base", "mnt/two"]);
+    std::fs::write(base.join("late"), vec![1; 100_000]).expect("a file");
+}
+
+/// The words for the mount, and for the volume.
+fn both(words: &[&str]) -> [Vec<String>; 2] {
+    [("mnt", "mnt"), ("volume:", "volume")].map(|(place, root)| {
+        let word = |word: &&str| match *word {
+            "@" => root.to_owned(),
+            word => word.replacen('@', place, 1),
+        };
+        words.iter().map(word).collect()
+    })
+}
+
+const COMMANDS: &[&[&str]] = &[
+    &["subvolume", "list", "@"],
+    &["subvolume", "list", "--json", "-o", "@"],
+    &["subvolume", "show", "@/base"],
+    &["subvolume", "show", "--json", "@/two"],
+    &["subvolume", "find-new", "@/base", "0"],
+    &["subvolume", "find-new", "--json", "@/two", "3"],
+    &["subvolume", "du", "@"],
+    &["subvolume", "du", "-b", "@/one", "@/two"],
+    &["subvolume", "du", "@", "--if-deleted", "one,two"],
+    &["subvolume", "diff", "@/one", "@/two"],
+    &["subvolume", "diff", "--json", "@/one", "@/base"],
+    &["subvolume", "history", "@/base/notes"],
+    &["subvolume", "history", "--json", "@/two/new/more"],
+];
+
+#[test]
+fn mounted_and_unmounted_volumes_say_the_same() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    fill(&bench);
+    let run = |words: &[String]| bench.run(&words.iter().map(String::as_str).collect::<Vec<_>>());
+    let answers: Vec<String> = COMMANDS.iter().map(|words| run(&both(words)[0])).collect();
+    assert!(answers[4].contains("late"), "{}", answers[4]);
+    let wrong = bench.try_run(&["subvolume", "show", "mnt/base/new"]);
+    assert!(!wrong.status.success());
+    assert!(said(&wrong).contains("no subvolume"), "{}", said(&wrong));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    for (words, answer) in COMMANDS.iter().zip(answers) {
+        assert_eq!(run(&both(words)[1]), answer, "{words:?}");
+    }
+}
+
+#[test]
+fn snapshots_are_sent_from_a_mount_and_received_in_one() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    fill(&bench);
+    std::fs::create_dir(bench.path("mnt/copies")).expect("a directory");
+    // Into the volume that it comes from: nobody waits for the other.
+    let pipe = |send: &[&str]| {
+        let mut sender = Command::new(BINARY)
+            .current_dir(bench.path(""))
+            .args(send)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let received = Command::new(BINARY)
+            .current_dir(bench.path(""))
+            .args(["receive", "-q", "mnt/copies"])
+            .stdin(sender.stdout.take().expect("piped"))
+            .output()
+            .expect("it runs");
+        assert!(received.status.success(), "{}", said(&received));
+        assert!(sender.wait().expect("its status").success());
+    };
+    pipe(&["send", "mnt/one"]);
+    pipe(&["send", "--compressed-data", "-p", "mnt/one", "mnt/two"]);
+    bench.run(&["send", "-f", "mounted.stream", "-p", "mnt/one", "mnt/two"]);
+    // Onto the mount itself.
+    bench.run(&["send", "-f", "mnt/stream", "-p", "mnt/one", "mnt/two"]);
+    let stream = std::fs::read(bench.path("mnt/stream")).expect("a stream");
+    let listed = bench.run(&["subvolume", "list", "-R", "mnt"]);
+    assert_eq!(listed.matches("received_uuid -").count(), 3, "{listed}");
+    // The writable one is refused, and so is what is no subvolume.
+    for wrong in ["mnt/base", "mnt/copies", "mnt/absent"] {
+        let refused = bench.try_run(&["send", "-f", "wrong.stream", wrong]);
+        assert!(!refused.status.success(), "{wrong}");
+        assert!(said(&refused).contains(wrong.rsplit('/').next().expect("a name")));
+    }
+    // A reader that goes away ends the command and harms nobody.
+    let mut sender = Command::new(BINARY)
+        .current_dir(bench.path(""))
+        .args(["send", "mnt/two"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut first = [0; 1000];
+    let mut out = sender.stdout.take().expect("piped");
+    out.read_exact(&mut first).expect("a beginning");
+    drop(out);
+    sender.wait().expect("its status");
+    bench.run(&["subvolume", "show", "mnt/two"]);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.run(&["send", "-f", "plain.stream", "-p", "/one", "volume:/two"]);
+    let plain = std::fs::read(bench.path("plain.stream")).expect("a stream");
+    assert!(plain == stream);
+    assert!(plain == std::fs::read(bench.path("mounted.stream")).expect("a stream"));
+    bench.check();
+    for name in ["one/notes", "two/notes", "two/new/more"] {
+        let content = bench.run(&["cat", &format!("volume:/{name}")]);
+        let copy = bench.run(&["cat", &format!("volume:/copies/{name}")]);
+        assert!(copy == content, "{name}");
+    }
+}
+
+#[test]
+fn the_kernel_sends_what_it_has_mounted() {
+    let bench = Bench::new();
+    let made = bench.with_kernel(|mount| {
+        let text = |name: &str| mount.join(name).to_str().expect("text").to_owned();
+        let btrfs = |words: &[&str]| {
+            let output = Command::new("btrfs").args(words).output().expect("it runs");
+            assert!(output.status.success(), "{words:?}: {}", said(&output));
+        };
+        btrfs(&["subvolume", "create", &text("base")]);
+        std::fs::write(mount.join("base/file"), vec![7; 300_000]).expect("a file");
+        btrfs(&["subvolume", "snapshot", "-r", &text("base"), &text("one")]);
+        std::fs::write(mount.join("base/more"), "more").expect("a file");
+        btrfs(&["subvolume", "snapshot", "-r", &text("base"), &text("two")]);
+        bench.run(&["send", "-f", "one.stream", &text("one")]);
+        bench.run(&["send", "-f", "two.stream", "-p", &text("one"), &text("two")]);
+        bench.run(&["send", "-f", "c.stream", "-c", &text("one"), &text("two")]);
+        let told = bench.try_run(&["subvolume", "list", &text("")]);
+        assert!(!told.status.success());
+        assert!(
+            said(&told).contains("btrfs subvolume list"),
+            "{}",
+            said(&told)
+        );
+    });
+    if !made {
+        return;
+    }
+    let dump = |stream| bench.run(&["receive", "--dump", "-f", stream]);
+    assert!(dump("two.stream").starts_with("snapshot"));
+    assert_eq!(dump("two.stream"), dump("c.stream"));
+    bench.run(&["mkfs", "-q", "-b", "512m", "copy"]);
+    bench.run(&["receive", "-q", "-f", "one.stream", "copy:/"]);
+    bench.run(&["receive", "-q", "-f", "two.stream", "copy:/"]);
+    assert_eq!(bench.run(&["cat", "copy:/two/more"]), "more");
+}
