@@ -121,7 +121,11 @@ fn a_history_goes_from_volume_to_volume() {
     let commits = commits(wanted);
     if commits.len() < wanted {
         let shallow = git(&["rev-parse", "--is-shallow-repository"], None);
-        println!("only {} commits; shallow: {}", commits.len(), shallow.trim());
+        println!(
+            "only {} commits; shallow: {}",
+            commits.len(),
+            shallow.trim()
+        );
     }
     if commits.len() < 2 {
         println!("skipped: no history in a shallow clone");
