@@ -114,7 +114,10 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
         .unwrap_or(&here)
         .to_owned();
     let is_ours = server_of(&mountpoint).is_some();
-    if !meta.is_dir() && !(is_ours && place.path == "/" && command == "subvolume history") {
+    // An image that lies on a mount is a volume; a file's history is asked for
+    // by its path alone.
+    let is_subject = is_ours && place.path == "/" && command == "subvolume history";
+    if !meta.is_dir() && !is_subject {
         return Ok(None);
     }
     if !is_ours {

@@ -98,7 +98,10 @@ fn mistakes_are_told() {
     };
     tell(&["send", "volume:/"], "not read-only");
     tell(&["send", "-f", "s", "volume:/nothing"], "no such file");
-    tell(&["send", "-f", "s", "mnt"], "not mounted");
+    tell(
+        &["send", "-f", "s", "mnt"],
+        "in no volume that ButterFS has mounted",
+    );
     tell(
         &[
             "send",

@@ -322,7 +322,10 @@ fn others(bench: &Bench) {
             &["subvolume", "du", "volume", "--if-deleted", "5"],
             "top level",
         ),
-        (&["subvolume", "list", "mnt"], "not mounted"),
+        (
+            &["subvolume", "list", "mnt"],
+            "in no volume that ButterFS has mounted",
+        ),
     ] {
         let output = bench.try_run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");

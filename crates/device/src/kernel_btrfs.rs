@@ -545,7 +545,8 @@ pub fn send(snapshot: BorrowedFd<'_>, command: &SendCommand<'_>) -> Result<(), E
     let parent = command.parent.map_or(0, TreeId::get);
     let mut argument = [0; SEND];
     put(&mut argument, 0, &output.to_le_bytes());
-    put(&mut argument, 8, &(sources.len() as u64).to_le_bytes());
+    let count = u64::try_from(sources.len()).unwrap_or(0);
+    put(&mut argument, 8, &count.to_le_bytes());
     let address = sources.as_ptr().expose_provenance();
     put(&mut argument, 16, &address.to_le_bytes());
     put(&mut argument, 24, &parent.to_le_bytes());
