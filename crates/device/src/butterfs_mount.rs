@@ -185,10 +185,7 @@ mod tests {
             (DEFRAGMENT, Request::Defragment),
         ];
         for (number, request) in pairs {
-            assert_eq!(
-                u32::try_from(number).ok().and_then(Request::of),
-                Some(request)
-            );
+            assert_eq!(Request::of(number), Some(request));
         }
         assert_eq!(Request::of(0x5000_9401), None);
     }

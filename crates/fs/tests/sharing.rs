@@ -177,7 +177,11 @@ impl World {
             return true;
         }
         let end = s.from.saturating_add(length);
-        if s.from % SECTOR != 0 || s.to % SECTOR != 0 || s.from > source || end > source {
+        if !s.from.is_multiple_of(SECTOR)
+            || !s.to.is_multiple_of(SECTOR)
+            || s.from > source
+            || end > source
+        {
             return false;
         }
         let whole = length.next_multiple_of(SECTOR);

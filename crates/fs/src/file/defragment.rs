@@ -454,6 +454,10 @@ impl Choice {
 }
 
 #[cfg(test)]
+#[allow(
+    clippy::single_range_in_vec_init,
+    reason = "the one range that is expected"
+)]
 mod tests {
     use super::*;
 
