@@ -115,7 +115,7 @@ impl Engine {
         Ok(holders)
     }
 
-    fn holders_in(
+    pub(crate) fn holders_in(
         &self,
         leaf: Logical,
         extent: Logical,

@@ -51,7 +51,7 @@ impl<E: Into<StoreError>> From<E> for Unkept {
 
 /// References to an extent.
 pub(super) struct Refs {
-    by: Vec<(Backref, i64)>,
+    pub(super) by: Vec<(Backref, i64)>,
     full_backref: bool,
 }
 
