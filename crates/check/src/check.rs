@@ -10,6 +10,7 @@ use crate::extents::checksums::ChecksumScan;
 use crate::extents::compare;
 use crate::extents::diagnose::{self, Lost};
 use crate::extents::free_space::{self, FreeRun, FreeScan};
+use crate::extents::parents::Parents;
 use crate::extents::scan::{ExtentRun, ExtentScan, Group, parse_group};
 use crate::extents::tally::Tally;
 use crate::inodes::refs::ReferenceScan;
@@ -105,7 +106,7 @@ struct Check<'a> {
 /// What the trees around extents say.
 struct Extents {
     run: ExtentRun,
-    parents: FxHashSet<u64>,
+    parents: Parents,
     shared: FxHashSet<u64>,
     covered: Ranges,
     checksums_complete: bool,
@@ -150,11 +151,11 @@ struct Pass<'p, 'a> {
     context: &'p Context<'a>,
     tally: &'p Tally,
     visited: &'p Visited,
-    none: &'p FxHashSet<u64>,
+    none: &'p Parents,
 }
 
 impl<'p, 'a> Pass<'p, 'a> {
-    fn walker<'w>(&'w self, parents: &'w FxHashSet<u64>) -> Walker<'w, 'a> {
+    fn walker<'w>(&'w self, parents: &'w Parents) -> Walker<'w, 'a> {
         Walker {
             context: self.context,
             visited: self.visited,
@@ -230,7 +231,7 @@ impl<'a> Check<'a> {
         let context = &self.context;
         let tally = Tally::summing(context.hash);
         let visited = Visited::new(&context.map, context.sector());
-        let none = FxHashSet::default();
+        let none = Parents::default();
         let pass = Pass {
             context,
             tally: &tally,
@@ -324,7 +325,7 @@ impl<'a> Check<'a> {
             outcome.complete.then_some(outcome.summary)
         };
         Extents {
-            parents: run.parents.iter().copied().collect(),
+            parents: Parents::new(&run.parents, self.roots.passing().map(|root| root.id)),
             shared: run.shared.iter().copied().collect(),
             device: small(TreeId::DEVICE),
             uuids: small(TreeId::UUID),
@@ -426,6 +427,7 @@ impl<'a> Check<'a> {
             TreeId::BLOCK_GROUP,
             TreeId::DATA_RELOC,
         ];
+        let walker = pass.walker(pass.none);
         for root in self.roots.others(&known) {
             lost.found |= !walker.walk(&root.tree(), &references).complete;
         }
@@ -456,7 +458,7 @@ impl<'a> Check<'a> {
         let collecting = tally.collecting(max);
         let quiet = self.context.quiet();
         let visited = Visited::new(&quiet.map, quiet.sector());
-        let none = FxHashSet::default();
+        let none = Parents::default();
         let pass = Pass {
             context: &quiet,
             tally: &collecting,
@@ -472,7 +474,7 @@ impl<'a> Check<'a> {
 /// Items of a tree, before references are counted.
 fn list(context: &Context<'_>, id: TreeId, root: NodeRef, list: &ItemList) -> Outcome<Items> {
     let visited = Visited::new(&context.map, context.sector());
-    let none = FxHashSet::default();
+    let none = Parents::default();
     let walker = Walker {
         context,
         visited: &visited,

@@ -95,6 +95,7 @@ codes! {
     ExtentUnreferenced = "extent-unreferenced", "Nothing refers to an extent.";
     ExtentReferenceMissing = "extent-reference-missing", "A reference is not recorded with its extent.";
     ExtentReferenceExtra = "extent-reference-extra", "An extent records a reference that does not exist.";
+    ExtentByParent = "extent-by-parent", "A node is marked as a parent of references (FULL_BACKREF) and cannot be one.";
     ExtentReferenceCount = "extent-reference-count", "An extent's number of references is not the sum of its references.";
 
     ChecksumItemInvalid = "checksum-item-invalid", "A checksum item is impossible.";

@@ -3,11 +3,11 @@
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::extents::checksums::range_of;
+use crate::extents::parents::Parents;
 use crate::report::Place;
 use crate::visited::Visited;
 use crate::walk::{Leaf, Tree, Visitor, Walker};
 use butterfs_format::{Key, Logical, NodeRef, TreeId};
-use rustc_hash::FxHashSet;
 
 /// Bytes read at once.
 const READ: usize = 1 << 20;
@@ -21,7 +21,7 @@ struct DataScan<'s, 'a> {
 pub(crate) fn verify(context: &Context<'_>, root: NodeRef) -> u64 {
     let quiet = context.quiet();
     let visited = Visited::new(&context.map, context.sector());
-    let none = FxHashSet::default();
+    let none = Parents::default();
     let walker = Walker {
         context: &quiet,
         visited: &visited,

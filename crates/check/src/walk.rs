@@ -3,6 +3,7 @@
 
 use crate::code::FaultCode;
 use crate::context::{Context, code_of};
+use crate::extents::parents::Parents;
 use crate::extents::tally::{By, Record, Shape, Tally};
 use crate::report::Place;
 use crate::visited::Visited;
@@ -10,7 +11,6 @@ use butterfs_format::node::{BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG
 use butterfs_format::{Key, NodeRef, TreeId};
 use butterfs_tree::Node;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
-use rustc_hash::FxHashSet;
 
 /// Leaves that one task reads.
 const LEAVES_PER_TASK: usize = 8;
@@ -72,8 +72,8 @@ pub(crate) struct Walker<'w, 'a> {
     pub(crate) visited: &'w Visited,
     /// References that are found; `None` for logs, which have none.
     pub(crate) tally: Option<&'w Tally>,
-    /// Nodes whose references are by parent.
-    pub(crate) parents: &'w FxHashSet<u64>,
+    /// Nodes whose references are by parent; none where nothing is shared.
+    pub(crate) parents: &'w Parents,
 }
 
 /// A tree to walk.
@@ -105,6 +105,7 @@ impl Tree {
 /// Where a node hangs.
 #[derive(Clone, Copy)]
 struct Hook {
+    by: By,
     first: Option<Key>,
     bound: Option<Key>,
     /// Deletion of the tree passes through this node.
@@ -115,6 +116,7 @@ impl<'w> Walker<'w, '_> {
     /// Walks a whole tree.
     pub(crate) fn walk<V: Visitor>(&self, tree: &Tree, visitor: &V) -> Outcome<V::Summary> {
         let hook = Hook {
+            by: tree.by,
             first: None,
             bound: None,
             on_path: tree.dropped.is_some(),
@@ -175,6 +177,10 @@ impl<'w> Walker<'w, '_> {
             context.fault(code_of(fault), place, fault.to_string());
             return gap();
         }
+        if self.tally.is_some() && self.parents.contradicts(&node, hook.by) {
+            let text = "its references are by parent although its own tree refers to it";
+            context.fault(FaultCode::ExtentByParent, place, text);
+        }
         if !is_first {
             return match visitor.kept(reference) {
                 Some(summary) => Outcome {
@@ -206,6 +212,7 @@ impl<'w> Walker<'w, '_> {
             let record = Record::Node {
                 level: node.level(),
                 generation: node.generation().get(),
+                is_parent: self.parents.contains(node),
             };
             tally.add(node.logical().get(), record);
             if let Some(charges) = &self.context.charges {
@@ -239,7 +246,7 @@ impl<'w> Walker<'w, '_> {
         node: &Node,
         hook: Hook,
     ) -> Outcome<V::Summary> {
-        let is_parent = self.parents.contains(&node.logical().get());
+        let is_parent = self.parents.contains(node);
         if node.is_leaf() {
             let leaf = Leaf {
                 tree: tree.id,
@@ -270,6 +277,7 @@ impl<'w> Walker<'w, '_> {
                 hook.bound
             };
             let hook = Hook {
+                by,
                 first: Some(node.key(slot)),
                 bound,
                 on_path: path.is_some() && slot == begin,

@@ -4,9 +4,10 @@ use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{
-    NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location,
-    lock_all, missing_link, name_bytes, state_of, touch_directory,
+    NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, check_writable,
+    kind_of, location, lock_all, missing_link, name_bytes, state_of, touch_directory,
 };
+use crate::subvolume::rename::{hang_again, take_subvolume};
 use crate::{Filesystem, orphan};
 use butterfs_format::item::dir::FileType;
 use butterfs_format::{InodeId, InodeNumber};
@@ -117,34 +118,27 @@ impl Filesystem {
             // Two names of one file, or one name.
             return Ok(true);
         }
-        if source.subvolume && target.is_none() && matches!(old_name, OldName::Free) {
-            dir::check_kept(source.inode)?;
-            return self.rename_subvolume(source, from, to);
-        }
-        if source.subvolume || target.is_some_and(|target| target.subvolume) {
-            return Err(FsError::NotSupported(
-                "a subvolume takes a free name only, and nothing takes its name",
-            ));
-        }
-        if from.dir.tree != to.dir.tree {
-            return Err(FsError::CrossesSubvolumes);
-        }
+        check_crossing((from, source), (to, target), mode)?;
         self.check_cycle(source, to.dir)?;
         if let Some(target) = target
             && mode == RenameMode::Exchange
         {
             self.check_cycle(target, from.dir)?;
         }
-        let moved = self.inode(source.inode)?;
-        let replaced = target.map(|target| self.inode(target.inode)).transpose()?;
+        // Names of a subvolume are not in its inodes.
+        let inode_of = |target: Target| (!target.subvolume).then(|| self.inode(target.inode));
+        let moved = inode_of(source).transpose()?;
+        let replaced = target.and_then(inode_of).transpose()?;
         let (old_dir, new_dir) = (self.inode(from.dir)?, self.inode(to.dir)?);
-        let mut inodes = vec![&moved, &old_dir, &new_dir];
+        let mut inodes = vec![&old_dir, &new_dir];
+        inodes.extend(&moved);
         inodes.extend(&replaced);
         let mut locked = lock_all(&inodes);
         check_directory(state_of(&mut locked, from.dir))?;
         check_directory(state_of(&mut locked, to.dir))?;
         let nodes = 16 * NODES_PER_PATH + NODES_OF_NEW + orphan::NODES;
         let fate = self.change(from.dir.tree, nodes, Purpose::Grow, |engine| {
+            check_writable(engine, to.dir.tree)?;
             let unchanged = dir::lookup(engine, from.dir, from.name)? == Some(source)
                 && dir::lookup(engine, to.dir, to.name)? == target;
             if !unchanged {
@@ -159,10 +153,12 @@ impl Filesystem {
                 engine.give_up_log();
             }
             let together = from.dir == to.dir;
-            let moved = source.inode;
-            let leaving = together.then_some(from.name);
-            dir::check_link_room(engine, moved, to.dir.number, to.name, leaving)?;
-            if let Some(target) = target
+            if !source.subvolume {
+                let moved = source.inode;
+                let leaving = together.then_some(from.name);
+                dir::check_link_room(engine, moved, to.dir.number, to.name, leaving)?;
+            }
+            if let Some(target) = target.filter(|target| !target.subvolume)
                 && mode == RenameMode::Exchange
             {
                 let leaving = together.then_some(to.name);
@@ -171,7 +167,7 @@ impl Filesystem {
             }
             let mut fate = orphan::Fate::Lives;
             match (target, &replaced) {
-                (Some(target), Some(_)) if mode == RenameMode::Exchange => {
+                (Some(target), _) if mode == RenameMode::Exchange => {
                     exchange(engine, &mut locked, (from, source), (to, target))?;
                 }
                 (Some(target), Some(replaced)) => {
@@ -223,10 +219,15 @@ impl Filesystem {
             if at == moved.inode {
                 return Err(FsError::Invalid("a directory cannot move into itself"));
             }
-            if at.number == InodeNumber::ROOT {
+            // What is no subvolume stays in its own.
+            if at.number == InodeNumber::ROOT && !moved.subvolume {
                 return Ok(());
             }
-            at = self.parent(at)?;
+            let parent = self.parent(at)?;
+            if parent == at {
+                return Ok(());
+            }
+            at = parent;
         }
         Err(FsError::Damaged {
             inode: into,
@@ -259,6 +260,29 @@ fn check_modes(source: Target, target: Option<Target>, mode: RenameMode) -> Resu
     Ok(())
 }
 
+/// Errors when something that is no subvolume would come to another one, or a
+/// subvolume be replaced: only deletion ends one.
+fn check_crossing(
+    (from, source): (Place<'_>, Target),
+    (to, target): (Place<'_>, Option<Target>),
+    mode: RenameMode,
+) -> Result<(), FsError> {
+    let back = target.filter(|_| mode == RenameMode::Exchange);
+    let only_subvolumes = source.subvolume && back.is_none_or(|back| back.subvolume);
+    if from.dir.tree != to.dir.tree && !only_subvolumes {
+        return Err(FsError::CrossesSubvolumes);
+    }
+    for moved in [Some(source), back].into_iter().flatten() {
+        if moved.subvolume {
+            dir::check_kept(moved.inode)?;
+        }
+    }
+    if target.is_some_and(|target| target.subvolume) && back.is_none() {
+        return Err(FsError::NotEmpty);
+    }
+    Ok(())
+}
+
 /// Takes the source's old name away; gives its kind.
 fn take_name(
     engine: &mut Engine,
@@ -266,6 +290,12 @@ fn take_name(
     place: Place<'_>,
     source: Target,
 ) -> Result<FileType, FsError> {
+    if source.subvolume {
+        take_subvolume(engine, place, source.inode.tree)?;
+        let dir_state = state_of(locked, place.dir);
+        touch_directory(engine, place.dir, dir_state, -name_bytes(place.name))?;
+        return Ok(FileType::Directory);
+    }
     let link = dir::find_link(engine, source.inode, place.dir.number, place.name)?
         .ok_or_else(|| missing_link(source.inode))?;
     dir::remove_entry(engine, place.dir, &link)?;
@@ -284,6 +314,14 @@ fn give_name(
     kind: FileType,
 ) -> Result<(), FsError> {
     let dir_state = state_of(locked, place.dir);
+    if source.subvolume {
+        return hang_again(
+            engine,
+            (place.dir, dir_state),
+            place.name,
+            source.inode.tree,
+        );
+    }
     let link = Link {
         parent: place.dir.number,
         index: dir::next_index(engine, place.dir, dir_state)?,

@@ -67,7 +67,8 @@ impl TreeView for MountedTree {
         let meta = std::fs::symlink_metadata(node)?;
         let device = rustix::fs::major(meta.rdev());
         Ok(Stat {
-            inode: meta.ino(),
+            // Subvolumes number their inodes on their own.
+            inode: meta.ino().wrapping_add(meta.dev() << 40),
             kind: kind_of(meta.file_type()),
             mode: meta.mode() & 0o7777,
             uid: meta.uid(),

@@ -10,10 +10,10 @@ use butterfs_testkit::{Capability, Manifest, Op, Oracle, differential};
 use rustix::io::Errno;
 use std::cell::RefCell;
 
-fn run_seed(seed: u64, count: usize, options: &str) {
+fn run_seed(seed: u64, count: usize, options: &str, make: fn(u64) -> Generator) {
     let dir = scratch_dir();
     let image = dir.path().join("kernel.img");
-    mkfs_btrfs(&image, 3 << 30, &["-m", "single"]);
+    mkfs_btrfs(&image, 2 << 30, &["-m", "single"]);
     let mount = KernelMount::mount(&image, Access::ReadWrite, options).unwrap();
     let mount = RefCell::new(mount);
     let apply = |op: &Op| {
@@ -28,17 +28,11 @@ fn run_seed(seed: u64, count: usize, options: &str) {
     };
     let look = || Manifest::of(&MountedTree::new(mount.borrow().path())).unwrap();
     if std::env::var_os("BUTTERFS_BISECT").is_some() {
-        differential::bisect(
-            Oracle::new(),
-            Generator::new(seed).take(count),
-            50,
-            apply,
-            look,
-        )
-        .unwrap();
+        differential::bisect(Oracle::new(), make(seed).take(count), 50, apply, look).unwrap();
         return;
     }
-    let oracle = match differential::run(seed, count, apply) {
+    let operations = make(seed).take(count);
+    let oracle = match differential::run_on(Oracle::new(), seed, operations, apply) {
         Ok(oracle) => oracle,
         Err(divergence) => panic!("{divergence}"),
     };
@@ -70,6 +64,20 @@ fn the_model_answers_as_the_kernel_does() {
             "compress-force=lzo",
             "max_inline=0,autodefrag",
         ];
-        run_seed(seed, 5000, options[(seed % 4) as usize]);
+        run_seed(seed, 5000, options[(seed % 4) as usize], Generator::new);
+    }
+}
+
+#[test]
+fn the_model_answers_as_the_kernel_does_with_subvolumes() {
+    let mut needed = Capability::KERNEL_MOUNT.to_vec();
+    needed.push(Capability::Program("btrfs"));
+    if !Capability::all_here(&needed) {
+        return;
+    }
+    clear_umask();
+    for seed in differential::seeds(100..103) {
+        let options = ["", "compress=zstd"][(seed % 2) as usize];
+        run_seed(seed, 2500, options, Generator::with_subvolumes);
     }
 }

@@ -7,6 +7,8 @@
 
 mod support;
 
+use butterfs_check::NoProgress;
+use butterfs_device::FileDevice;
 use butterfs_testkit::judge::{Access, KernelMount, judge_image, scratch_dir};
 use butterfs_testkit::mounted_tree::MountedTree;
 use butterfs_testkit::op::apply::{apply_to_path, clear_umask};
@@ -17,6 +19,7 @@ use butterfs_testkit::{
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::SystemTime;
 use support::{LibraryTree, apply_to_library, mkfs};
 
@@ -27,6 +30,10 @@ fn operations() -> usize {
 }
 
 const SIZE: u64 = 3 << 30;
+const SIZE_SUBVOLUMES: u64 = 2 << 30;
+/// Rounds of a run with subvolumes, and operations of each.
+const ROUNDS: usize = 3;
+const PER_ROUND: usize = 900;
 
 /// How a volume is made and opened.
 struct Way {
@@ -139,6 +146,54 @@ fn judge(image: &Path, expected: &Manifest, seed: u64) {
     }
 }
 
+/// As [`run_seed`], with operations on subvolumes among the others and all
+/// judges after each round.
+fn run_subvolumes(seed: u64) {
+    let way = &WAYS[(seed % WAYS.len() as u64) as usize];
+    let dir = scratch_dir();
+    let image = dir.path().join("library.img");
+    mkfs(&image, SIZE_SUBVOLUMES, way.node_size, way.mkfs);
+    let mut volume = Volume::new(&image, way.options);
+    let mut oracle = Oracle::with_node_size(way.node_size);
+    let mut generator = Generator::with_subvolumes(seed);
+    for round in 0..ROUNDS {
+        let operations = generator.by_ref().take(PER_ROUND);
+        let apply = |op: &Op| volume.apply(op);
+        oracle = match differential::run_on(oracle, seed, operations, apply) {
+            Ok(oracle) => oracle,
+            Err(divergence) => panic!("round {round}: {divergence}"),
+        };
+        let context = format!("seed {seed}, round {round}");
+        let expected = Manifest::of(&oracle).unwrap();
+        let found = Manifest::of(volume.tree()).expect("a tree that can be walked");
+        found.assert_same(&expected, &format!("{context}, in memory"));
+        volume.remount();
+        let found = Manifest::of(volume.tree()).expect("a tree that can be walked");
+        found.assert_same(&expected, &format!("{context}, opened again"));
+        volume
+            .tree()
+            .0
+            .close()
+            .expect("everything is on the device");
+        volume.open = None;
+        assert_sound(&image, &context);
+        judge(&image, &expected, seed);
+        volume.open = Some(LibraryTree::mount(&image, way.options));
+    }
+}
+
+fn assert_sound(image: &Path, context: &str) {
+    let device = FileDevice::open(image, butterfs_device::Access::ReadOnly).expect("it opens");
+    let options = butterfs_check::Options {
+        data: butterfs_check::DataChecksums::Verify,
+        threads: 2,
+        ..butterfs_check::Options::default()
+    };
+    let report = butterfs_check::check(vec![Arc::new(device)], &options, &NoProgress);
+    let report = report.expect("it can be checked");
+    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+}
+
 /// As [`run_seed`], on a mount of the program.
 fn run_seed_over_fuse(program: &Path, seed: u64, count: usize) {
     let way = &WAYS[(seed % WAYS.len() as u64) as usize];
@@ -207,6 +262,13 @@ fn a_fuse_mount_answers_as_the_model_does() {
     clear_umask();
     for seed in differential::seeds(0..6) {
         run_seed_over_fuse(&program, seed, 5000);
+    }
+}
+
+#[test]
+fn the_library_answers_as_the_model_does_with_subvolumes() {
+    for seed in differential::seeds(100..106) {
+        run_subvolumes(seed);
     }
 }
 

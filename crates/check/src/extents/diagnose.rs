@@ -20,6 +20,8 @@ pub(crate) struct Lost {
 #[derive(Default)]
 struct Address {
     extents: Vec<(Shape, u64, u64)>,
+    /// What the items and what the nodes say.
+    is_parent: [Vec<bool>; 2],
     recorded: BTreeMap<By, u64>,
     found: BTreeMap<By, u64>,
     shapes: Vec<Shape>,
@@ -54,7 +56,11 @@ impl Address {
                 shape,
                 refs,
                 generation,
-            } => self.extents.push((shape, refs, generation)),
+                is_parent,
+            } => {
+                self.extents.push((shape, refs, generation));
+                self.is_parent[0].push(is_parent);
+            }
             Record::Recorded { by, count } => {
                 let sum = self.recorded.entry(by).or_insert(0);
                 *sum = sum.saturating_add(count);
@@ -66,7 +72,14 @@ impl Address {
                     self.shapes.push(shape);
                 }
             }
-            Record::Node { level, generation } => self.nodes.push((level, generation)),
+            Record::Node {
+                level,
+                generation,
+                is_parent,
+            } => {
+                self.nodes.push((level, generation));
+                self.is_parent[1].push(is_parent);
+            }
         }
     }
 
@@ -117,6 +130,13 @@ impl Address {
         for (_, other) in self.nodes.iter().filter(|(_, other)| other != generation) {
             let text = format!("its item names generation {generation}, the node {other}");
             fault(FaultCode::ExtentGeneration, text);
+        }
+        if let [item, node] = &self.is_parent
+            && item.contains(&true)
+            && node.contains(&false)
+        {
+            let text = "its references are by parent although nothing of its tree is shared";
+            fault(FaultCode::ExtentByParent, text.to_owned());
         }
         let nothing = 0;
         for (by, found) in &self.found {

@@ -6,5 +6,6 @@ pub(crate) mod compare;
 pub(crate) mod diagnose;
 pub(crate) mod free_space;
 pub(crate) mod item;
+pub(crate) mod parents;
 pub(crate) mod scan;
 pub(crate) mod tally;

@@ -100,6 +100,7 @@ impl ExtentScan<'_, '_> {
             shape: item.shape,
             refs: item.refs,
             generation: item.generation,
+            is_parent: item.is_parent,
         };
         self.tally.add(start, record);
         for (by, count) in item.inline {

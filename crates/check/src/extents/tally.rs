@@ -90,13 +90,18 @@ pub(crate) enum Record {
         shape: Shape,
         refs: u64,
         generation: u64,
+        is_parent: bool,
     },
     /// The extent tree: so many references by one.
     Recorded { by: By, count: u64 },
     /// Another tree: a reference.
     Found { by: By, shape: Shape },
     /// A node of this generation was read.
-    Node { level: u8, generation: u64 },
+    Node {
+        level: u8,
+        generation: u64,
+        is_parent: bool,
+    },
 }
 
 impl Record {
@@ -108,9 +113,12 @@ impl Record {
                 shape,
                 refs,
                 generation,
+                is_parent,
             } => {
                 let node = match shape {
-                    Shape::Node(level) => hash.words([7, logical, u64::from(level), generation]),
+                    Shape::Node(level) => {
+                        node_hash(hash, logical, [level.into(), generation, is_parent.into()])
+                    }
                     Shape::Data(_) => 0,
                 };
                 let each = shape.hash(hash, logical).wrapping_add(own);
@@ -123,11 +131,20 @@ impl Record {
                 .hash(hash, logical)
                 .wrapping_add(shape.hash(hash, logical))
                 .wrapping_neg(),
-            Self::Node { level, generation } => hash
-                .words([7, logical, u64::from(level), generation])
-                .wrapping_neg(),
+            Self::Node {
+                level,
+                generation,
+                is_parent,
+            } => {
+                let words = [level.into(), generation, is_parent.into()];
+                node_hash(hash, logical, words).wrapping_neg()
+            }
         }
     }
+}
+
+fn node_hash(hash: SumHash, logical: u64, [level, generation, is_parent]: [u64; 3]) -> u64 {
+    hash.words([7, logical, level, generation, is_parent])
 }
 
 /// Records of the buckets that did not agree.

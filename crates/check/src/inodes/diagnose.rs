@@ -5,6 +5,7 @@ use super::names::Side;
 use super::run::RESERVED;
 use super::scan::FsScan;
 use crate::code::FaultCode;
+use crate::extents::parents::Parents;
 use crate::report::Place;
 use crate::visited::Visited;
 use crate::walk::{Tree, Walker};
@@ -20,6 +21,7 @@ const NAME_BYTES: u64 = 128;
 pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree, memory: u64) {
     let quiet = scan.context.quiet();
     let none = FxHashSet::default();
+    let parents = Parents::default();
     let walk = |sink: &NameSink| {
         let visited = Visited::new(&quiet.map, quiet.sector());
         let again = FsScan {
@@ -36,7 +38,7 @@ pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree, memory: u64) {
             context: &quiet,
             visited: &visited,
             tally: None,
-            parents: &none,
+            parents: &parents,
         };
         walker.walk(tree, &again);
     };

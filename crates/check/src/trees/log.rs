@@ -3,6 +3,7 @@
 
 use crate::code::FaultCode;
 use crate::context::Context;
+use crate::extents::parents::Parents;
 use crate::extents::tally::By;
 use crate::inodes::refs::place_of;
 use crate::ranges::Ranges;
@@ -13,7 +14,6 @@ use crate::walk::{Leaf, Tree, Visitor, Walker};
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{Generation, ItemType, NodeRef, TreeId};
-use rustc_hash::FxHashSet;
 
 /// Data and nodes of a log.
 #[derive(Debug, Default)]
@@ -74,7 +74,7 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, data: &Ranges, nod
     if superblock.log_root.get() == 0 {
         return;
     }
-    let none = FxHashSet::default();
+    let none = Parents::default();
     let walker = Walker {
         context,
         visited,

@@ -195,6 +195,17 @@ fn extents() -> Vec<Damage> {
             let key = data_extent(i);
             i.bump(EXTENT, key, 25, 1);
         }),
+        damage(C::ExtentByParent, |i| {
+            let key = node_extent(i);
+            i.update(EXTENT, key, |data| data[17] |= 1);
+        }),
+        damage(C::ExtentByParent, |i| {
+            let root = i.root(TreeId::FS).logical.get();
+            let (key, _) = i.find(EXTENT, |key, _| {
+                key.item_type == ItemType::METADATA_ITEM && key.objectid == root
+            });
+            i.update(EXTENT, key, |data| data[17] |= 1);
+        }),
         damage(C::ExtentReferenceCount, |i| {
             let key = data_extent(i);
             i.bump(EXTENT, key, 0, 1);

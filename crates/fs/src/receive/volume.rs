@@ -187,11 +187,17 @@ fn received_as(item: &RootItem) -> SourceStamp {
 }
 
 /// The read-only subvolume that has a stamp or was received with it.
+///
+/// A stream made from a received copy names the copy's generation. Where
+/// nothing has the whole stamp, the UUID decides: that of a subvolume which
+/// did not change since it was made, or of what was received (it loses the
+/// UUID when it is made writable) in one generation.
 fn find_stamped(files: &Filesystem, stamp: SourceStamp) -> Result<Option<TreeId>, FsError> {
     let engine = files.store.read();
     let first = Key::new(TreeId::FS.get(), ItemType::ROOT_ITEM, 0);
     let mut cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &first)?;
-    let mut found = None;
+    let mut unchanged = None;
+    let mut copies: Vec<(TreeId, SourceStamp)> = Vec::new();
     while let Some((key, data)) = cursor.item() {
         let tree = TreeId(key.objectid);
         if tree > TreeId::LAST_SUBVOLUME {
@@ -206,13 +212,21 @@ fn find_stamped(files: &Filesystem, stamp: SourceStamp) -> Result<Option<TreeId>
             };
             let usable = item.refs > 0 && item.flags.contains(RootFlags::READONLY);
             if usable && (received_as(&item) == stamp || own == stamp) {
-                found = Some(tree);
-                break;
+                return Ok(Some(tree));
+            }
+            if usable && own.uuid == stamp.uuid && item.ctransid <= item.otransid {
+                unchanged = Some(tree);
+            } else if usable && item.received_uuid == stamp.uuid {
+                copies.push((tree, received_as(&item)));
             }
         }
         cursor.next()?;
     }
-    Ok(found)
+    let copy = copies.first().filter(|(_, first)| {
+        let same = |(_, other): &(TreeId, SourceStamp)| other == first;
+        copies.iter().all(same)
+    });
+    Ok(unchanged.or(copy.map(|(tree, _)| *tree)))
 }
 
 impl Target for VolumeTarget {

@@ -16,7 +16,7 @@ pub mod paths;
 mod properties;
 pub mod quota;
 mod remove;
-mod rename;
+pub(crate) mod rename;
 pub mod sweep;
 
 pub use properties::Received;

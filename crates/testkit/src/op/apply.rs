@@ -91,7 +91,10 @@ pub fn apply_to_path(op: &Op, root: &Path) -> Result<(), Errno> {
         Op::Fsync { path } => fsync(open(at(path), OFlags::RDONLY)?),
         Op::Sync => syncfs(open(root.to_owned(), OFlags::RDONLY)?),
         Op::Remount => Ok(()),
-        Op::Snapshot { .. } => Err(Errno::OPNOTSUPP),
+        Op::Subvolume { .. }
+        | Op::Snapshot { .. }
+        | Op::DeleteSubvolume { .. }
+        | Op::SendReceive { .. } => super::subvolumes::apply(op, at),
         Op::Write { .. }
         | Op::Append { .. }
         | Op::Truncate { .. }

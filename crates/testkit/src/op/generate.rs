@@ -20,11 +20,15 @@ const BIG_XATTR: &[u8] = b"user.big";
 /// Makes operations without end.
 #[derive(Clone, Debug)]
 pub struct Generator {
-    random: Random,
-    names: NamePool,
+    pub(super) random: Random,
+    pub(super) names: NamePool,
     xattr_names: Vec<Vec<u8>>,
-    model: Oracle,
-    paths: BTreeMap<Vec<u8>, FileKind>,
+    pub(super) model: Oracle,
+    pub(super) paths: BTreeMap<Vec<u8>, FileKind>,
+    /// What lies in read-only subvolumes, when subvolumes are made.
+    pub(super) frozen: Option<Vec<OpPath>>,
+    /// Names that were given to read-only subvolumes.
+    pub(super) numbered: u64,
 }
 
 type Make = fn(&mut Generator) -> Op;
@@ -76,6 +80,17 @@ impl Generator {
             xattr_names,
             model: Oracle::new(),
             paths: BTreeMap::new(),
+            frozen: None,
+            numbered: 0,
+        }
+    }
+
+    /// As [`Generator::new`], with operations on subvolumes among the others.
+    #[must_use]
+    pub fn with_subvolumes(seed: u64) -> Self {
+        Self {
+            frozen: Some(Vec::new()),
+            ..Self::new(seed)
         }
     }
 
@@ -112,7 +127,7 @@ impl Generator {
         )
     }
 
-    fn file(&mut self) -> OpPath {
+    pub(super) fn file(&mut self) -> OpPath {
         self.existing(|kind| matches!(kind, FileKind::Regular))
     }
 
@@ -144,7 +159,7 @@ impl Generator {
         OpPath(path)
     }
 
-    fn mode(&mut self) -> u32 {
+    pub(super) fn mode(&mut self) -> u32 {
         // No sticky bit: with it the rights to follow links change.
         *self
             .random
@@ -173,7 +188,7 @@ impl Generator {
         }
     }
 
-    fn span(&mut self) -> Span {
+    pub(super) fn span(&mut self) -> Span {
         Span {
             offset: self.offset(),
             length: self.length(),
@@ -296,7 +311,7 @@ impl Generator {
 
     /// A range of `from` that can be cloned, most of the time.
     fn clone_range(&mut self) -> Op {
-        let from = self.file();
+        let from = self.source();
         let size = self.model.size_of(&from).unwrap_or(0);
         let offset = self.random.below(size + 1) / SECTOR * SECTOR;
         let rest = (size - offset).max(1);
@@ -326,7 +341,7 @@ impl Generator {
 
     fn copy_range(&mut self) -> Op {
         Op::Copy {
-            from: self.file(),
+            from: self.source(),
             span: self.span(),
             to: self.file(),
             to_offset: self.offset(),
@@ -492,6 +507,9 @@ impl Generator {
     }
 
     fn choose(&mut self) -> Op {
+        if self.frozen.is_some() && self.random.one_in(18) {
+            return self.subvolume_operation();
+        }
         if self.paths.len() > CROWDED && self.random.one_in(2) {
             return if self.random.one_in(3) {
                 self.rmdir()
@@ -518,6 +536,7 @@ impl Iterator for Generator {
         let op = self.choose();
         if self.model.apply(&op).is_ok() {
             self.paths = self.model.paths();
+            self.part_frozen();
         }
         Some(op)
     }

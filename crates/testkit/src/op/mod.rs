@@ -7,7 +7,9 @@
 
 pub mod apply;
 pub mod generate;
+mod generate_subvolumes;
 pub mod names;
+mod subvolumes;
 
 use crate::tree_view::Time;
 use std::fmt;
@@ -98,6 +100,15 @@ pub enum XattrHow {
     Create,
     /// ENODATA when it is not.
     Replace,
+}
+
+/// Whether a snapshot can be changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotAccess {
+    /// It can.
+    Writable,
+    /// EROFS.
+    ReadOnly,
 }
 
 /// One operation.
@@ -226,9 +237,26 @@ pub enum Op {
     Sync,
     /// All is written and read again. Who runs the tree does it.
     Remount,
-    /// Reserved: a snapshot of the tree below the name `to`. The runners here
-    /// answer EOPNOTSUPP.
+    /// Makes an empty subvolume whose root directory has `mode`.
+    Subvolume {
+        path: OpPath,
+        mode: u32,
+    },
+    /// A snapshot of the subvolume whose root is `from`.
     Snapshot {
+        from: OpPath,
         to: OpPath,
+        access: SnapshotAccess,
+    },
+    /// Deletes the subvolume with all that is in it.
+    DeleteSubvolume {
+        path: OpPath,
+    },
+    /// Sends the read-only subvolume `from`, as a difference from `parent`
+    /// if there is one, and receives it in the new directory `into`.
+    SendReceive {
+        from: OpPath,
+        parent: Option<OpPath>,
+        into: OpPath,
     },
 }

@@ -69,6 +69,8 @@ pub struct Inode {
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
+    /// Root directory of its subvolume.
+    pub tree: Id,
     /// Names; a directory has one.
     pub links: u64,
     /// ACLs among them.
@@ -84,6 +86,7 @@ impl Inode {
             mode,
             uid: 0,
             gid: 0,
+            tree: super::ROOT,
             links: 1,
             xattrs: BTreeMap::new(),
             modified: None,

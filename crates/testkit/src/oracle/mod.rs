@@ -11,11 +11,13 @@ mod inode;
 mod names;
 mod resolve;
 mod sparse;
+mod subvolumes;
 mod transfer;
 mod view;
 mod xattr;
 
 pub use acl::encode_acl;
+pub use subvolumes::SubvolumePath;
 pub use view::OracleError;
 
 use crate::op::{EndOfFile, Op, OpPath, Span};
@@ -39,6 +41,8 @@ const ROOT: Id = 1;
 #[derive(Clone, Debug)]
 pub struct Oracle {
     inodes: BTreeMap<Id, Inode>,
+    /// By their root directories; the root itself is not among them.
+    subvolumes: BTreeMap<Id, subvolumes::Subvolume>,
     next: Id,
     /// Greatest data of an item.
     item_max: usize,
@@ -64,6 +68,7 @@ impl Oracle {
         let root = Inode::new(Body::directory(ROOT), 0o755);
         Self {
             inodes: [(ROOT, root)].into(),
+            subvolumes: BTreeMap::new(),
             next: ROOT + 1,
             item_max: bytes as usize - NODE_HEADER - ITEM_HEADER,
         }
@@ -145,7 +150,12 @@ impl Oracle {
             }
             Op::Fsync { path } => self.fsync(path),
             Op::Sync | Op::Remount => Ok(()),
-            Op::Snapshot { .. } => Err(Errno::OPNOTSUPP),
+            Op::Subvolume { path, mode } => self.make_subvolume(path, *mode),
+            Op::Snapshot { from, to, access } => self.snapshot(from, to, *access),
+            Op::DeleteSubvolume { path } => self.delete_subvolume(path),
+            Op::SendReceive { from, parent, into } => {
+                self.send_receive(from, parent.as_ref(), into)
+            }
         }
     }
 
@@ -195,7 +205,7 @@ impl Oracle {
     fn open_for_writing(&self, path: &OpPath) -> Result<Id, Errno> {
         let id = self.find(path, Last::Follow)?;
         match self.inode(id).body {
-            Body::File(_) => Ok(id),
+            Body::File(_) => self.check_access(id).map(|()| id),
             Body::Directory { .. } => Err(Errno::ISDIR),
             // A pipe that nobody reads, a socket, a device without driver.
             _ => Err(Errno::NXIO),

@@ -16,6 +16,7 @@ impl Oracle {
     fn new_inode(&mut self, directory: Id, body: Body, mode: u32) -> Id {
         let parent = self.inode(directory);
         let mut inode = Inode::new(body, mode);
+        inode.tree = parent.tree;
         if parent.mode & SETGID != 0 {
             inode.gid = parent.gid;
             if inode.is_directory() {
@@ -41,7 +42,7 @@ impl Oracle {
         id
     }
 
-    fn set_name(&mut self, place: &Place, id: Id) {
+    pub(super) fn set_name(&mut self, place: &Place, id: Id) {
         if let Body::Directory { parent, .. } = &mut self.inode_mut(id).body {
             *parent = place.directory;
         }
@@ -52,7 +53,7 @@ impl Oracle {
         }
     }
 
-    fn remove_name(&mut self, place: &Place) {
+    pub(super) fn remove_name(&mut self, place: &Place) {
         let directory = self.inode_mut(place.directory);
         directory.modified = None;
         if let Body::Directory { entries, .. } = &mut directory.body {
@@ -65,11 +66,13 @@ impl Oracle {
         inode.links -= 1;
         if inode.links == 0 {
             self.inodes.remove(&id);
+            self.subvolumes.remove(&id);
         }
     }
 
     pub(super) fn make(&mut self, path: &OpPath, body: Body, mode: u32) -> Result<(), Errno> {
         let place = self.free_place(path)?;
+        self.check_access(place.directory)?;
         let id = self.new_inode(place.directory, body, mode);
         self.set_name(&place, id);
         Ok(())
@@ -97,6 +100,9 @@ impl Oracle {
         let directory = self.find(directory, Last::Follow)?;
         self.entries(directory)?;
         let place = self.free_place(path)?;
+        if self.inode(directory).tree != self.inode(place.directory).tree {
+            return Err(Errno::XDEV);
+        }
         let id = self.new_inode(directory, Body::file(), mode);
         let data = crate::content::content(seed, length as usize);
         self.inode_mut(id).content_mut()?.write(0, &data);
@@ -109,6 +115,9 @@ impl Oracle {
         let place = self.free_place(to)?;
         if self.inode(id).is_directory() {
             return Err(Errno::PERM);
+        }
+        if self.inode(id).tree != self.inode(place.directory).tree {
+            return Err(Errno::XDEV);
         }
         self.inode_mut(id).links += 1;
         self.set_name(&place, id);
@@ -169,6 +178,7 @@ impl Oracle {
         };
         self.check_loops((&source, moved), (&target, replaced), how)?;
         let Some(replaced) = replaced else {
+            self.check_crossing((&source, moved), (&target, None))?;
             self.finish_rename(&source, moved, &target, how);
             return Ok(());
         };
@@ -176,6 +186,7 @@ impl Oracle {
             return Ok(());
         }
         if how == RenameHow::Exchange {
+            self.check_crossing((&source, moved), (&target, Some(replaced)))?;
             self.set_name(&target, moved);
             self.set_name(&source, replaced);
             return Ok(());
@@ -184,6 +195,10 @@ impl Oracle {
         match (self.inode(moved).is_directory(), is_directory) {
             (true, false) => return Err(Errno::NOTDIR),
             (false, true) => return Err(Errno::ISDIR),
+            _ => self.check_crossing((&source, moved), (&target, None))?,
+        }
+        match (self.inode(moved).is_directory(), is_directory) {
+            (true, true) if self.is_subvolume(replaced) => return Err(Errno::NOTEMPTY),
             (true, true) if !self.entries(replaced)?.is_empty() => return Err(Errno::NOTEMPTY),
             _ => {}
         }
@@ -211,6 +226,19 @@ impl Oracle {
             });
         }
         Ok(())
+    }
+
+    /// Only subvolumes themselves go from one subvolume to another.
+    fn check_crossing(
+        &self,
+        (source, moved): (&Place, Id),
+        (target, back): (&Place, Option<Id>),
+    ) -> Result<(), Errno> {
+        let stays = self.inode(source.directory).tree == self.inode(target.directory).tree;
+        if stays || (self.is_subvolume(moved) && back.is_none_or(|id| self.is_subvolume(id))) {
+            return Ok(());
+        }
+        Err(Errno::XDEV)
     }
 
     fn finish_rename(&mut self, source: &Place, moved: Id, target: &Place, how: RenameHow) {

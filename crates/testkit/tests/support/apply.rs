@@ -4,8 +4,9 @@
 //! and the checks of the VFS for a caller with all rights.
 
 use butterfs::{
-    Attributes, Error, FallocateMode, Filesystem, FsError, Inode, InodeId, NewInode, OldName,
-    Owner, Place, Privileges, RenameMode, SetAttributes, SetMode, SetTime, Timespec, Volume,
+    Access, Attributes, Error, FallocateMode, Filesystem, FsError, Inode, InodeId, NewInode,
+    OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode, SetTime, Timespec,
+    Volume,
 };
 use butterfs_testkit::Op;
 use butterfs_testkit::content::content;
@@ -19,6 +20,9 @@ const S_IFREG: u32 = 0o100_000;
 const S_IFLNK: u32 = 0o120_000;
 const S_IFIFO: u32 = 0o010_000;
 const SECTOR: u64 = 4096;
+
+#[path = "subvolumes.rs"]
+mod subvolumes;
 
 /// Does `op` on the root of `volume`. [`Op::Remount`] does nothing here.
 ///
@@ -94,6 +98,9 @@ impl Caller<'_> {
             Op::Link { from, to } => {
                 let id = self.volume.resolve(&from.0)?;
                 let (parent, name) = self.free_place(to)?;
+                if self.attributes(id)?.is_directory() {
+                    return refuse(Errno::PERM);
+                }
                 Ok(self.files.link(id, parent, name)?)
             }
             Op::Unlink { path } => {
@@ -120,9 +127,15 @@ impl Caller<'_> {
                     _ => refuse(Errno::NXIO),
                 }
             }
-            Op::Sync => Ok(self.volume.sync()?),
+            Op::Sync => {
+                self.files.clean_all()?;
+                Ok(self.volume.sync()?)
+            }
             Op::Remount => Ok(()),
-            Op::Snapshot { .. } => refuse(Errno::OPNOTSUPP),
+            Op::Subvolume { .. }
+            | Op::Snapshot { .. }
+            | Op::DeleteSubvolume { .. }
+            | Op::SendReceive { .. } => subvolumes::apply(self, op),
             Op::Write { .. }
             | Op::Append { .. }
             | Op::Truncate { .. }
@@ -209,6 +222,15 @@ impl Caller<'_> {
                 RenameHow::Exchange => Errno::INVAL,
                 _ => Errno::NOTEMPTY,
             });
+        }
+        if let Some(replaced) = replaced.filter(|id| *id != moved && how != RenameHow::Exchange) {
+            let kinds = [moved, replaced].map(|id| Ok(self.attributes(id)?.is_directory()));
+            match kinds {
+                [Ok(true), Ok(false)] => return refuse(Errno::NOTDIR),
+                [Ok(false), Ok(true)] => return refuse(Errno::ISDIR),
+                [Err(said), _] | [_, Err(said)] => return Err(said),
+                _ => {}
+            }
         }
         let place = |dir, name| Place { dir, name };
         let (from, to) = (place(from_dir, from_name), place(to_dir, to_name));
@@ -323,6 +345,9 @@ impl Caller<'_> {
     fn writable(&self, path: &OpPath) -> Answer<Arc<Inode>> {
         let id = self.follow(path)?;
         match self.attributes(id)?.mode & S_IFMT {
+            S_IFREG if self.files.subvolume_access(id.tree)? == Access::ReadOnly => {
+                refuse(Errno::ROFS)
+            }
             S_IFREG => Ok(self.files.inode(id)?),
             S_IFDIR => refuse(Errno::ISDIR),
             _ => refuse(Errno::NXIO),

@@ -62,7 +62,8 @@ impl TreeView for LibraryTree {
     fn stat(&self, node: &InodeId) -> Result<Stat, FsError> {
         let attributes = self.files().attributes(*node)?;
         Ok(Stat {
-            inode: attributes.id.number.get(),
+            // Subvolumes number their inodes on their own.
+            inode: attributes.id.number.get() + (attributes.id.tree.get() << 40),
             kind: match attributes.mode >> 12 {
                 0o04 => FileKind::Directory,
                 0o12 => FileKind::Symlink,
