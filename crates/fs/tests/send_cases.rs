@@ -257,7 +257,7 @@ fn without_subvolumes(mut manifest: Manifest) -> Manifest {
         if manifest
             .entries
             .get(path)
-            .is_some_and(|entry| entry.stat.inode == 2)
+            .is_some_and(|entry| entry.stat.inode & 0xff_ffff_ffff == 2)
         {
             manifest.entries.remove(path);
             let parent = path.split(|byte| *byte == b'/').next().unwrap();

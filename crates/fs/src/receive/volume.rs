@@ -20,7 +20,7 @@ use butterfs_format::item::inode::Timespec;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::send_stream::{Command, SourceStamp};
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::{Access, StoreError};
+use butterfs_store::{Access, StoreError, TreeAccess};
 use butterfs_tree::Cursor;
 use std::sync::Arc;
 
@@ -188,7 +188,7 @@ fn received_as(item: &RootItem) -> SourceStamp {
 
 /// The read-only subvolume that has a stamp or was received with it.
 ///
-/// A stream made from a received copy names the copy's generation. Where
+/// The kernel's stream of a received copy names the copy's generation. Where
 /// nothing has the whole stamp, the UUID decides: that of a subvolume which
 /// did not change since it was made, or of what was received (it loses the
 /// UUID when it is made writable) in one generation.
@@ -210,7 +210,9 @@ fn find_stamped(files: &Filesystem, stamp: SourceStamp) -> Result<Option<TreeId>
                 uuid: item.uuid,
                 ctransid: item.ctransid,
             };
-            let usable = item.refs > 0 && item.flags.contains(RootFlags::READONLY);
+            // Its item does not yet show a deletion since the last commit.
+            let usable = [item.uuid, item.received_uuid].contains(&stamp.uuid)
+                && engine.tree_access(tree)? == TreeAccess::ReadOnly;
             if usable && (received_as(&item) == stamp || own == stamp) {
                 return Ok(Some(tree));
             }

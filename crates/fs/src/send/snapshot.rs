@@ -97,16 +97,15 @@ impl<'s> Snapshot<'s> {
 
     /// By what receivers know it.
     pub fn stamp(&self) -> SourceStamp {
-        // What was received is known by what it is a copy of.
-        let uuid = if self.item.received_uuid == [0; 16] {
-            self.item.uuid
+        let item = &self.item;
+        // What was received is known by what it is a copy of, so that copies
+        // of copies are known as the same, and by who has the first.
+        let (uuid, ctransid) = if item.received_uuid == [0; 16] {
+            (item.uuid, item.ctransid)
         } else {
-            self.item.received_uuid
+            (item.received_uuid, item.stransid)
         };
-        SourceStamp {
-            uuid,
-            ctransid: self.item.ctransid,
-        }
+        SourceStamp { uuid, ctransid }
     }
 
     /// Bytes of a sector.
