@@ -6,7 +6,9 @@ use butterfs_format::superblock::LABEL_SIZE;
 use butterfs_fuse::reply::{
     DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
 };
-use butterfs_fuse::request::{self, CopyFileRange, Fallocate, FallocateFlags, Ioctl, Lseek, Write};
+use butterfs_fuse::request::{
+    self, CopyFileRange, Fallocate, FallocateFlags, Ioctl, Lseek, OFlags, Write,
+};
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 
 const GETFLAGS: u32 = 0x8008_6601;
@@ -78,8 +80,13 @@ impl Server {
         if request.write_flags.clear_set_id {
             self.drop_privileges(&inode, request.node)?;
         }
-        if Self::flags(&inode).contains(InodeFlags::SYNC) {
+        let flags = Self::flags(&inode);
+        if flags.contains(InodeFlags::SYNC) {
             self.files().fsync(&inode).answered()?;
+        } else if request.flags.contains(OFlags::DIRECT) && flags.contains(InodeFlags::NODATACOW) {
+            // Databases take a finished direct write over data in place as one
+            // that the device has, though perhaps not durably.
+            self.files().flush_inode(&inode).answered()?;
         }
         Ok(written)
     }
