@@ -61,8 +61,11 @@ pub(crate) struct FsyncLog {
     unnamed: FxHashSet<Logical>,
     /// The same, of the batch that is being written.
     unnamed_writing: FxHashSet<Logical>,
-    /// Data extents without references whose space waits for the next log.
+    /// Data extents without references that no item names any more: their
+    /// space waits for the next log.
     held: Vec<Range<u64>>,
+    /// Those that items still name, with their ends.
+    held_named: FxHashMap<Logical, u64>,
     /// Data whose checksums the log of a subvolume has.
     sums: FxHashMap<TreeId, RangeSet>,
     /// Inodes changed since they were logged, with the changed parts of their
@@ -281,6 +284,9 @@ impl LogEditor<'_> {
             if *count == 0 {
                 log.named.remove(&disk);
                 log.unnamed.insert(disk);
+                if let Some(end) = log.held_named.remove(&disk) {
+                    log.held.push(disk.get()..end);
+                }
             }
         }
     }
@@ -486,10 +492,10 @@ impl Engine {
     pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
         let range = logical.get()..logical.get() + length;
         let log = &self.log;
-        let logged = log.named.contains_key(&logical)
-            || log.unnamed.contains(&logical)
-            || log.unnamed_writing.contains(&logical);
-        if logged {
+        if log.named.contains_key(&logical) {
+            self.forget_checksums(&range);
+            self.log.held_named.insert(logical, range.end);
+        } else if log.unnamed.contains(&logical) || log.unnamed_writing.contains(&logical) {
             self.forget_checksums(&range);
             self.log.held.push(range);
         } else {
@@ -544,10 +550,7 @@ impl Engine {
         log.moved.clear();
         nodes.sort_unstable_by_key(|node| node.logical());
         log.unnamed_writing = std::mem::take(&mut log.unnamed);
-        let (held, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut log.held)
-            .into_iter()
-            .partition(|range| !log.named.contains_key(&Logical(range.start)));
-        log.held = kept;
+        let held = std::mem::take(&mut log.held);
         log.batch += 1;
         let replaced = std::mem::take(&mut log.replaced);
         let mut superblock = self.durable.clone();
@@ -597,10 +600,10 @@ impl Engine {
         blocks.extend(log.spare);
         blocks.extend(log.dirty.into_keys());
         blocks.extend(log.clean.into_keys());
-        LogSpace {
-            blocks,
-            held: log.held,
-        }
+        let mut held = log.held;
+        let named = log.held_named.into_iter();
+        held.extend(named.map(|(start, end)| start.get()..end));
+        LogSpace { blocks, held }
     }
 
     /// Frees what a log had; its commit is durable.

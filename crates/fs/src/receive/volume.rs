@@ -54,6 +54,19 @@ impl VolumeTarget {
         }
     }
 
+    /// Does what waits for the next command (a new inode for its name,
+    /// attributes for more of them), so that the volume shows all that was
+    /// applied.
+    ///
+    /// # Errors
+    /// As [`Target::apply`].
+    pub fn settle(&mut self) -> Result<(), TargetError> {
+        match &mut self.current {
+            Some(current) => current.files.settle(),
+            None => Ok(()),
+        }
+    }
+
     /// The subvolume that was received with a stamp, or has it.
     fn get(&self, stamp: SourceStamp) -> Result<TreeId, TargetError> {
         let found = find_stamped(&self.files, stamp)?;

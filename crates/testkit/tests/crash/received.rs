@@ -146,6 +146,7 @@ impl Target for Told<'_> {
         self.model.begin(started);
         self.foretell(started, command);
         self.inner.apply(command)?;
+        self.inner.settle()?;
         self.tell(started, command);
         Ok(())
     }
