@@ -8,7 +8,7 @@ use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::options::{Compress, DataCow};
 use butterfs_fs::{Filesystem, Inode, Options};
 use butterfs_store::{OpenOptions, Store};
-use butterfs_testkit::judge::judge_image;
+use butterfs_testkit::judge::{judge_image, unmount};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -218,7 +218,7 @@ fn exercise(seed: u64, mkfs: &[&str], options: &Options, steps: usize) {
             .iter()
             .map(|name| std::fs::read(Path::new(mount).join(name)).unwrap())
             .collect();
-        run("umount", &[mount]);
+        unmount(Path::new(mount)).unwrap();
         for ((name, model), content) in names.iter().zip(&models).zip(&contents) {
             assert_eq!(content.len(), model.len(), "round {round}: size of {name}");
             if let Some(at) = (0..model.len()).find(|at| content[*at] != model[*at]) {

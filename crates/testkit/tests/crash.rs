@@ -29,7 +29,7 @@ use butterfs_device::record::Action;
 use butterfs_format::features::Incompat;
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_testkit::Random;
-use butterfs_testkit::judge::scratch_dir;
+use butterfs_testkit::judge::{scratch_dir, unmount};
 use invariant::Watch;
 use model::{Content, Found, Model, Whole};
 use states::State;
@@ -160,7 +160,7 @@ impl Judge<'_> {
         let paths = [image.to_str().unwrap(), point.to_str().unwrap()];
         run("mount", &["-o", "loop", paths[0], paths[1]])?;
         let found = walk(&point);
-        run("umount", &[paths[1]])?;
+        unmount(&point).map_err(|e| e.to_string())?;
         self.model
             .judge(state.time, &found, self.whole())
             .map_err(|reason| format!("the kernel's replay: {reason}"))?;

@@ -6,7 +6,7 @@ use butterfs_format::TreeId;
 use butterfs_fs::{Filesystem, Options};
 use butterfs_store::{OpenOptions, Store};
 use butterfs_testkit::Capability;
-use butterfs_testkit::judge::{judge_image, mkfs_btrfs, scratch_dir};
+use butterfs_testkit::judge::{judge_image, mkfs_btrfs, scratch_dir, unmount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -92,17 +92,7 @@ impl KernelMount {
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        let point = self.0.to_str().unwrap();
-        // A program that another test is about to start has this test's open
-        // files until it runs.
-        for _ in 0..100 {
-            let done = Command::new("umount").arg(point).output().unwrap();
-            if done.status.success() {
-                return;
-            }
-            std::thread::sleep(std::time::Duration::from_millis(30));
-        }
-        run("umount", &[point]);
+        unmount(&self.0).unwrap();
     }
 }
 

@@ -73,13 +73,7 @@ impl KernelMount {
 
     fn unmount_device(&mut self) -> io::Result<()> {
         if self.is_mounted {
-            super::unmount_patiently(|| {
-                let verdict = run("umount", [self.point.path()]);
-                if verdict.clean {
-                    return Ok(());
-                }
-                Err(io::Error::other(verdict.output))
-            })?;
+            super::unmount(self.point.path())?;
             self.is_mounted = false;
         }
         Ok(())

@@ -14,6 +14,8 @@ pub use kernel_mount::{Access, KernelMount};
 pub use mkfs::{mkfs_btrfs, scratch_dir};
 
 use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
 use std::process::Command;
 
 /// What a judge said.
@@ -36,9 +38,21 @@ impl Verdict {
     }
 }
 
+/// Unmounts what the kernel has at `point`.
+///
+/// Asks the kernel itself: the program umount can fail after it unmounted, when
+/// many of them want the table of mounts at once.
+///
+/// # Errors
+/// It is still in use after some seconds, or nothing is mounted there.
+pub fn unmount(point: &Path) -> io::Result<()> {
+    let flags = rustix::mount::UnmountFlags::empty();
+    unmount_patiently(|| Ok(rustix::mount::unmount(point, flags)?))
+}
+
 /// Tries for some seconds: a program that another test is about to start has
 /// this test's open files until it runs.
-pub(crate) fn unmount_patiently(unmount: impl Fn() -> std::io::Result<()>) -> std::io::Result<()> {
+pub(crate) fn unmount_patiently(unmount: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..100 {
         if unmount().is_ok() {
             return Ok(());
