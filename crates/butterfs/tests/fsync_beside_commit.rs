@@ -1,11 +1,14 @@
-//! An fsync does not wait for the bulk write-out of a commit that is under way.
+//! An fsync does not wait for the bulk write-out of a commit that is under way,
+//! and no commit follows a write-out that failed.
 
 mod common;
 
 use butterfs::{Access, BlockDevice, DeviceError, InodeId, MemoryDevice, NewInode, Owner, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_device::{DeviceRange, Operation};
 use butterfs_format::DeviceOffset;
 use butterfs_testkit::judge::{judge_image, scratch_dir};
+use std::io;
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -28,6 +31,8 @@ struct GateState {
     /// The thread whose writes stop here.
     held: Option<ThreadId>,
     stopped: bool,
+    /// The write that stopped fails when it goes on.
+    fails: bool,
     watched: Option<ThreadId>,
     events: Vec<Event>,
 }
@@ -102,7 +107,16 @@ impl BlockDevice for Gate {
             self.changed.notify_all();
             state = self.changed.wait(state).unwrap();
         }
+        let fails = state.stopped && std::mem::take(&mut state.fails);
         drop(state);
+        if fails {
+            return Err(DeviceError::Io {
+                operation: Operation::Write,
+                device: self.identity(),
+                range: Some(DeviceRange::of_buffer(offset, data.len())),
+                source: io::Error::from_raw_os_error(5).into(),
+            });
+        }
         self.note(Event::Wrote(data.len()));
         self.under.write_at(offset, data)
     }
@@ -136,9 +150,8 @@ fn fsync_must_return(volume: &Arc<Volume>, file: &Arc<butterfs::Inode>, data: &[
     assert!(result.is_ok(), "the fsync waits for the commit's writes");
 }
 
-#[test]
-fn an_fsync_goes_on_while_a_commit_writes_its_nodes() {
-    let gate = Arc::new(Gate::new(1 << 30));
+/// A volume on `gate`, a file that is committed, and many that are not.
+fn prepare(gate: &Arc<Gate>) -> (Arc<Volume>, Arc<butterfs::Inode>) {
     let mut mkfs = MkfsOptions::default();
     // Debian's btrfs check does not know it.
     mkfs.features.change("^block-group-tree").unwrap();
@@ -148,18 +161,72 @@ fn an_fsync_goes_on_while_a_commit_writes_its_nodes() {
     options.commit_interval = Duration::from_secs(3600);
     let volume = Arc::new(Volume::open_device(device, options).unwrap());
     let precious = create(&volume, "precious");
-    // Space of all kinds is there before: a new chunk makes an fsync a commit.
     volume.files().write(&precious, 0, &[1; 8192]).unwrap();
     volume.files().sync_all().unwrap();
-
     for number in 0..FILES {
         let file = create(&volume, &format!("a file with a rather long name {number}"));
         volume.files().write(&file, 0, &[7; 1500]).unwrap();
     }
+    volume.files().flush_all().unwrap();
+    (volume, precious)
+}
+
+/// What `precious` has after a crash that left `device`; the volume is sound.
+fn after_a_crash(device: &Arc<MemoryDevice>, what: &str) -> [u8; 8192] {
+    let volume = common::open(device, Access::ReadWrite).unwrap();
+    let found = volume.files().lookup(root(&volume), b"precious").unwrap();
+    let file = volume.files().inode(found.inode).unwrap();
+    let mut content = [0; 8192];
+    volume.files().read(&file, 0, &mut content).unwrap();
+    volume.close().unwrap();
+    let dir = scratch_dir();
+    let image = dir.path().join("crashed.img");
+    device.save(&image).unwrap();
+    judge_image(&image, what);
+    content
+}
+
+#[test]
+fn no_commit_follows_a_write_out_that_failed() {
+    let gate = Arc::new(Gate::new(1 << 30));
+    let (volume, precious) = prepare(&gate);
     let committer = {
         let (gate, volume) = (Arc::clone(&gate), Arc::clone(&volume));
         thread::spawn(move || {
-            volume.files().flush_all().unwrap();
+            gate.hold_me();
+            volume.files().sync_all()
+        })
+    };
+    gate.wait_until_stopped();
+    fsync_must_return(&volume, &precious, &[2; 8192]);
+    // Others want a commit too, and wait.
+    let others: Vec<_> = (0..4)
+        .map(|_| {
+            let volume = Arc::clone(&volume);
+            thread::spawn(move || volume.store().commit())
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(50));
+    gate.state.lock().unwrap().fails = true;
+    gate.release();
+    assert!(committer.join().unwrap().is_err());
+    for other in others {
+        let result = other.join().unwrap();
+        assert!(result.is_err(), "a commit succeeded: {result:?}");
+    }
+    assert!(volume.store().poison().is_some());
+    drop(volume);
+    let left = Arc::new(gate.under.snapshot());
+    assert_eq!(after_a_crash(&left, "after a write that failed"), [2; 8192]);
+}
+
+#[test]
+fn an_fsync_goes_on_while_a_commit_writes_its_nodes() {
+    let gate = Arc::new(Gate::new(1 << 30));
+    let (volume, precious) = prepare(&gate);
+    let committer = {
+        let (gate, volume) = (Arc::clone(&gate), Arc::clone(&volume));
+        thread::spawn(move || {
             gate.hold_me();
             volume.files().sync_all().unwrap();
         })
@@ -205,14 +272,6 @@ fn an_fsync_goes_on_while_a_commit_writes_its_nodes() {
     gate.under.save(&image).unwrap();
     judge_image(&image, "after the commit");
 
-    let volume = common::open(&crashed, Access::ReadWrite).unwrap();
-    let found = volume.files().lookup(root(&volume), b"precious").unwrap();
-    let file = volume.files().inode(found.inode).unwrap();
-    let mut content = [0; 8192];
-    volume.files().read(&file, 0, &mut content).unwrap();
-    assert_eq!(content, [3; 8192], "after a crash in the middle");
-    volume.close().unwrap();
-    let image = dir.path().join("crashed.img");
-    crashed.save(&image).unwrap();
-    judge_image(&image, "after the crash");
+    let found = after_a_crash(&crashed, "after a crash in the middle");
+    assert_eq!(found, [3; 8192]);
 }

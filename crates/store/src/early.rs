@@ -10,7 +10,7 @@
 //!
 //! Invariants: a node counts as written only while it is unchanged since; an
 //! address that is being written here is neither given out again nor written
-//! by a commit before that write returned.
+//! by a commit before that write returned; no commit follows a step that failed.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -128,40 +128,39 @@ impl Store {
     /// As [`Store::commit`].
     pub(crate) fn write_early(&self) -> Result<(), StoreError> {
         self.check_writable()?;
-        let result = self.write_rounds();
-        if let Err(error) = &result {
-            self.fail(error);
-        }
-        result
-    }
-
-    fn write_rounds(&self) -> Result<(), StoreError> {
-        let left = self.left_to_commit;
         let mut wrote = false;
         for _ in 0..ROUNDS_MAX {
             {
                 let engine = self.engine.read();
-                if engine.log_waits || engine.is_nearly_written(left) {
+                if engine.log_waits || engine.is_nearly_written(self.left_to_commit) {
                     break;
                 }
             }
-            while self.engine.write().apply_early()? {}
+            while self.early_step(|| self.engine.write().apply_early())? {}
             let mut addresses: Vec<Logical> = self.engine.read().unwritten().collect();
             addresses.sort_unstable();
             for addresses in addresses.chunks(BATCH) {
-                self.write_batch(addresses)?;
+                self.early_step(|| self.write_batch(addresses))?;
             }
             wrote = true;
         }
         if wrote {
             // The commit's own flush finds little.
-            self.flush()?;
+            self.early_step(|| self.flush())?;
         }
         Ok(())
     }
 
+    /// Takes a step between two commits. When it fails, no commit comes after
+    /// it: neither one of a state that is half applied, nor one that takes for
+    /// written what was lost.
+    fn early_step<R>(&self, step: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
+        let _no_commit = self.writing_nodes.lock();
+        self.check_writable()?;
+        step().inspect_err(|error| self.fail(error))
+    }
+
     fn write_batch(&self, addresses: &[Logical]) -> Result<(), StoreError> {
-        let _no_commit = self.writing_early.lock();
         let batch = self.engine.write().begin_batch(addresses);
         let blocks: Vec<_> = batch
             .iter()

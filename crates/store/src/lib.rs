@@ -49,22 +49,23 @@ use butterfs_format::superblock::Superblock;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
 use log::Batch;
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open volume.
 ///
-/// Lock order: `committing`, `writing_early`, the engine's.
+/// Lock order: `writing_nodes`, `committing`, the engine's.
 #[derive(Debug)]
 pub struct Store {
     engine: RwLock<Engine>,
     space: Arc<LogicalSpace>,
     /// Held by who writes superblocks.
     committing: Mutex<()>,
-    /// Held by who writes nodes of generations.
-    writing_early: Mutex<()>,
+    /// Held by who writes nodes of generations. Before `committing`, so that
+    /// no fsync waits for somebody who waits for nodes to be written.
+    writing_nodes: Mutex<()>,
     /// Commits that were asked for and are not done.
     commits_under_way: AtomicUsize,
     left_to_commit: usize,
@@ -223,21 +224,20 @@ impl Store {
     pub fn commit(&self) -> Result<Generation, StoreError> {
         self.commits_under_way.fetch_add(1, Ordering::SeqCst);
         let result = self.write_early().and_then(|()| {
-            let _one_at_a_time = self.committing.lock();
+            let _one_at_a_time = self.lock_commits();
             self.commit_alone()
         });
         self.commits_under_way.fetch_sub(1, Ordering::SeqCst);
         result
     }
 
-    /// [`Store::commit`] with the commit lock held.
-    fn commit_alone(&self) -> Result<Generation, StoreError> {
-        let _no_batch = self.writing_early.lock();
-        self.commit_between_batches()
+    /// What a commit needs besides the engine.
+    fn lock_commits(&self) -> [MutexGuard<'_, ()>; 2] {
+        [self.writing_nodes.lock(), self.committing.lock()]
     }
 
-    /// [`Store::commit`] with all its locks held.
-    fn commit_between_batches(&self) -> Result<Generation, StoreError> {
+    /// [`Store::commit`] with its locks held.
+    fn commit_alone(&self) -> Result<Generation, StoreError> {
         self.check_writable()?;
         let prepared = {
             let mut engine = self.engine.write();
@@ -331,7 +331,7 @@ impl Store {
     /// # Errors
     /// Any error poisons the volume: what is on the device stays as it was.
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
-        let _one_at_a_time = self.committing.lock();
+        let one_at_a_time = self.committing.lock();
         self.check_writable()?;
         let prepared = {
             let mut engine = self.engine.write();
@@ -344,7 +344,10 @@ impl Store {
         let result = match prepared {
             Ok(Batch::Durable) => Ok(()),
             Ok(Batch::Ready(prepared)) => self.publish_log(*prepared),
-            Ok(Batch::Commit) => return self.commit_alone().map(|_| ()),
+            Ok(Batch::Commit) => {
+                drop(one_at_a_time);
+                return self.commit().map(|_| ());
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = &result {

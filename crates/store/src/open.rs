@@ -232,7 +232,7 @@ impl Store {
             engine: RwLock::new(engine),
             space,
             committing: Mutex::new(()),
-            writing_early: Mutex::new(()),
+            writing_nodes: Mutex::new(()),
             commits_under_way: AtomicUsize::new(0),
             left_to_commit: options.left_to_commit,
             access: options.access,

@@ -51,17 +51,16 @@ impl Store {
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
         self.write_early()?;
-        let _one_at_a_time = self.committing.lock();
+        let _one_at_a_time = self.lock_commits();
         self.commit_with_alone(nodes, change)
     }
 
-    /// [`Store::commit_with`] with the commit lock held.
+    /// [`Store::commit_with`] with its locks held.
     fn commit_with_alone<R, E: From<StoreError>>(
         &self,
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
-        let _no_batch = self.writing_early.lock();
         self.check_writable()?;
         let mut engine = self.engine.write();
         if engine.log_waits {
@@ -69,7 +68,7 @@ impl Store {
         }
         if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, Purpose::Grow).is_err() {
             drop(engine);
-            self.commit_between_batches()?;
+            self.commit_alone()?;
             engine = self.engine.write();
             engine.reserve(nodes, Purpose::Grow)?;
         }
@@ -92,7 +91,7 @@ impl Store {
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<bool, StoreError>,
     ) -> Result<Option<Engine>, StoreError> {
-        let _one_at_a_time = self.committing.lock();
+        let _one_at_a_time = self.lock_commits();
         let wanted = self.commit_with_alone(nodes, change)?;
         if !wanted {
             return Ok(None);
