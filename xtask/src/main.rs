@@ -22,11 +22,15 @@ const EDGES: &[(&str, &[&str])] = &[
         &["format", "device", "volume", "tree", "store", "fs", "admin"],
     ),
     ("fuse", &[]),
+    (
+        "lab",
+        &["butterfs", "admin", "check", "device", "format", "fs"],
+    ),
     ("testkit", &["format", "device"]),
     (
         "cli",
         &[
-            "butterfs", "fuse", "admin", "check", "device", "format", "fs", "store", "tree",
+            "butterfs", "fuse", "admin", "check", "device", "format", "fs", "lab", "store", "tree",
         ],
     ),
 ];

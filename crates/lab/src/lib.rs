@@ -1,0 +1,8 @@
+//! Measures file systems side by side and says what can be said.
+//!
+//! A run is a sequence of blocks; each block passes once over all cells of an
+//! experiment in an order drawn from the run's seed. What a cell gave is a
+//! [`model::CellRecord`]; statistics compare cells within blocks, and the
+//! report is made from verdicts and records alone.
+
+pub mod model;
