@@ -5,4 +5,9 @@
 //! [`model::CellRecord`]; statistics compare cells within blocks, and the
 //! report is made from verdicts and records alone.
 
+pub mod compare;
 pub mod model;
+pub mod published;
+pub mod report;
+pub mod results;
+pub mod stats;

@@ -66,7 +66,10 @@ fn sign_flip_rejects_a_true_null_no_more_often_than_it_says() {
             let slack = 4.0 * (alpha * (1.0 - alpha) / TRIALS as f64).sqrt();
             assert!(rejected <= alpha + slack, "n {n} {alpha}: {rejected}");
             let step = 2.0 * 0.5_f64.powi(n);
-            assert!(rejected >= alpha - step - slack, "n {n} {alpha}: {rejected}");
+            assert!(
+                rejected >= alpha - step - slack,
+                "n {n} {alpha}: {rejected}"
+            );
         }
     }
 }

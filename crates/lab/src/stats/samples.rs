@@ -72,7 +72,10 @@ mod tests {
             let chances = mann_whitney(m, n);
             assert!((chances.iter().sum::<f64>() - 1.0).abs() < 1e-12);
             let below: f64 = chances[..=critical].iter().sum();
-            assert!(2.0 * below <= 0.05 && 2.0 * (below + chances[critical + 1]) > 0.05, "{m} {n}");
+            assert!(
+                2.0 * below <= 0.05 && 2.0 * (below + chances[critical + 1]) > 0.05,
+                "{m} {n}"
+            );
         }
     }
 
@@ -89,7 +92,10 @@ mod tests {
             let third: Vec<f64> = (0..7).map(|_| random.normal()).collect();
             rejected += usize::from(shift(&third, &second).unwrap().1 < 0.05);
         }
-        assert!((covered as f64 / 3000.0 - stated).abs() < 0.015, "{covered} {stated}");
+        assert!(
+            (covered as f64 / 3000.0 - stated).abs() < 0.015,
+            "{covered} {stated}"
+        );
         assert!(rejected <= 180, "{rejected}");
     }
 
@@ -98,6 +104,9 @@ mod tests {
         assert_eq!(shift(&[1.0; 7], &[1.0; 7]).unwrap().1, 1.0);
         assert!(shift(&[], &[1.0]).is_none());
         let (estimate, p) = shift(&[2.0], &[1.0]).unwrap();
-        assert_eq!((estimate.value, estimate.interval.coverage, p), (1.0, 0.0, 1.0));
+        assert_eq!(
+            (estimate.value, estimate.interval.coverage, p),
+            (1.0, 0.0, 1.0)
+        );
     }
 }

@@ -98,10 +98,14 @@ impl Law for Usl {
             if distinct.len() < 1 + with_sigma + with_kappa {
                 continue;
             }
-            let columns: Vec<usize> = [Some(0), (with_sigma == 1).then_some(1), (with_kappa == 1).then_some(2)]
-                .into_iter()
-                .flatten()
-                .collect();
+            let columns: Vec<usize> = [
+                Some(0),
+                (with_sigma == 1).then_some(1),
+                (with_kappa == 1).then_some(2),
+            ]
+            .into_iter()
+            .flatten()
+            .collect();
             let Some(found) = relative_least_squares(points, &columns) else {
                 continue;
             };
@@ -248,7 +252,13 @@ fn band<L: Law>(points: &[Point], law: &L, grid: &[f64], seed: u64) -> Option<Ba
     }
     let by_block: Vec<Vec<Point>> = blocks
         .iter()
-        .map(|&block| points.iter().filter(|p| p.block == block).copied().collect())
+        .map(|&block| {
+            points
+                .iter()
+                .filter(|p| p.block == block)
+                .copied()
+                .collect()
+        })
         .collect();
     let mut random = Random::new(seed);
     let mut curves: Vec<L> = Vec::with_capacity(RESAMPLED);
@@ -356,7 +366,12 @@ mod tests {
         let some = points(usl, 0.1, 1);
         assert!(fit_usl(&some[..2], &[1.0], 1).is_none());
         assert!(fit_usl(&some[..8], &[1.0], 1).unwrap().band.is_none());
-        let same: Vec<Point> = (0..4).map(|i| Point { block: i, ..some[0] }).collect();
+        let same: Vec<Point> = (0..4)
+            .map(|i| Point {
+                block: i,
+                ..some[0]
+            })
+            .collect();
         assert!(fit_power_law(&same, &[], 1).is_none());
         let mut bad = some;
         bad[0].throughput = 0.0;

@@ -113,7 +113,11 @@ pub fn judge_samples(family: &[Sample]) -> Vec<Verdict> {
     let logs = |values: &[f64]| -> Vec<f64> {
         let usable = |v: &&f64| v.is_finite() && **v > 0.0;
         let kept: Vec<f64> = values.iter().filter(usable).map(|v| v.ln()).collect();
-        if kept.len() == values.len() { kept } else { Vec::new() }
+        if kept.len() == values.len() {
+            kept
+        } else {
+            Vec::new()
+        }
     };
     let tested = family.iter().map(|sample| {
         let found = shift(&logs(&sample.first), &logs(&sample.second));

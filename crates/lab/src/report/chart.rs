@@ -1,0 +1,335 @@
+//! Charts of lines in SVG: axes, ticks, courses, bands, points, letters.
+
+use super::number::significant;
+use super::page::escape;
+
+/// Size of a chart in its own units; text in it is 13 of them high.
+pub(super) const WIDTH: f64 = 420.0;
+const HEIGHT: f64 = 280.0;
+const LEFT: f64 = 66.0;
+const RIGHT: f64 = 26.0;
+const TOP: f64 = 14.0;
+const BOTTOM: f64 = 46.0;
+/// Markers and thick lines reach over the frame by this.
+const OVER: f64 = 7.0;
+/// Colours, dashes and markers repeat after this many.
+const STYLES: usize = 8;
+
+/// How values lie along an axis.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Spacing {
+    Linear,
+    Logarithmic,
+}
+
+/// An axis from its lowest to its highest value.
+#[derive(Clone)]
+pub(super) struct Axis {
+    pub(super) title: String,
+    pub(super) spacing: Spacing,
+    low: f64,
+    high: f64,
+    /// The largest value, which the axis may reach over.
+    last: f64,
+    ticks: Vec<(f64, String)>,
+}
+
+impl Axis {
+    /// An axis that holds all values (finite; positive where logarithmic);
+    /// a linear one begins at 0.
+    pub(super) fn holding(
+        title: &str,
+        spacing: Spacing,
+        values: impl IntoIterator<Item = f64>,
+    ) -> Self {
+        let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
+        for value in values {
+            low = low.min(value);
+            high = high.max(value);
+        }
+        if !low.is_finite() || !high.is_finite() {
+            (low, high) = (1.0, 10.0);
+        }
+        let ticks = match spacing {
+            Spacing::Linear => {
+                low = low.min(0.0);
+                if high <= low {
+                    high = low + 1.0;
+                }
+                linear_ticks(low, high)
+            }
+            Spacing::Logarithmic => {
+                low = low.max(f64::MIN_POSITIVE);
+                if high <= low * 1.5 {
+                    (low, high) = (low / 1.5, low * 1.5);
+                }
+                log_ticks(low, high)
+            }
+        };
+        let largest = high;
+        if spacing == Spacing::Linear
+            && let Some(last) = ticks.last()
+        {
+            high = high.max(*last);
+        }
+        Self {
+            title: title.to_owned(),
+            spacing,
+            low,
+            high,
+            last: largest,
+            ticks: ticks
+                .into_iter()
+                .map(|tick| (tick, significant_short(tick)))
+                .collect(),
+        }
+    }
+
+    /// The same with ticks of one's own; it ends with the last value.
+    pub(super) fn with_ticks(mut self, ticks: Vec<(f64, String)>) -> Self {
+        self.ticks = ticks;
+        self.high = self.last;
+        self
+    }
+
+    /// 0 to 1 along the axis; what lies outside is cut off, not far outside.
+    fn share(&self, value: f64) -> f64 {
+        let share = match self.spacing {
+            Spacing::Linear => (value - self.low) / (self.high - self.low),
+            Spacing::Logarithmic => {
+                (value.max(f64::MIN_POSITIVE) / self.low).ln() / (self.high / self.low).ln()
+            }
+        };
+        share.clamp(-9.0, 9.0)
+    }
+}
+
+fn significant_short(value: f64) -> String {
+    let text = significant(value);
+    if text.contains('.') && !text.contains('e') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
+    let rough = (high - low) / 4.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 2.5, 5.0, 10.0]
+        .into_iter()
+        .map(|factor| factor * power)
+        .find(|step| *step >= rough * 0.999)
+        .unwrap_or(power * 10.0);
+    let first = (low / step).ceil() as i64;
+    (first..)
+        .map(|index| index as f64 * step)
+        .take_while(|tick| *tick < high + step * 0.999)
+        .take(12)
+        .collect()
+}
+
+fn log_ticks(low: f64, high: f64) -> Vec<f64> {
+    let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    let factors: &[f64] = if last - first > 3 {
+        &[1.0]
+    } else {
+        &[1.0, 2.0, 5.0]
+    };
+    let every = ((last - first) / 6).max(1) as usize;
+    (first..=last)
+        .step_by(every)
+        .flat_map(|power| {
+            factors
+                .iter()
+                .map(move |factor| factor * 10_f64.powi(power))
+        })
+        .filter(|tick| (low * 0.999..=high * 1.001).contains(tick))
+        .collect()
+}
+
+/// A chart that grows.
+pub(super) struct Chart {
+    x: Axis,
+    y: Axis,
+    /// What is cut off at the frame.
+    body: String,
+    /// Letters at the ends of courses: place, letter, style.
+    letters: Vec<(f64, f64, String, usize)>,
+}
+
+impl Chart {
+    pub(super) fn new(x: Axis, y: Axis) -> Self {
+        Self {
+            x,
+            y,
+            body: String::new(),
+            letters: Vec::new(),
+        }
+    }
+
+    fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
+        (
+            LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT),
+            HEIGHT - BOTTOM - self.y.share(y) * (HEIGHT - TOP - BOTTOM),
+        )
+    }
+
+    fn path(&self, points: &[(f64, f64)]) -> String {
+        let mut path = String::new();
+        for (i, point) in points.iter().enumerate() {
+            let (x, y) = self.at(*point);
+            path.push_str(&format!("{}{x:.1} {y:.1}", if i == 0 { "M" } else { "L" }));
+        }
+        path
+    }
+
+    /// A line through points in the style of a system.
+    pub(super) fn course(&mut self, points: &[(f64, f64)], style: usize, class: &str) {
+        let path = self.path(points);
+        self.body.push_str(&format!(
+            "<path class=\"{class} c{}\" d=\"{path}\"/>",
+            style % STYLES
+        ));
+    }
+
+    /// The letter of a system at the end of its course.
+    pub(super) fn letter(&mut self, end: (f64, f64), letter: &str, style: usize) {
+        let (x, y) = self.at(end);
+        self.letters.push((x, y, letter.to_owned(), style));
+    }
+
+    /// The area between two courses over the same places: (x, low, high).
+    pub(super) fn band(&mut self, edges: &[(f64, f64, f64)], style: usize) {
+        let upper: Vec<(f64, f64)> = edges.iter().map(|(x, _, high)| (*x, *high)).collect();
+        let lower: Vec<(f64, f64)> = edges.iter().rev().map(|(x, low, _)| (*x, *low)).collect();
+        let path = format!(
+            "{}{}Z",
+            self.path(&upper),
+            self.path(&lower).replacen('M', "L", 1)
+        );
+        self.body.push_str(&format!(
+            "<path class=\"band f{}\" d=\"{path}\"/>",
+            style % STYLES
+        ));
+    }
+
+    /// A point with an interval, in the marker of a system.
+    pub(super) fn point(&mut self, x: f64, y: f64, interval: (f64, f64), style: usize) {
+        let ((px, py), (_, low), (_, high)) = (
+            self.at((x, y)),
+            self.at((x, interval.0)),
+            self.at((x, interval.1)),
+        );
+        let style = style % STYLES;
+        self.body.push_str(&format!(
+            "<path class=\"error solid c{style}\" d=\"M{px:.1} {low:.1}V{high:.1}\"/>\
+             <path class=\"point f{style}\" d=\"{}\"/>",
+            marker(style, px, py)
+        ));
+    }
+
+    /// The chart; `says` describes it for those who do not see it.
+    pub(super) fn finish(mut self, says: &str) -> String {
+        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        let mut frame = String::new();
+        for (tick, label) in &self.x.ticks {
+            let (x, _) = self.at((*tick, self.y.low));
+            frame.push_str(&format!(
+                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                bottom + 17.0,
+                escape(label)
+            ));
+        }
+        for (tick, label) in &self.y.ticks {
+            let (_, y) = self.at((self.x.low, *tick));
+            frame.push_str(&format!(
+                "<path class=\"grid\" d=\"M{LEFT} {y:.1}H{right}\"/><text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+                LEFT - 5.0,
+                y + 4.0,
+                escape(label)
+            ));
+        }
+        // Letters that would cover each other move apart.
+        self.letters.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut above = f64::NEG_INFINITY;
+        let mut letters = String::new();
+        for (x, y, letter, style) in &self.letters {
+            let place = y.max(above + 15.0);
+            above = place;
+            letters.push_str(&format!(
+                "<text class=\"letter f{}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                style % STYLES,
+                x + 6.0,
+                place + 5.0,
+                escape(letter)
+            ));
+        }
+        let middle = f64::midpoint(TOP, bottom);
+        format!(
+            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{frame}\
+             <path class=\"frame\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>\
+             <svg aria-hidden=\"true\" x=\"{left}\" y=\"{top}\" width=\"{wide}\" height=\"{high}\" \
+             viewBox=\"{left} {top} {wide} {high}\">{}</svg>{letters}\
+             <text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text class=\"axis\" text-anchor=\"middle\" transform=\"translate(13 {middle:.1}) rotate(-90)\">{}</text></svg>\n",
+            escape(says),
+            self.body,
+            f64::midpoint(LEFT, right),
+            HEIGHT - 8.0,
+            escape(&self.x.title),
+            escape(&self.y.title),
+            left = LEFT - OVER,
+            top = TOP - OVER,
+            wide = right - LEFT + 2.0 * OVER,
+            high = bottom - TOP + 2.0 * OVER,
+        )
+    }
+}
+
+/// Eight shapes that differ without colour.
+fn marker(style: usize, x: f64, y: f64) -> String {
+    let r = 4.0;
+    let d = r * 1.25;
+    match style {
+        0 => format!("M{:.1} {y:.1}a{r} {r} 0 1 0 8 0a{r} {r} 0 1 0 -8 0Z", x - r),
+        1 => format!("M{:.1} {:.1}h7v7h-7Z", x - 3.5, y - 3.5),
+        2 => format!("M{x:.1} {:.1}l{d} 9h-10Z", y - d),
+        3 => format!("M{x:.1} {:.1}l5 5l-5 5l-5 -5Z", y - d),
+        4 => format!("M{:.1} {:.1}h10l-5 9Z", x - d, y - 4.0),
+        5 => format!(
+            "M{:.1} {:.1}h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5v-3h3.5Z",
+            x - 1.5,
+            y - 5.0
+        ),
+        6 => format!("M{:.1} {:.1}h10v4h-10Z", x - d, y - 2.0),
+        _ => format!("M{:.1} {:.1}h4v10h-4Z", x - 2.0, y - d),
+    }
+}
+
+/// The letter of a system: A, B, ..., Z, A1, ...
+pub(super) fn letter_of(index: usize) -> String {
+    let letter = char::from(b'A' + (index % 26) as u8);
+    if index < 26 {
+        letter.to_string()
+    } else {
+        format!("{letter}{}", index / 26)
+    }
+}
+
+/// Which letter, line and marker is which system.
+pub(super) fn legend(systems: &[(usize, &str)]) -> String {
+    let mut out = String::from("<ul class=\"legend\">");
+    for (index, name) in systems {
+        let style = index % STYLES;
+        out.push_str(&format!(
+            "<li><svg viewBox=\"0 0 42 14\" aria-hidden=\"true\"><path class=\"course c{style}\" d=\"M0 7H42\"/>\
+             <path class=\"point f{style}\" d=\"{}\"/></svg> <strong>{}</strong> {}</li>",
+            marker(style, 21.0, 7.0),
+            letter_of(*index),
+            escape(name)
+        ));
+    }
+    out.push_str("</ul>\n");
+    out
+}

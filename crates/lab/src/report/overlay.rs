@@ -1,0 +1,101 @@
+//! The old reports beside this run: each conclusion, and whether it holds.
+
+use super::digest::Digest;
+use super::number::ratio;
+use super::page::{Page, escape};
+use crate::published::{Judged, judge};
+use std::collections::BTreeMap;
+
+pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
+    let judged = judge(&digest.recorded.cells, digest.seed());
+    page.section("What the old reports said", "Published conclusions, and whether this run comes to the same. A ratio is what carries over from another machine; absolute figures do not.");
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for claim in judged.iter().filter(|claim| claim.in_words) {
+        *counts.entry(claim.judgement.as_str()).or_default() += 1;
+    }
+    let order = [
+        "reproduced",
+        "reversed",
+        "not reproduced",
+        "undecided here",
+        "not testable here",
+    ];
+    let told: Vec<String> = order
+        .iter()
+        .filter_map(|word| Some(format!("{} {word}", counts.get(word)?)))
+        .collect();
+    page.paragraph(&format!(
+        "Of the conclusions in words: {}.",
+        told.join(", ")
+    ));
+    let (words, figures): (Vec<&Judged>, Vec<&Judged>) =
+        judged.iter().partition(|claim| claim.in_words);
+    page.push(&table(&words, "Conclusions in words"));
+    // What was not run at all needs no row for each figure.
+    let (absent, figures): (Vec<&Judged>, Vec<&Judged>) = figures
+        .into_iter()
+        .partition(|claim| claim.judgement.reason() == "this run has no such experiment");
+    if !figures.is_empty() {
+        page.push(&format!(
+            "<details><summary>Published figures, one by one ({})</summary>{}</details>\n",
+            figures.len(),
+            table(&figures, "Ratios that the published tables have")
+        ));
+    }
+    let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
+    for claim in &absent {
+        *missing.entry(&claim.source).or_default() += 1;
+    }
+    for (source, count) in missing {
+        page.paragraph(&format!(
+            "{count} published ratios of {} are not testable here: this run has no such experiment.",
+            escape(source)
+        ));
+    }
+    page.end_section();
+}
+
+fn table(claims: &[&Judged], caption: &str) -> String {
+    let mut rows = String::new();
+    for claim in claims {
+        let word = claim.judgement.as_str();
+        let here: Vec<String> = claim
+            .verdicts
+            .iter()
+            .filter_map(|verdict| {
+                let found = verdict.ratio?;
+                Some(format!(
+                    "{} ({} … {}, {} blocks)",
+                    ratio(found.value),
+                    ratio(found.interval.low),
+                    ratio(found.interval.high),
+                    verdict.blocks
+                ))
+            })
+            .collect();
+        let note = if claim.note.is_empty() {
+            String::new()
+        } else {
+            format!(" <span class=\"soft\">{}</span>", escape(&claim.note))
+        };
+        let reason = claim.judgement.reason();
+        let reason = if reason.is_empty() {
+            String::new()
+        } else {
+            format!(" <span class=\"soft\">{}</span>", escape(reason))
+        };
+        rows.push_str(&format!(
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{note}</td><td>{}</td><td><span class=\"word {}\">{word}</span>{reason}</td></tr>\n",
+            escape(&claim.source),
+            escape(&claim.workload),
+            escape(&claim.comparison),
+            escape(&claim.published),
+            if here.is_empty() { "–".to_owned() } else { here.join("; ") },
+            word.replace(' ', "-"),
+        ));
+    }
+    format!(
+        "<div class=\"scroll\"><table class=\"sortable\"><caption>{caption}</caption><thead><tr><th scope=\"col\">Report</th><th scope=\"col\">Workload</th>\
+         <th scope=\"col\">Comparison</th><th scope=\"col\">Published</th><th scope=\"col\">Ratio here</th><th scope=\"col\">Judgement</th></tr></thead><tbody>{rows}</tbody></table></div>\n"
+    )
+}

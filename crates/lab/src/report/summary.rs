@@ -1,0 +1,218 @@
+//! What the run says, in sentences made from verdicts.
+
+use super::bars::{badge, losses};
+use super::digest::{Digest, Experiment, MetricKind};
+use super::number::ratio;
+use super::page::{Page, escape};
+use crate::model::{Durability, Outcome};
+use crate::stats::{DECIDING_BLOCKS, Verdict, Word, least_blocks};
+use std::collections::BTreeMap;
+
+pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
+    page.section("What can be said", "");
+    let cells = &digest.recorded.cells;
+    let done = cells
+        .iter()
+        .filter(|cell| cell.outcome == Outcome::Done)
+        .count();
+    let blocks = cells
+        .iter()
+        .map(|cell| cell.block)
+        .max()
+        .map_or(0, |last| last + 1);
+    page.paragraph(&format!(
+        "{blocks} of {} blocks were begun; {done} of {} passes have figures that count. Better and worse: the exact sign-flip test over \
+         within-block ratios, corrected by Holm over all cells of one condition and metric, has p &lt; 0.05. Equivalent: the 95 % interval of the ratio lies \
+         inside ±3 %. Undecided: neither, which does not mean equal. Ratios are Hodges-Lehmann estimates.",
+        digest.recorded.run.blocks,
+        cells.len()
+    ));
+    if (blocks as usize) < DECIDING_BLOCKS {
+        page.paragraph(&format!(
+            "<strong>This is a screening:</strong> with fewer than {DECIDING_BLOCKS} blocks nothing can be decided, and every verdict is undecided. \
+             The ratios say what is worth a longer run."
+        ));
+    }
+    for experiment in &digest.experiments {
+        page.heading(&experiment.name);
+        let mut sentences = Vec::new();
+        let mut needed = 0;
+        for metric in experiment.metrics.iter().filter(|metric| metric.headline) {
+            needed = needed.max(sentences_of(experiment, metric, digest, &mut sentences));
+        }
+        for cell in &experiment.cells {
+            if cell.done().count() < cell.passes.len() {
+                sentences.push(format!(
+                    "<strong>{}</strong>{}: {}.",
+                    escape(&cell.name()),
+                    badge(cell.durability),
+                    losses(cell).trim_end_matches('.')
+                ));
+            }
+        }
+        if sentences.is_empty() {
+            page.paragraph("No cell of it has figures.");
+            continue;
+        }
+        let items: String = sentences
+            .iter()
+            .map(|s| format!("<li>{s}</li>\n"))
+            .collect();
+        page.push(&format!("<ul class=\"said\">\n{items}</ul>\n"));
+        if needed > 0 && blocks as usize >= DECIDING_BLOCKS {
+            page.paragraph(&format!(
+                "Some comparisons here could not have been decided by {blocks} blocks, whatever they had shown: their families need {needed}."
+            ));
+        }
+    }
+    page.end_section();
+}
+
+/// Verdicts on one system that say the same.
+#[derive(Default)]
+struct Group {
+    conditions: Vec<String>,
+    low: Option<f64>,
+    high: Option<f64>,
+    /// Of the only verdict, where there is one.
+    single: Option<Verdict>,
+}
+
+/// Adds the sentences on a metric; blocks that its families need where they
+/// have too few, else 0.
+fn sentences_of(
+    experiment: &Experiment<'_>,
+    metric: &MetricKind,
+    digest: &Digest<'_>,
+    sentences: &mut Vec<String>,
+) -> usize {
+    let mut groups: BTreeMap<(String, Word, usize), Group> = BTreeMap::new();
+    let mut needed = 0;
+    for slice in &experiment.slices {
+        for (index, verdict) in experiment.verdicts(slice, metric, digest.seed()) {
+            let Some(reference) = slice.reference else {
+                continue;
+            };
+            let reference = experiment.cells[reference].system.clone();
+            let system = experiment.cells[index].system_index;
+            if verdict.is_hopeless() && verdict.word == Word::Undecided {
+                needed = needed.max(least_blocks(verdict.family));
+            }
+            let group = groups.entry((reference, verdict.word, system)).or_default();
+            group.conditions.push(slice.condition.clone());
+            if let Some(found) = verdict.ratio {
+                group.low = Some(group.low.map_or(found.value, |low| low.min(found.value)));
+                group.high = Some(group.high.map_or(found.value, |high| high.max(found.value)));
+            }
+            group.single = (group.conditions.len() == 1).then_some(verdict);
+        }
+    }
+    for ((reference, word, system), group) in groups {
+        sentences.push(sentence(
+            experiment,
+            metric,
+            (&reference, word, system),
+            &group,
+        ));
+    }
+    needed
+}
+
+fn sentence(
+    experiment: &Experiment<'_>,
+    metric: &MetricKind,
+    (reference, word, system): (&str, Word, usize),
+    group: &Group,
+) -> String {
+    let name = &experiment.systems[system];
+    let cells = experiment
+        .cells
+        .iter()
+        .filter(|cell| cell.system_index == system);
+    let promises: Vec<Durability> = cells.map(|cell| cell.durability).collect();
+    let durability = if promises.contains(&Durability::Unsafe) {
+        Durability::Unsafe
+    } else if promises.contains(&Durability::Weak) {
+        Durability::Weak
+    } else {
+        Durability::Full
+    };
+    let class = word.as_str();
+    let says = match word {
+        Word::Better if durability == Durability::Unsafe => format!(
+            "is <span class=\"word but-unsafe\">better, but unsafe,</span> than {}",
+            escape(reference)
+        ),
+        Word::Better => format!(
+            "is <span class=\"word {class}\">better</span> than {}",
+            escape(reference)
+        ),
+        Word::Worse => format!(
+            "is <span class=\"word {class}\">worse</span> than {}",
+            escape(reference)
+        ),
+        Word::Equivalent => format!(
+            "and {} are <span class=\"word {class}\">equivalent</span>",
+            escape(reference)
+        ),
+        Word::Undecided => format!(
+            "against {} is <span class=\"word {class}\">undecided</span>",
+            escape(reference)
+        ),
+    };
+    let ratios = match (group.low, group.high, &group.single) {
+        (_, _, Some(verdict)) => verdict.ratio.map_or_else(String::new, |found| {
+            format!(
+                ": {} times ({:.0} % interval {} to {}, {} blocks, p = {:.3} corrected)",
+                ratio(found.value),
+                (found.interval.coverage * 100.0).floor(),
+                ratio(found.interval.low),
+                ratio(found.interval.high),
+                verdict.blocks,
+                verdict.p_adjusted
+            )
+        }),
+        (Some(low), Some(high), None) => format!(": {} to {} times", ratio(low), ratio(high)),
+        _ => String::new(),
+    };
+    let conditions = conditions(&group.conditions);
+    let warning = match durability {
+        Durability::Full => "",
+        Durability::Weak => " It promises less: data that were not fsynced may come back stale.",
+        Durability::Unsafe => {
+            " <strong>It is no safe choice: a power cut may lose what was fsynced.</strong>"
+        }
+    };
+    format!(
+        "<strong>{}</strong>{} {says} in {}{conditions}{ratios}.{warning}",
+        escape(name),
+        badge(durability),
+        escape(&metric.name)
+    )
+}
+
+/// The conditions; those that begin alike say so once.
+fn conditions(all: &[String]) -> String {
+    let named: Vec<&String> = all
+        .iter()
+        .filter(|condition| !condition.is_empty())
+        .collect();
+    let Some(first) = named.first() else {
+        return String::new();
+    };
+    let stem = first.rfind(' ').map_or("", |end| &first[..=end]);
+    let text = if !stem.is_empty() && named.iter().all(|condition| condition.starts_with(stem)) {
+        let ends: Vec<&str> = named
+            .iter()
+            .map(|condition| &condition[stem.len()..])
+            .collect();
+        format!("{stem}{}", ends.join(", "))
+    } else {
+        named
+            .iter()
+            .map(|c| c.as_str())
+            .collect::<Vec<_>>()
+            .join("; ")
+    };
+    format!(" ({})", escape(&text))
+}

@@ -1,0 +1,192 @@
+//! Tables of all figures, as bonnie-2012 had them; they sort and filter.
+
+use super::bars::{badge, losses, word};
+use super::digest::{Digest, Experiment, MetricKind, durability_label};
+use super::number::Scale;
+use super::page::{Page, escape};
+use crate::model::{Better, Durability};
+use crate::stats::{Estimate, Verdict};
+use std::collections::BTreeMap;
+
+pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut Page) {
+    let (costs, figures): (Vec<&MetricKind>, Vec<&MetricKind>) = experiment
+        .metrics
+        .iter()
+        .partition(|metric| is_cost(metric));
+    page.heading("All cells");
+    table(
+        experiment,
+        digest,
+        &figures,
+        "Medians over the blocks with their confidence intervals, and the verdict against the reference of the same condition",
+        page,
+    );
+    if !costs.is_empty() {
+        page.heading("What it cost");
+        table(
+            experiment,
+            digest,
+            &costs,
+            "CPU of the whole machine less idle, per operation and per GiB; amplifications: device bytes, or space, ÷ bytes of the application",
+            page,
+        );
+    }
+    effective(experiment, page);
+}
+
+/// CPU and amplifications.
+fn is_cost(metric: &MetricKind) -> bool {
+    let name = metric.name.to_lowercase();
+    metric.unit.starts_with("CPU") || name.contains("cpu") || name.contains("amplification")
+}
+
+fn table(
+    experiment: &Experiment<'_>,
+    digest: &Digest<'_>,
+    metrics: &[&MetricKind],
+    caption: &str,
+    page: &mut Page,
+) {
+    let medians = |metric: &MetricKind| -> BTreeMap<usize, Estimate> {
+        (0..experiment.cells.len())
+            .filter_map(|index| Some((index, experiment.cells[index].median(&metric.name)?)))
+            .collect()
+    };
+    let mut heads = String::new();
+    let mut columns = Vec::new();
+    for metric in metrics {
+        let medians = medians(metric);
+        let largest = medians.values().map(|m| m.value).fold(0.0, f64::max);
+        let scale = Scale::of(&metric.unit, largest);
+        let way = match metric.better {
+            Better::Higher => "more is better",
+            Better::Lower => "less is better",
+            Better::Neither => "informs",
+        };
+        heads.push_str(&format!(
+            "<th scope=\"col\" class=\"number\" title=\"{way}\">{}, {}</th>",
+            escape(&metric.name),
+            escape(&scale.unit)
+        ));
+        let mut verdicts: BTreeMap<usize, Verdict> = BTreeMap::new();
+        if metric.better != Better::Neither {
+            for slice in &experiment.slices {
+                verdicts.extend(experiment.verdicts(slice, metric, digest.seed()));
+            }
+        }
+        columns.push((medians, scale, verdicts));
+    }
+    let has_condition = experiment.slices.len() > 1;
+    let mut rows = String::new();
+    for (index, cell) in experiment.cells.iter().enumerate() {
+        let done = cell.done().count();
+        let promise = match cell.durability {
+            Durability::Full => "full".to_owned(),
+            other => badge(other),
+        };
+        let condition = if has_condition {
+            format!("<td>{}</td>", escape(&cell.condition))
+        } else {
+            String::new()
+        };
+        let lost = if done == cell.passes.len() {
+            String::new()
+        } else {
+            format!("<br>{}", losses(cell))
+        };
+        let lossy = if lost.is_empty() {
+            ""
+        } else {
+            " class=\"lossy\""
+        };
+        rows.push_str(&format!(
+            "<tr data-durability=\"{}\"><th scope=\"row\">{}</th>{condition}<td>{promise}</td><td{lossy} data-value=\"{done}\">{done} of {}{lost}</td>",
+            durability_label(cell.durability),
+            escape(&cell.system),
+            cell.passes.len()
+        ));
+        for (medians, scale, verdicts) in &columns {
+            rows.push_str(&figure(
+                medians.get(&index),
+                scale,
+                verdicts
+                    .get(&index)
+                    .map(|verdict| word(verdict, cell.durability)),
+            ));
+        }
+        rows.push_str("</tr>\n");
+    }
+    let condition = if has_condition {
+        "<th scope=\"col\">Condition</th>"
+    } else {
+        ""
+    };
+    page.push(&format!(
+        "<div class=\"scroll\"><table class=\"sortable wide-table\"><caption>{}</caption><thead><tr><th scope=\"col\">System</th>{condition}\
+         <th scope=\"col\">Promise</th><th scope=\"col\">Passes</th>{heads}</tr></thead><tbody>\n{rows}</tbody></table></div>\n",
+        escape(caption)
+    ));
+}
+
+fn figure(median: Option<&Estimate>, scale: &Scale, word: Option<String>) -> String {
+    let Some(median) = median else {
+        return "<td class=\"number\" data-value=\"\">–</td>".to_owned();
+    };
+    let range = if median.interval.coverage > 0.0 {
+        format!(
+            "<span class=\"range\">{} … {} ({:.0} %)</span>",
+            scale.show(median.interval.low),
+            scale.show(median.interval.high),
+            (median.interval.coverage * 100.0).floor()
+        )
+    } else {
+        String::new()
+    };
+    format!(
+        "<td class=\"number\" data-value=\"{}\">{}{range}{}</td>",
+        median.value,
+        scale.show(median.value),
+        word.unwrap_or_default()
+    )
+}
+
+/// Requested against effective, where something was requested or differs.
+fn effective(experiment: &Experiment<'_>, page: &mut Page) {
+    let mut rows = String::new();
+    for cell in &experiment.cells {
+        let mut seen = Vec::new();
+        for pass in &cell.passes {
+            for fact in &pass.effective {
+                if seen.contains(&fact) {
+                    continue;
+                }
+                seen.push(fact);
+                rows.push_str(&format!(
+                    "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                    escape(&cell.name()),
+                    escape(&fact.name),
+                    if fact.requested.is_empty() { "–".to_owned() } else { escape(&fact.requested) },
+                    escape(&fact.effective),
+                    if fact.agrees { "agrees" } else { "<strong>differs</strong>" }
+                ));
+            }
+            for check in pass.integrity.iter().filter(|check| !check.passed) {
+                rows.push_str(&format!(
+                    "<tr><th scope=\"row\">{}, block {}</th><td>{}</td><td>passes</td><td>{}</td><td><strong>failed</strong></td></tr>\n",
+                    escape(&cell.name()),
+                    pass.block,
+                    escape(&check.check),
+                    escape(&check.detail)
+                ));
+            }
+        }
+    }
+    if rows.is_empty() {
+        return;
+    }
+    page.push(&format!(
+        "<details><summary>Requested and effective; checks that failed</summary><div class=\"scroll\"><table class=\"sortable\">\
+         <caption>What was asked for and what the machine says it was</caption><thead><tr><th scope=\"col\">Cell</th><th scope=\"col\">Property</th>\
+         <th scope=\"col\">Requested</th><th scope=\"col\">Effective</th><th scope=\"col\">Agreement</th></tr></thead><tbody>{rows}</tbody></table></div></details>\n"
+    ));
+}

@@ -1,0 +1,185 @@
+//! The report of a run whose truth is known says it, and nothing else.
+
+mod synthetic;
+
+use butterfs_lab::compare::compare;
+use butterfs_lab::report::html;
+use butterfs_lab::stats::Word;
+
+/// The report's text without tags, one line.
+fn text(html: &str) -> String {
+    let body = &html[html.find("<main").unwrap()..html.find("<script>").unwrap()];
+    let mut out = String::new();
+    let mut inside = false;
+    for c in body.chars() {
+        match c {
+            '<' => inside = true,
+            '>' => {
+                inside = false;
+                out.push(' ');
+            }
+            c if !inside => out.push(if c.is_whitespace() { ' ' } else { c }),
+            _ => {}
+        }
+    }
+    out.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[test]
+fn the_summary_says_what_is_true() {
+    let said = text(&html(&synthetic::run(3, 10)));
+    let part = &said[..said.find("What the old reports said").unwrap()];
+    for sentence in [
+        "xfs is better than ext4 in sequential create: 1.2",
+        "btrfs is worse than ext4 in sequential create: 0.5",
+        "btrfs mkfs -n 32768 and ext4 are equivalent in sequential create: 1.00 times",
+        "ext4 -o data=writeback,barrier=0,commit=60 unsafe is better, but unsafe, than ext4",
+        "It is no safe choice: a power cut may lose what was fsynced.",
+        "btrfs is worse than ext4 in throughput (concurrency 1, 2, 3, 5, 8, 10, 20, 50)",
+        "btrfs is worse than ext4 in response time p95",
+        "jfs : unavailable : the kernel has no jfs",
+        "void in 1 of 10 passes: content hash: 1 of 512 files differs",
+        "failed in 1 of 10 passes: mount: exit status 32",
+    ] {
+        assert!(part.contains(sentence), "{sentence}\n{part}");
+    }
+    assert!(!part.contains("screening"));
+    // Weak and unsafe cells are marked wherever their system is named.
+    for (_, rest) in part
+        .match_indices("barrier=0,commit=60")
+        .map(|(at, _)| part.split_at(at))
+    {
+        assert!(
+            rest["barrier=0,commit=60".len()..].starts_with(" unsafe"),
+            "{rest}"
+        );
+    }
+}
+
+#[test]
+fn a_screening_says_so_and_claims_nothing() {
+    let said = text(&html(&synthetic::run(3, 3)));
+    assert!(said.contains("This is a screening"));
+    for word in ["is better than", "is worse than", "are equivalent"] {
+        assert!(!said.contains(word), "{word}");
+    }
+    let seven = text(&html(&synthetic::run(3, 7)));
+    assert!(
+        seven.contains("could not have been decided by 7 blocks"),
+        "families of 7 need 9"
+    );
+}
+
+#[test]
+fn equal_runs_give_equal_bytes_and_texts_are_escaped() {
+    let page = html(&synthetic::run(4, 8));
+    assert_eq!(page, html(&synthetic::run(4, 8)));
+    assert_ne!(page, html(&synthetic::run(5, 8)));
+    assert!(page.contains("1 of 512 files differs &lt;b&gt;&amp;"));
+    assert!(page.contains("Synthetic &lt;1&gt;"));
+    assert!(page.contains("a &lt; b &amp; c"));
+    assert!(!page.contains("NaN") && !page.contains("inf\""));
+    // Self-contained: nothing is fetched.
+    for fetch in ["src=", "http://", "https://", "@import", "url(//"] {
+        assert!(!page.contains(fetch), "{fetch}");
+    }
+}
+
+#[test]
+fn odd_records_make_a_report_too() {
+    let mut random = butterfs_lab::stats::Random::new(8);
+    for seed in 0..30 {
+        let mut recorded = synthetic::run(seed, 1);
+        recorded.cells.clear();
+        for block in 0..12 {
+            recorded
+                .cells
+                .push(synthetic::odd_record(&mut random, block / 2));
+        }
+        let page = html(&recorded);
+        assert!(page.ends_with("</html>\n"), "seed {seed}");
+        assert!(!page.contains('\0'));
+        let scripts = page.matches("</script>").count();
+        assert_eq!(scripts, 1, "seed {seed}");
+    }
+    let mut empty = synthetic::run(1, 1);
+    empty.cells.clear();
+    assert!(html(&empty).contains("0 of 0 passes"));
+}
+
+#[test]
+fn every_opened_tag_is_closed() {
+    let page = html(&synthetic::run(3, 8));
+    let body = &page[page.find("<body>").unwrap()..page.find("<script>").unwrap()];
+    let mut open: Vec<&str> = Vec::new();
+    for part in body.split('<').skip(1) {
+        let tag = &part[..part.find('>').unwrap()];
+        let name = tag
+            .trim_start_matches('/')
+            .split([' ', '\n'])
+            .next()
+            .unwrap();
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "...{}", &part[..part.len().min(60)]);
+        } else if !tag.ends_with('/') && !matches!(name, "br" | "input" | "link" | "meta") {
+            open.push(name);
+        }
+    }
+    assert_eq!(open, ["body"]);
+}
+
+#[test]
+fn two_runs_are_compared_cell_by_cell() {
+    let first = synthetic::run(1, 9);
+    let mut second = synthetic::run(2, 9);
+    for cell in &mut second.cells {
+        if cell
+            .cell
+            .0
+            .get("file-system")
+            .is_some_and(|name| name == "xfs")
+        {
+            for metric in cell.metrics.iter_mut().filter(|m| m.name == "throughput") {
+                metric.value *= 2.0;
+            }
+        }
+    }
+    second.cells.retain(|cell| cell.experiment != "web-2010");
+    let facts = second.run.manifest.facts.get_mut("kernel").unwrap();
+    facts.insert("release".to_owned(), "6.19.0".to_owned());
+    let found = compare(&first, &second);
+    assert_eq!(found.differences.len(), 1);
+    assert_eq!(found.differences[0].fact, "kernel: release");
+    let doubled: Vec<_> = found
+        .compared
+        .iter()
+        .filter(|one| one.metric == "throughput" && one.cell.0["file-system"] == "xfs")
+        .collect();
+    assert_eq!(doubled.len(), synthetic::CLIENTS.len());
+    for one in doubled {
+        assert_eq!(one.verdict.word, Word::Better);
+        let ratio = one.verdict.ratio.unwrap();
+        assert!(ratio.interval.low > 1.7 && ratio.interval.high < 2.4);
+    }
+    assert!(
+        found
+            .compared
+            .iter()
+            .filter(|one| one.cell.0["file-system"] != "xfs")
+            .all(|one| one.verdict.word == Word::Undecided || one.verdict.word == Word::Equivalent)
+    );
+    assert_eq!(found.only_first.len(), 2);
+    assert!(found.only_second.is_empty());
+    let text = found.to_text();
+    assert!(
+        text.starts_with(
+            "Where synthetic-1 and synthetic-2 differ:\n  kernel: release: 6.18.0 | 6.19.0\n"
+        ),
+        "{text}"
+    );
+    assert!(text.contains("[unsafe]") && text.contains(": better\n"));
+    assert!(text.contains("Only synthetic-1 has figures of:\n  web-2010: btrfs"));
+    let same = compare(&first, &first).to_text();
+    assert!(same.starts_with("synthetic-1 and synthetic-1 were made alike."));
+    assert!(!same.contains("better") && !same.contains("worse"));
+}
