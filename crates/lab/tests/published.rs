@@ -42,6 +42,8 @@ fn each_claim_is_judged_as_the_run_is_made() {
     );
     assert_eq!(*is("oltp-2012", "response time"), Judgement::Reproduced);
     assert_eq!(*is("oltp-2012", "stability"), Judgement::Reproduced);
+    let trend = find(&judged, "dbench-2011", "btrfs throughput trend");
+    assert!((trend.published_ratio.unwrap() - (50.0_f64 / 3.0).powf(0.29)).abs() < 1e-9);
     // Apache is as fast on both here.
     assert_eq!(
         *is("web-2010", "every mount variant"),

@@ -92,6 +92,8 @@ pub struct Judged {
     pub comparison: String,
     /// What was published, in words.
     pub published: String,
+    /// The published ratio, where there is one.
+    pub published_ratio: Option<f64>,
     /// What the report adds.
     pub note: String,
     /// It is a claim in words, not one of a table of figures.
@@ -114,6 +116,7 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
                 workload: claim.workload.clone(),
                 comparison,
                 published: claim.value.clone(),
+                published_ratio: ratio_of(&test),
                 note: claim.note.clone(),
                 in_words: true,
                 judgement: Judgement::NotTestable(String::new()),
@@ -133,6 +136,7 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
                 workload: claim.metric,
                 comparison: format!("{} relative to {}", claim.config, claim.against),
                 published,
+                published_ratio: ratio_of(&claim.test),
                 note: String::new(),
                 in_words: false,
                 judgement: Judgement::NotTestable(String::new()),
@@ -185,6 +189,15 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
         found.push(claim);
     }
     found
+}
+
+fn ratio_of(test: &Test) -> Option<f64> {
+    match test {
+        Test::Ratio { published, .. } | Test::Growth { published, .. } => {
+            published.is_finite().then_some(*published)
+        }
+        _ => None,
+    }
 }
 
 fn contrasts_of(test: &Test, records: &[&CellRecord]) -> Result<Vec<Contrast>, String> {

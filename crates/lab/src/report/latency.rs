@@ -128,7 +128,10 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
                 format!("<td class=\"number\" data-value=\"{raw}\">{shown}</td>")
             })
             .collect();
-        let operations: u64 = latencies.counts.iter().sum();
+        let operations = latencies
+            .counts
+            .iter()
+            .fold(0_u64, |all, count| all.saturating_add(*count));
         rows.push_str(&format!(
             "<tr data-durability=\"{}\"><th scope=\"row\"><strong>{}</strong> {}{}</th>{columns}<td class=\"number\" data-value=\"{operations}\">{operations}</td></tr>\n",
             durability_label(cell.durability),

@@ -30,7 +30,10 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     ));
     let (words, figures): (Vec<&Judged>, Vec<&Judged>) =
         judged.iter().partition(|claim| claim.in_words);
-    page.push(&table(&words, "Conclusions in words"));
+    page.push(&table(
+        &words,
+        "Conclusions in words. The drawings are logarithmic, from a 32nd to 32 times; the dotted line is 1, a ratio of equals",
+    ));
     // What was not run at all needs no row for each figure.
     let (absent, figures): (Vec<&Judged>, Vec<&Judged>) = figures
         .into_iter()
@@ -53,6 +56,36 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
         ));
     }
     page.end_section();
+}
+
+/// Ratios drawn from 1/RANGE to RANGE.
+const RANGE: f64 = 32.0;
+
+/// The published ratio and the one here, with its interval, on one scale.
+fn drawn(claim: &Judged) -> String {
+    let Some(published) = claim.published_ratio else {
+        return "–".to_owned();
+    };
+    let place = |ratio: f64| {
+        let share = ratio.max(f64::MIN_POSITIVE).ln() / RANGE.ln();
+        50.0 + 46.0 * share.clamp(-1.0, 1.0)
+    };
+    let mut svg = format!(
+        "<svg aria-hidden=\"true\"><line class=\"best\" x1=\"50%\" x2=\"50%\" y1=\"0\" y2=\"100%\"/>\
+         <rect class=\"old\" x=\"{:.1}%\" y=\"25%\" width=\"9\" height=\"9\" transform=\"translate(-4.5)\"/>",
+        place(published)
+    );
+    if let Some(here) = claim.verdicts.first().and_then(|verdict| verdict.ratio) {
+        svg.push_str(&format!(
+            "<line class=\"whisker\" x1=\"{:.1}%\" x2=\"{:.1}%\" y1=\"50%\" y2=\"50%\"/>\
+             <circle class=\"new\" cx=\"{:.1}%\" cy=\"50%\" r=\"3.5\"/>",
+            place(here.interval.low),
+            place(here.interval.high),
+            place(here.value)
+        ));
+    }
+    svg.push_str("</svg>");
+    svg
 }
 
 fn table(claims: &[&Judged], caption: &str) -> String {
@@ -85,17 +118,18 @@ fn table(claims: &[&Judged], caption: &str) -> String {
             format!(" <span class=\"soft\">{}</span>", escape(reason))
         };
         rows.push_str(&format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{note}</td><td>{}</td><td><span class=\"word {}\">{word}</span>{reason}</td></tr>\n",
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{note}</td><td>{}</td><td class=\"overlay\">{}</td><td><span class=\"word {}\">{word}</span>{reason}</td></tr>\n",
             escape(&claim.source),
             escape(&claim.workload),
             escape(&claim.comparison),
             escape(&claim.published),
             if here.is_empty() { "–".to_owned() } else { here.join("; ") },
+            drawn(claim),
             word.replace(' ', "-"),
         ));
     }
     format!(
         "<div class=\"scroll\"><table class=\"sortable\"><caption>{caption}</caption><thead><tr><th scope=\"col\">Report</th><th scope=\"col\">Workload</th>\
-         <th scope=\"col\">Comparison</th><th scope=\"col\">Published</th><th scope=\"col\">Ratio here</th><th scope=\"col\">Judgement</th></tr></thead><tbody>{rows}</tbody></table></div>\n"
+         <th scope=\"col\">Comparison</th><th scope=\"col\">Published</th><th scope=\"col\">Ratio here</th><th scope=\"col\">Published □, here ●</th><th scope=\"col\">Judgement</th></tr></thead><tbody>{rows}</tbody></table></div>\n"
     )
 }
