@@ -14,7 +14,7 @@ fn the_report_works_in_a_browser() {
         std::env::var_os("PATH")
             .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(program).exists()))
     };
-    if !BROWSERS.iter().any(|program| there(program)) {
+    if !BROWSERS.iter().any(there) {
         let reason = "there is no chromium";
         assert!(std::env::var_os("CI").is_none(), "skipped in CI: {reason}");
         eprintln!("skipped: {reason}");
@@ -30,10 +30,10 @@ fn the_report_works_in_a_browser() {
     let shots =
         std::env::var_os("LAB_SCREENSHOTS").map_or_else(|| folder.path().join("shots"), Into::into);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/lab-browser");
-    let run = |report: &Path| {
+    let run = |report: &Path, shots: &Path| {
         let output = Command::new(&script)
             .arg(report)
-            .arg(&shots)
+            .arg(shots)
             .output()
             .unwrap();
         let said = [output.stdout, output.stderr].concat();
@@ -42,7 +42,7 @@ fn the_report_works_in_a_browser() {
             String::from_utf8_lossy(&said).into_owned(),
         )
     };
-    let (good, said) = run(&report);
+    let (good, said) = run(&report, &shots);
     assert!(good, "{said}");
 
     // The script finds what is wrong: an error on the console, a table
@@ -59,7 +59,7 @@ fn the_report_works_in_a_browser() {
     broken.replace_range(caption, "<caption>");
     let report = folder.path().join("broken.html");
     std::fs::write(&report, broken).unwrap();
-    let (good, said) = run(&report);
+    let (good, said) = run(&report, &folder.path().join("broken"));
     assert!(!good);
     for fault in ["canary", "table without caption", "contrast, light"] {
         assert!(said.contains(fault), "{fault} was not found:\n{said}");
