@@ -9,12 +9,11 @@ use crate::model::{Better, CellKey, Durability, Outcome};
 use crate::report::{durability_label, label_of, quantity, ratio};
 use crate::results::Recorded;
 use crate::stats::{Sample, Verdict, judge_samples};
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 /// A fact that the manifests tell differently.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Group and name ("kernel: release").
     pub fact: String,
@@ -101,7 +100,7 @@ pub fn compare(first: &Recorded, second: &Recorded) -> Comparison {
                 |values: &[f64]| crate::stats::median(values).map_or(f64::NAN, |m| m.value);
             let (one, other) = (&a[&place], &b[&place]);
             compared.push(Compared {
-                durability: worst(one.durability, other.durability),
+                durability: one.durability.max(other.durability),
                 unit: one.metrics[&metric].0.clone(),
                 first: median(&sample.second),
                 second: median(&sample.first),
@@ -128,14 +127,6 @@ pub fn compare(first: &Recorded, second: &Recorded) -> Comparison {
     }
 }
 
-fn worst(a: Durability, b: Durability) -> Durability {
-    match (a, b) {
-        (Durability::Unsafe, _) | (_, Durability::Unsafe) => Durability::Unsafe,
-        (Durability::Weak, _) | (_, Durability::Weak) => Durability::Weak,
-        _ => Durability::Full,
-    }
-}
-
 fn figures(recorded: &Recorded) -> BTreeMap<Place, CellFigures> {
     let mut found: BTreeMap<Place, CellFigures> = BTreeMap::new();
     for record in recorded
@@ -149,7 +140,7 @@ fn figures(recorded: &Recorded) -> BTreeMap<Place, CellFigures> {
                 durability: record.durability,
                 metrics: BTreeMap::new(),
             });
-        cell.durability = worst(cell.durability, record.durability);
+        cell.durability = cell.durability.max(record.durability);
         for metric in &record.metrics {
             let kept = cell
                 .metrics

@@ -3,6 +3,7 @@
 mod synthetic;
 
 use butterfs_lab::compare::compare;
+use butterfs_lab::model::{Durability, Outcome};
 use butterfs_lab::report::html;
 use butterfs_lab::stats::Word;
 
@@ -54,6 +55,83 @@ fn the_summary_says_what_is_true() {
             "{rest}"
         );
     }
+}
+
+#[test]
+fn figures_of_passes_that_do_not_count_change_nothing() {
+    let recorded = synthetic::run(3, 9);
+    let good = recorded.cells[0].clone();
+    let mut with_figures = recorded.clone();
+    let mut changed = 0;
+    for cell in &mut with_figures.cells {
+        if cell.outcome != Outcome::Done {
+            cell.metrics.clone_from(&good.metrics);
+            for metric in &mut cell.metrics {
+                metric.value = 1e15;
+            }
+            changed += 1;
+        }
+    }
+    assert!(changed > 10);
+    assert!(html(&recorded) == html(&with_figures));
+    let other = synthetic::run(4, 9);
+    assert!(compare(&recorded, &other) == compare(&with_figures, &other));
+}
+
+/// Wherever a row or a legend names the system without barriers, its mark
+/// stands beside it, and it is never plainly better.
+#[test]
+fn unsafe_cells_win_nothing_unmarked() {
+    let mut recorded = synthetic::run(3, 9);
+    for cell in &mut recorded.cells {
+        if cell
+            .cell
+            .0
+            .get("file-system")
+            .is_some_and(|name| name == "xfs")
+        {
+            cell.durability = Durability::Unsafe;
+        }
+    }
+    let page = html(&recorded);
+    let rows = page
+        .split("<tr")
+        .skip(1)
+        .map(|row| &row[..row.find("</tr>").unwrap()]);
+    let mut marked = 0;
+    // What is not testable here has no figure of ours.
+    let named = |row: &&str| row.contains(">xfs") || row.contains("</strong> xfs");
+    for row in rows
+        .filter(named)
+        .filter(|row| !row.contains("not-testable-here"))
+    {
+        assert!(row.contains("badge unsafe"), "{row}");
+        assert!(!row.contains("word better"), "{row}");
+        marked += 1;
+    }
+    assert!(marked > 15, "{marked}");
+    let items = page
+        .split("<li>")
+        .skip(1)
+        .map(|item| &item[..item.find("</li>").unwrap()]);
+    for item in items.filter(|item| item.contains("<strong>xfs") || item.contains("</strong> xfs"))
+    {
+        assert!(item.contains("badge unsafe"), "{item}");
+        assert!(!item.contains("word better"), "{item}");
+    }
+    for caption in page.split("<figcaption>").skip(1) {
+        let caption = &caption[..caption.find("</figcaption>").unwrap()];
+        assert_eq!(
+            caption.contains("xfs"),
+            caption.contains("badge unsafe"),
+            "{caption}"
+        );
+    }
+    let claims = butterfs_lab::published::judge(&recorded.cells, 3);
+    let claim = claims
+        .iter()
+        .find(|claim| claim.comparison.starts_with("xfs relative to ext2"));
+    assert_eq!(claim.unwrap().durability, Durability::Unsafe);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::claims::{direction, figure_claims, tests_of_claims};
 use super::contrast::{contrast, growth};
 use super::{Pattern, Quantity};
-use crate::model::{CellRecord, Outcome};
+use crate::model::{CellRecord, Durability, Outcome};
 use crate::stats::{self, Contrast, Verdict, Word};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -98,6 +98,8 @@ pub struct Judged {
     pub note: String,
     /// It is a claim in words, not one of a table of figures.
     pub in_words: bool,
+    /// The least that the cells it was tested on promise.
+    pub durability: Durability,
     /// Whether it holds.
     pub judgement: Judgement,
     /// What it stands on.
@@ -119,6 +121,7 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
                 published_ratio: ratio_of(&test),
                 note: claim.note.clone(),
                 in_words: true,
+                durability: Durability::Full,
                 judgement: Judgement::NotTestable(String::new()),
                 verdicts: Vec::new(),
             },
@@ -139,6 +142,7 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
                 published_ratio: ratio_of(&claim.test),
                 note: String::new(),
                 in_words: false,
+                durability: Durability::Full,
                 judgement: Judgement::NotTestable(String::new()),
                 verdicts: Vec::new(),
             },
@@ -181,6 +185,9 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
     for (index, (key, range)) in places.into_iter().enumerate() {
         let (claim, test) = &open[index];
         let mut claim = claim.clone();
+        if let Some(own) = by_experiment.get(claim.source.as_str()) {
+            claim.durability = weakest(test, own);
+        }
         claim.verdicts = verdicts[&key][range].to_vec();
         claim.judgement = match &contrasts[index] {
             Err(reason) => Judgement::NotTestable(reason.clone()),
@@ -189,6 +196,23 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
         found.push(claim);
     }
     found
+}
+
+/// The least that the cells of a test promise.
+fn weakest(test: &Test, records: &[&CellRecord]) -> Durability {
+    let patterns: Vec<&Pattern> = match test {
+        Test::Ratio {
+            subject, reference, ..
+        } => vec![subject, reference],
+        Test::Ranking { order, .. } => order.iter().collect(),
+        Test::Growth { subject, .. } => vec![subject],
+        Test::Absolute(_) => Vec::new(),
+    };
+    let own = |record: &&&CellRecord| {
+        record.outcome == Outcome::Done && patterns.iter().any(|pattern| pattern.matches(record))
+    };
+    let promises = records.iter().filter(own).map(|record| record.durability);
+    promises.max().unwrap_or(Durability::Full)
 }
 
 fn ratio_of(test: &Test) -> Option<f64> {

@@ -1,7 +1,9 @@
 //! Charts of lines in SVG: axes, ticks, courses, bands, points, letters.
 
+use super::bars::badge;
 use super::number::significant;
 use super::page::escape;
+use crate::model::Durability;
 
 /// Size of a chart in its own units; text in it is 13 of them high.
 pub(super) const WIDTH: f64 = 420.0;
@@ -318,16 +320,17 @@ pub(super) fn letter_of(index: usize) -> String {
 }
 
 /// Which letter, line and marker is which system.
-pub(super) fn legend(systems: &[(usize, &str)]) -> String {
+pub(super) fn legend(systems: &[(usize, &str, Durability)]) -> String {
     let mut out = String::from("<ul class=\"legend\">");
-    for (index, name) in systems {
+    for (index, name, durability) in systems {
         let style = index % STYLES;
         out.push_str(&format!(
             "<li><svg viewBox=\"0 0 42 14\" aria-hidden=\"true\"><path class=\"course c{style}\" d=\"M0 7H42\"/>\
-             <path class=\"point f{style}\" d=\"{}\"/></svg> <strong>{}</strong> {}</li>",
+             <path class=\"point f{style}\" d=\"{}\"/></svg> <strong>{}</strong> {}{}</li>",
             marker(style, 21.0, 7.0),
             letter_of(*index),
-            escape(name)
+            escape(name),
+            badge(*durability)
         ));
     }
     out.push_str("</ul>\n");

@@ -1,10 +1,11 @@
 //! Throughput over concurrency with fits and bands.
 
+use super::bars::badge;
 use super::chart::{Axis, Chart, Spacing, legend, letter_of};
-use super::digest::{Cell, Digest, Experiment, MetricKind, label_of};
+use super::digest::{Cell, Digest, Experiment, MetricKind, label_of, weakest};
 use super::number::{Scale, ratio, significant};
 use super::page::{Page, escape};
-use crate::model::Better;
+use crate::model::{Better, Durability};
 use crate::published::{CONCURRENCY, SYSTEM_AXES};
 use crate::stats::{Fit, Law, Point, PowerLaw, Usl, fit_power_law, fit_usl};
 use std::collections::BTreeMap;
@@ -67,6 +68,10 @@ pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut
 }
 
 impl Curve<'_> {
+    fn durability(&self) -> Durability {
+        weakest(self.cells.iter().map(|(_, cell)| cell.durability))
+    }
+
     fn medians(&self, metric: &MetricKind) -> Vec<(f64, f64, (f64, f64))> {
         self.cells
             .iter()
@@ -155,9 +160,9 @@ fn group(
             together.letter(*end, &letter_of(curve.style), curve.style);
         }
     }
-    let names: Vec<(usize, &str)> = curves
+    let names: Vec<(usize, &str, Durability)> = curves
         .iter()
-        .map(|curve| (curve.style, curve.system))
+        .map(|curve| (curve.style, curve.system, curve.durability()))
         .collect();
     page.push(&format!(
         "<figure class=\"wide\">{}<figcaption>Medians with their confidence intervals.</figcaption>{}</figure>\n",
@@ -170,13 +175,14 @@ fn group(
         let mut chart = Chart::new(x.clone(), y.clone());
         fitted(curve, metric, factor, digest.seed(), &mut chart, &mut rows);
         page.push(&format!(
-            "<figure>{}<figcaption><strong>{}</strong> {}</figcaption></figure>\n",
+            "<figure>{}<figcaption><strong>{}</strong> {}{}</figcaption></figure>\n",
             chart.finish(&format!(
                 "{}: {} over concurrency with fits",
                 curve.system, metric.name
             )),
             letter_of(curve.style),
-            escape(curve.system)
+            escape(curve.system),
+            badge(curve.durability())
         ));
     }
     page.push(&format!(
@@ -264,9 +270,10 @@ fn fitted(
         p.map(|fit| ratio(fit.r_squared)),
     ];
     rows.push_str(&format!(
-        "<tr><th scope=\"row\"><strong>{}</strong> {}</th>{}</tr>\n",
+        "<tr><th scope=\"row\"><strong>{}</strong> {}{}</th>{}</tr>\n",
         letter_of(curve.style),
         escape(curve.system),
+        badge(curve.durability()),
         columns.map(cell).concat()
     ));
 }

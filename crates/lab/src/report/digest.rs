@@ -54,6 +54,11 @@ pub(super) struct MetricKind {
     pub(super) headline: bool,
 }
 
+/// The least of what several passes or cells promise.
+pub(crate) fn weakest(promises: impl Iterator<Item = Durability>) -> Durability {
+    promises.max().unwrap_or(Durability::Full)
+}
+
 /// What a durability means to a reader; empty for the full one.
 pub(crate) fn durability_label(durability: Durability) -> &'static str {
     match durability {
@@ -196,7 +201,7 @@ impl<'a> Experiment<'a> {
                     } else {
                         condition
                     },
-                    durability: worst(&passes),
+                    durability: weakest(passes.iter().map(|record| record.durability)),
                     passes,
                 }
             })
@@ -302,17 +307,6 @@ impl<'a> Experiment<'a> {
     }
 }
 
-fn worst(passes: &[&CellRecord]) -> Durability {
-    let has = |wanted| passes.iter().any(|record| record.durability == wanted);
-    if has(Durability::Unsafe) {
-        Durability::Unsafe
-    } else if has(Durability::Weak) {
-        Durability::Weak
-    } else {
-        Durability::Full
-    }
-}
-
 /// Of those with figures: ext4's default, else the control, else a default,
 /// else the first that keeps its promises.
 fn reference(cells: &[Cell<'_>], slice: &[usize]) -> Option<usize> {
@@ -342,7 +336,10 @@ fn reference(cells: &[Cell<'_>], slice: &[usize]) -> Option<usize> {
 
 fn metrics_of(records: &[&CellRecord]) -> Vec<MetricKind> {
     let mut found: Vec<MetricKind> = Vec::new();
-    for metric in records.iter().flat_map(|record| &record.metrics) {
+    let done = records
+        .iter()
+        .filter(|record| record.outcome == Outcome::Done);
+    for metric in done.flat_map(|record| &record.metrics) {
         match found.iter_mut().find(|kind| kind.name == metric.name) {
             Some(kind) => kind.headline |= metric.headline,
             None => found.push(MetricKind {

@@ -5,7 +5,7 @@ use super::chart::{Axis, Chart, Spacing, legend, letter_of};
 use super::digest::{Cell, Experiment, durability_label};
 use super::number::quantity;
 use super::page::{Page, escape};
-use crate::model::Latencies;
+use crate::model::{Durability, Latencies};
 use crate::stats::{merge, percentile};
 use std::collections::BTreeSet;
 
@@ -102,9 +102,9 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
             chart.letter(*end, &letter_of(cell.system_index), cell.system_index);
         }
     }
-    let names: Vec<(usize, &str)> = cells
+    let names: Vec<(usize, &str, Durability)> = cells
         .iter()
-        .map(|(c, _)| (c.system_index, c.system.as_str()))
+        .map(|(c, _)| (c.system_index, c.system.as_str(), c.durability))
         .collect();
     page.push(&format!(
         "<figure class=\"wide\">{}<figcaption>All blocks together; lower is better.</figcaption>{}</figure>\n",

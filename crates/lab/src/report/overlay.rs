@@ -1,5 +1,6 @@
 //! The old reports beside this run: each conclusion, and whether it holds.
 
+use super::bars::badge;
 use super::digest::Digest;
 use super::number::ratio;
 use super::page::{Page, escape};
@@ -118,10 +119,11 @@ fn table(claims: &[&Judged], caption: &str) -> String {
             format!(" <span class=\"soft\">{}</span>", escape(reason))
         };
         rows.push_str(&format!(
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}{note}</td><td>{}</td><td class=\"overlay\">{}</td><td><span class=\"word {}\">{word}</span>{reason}</td></tr>\n",
+            "<tr><td>{}</td><td>{}</td><td>{}{}</td><td>{}{note}</td><td>{}</td><td class=\"overlay\">{}</td><td><span class=\"word {}\">{word}</span>{reason}</td></tr>\n",
             escape(&claim.source),
             escape(&claim.workload),
             escape(&claim.comparison),
+            badge(claim.durability),
             escape(&claim.published),
             if here.is_empty() { "–".to_owned() } else { here.join("; ") },
             drawn(claim),

@@ -1,7 +1,7 @@
 //! What the run says, in sentences made from verdicts.
 
 use super::bars::{badge, losses};
-use super::digest::{Digest, Experiment, MetricKind};
+use super::digest::{Digest, Experiment, MetricKind, weakest};
 use super::number::ratio;
 use super::page::{Page, escape};
 use crate::model::{Durability, Outcome};
@@ -129,14 +129,7 @@ fn sentence(
         .cells
         .iter()
         .filter(|cell| cell.system_index == system);
-    let promises: Vec<Durability> = cells.map(|cell| cell.durability).collect();
-    let durability = if promises.contains(&Durability::Unsafe) {
-        Durability::Unsafe
-    } else if promises.contains(&Durability::Weak) {
-        Durability::Weak
-    } else {
-        Durability::Full
-    };
+    let durability = weakest(cells.map(|cell| cell.durability));
     let class = word.as_str();
     let says = match word {
         Word::Better if durability == Durability::Unsafe => format!(

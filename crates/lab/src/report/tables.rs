@@ -162,8 +162,10 @@ fn effective(experiment: &Experiment<'_>, page: &mut Page) {
                 }
                 seen.push(fact);
                 rows.push_str(&format!(
-                    "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                    "<tr data-durability=\"{}\"><th scope=\"row\">{}{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                    durability_label(cell.durability),
                     escape(&cell.name()),
+                    badge(cell.durability),
                     escape(&fact.name),
                     if fact.requested.is_empty() { "–".to_owned() } else { escape(&fact.requested) },
                     escape(&fact.effective),
