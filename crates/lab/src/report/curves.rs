@@ -2,7 +2,7 @@
 
 use super::bars::badge;
 use super::chart::{Axis, Chart, Spacing, legend, letter_of};
-use super::digest::{Cell, Digest, Experiment, MetricKind, label_of, weakest};
+use super::digest::{Cell, Digest, Experiment, MetricKind, durability_label, label_of, weakest};
 use super::number::{Scale, ratio, significant};
 use super::page::{Page, escape};
 use crate::model::{Better, Durability};
@@ -175,7 +175,8 @@ fn group(
         let mut chart = Chart::new(x.clone(), y.clone());
         fitted(curve, metric, factor, digest.seed(), &mut chart, &mut rows);
         page.push(&format!(
-            "<figure>{}<figcaption><strong>{}</strong> {}{}</figcaption></figure>\n",
+            "<figure data-durability=\"{}\">{}<figcaption><strong>{}</strong> {}{}</figcaption></figure>\n",
+            durability_label(curve.durability()),
             chart.finish(&format!(
                 "{}: {} over concurrency with fits",
                 curve.system, metric.name
@@ -270,7 +271,8 @@ fn fitted(
         p.map(|fit| ratio(fit.r_squared)),
     ];
     rows.push_str(&format!(
-        "<tr><th scope=\"row\"><strong>{}</strong> {}{}</th>{}</tr>\n",
+        "<tr data-durability=\"{}\"><th scope=\"row\"><strong>{}</strong> {}{}</th>{}</tr>\n",
+        durability_label(curve.durability()),
         letter_of(curve.style),
         escape(curve.system),
         badge(curve.durability()),
