@@ -11,3 +11,4 @@ pub mod published;
 pub mod report;
 pub mod results;
 pub mod stats;
+pub mod workload;

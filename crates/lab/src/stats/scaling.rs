@@ -350,8 +350,7 @@ mod tests {
                 held += usize::from(point.interval.low <= truth && truth <= point.interval.high);
             }
         }
-        // A percentile bootstrap of seven blocks covers less than it says;
-        // measured 0.85 to 0.93.
+        // A percentile bootstrap of seven blocks covers less than it says.
         let share = held as f64 / all as f64;
         assert!((0.82..=0.99).contains(&share), "{share}");
     }

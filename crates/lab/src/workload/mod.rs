@@ -1,0 +1,97 @@
+//! What is run on a file system, real tools and our own.
+//!
+//! A workload is told where it stands and gives figures; it knows nothing of
+//! devices, mounts and blocks, which the runner owns.
+
+use crate::model::{Integrity, Latencies, Metric, Series};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Parameters of a workload by name, as the experiment gave them.
+pub type Parameters = BTreeMap<String, String>;
+
+/// A kind of workload.
+pub trait Workload: Send + Sync {
+    /// Its name in experiments ("fio").
+    fn name(&self) -> &'static str;
+
+    /// Programs that must be on this machine, with the Debian package of each.
+    fn programs(&self) -> &'static [(&'static str, &'static str)];
+
+    /// Names of its parameters, with what is taken when one is not given and
+    /// what it means.
+    fn parameters(&self) -> &'static [(&'static str, &'static str, &'static str)];
+
+    /// What a pass needs and takes at most, to be told before it begins.
+    ///
+    /// # Errors
+    /// A parameter that it does not know or cannot use, in words.
+    fn demand(&self, parameters: &Parameters) -> Result<Demand, String>;
+
+    /// Makes a pass. All programs that it started have ended when it returns,
+    /// also with an error.
+    ///
+    /// # Errors
+    /// What failed, in words, with the end of what the program printed.
+    fn run(&self, parameters: &Parameters, ground: &mut dyn Ground) -> Result<Figures, String>;
+}
+
+/// What a pass needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Demand {
+    /// Bytes that it has in the file system at most.
+    pub space: u64,
+    /// Bytes of memory of the programs themselves, without caches.
+    pub memory: u64,
+    /// Time on a usual disk, roughly.
+    pub time: Duration,
+}
+
+/// Where a pass stands.
+pub trait Ground {
+    /// An empty directory of the file system that is measured.
+    fn directory(&self) -> &Path;
+
+    /// An empty directory elsewhere: logs, sockets, configuration.
+    fn scratch(&self) -> &Path;
+
+    /// Seed of all random choices of this pass.
+    fn seed(&self) -> u64;
+
+    /// Ends a phase and begins the next ("read"): everything is durable
+    /// afterwards, and where the cell asks for a cold cache nothing of the
+    /// files is in memory. [`Ground::directory`] may be another one then.
+    /// Times between two phases belong to none.
+    ///
+    /// # Errors
+    /// What failed, in words.
+    fn next_phase(&mut self, name: &str) -> Result<(), String>;
+
+    /// Whether the user wants the run to stop; asked at least once a second.
+    fn is_cancelled(&self) -> bool;
+}
+
+/// What a pass gave.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Figures {
+    /// Figures; those of the headline are marked.
+    pub metrics: Vec<Metric>,
+    /// Courses in steps of a second.
+    pub series: Vec<Series>,
+    /// Distributions of latencies.
+    pub latencies: Vec<Latencies>,
+    /// What the workload checked of its own content.
+    pub integrity: Vec<Integrity>,
+    /// Things that a reader must know ("the tool writes zeros").
+    pub marks: Vec<String>,
+    /// Tool, version, command lines.
+    pub facts: BTreeMap<String, String>,
+    /// Bytes that the application asked to be written, where known.
+    pub written: Option<u64>,
+    /// Operations that it made, where known: what CPU time is divided by.
+    pub operations: Option<u64>,
+    /// Files whose content must be the same after all is unmounted and mounted
+    /// again, relative to the directory. Empty: the whole directory.
+    pub keep: Vec<PathBuf>,
+}
