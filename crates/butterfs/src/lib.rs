@@ -53,13 +53,14 @@ pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
 pub use butterfs_fs::rename::{OldName, Place, RenameMode};
-pub use butterfs_fs::subvolume::{Cleaning, Received, compare, diff, du, find_new, history, list};
+pub use butterfs_fs::subvolume::{Cleaning, Received, diff, du, find_new, history, list};
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
     Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError,
 };
+pub use butterfs_tree::CompareCost;
 
 /// Paths of inodes, from the names that they know of themselves.
 pub mod paths_of {

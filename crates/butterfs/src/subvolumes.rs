@@ -6,13 +6,13 @@
 use crate::{Error, Volume};
 use butterfs_format::{Generation, InodeNumber, TreeId};
 use butterfs_fs::FsError;
-use butterfs_fs::subvolume::compare::CompareCost;
 use butterfs_fs::subvolume::diff::{Compared, Difference, diff};
 use butterfs_fs::subvolume::du::{Limits, Progress, SpaceSharing};
 use butterfs_fs::subvolume::find_new::{FindNewEnd, NewExtent, find_new};
 use butterfs_fs::subvolume::history::{HistoryEntry, Subject, history};
 use butterfs_fs::subvolume::list::Subvolumes;
 use butterfs_fs::subvolume::paths::Paths;
+use butterfs_tree::CompareCost;
 use butterfs_tree::NodeSource;
 use std::ops::ControlFlow;
 

@@ -1,20 +1,36 @@
-//! What differs between two trees.
+//! What differs between two trees, item by item.
 //!
-//! Owns the walk over two trees at once. A node that both share is skipped
-//! without being read, so the cost grows with what changed, not with what is
-//! there. Knows nothing of what items mean.
+//! Owns finding the items that only one of two trees has or that both have
+//! with different data, in key order. A node that both trees share is passed
+//! by unread, whatever its place in them, so the cost grows with what
+//! differs. Knows nothing of what the items mean.
 //!
-//! Invariant: each step moves at least one of the two sides forward in key
-//! order, so the walk ends; a side holds one path from its root.
+//! Why an item of a node that is not shared has no counterpart in a node that
+//! is: the shared node is in the item's own tree too, and a key is in a tree
+//! once.
 
+use crate::NodeSource;
 use crate::error::TreeError;
 use crate::node::Node;
-use crate::{NodeSource, edit};
+use crate::sweep::Sweep;
 use butterfs_format::{Key, NodeRef};
-use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// An item that one of the trees has.
+/// Which of two trees reach a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reach {
+    Old,
+    New,
+    Both,
+}
+
+fn join(one: Reach, other: Reach) -> Reach {
+    if one == other { one } else { Reach::Both }
+}
+
+/// An item of a tree. It keeps its leaf alive.
 #[derive(Clone, Debug)]
 pub struct ComparedItem {
     leaf: Arc<Node>,
@@ -22,6 +38,12 @@ pub struct ComparedItem {
 }
 
 impl ComparedItem {
+    /// Its key.
+    #[must_use]
+    pub fn key(&self) -> Key {
+        self.leaf.key(self.slot)
+    }
+
     /// Its data.
     #[must_use]
     pub fn data(&self) -> &[u8] {
@@ -29,8 +51,7 @@ impl ComparedItem {
     }
 }
 
-/// An item that is not the same in both trees. At least one side has it; when
-/// both do, their data differ.
+/// An item that differs: at least one side is there.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Its key.
@@ -41,99 +62,58 @@ pub struct Change {
     pub new: Option<ComparedItem>,
 }
 
-/// One of the two trees, at a place between or on items or pointers.
-#[derive(Debug)]
-struct Side<'s, S: NodeSource> {
-    source: &'s S,
-    /// From the root down. The last node may be a branch: then the place is
-    /// the child in that slot, which was not read yet. Empty at the end.
-    path: Vec<(Arc<Node>, usize)>,
+/// Nodes that a comparison read and passed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CompareCost {
+    /// Read, since only one tree has them.
+    pub read: u64,
+    /// Passed by unread with all below them, since both trees have them.
+    pub shared: u64,
 }
 
-impl<'s, S: NodeSource> Side<'s, S> {
-    fn new(source: &'s S, root: Option<NodeRef>) -> Result<Self, TreeError> {
-        let mut path = Vec::new();
-        if let Some(root) = root {
-            let node = source.node(root)?;
-            if !node.is_empty() {
-                path.push((node, 0));
-            }
+/// Leaves of one tree whose items are next.
+#[derive(Debug, Default)]
+struct Side(VecDeque<(Arc<Node>, usize)>);
+
+impl Side {
+    fn key(&self) -> Option<Key> {
+        self.0.front().map(|(leaf, slot)| leaf.key(*slot))
+    }
+
+    /// Adds the items of a leaf that are not before `first`.
+    fn add(&mut self, leaf: Arc<Node>, first: &Key) {
+        let slot = leaf.search(first).unwrap_or_else(|slot| slot);
+        if slot < leaf.len() {
+            self.0.push_back((leaf, slot));
         }
-        Ok(Self { source, path })
     }
 
-    /// Level of the node in which the place is, and its key.
-    fn place(&self) -> Option<(u8, Key)> {
-        let (node, slot) = self.path.last()?;
-        Some((node.level(), node.key(*slot)))
-    }
-
-    /// The child at the place, in a branch.
-    fn child(&self) -> Option<NodeRef> {
-        let (node, slot) = self.path.last()?;
-        (!node.is_leaf()).then(|| node.child(*slot))
-    }
-
-    fn item(&self) -> Option<ComparedItem> {
-        let (leaf, slot) = self.path.last()?;
-        leaf.is_leaf().then(|| ComparedItem {
+    /// Takes the item at `key`, if it is the next one.
+    fn take(&mut self, key: Key) -> Option<ComparedItem> {
+        let (leaf, slot) = self.0.front_mut()?;
+        if leaf.key(*slot) != key {
+            return None;
+        }
+        let item = ComparedItem {
             leaf: Arc::clone(leaf),
             slot: *slot,
-        })
-    }
-
-    /// Past the item or the whole child at the place.
-    fn advance(&mut self) {
-        while let Some((node, slot)) = self.path.last_mut() {
-            *slot += 1;
-            if *slot < node.len() {
-                return;
-            }
-            self.path.pop();
-        }
-    }
-
-    /// Into the child at the place.
-    fn descend(&mut self) -> Result<(), TreeError> {
-        let mut bound = self.path.iter().rev().find_map(|(node, slot)| {
-            let next = slot + 1;
-            (next < node.len()).then(|| node.key(next))
-        });
-        let Some((node, slot)) = self.path.last() else {
-            return Ok(());
         };
-        let child = edit::load_child(self.source, node, *slot, &mut bound)?;
-        if child.is_empty() {
-            self.advance();
-        } else {
-            self.path.push((child, 0));
+        *slot = slot.saturating_add(1);
+        if *slot >= leaf.len() {
+            self.0.pop_front();
         }
-        Ok(())
+        Some(item)
     }
 }
 
-/// The items in which two trees of one volume differ, in key order.
+/// A comparison of two trees, under way.
 #[derive(Debug)]
-pub struct Comparison<'s, S: NodeSource> {
-    old: Side<'s, S>,
-    new: Side<'s, S>,
-}
-
-/// What to do at the two places.
-enum Step {
-    /// Both stand on one node, which they share.
-    SkipBoth,
-    Descend(Which),
-    DescendBoth,
-    /// Both stand on items of one key.
-    Compare,
-    Emit(Which),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
-    Old,
-    New,
+pub struct Comparison<'s, S> {
+    sweep: Sweep<'s, S, Reach>,
+    keys: RangeInclusive<Key>,
+    old: Side,
+    new: Side,
+    cost: CompareCost,
 }
 
 impl<'s, S: NodeSource> Comparison<'s, S> {
@@ -143,98 +123,98 @@ impl<'s, S: NodeSource> Comparison<'s, S> {
     /// # Errors
     /// Reading the roots.
     pub fn new(source: &'s S, old: Option<NodeRef>, new: NodeRef) -> Result<Self, TreeError> {
-        let same = old == Some(new);
+        Self::within(source, old, new, Key::MIN..=Key::MAX)
+    }
+
+    /// Compares the items with these keys alone, and reads nothing else.
+    ///
+    /// # Errors
+    /// Reading the roots.
+    pub fn within(
+        source: &'s S,
+        old: Option<NodeRef>,
+        new: NodeRef,
+        keys: RangeInclusive<Key>,
+    ) -> Result<Self, TreeError> {
+        let mut sweep = Sweep::new(source);
+        if let Some(old) = old {
+            sweep.add_root(old, Reach::Old, &mut join)?;
+        }
+        sweep.add_root(new, Reach::New, &mut join)?;
         Ok(Self {
-            old: Side::new(source, old.filter(|_| !same))?,
-            new: Side::new(source, Some(new).filter(|_| !same))?,
+            sweep,
+            keys,
+            old: Side::default(),
+            new: Side::default(),
+            cost: CompareCost::default(),
         })
+    }
+
+    /// What it cost so far.
+    #[must_use]
+    pub const fn cost(&self) -> CompareCost {
+        self.cost
     }
 
     /// The next item that differs; `None` at the end.
     ///
     /// # Errors
-    /// Reading nodes.
+    /// Reading, damage.
     #[allow(
         clippy::should_implement_trait,
-        reason = "it can fail, and stays usable like a cursor"
+        reason = "an iterator of results would let callers go on after an error"
     )]
     pub fn next(&mut self) -> Result<Option<Change>, TreeError> {
-        while let Some(step) = self.step() {
-            match step {
-                Step::SkipBoth => {
-                    self.old.advance();
-                    self.new.advance();
-                }
-                Step::Descend(Which::Old) => self.old.descend()?,
-                Step::Descend(Which::New) => self.new.descend()?,
-                Step::DescendBoth => {
-                    self.old.descend()?;
-                    self.new.descend()?;
-                }
-                Step::Compare => {
-                    let change = self.change(Some(Which::Old), Some(Which::New));
-                    self.old.advance();
-                    self.new.advance();
-                    let differs = change.as_ref().is_some_and(|change| {
-                        change.old.as_ref().map(ComparedItem::data)
-                            != change.new.as_ref().map(ComparedItem::data)
-                    });
-                    if differs {
-                        return Ok(change);
+        loop {
+            let item = match (self.old.key(), self.new.key()) {
+                (Some(old), Some(new)) => Some(old.min(new)),
+                (old, new) => old.or(new),
+            };
+            let node = self.sweep.next_key();
+            match (item, node) {
+                (None, None) => return Ok(None),
+                (None, Some(_)) => self.advance()?,
+                // A node that begins here may hold the item's other side.
+                (Some(key), Some(node)) if node <= key => self.advance()?,
+                (Some(key), _) if key > *self.keys.end() => return Ok(None),
+                (Some(key), _) => {
+                    let change = Change {
+                        key,
+                        old: self.old.take(key),
+                        new: self.new.take(key),
+                    };
+                    let old = change.old.as_ref().map(ComparedItem::data);
+                    if old != change.new.as_ref().map(ComparedItem::data) {
+                        return Ok(Some(change));
                     }
-                }
-                Step::Emit(Which::Old) => {
-                    let change = self.change(Some(Which::Old), None);
-                    self.old.advance();
-                    return Ok(change);
-                }
-                Step::Emit(Which::New) => {
-                    let change = self.change(None, Some(Which::New));
-                    self.new.advance();
-                    return Ok(change);
                 }
             }
         }
-        Ok(None)
     }
 
-    /// The change at the place of one side or of both.
-    fn change(&self, old: Option<Which>, new: Option<Which>) -> Option<Change> {
-        let old = old.and_then(|_| self.old.item().zip(self.old.place()));
-        let new = new.and_then(|_| self.new.item().zip(self.new.place()));
-        let (_, (_, key)) = old.as_ref().or(new.as_ref())?;
-        Some(Change {
-            key: *key,
-            old: old.as_ref().map(|(item, _)| item.clone()),
-            new: new.map(|(item, _)| item),
-        })
-    }
-
-    fn step(&self) -> Option<Step> {
-        let alone = |level: u8, which| match level {
-            0 => Step::Emit(which),
-            _ => Step::Descend(which),
+    fn advance(&mut self) -> Result<(), TreeError> {
+        let Some(stop) = self.sweep.next() else {
+            return Ok(());
         };
-        let ((old_level, old_key), (new_level, new_key)) =
-            match (self.old.place(), self.new.place()) {
-                (None, None) => return None,
-                (Some((level, _)), None) => return Some(alone(level, Which::Old)),
-                (None, Some((level, _))) => return Some(alone(level, Which::New)),
-                (Some(old), Some(new)) => (old, new),
+        if stop.mark == Reach::Both {
+            self.cost.shared = self.cost.shared.saturating_add(1);
+            return Ok(());
+        }
+        self.cost.read = self.cost.read.saturating_add(1);
+        let node = self.sweep.load(&stop)?;
+        if !node.is_leaf() {
+            let first = node.child_slot(self.keys.start());
+            let end = match node.search(self.keys.end()) {
+                Ok(slot) => slot.saturating_add(1),
+                Err(slot) => slot,
             };
-        // A pointer's key is the first one below it: everything at or below a
-        // place is not before its key. So the one that is behind goes on, and
-        // between equals the higher one goes down to where the other is.
-        Some(match old_key.cmp(&new_key) {
-            Ordering::Less => alone(old_level, Which::Old),
-            Ordering::Greater => alone(new_level, Which::New),
-            Ordering::Equal => match old_level.cmp(&new_level) {
-                Ordering::Greater => Step::Descend(Which::Old),
-                Ordering::Less => Step::Descend(Which::New),
-                Ordering::Equal if old_level == 0 => Step::Compare,
-                Ordering::Equal if self.old.child() == self.new.child() => Step::SkipBoth,
-                Ordering::Equal => Step::DescendBoth,
-            },
-        })
+            return self.sweep.descend(&stop, &node, first..end, &mut join);
+        }
+        match stop.mark {
+            Reach::Old => self.old.add(node, self.keys.start()),
+            Reach::New => self.new.add(node, self.keys.start()),
+            Reach::Both => {}
+        }
+        Ok(())
     }
 }

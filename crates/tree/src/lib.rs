@@ -15,13 +15,15 @@ mod edit;
 mod error;
 mod node;
 mod raw;
+mod sweep;
 mod verify;
 
-pub use compare::{Change, ComparedItem, Comparison};
+pub use compare::{Change, CompareCost, ComparedItem, Comparison};
 pub use cursor::{Cursor, find};
 pub use edit::{Editor, insert, remove, replace, update};
 pub use error::{NodeFault, TreeError};
 pub use node::{Node, NodeStamp};
+pub use sweep::{Stop, Sweep};
 pub use verify::{Expected, VolumeIdentity};
 
 use butterfs_format::{NodeRef, TreeId};

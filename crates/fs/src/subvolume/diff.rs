@@ -6,7 +6,6 @@
 //! number, generation and time of birth agree, which they do in a snapshot.
 //! Access times, times of change and counters are no changes of their own.
 
-use super::compare::{CompareCost, Comparison, Item, ItemChange};
 use super::content::{ContentDiff, Piece, Version};
 use super::paths::Paths;
 use crate::error::FsError;
@@ -15,7 +14,7 @@ use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{ExtrefEntries, InodeItem, RefEntries};
 use butterfs_format::{FileOffset, InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Engine, bad_item};
-use butterfs_tree::{NodeSource, find};
+use butterfs_tree::{Change, CompareCost, ComparedItem, Comparison, NodeSource, find};
 use std::collections::BTreeSet;
 use std::ops::{Range, RangeInclusive};
 
@@ -144,7 +143,7 @@ fn diff_within<E: From<FsError>>(
 ) -> Result<CompareCost, E> {
     let root = |tree| engine.root(tree).map_err(FsError::from);
     let (old, new) = (root(compared.old)?, root(compared.new)?);
-    let mut comparison = Comparison::within(engine, old, new, keys).map_err(FsError::from)?;
+    let mut comparison = Comparison::within(engine, Some(old), new, keys).map_err(FsError::from)?;
     let mut sides = Sides {
         engine,
         compared,
@@ -242,7 +241,7 @@ impl InodeChange {
     fn add<E: From<FsError>>(
         &mut self,
         sides: &mut Sides<'_>,
-        change: &ItemChange,
+        change: &Change,
         visit: &mut dyn FnMut(Difference) -> Result<(), E>,
     ) -> Result<(), E> {
         match change.key.item_type {
@@ -271,8 +270,8 @@ impl InodeChange {
         }
     }
 
-    fn add_item(&mut self, sides: &Sides<'_>, change: &ItemChange) -> Result<(), FsError> {
-        let parse = |item: Option<&Item>, version| {
+    fn add_item(&mut self, sides: &Sides<'_>, change: &Change) -> Result<(), FsError> {
+        let parse = |item: Option<&ComparedItem>, version| {
             let Some(item) = item else { return Ok(None) };
             InodeItem::parse(item.data())
                 .map(Some)
@@ -285,7 +284,7 @@ impl InodeChange {
         Ok(())
     }
 
-    fn add_names(&mut self, sides: &Sides<'_>, change: &ItemChange) -> Result<(), FsError> {
+    fn add_names(&mut self, sides: &Sides<'_>, change: &Change) -> Result<(), FsError> {
         let old = names(sides.compared.old, change.key, change.old.as_ref())?;
         let new = names(sides.compared.new, change.key, change.new.as_ref())?;
         // A name can go from one kind of item to the other.
@@ -302,11 +301,11 @@ impl InodeChange {
         Ok(())
     }
 
-    fn add_xattrs(&mut self, sides: &Sides<'_>, change: &ItemChange) -> Result<(), FsError> {
+    fn add_xattrs(&mut self, sides: &Sides<'_>, change: &Change) -> Result<(), FsError> {
         let mut values: [BTreeSet<(Vec<u8>, Vec<u8>)>; 2] = Default::default();
         let items = [change.old.as_ref(), change.new.as_ref()];
         for ((item, version), values) in items.into_iter().zip(VERSIONS).zip(&mut values) {
-            for entry in DirEntries::new(item.map_or(&[], Item::data)) {
+            for entry in DirEntries::new(item.map_or(&[], ComparedItem::data)) {
                 let entry =
                     entry.map_err(|error| bad_item(sides.tree(version), change.key, &error))?;
                 values.insert((entry.name.to_vec(), entry.data.to_vec()));
@@ -323,13 +322,13 @@ impl InodeChange {
     fn subvolumes<E: From<FsError>>(
         &self,
         sides: &mut Sides<'_>,
-        change: &ItemChange,
+        change: &Change,
         visit: &mut dyn FnMut(Difference) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut found: [Option<(TreeId, Vec<u8>)>; 2] = [None, None];
         let items = [change.old.as_ref(), change.new.as_ref()];
         for ((item, version), found) in items.into_iter().zip(VERSIONS).zip(&mut found) {
-            for entry in DirEntries::new(item.map_or(&[], Item::data)) {
+            for entry in DirEntries::new(item.map_or(&[], ComparedItem::data)) {
                 let entry = entry
                     .map_err(|error| bad_item(sides.tree(version), change.key, &error))
                     .map_err(FsError::from)?;
@@ -355,7 +354,7 @@ impl InodeChange {
         Ok(())
     }
 
-    fn add_extent(&mut self, sides: &Sides<'_>, change: &ItemChange) -> Result<(), FsError> {
+    fn add_extent(&mut self, sides: &Sides<'_>, change: &Change) -> Result<(), FsError> {
         let items = [change.old.as_ref(), change.new.as_ref()];
         for (item, version) in items.into_iter().zip(VERSIONS) {
             let Some(item) = item else { continue };
@@ -495,8 +494,8 @@ impl InodeChange {
 }
 
 /// Names in an item of an inode's names; none without the item.
-fn names(tree: TreeId, key: Key, item: Option<&Item>) -> Result<BTreeSet<Name>, FsError> {
-    let data = item.map_or(&[][..], Item::data);
+fn names(tree: TreeId, key: Key, item: Option<&ComparedItem>) -> Result<BTreeSet<Name>, FsError> {
+    let data = item.map_or(&[][..], ComparedItem::data);
     let mut names = BTreeSet::new();
     if key.item_type == ItemType::INODE_REF {
         for entry in RefEntries::new(data) {

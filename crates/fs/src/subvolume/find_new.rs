@@ -4,7 +4,7 @@
 //! change since, so the cost grows with what changed.
 
 use super::paths::{Paths, joined};
-use super::sweep::Sweep;
+
 use crate::error::FsError;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
@@ -12,7 +12,7 @@ use butterfs_format::{
     FileOffset, Generation, InodeId, InodeNumber, ItemType, Key, Logical, TreeId,
 };
 use butterfs_store::Engine;
-use butterfs_tree::NodeSource;
+use butterfs_tree::{NodeSource, Sweep};
 
 /// How a file extent keeps its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

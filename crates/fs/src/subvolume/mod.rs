@@ -3,7 +3,6 @@
 //! Owns where a subvolume hangs in another (its entry in a directory, ROOT_REF
 //! and ROOT_BACKREF) and what its root item says. Trees are the store's.
 
-pub mod compare;
 pub mod content;
 pub mod diff;
 pub mod du;
@@ -17,7 +16,6 @@ mod properties;
 pub mod quota;
 mod remove;
 pub(crate) mod rename;
-pub mod sweep;
 
 pub use properties::Received;
 pub use remove::Cleaning;

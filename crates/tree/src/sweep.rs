@@ -13,8 +13,10 @@
 //! key and the bound that its parents name, so wrong pointers are errors and
 //! cannot lead in circles.
 
+use crate::NodeSource;
+use crate::error::{NodeFault, TreeError};
+use crate::node::Node;
 use butterfs_format::{Generation, Key, Logical, NodeRef};
-use butterfs_tree::{Node, NodeFault, NodeSource, TreeError};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::ops::Range;
