@@ -100,7 +100,7 @@ fn judge(size: u64, options: &MkfsOptions) {
         let mounted = Mounted::new(image, point, "loop");
         assert_eq!(std::fs::read(mount.join("ours")).unwrap(), vec![3; 100_000]);
         std::fs::write(mount.join(format!("kernel{round}")), vec![7; 50_000]).unwrap();
-        run("sync", &[]);
+        run("sync", &["-f", point]);
         scrub(&[point]);
         mounted.end();
         check(image, options);

@@ -10,6 +10,7 @@ use butterfs_device::{Access, FileDevice};
 use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_store::{OpenOptions, Store};
 use butterfs_testkit::judge::scratch_dir;
+use butterfs_testkit::run_script;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -39,7 +40,7 @@ fn with_simple_quotas(path: &Path, work: &str) -> bool {
     let switched = switch_quotas(mount.as_fd(), QuotaSwitch::OnSimple);
     drop(mount);
     if switched.is_ok() {
-        volume::run(dir.path(), work);
+        run_script(dir.path(), work);
     } else {
         println!("skipped: this kernel does not know simple quotas");
     }

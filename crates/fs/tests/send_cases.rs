@@ -6,8 +6,8 @@ mod common;
 use butterfs_format::TreeId;
 use butterfs_format::send_stream::Version;
 use butterfs_fs::send::{Beginning, DataMode, SendOptions, SendRequest, StreamWriter};
-use butterfs_testkit::Manifest;
 use butterfs_testkit::mounted_tree::MountedTree;
+use butterfs_testkit::{Manifest, run_script};
 use common::{KernelMount, mkfs, open_subvolume, run};
 use std::path::Path;
 
@@ -137,16 +137,6 @@ const CASES: &[Case] = &[
     ),
 ];
 
-fn shell(root: &Path, script: &str) {
-    let out = std::process::Command::new("bash")
-        .args(["-ec", script])
-        .current_dir(root)
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(out.status.success(), "{script}: {text}");
-}
-
 fn stream(
     image: &Path,
     trees: (Option<TreeId>, TreeId),
@@ -191,12 +181,12 @@ fn hard_cases_are_received_by_the_kernel() {
         let [base, a, b] = ["base", "a", "b"].map(at);
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         run("btrfs", &["subvolume", "create", &text(&base)]);
-        shell(&base, before);
+        run_script(&base, before);
         run(
             "btrfs",
             &["subvolume", "snapshot", "-r", &text(&base), &text(&a)],
         );
-        shell(&base, change);
+        run_script(&base, change);
         run(
             "btrfs",
             &["subvolume", "snapshot", "-r", &text(&base), &text(&b)],

@@ -16,6 +16,7 @@ pub mod mounted_tree;
 pub mod op;
 pub mod oracle;
 pub mod random;
+mod shell;
 pub mod tree_view;
 
 pub use capability::Capability;
@@ -24,4 +25,5 @@ pub use manifest::Manifest;
 pub use op::Op;
 pub use oracle::Oracle;
 pub use random::Random;
+pub use shell::run_script;
 pub use tree_view::TreeView;

@@ -2,6 +2,7 @@
 
 use butterfs_testkit::capability::Capability;
 use butterfs_testkit::judge::{Access, KernelMount, mkfs_btrfs};
+use butterfs_testkit::run_script;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,7 +48,7 @@ pub fn make(path: &Path, mkfs: &[&str], options: &str, script: &str) {
 /// Mounts a volume and runs `script` in it.
 pub fn change(path: &Path, options: &str, script: &str) {
     let mount = KernelMount::mount(path, Access::ReadWrite, options).expect("the kernel mounts it");
-    run(mount.path(), script);
+    run_script(mount.path(), script);
     mount.unmount().expect("it can be unmounted");
 }
 
@@ -55,7 +56,7 @@ pub fn change(path: &Path, options: &str, script: &str) {
 /// mounted, as a crash would leave it.
 pub fn crash(path: &Path, options: &str, script: &str, copy: &Path) {
     let mount = KernelMount::mount(path, Access::ReadWrite, options).expect("the kernel mounts it");
-    run(mount.path(), script);
+    run_script(mount.path(), script);
     sparse_copy(path, copy);
     mount.unmount().expect("it can be unmounted");
 }
@@ -65,19 +66,4 @@ pub fn sparse_copy(from: &Path, to: &Path) {
     let words = ["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()];
     let done = Command::new("cp").args(words).status().expect("cp runs");
     assert!(done.success());
-}
-
-/// Runs a shell script.
-pub fn run(at: &Path, script: &str) {
-    let out = Command::new("bash")
-        .args(["-euc", script])
-        .current_dir(at)
-        .output()
-        .expect("bash runs");
-    assert!(
-        out.status.success(),
-        "{script}: {}{}",
-        String::from_utf8_lossy(&out.stdout),
-        String::from_utf8_lossy(&out.stderr)
-    );
 }

@@ -1,0 +1,26 @@
+//! Scripts of bash on a mounted tree.
+
+use std::path::Path;
+use std::process::Command;
+
+/// `sync` without a name means the file system that the script stands in:
+/// others on this machine may be busy, or stuck, and are none of a test's
+/// business.
+const PRELUDE: &str =
+    "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }\n";
+
+/// Runs a script in `directory`; it ends at the first command that fails, or
+/// at a variable that is not set.
+///
+/// # Panics
+/// It fails; with what it printed.
+pub fn run_script(directory: &Path, script: &str) {
+    let out = Command::new("bash")
+        .args(["-euc", &format!("{PRELUDE}{script}")])
+        .current_dir(directory)
+        .output()
+        .expect("bash runs");
+    let printed = [out.stdout, out.stderr].concat();
+    let printed = String::from_utf8_lossy(&printed);
+    assert!(out.status.success(), "{script}: {printed}");
+}
