@@ -12,8 +12,8 @@ use butterfs_fs::subvolume::find_new::{FindNewEnd, NewExtent, find_new};
 use butterfs_fs::subvolume::history::{HistoryEntry, Subject, history};
 use butterfs_fs::subvolume::list::Subvolumes;
 use butterfs_fs::subvolume::paths::Paths;
-use butterfs_tree::CompareCost;
-use butterfs_tree::NodeSource;
+use butterfs_store::Engine;
+use butterfs_tree::{CompareCost, NodeSource};
 use std::ops::ControlFlow;
 
 impl Volume {
@@ -39,49 +39,64 @@ impl Volume {
         Ok(id.tree)
     }
 
+    /// Looks at the volume for as long as it takes, while others change it.
+    fn steadily<R, E: From<FsError>>(
+        &self,
+        look: impl FnOnce(&Engine) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let steady = self.store().steady().map_err(FsError::from)?;
+        let result = look(&steady);
+        if result.is_err() && !steady.is_whole() {
+            let reason =
+                "others changed more of the volume meanwhile than it has room for; try again";
+            return Err(FsError::Busy(reason).into());
+        }
+        result
+    }
+
     /// Who holds the space of the volume, as of a commit that is made first
-    /// where the volume can be changed. Changes wait while it is computed.
+    /// where the volume can be changed.
     ///
     /// # Errors
-    /// Damage, reading, committing; `progress` stopped it.
+    /// Damage, reading, committing; `progress` stopped it; [`FsError::Busy`]
+    /// when others changed too much meanwhile.
     pub fn space_sharing(
         &self,
         limits: &Limits,
         progress: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
     ) -> Result<SpaceSharing, Error> {
         self.sync()?;
-        Ok(SpaceSharing::compute(
-            &self.store().read(),
-            limits,
-            progress,
-        )?)
+        let compute = |engine: &Engine| SpaceSharing::compute(engine, limits, progress);
+        Ok(self.steadily(compute)?)
     }
 
     /// Gives every file extent of `tree` that was written in `since` or later
     /// to `visit`.
     ///
     /// # Errors
-    /// Damage, reading; what `visit` gives.
+    /// Damage, reading; what `visit` gives; [`FsError::Busy`] when others
+    /// changed too much meanwhile.
     pub fn find_new<E: From<FsError>>(
         &self,
         tree: TreeId,
         since: Generation,
         visit: &mut dyn FnMut(&NewExtent) -> Result<(), E>,
     ) -> Result<FindNewEnd, E> {
-        find_new(&self.store().read(), tree, since, visit)
+        self.steadily(|engine| find_new(engine, tree, since, visit))
     }
 
     /// Gives all that differs between two subvolumes to `visit`, by ascending
     /// inode. The cost grows with what differs.
     ///
     /// # Errors
-    /// Damage, reading; what `visit` gives.
+    /// Damage, reading; what `visit` gives; [`FsError::Busy`] when others
+    /// changed too much meanwhile.
     pub fn diff<E: From<FsError>>(
         &self,
         compared: Compared,
         visit: &mut dyn FnMut(Difference) -> Result<(), E>,
     ) -> Result<CompareCost, E> {
-        diff(&self.store().read(), compared, visit)
+        self.steadily(|engine| diff(engine, compared, visit))
     }
 
     /// The history of the file at `path` in all subvolumes that descend from
@@ -91,20 +106,21 @@ impl Volume {
     /// As [`Volume::resolve`]; damage, reading.
     pub fn history(&self, path: &[u8]) -> Result<Vec<HistoryEntry>, Error> {
         let inode = self.resolve(path)?;
-        let engine = self.store().read();
-        let root = engine.root(inode.tree).map_err(FsError::from)?;
-        let mut paths = Paths::new(&engine, inode.tree, root).of(inode.number)?;
-        // Of several names the one that was asked for.
-        let asked: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
-        let name = asked.iter().rfind(|name| !name.is_empty());
-        paths.sort_by_key(|path| path.rsplit(|byte| *byte == b'/').next() != name.copied());
-        let Some(within) = paths.first() else {
-            return Err(Error::at(path, FsError::NotFound));
-        };
-        let subject = Subject {
-            inode,
-            path: within,
-        };
-        Ok(history(&engine, subject)?)
+        self.steadily(|engine| {
+            let root = engine.root(inode.tree).map_err(FsError::from)?;
+            let mut paths = Paths::new(engine, inode.tree, root).of(inode.number)?;
+            // Of several names the one that was asked for.
+            let asked: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+            let name = asked.iter().rfind(|name| !name.is_empty());
+            paths.sort_by_key(|path| path.rsplit(|byte| *byte == b'/').next() != name.copied());
+            let Some(within) = paths.first() else {
+                return Err(Error::at(path, FsError::NotFound));
+            };
+            let subject = Subject {
+                inode,
+                path: within,
+            };
+            Ok(history(engine, subject)?)
+        })
     }
 }

@@ -47,7 +47,7 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
-        if self.superblock_changed {
+        if self.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so
             // that one must be written too.
             self.change_root_item(TreeId::EXTENT, |_| {})?;
@@ -75,6 +75,11 @@ impl Engine {
             return Err(StoreError::Internal(
                 "a commit did not reach its fixed point",
             ));
+        }
+        if self.root_now(TreeId::ROOT).generation != self.generation {
+            // Nobody could open what such a superblock names.
+            let reason = "a superblock would name a root tree of another generation";
+            return Err(StoreError::Internal(reason));
         }
         self.update_superblock()?;
         self.log_writing = self.end_log();

@@ -18,6 +18,7 @@ use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
+use crate::view::{Held, HoldId};
 use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
@@ -112,7 +113,8 @@ pub struct Engine {
     pub(crate) pinned_writing: RangeSet,
     /// Freed by commits, and kept from being overwritten while an older state is
     /// read.
-    pub(crate) held: Option<RangeSet>,
+    pub(crate) held: Option<Held>,
+    pub(crate) last_hold: HoldId,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,
     /// Bytes that new chunks could have by kind, valid for a number of chunks.

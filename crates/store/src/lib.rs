@@ -25,6 +25,7 @@ mod quota;
 mod reserve;
 mod space;
 mod subvolume;
+mod view;
 
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
@@ -42,6 +43,7 @@ use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 pub use subvolume::TreeAccess;
+pub use view::{Steady, View};
 
 use butterfs_format::Generation;
 use butterfs_format::item::inode::Timespec;

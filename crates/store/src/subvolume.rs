@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// [`Store::commit_with`] with its locks held.
-    fn commit_with_alone<R, E: From<StoreError>>(
+    pub(crate) fn commit_with_alone<R, E: From<StoreError>>(
         &self,
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
@@ -81,24 +81,6 @@ impl Store {
         }
         result?;
         Ok(value)
-    }
-}
-
-impl Store {
-    /// [`Store::commit_with`], and a view of that commit where `change` says so.
-    pub(crate) fn commit_with_view(
-        &self,
-        nodes: usize,
-        change: impl FnOnce(&mut Engine) -> Result<bool, StoreError>,
-    ) -> Result<Option<Engine>, StoreError> {
-        let _one_at_a_time = self.lock_commits();
-        let wanted = self.commit_with_alone(nodes, change)?;
-        if !wanted {
-            return Ok(None);
-        }
-        // No other commit comes in between.
-        let engine = self.engine.read();
-        crate::open::view(&engine).map(Some)
     }
 }
 

@@ -106,7 +106,7 @@ impl Filesystem {
             };
             let numbers = match scan(&started.view, limits, progress) {
                 Ok(numbers) => numbers,
-                Err(error) if self.store.is_quota_scan_kept() => {
+                Err(error) if started.view.is_whole() => {
                     self.store.give_up_quota_scan("a count failed");
                     return Err(error);
                 }
@@ -116,7 +116,7 @@ impl Filesystem {
                     continue;
                 }
             };
-            if self.store.finish_quota_scan(&numbers)? {
+            if self.store.finish_quota_scan(&started, &numbers)? {
                 return Ok(());
             }
         }

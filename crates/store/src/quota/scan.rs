@@ -1,7 +1,7 @@
 //! A count of all groups while the volume is changed.
 //!
 //! Owns the bookkeeping: the count is of one commit, whose nodes are kept from
-//! being overwritten meanwhile ([`Engine::hold_nodes`]); what later commits
+//! being overwritten meanwhile ([`View`]); what later commits
 //! change is summed up beside it, and both together are the numbers. So nobody
 //! waits for a count.
 //!
@@ -9,26 +9,20 @@
 //! so that after a crash the kernel begins it anew, and we say that it was
 //! interrupted.
 //!
-//! Bounds: space of nodes that is held is at most what is free besides; a count
-//! that needs more has to be made anew.
+//! Bounds: those of a view; a count that needs more has to be made anew.
 
 use super::account::Delta;
 use super::{GroupNumbers, QuotaError, Quotas, Running};
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::space::block_group::BlockGroup;
-use crate::space::ranges::RangeSet;
-use butterfs_format::item::chunk::BlockGroupFlags;
+use crate::view::{HoldId, View};
+use butterfs_format::Generation;
 use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags};
-use butterfs_format::{Generation, Logical};
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 /// Nodes of the changes that begin and end a count.
 const NODES: usize = 32;
-/// Space of nodes that may be held in any case.
-const HELD_LEAST: u64 = 4 << 20;
 
 /// A count that is under way.
 #[derive(Debug)]
@@ -43,9 +37,9 @@ pub(super) struct Scan {
 
 /// A count that can begin.
 #[derive(Debug)]
-pub struct QuotaScan {
-    /// The volume as the commit left it that is counted; nothing changes it.
-    pub view: Engine,
+pub struct QuotaScan<'s> {
+    /// What is counted.
+    pub view: View<'s>,
 }
 
 impl Quotas {
@@ -89,8 +83,8 @@ impl Quotas {
 impl Engine {
     /// Takes over the numbers of a count, with what changed since. False when
     /// they cannot be: another count is needed.
-    fn finish_scan(&mut self, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
-        let (generation, is_held) = (self.generation, self.held.is_some());
+    fn finish_scan(&mut self, hold: HoldId, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
+        let (generation, is_held) = (self.generation, self.holds(hold));
         let Some(quotas) = &mut self.quotas else {
             return false;
         };
@@ -130,63 +124,6 @@ impl Engine {
         }
         true
     }
-
-    /// Nodes that commits free from now on stay as they are.
-    fn hold_nodes(&mut self) {
-        self.held = Some(RangeSet::default());
-    }
-
-    /// Ends [`Engine::hold_nodes`].
-    fn release_nodes(&mut self) {
-        let held = self.held.take();
-        let ranges: Vec<_> = held.iter().flat_map(RangeSet::iter).collect();
-        self.give_back_pinned(&ranges);
-    }
-
-    /// Space that a published commit freed can be used again, or is held.
-    pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
-        let Some(mut held) = self.held.take() else {
-            return self.give_back_pinned(freed);
-        };
-        let holds_nodes = |group: &BlockGroup| group.flags.contains(BlockGroupFlags::METADATA);
-        let (kept, rest): (Vec<_>, Vec<_>) = freed.iter().cloned().partition(|range| {
-            let group = self.groups.range(..=Logical(range.start)).next_back();
-            group.is_some_and(|(_, group)| holds_nodes(group))
-        });
-        for range in kept {
-            held.insert(range);
-        }
-        self.give_back_pinned(&rest);
-        let groups = self.groups.values().filter(|group| holds_nodes(group));
-        let free = groups.fold(HELD_LEAST, |sum, group| {
-            sum.saturating_add(group.available())
-        });
-        let is_too_much = held.total() > free;
-        self.held = Some(held);
-        if is_too_much {
-            self.release_nodes();
-        }
-    }
-
-    fn give_back_pinned(&mut self, ranges: &[Range<u64>]) {
-        for range in ranges {
-            let result = self.for_each_group_part(range, |group, part| {
-                group.pinned = group.pinned.saturating_sub(part.end - part.start);
-                if let Some(free) = &mut group.free {
-                    free.insert(part);
-                }
-            });
-            debug_assert!(result.is_ok(), "pinned space lies in block groups");
-        }
-    }
-
-    /// True when a range must not be discarded although it is free.
-    pub(crate) fn is_kept(&self, range: &Range<u64>) -> bool {
-        let group = self.groups.range(..=Logical(range.start)).next_back();
-        let has_nodes =
-            group.is_some_and(|(_, group)| group.flags.contains(BlockGroupFlags::METADATA));
-        self.held.is_some() && has_nodes
-    }
 }
 
 impl Store {
@@ -196,7 +133,7 @@ impl Store {
     ///
     /// # Errors
     /// [`QuotaError`]; no space; not writable; reading, writing.
-    pub fn start_quota_scan(&self) -> Result<Option<QuotaScan>, StoreError> {
+    pub fn start_quota_scan(&self) -> Result<Option<QuotaScan<'_>>, StoreError> {
         let start = |engine: &mut Engine| {
             let deleting = !engine.dead_trees()?.is_empty();
             let of = engine.generation();
@@ -209,7 +146,6 @@ impl Store {
             }
             if !deleting {
                 quotas.start_scan(of);
-                engine.hold_nodes();
             }
             Ok(!deleting)
         };
@@ -231,28 +167,21 @@ impl Store {
     /// No space; not writable; writing.
     pub fn finish_quota_scan(
         &self,
+        scan: &QuotaScan<'_>,
         numbers: &BTreeMap<GroupId, GroupNumbers>,
     ) -> Result<bool, StoreError> {
-        let finish = |engine: &mut Engine| Ok::<_, StoreError>(engine.finish_scan(numbers));
+        let hold = scan.view.hold_id();
+        let finish = |engine: &mut Engine| Ok::<_, StoreError>(engine.finish_scan(hold, numbers));
         let finished = self.commit_with(NODES, finish);
-        if let Ok(true) = finished {
-            self.engine.write().release_nodes();
-        } else {
+        if !matches!(finished, Ok(true)) {
             self.give_up_quota_scan("a count was not finished");
         }
         finished
     }
 
-    /// True while the nodes that are counted are kept from being overwritten.
-    #[must_use]
-    pub fn is_quota_scan_kept(&self) -> bool {
-        self.read().held.is_some()
-    }
-
     /// Ends a count without numbers.
     pub fn give_up_quota_scan(&self, reason: &str) {
         let mut engine = self.engine.write();
-        engine.release_nodes();
         if let Some(quotas) = &mut engine.quotas
             && quotas.scan.take().is_some()
         {

@@ -167,7 +167,7 @@ impl Engine {
             free.insert(range);
         }
         let whole = start.get()..group.end();
-        let held = self.held.iter();
+        let held = self.held.iter().map(|held| &held.freed);
         for pinned in [&self.pinned, &self.pinned_writing].into_iter().chain(held) {
             for range in pinned.overlapping(whole.clone()) {
                 free.remove(range);

@@ -1,0 +1,137 @@
+//! Who looks at a volume for long holds up nobody, and sees one state of it.
+
+mod common;
+
+use butterfs::diff::{Compared, Difference};
+use butterfs::du::Limits;
+use butterfs::{Access, FsError, Generation, MemoryDevice, TreeId, Volume};
+use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_testkit::judge::{judge_image, scratch_dir};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+const FILES: usize = 400;
+
+fn fresh(mib: u64) -> (Arc<MemoryDevice>, Volume) {
+    let device = Arc::new(MemoryDevice::new(mib << 20));
+    let mkfs = MkfsOptions {
+        node_size: common::NODE as u32,
+        ..MkfsOptions::default()
+    };
+    make(&*device, &mkfs).unwrap();
+    let volume = common::open(&device, Access::ReadWrite).unwrap();
+    (device, volume)
+}
+
+/// Changes every file and commits, `round` after round.
+fn write(volume: &Volume, round: usize) {
+    for number in 0..FILES {
+        let content = format!("{round} {number}").repeat(40);
+        let path = format!("file-{number}");
+        volume
+            .write_file(path.as_bytes(), content.as_bytes())
+            .unwrap();
+    }
+    volume.sync().unwrap();
+}
+
+fn paths(
+    volume: &Volume,
+    old: TreeId,
+    beside: &mut dyn FnMut(usize),
+) -> Result<Vec<Vec<u8>>, FsError> {
+    let mut found = Vec::new();
+    let compared = Compared {
+        old,
+        new: TreeId::FS,
+    };
+    volume.diff::<FsError>(compared, &mut |difference| {
+        beside(found.len());
+        if let Difference::File(file) = difference {
+            found.extend(file.paths.iter().cloned());
+        }
+        Ok(())
+    })?;
+    found.sort();
+    Ok(found)
+}
+
+#[test]
+fn writers_go_on_while_others_look() {
+    let (device, volume) = fresh(256);
+    write(&volume, 0);
+    let root = volume.files().root();
+    let old = volume
+        .files()
+        .snapshot(TreeId::FS, root, b"old", Access::ReadOnly)
+        .unwrap();
+    write(&volume, 1);
+    let expected = paths(&volume, old, &mut |_| ()).unwrap();
+    assert!(expected.len() >= FILES);
+
+    let mut round = 2;
+    let found = paths(&volume, old, &mut |count| {
+        if count.is_multiple_of(100) {
+            volume
+                .write_file(format!("late-{round}").as_bytes(), b"not seen")
+                .unwrap();
+            write(&volume, round);
+            round += 1;
+        }
+    });
+    assert_eq!(found.unwrap(), expected, "the state in which it began");
+    assert!(round > 4, "others wrote meanwhile");
+
+    let mut extents = 0;
+    let visit = &mut |_: &butterfs::find_new::NewExtent| {
+        if extents == 0 {
+            write(&volume, 99);
+        }
+        extents += 1;
+        Ok::<_, FsError>(())
+    };
+    volume.find_new(TreeId::FS, Generation(0), visit).unwrap();
+    assert!(extents >= FILES);
+
+    let mut looked = false;
+    let sharing = volume.space_sharing(&Limits::default(), &mut |_| {
+        if !std::mem::replace(&mut looked, true) {
+            write(&volume, 100);
+        }
+        ControlFlow::Continue(())
+    });
+    assert!(looked && !sharing.unwrap().subvolumes().is_empty());
+    volume.close().unwrap();
+    let dir = scratch_dir();
+    let image = dir.path().join("volume.img");
+    device.save(&image).unwrap();
+    judge_image(&image, "after all");
+}
+
+/// What is held for who looks is bounded: a small volume takes it back, and
+/// says so.
+#[test]
+fn a_view_yields_where_space_is_short() {
+    let (_device, volume) = fresh(128);
+    write(&volume, 0);
+    let old = volume
+        .files()
+        .snapshot(TreeId::FS, volume.files().root(), b"old", Access::ReadOnly)
+        .unwrap();
+    write(&volume, 1);
+    let mut round = 2;
+    let found = paths(&volume, old, &mut |_| {
+        if round < 300 {
+            write(&volume, round);
+            round += 1;
+        }
+    });
+    match found {
+        Err(FsError::Busy(reason)) => assert!(reason.contains("try again"), "{reason}"),
+        other => panic!("{other:?} after {round} rounds"),
+    }
+    volume
+        .write_file(b"after", b"it can still be written")
+        .unwrap();
+    volume.close().unwrap();
+}

@@ -1,0 +1,231 @@
+//! The last commit, to be read for a while.
+//!
+//! Owns keeping the nodes of a commit that is looked at from being overwritten
+//! by what follows, so that who looks holds up nobody.
+//!
+//! Bounds: space of nodes that is held is at most what is free besides. When
+//! more would be, it is given back, and reading a view may fail from then on;
+//! it never gives wrong content, for a node says which generation wrote it.
+
+use crate::Store;
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::space::block_group::BlockGroup;
+use crate::space::ranges::RangeSet;
+use butterfs_format::Logical;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use parking_lot::RwLockReadGuard;
+use std::ops::{Deref, Range};
+
+/// Space of nodes that may be held in any case.
+const HELD_LEAST: u64 = 4 << 20;
+
+/// Space of nodes that is held for views.
+#[derive(Debug)]
+pub(crate) struct Held {
+    id: HoldId,
+    views: usize,
+    /// Freed by commits since the first of the views.
+    pub(crate) freed: RangeSet,
+}
+
+/// One time of holding; no other gets its number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct HoldId(u64);
+
+impl HoldId {
+    const fn next(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// Keeps the nodes of a view until it is dropped.
+#[derive(Debug)]
+struct Hold<'s> {
+    store: &'s Store,
+    id: HoldId,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        self.store.engine.write().end_hold(self.id);
+    }
+}
+
+/// The volume as a commit left it; nothing changes it.
+#[derive(Debug)]
+pub struct View<'s> {
+    engine: Engine,
+    hold: Hold<'s>,
+}
+
+impl View<'_> {
+    /// False when the volume needed the space of its nodes: an error of reading
+    /// says nothing of the volume then.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.hold.store.read().holds(self.hold.id)
+    }
+
+    pub(crate) const fn hold_id(&self) -> HoldId {
+        self.hold.id
+    }
+}
+
+impl Deref for View<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+/// A volume that does not change while it is looked at.
+#[derive(Debug)]
+pub enum Steady<'s> {
+    /// It is open for reading alone.
+    Still(RwLockReadGuard<'s, Engine>),
+    /// Its last commit.
+    View(Box<View<'s>>),
+}
+
+impl Steady<'_> {
+    /// As [`View::is_whole`].
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        match self {
+            Self::Still(_) => true,
+            Self::View(view) => view.is_whole(),
+        }
+    }
+}
+
+impl Deref for Steady<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        match self {
+            Self::Still(engine) => engine,
+            Self::View(view) => view,
+        }
+    }
+}
+
+impl Store {
+    /// The volume as it is now, to be looked at for as long as it takes while
+    /// others change it. Commits.
+    ///
+    /// # Errors
+    /// No space; reading, writing.
+    pub fn steady(&self) -> Result<Steady<'_>, StoreError> {
+        if self.check_writable().is_err() {
+            return Ok(Steady::Still(self.read()));
+        }
+        let view = self.commit_with_view(0, |_| Ok(true))?;
+        let view = view.ok_or(StoreError::Internal("a view that was wanted"))?;
+        Ok(Steady::View(Box::new(view)))
+    }
+
+    /// [`Store::commit_with`], and a view of that commit where `change` says so.
+    pub(crate) fn commit_with_view(
+        &self,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine) -> Result<bool, StoreError>,
+    ) -> Result<Option<View<'_>>, StoreError> {
+        self.write_early()?;
+        let _one_at_a_time = self.lock_commits();
+        let id = self.commit_with_alone(nodes, |engine| {
+            let wanted = change(engine)?;
+            Ok::<_, StoreError>(wanted.then(|| engine.begin_hold()))
+        })?;
+        let Some(id) = id else {
+            return Ok(None);
+        };
+        let hold = Hold { store: self, id };
+        // No other commit comes in between.
+        let engine = crate::open::view(&self.engine.read())?;
+        Ok(Some(View { engine, hold }))
+    }
+}
+
+impl Engine {
+    /// Nodes that commits free from now on stay as they are.
+    fn begin_hold(&mut self) -> HoldId {
+        if let Some(held) = &mut self.held {
+            held.views += 1;
+            return held.id;
+        }
+        self.last_hold = self.last_hold.next();
+        self.held = Some(Held {
+            id: self.last_hold,
+            views: 1,
+            freed: RangeSet::default(),
+        });
+        self.last_hold
+    }
+
+    /// True while nothing that was held since then was given back.
+    pub(crate) fn holds(&self, id: HoldId) -> bool {
+        self.held.as_ref().is_some_and(|held| held.id == id)
+    }
+
+    fn end_hold(&mut self, id: HoldId) {
+        if let Some(held) = self.held.as_mut().filter(|held| held.id == id) {
+            held.views -= 1;
+            if held.views == 0 {
+                self.release_nodes();
+            }
+        }
+    }
+
+    fn release_nodes(&mut self) {
+        let held = self.held.take();
+        let ranges: Vec<_> = held.iter().flat_map(|held| held.freed.iter()).collect();
+        self.give_back_pinned(&ranges);
+    }
+
+    /// Space that a published commit freed can be used again, or is held.
+    pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
+        let Some(mut held) = self.held.take() else {
+            return self.give_back_pinned(freed);
+        };
+        let holds_nodes = |group: &BlockGroup| group.flags.contains(BlockGroupFlags::METADATA);
+        let (kept, rest): (Vec<_>, Vec<_>) = freed.iter().cloned().partition(|range| {
+            let group = self.groups.range(..=Logical(range.start)).next_back();
+            group.is_some_and(|(_, group)| holds_nodes(group))
+        });
+        for range in kept {
+            held.freed.insert(range);
+        }
+        self.give_back_pinned(&rest);
+        let groups = self.groups.values().filter(|group| holds_nodes(group));
+        let free = groups.fold(HELD_LEAST, |sum, group| {
+            sum.saturating_add(group.available())
+        });
+        let is_too_much = held.freed.total() > free;
+        self.held = Some(held);
+        if is_too_much {
+            self.release_nodes();
+        }
+    }
+
+    fn give_back_pinned(&mut self, ranges: &[Range<u64>]) {
+        for range in ranges {
+            let result = self.for_each_group_part(range, |group, part| {
+                group.pinned = group.pinned.saturating_sub(part.end - part.start);
+                if let Some(free) = &mut group.free {
+                    free.insert(part);
+                }
+            });
+            debug_assert!(result.is_ok(), "pinned space lies in block groups");
+        }
+    }
+
+    /// True when a range must not be discarded although it is free.
+    pub(crate) fn is_kept(&self, range: &Range<u64>) -> bool {
+        let group = self.groups.range(..=Logical(range.start)).next_back();
+        let has_nodes =
+            group.is_some_and(|(_, group)| group.flags.contains(BlockGroupFlags::METADATA));
+        self.held.is_some() && has_nodes
+    }
+}
