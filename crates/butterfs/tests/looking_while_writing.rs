@@ -4,9 +4,13 @@ mod common;
 
 use butterfs::diff::{Compared, Difference};
 use butterfs::du::Limits;
+use butterfs::send::{Beginning, SendOptions, SendRequest, StreamWriter};
 use butterfs::{Access, FsError, Generation, MemoryDevice, TreeId, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_format::send_stream::Version;
 use butterfs_testkit::judge::{judge_image, scratch_dir};
+use std::cell::Cell;
+use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -133,5 +137,68 @@ fn a_view_yields_where_space_is_short() {
     volume
         .write_file(b"after", b"it can still be written")
         .unwrap();
+    volume.close().unwrap();
+}
+
+/// Tries to take away what is sent, with every write of the stream.
+struct Spoiler<'v> {
+    volume: &'v Volume,
+    sent: TreeId,
+    is_sending: &'v Cell<bool>,
+    tries: usize,
+}
+
+impl Write for Spoiler<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if !self.is_sending.get() {
+            return Ok(bytes.len());
+        }
+        let files = self.volume.files();
+        let refused = |result: Result<(), FsError>| match result {
+            Err(FsError::NotPermitted(reason)) => assert_eq!(reason, "it is being sent"),
+            other => panic!("{other:?}"),
+        };
+        refused(files.delete_subvolume_by_id(self.sent));
+        refused(files.set_subvolume_access(self.sent, Access::ReadWrite));
+        self.tries += 1;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_sent_stays() {
+    let (_device, volume) = fresh(128);
+    // More than a writer of streams gathers.
+    volume.write_file(b"large", &vec![7; 8 << 20]).unwrap();
+    let files = volume.files();
+    let sent = files
+        .snapshot(TreeId::FS, files.root(), b"sent", Access::ReadOnly)
+        .unwrap();
+    let is_sending = Cell::new(true);
+    let spoiler = Spoiler {
+        volume: &volume,
+        sent,
+        is_sending: &is_sending,
+        tries: 0,
+    };
+    let mut out = StreamWriter::new(spoiler, Version::One, Beginning::Header);
+    let request = SendRequest {
+        subvolume: sent,
+        name: b"sent",
+        parent: None,
+        clone_sources: &[],
+    };
+    files
+        .send(&request, &SendOptions::default(), &mut out)
+        .unwrap();
+    // The end of the stream is written when nothing more is read.
+    is_sending.set(false);
+    assert!(out.finish().unwrap().tries > 0);
+    files.set_subvolume_access(sent, Access::ReadWrite).unwrap();
+    files.delete_subvolume_by_id(sent).unwrap();
     volume.close().unwrap();
 }

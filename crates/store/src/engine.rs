@@ -114,6 +114,8 @@ pub struct Engine {
     /// Freed by commits, and kept from being overwritten while an older state is
     /// read.
     pub(crate) held: Option<Held>,
+    /// How many have each subvolume kept as it is.
+    pub(crate) kept_trees: FxHashMap<TreeId, usize>,
     pub(crate) last_hold: HoldId,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,

@@ -42,7 +42,7 @@ pub use quota::{
 use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
-pub use subvolume::TreeAccess;
+pub use subvolume::{KeptTree, TreeAccess};
 pub use view::{Steady, View};
 
 use butterfs_format::Generation;

@@ -337,6 +337,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         pinned: RangeSet::default(),
         pinned_writing: RangeSet::default(),
         held: None,
+        kept_trees: FxHashMap::default(),
         last_hold: crate::view::HoldId::default(),
         backup_slot: newest.map_or(0, |slot| (slot + 1) % superblock.backup_roots.len()),
         unallocated_cache: crate::engine::UnallocatedCache::default(),

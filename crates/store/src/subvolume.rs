@@ -84,7 +84,40 @@ impl Store {
     }
 }
 
+/// A subvolume that is neither deleted nor made writable until this is dropped.
+#[derive(Debug)]
+pub struct KeptTree<'s> {
+    store: &'s Store,
+    tree: TreeId,
+}
+
+impl Drop for KeptTree<'_> {
+    fn drop(&mut self) {
+        let mut engine = self.store.engine.write();
+        if let Some(count) = engine.kept_trees.get_mut(&self.tree) {
+            *count -= 1;
+            if *count == 0 {
+                engine.kept_trees.remove(&self.tree);
+            }
+        }
+    }
+}
+
+impl Store {
+    /// Keeps a subvolume as it is, for who reads it for long.
+    pub fn keep_tree(&self, tree: TreeId) -> KeptTree<'_> {
+        *self.engine.write().kept_trees.entry(tree).or_default() += 1;
+        KeptTree { store: self, tree }
+    }
+}
+
 impl Engine {
+    /// True while somebody has `tree` kept as it is.
+    #[must_use]
+    pub fn is_tree_kept(&self, tree: TreeId) -> bool {
+        self.kept_trees.contains_key(&tree)
+    }
+
     /// The identity of the next subvolume. None is given twice while the
     /// volume is open.
     ///

@@ -14,7 +14,7 @@ use butterfs_format::item::inode::{ExtrefEntries, InodeItem, RefEntries};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::send_stream::SourceStamp;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
-use butterfs_store::Store;
+use butterfs_store::{KeptTree, Store};
 use butterfs_tree::{Cursor, Node, NodeSource, TreeError};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -60,6 +60,7 @@ pub(super) struct Identity {
 #[derive(Debug)]
 pub(super) struct Snapshot<'s> {
     nodes: &'s Nodes<'s>,
+    _kept: KeptTree<'s>,
     pub tree: TreeId,
     pub root: NodeRef,
     pub item: RootItem,
@@ -71,6 +72,7 @@ pub(super) struct Snapshot<'s> {
 
 impl<'s> Snapshot<'s> {
     pub fn open(nodes: &'s Nodes<'s>, tree: TreeId) -> Result<Self, SendError> {
+        let kept = nodes.0.keep_tree(tree);
         let (state, sector) = {
             let engine = nodes.0.read();
             (engine.tree_state(tree)?, engine.sector_size())
@@ -86,6 +88,7 @@ impl<'s> Snapshot<'s> {
         }
         Ok(Self {
             nodes,
+            _kept: kept,
             tree,
             root: state.root,
             item: state.item,

@@ -102,11 +102,15 @@ impl Filesystem {
     /// longer once it is writable: incremental streams do not apply to it.
     ///
     /// # Errors
-    /// [`FsError::NotFound`]; no space.
+    /// [`FsError::NotFound`]; [`FsError::NotPermitted`] while it is sent; no
+    /// space.
     pub fn set_subvolume_access(&self, tree: TreeId, access: Access) -> Result<(), FsError> {
         self.flush_tree(tree)?;
         self.change_own(tree, 4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
             if access == Access::ReadWrite {
+                if engine.is_tree_kept(tree) {
+                    return Err(FsError::NotPermitted("it is being sent"));
+                }
                 forget_received(engine, tree)?;
             }
             Ok(engine.change_root_item(tree, |item| match access {

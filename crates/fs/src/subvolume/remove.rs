@@ -30,7 +30,7 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NotFound`]; [`FsError::Invalid`] when it is no subvolume;
     /// [`FsError::NotEmpty`] when other subvolumes are in it;
-    /// [`FsError::NotPermitted`] for the default subvolume;
+    /// [`FsError::NotPermitted`] for the default subvolume and while it is sent;
     /// [`FsError::Busy`] for the one that is the root of this view.
     pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId, FsError> {
         self.remove_subvolume(parent, name, Removal::Subvolume)
@@ -79,6 +79,9 @@ impl Filesystem {
                     if dir::has_entries(engine, target.inode)? {
                         return Err(FsError::NotEmpty);
                     }
+                }
+                if engine.is_tree_kept(tree) {
+                    return Err(FsError::NotPermitted("it is being sent"));
                 }
                 if super::properties::default_subvolume(engine)? == tree {
                     return Err(FsError::NotPermitted("it is the default subvolume"));
