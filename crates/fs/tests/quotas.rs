@@ -587,8 +587,20 @@ fn a_count_is_made_beside_changes() {
     drop(fs);
     check(&image);
     assert_eq!(rescanned(&image, dir.path()), ours);
-    // A crash in the middle is seen and said, by a reader and a writer.
+    // After a crash in the middle the kernel counts anew when it mounts,
     check(&crashed);
+    let by_kernel = dir.path().join("by-kernel.img");
+    fs::copy(&crashed, &by_kernel).unwrap();
+    {
+        let mount = KernelMount::new(&by_kernel, dir.path(), "noatime");
+        btrfs(&["quota", "rescan", "-W"], mount.path());
+    }
+    check(&by_kernel);
+    let fs = open_subvolume(&by_kernel, TreeId::FS);
+    assert!(!is_inconsistent(&fs));
+    assert_eq!(kept(&fs), counted(&fs));
+    drop(fs);
+    // and a reader and a writer of ours see and say it.
     let fs = open_subvolume(&crashed, TreeId::FS);
     let reason = |fs: &Filesystem| {
         let engine = fs.store().read();
