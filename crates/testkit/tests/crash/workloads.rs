@@ -349,6 +349,22 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "clone across subvolumes",
         "subvolume SA; subvolume SB; create SA/a; write SA/a 0 40000; create SB/b; sync; clone SA/a SB/b; fsync SB/b; unlink SA/a; write SB/b 0 4096; fsync SB/b; delete SA; clean; fsync SB/b; sync",
     ),
+    (
+        "dedupe",
+        "create a; write a 0 40000; fsync a; create b; same a b; fsync b; dedupe a b; write a 0 4096; fsync a; fsync b; sync; write b 8192 5000; fsync b",
+    ),
+    (
+        "dedupe, then the source goes",
+        "subvolume SA; create SA/a; write SA/a 0 40000; create b; same SA/a b; sync; dedupe SA/a b; create x; fsync x; unlink SA/a; fsync b; sync; write b 0 4096; fsync b",
+    ),
+    (
+        "defragment",
+        "create a; write a 0 4096; fsync a; append a 4096; fsync a; append a 4096; fsync a; append a 5000; sync; defragment a; create x; fsync x; append a 100; fsync a; sync; write a 0 5000; fsync a",
+    ),
+    (
+        "defragment what is shared",
+        "subvolume SA; create SA/a; write SA/a 0 4096; fsync SA/a; append SA/a 4096; fsync SA/a; append SA/a 9000; sync; snapshot SA SB; defragment SA/a; fsync SA/a; write SB/a 0 100; fsync SB/a; sync; delete SB; clean; fsync SA/a; sync",
+    ),
     ("a stream is received", "receive 1 8; create x; fsync x"),
     (
         "a stream is received between fsyncs",

@@ -7,8 +7,9 @@ use super::model::{Effect, Found, Model, Number};
 use butterfs::du::Limits;
 use butterfs::quota::QuotaMode;
 use butterfs::{
-    BlockDevice, FallocateMode, Filesystem, FsError, Inode, InodeId, MemoryDevice, NewInode,
-    OldName, OpenOptions, Owner, Place, RenameMode, SetMode, Volume,
+    BlockDevice, Deduped, Defragment, FallocateMode, Filesystem, FsError, Inode, InodeId,
+    MemoryDevice, NewInode, OldName, OpenOptions, Owner, Place, RenameMode, SetMode, Sharing,
+    Volume,
 };
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::RecordDevice;
@@ -306,6 +307,25 @@ impl World {
                     });
                 let length = data.len() as u64;
                 files.copy_range((&from, 0), (&to, 0), length)?;
+            }
+            "same" => {
+                let data = self.model.content(path).data.clone();
+                self.write_bytes(words[2], 0, &data)?;
+            }
+            "dedupe" => {
+                let (from, to) = (self.inode(path)?, self.inode(words[2])?);
+                let length = self.model.content(path).data.len() as u64;
+                let deduped = files.dedupe_range((&from, 0), length, &[(to, 0)]);
+                for result in deduped {
+                    assert!(matches!(result?, Deduped::Shared(_)), "{words:?}");
+                }
+            }
+            "defragment" => {
+                let wanted = Defragment {
+                    sharing: Sharing::Break,
+                    ..Defragment::default()
+                };
+                files.defragment(&*self.inode(path)?, &wanted)?;
             }
             "attribute" => {
                 let value = self.bytes(30);
