@@ -3,10 +3,48 @@
 //! A workload is told where it stands and gives figures; it knows nothing of
 //! devices, mounts and blocks, which the runner owns.
 
+mod content;
+mod crowd;
+mod files;
+mod measure;
+mod own;
+mod parameters;
+mod program;
+mod tools;
+
+pub use files::{Caching, Directory, Files, OpenFile};
+pub use program::locate;
+
 use crate::model::{Integrity, Latencies, Metric, Series};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// All workloads, real tools first.
+pub fn all() -> &'static [&'static dyn Workload] {
+    &[
+        &tools::fio::Fio,
+        &tools::dbench::Dbench,
+        &tools::bonnie::Bonnie,
+        &tools::fs_mark::FsMark,
+        &tools::postmark::Postmark,
+        &tools::sysbench_files::SysbenchFiles,
+        &tools::web::Ab,
+        &tools::web::Wrk,
+        &tools::pgbench::Pgbench,
+        &tools::oltp::Oltp,
+        &own::grid::Grid,
+        &own::transactions::Transactions,
+        &own::small_files::SmallFiles,
+        &own::http::Http,
+    ]
+}
+
+/// The workload of a name.
+pub fn find(name: &str) -> Option<&'static dyn Workload> {
+    all().iter().copied().find(|one| one.name() == name)
+}
 
 /// Parameters of a workload by name, as the experiment gave them.
 pub type Parameters = BTreeMap<String, String>;
@@ -70,6 +108,13 @@ pub trait Ground {
 
     /// Whether the user wants the run to stop; asked at least once a second.
     fn is_cancelled(&self) -> bool;
+
+    /// The files of [`Ground::directory`] as our own workloads see them, until
+    /// the next phase. A target that is no directory of this system (a volume
+    /// that the library has open) gives its own.
+    fn files(&self) -> Arc<dyn Files> {
+        Arc::new(Directory::new(self.directory()))
+    }
 }
 
 /// What a pass gave.
