@@ -79,6 +79,37 @@ impl Content {
     }
 }
 
+/// Content that is made once and then only looked up, for workloads that
+/// measure many clients: making it would take their cores. It repeats after
+/// 1 MiB, farther than compressors of file systems see.
+pub(super) struct Pool(Vec<u8>);
+
+/// Bytes after which a pool repeats, and the most that it gives at once.
+pub(super) const POOL: usize = 1 << 20;
+
+impl Pool {
+    /// A pool of content.
+    pub(super) fn new(content: Content) -> Self {
+        let mut bytes = vec![0; POOL * 2];
+        let (first, second) = bytes.split_at_mut(POOL);
+        let file = Version {
+            file: u64::MAX,
+            version: 0,
+        };
+        content.fill(file, 0, first);
+        second.copy_from_slice(first);
+        Self(bytes)
+    }
+
+    /// What a file has at an offset.
+    pub(super) fn at(&self, file: u64, offset: u64, length: usize) -> &[u8] {
+        // Whole blocks, so that each 4 KiB compresses as asked.
+        let shift = (mix(file, 0x9001) % (POOL as u64 / BLOCK)) * BLOCK;
+        let from = ((shift + offset) % POOL as u64) as usize;
+        &self.0[from..from + length]
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@
 mod content;
 mod crowd;
 mod files;
+mod library;
 mod measure;
 mod own;
 mod parameters;
@@ -13,6 +14,7 @@ mod program;
 mod tools;
 
 pub use files::{Caching, Directory, Files, OpenFile};
+pub use library::Library;
 pub use program::locate;
 
 use crate::model::{Integrity, Latencies, Metric, Series};
@@ -38,6 +40,9 @@ pub fn all() -> &'static [&'static dyn Workload] {
         &own::transactions::Transactions,
         &own::small_files::SmallFiles,
         &own::http::Http,
+        &own::ager::Ager,
+        &own::threads::Threads,
+        &own::player::Player,
     ]
 }
 

@@ -171,9 +171,14 @@ impl Running {
     fn end(&mut self, signal: Signal, grace: Duration) {
         self.signal(signal);
         self.ends_within(grace);
-        // Children that outlived it are in the group, too.
+        // Children that outlived it are in the group, too; one that is
+        // inside the kernel takes its time.
         self.signal(Signal::KILL);
         self.ends_within(Duration::from_secs(30));
+        let until = Instant::now() + Duration::from_secs(30);
+        while has_members(self.child.id()) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     fn failed(&self, status: ExitStatus) -> String {
@@ -183,6 +188,22 @@ impl Running {
             .trim_end()
             .to_owned()
     }
+}
+
+/// Whether a process of the group lives; the dead that nobody fetched do not
+/// count.
+fn has_members(group: u32) -> bool {
+    let group = group.to_string();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    processes
+        .filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok())
+        .any(|stat| {
+            // The name in brackets may hold anything.
+            let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+            let mut fields = fields.split(' ');
+            let state = fields.next();
+            state != Some("Z") && fields.nth(1) == Some(group.as_str())
+        })
 }
 
 impl Drop for Running {

@@ -1,10 +1,12 @@
 //! Our own workloads.
 
-use super::ground::{TestGround, run, value};
+use super::ground::{TestGround, parameters, run, value};
+use butterfs_admin::mkfs::MkfsOptions;
 use butterfs_lab::stats::percentile;
-use butterfs_lab::workload::Ground;
+use butterfs_lab::workload::{self, Files, Ground, Library};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Each with parameters that take a moment.
@@ -41,6 +43,12 @@ const TINY: &[(&str, &[(&str, &str)])] = &[
             ("batch", "16"),
         ],
     ),
+    ("ager", &[("trees", "3"), ("files", "70"), ("rounds", "20")]),
+    (
+        "threads",
+        &[("threads", "3"), ("size", "3m"), ("random", "200")],
+    ),
+    ("player", &[("clients", "2"), ("time", "0"), ("loops", "2")]),
     (
         "http",
         &[
@@ -125,9 +133,11 @@ fn a_seed_makes_the_same_files_and_another_seed_others() {
     }
 }
 
+type Damage = fn(&Path);
+
 #[test]
 fn damaged_content_is_found() {
-    let cases: &[(&str, &str, fn(&Path))] = &[
+    let cases: &[(&str, &str, Damage)] = &[
         ("grid", "check", |directory| {
             flip(&directory.join("grid-0"), 1_234_567)
         }),
@@ -180,6 +190,9 @@ const LONG: &[(&str, &[(&str, &str)])] = &[
     ("files", &[("files", "10000000"), ("size", "0")]),
     ("transactions", &[("size", "4m"), ("time", "1000")]),
     ("http", &[("files", "10"), ("time", "1000")]),
+    ("ager", &[("files", "100000")]),
+    ("threads", &[("size", "256m"), ("random", "100000000")]),
+    ("player", &[("time", "1000")]),
 ];
 
 #[test]
@@ -225,4 +238,141 @@ fn transactions_write_twice_with_doublewrite() {
     assert!(without > 100 * 16 * 1024);
     let ratio = with as f64 / without as f64;
     assert!((1.8..2.2).contains(&ratio), "{with} and {without}");
+}
+
+#[test]
+fn the_player_plays_dbenchs_load() {
+    let path = "/usr/share/dbench/client.txt";
+    if !Path::new(path).exists() {
+        assert!(std::env::var_os("CI").is_none(), "CI has dbench");
+        println!("skipped: {path} of the package dbench is not here");
+        return;
+    }
+    let mut ground = TestGround::new(1);
+    let pairs = [("loadfile", path), ("time", "2"), ("clients", "2")];
+    let figures = run("player", &pairs, &mut ground).unwrap();
+    assert!(value(&figures, "throughput") > 1e6);
+    assert!(figures.integrity[0].passed, "{:?}", figures.integrity);
+    assert!(!figures.integrity[0].detail.starts_with("0 bytes"));
+    assert!(figures.latencies.iter().any(|one| one.name == "flush"));
+}
+
+/// A ground whose files are those of a volume that the library has open.
+struct VolumeGround {
+    image: std::path::PathBuf,
+    scratch: TestGround,
+    library: Library,
+}
+
+impl VolumeGround {
+    fn new(options: &str) -> Self {
+        let scratch = TestGround::new(11);
+        let image = scratch.root().join("volume");
+        std::fs::File::create(&image)
+            .unwrap()
+            .set_len(512 << 20)
+            .unwrap();
+        {
+            let access = butterfs::Access::ReadWrite;
+            let device = butterfs::FileDevice::open(&image, access).unwrap();
+            butterfs_admin::mkfs::make(&device, &MkfsOptions::default()).unwrap();
+        }
+        let library = open(&image, options);
+        Self {
+            image,
+            scratch,
+            library,
+        }
+    }
+}
+
+fn open(image: &Path, options: &str) -> Library {
+    let options = butterfs::MountOptions::parse(options).unwrap();
+    Library::open(image, options.open_options()).unwrap()
+}
+
+impl Ground for VolumeGround {
+    fn directory(&self) -> &Path {
+        self.scratch.directory()
+    }
+
+    fn scratch(&self) -> &Path {
+        self.scratch.scratch()
+    }
+
+    fn seed(&self) -> u64 {
+        self.scratch.seed()
+    }
+
+    fn next_phase(&mut self, _: &str) -> Result<(), String> {
+        self.library.sync()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        Arc::new(self.library.clone())
+    }
+}
+
+#[test]
+fn own_workloads_run_on_a_volume_by_the_library() {
+    for (name, pairs) in TINY {
+        let mut ground = VolumeGround::new("compress=zstd");
+        let mut pairs = pairs.to_vec();
+        if *name == "transactions" {
+            let told = workload::find(name).unwrap();
+            let refused = told.run(&parameters(&pairs), &mut ground).unwrap_err();
+            assert!(refused.contains("direct=no"), "{refused}");
+            ground = VolumeGround::new("compress=zstd");
+            pairs.push(("direct", "no"));
+        }
+        let one = workload::find(name).unwrap();
+        let figures = one.run(&parameters(&pairs), &mut ground).unwrap();
+        assert!(
+            figures.integrity.iter().all(|one| one.passed),
+            "{name}: {:?}",
+            figures.integrity
+        );
+        assert!(figures.operations.unwrap() > 0, "{name}");
+        // What was written is there after all was closed, and the volume is
+        // clean.
+        let before = names_in(&ground.library, "");
+        assert!(!before.is_empty(), "{name}");
+        ground.library.close().unwrap();
+        drop(ground.library);
+        let library = open(&ground.image, "");
+        assert_eq!(names_in(&library, ""), before, "{name}");
+        library.close().unwrap();
+        drop(library);
+        let access = butterfs::Access::ReadOnly;
+        let device = butterfs::FileDevice::open(&ground.image, access).unwrap();
+        let options = butterfs_check::Options {
+            data: butterfs_check::DataChecksums::Verify,
+            ..Default::default()
+        };
+        let progress = butterfs_check::NoProgress;
+        let report = butterfs_check::check(vec![Arc::new(device)], &options, &progress).unwrap();
+        assert!(report.is_clean(), "{name}: {:?}", report.faults);
+        // Nothing went to the directory beside it.
+        assert!(contents(ground.scratch.directory()).is_empty(), "{name}");
+    }
+}
+
+fn names_in(files: &dyn Files, folder: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for name in files.list(folder).unwrap() {
+        let path = format!("{folder}/{name}");
+        if let Ok(inside) = files.list(&path)
+            && !inside.is_empty()
+        {
+            found.extend(names_in(files, &path));
+        } else {
+            found.push(format!("{path} {}", files.stat(&path).unwrap()));
+        }
+    }
+    found.sort();
+    found
 }

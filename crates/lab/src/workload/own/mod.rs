@@ -1,8 +1,12 @@
 //! Our own workloads, where the original is not free, dead or writes zeros.
 
+pub(super) mod ager;
 pub(super) mod grid;
 pub(super) mod http;
+mod load;
+pub(super) mod player;
 pub(super) mod small_files;
+pub(super) mod threads;
 pub(super) mod transactions;
 
 use super::Figures;
