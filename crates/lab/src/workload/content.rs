@@ -136,6 +136,21 @@ mod tests {
     }
 
     #[test]
+    fn a_pool_compresses_as_its_content_does() {
+        for percent in [0, 50, 100] {
+            let pool = Pool::new(Content::new(7, percent));
+            for (file, offset) in [(0, 0), (1, 900 << 10), (9, 7 << 20)] {
+                let packed = zstd::bulk::compress(pool.at(file, offset, 128 << 10), 3).unwrap();
+                let left = packed.len() as f64 / f64::from(128 << 10) * 100.0;
+                assert!(
+                    (left - f64::from(100 - percent)).abs() < 2.5,
+                    "{left} of {percent}"
+                );
+            }
+        }
+    }
+
+    #[test]
     fn content_follows_from_its_place_alone() {
         let content = Content::new(1, 50);
         let mut whole = vec![0; 20_000];

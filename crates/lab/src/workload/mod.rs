@@ -111,6 +111,15 @@ pub trait Ground {
     /// What failed, in words.
     fn next_phase(&mut self, name: &str) -> Result<(), String>;
 
+    /// The same for work beside what is measured, such as making what is read
+    /// later and checking it at the end: its costs belong to nothing.
+    ///
+    /// # Errors
+    /// What failed, in words.
+    fn next_phase_aside(&mut self, name: &str) -> Result<(), String> {
+        self.next_phase(name)
+    }
+
     /// Whether the user wants the run to stop; asked at least once a second.
     fn is_cancelled(&self) -> bool;
 

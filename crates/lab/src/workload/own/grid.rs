@@ -210,7 +210,7 @@ impl Cell<'_> {
             let seconds = start.elapsed().as_secs_f64();
             figures.fact(&format!("seconds of {name}"), format!("{seconds:.3}"));
         }
-        ground.next_phase(&format!("check{}", self.suffix))?;
+        ground.next_phase_aside(&format!("check{}", self.suffix))?;
         let wrong = self.check(ground, content, version)?;
         figures.content(self.size, &wrong);
         Ok(())

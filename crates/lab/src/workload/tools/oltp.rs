@@ -69,7 +69,7 @@ impl Workload for Oltp {
     fn run(&self, parameters: &Parameters, ground: &mut dyn Ground) -> Result<Figures, String> {
         let plan = Plan::new(self, parameters)?;
         let place = Place::new(ground)?;
-        ground.next_phase("load")?;
+        ground.next_phase_aside("load")?;
         place.make(ground)?;
         let server = place.start(&plan, ground)?;
         place.ask("create database sbtest", ground)?;
@@ -97,7 +97,7 @@ impl Workload for Oltp {
         server.stop()?;
         let mut figures = parse(&output.text)?;
 
-        ground.next_phase("check")?;
+        ground.next_phase_aside("check")?;
         let server = place.start(&plan, ground)?;
         figures.integrity.push(place.check(&plan, ground)?);
         server.stop()?;

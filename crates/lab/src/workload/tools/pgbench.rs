@@ -68,7 +68,7 @@ impl Workload for Pgbench {
         let user = User::instead_of_root(&["postgres", "nobody"])?;
         let place = Place::new(ground, user)?;
         let mut figures = Figures::default();
-        ground.next_phase("load")?;
+        ground.next_phase_aside("load")?;
         place.make(ground)?;
         let server = place.start(&plan, ground)?;
         let mut load = place.client("pgbench")?;
@@ -98,7 +98,7 @@ impl Workload for Pgbench {
         parse(&output.text, &output.errors, &mut figures)?;
         read_logs(&logs, &mut figures)?;
 
-        ground.next_phase("check")?;
+        ground.next_phase_aside("check")?;
         let server = place.start(&plan, ground)?;
         figures.integrity.push(place.check(ground)?);
         server.stop()?;

@@ -77,7 +77,7 @@ impl Workload for SysbenchFiles {
             ]);
             Ok(sysbench)
         };
-        ground.next_phase("prepare")?;
+        ground.next_phase_aside("prepare")?;
         let mut prepare = tool(ground.directory())?;
         run("prepare", prepare.arg("prepare"), ground)?;
         ground.next_phase(given.choice("mode", MODES)?)?;

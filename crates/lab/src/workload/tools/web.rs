@@ -210,7 +210,7 @@ impl Workload for Ab {
         let pages = Pages::new(&given)?;
         let clients = given.number("clients", 1, 10_000)?;
         let requests = given.number("requests", 1, 1 << 30)?.max(clients);
-        ground.next_phase("pages")?;
+        ground.next_phase_aside("pages")?;
         pages.make(ground)?;
         ground.next_phase("requests")?;
         let apache = Apache::start(clients, ground)?;
@@ -313,7 +313,7 @@ impl Workload for Wrk {
         let given = Given::new(self, parameters)?;
         let pages = Pages::new(&given)?;
         let clients = given.number("clients", 1, 10_000)?;
-        ground.next_phase("pages")?;
+        ground.next_phase_aside("pages")?;
         pages.make(ground)?;
         let script = ground.scratch().join("wrk.lua");
         let text = lua(pages.files, ground.seed());
