@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 /// A directory that workloads run in.
 pub struct TestGround {
-    root: tempfile::TempDir,
+    root: PathBuf,
+    _root: Option<tempfile::TempDir>,
     directory: PathBuf,
     scratch: PathBuf,
     seed: u64,
@@ -33,15 +34,23 @@ impl TestGround {
             .unwrap();
         // Servers that are not root must come through.
         std::fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755)).unwrap();
-        let directory = root.path().join("measured");
-        let scratch = root.path().join("scratch");
-        std::fs::create_dir(&directory).unwrap();
-        std::fs::create_dir(&scratch).unwrap();
+        for name in ["measured", "scratch"] {
+            std::fs::create_dir(root.path().join(name)).unwrap();
+        }
+        let mut ground = Self::at(root.path());
+        ground.seed = seed;
+        ground._root = Some(root);
+        ground
+    }
+
+    /// One that another process made and will remove.
+    pub fn at(root: &Path) -> Self {
         Self {
-            root,
-            directory,
-            scratch,
-            seed,
+            root: root.to_owned(),
+            _root: None,
+            directory: root.join("measured"),
+            scratch: root.join("scratch"),
+            seed: 1,
             cancel_after: None,
             phases: Vec::new(),
             at_phase: None,
@@ -55,7 +64,7 @@ impl TestGround {
 
     /// The directory of this ground; no process may have it open afterwards.
     pub fn root(&self) -> &Path {
-        self.root.path()
+        &self.root
     }
 }
 
@@ -147,12 +156,15 @@ pub fn processes_of(ground: &TestGround) -> Vec<String> {
     let root = ground.root().to_string_lossy().into_owned();
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        if entry.file_name().to_str() == Some(&std::process::id().to_string()) {
+            continue;
+        }
         let Ok(line) = std::fs::read(entry.path().join("cmdline")) else {
             continue;
         };
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         let stands = std::fs::read_link(entry.path().join("cwd")).unwrap_or_default();
-        if line.contains(&root) || stands.starts_with(ground.root()) {
+        if line.contains(&root) || stands.starts_with(&root) {
             found.push(line);
         }
     }

@@ -237,3 +237,70 @@ fn a_tool_that_fails_says_why() {
     let error = run("dbench", &pairs, &mut ground).unwrap_err();
     assert!(error.contains("/nonexistent/load"), "{error}");
 }
+
+/// The test program itself, as the lab that is killed.
+#[test]
+fn a_lab_that_is_killed_leaves_no_program() {
+    let long: &[(&str, &str)] = &[
+        ("fio", "size=8m block=64k jobs=3 time=500 phases=write"),
+        ("dbench", "clients=3 time=500"),
+        ("apache-wrk", "files=5 time=500"),
+        ("pgbench", "scale=1 clients=3 time=500"),
+        ("oltp", "tables=1 rows=500 buffer-pool=16m log=8m time=500"),
+    ];
+    for (name, arguments) in long {
+        if !is_here(name) {
+            continue;
+        }
+        let ground = TestGround::new(1);
+        let test = std::env::current_exe().unwrap();
+        let mut lab = std::process::Command::new(test)
+            .args([
+                "--exact",
+                "tools::runs_until_it_is_killed",
+                "--include-ignored",
+            ])
+            .env("LAB_WORKLOAD", format!("{name} {arguments}"))
+            .env("LAB_GROUND", ground.root())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let runs = || {
+            let lines = processes_of(&ground);
+            let tool = match *name {
+                "apache-wrk" => "wrk",
+                "oltp" => "oltp_read_write",
+                name => name,
+            };
+            lines
+                .iter()
+                .any(|line| line.contains(tool) && !line.contains("-i -q"))
+        };
+        let begun = Instant::now();
+        while !runs() && begun.elapsed() < Duration::from_secs(60) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        assert!(runs(), "{name} did not begin");
+        std::thread::sleep(Duration::from_millis(500));
+        lab.kill().unwrap();
+        lab.wait().unwrap();
+        let killed = Instant::now();
+        while !processes_of(&ground).is_empty() && killed.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let left = processes_of(&ground);
+        assert!(left.is_empty(), "{name} left {left:?}");
+    }
+}
+
+#[test]
+#[ignore = "the other half of the test above"]
+fn runs_until_it_is_killed() {
+    let line = std::env::var("LAB_WORKLOAD").unwrap();
+    let mut words = line.split(' ');
+    let name = words.next().unwrap();
+    let pairs: Vec<(&str, &str)> = words.map(|word| word.split_once('=').unwrap()).collect();
+    let mut ground = TestGround::at(std::env::var("LAB_GROUND").unwrap().as_ref());
+    run(name, &pairs, &mut ground).unwrap();
+}

@@ -83,6 +83,8 @@ impl<'a> Plan<'a> {
             format!("--ioengine={}", self.engine),
             format!("--iodepth={}", self.depth),
             format!("--numjobs={}", self.jobs),
+            // Processes would outlive one that is killed.
+            "--thread".to_owned(),
             format!("--direct={}", u8::from(self.is_direct)),
             format!("--randseed={}", seed >> 1),
             "--allrandrepeat=1".to_owned(),
@@ -133,8 +135,8 @@ impl Workload for Fio {
             ),
             ("size", "2g", "bytes of all files"),
             ("block", "16m", "bytes of an operation"),
-            ("jobs", "1", "processes, each with a file of its own"),
-            ("depth", "1", "operations at once of a process (not psync)"),
+            ("jobs", "1", "threads, each with a file of its own"),
+            ("depth", "1", "operations at once of a thread (not psync)"),
             ("engine", "psync", "psync, libaio or io_uring"),
             ("direct", "no", "O_DIRECT"),
             (
@@ -245,7 +247,7 @@ fn parse(phase: &str, json: &str, figures: &mut Figures) -> Result<(), String> {
         .as_str()
         .ok_or_else(|| told("version"))?;
     figures.fact("tool", version);
-    // With group reporting all processes are one.
+    // With group reporting all threads are one.
     let job = &result["jobs"][0];
     if job["error"].as_i64() != Some(0) {
         return Err(format!("fio failed in {phase}: error {}", job["error"]));

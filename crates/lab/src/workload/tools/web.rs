@@ -115,7 +115,9 @@ impl Apache {
             let path = scratch.join("configuration");
             fs::write(&path, text).map_err(|e| format!("write {}: {e}", path.display()))?;
             let mut apache = command("apache2", None)?;
-            apache.arg("-DFOREGROUND").arg("-f").arg(&path);
+            // One process with all threads: children would outlive a lab that
+            // is killed, and the server in front of them.
+            apache.arg("-X").arg("-f").arg(&path);
             let server = Server::start("apache", &mut apache, Signal::TERM, ground, || {
                 TcpStream::connect(address).is_ok()
             });
@@ -160,16 +162,16 @@ fn configuration(
     let user = user
         .map(|user| format!("User {}\n", user.name))
         .unwrap_or_default();
-    let workers = clients.div_ceil(25).max(2) * 25;
+    let workers = clients.max(16) + 16;
     Ok(format!(
         "ServerRoot \"{scratch}\"\nServerName localhost\nPidFile \"{scratch}/pid\"\n\
          DefaultRuntimeDir \"{scratch}\"\nErrorLog \"{scratch}/errors\"\nListen {address}\n\
          LoadModule mpm_event_module {modules}/mod_mpm_event.so\n\
          LoadModule authz_core_module {modules}/mod_authz_core.so\n{user}\
-         ServerLimit {processes}\nStartServers 2\nThreadsPerChild 25\nMaxRequestWorkers {workers}\n\
+         ServerLimit 1\nStartServers 1\nThreadLimit {workers}\nThreadsPerChild {workers}\n\
+         MaxRequestWorkers {workers}\n\
          KeepAlive On\nMaxKeepAliveRequests 0\nKeepAliveTimeout 60\n\
          DocumentRoot \"{root}\"\n<Directory \"{root}\">\nRequire all granted\n</Directory>\n",
-        processes = workers / 25,
         root = ground.directory().display(),
     ))
 }
