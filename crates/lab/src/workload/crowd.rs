@@ -1,7 +1,8 @@
 //! Threads of a workload, watched so that cancelling ends them.
 
 use super::Ground;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Thread;
 use std::time::Duration;
 
 /// Tells workers to end.
@@ -22,6 +23,19 @@ impl Stop {
 /// What a cancelled workload ends with.
 pub(super) const CANCELLED: &str = "cancelled";
 
+/// Tells the watcher that a worker has ended, also by a panic.
+struct End<'a> {
+    left: &'a AtomicUsize,
+    watcher: &'a Thread,
+}
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.left.fetch_sub(1, Ordering::Release);
+        self.watcher.unpark();
+    }
+}
+
 /// Runs `work` in so many threads and gives what each returned. The first
 /// error and cancelling stop all.
 pub(super) fn crowd<T: Send>(
@@ -30,12 +44,15 @@ pub(super) fn crowd<T: Send>(
     work: impl Fn(usize, &Stop) -> Result<T, String> + Sync,
 ) -> Result<Vec<T>, String> {
     let stop = Stop::default();
+    let left = AtomicUsize::new(threads);
+    let watcher = std::thread::current();
     let mut is_cancelled = false;
     let results: Vec<Result<T, String>> = std::thread::scope(|scope| {
-        let (stop, work) = (&stop, &work);
+        let (stop, work, left, watcher) = (&stop, &work, &left, &watcher);
         let workers: Vec<_> = (0..threads)
             .map(|index| {
                 scope.spawn(move || {
+                    let _end = End { left, watcher };
                     let result = work(index, stop);
                     if result.is_err() {
                         stop.ask();
@@ -44,12 +61,13 @@ pub(super) fn crowd<T: Send>(
                 })
             })
             .collect();
-        while !workers.iter().all(|worker| worker.is_finished()) {
+        while left.load(Ordering::Acquire) > 0 {
             if ground.is_cancelled() {
                 is_cancelled = true;
                 stop.ask();
             }
-            std::thread::sleep(Duration::from_millis(2));
+            // Long enough to cost nothing; the last worker ends it.
+            std::thread::park_timeout(Duration::from_millis(100));
         }
         workers
             .into_iter()

@@ -92,6 +92,11 @@ pub struct Demand {
 }
 
 /// Where a pass stands.
+///
+/// Servers that refuse to be root are started as another user: on the way to
+/// both directories everyone must get through (mode 755; `allow_other` on a
+/// FUSE mount). A socket's path has an end at 108 bytes: that of scratch is at
+/// most 80.
 pub trait Ground {
     /// An empty directory of the file system that is measured.
     fn directory(&self) -> &Path;

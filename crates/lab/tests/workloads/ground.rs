@@ -1,7 +1,7 @@
 //! A ground for workloads in a temporary directory.
 
 use butterfs_lab::workload::{self, Figures, Ground, Parameters};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -110,6 +110,12 @@ pub fn run(name: &str, pairs: &[(&str, &str)], ground: &mut TestGround) -> Resul
     let demand = workload.demand(&parameters)?;
     assert!(demand.time > Duration::ZERO);
     let figures = workload.run(&parameters, ground)?;
+    let space = space_of(ground.directory());
+    assert!(
+        space <= demand.space + (1 << 20),
+        "{name}: {space} of {}",
+        demand.space
+    );
     let mut names = std::collections::BTreeSet::new();
     for metric in &figures.metrics {
         assert!(metric.value.is_finite(), "{}", metric.name);
@@ -169,4 +175,17 @@ pub fn processes_of(ground: &TestGround) -> Vec<String> {
         }
     }
     found
+}
+
+/// Bytes that files take below a directory.
+fn space_of(directory: &Path) -> u64 {
+    let mut sum = 0;
+    for entry in std::fs::read_dir(directory).unwrap().flatten() {
+        let about = entry.metadata().unwrap();
+        sum += about.blocks() * 512;
+        if about.is_dir() {
+            sum += space_of(&entry.path());
+        }
+    }
+    sum
 }

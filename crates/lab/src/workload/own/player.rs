@@ -97,6 +97,7 @@ impl Workload for Player {
         super::facts(&mut figures, "player", ground.seed(), plan.compressible);
         figures.fact("loadfile", plan.loadfile.as_str());
         figures.fact("operations of the load", load.operations.len().to_string());
+        figures.fact("data", "repeat after 1 MiB");
         let pool = Pool::new(Content::new(ground.seed(), plan.compressible));
         ground.next_phase("clients")?;
         let files = ground.files();

@@ -94,6 +94,7 @@ impl Workload for Threads {
         let plan = Plan::new(self, parameters)?;
         let mut figures = Figures::default();
         super::facts(&mut figures, "threads", ground.seed(), plan.compressible);
+        figures.fact("data", "repeat after 1 MiB");
         let pool = Pool::new(Content::new(ground.seed(), plan.compressible));
         for (place, phase) in PHASES.iter().enumerate() {
             ground.next_phase(phase)?;
