@@ -1,6 +1,7 @@
 //! Real tools, each once at its smallest size.
 
 use super::ground::{TestGround, is_here, processes_of, run, value};
+use butterfs_lab::workload::{self, Ground};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -48,11 +49,10 @@ fn bonnie_runs() {
     if !is_here("bonnie") {
         return;
     }
-    // Without its small files, after which it would call sync(2) and wait for
-    // every other file system of the machine.
     let mut ground = TestGround::new(5);
-    let pairs = [("size", "32m"), ("files", "0")];
+    let pairs = [("size", "32m"), ("files", "1")];
     let figures = run("bonnie", &pairs, &mut ground).unwrap();
+    assert!(figures.marks.iter().any(|mark| mark.contains("syncfs(2)")));
     assert!(value(&figures, "sequential output per char") > 0.0);
     assert!(figures.facts["tool"].starts_with("bonnie++ 2"));
     assert!(
@@ -79,6 +79,29 @@ fn fs_mark_runs() {
     assert!(value(&figures, "files") > 0.0);
     assert_eq!(figures.operations, Some(200));
     assert_eq!(figures.written, Some(200 * 4096));
+}
+
+#[test]
+fn fs_mark_syncs_the_measured_file_system_alone() {
+    if !is_here("fs_mark") {
+        return;
+    }
+    let mut ground = TestGround::new(5);
+    let pairs = [("files", "20"), ("size", "0"), ("sync", "sync-then-one")];
+    let figures = run("fs_mark", &pairs, &mut ground).unwrap();
+    assert!(figures.marks.iter().any(|mark| mark.contains("syncfs(2)")));
+    // The library really stands between: without a directory it gives up.
+    let library = ground.scratch().join("sync.so");
+    let status = std::process::Command::new(workload::locate("fs_mark").unwrap())
+        .current_dir(ground.directory())
+        .args(["-d", "t9", "-s", "0", "-n", "1", "-S", "2", "-l"])
+        .arg(ground.scratch().join("log"))
+        .env("LD_PRELOAD", library)
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::null())
+        .status()
+        .unwrap();
+    assert!(!status.success());
 }
 
 #[test]

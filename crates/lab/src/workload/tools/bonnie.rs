@@ -4,7 +4,7 @@ use super::super::measure::{less, more};
 use super::super::parameters::Given;
 use super::super::program::{command, line_of, run};
 use super::super::{Demand, Figures, Ground, Parameters, Workload};
-use super::writes_zeros;
+use super::{sync_scope, writes_zeros};
 use std::time::Duration;
 
 /// bonnie++.
@@ -42,7 +42,7 @@ impl Workload for Bonnie {
     }
 
     fn programs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("bonnie++", "bonnie++")]
+        &[("bonnie++", "bonnie++"), ("cc", "gcc")]
     }
 
     fn parameters(&self) -> &'static [(&'static str, &'static str, &'static str)] {
@@ -66,6 +66,7 @@ impl Workload for Bonnie {
                 "the tests that write and read single bytes",
             ),
             ("direct", "no", "O_DIRECT for the large file (-D)"),
+            sync_scope::PARAMETER,
         ]
     }
 
@@ -77,6 +78,7 @@ impl Workload for Bonnie {
         given.bytes("chunk", 256, 1 << 20)?;
         given.number("directories", 1, 100_000)?;
         given.is_yes("direct")?;
+        sync_scope::is_machine(&given)?;
         let characters = u64::from(given.is_yes("per-char")?);
         if size == 0 && files == 0 {
             return Err("bonnie: size and files are both 0, nothing is left".to_owned());
@@ -123,15 +125,20 @@ impl Workload for Bonnie {
         }
         ground.next_phase("all tests")?;
         bonnie.arg("-d").arg(ground.directory());
+        // Only the tests of small files call it, after each.
+        let is_machine = sync_scope::is_machine(&given)?;
+        if files > 0 && !is_machine {
+            sync_scope::narrow(&mut bonnie, ground)?;
+        }
         let output = run("bonnie", &mut bonnie, ground)?;
         let mut figures = parse(&output.text)?;
         figures.fact("command", line_of(&bonnie));
         figures.mark(writes_zeros("bonnie++", "files"));
         if files > 0 {
-            figures.mark(
-                "the tool calls sync(2) after each test of small files, which waits for every \
-                 file system of the machine",
-            );
+            figures.mark(match is_machine {
+                true => sync_scope::MACHINE,
+                false => sync_scope::FILE_SYSTEM,
+            });
         }
         Ok(figures)
     }

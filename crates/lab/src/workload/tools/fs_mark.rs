@@ -4,7 +4,7 @@ use super::super::measure::{less, more};
 use super::super::parameters::Given;
 use super::super::program::{command, line_of, run};
 use super::super::{Demand, Figures, Ground, Parameters, Workload};
-use super::writes_zeros;
+use super::{sync_scope, writes_zeros};
 use std::time::Duration;
 
 /// fs_mark.
@@ -26,7 +26,7 @@ impl Workload for FsMark {
     }
 
     fn programs(&self) -> &'static [(&'static str, &'static str)] {
-        &[("fs_mark", "fsmark")]
+        &[("fs_mark", "fsmark"), ("cc", "gcc")]
     }
 
     fn parameters(&self) -> &'static [(&'static str, &'static str, &'static str)] {
@@ -41,6 +41,7 @@ impl Workload for FsMark {
                 "none; each (an fsync before each close); after, reverse (of all files at the end); \
                  sync-then-one, sync-then-reverse, sync-then-after (sync(2) first)",
             ),
+            sync_scope::PARAMETER,
         ]
     }
 
@@ -48,6 +49,7 @@ impl Workload for FsMark {
         let given = Given::new(self, parameters)?;
         let words: Vec<&'static str> = SYNCS.iter().map(|(word, _)| *word).collect();
         given.choice("sync", &words)?;
+        sync_scope::is_machine(&given)?;
         let files = given.number("files", 1, 1 << 24)?
             * given.number("threads", 1, 64)?
             * given.number("rounds", 1, 1000)?;
@@ -77,13 +79,20 @@ impl Workload for FsMark {
         fs_mark.args(["-s", &size.to_string(), "-n", given.text("files")]);
         fs_mark.args(["-L", given.text("rounds"), "-S", &mode.to_string()]);
         fs_mark.arg("-l").arg(ground.scratch().join("fs_mark.log"));
+        let calls_sync = sync.starts_with("sync");
+        let is_machine = sync_scope::is_machine(&given)?;
+        if calls_sync && !is_machine {
+            sync_scope::narrow(&mut fs_mark, ground)?;
+        }
         let output = run("fs_mark", &mut fs_mark, ground)?;
         let mut figures = parse(&output.text)?;
         figures.fact("command", line_of(&fs_mark));
         figures.mark(writes_zeros("fs_mark", "files"));
-        if sync.starts_with("sync") {
-            figures
-                .mark("the tool calls sync(2), which waits for every file system of the machine");
+        if calls_sync {
+            figures.mark(match is_machine {
+                true => sync_scope::MACHINE,
+                false => sync_scope::FILE_SYSTEM,
+            });
         }
         Ok(figures)
     }

@@ -7,6 +7,7 @@ pub(super) mod fs_mark;
 pub(super) mod oltp;
 pub(super) mod pgbench;
 pub(super) mod postmark;
+mod sync_scope;
 mod sysbench;
 pub(super) mod sysbench_files;
 pub(super) mod web;
