@@ -27,10 +27,14 @@ pub(super) const CANCELLED: &str = "cancelled";
 struct End<'a> {
     left: &'a AtomicUsize,
     watcher: &'a Thread,
+    stop: &'a Stop,
 }
 
 impl Drop for End<'_> {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.stop.ask();
+        }
         self.left.fetch_sub(1, Ordering::Release);
         self.watcher.unpark();
     }
@@ -52,7 +56,11 @@ pub(super) fn crowd<T: Send>(
         let workers: Vec<_> = (0..threads)
             .map(|index| {
                 scope.spawn(move || {
-                    let _end = End { left, watcher };
+                    let _end = End {
+                        left,
+                        watcher,
+                        stop,
+                    };
                     let result = work(index, stop);
                     if result.is_err() {
                         stop.ask();
@@ -82,4 +90,60 @@ pub(super) fn crowd<T: Send>(
         return Err(CANCELLED.to_owned());
     }
     results.into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    struct Nowhere;
+
+    impl Ground for Nowhere {
+        fn directory(&self) -> &Path {
+            Path::new("/nonexistent")
+        }
+        fn scratch(&self) -> &Path {
+            Path::new("/nonexistent")
+        }
+        fn seed(&self) -> u64 {
+            0
+        }
+        fn next_phase(&mut self, _: &str) -> Result<(), String> {
+            Ok(())
+        }
+        fn is_cancelled(&self) -> bool {
+            false
+        }
+    }
+
+    fn wait(stop: &Stop) {
+        while !stop.is_asked() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_threads() {
+        let squares = crowd(&Nowhere, 5, |index, _| Ok(index * index)).unwrap();
+        assert_eq!(squares, [0, 1, 4, 9, 16]);
+    }
+
+    #[test]
+    fn an_error_or_a_panic_of_one_ends_all() {
+        let error = crowd(&Nowhere, 3, |index, stop| {
+            if index == 1 {
+                return Err("the disk is full".to_owned());
+            }
+            wait(stop);
+            Ok(())
+        });
+        assert_eq!(error.unwrap_err(), "the disk is full");
+        let panic = crowd(&Nowhere, 3, |index, stop| {
+            assert!(index != 2, "on purpose");
+            wait(stop);
+            Ok(())
+        });
+        assert!(panic.unwrap_err().contains("panicked"));
+    }
 }
