@@ -27,6 +27,9 @@ use std::time::{Duration, Instant};
 /// The open-loop client.
 pub(in super::super) struct Http;
 
+/// Requests of a rate at most: they are drawn before the start.
+const ARRIVALS_MAX: f64 = 10e6;
+
 struct Plan {
     rates: Vec<f64>,
     seconds: u64,
@@ -48,12 +51,24 @@ impl Plan {
                     .filter(|rate| (0.1..=1e6).contains(rate))
             })
             .collect();
+        let text = given.text("rates");
+        let rates = rates.ok_or_else(|| {
+            format!("http: rates = \"{text}\" is not a list of numbers from 0.1 to 1000000")
+        })?;
+        let seconds = given.number("time", 1, 3600)?;
+        for (place, rate) in rates.iter().enumerate() {
+            if rates[..place].contains(rate) {
+                return Err(format!("http: rates = \"{text}\" has {rate} twice"));
+            }
+            if rate * seconds as f64 > ARRIVALS_MAX {
+                return Err(format!(
+                    "http: {rate} requests per second for {seconds} s are more than {ARRIVALS_MAX}"
+                ));
+            }
+        }
         Ok(Self {
-            rates: rates.ok_or_else(|| {
-                let text = given.text("rates");
-                format!("http: rates = \"{text}\" is not a list of numbers from 0.1 to 1000000")
-            })?,
-            seconds: given.number("time", 1, 3600)?,
+            rates,
+            seconds,
             clients: given.count("clients", 1, 4000)?,
             is_apache: given.choice("server", &["own", "apache"])? == "apache",
             pages: Pages::new(&given)?,
@@ -98,9 +113,16 @@ impl Workload for Http {
         let plan = Plan::new(self, parameters)?;
         Ok(Demand {
             space: plan.pages.space(),
-            memory: plan.clients as u64 * (plan.pages.size * 2 + (300 << 10)) + (64 << 20),
+            memory: plan
+                .rates
+                .iter()
+                .fold(0.0, |most: f64, rate| most.max(*rate)) as u64
+                * plan.seconds
+                * 16
+                + plan.clients as u64 * (plan.pages.size * 2 + (300 << 10))
+                + (64 << 20),
             time: Duration::from_secs(
-                plan.seconds * plan.rates.len() as u64 + 2 + plan.pages.files / 5000,
+                2 * plan.seconds * plan.rates.len() as u64 + 2 + plan.pages.files / 5000,
             ),
         })
     }
@@ -151,7 +173,10 @@ fn arrivals(rate: f64, time: Duration, seed: u64) -> Vec<Duration> {
 }
 
 struct Answers {
+    /// From when a request should have begun; those that were never made have
+    /// waited until the end.
     requests: Recorder,
+    /// From when it was made.
     service: Recorder,
     due: usize,
     elapsed: Duration,
@@ -170,12 +195,14 @@ fn open_loop(
     let wrong = Mutex::new(Vec::new());
     // All connections stand before the first request is due.
     let start = Instant::now() + Duration::from_millis(50 + plan.clients as u64);
+    // A server that is too slow gets as much time again, and no more.
+    let last = start + Duration::from_secs(2 * plan.seconds + 1);
     let (content, seed) = (plan.pages.content(ground.seed()), ground.seed());
     let measured = crowd(ground, plan.clients, |_, stop| {
         let mut client = Client::new(address, stop)?;
         let mut requests = Recorder::new(start);
         let mut service = Recorder::new(start);
-        while !stop.is_asked() {
+        while !stop.is_asked() && Instant::now() < last {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(due) = arrivals.get(index) else {
                 break;
@@ -201,8 +228,12 @@ fn open_loop(
         Ok((requests, service))
     })?;
     let end = Instant::now();
+    let mut requests = Recorder::merged(start, measured.iter().map(|(requests, _)| requests));
+    for due in arrivals.iter().skip(next.into_inner()) {
+        requests.add(end.saturating_duration_since(start + *due));
+    }
     Ok(Answers {
-        requests: Recorder::merged(start, measured.iter().map(|(requests, _)| requests)),
+        requests,
         service: Recorder::merged(start, measured.iter().map(|(_, service)| service)),
         due: arrivals.len(),
         elapsed: end.saturating_duration_since(start),
@@ -239,7 +270,7 @@ impl Answers {
         // The rate that was served; with a server too slow it is less than
         // what was asked for.
         let seconds = self.elapsed.as_secs_f64().max(plan.seconds as f64);
-        let served = self.requests.count as f64 / seconds;
+        let served = self.service.count as f64 / seconds;
         figures.add(more(&name("requests"), "requests/s", served).headline());
         let latencies = self.requests.latencies(&name("request"));
         if let Some(p95) = crate::stats::percentile(&latencies, 0.95) {
@@ -252,11 +283,15 @@ impl Answers {
         figures.latencies.push(service);
         let series = self.requests.series(&name("requests"), self.end);
         figures.series.extend(series);
-        *figures.operations.get_or_insert(0) += self.requests.count;
+        *figures.operations.get_or_insert(0) += self.service.count;
         figures.content(self.requests.bytes, &self.wrong);
-        if self.requests.count < self.due as u64 {
-            let missing = self.due as u64 - self.requests.count;
-            figures.mark(format!("{missing} requests{suffix} were never made"));
+        let missing = (self.due as u64).saturating_sub(self.service.count);
+        if missing > 0 {
+            figures.mark(format!(
+                "{missing} of {} requests{suffix} were never made: the server is slower than \
+                 they came; they count as having waited until the end",
+                self.due
+            ));
         }
     }
 }

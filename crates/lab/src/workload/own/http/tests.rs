@@ -30,6 +30,8 @@ impl Ground for Nowhere {
 /// Pages from memory; all stand still for the second second.
 struct Stalls {
     since: Instant,
+    /// How long each answer takes besides.
+    pause: Duration,
     size: u64,
     content: Content,
 }
@@ -57,6 +59,7 @@ impl Files for Stalls {
         self.open(path, caching)
     }
     fn open(&self, path: &str, _: Caching) -> Result<Box<dyn OpenFile>, String> {
+        std::thread::sleep(self.pause);
         let (from, to) = (Duration::from_millis(1500), Duration::from_millis(2500));
         let now = self.since.elapsed();
         if (from..to).contains(&now) {
@@ -106,6 +109,7 @@ fn a_server_that_stands_still_for_a_second_shows_it() {
     let plan = Plan::new(&Http, &parameters).unwrap();
     let server = OwnServer::start(Arc::new(Stalls {
         since: Instant::now(),
+        pause: Duration::ZERO,
         size: 1024,
         content: plan.pages.content(3),
     }))
@@ -196,4 +200,56 @@ fn cancelling_does_not_wait_for_an_answer() {
         "{:?}",
         began.elapsed()
     );
+}
+
+#[test]
+fn a_server_that_is_too_slow_ends_and_says_so() {
+    let pairs = [
+        ("time", "1"),
+        ("clients", "2"),
+        ("size", "1k"),
+        ("files", "5"),
+    ];
+    let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let plan = Plan::new(&Http, &pairs.into()).unwrap();
+    let server = OwnServer::start(Arc::new(Stalls {
+        since: Instant::now() - Duration::from_secs(60),
+        pause: Duration::from_millis(50),
+        size: 1024,
+        content: plan.pages.content(3),
+    }))
+    .unwrap();
+    let began = Instant::now();
+    let answers = open_loop(&plan, 1000.0, server.address, &Nowhere).unwrap();
+    // Two connections of 20 answers per second, for three seconds.
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert!(
+        (60..=140).contains(&answers.service.count),
+        "{}",
+        answers.service.count
+    );
+    // The median of 1000 requests is one that was never made.
+    let waited = answers.requests.latencies("request");
+    assert_eq!(waited.counts.iter().sum::<u64>(), answers.due as u64);
+    let middle = percentile(&waited, 0.5).unwrap();
+    assert!((2.0..3.5).contains(&middle), "{middle}");
+    let mut figures = Figures::default();
+    answers.report(&plan, "", &mut figures);
+    assert!(
+        figures.marks[0].contains("never made"),
+        "{:?}",
+        figures.marks
+    );
+    let rate = figures.metrics[0].value;
+    assert!((20.0..60.0).contains(&rate), "{rate}");
+}
+
+#[test]
+fn rates_beyond_reason_are_refused() {
+    for (rates, time) in [("1000000", "3600"), ("5,5", "1"), ("0", "1"), ("fast", "1")] {
+        let pairs = [("rates", rates), ("time", time)];
+        let pairs = pairs.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let error = Plan::new(&Http, &pairs.into()).err();
+        assert!(error.unwrap().contains("http:"), "{rates}");
+    }
 }
