@@ -3,7 +3,7 @@
 use super::Ground;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Tells workers to end.
 #[derive(Debug, Default)]
@@ -90,6 +90,20 @@ pub(super) fn crowd<T: Send>(
         return Err(CANCELLED.to_owned());
     }
     results.into_iter().collect()
+}
+
+/// Waits for a time; false when asked to stop meanwhile.
+pub(super) fn sleep_until(due: Instant, stop: &Stop) -> bool {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        if stop.is_asked() {
+            return false;
+        }
+        std::thread::sleep(left.min(Duration::from_millis(100)));
+    }
 }
 
 #[cfg(test)]

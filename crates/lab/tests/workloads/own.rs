@@ -224,6 +224,35 @@ fn a_full_file_system_is_told_with_the_path() {
 }
 
 #[test]
+fn transactions_come_at_a_rate() {
+    let pairs = |rate| {
+        [
+            ("size", "4m"),
+            ("log", "64k"),
+            ("time", "3"),
+            ("threads", "4"),
+            ("rate", rate),
+        ]
+    };
+    let mut ground = TestGround::new(1);
+    let figures = run("transactions", &pairs("100"), &mut ground).unwrap();
+    // 300 are expected: five standard deviations are 87.
+    let operations = figures.operations.unwrap();
+    assert!((210..390).contains(&operations), "{operations}");
+    assert!((70.0..130.0).contains(&value(&figures, "throughput")));
+    assert!(value(&figures, "transaction p50") < 0.1);
+    // No memory is as fast as this; most wait for longer than a second.
+    let mut ground = TestGround::new(1);
+    let figures = run("transactions", &pairs("1000000"), &mut ground).unwrap();
+    assert!(
+        figures.marks[0].contains("never begun"),
+        "{:?}",
+        figures.marks
+    );
+    assert!(value(&figures, "p95") > 1.0);
+}
+
+#[test]
 fn transactions_write_twice_with_doublewrite() {
     let written = |doublewrite| {
         let mut pairs = TINY[2].1.to_vec();

@@ -10,7 +10,7 @@ mod server;
 mod tests;
 
 use super::super::content::Content;
-use super::super::crowd::{Stop, crowd};
+use super::super::crowd::{crowd, sleep_until};
 use super::super::measure::{Recorder, less, more};
 use super::super::parameters::Given;
 use super::super::program::version;
@@ -248,20 +248,6 @@ fn differs(pages: &Pages, content: Content, page: u64, body: &[u8]) -> Option<St
     }
     let place = content.first_difference(Pages::version(page), 0, body)?;
     Some(format!("page {page} at {place}"))
-}
-
-/// False when asked to stop meanwhile.
-fn sleep_until(due: Instant, stop: &Stop) -> bool {
-    loop {
-        let left = due.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return true;
-        }
-        if stop.is_asked() {
-            return false;
-        }
-        std::thread::sleep(left.min(Duration::from_millis(100)));
-    }
 }
 
 impl Answers {

@@ -1,6 +1,7 @@
 //! The open-loop client against servers that behave badly.
 
 use super::super::super::content::Content;
+use super::super::super::crowd::Stop;
 use super::super::super::files::{Caching, Files, OpenFile};
 use super::*;
 use crate::stats::percentile;

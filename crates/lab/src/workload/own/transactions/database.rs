@@ -6,7 +6,7 @@
 //! databases wait: that is where stalls come from.
 
 use super::super::super::content::{Content, Version};
-use super::super::super::crowd::Stop;
+use super::super::super::crowd::{Stop, sleep_until};
 use super::super::super::files::{Aligned, Caching, Files, OpenFile};
 use super::super::super::measure::Recorder;
 use super::{DOUBLEWRITE, LOG, Plan, TABLES, tables};
@@ -89,6 +89,10 @@ pub(super) struct Measured {
     pub(super) writes: Recorder,
     pub(super) fsyncs: Recorder,
     pub(super) waits: Recorder,
+    /// That came and were never begun.
+    pub(super) missed: Recorder,
+    /// When the last client ended.
+    pub(super) last: Instant,
     pub(super) written: u64,
     /// Of all pages that were drawn, in their order by each client.
     pub(super) choices: u64,
@@ -102,7 +106,9 @@ impl Measured {
             reads: recorder.clone(),
             writes: recorder.clone(),
             fsyncs: recorder.clone(),
-            waits: recorder,
+            waits: recorder.clone(),
+            missed: recorder,
+            last: start,
             written: 0,
             choices: 0,
         }
@@ -114,6 +120,8 @@ impl Measured {
         self.writes.merge(&other.writes);
         self.fsyncs.merge(&other.fsyncs);
         self.waits.merge(&other.waits);
+        self.missed.merge(&other.missed);
+        self.last = self.last.max(other.last);
         self.written += other.written;
         self.choices = self.choices.wrapping_add(other.choices);
     }
@@ -121,6 +129,22 @@ impl Measured {
 
 /// How long a wait lasts before it looks whether all should end.
 const GLANCE: Duration = Duration::from_millis(100);
+
+/// A client's share of a Poisson process.
+struct Arrivals {
+    random: Random,
+    rate: f64,
+    next: Instant,
+}
+
+impl Arrivals {
+    fn draw(&mut self) -> Instant {
+        let gap = -(1.0 - self.random.unit()).ln() / self.rate;
+        // A day is longer than any pass.
+        self.next += Duration::from_secs_f64(gap.min(86_400.0));
+        self.next
+    }
+}
 
 impl Database<'_> {
     pub(super) fn client(&self, index: usize, seed: u64, stop: &Stop) -> Result<Measured, String> {
@@ -135,11 +159,28 @@ impl Database<'_> {
             measured.choices = Random::new(measured.choices ^ page).bits();
             page
         };
+        let mut arrivals = (plan.rate > 0.0).then(|| Arrivals {
+            random: Random::new(seed ^ (index as u64 + 1) << 32),
+            rate: plan.rate / plan.threads as f64,
+            next: self.start,
+        });
         while !stop.is_asked()
             && end.is_none_or(|end| Instant::now() < end)
             && (plan.transactions == 0 || measured.transactions.count < plan.transactions)
         {
-            let began = Instant::now();
+            let began = match &mut arrivals {
+                None => Instant::now(),
+                Some(arrivals) => {
+                    let due = arrivals.draw();
+                    if end.is_some_and(|end| due >= end) {
+                        break;
+                    }
+                    if !sleep_until(due, stop) {
+                        break;
+                    }
+                    due
+                }
+            };
             for _ in 0..plan.reads {
                 let number = draw(&mut measured);
                 self.read(number, &mut page, &mut measured)?;
@@ -152,6 +193,17 @@ impl Database<'_> {
             self.change(&changed, stop, &mut measured)?;
             self.commit(stop, &mut measured)?;
             measured.transactions.record(began, Instant::now(), 0);
+        }
+        measured.last = Instant::now();
+        if let (Some(arrivals), Some(end)) = (&mut arrivals, end) {
+            // Those that came and were never begun.
+            while !stop.is_asked() && arrivals.next < end {
+                let due = arrivals.draw();
+                if due < end {
+                    let waited = measured.last.saturating_duration_since(due);
+                    measured.missed.add(waited);
+                }
+            }
         }
         Ok(measured)
     }

@@ -13,7 +13,7 @@ use super::super::{Demand, Figures, Ground, Parameters, Workload};
 use database::{Database, Measured};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Transactions.
 pub(in super::super) struct Transactions;
@@ -30,6 +30,7 @@ struct Plan {
     threads: usize,
     seconds: u64,
     transactions: u64,
+    rate: f64,
     reads: u64,
     writes: u64,
     batch: usize,
@@ -57,6 +58,7 @@ impl Plan {
             threads: given.count("threads", 1, 1000)?,
             seconds: given.number("time", 0, 86_400)?,
             transactions: given.number("transactions", 0, u64::MAX)?,
+            rate: given.real("rate", 0.0, 1e6)?,
             reads: given.number("reads", 0, 10_000)?,
             writes: given.number("writes", 1, 10_000)?,
             batch: given.count("batch", 1, 1 << 20)?,
@@ -103,6 +105,12 @@ impl Workload for Transactions {
                 "transactions",
                 "0",
                 "transactions of each client at most; 0 is without limit",
+            ),
+            (
+                "rate",
+                "0",
+                "transactions per second that come whether the clients are ready or not; \
+                 0 is as many as they can",
             ),
             ("reads", "10", "pages that a transaction reads"),
             ("writes", "4", "pages that it changes"),
@@ -242,26 +250,28 @@ fn transact(
         database.clients.fetch_sub(1, Ordering::Release);
         result
     })?;
-    let end = Instant::now();
     let mut all = Measured::new(database.start);
     for one in &threads {
         all.merge(one);
     }
-    let seconds = match plan.seconds {
-        0 => (end - database.start).as_secs_f64(),
-        // What comes after is the cleaner's last batch.
-        seconds => (end - database.start).as_secs_f64().min(seconds as f64),
-    };
-    let transactions = all.transactions.latencies("transaction");
+    let seconds = (all.last - database.start).as_secs_f64();
+    let mut came = all.transactions.clone();
+    if all.missed.count > 0 {
+        came.merge(&all.missed);
+        figures.mark(format!(
+            "{} of {} transactions came and were never begun: the clients are slower; they \
+             count as having waited until the end",
+            all.missed.count, came.count
+        ));
+    }
+    let transactions = came.latencies("transaction");
     let rate = all.transactions.count as f64 / seconds;
     figures.add(more("throughput", "transactions/s", rate).headline());
     if let Some(p95) = crate::stats::percentile(&transactions, 0.95) {
         figures.add(less("p95", "s", p95).headline());
     }
-    let last = database.start + Duration::from_secs_f64(seconds);
-    figures
-        .series
-        .extend(all.transactions.series("transactions", last));
+    let series = all.transactions.series("transactions", all.last);
+    figures.series.extend(series);
     figures.add_percentiles(&transactions);
     figures.latencies.push(transactions);
     for (name, recorder) in [
