@@ -88,9 +88,19 @@ pub(super) fn directory_of(path: &Path, user: Option<&User>) -> Result<(), Strin
 
 /// A command that dies with the lab; as another user when one is given.
 pub(super) fn command(program: &str, user: Option<&User>) -> Result<Command, String> {
+    command_until(program, user, "KILL")
+}
+
+/// The same for one that gets this signal when the lab dies: one that cleans
+/// up behind itself.
+pub(super) fn command_until(
+    program: &str,
+    user: Option<&User>,
+    signal: &str,
+) -> Result<Command, String> {
     let path = locate(program).ok_or_else(|| format!("the program {program} is not here"))?;
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL"]);
+    command.args(["--pdeathsig", signal]);
     if let Some(user) = user {
         command.arg(format!("--reuid={}", user.uid));
         command.arg(format!("--regid={}", user.gid));
@@ -122,6 +132,8 @@ struct Running {
     name: String,
     child: Child,
     error: PathBuf,
+    /// What ends it when nobody waits for its work.
+    abandon: Signal,
 }
 
 fn start(name: &str, command: &mut Command, scratch: &Path) -> Result<Running, String> {
@@ -139,6 +151,7 @@ fn start(name: &str, command: &mut Command, scratch: &Path) -> Result<Running, S
         name: name.to_owned(),
         child,
         error,
+        abandon: Signal::TERM,
     })
 }
 
@@ -209,7 +222,7 @@ fn has_members(group: u32) -> bool {
 impl Drop for Running {
     fn drop(&mut self) {
         if matches!(self.child.try_wait(), Ok(None)) {
-            self.end(Signal::TERM, GRACE);
+            self.end(self.abandon, GRACE);
         }
     }
 }
@@ -260,20 +273,37 @@ pub(super) struct Server {
     ending: Signal,
 }
 
+/// Signals of a server.
+#[derive(Clone, Copy)]
+pub(super) struct Endings {
+    /// Asks it to end in good order, with all its work done.
+    pub(super) orderly: Signal,
+    /// Has it throw its work away, but clean up behind itself.
+    pub(super) at_once: Signal,
+}
+
+impl Endings {
+    /// What most servers take.
+    pub(super) const TERM: Self = Self {
+        orderly: Signal::TERM,
+        at_once: Signal::TERM,
+    };
+}
+
 impl Server {
-    /// Starts a server that `ending` asks to end in good order, and waits
-    /// until `is_ready`.
+    /// Starts a server and waits until `is_ready`.
     pub(super) fn start(
         name: &str,
         command: &mut Command,
-        ending: Signal,
+        endings: Endings,
         ground: &dyn Ground,
         mut is_ready: impl FnMut() -> bool,
     ) -> Result<Self, String> {
         let mut server = Self {
             running: start(name, command, ground.scratch())?,
-            ending,
+            ending: endings.orderly,
         };
+        server.running.abandon = endings.at_once;
         let until = Instant::now() + Duration::from_secs(120);
         while !is_ready() {
             server.check()?;

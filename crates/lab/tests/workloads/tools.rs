@@ -306,6 +306,9 @@ fn a_lab_that_is_killed_leaves_no_program() {
         }
         assert!(runs(), "{name} did not begin");
         std::thread::sleep(Duration::from_millis(500));
+        let postmaster = ground.directory().join("postgresql/postmaster.pid");
+        let postmaster = std::fs::read_to_string(postmaster).ok();
+        assert_eq!(postmaster.is_some(), *name == "pgbench");
         lab.kill().unwrap();
         lab.wait().unwrap();
         let killed = Instant::now();
@@ -314,6 +317,15 @@ fn a_lab_that_is_killed_leaves_no_program() {
         }
         let left = processes_of(&ground);
         assert!(left.is_empty(), "{name} left {left:?}");
+        if let Some(postmaster) = postmaster {
+            // Its first line is the process that made the shared memory.
+            let creator = postmaster.lines().next().unwrap();
+            let memory = std::fs::read_to_string("/proc/sysvipc/shm").unwrap();
+            let left = memory
+                .lines()
+                .any(|line| line.split_whitespace().nth(4) == Some(creator));
+            assert!(!left, "shared memory of process {creator}: {memory}");
+        }
     }
 }
 

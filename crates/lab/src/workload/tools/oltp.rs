@@ -3,11 +3,10 @@
 
 use super::super::measure::{less, more};
 use super::super::parameters::Given;
-use super::super::program::{Server, command, directory_of, line_of, run, version};
+use super::super::program::{Endings, Server, command, directory_of, line_of, run, version};
 use super::super::{Demand, Figures, Ground, Parameters, Workload};
 use super::sysbench::{add_histogram, counted, series, version_of, word_after};
 use crate::model::Integrity;
-use rustix::process::Signal;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -215,7 +214,7 @@ impl Place {
 
     fn start(&self, plan: &Plan, ground: &dyn Ground) -> Result<Server, String> {
         let mut server = self.server(plan, ground)?;
-        Server::start("mariadbd", &mut server, Signal::TERM, ground, || {
+        Server::start("mariadbd", &mut server, Endings::TERM, ground, || {
             let Ok(mut asks) = self.client() else {
                 return false;
             };

@@ -2,7 +2,9 @@
 
 use super::super::measure::{Recorder, less, more};
 use super::super::parameters::Given;
-use super::super::program::{Server, User, command, directory_of, line_of, run, version};
+use super::super::program::{
+    Endings, Server, User, command, command_until, directory_of, line_of, run, version,
+};
 use super::super::{Demand, Figures, Ground, Parameters, Workload};
 use crate::model::{Integrity, Series};
 use rustix::process::Signal;
@@ -190,7 +192,8 @@ impl Place {
     }
 
     fn server(&self, plan: &Plan, ground: &dyn Ground) -> Result<Command, String> {
-        let mut server = command("postgres", self.user.as_ref())?;
+        // QUIT is its immediate shutdown, which leaves no shared memory.
+        let mut server = command_until("postgres", self.user.as_ref(), "QUIT")?;
         server.current_dir(&self.sockets);
         server.arg("-D").arg(Self::data(ground));
         for setting in [
@@ -213,7 +216,11 @@ impl Place {
         let mut server = self.server(plan, ground)?;
         // INT is PostgreSQL's fast shutdown: clients are sent away, a
         // checkpoint is written.
-        Server::start("postgres", &mut server, Signal::INT, ground, || {
+        let endings = Endings {
+            orderly: Signal::INT,
+            at_once: Signal::QUIT,
+        };
+        Server::start("postgres", &mut server, endings, ground, || {
             let mut asks = match self.client("psql") {
                 Ok(asks) => asks,
                 Err(_) => return false,

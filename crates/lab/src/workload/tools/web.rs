@@ -5,10 +5,9 @@ use super::super::crowd::crowd;
 use super::super::files::Caching;
 use super::super::measure::{less, more};
 use super::super::parameters::Given;
-use super::super::program::{Server, User, command, line_of, run, version};
+use super::super::program::{Endings, Server, User, command, line_of, run, version};
 use super::super::{Demand, Figures, Ground, Parameters, Workload};
 use crate::model::Latencies;
-use rustix::process::Signal;
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
@@ -118,7 +117,7 @@ impl Apache {
             // One process with all threads: children would outlive a lab that
             // is killed, and the server in front of them.
             apache.arg("-X").arg("-f").arg(&path);
-            let server = Server::start("apache", &mut apache, Signal::TERM, ground, || {
+            let server = Server::start("apache", &mut apache, Endings::TERM, ground, || {
                 TcpStream::connect(address).is_ok()
             });
             match server {
