@@ -3,10 +3,53 @@
 //! A workload is told where it stands and gives figures; it knows nothing of
 //! devices, mounts and blocks, which the runner owns.
 
+mod content;
+mod crowd;
+mod files;
+mod library;
+mod measure;
+mod own;
+mod parameters;
+mod program;
+mod tools;
+
+pub use files::{Caching, Directory, Files, OpenFile};
+pub use library::Library;
+pub use program::locate;
+
 use crate::model::{Integrity, Latencies, Metric, Series};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+/// All workloads, real tools first.
+pub fn all() -> &'static [&'static dyn Workload] {
+    &[
+        &tools::fio::Fio,
+        &tools::dbench::Dbench,
+        &tools::bonnie::Bonnie,
+        &tools::fs_mark::FsMark,
+        &tools::postmark::Postmark,
+        &tools::sysbench_files::SysbenchFiles,
+        &tools::web::Ab,
+        &tools::web::Wrk,
+        &tools::pgbench::Pgbench,
+        &tools::oltp::Oltp,
+        &own::grid::Grid,
+        &own::transactions::Transactions,
+        &own::small_files::SmallFiles,
+        &own::http::Http,
+        &own::ager::Ager,
+        &own::threads::Threads,
+        &own::player::Player,
+    ]
+}
+
+/// The workload of a name.
+pub fn find(name: &str) -> Option<&'static dyn Workload> {
+    all().iter().copied().find(|one| one.name() == name)
+}
 
 /// Parameters of a workload by name, as the experiment gave them.
 pub type Parameters = BTreeMap<String, String>;
@@ -49,6 +92,11 @@ pub struct Demand {
 }
 
 /// Where a pass stands.
+///
+/// Servers that refuse to be root are started as another user: on the way to
+/// both directories everyone must get through (mode 755; `allow_other` on a
+/// FUSE mount). A socket's path has an end at 108 bytes: that of scratch is at
+/// most 80.
 pub trait Ground {
     /// An empty directory of the file system that is measured.
     fn directory(&self) -> &Path;
@@ -68,8 +116,24 @@ pub trait Ground {
     /// What failed, in words.
     fn next_phase(&mut self, name: &str) -> Result<(), String>;
 
+    /// The same for work beside what is measured, such as making what is read
+    /// later and checking it at the end: its costs belong to nothing.
+    ///
+    /// # Errors
+    /// What failed, in words.
+    fn next_phase_aside(&mut self, name: &str) -> Result<(), String> {
+        self.next_phase(name)
+    }
+
     /// Whether the user wants the run to stop; asked at least once a second.
     fn is_cancelled(&self) -> bool;
+
+    /// The files of [`Ground::directory`] as our own workloads see them, until
+    /// the next phase. A target that is no directory of this system (a volume
+    /// that the library has open) gives its own.
+    fn files(&self) -> Arc<dyn Files> {
+        Arc::new(Directory::new(self.directory()))
+    }
 }
 
 /// What a pass gave.
