@@ -5,33 +5,32 @@ use crate::run::{Nothing, Tiny};
 use crate::workload::Workload;
 
 /// Workloads by name.
-pub struct Catalogue(Vec<Box<dyn Workload>>);
+#[derive(Clone)]
+pub struct Catalogue(Vec<&'static dyn Workload>);
 
 impl Catalogue {
     /// Those that ship with the program.
     pub fn shipped() -> Self {
-        Self(vec![Box::new(Tiny), Box::new(Nothing)])
+        Self(vec![&Tiny, &Nothing])
     }
 
     /// With one more; one of the same name is replaced.
     #[must_use]
-    pub fn with(mut self, workload: Box<dyn Workload>) -> Self {
+    pub fn with(mut self, workload: &'static dyn Workload) -> Self {
         self.0.retain(|other| other.name() != workload.name());
         self.0.push(workload);
         self
     }
 
     /// One of them.
-    pub fn get(&self, name: &str) -> Option<&dyn Workload> {
-        self.0
-            .iter()
-            .find(|workload| workload.name() == name)
-            .map(AsRef::as_ref)
+    pub fn get(&self, name: &str) -> Option<&'static dyn Workload> {
+        let mut all = self.iter();
+        all.find(|workload| workload.name() == name)
     }
 
     /// All of them.
-    pub fn iter(&self) -> impl Iterator<Item = &dyn Workload> {
-        self.0.iter().map(AsRef::as_ref)
+    pub fn iter(&self) -> impl Iterator<Item = &'static dyn Workload> {
+        self.0.iter().copied()
     }
 
     /// What to say where there is none of a name.

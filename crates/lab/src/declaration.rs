@@ -66,7 +66,9 @@ pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) 
         let plain = |text: &str| text.to_lowercase().replace(['_', ' '], "-");
         strsim::damerau_levenshtein(&plain(word), &plain(other))
     };
-    let best = known.iter().min_by_key(|other| distance(other));
+    let best = known
+        .iter()
+        .min_by_key(|other| (distance(other), std::cmp::Reverse(other.len())));
     match best {
         Some(best) if distance(best) <= 2.max(word.len() / 3) => {
             format!("; did you mean `{best}`?")

@@ -275,8 +275,12 @@ pub(crate) fn read(path: &str) -> String {
         .unwrap_or_default()
 }
 
-/// What a program says of its version: the first line that has a digit.
+/// What a program says of its version.
 pub fn version(program: &Path) -> String {
+    let name = program.file_name();
+    let name = name.map(|name| name.to_string_lossy().into_owned());
+    let name = name.unwrap_or_default();
+    let mut found: Option<(u32, String)> = None;
     // Only words that no program takes for work to do.
     for argument in ["--version", "-V"] {
         let output = Command::new(program)
@@ -285,16 +289,24 @@ pub fn version(program: &Path) -> String {
             .output();
         let Ok(output) = output else { continue };
         let said = [output.stdout, output.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        let line = said.lines().find(|line| {
-            line.contains(|c: char| c.is_ascii_digit())
-                && !line.contains("invalid option")
-                && !line.to_lowercase().contains("usage")
-                && !line.contains("unrecognized")
-        });
-        if let Some(line) = line {
-            return line.trim().chars().take(120).collect();
+        for line in String::from_utf8_lossy(&said).lines() {
+            let small = line.to_lowercase();
+            let complaint = ["invalid", "usage", "unrecognized", "unknown"];
+            if !line.contains(|c: char| c.is_ascii_digit())
+                || complaint.iter().any(|word| small.contains(word))
+            {
+                continue;
+            }
+            let likely = u32::from(small.contains(&name)) * 2
+                + u32::from(small.contains("version"))
+                + u32::from(output.status.success());
+            if found.as_ref().is_none_or(|(best, _)| likely > *best) {
+                found = Some((likely, line.trim().chars().take(120).collect()));
+            }
         }
     }
-    "there".to_owned()
+    match found {
+        Some((likely, line)) if likely > 0 => line,
+        _ => "there".to_owned(),
+    }
 }

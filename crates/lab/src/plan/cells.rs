@@ -6,7 +6,7 @@ use crate::declaration::{Mistake, Word, nearest};
 use crate::experiment::{Experiment, Group, Scale};
 use crate::filesystem::{FileSystem, FileSystems};
 use crate::machine::Machine;
-use crate::model::{CellKey, Durability};
+use crate::model::CellKey;
 use crate::published::{CONCURRENCY, SYSTEM_AXES};
 use crate::workload::{Demand, Parameters, Workload};
 use std::collections::{BTreeMap, BTreeSet};
@@ -238,19 +238,14 @@ fn cell(
             }
             continue;
         }
-        let takes = workload.is_none_or(|workload| {
-            let mut known = workload.parameters().iter();
-            known.any(|(name, ..)| name == axis)
-        });
-        if !takes {
-            let hint = format!(
-                "the workload {} has no {axis}; take it from this group",
-                group.workload.text
-            );
+        let Some(parameter) = parameter_of(workload, axis) else {
             let line = group.axes.get(axis).and_then(|words| words.first());
-            return Err(sources.mistake(line.map_or(group.line, |word| word.line), hint));
-        }
-        parameters.insert(axis.clone(), choices[axis].clone());
+            return Err(sources.mistake(
+                line.map_or(group.line, |word| word.line),
+                format!("the workload {} has no {axis}", group.workload.text),
+            ));
+        };
+        parameters.insert(parameter, choices[axis].clone());
         key.insert(axis.clone(), choices[axis].clone());
     }
     let devices: usize = choices.get("devices").map_or(1, |v| v.parse().unwrap_or(1));
@@ -274,7 +269,7 @@ fn cell(
         None => Demand::default(),
     };
     let mut cell = Cell {
-        durability: promise(file_system, &mkfs, &mount),
+        durability: file_system.promise(&mkfs, &mount),
         key: CellKey(key),
         file_system: file_system.name.clone(),
         workload: group.workload.text.clone(),
@@ -296,8 +291,21 @@ fn cell(
     Ok(cell)
 }
 
-fn promise(file_system: &FileSystem, mkfs: &str, mount: &str) -> Durability {
-    file_system.promise(mkfs, mount)
+/// What a workload calls an axis.
+fn parameter_of(workload: Option<&dyn Workload>, axis: &str) -> Option<String> {
+    let Some(workload) = workload else {
+        return Some(axis.to_owned());
+    };
+    let names: &[&str] = match axis {
+        CONCURRENCY => &[CONCURRENCY, "clients", "threads", "jobs"],
+        "entropy" => &["entropy", "compressible"],
+        axis => &[axis],
+    };
+    let known = workload.parameters();
+    let found = names
+        .iter()
+        .find(|name| known.iter().any(|(known, ..)| known == *name))?;
+    Some((*found).to_owned())
 }
 
 /// Why this machine cannot run a cell.

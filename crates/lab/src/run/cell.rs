@@ -2,9 +2,9 @@
 
 use super::device::Device;
 use super::effective;
-use super::ground::{CellGround, WORK, sync};
+use super::ground::{CellGround, WORK};
 use super::integrity::{Content, content};
-use super::meter::{Meter, Usage};
+use super::meter::{Idle, Meter, Usage};
 use super::mounted::{Folders, Mounted};
 use super::undo::Undo;
 use crate::catalogue::Catalogue;
@@ -29,8 +29,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) devices: &'a [Device],
     pub(crate) folders: &'a Folders,
     pub(crate) butterfs: &'a Path,
-    /// CPU seconds that the idle machine spends in a second.
-    pub(crate) idle: f64,
+    /// What is spent while nothing is measured.
+    pub(crate) idle: Idle,
     pub(crate) cancel: &'a AtomicBool,
 }
 
@@ -137,7 +137,7 @@ impl Bench<'_> {
             devices,
             mounted.directory(),
         ));
-        sync(mounted.directory())?;
+        mounted.sync()?;
         let before = used(mounted.directory());
         std::thread::sleep(Duration::from_secs_f64(self.plan.scale.settle));
 
@@ -284,7 +284,7 @@ impl Bench<'_> {
             mounted.mount(undo)?;
             mounted.run_all(&history.before)?;
             grow(&tree, size, self.plan.seed)?;
-            sync(mounted.directory())?;
+            mounted.sync()?;
             mounted.run_all(&history.mounted)?;
             mounted.unmount(undo)?;
         }
@@ -311,24 +311,26 @@ impl Bench<'_> {
                 });
             }
         };
-        let own = usage.processes + usage.server;
-        // The machine's clock ticks: what is left may be less than nothing.
-        let machine = (usage.machine - self.idle * usage.time).max(0.0);
-        cost("CPU of the workload and the server", "CPU s", own);
-        if !figures.marks.is_empty() || usage.server > 0.0 {
-            cost("CPU of the server", "CPU s", usage.server);
+        // Clocks tick: what is left may be less than nothing.
+        let kernel = (usage.kernel - self.idle.kernel * usage.time).max(0.0);
+        let charged = usage.processes + usage.server + kernel;
+        cost("CPU", "CPU s", charged);
+        cost("CPU of the server", "CPU s", usage.server);
+        cost("CPU of kernel threads", "CPU s", kernel);
+        if self.idle.is_quiet() {
+            let machine = (usage.machine - self.idle.machine * usage.time).max(0.0);
+            cost("CPU of the machine", "CPU s", machine);
         }
-        cost("CPU of the machine", "CPU s", machine);
         if let Some(operations) = figures.operations.filter(|count| *count > 0) {
             cost(
                 "CPU per operation",
                 "CPU s/operation",
-                machine / operations as f64,
+                charged / operations as f64,
             );
         }
         if let Some(written) = figures.written.filter(|bytes| *bytes > 0) {
             let gib = written as f64 / f64::from(1 << 30);
-            cost("CPU per GiB", "CPU s/GiB", machine / gib);
+            cost("CPU per GiB", "CPU s/GiB", charged / gib);
             let sectors = usage.written as f64 * 512.0;
             cost("write amplification", "ratio", sectors / written as f64);
         }

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Time that any of them may take.
-pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(1800);
+pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(900);
 
 /// Runs a command line and gives what it printed.
 ///
@@ -37,9 +37,15 @@ pub(crate) fn run(line: &[String], limit: Duration) -> Result<String, String> {
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() > until => {
-                // It may have ended in between.
+                // It may have ended in between; one that hangs in the kernel
+                // cannot be waited for.
                 let _ = child.kill();
-                let _ = child.wait();
+                for _ in 0..100 {
+                    if !matches!(child.try_wait(), Ok(None)) {
+                        break;
+                    }
+                    std::thread::sleep(pause);
+                }
                 return Err(format!("{name}: not done after {} s", limit.as_secs()));
             }
             Ok(None) => std::thread::sleep(pause),

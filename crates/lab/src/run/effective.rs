@@ -171,10 +171,8 @@ pub(crate) fn compression(cell: &Cell, bytes: u64, taken: u64) -> Option<Effecti
         return None;
     }
     let ratio = bytes as f64 / taken as f64;
-    let entropy = cell
-        .parameters
-        .get("entropy")
-        .and_then(|v| v.parse::<u32>().ok());
+    let entropy = cell.key.0.get("entropy").or(cell.key.0.get("compressible"));
+    let entropy = entropy.and_then(|v| v.parse::<u32>().ok());
     let expected = asked && entropy.is_some_and(|percent| percent >= 50);
     Some(Effective {
         name: "compression ratio".to_owned(),

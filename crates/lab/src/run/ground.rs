@@ -49,7 +49,7 @@ impl<'a, 'b> CellGround<'a, 'b> {
     /// Ends a phase: what it wrote is on the devices, and its costs are
     /// counted with that.
     pub(crate) fn end_phase(&mut self) -> Result<(), String> {
-        let synced = sync(self.mounted.directory());
+        let synced = self.mounted.sync();
         let spent = self.meter.off();
         if let Some((_, read)) = self.cold.last_mut() {
             *read = spent.read;

@@ -63,7 +63,6 @@ pub(super) fn manifest(
         "version",
         read("/proc/sys/kernel/version"),
     );
-    put(&mut facts, "kernel", "command line", read("/proc/cmdline"));
     let system = read("/etc/os-release");
     let pretty = system
         .lines()

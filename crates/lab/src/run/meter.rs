@@ -2,10 +2,12 @@
 //!
 //! CPU of a file system is spent in three places: in the processes of the
 //! workload, in the process that serves it, and in the kernel's own threads.
-//! The whole machine's time, less what it spends when idle, has all three.
+//! What is charged to a cell is the sum of the three. The whole machine's time,
+//! less what it spends when idle, stands beside it where the machine was idle.
 
 use super::device::{Device, Sectors};
 use super::process::{Process, TICKS, own_time};
+use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -18,6 +20,8 @@ pub(crate) struct Usage {
     pub(crate) processes: f64,
     /// CPU seconds of the process that serves the file system.
     pub(crate) server: f64,
+    /// CPU seconds of the kernel's own threads (write-back, commits).
+    pub(crate) kernel: f64,
     /// CPU seconds of the whole machine.
     pub(crate) machine: f64,
     /// Sectors of all devices.
@@ -30,6 +34,7 @@ impl Usage {
         self.time += other.time;
         self.processes += other.processes;
         self.server += other.server;
+        self.kernel += other.kernel;
         self.machine += other.machine;
         self.read += other.read;
         self.written += other.written;
@@ -50,17 +55,60 @@ pub(crate) fn machine_time() -> f64 {
     busy.iter().sum::<u64>() as f64 / TICKS
 }
 
-/// CPU seconds that the machine spends in a second while nothing is measured.
-pub(crate) fn idle_rate(time: Duration) -> f64 {
-    let (before, start) = (machine_time(), Instant::now());
-    std::thread::sleep(time);
-    (machine_time() - before) / start.elapsed().as_secs_f64()
+/// CPU seconds spent in a second while nothing is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Idle {
+    /// By the whole machine.
+    pub(crate) machine: f64,
+    /// By the kernel's own threads.
+    pub(crate) kernel: f64,
+}
+
+impl Idle {
+    /// Above this the machine has other work, and its time says nothing.
+    const QUIET: f64 = 0.1;
+
+    pub(crate) fn measure(time: Duration) -> Self {
+        let (threads, before, start) = (kernel_threads(), machine_time(), Instant::now());
+        std::thread::sleep(time);
+        let seconds = start.elapsed().as_secs_f64();
+        Self {
+            machine: (machine_time() - before) / seconds,
+            kernel: since(&threads, &kernel_threads()) / seconds,
+        }
+    }
+
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.machine <= Self::QUIET
+    }
+}
+
+/// Ticks of all threads of the kernel.
+fn kernel_threads() -> BTreeMap<i32, u64> {
+    super::process::others()
+        .into_iter()
+        .filter_map(|pid| Some((pid, super::process::kernel_ticks(pid)?)))
+        .collect()
+}
+
+/// CPU seconds from one look at the kernel's threads to the next; those that
+/// have ended in between are lost.
+fn since(before: &BTreeMap<i32, u64>, after: &BTreeMap<i32, u64>) -> f64 {
+    let spent = after.iter().map(|(pid, ticks)| {
+        // A number may have become another thread's, which began at 0.
+        match before.get(pid) {
+            Some(old) if old <= ticks => ticks - old,
+            _ => *ticks,
+        }
+    });
+    spent.sum::<u64>() as f64 / TICKS
 }
 
 struct Start {
     at: Instant,
     processes: f64,
     server: f64,
+    kernel: BTreeMap<i32, u64>,
     machine: f64,
     sectors: Sectors,
 }
@@ -99,6 +147,7 @@ impl Meter {
             processes: now.processes - start.processes,
             // A server that died has no time any more.
             server: (now.server - start.server).max(0.0),
+            kernel: since(&start.kernel, &now.kernel),
             machine: now.machine - start.machine,
             read: now.sectors.read.wrapping_sub(start.sectors.read),
             written: now.sectors.written.wrapping_sub(start.sectors.written),
@@ -123,6 +172,7 @@ impl Meter {
             at: Instant::now(),
             processes: own_time(),
             server: self.servers.iter().filter_map(Process::time).sum(),
+            kernel: kernel_threads(),
             machine: machine_time(),
             sectors,
         }

@@ -198,11 +198,21 @@ impl Lab<'_> {
                 .insert(FILES.to_owned(), self.given.iter().cloned().collect());
         }
         watch(Event::Begins("measuring the idle machine".to_owned()));
-        let idle = meter::idle_rate(Duration::from_millis(1500));
+        let idle = meter::Idle::measure(Duration::from_millis(1500));
         let ground = self.break_ground(plan, &mut undo, watch)?;
         manifest::of_devices(plan, &ground.devices, &mut manifest);
         let harness = manifest.facts.entry("harness".to_owned()).or_default();
-        harness.insert("idle machine".to_owned(), format!("{idle:.3} CPU s/s"));
+        let rest = format!(
+            "{:.3} CPU s/s, {:.3} of them by the kernel's threads{}",
+            idle.machine,
+            idle.kernel,
+            if idle.is_quiet() {
+                ""
+            } else {
+                "; the machine has other work"
+            }
+        );
+        harness.insert("idle machine".to_owned(), rest);
         let bench = self.bench(plan, &ground, job, idle);
         harness.extend(overhead(&bench, &mut undo)?);
         results
@@ -259,7 +269,7 @@ impl Lab<'_> {
         }
         let mut results = Results::open(&job.results).map_err(|error| error.to_string())?;
         watch(Event::Begins("measuring the idle machine".to_owned()));
-        let idle = meter::idle_rate(Duration::from_millis(1500));
+        let idle = meter::Idle::measure(Duration::from_millis(1500));
         let ground = self.break_ground(&plan, &mut undo, watch)?;
         let bench = self.bench(&plan, &ground, job, idle);
         let ended = passes(&bench, &mut results, &run.name, &mut undo, watch)?;
@@ -274,7 +284,7 @@ impl Lab<'_> {
         plan: &'a Plan,
         ground: &'a BrokenGround,
         job: &'a Job,
-        idle: f64,
+        idle: meter::Idle,
     ) -> Bench<'a> {
         Bench {
             plan,
@@ -388,10 +398,7 @@ fn overhead(bench: &Bench<'_>, undo: &mut Undo) -> Result<Vec<(String, String)>,
                 }
             },
         ),
-        (
-            "CPU charged to nothing".to_owned(),
-            metric("CPU of the machine"),
-        ),
+        ("CPU charged to nothing".to_owned(), metric("CPU")),
     ])
 }
 

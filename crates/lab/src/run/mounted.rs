@@ -78,6 +78,21 @@ impl<'a> Mounted<'a> {
         &self.place.directory
     }
 
+    /// Brings everything to the devices: of a plain FUSE mount, also what its
+    /// server gave to what lies below.
+    pub(crate) fn sync(&self) -> Result<(), String> {
+        super::ground::sync(self.directory())?;
+        if mounts::is_mounted(&self.place.under) {
+            super::ground::sync(&self.place.under)?;
+        }
+        for device in &self.place.devices {
+            let at = |error: std::io::Error| format!("{}: {error}", device.display());
+            let file = std::fs::File::open(device).map_err(at)?;
+            file.sync_all().map_err(at)?;
+        }
+        Ok(())
+    }
+
     /// Processes that serve it.
     pub(crate) fn servers(&self) -> &[Process] {
         &self.servers

@@ -25,6 +25,7 @@ fn parse(line: &str) -> Option<Mount> {
     let left: Vec<&str> = left.split(' ').collect();
     let right: Vec<&str> = right.split(' ').collect();
     let options = [*left.get(5)?, *right.get(2)?];
+    let mut seen = std::collections::BTreeSet::new();
     Some(Mount {
         directory: unescape(left.get(4)?).into(),
         kind: (*right.first()?).to_owned(),
@@ -32,6 +33,7 @@ fn parse(line: &str) -> Option<Mount> {
             .iter()
             .flat_map(|list| list.split(','))
             .map(unescape)
+            .filter(|option| seen.insert(option.clone()))
             .collect(),
     })
 }
@@ -106,9 +108,6 @@ mod tests {
         let mount = parse(line).unwrap();
         assert_eq!(mount.directory, Path::new("/mnt/a b"));
         assert_eq!(mount.kind, "btrfs");
-        assert_eq!(
-            mount.options,
-            ["rw", "noatime", "rw", "compress=zstd:3", "ssd"]
-        );
+        assert_eq!(mount.options, ["rw", "noatime", "compress=zstd:3", "ssd"]);
     }
 }

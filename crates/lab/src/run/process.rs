@@ -93,6 +93,14 @@ pub(crate) fn wait_gone(processes: &[Process], patience: Duration) -> Result<(),
     Ok(())
 }
 
+/// Ticks of a thread of the kernel; None where it is none.
+pub(crate) fn kernel_ticks(pid: i32) -> Option<u64> {
+    /// The kernel's own parent of them.
+    const KTHREADD: u64 = 2;
+    let fields = stat(pid)?;
+    (field(&fields, 4) == KTHREADD).then(|| field(&fields, 14) + field(&fields, 15))
+}
+
 /// All processes but this one.
 pub(crate) fn others() -> Vec<i32> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
