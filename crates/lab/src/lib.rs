@@ -6,6 +6,7 @@
 //! report is made from verdicts and records alone.
 
 pub mod catalogue;
+pub mod choose;
 pub mod compare;
 pub mod declaration;
 pub mod experiment;

@@ -270,7 +270,7 @@ parameters = { files = 1000, size = "1m" }
     let large = planned(text, &Choice::default()).unwrap();
     let said = large.problems.join("; ");
     assert!(
-        said.contains("the workload writes 1003.9 MiB, the file system has about 57"),
+        said.contains("the workload writes 1003.9 MiB, the file system has about 48"),
         "{said}"
     );
     let huge = Choice {

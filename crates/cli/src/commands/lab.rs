@@ -14,6 +14,7 @@ use butterfs_lab::filesystem::FileSystems;
 use butterfs_lab::machine::Machine;
 use butterfs_lab::plan::{Choice, Devices, Plan, plan};
 use clap::{Args, Subcommand};
+use run::Place;
 use std::path::PathBuf;
 
 /// Measures file systems side by side.

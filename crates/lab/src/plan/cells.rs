@@ -230,7 +230,7 @@ fn cell(
     let (mkfs, mount) = (get("mkfs"), get("mount"));
     let mut parameters: Parameters = Parameters::new();
     let mut key = BTreeMap::new();
-    for (axis, _) in choices {
+    for axis in choices.keys() {
         let value = value(choices, axis);
         if OWN_AXES.contains(&axis.as_str()) || axis == "workload" {
             if !value.is_empty() {

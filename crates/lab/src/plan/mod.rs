@@ -304,7 +304,7 @@ impl Plan {
                 crate::declaration::show_size(machine.memory_available)
             ));
         }
-        // A tenth is left to the file system itself.
+        // A quarter is left to the file system itself.
         let size = self.scale.device_size;
         for cell in &self.cells {
             let copies = match cell.profile.as_str() {
@@ -313,7 +313,7 @@ impl Plan {
                 "raid1c4" => 4,
                 _ => 1,
             };
-            let room = size / 10 * 9 * cell.devices as u64 / copies;
+            let room = size / 4 * 3 * cell.devices as u64 / copies;
             if cell.lack.is_none() && cell.demand.space > room {
                 problems.push(format!(
                     "{}: the workload writes {}, the file system has about {}",

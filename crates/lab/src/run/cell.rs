@@ -169,7 +169,7 @@ impl Bench<'_> {
         ));
         record
             .effective
-            .extend(effective::compression(cell, found.bytes, taken));
+            .extend(effective::compression(cell, &found, taken));
         record.integrity.extend(mounted.check(true));
         mounted.unmount(undo)?;
         record.integrity.extend(mounted.check(false));

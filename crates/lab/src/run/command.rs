@@ -64,13 +64,17 @@ pub(crate) fn run(line: &[String], limit: Duration) -> Result<String, String> {
     Err(format!("{name}: {status}: {}", tail(&said)))
 }
 
-/// The end of a text.
+/// The beginning and the end of a text: what is wrong is in one of them.
 pub(crate) fn tail(text: &str) -> String {
-    let lines: Vec<&str> = text
+    let mut lines: Vec<&str> = text
         .lines()
-        .filter(|line| !line.trim().is_empty())
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
         .collect();
-    let last = lines[lines.len().saturating_sub(4)..].join(" / ");
-    let skip = last.chars().count().saturating_sub(500);
-    last.chars().skip(skip).collect()
+    if lines.len() > 4 {
+        let from = lines.len() - 3;
+        lines.drain(1..from);
+    }
+    let clip = |line: &&str| line.chars().take(200).collect::<String>();
+    lines.iter().map(clip).collect::<Vec<_>>().join(" / ")
 }

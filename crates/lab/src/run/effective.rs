@@ -1,6 +1,7 @@
 //! What was asked for against what the machine says it is.
 
 use super::device::Device;
+use super::integrity::Content;
 use super::mounts;
 use crate::filesystem::{FileSystem, Probe};
 use crate::model::Effective;
@@ -160,9 +161,10 @@ pub(crate) fn profile(cell: &Cell, probe: Probe, directory: &Path) -> Option<Eff
     })
 }
 
-/// Files of so many bytes took so much space: was compression that was asked
-/// for, of data that compress, really there?
-pub(crate) fn compression(cell: &Cell, bytes: u64, taken: u64) -> Option<Effective> {
+/// Files took so much space: was compression that was asked for, of data that
+/// compress, really there?
+pub(crate) fn compression(cell: &Cell, kept: &Content, taken: u64) -> Option<Effective> {
+    let bytes = kept.bytes;
     let asked = cell.mount.split(',').any(|option| {
         let name = option.trim().split('=').next().unwrap_or_default();
         matches!(name, "compress" | "compress-force") && !option.ends_with("=no")
@@ -173,7 +175,9 @@ pub(crate) fn compression(cell: &Cell, bytes: u64, taken: u64) -> Option<Effecti
     let ratio = bytes as f64 / taken as f64;
     let entropy = cell.key.0.get("entropy").or(cell.key.0.get("compressible"));
     let entropy = entropy.and_then(|v| v.parse::<u32>().ok());
-    let expected = asked && entropy.is_some_and(|percent| percent >= 50);
+    // Of small files nothing is left to gain after whole sectors.
+    let large = bytes / kept.files.max(1) >= 32 << 10;
+    let expected = asked && large && entropy.is_some_and(|percent| percent >= 50);
     Some(Effective {
         name: "compression ratio".to_owned(),
         requested: if expected { "above 1.1" } else { "" }.to_owned(),
