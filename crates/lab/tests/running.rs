@@ -97,10 +97,8 @@ fn run(cells: &str, declared: &str, workloads: Catalogue, cancel_at: Option<usiz
     };
     let ended = lab.run(&plan, &choice, &job, &mut watch);
     nothing_left(folder.path());
-    let cells = match Results::open(&results).unwrap().cells("mine") {
-        Ok(cells) => cells,
-        Err(_) => Vec::new(),
-    };
+    let found = Results::open(&results).unwrap().cells("mine");
+    let cells = found.unwrap_or_default();
     Ran {
         folder,
         results,

@@ -29,6 +29,8 @@ pub struct History {
     pub name: String,
     /// File system that is made and filled first, where it is another.
     pub through: Option<String>,
+    /// Options of mkfs for that one.
+    pub through_mkfs: String,
     /// After mounting, before `{directory}/tree` is filled.
     pub before: Vec<Command>,
     /// After it was filled, still mounted.

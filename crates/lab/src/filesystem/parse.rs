@@ -180,11 +180,19 @@ fn shown(source: Source<'_>, fields: &Fields<'_>) -> Result<BTreeMap<String, Str
 fn histories(source: Source<'_>, fields: &Fields<'_>) -> Result<Vec<History>, Mistake> {
     let mut found = Vec::new();
     for (table, line) in fields.tables("history")? {
-        let keys = ["name", "through", "before", "mounted", "unmounted"];
+        let keys = [
+            "name",
+            "through",
+            "through-mkfs",
+            "before",
+            "mounted",
+            "unmounted",
+        ];
         let history = Fields::new(source, table, line, ("a history", &keys))?;
         found.push(History {
             name: history.needed("name")?.text,
             through: history.text("through")?,
+            through_mkfs: history.text("through-mkfs")?.unwrap_or_default(),
             before: commands(&history, "before")?,
             mounted: commands(&history, "mounted")?,
             unmounted: commands(&history, "unmounted")?,

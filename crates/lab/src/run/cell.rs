@@ -274,7 +274,7 @@ impl Bench<'_> {
         if let Some(through) = &history.through {
             let lack = || format!("there is no file system {through}");
             let other = self.file_systems.get(through).ok_or_else(lack)?;
-            let mut first = mount(other, String::new(), "");
+            let mut first = mount(other, history.through_mkfs.clone(), "");
             first.make(undo)?;
             first.mount(undo)?;
             grow(&tree, size, self.plan.seed)?;

@@ -53,7 +53,15 @@ impl Process {
         let Some(fields) = stat(self.pid) else {
             return false;
         };
-        field(&fields, 22) == self.started && !matches!(fields[0].as_str(), "Z" | "X")
+        let ended = matches!(fields[0].as_str(), "Z" | "X");
+        field(&fields, 22) == self.started && !(ended && self.is_alone())
+    }
+
+    /// No other thread of it is left: the first may end before those that
+    /// still hold its files.
+    fn is_alone(&self) -> bool {
+        let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
+        tasks.map_or(true, |tasks| tasks.count() <= 1)
     }
 
     /// Its CPU seconds; None when it is gone.

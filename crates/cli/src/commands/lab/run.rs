@@ -6,7 +6,7 @@ use butterfs_lab::model::{CellRecord, Outcome};
 use butterfs_lab::plan::show_time;
 use butterfs_lab::run::{Ended, Event, Job, Lab, stopped};
 use clap::Args;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,7 +53,7 @@ pub(super) fn cancel() -> Result<Arc<AtomicBool>, Failure> {
 }
 
 /// A name that the results do not have yet.
-pub(super) fn free_name(results: &PathBuf, wanted: &str) -> Result<String, Failure> {
+pub(super) fn free_name(results: &Path, wanted: &str) -> Result<String, Failure> {
     if !results.exists() {
         return Ok(wanted.to_owned());
     }
