@@ -11,7 +11,9 @@ pub struct Catalogue(Vec<&'static dyn Workload>);
 impl Catalogue {
     /// Those that ship with the program.
     pub fn shipped() -> Self {
-        Self(vec![&Tiny, &Nothing])
+        let mut all: Vec<&'static dyn Workload> = vec![&Tiny, &Nothing];
+        all.extend(crate::workload::all());
+        Self(all)
     }
 
     /// With one more; one of the same name is replaced.
