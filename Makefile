@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep git-history clean
+.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep git-history lab-smoke clean
 
 demo:
 	@scripts/packages demo
@@ -54,6 +54,12 @@ crash-sweep:
 bench:
 	@scripts/packages test
 	scripts/bench
+
+# The lab touches everything once; its report is opened in Chromium. Part of
+# `make test`.
+lab-smoke: build
+	@scripts/packages test
+	scripts/lab-smoke
 
 clean:
 	cargo clean

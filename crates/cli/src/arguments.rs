@@ -69,6 +69,8 @@ pub enum Command {
     /// Show what is on the device.
     #[command(visible_alias = "inspect-internal")]
     Inspect(commands::inspect::Inspect),
+    /// Measure file systems side by side.
+    Lab(Box<commands::lab::Lab>),
     /// Write completions for a shell.
     #[command(hide = true)]
     Completions(commands::generate::Completions),

@@ -9,6 +9,7 @@ pub mod device;
 pub mod filesystem;
 pub mod generate;
 pub mod inspect;
+pub mod lab;
 pub mod list;
 pub mod mkfs;
 pub mod mount;
@@ -61,6 +62,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Receive(receive) => (offline(|| receive.run()), 1),
         Command::Check(_) => (Ok(()), 0),
         Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
+        Command::Lab(lab) => (offline(|| lab.run()), 1),
         Command::Completions(completions) => (completions.run(), 1),
         Command::Manual(manual) => (manual.run(), 1),
     };

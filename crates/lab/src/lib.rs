@@ -5,10 +5,18 @@
 //! [`model::CellRecord`]; statistics compare cells within blocks, and the
 //! report is made from verdicts and records alone.
 
+pub mod catalogue;
+pub mod choose;
 pub mod compare;
+pub mod declaration;
+pub mod experiment;
+pub mod filesystem;
+pub mod machine;
 pub mod model;
+pub mod plan;
 pub mod published;
 pub mod report;
 pub mod results;
+pub mod run;
 pub mod stats;
 pub mod workload;

@@ -32,6 +32,15 @@ pub struct Dump {
     pub runs: Vec<Recorded>,
 }
 
+impl From<Recorded> for Dump {
+    fn from(recorded: Recorded) -> Self {
+        Self {
+            butterfs_lab_results: JSON_VERSION,
+            runs: vec![recorded],
+        }
+    }
+}
+
 impl Results {
     /// A run with its cells.
     ///

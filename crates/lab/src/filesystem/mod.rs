@@ -1,0 +1,169 @@
+//! File systems as declarations: how one is made, mounted, unmounted and
+//! checked, and what it promises. Written as TOML (docs/lab.md describes it);
+//! those that ship with the program are written the same way.
+
+mod command;
+mod parse;
+
+pub use command::{Command, Place};
+
+use crate::declaration::{Mistake, nearest};
+use crate::model::Durability;
+use std::collections::BTreeMap;
+
+/// A check of a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Check {
+    /// Its name in results ("e2fsck").
+    pub name: String,
+    /// Exit code 0 means that nothing is wrong.
+    pub run: Command,
+    /// It runs on the mounted file system (a scrub); else on the devices.
+    pub mounted: bool,
+}
+
+/// What a file system goes through before the workload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct History {
+    /// Value of the axis ("snapshot").
+    pub name: String,
+    /// File system that is made and filled first, where it is another.
+    pub through: Option<String>,
+    /// Options of mkfs for that one.
+    pub through_mkfs: String,
+    /// After mounting, before `{directory}/tree` is filled.
+    pub before: Vec<Command>,
+    /// After it was filled, still mounted.
+    pub mounted: Vec<Command>,
+    /// After that, unmounted.
+    pub unmounted: Vec<Command>,
+}
+
+/// How the options in effect are found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// /proc/self/mountinfo tells all.
+    Mountinfo,
+    /// The same, and `btrfs filesystem df` the profiles.
+    Btrfs,
+    /// The mount's root tells, in an extended attribute.
+    Butterfs,
+    /// Nobody tells.
+    None,
+}
+
+/// A file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileSystem {
+    /// Name in experiments.
+    pub name: String,
+    /// One line on it.
+    pub title: String,
+    /// Type that the kernel must know.
+    pub kernel: Option<String>,
+    /// Files that must be there ("/dev/fuse").
+    pub needs: Vec<String>,
+    /// Programs with the Debian package of each; "" where there is none.
+    pub programs: Vec<(String, String)>,
+    /// A process that must run all the time, started before anything else.
+    pub daemon: Option<Command>,
+    /// Makes it.
+    pub make: Vec<Command>,
+    /// Mounts it at `{directory}`.
+    pub mount: Vec<Command>,
+    /// Unmounts it; everything is on the devices afterwards.
+    pub unmount: Vec<Command>,
+    /// Checks, in their order.
+    pub checks: Vec<Check>,
+    /// What it promises without options.
+    pub durability: Durability,
+    /// Options with which it promises less.
+    pub promises: Vec<(String, Durability)>,
+    /// Devices that it takes at most.
+    pub max_devices: usize,
+    /// Profiles that it has over several devices.
+    pub profiles: Vec<String>,
+    /// Options of mkfs for a profile, with `{profile}`.
+    pub profile_option: String,
+    /// How an option is shown where not as it was given; "" where it is not
+    /// shown because it is the default.
+    pub shown: BTreeMap<String, String>,
+    /// How the options in effect are found out.
+    pub probe: Probe,
+    /// A process of its own serves it: its CPU time is charged to the cell.
+    pub served: bool,
+    /// What it can have gone through.
+    pub histories: Vec<History>,
+}
+
+/// File systems by name.
+#[derive(Clone, Debug, Default)]
+pub struct FileSystems(Vec<FileSystem>);
+
+const SHIPPED: &[(&str, &str)] = &[
+    ("kernel.toml", include_str!("../../filesystems/kernel.toml")),
+    ("fuse.toml", include_str!("../../filesystems/fuse.toml")),
+    ("gone.toml", include_str!("../../filesystems/gone.toml")),
+];
+
+impl FileSystems {
+    /// Those that ship with the program.
+    ///
+    /// # Panics
+    /// When one of them is wrong; a test reads them.
+    pub fn shipped() -> Self {
+        let mut all = Self::default();
+        for (file, text) in SHIPPED {
+            if let Err(mistake) = all.add(file, text) {
+                panic!("a file that ships with the program: {mistake}");
+            }
+        }
+        all
+    }
+
+    /// Adds the file systems of a file; one of the same name is replaced.
+    ///
+    /// # Errors
+    /// The first mistake, with its line.
+    pub fn add(&mut self, file: &str, text: &str) -> Result<(), Mistake> {
+        for found in parse::file_systems(file, text)? {
+            self.0.retain(|other| other.name != found.name);
+            self.0.push(found);
+        }
+        Ok(())
+    }
+
+    /// One of them.
+    pub fn get(&self, name: &str) -> Option<&FileSystem> {
+        self.0.iter().find(|one| one.name == name)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &FileSystem> {
+        self.0.iter()
+    }
+
+    /// What to say where there is none of a name.
+    pub fn hint(&self, name: &str) -> String {
+        nearest(name, self.0.iter().map(|one| one.name.as_str()))
+    }
+}
+
+impl FileSystem {
+    /// What a cell with these options of mkfs and mount promises.
+    pub fn promise(&self, mkfs: &str, mount: &str) -> Durability {
+        let given: Vec<&str> = mount.split(',').map(str::trim).collect();
+        let less = self.promises.iter().filter(|(option, _)| {
+            given.contains(&option.as_str()) || !mkfs.is_empty() && mkfs.contains(option.as_str())
+        });
+        less.map(|(_, durability)| *durability)
+            .chain([self.durability])
+            .max()
+            .unwrap_or(self.durability)
+    }
+
+    /// What it can have gone through, by name.
+    pub fn history(&self, name: &str) -> Option<&History> {
+        self.histories.iter().find(|history| history.name == name)
+    }
+}
