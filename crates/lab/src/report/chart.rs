@@ -237,8 +237,10 @@ impl Chart {
         let mut frame = String::new();
         for (tick, label) in &self.x.ticks {
             let (x, _) = self.at((*tick, self.y.low));
+            // A long one at the end would stand out of the picture.
+            let anchor = if x > right - 8.0 { "end" } else { "middle" };
             frame.push_str(&format!(
-                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>",
+                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
                 bottom + 17.0,
                 escape(label)
             ));

@@ -6,7 +6,10 @@ use super::number::Scale;
 use super::page::{Page, escape};
 use crate::model::{Better, Durability};
 use crate::stats::{Estimate, Verdict};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Figures beside one another in a table.
+const COLUMNS_MAX: usize = 7;
 
 pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut Page) {
     let (costs, figures): (Vec<&MetricKind>, Vec<&MetricKind>) = experiment
@@ -14,7 +17,7 @@ pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut
         .iter()
         .partition(|metric| is_cost(metric));
     page.heading("All cells");
-    table(
+    tables(
         experiment,
         digest,
         &figures,
@@ -23,7 +26,7 @@ pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut
     );
     if !costs.is_empty() {
         page.heading("What it cost");
-        table(
+        tables(
             experiment,
             digest,
             &costs,
@@ -40,22 +43,53 @@ fn is_cost(metric: &MetricKind) -> bool {
     metric.unit.starts_with("CPU") || name.contains("cpu") || name.contains("amplification")
 }
 
-fn table(
+/// Medians of a metric, by place of the cell.
+type Medians = BTreeMap<usize, Estimate>;
+
+/// A table for each set of cells that have the same metrics, not wider than a
+/// page of paper. Cells without any figure stand in the first.
+fn tables(
     experiment: &Experiment<'_>,
     digest: &Digest<'_>,
     metrics: &[&MetricKind],
     caption: &str,
     page: &mut Page,
 ) {
-    let medians = |metric: &MetricKind| -> BTreeMap<usize, Estimate> {
-        (0..experiment.cells.len())
+    let all = 0..experiment.cells.len();
+    let mut groups: Vec<(BTreeSet<usize>, Vec<(&MetricKind, Medians)>)> = Vec::new();
+    let mut without: BTreeSet<usize> = all.clone().collect();
+    for metric in metrics {
+        let medians: Medians = all
+            .clone()
             .filter_map(|index| Some((index, experiment.cells[index].median(&metric.name)?)))
-            .collect()
-    };
+            .collect();
+        let cells: BTreeSet<usize> = medians.keys().copied().collect();
+        without.retain(|index| !cells.contains(index));
+        match groups.iter_mut().find(|(of, _)| *of == cells) {
+            Some((_, columns)) => columns.push((metric, medians)),
+            None => groups.push((cells, vec![(metric, medians)])),
+        }
+    }
+    if let Some((cells, _)) = groups.first_mut() {
+        cells.append(&mut without);
+    }
+    for (cells, columns) in &groups {
+        for columns in columns.chunks(COLUMNS_MAX) {
+            table(experiment, digest, (cells, columns), caption, page);
+        }
+    }
+}
+
+fn table(
+    experiment: &Experiment<'_>,
+    digest: &Digest<'_>,
+    (shown, metrics): (&BTreeSet<usize>, &[(&MetricKind, Medians)]),
+    caption: &str,
+    page: &mut Page,
+) {
     let mut heads = String::new();
     let mut columns = Vec::new();
-    for metric in metrics {
-        let medians = medians(metric);
+    for (metric, medians) in metrics {
         let largest = medians.values().map(|m| m.value).fold(0.0, f64::max);
         let scale = Scale::of(&metric.unit, largest);
         let way = match metric.better {
@@ -79,6 +113,9 @@ fn table(
     let has_condition = experiment.slices.len() > 1;
     let mut rows = String::new();
     for (index, cell) in experiment.cells.iter().enumerate() {
+        if !shown.contains(&index) {
+            continue;
+        }
         let done = cell.done().count();
         let promise = match cell.durability {
             Durability::Full => "full".to_owned(),
