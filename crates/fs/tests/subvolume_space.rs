@@ -283,7 +283,7 @@ fn exercise(seed: u64, mkfs_options: &[&str], mount_options: &str) {
             subvolume(&["delete", "-C"], &[&mount.path().join(path)]);
         }
         subvolume(&["sync"], &[mount.path()]);
-        run("sync", &[]);
+        run("sync", &["-f", mount.path().to_str().unwrap()]);
         drop(mount);
         let store = open(&image);
         let engine = store.read();
@@ -372,7 +372,7 @@ fn a_deletion_under_way_holds_nothing() {
             break;
         }
         // One step of the cleaner.
-        run("sync", &[]);
+        run("sync", &["-f", point]);
     }
     println!("the cleaner was seen at work {half_done} times");
 }
