@@ -45,6 +45,7 @@ fn is_cost(metric: &MetricKind) -> bool {
 
 /// Medians of a metric, by place of the cell.
 type Medians = BTreeMap<usize, Estimate>;
+type Column<'m> = (&'m MetricKind, Medians);
 
 /// A table for each set of cells that have the same metrics, not wider than a
 /// page of paper. Cells without any figure stand in the first.
@@ -56,7 +57,7 @@ fn tables(
     page: &mut Page,
 ) {
     let all = 0..experiment.cells.len();
-    let mut groups: Vec<(BTreeSet<usize>, Vec<(&MetricKind, Medians)>)> = Vec::new();
+    let mut groups: Vec<(BTreeSet<usize>, Vec<Column<'_>>)> = Vec::new();
     let mut without: BTreeSet<usize> = all.clone().collect();
     for metric in metrics {
         let medians: Medians = all
@@ -83,7 +84,7 @@ fn tables(
 fn table(
     experiment: &Experiment<'_>,
     digest: &Digest<'_>,
-    (shown, metrics): (&BTreeSet<usize>, &[(&MetricKind, Medians)]),
+    (shown, metrics): (&BTreeSet<usize>, &[Column<'_>]),
     caption: &str,
     page: &mut Page,
 ) {
