@@ -330,7 +330,7 @@ fn a_lab_that_is_killed_leaves_no_program() {
 }
 
 #[test]
-#[ignore = "the other half of the test above"]
+#[ignore = "the test above runs it as the process that is killed"]
 fn runs_until_it_is_killed() {
     let line = std::env::var("LAB_WORKLOAD").unwrap();
     let mut words = line.split(' ');
