@@ -27,7 +27,8 @@ fn config(source: &Path, options: &MountOptions) -> Config {
     let mount = &mut config.mount;
     mount.source = source.display().to_string();
     mount.subtype = Some("butterfs".into());
-    if options.allow_other {
+    // As every other file system that root mounts: permissions say who may.
+    if options.allow_other || rustix::process::geteuid().is_root() {
         mount.allow = Allow::Everyone;
     }
     for flag in &options.kernel_flags {

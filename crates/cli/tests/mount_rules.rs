@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
 use support::{Bench, Foreground, can_mount, is_root, said};
@@ -199,6 +199,33 @@ fn a_block_device_is_mounted_as_one() {
         .output();
     assert!(checked.expect("btrfs runs").status.success());
     assert_eq!(bench.run(&["ls", &format!("{}:/", device.0)]), "file\n");
+}
+
+#[test]
+fn what_root_mounts_everyone_enters_as_permissions_allow() {
+    if !can_mount() || !is_root() {
+        println!("skipped: it needs root");
+        return;
+    }
+    let bench = Bench::new();
+    let folder = bench.path("");
+    // On the way to the mount everyone gets through.
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&folder, open).expect("the folder's mode");
+    let mounted = bench.mount("rw");
+    std::fs::write(bench.path("mnt/open"), "for all").expect("a file");
+    std::fs::write(bench.path("mnt/closed"), "for root").expect("a file");
+    let shut = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(bench.path("mnt/closed"), shut).expect("a mode");
+    let reads = |name: &str| {
+        let mut nobody = Command::new("setpriv");
+        nobody.args(["--reuid=65534", "--regid=65534", "--clear-groups", "cat"]);
+        let output = nobody.arg(bench.path(name)).output();
+        output.expect("setpriv runs").status.success()
+    };
+    assert!(reads("mnt/open"));
+    assert!(!reads("mnt/closed"));
+    drop(mounted);
 }
 
 #[test]

@@ -249,6 +249,11 @@ impl<'a> Fields<'a> {
         ))
     }
 
+    /// Whether it is true; false where it is absent.
+    pub(crate) fn yes(&self, name: &str) -> Result<bool, Mistake> {
+        Ok(self.one_of(name, &["true", "false"])?.as_deref() == Some("true"))
+    }
+
     /// Tables under `[[name]]`.
     pub(crate) fn tables(&self, name: &str) -> Result<Vec<(&'a DeTable<'a>, usize)>, Mistake> {
         let Some((value, line)) = self.get(name) else {

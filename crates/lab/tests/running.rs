@@ -61,6 +61,17 @@ struct Ran {
 
 /// Runs cells; the text is what stands below [[cells]].
 fn run(cells: &str, declared: &str, workloads: Catalogue, cancel_at: Option<usize>) -> Ran {
+    run_on(None, cells, declared, workloads, cancel_at)
+}
+
+/// The same on a block device.
+fn run_on(
+    device: Option<&str>,
+    cells: &str,
+    declared: &str,
+    workloads: Catalogue,
+    cancel_at: Option<usize>,
+) -> Ran {
     let folder = tempfile::tempdir_in("/dev/shm").unwrap();
     let text = format!(
         "name = \"mine\"\nrepeats = 1\n[scale.small]\ndevice-size = \"48M\"\nsettle = 0.0\n[[cells]]\n{cells}"
@@ -70,7 +81,10 @@ fn run(cells: &str, declared: &str, workloads: Catalogue, cancel_at: Option<usiz
     file_systems.add("declared.toml", declared).unwrap();
     let machine = Machine::here();
     let choice = Choice {
-        devices: Some(Devices::Files(folder.path().to_owned())),
+        devices: Some(match device {
+            None => Devices::Files(folder.path().to_owned()),
+            Some(path) => Devices::Blocks(vec![path.into()]),
+        }),
         ..Choice::default()
     };
     let plan = plan(&experiment, &choice, &file_systems, &workloads, &machine).unwrap();
@@ -513,4 +527,152 @@ fn a_device_that_holds_something_is_not_touched() {
     );
     assert_eq!(meant, "");
     assert!(mounted.contains("is in use"), "{mounted}");
+}
+
+const TRANSACTIONS: &str = "workload = \"transactions\"\nconcurrency = 2\n";
+
+fn shown<'a>(record: &'a CellRecord, name: &str) -> &'a butterfs_lab::model::Effective {
+    let found = record.effective.iter().find(|one| one.name == name);
+    found.unwrap_or_else(|| panic!("no {name} in {:?}", record.effective))
+}
+
+#[test]
+fn a_rate_in_per_cent_is_a_share_of_the_slowest_systems_throughput() {
+    if !can_run() {
+        return;
+    }
+    let parameters = r#"parameters = { size = "16m", log = "4m", time = 1, rate = ["50%", "0"] }"#;
+    let cells = format!("file-system = [\"ext2\", \"ext4\"]\n{TRANSACTIONS}{parameters}\n");
+    let ran = run(&cells, "", Catalogue::shipped(), None);
+    assert_eq!(ran.ended, Ok(Ended::Complete));
+    let of = |rate: &'static str| {
+        let own = ran
+            .cells
+            .iter()
+            .filter(move |one| one.cell.0["rate"] == rate);
+        own.inspect(|one| assert_eq!(reason(one), "done"))
+    };
+    let throughput = |one: &CellRecord| {
+        let mut metrics = one.metrics.iter();
+        metrics.find(|one| one.name == "throughput").unwrap().value
+    };
+    assert_eq!((of("0").count(), of("50%").count()), (2, 2));
+    let slowest = of("0").map(throughput).min_by(f64::total_cmp).unwrap();
+    let expected = format!("{} transactions/s", (slowest / 2.0).round().max(1.0));
+    for one in of("50%") {
+        let rate = shown(one, "rate");
+        assert_eq!((&*rate.requested, &rate.effective), ("50%", &expected));
+        // They came after what they are a share of.
+        assert!(of("0").all(|closed| closed.place < one.place));
+    }
+    let alone = cells.replace(", \"0\"]", "]");
+    let ran = problems_of(&alone);
+    assert!(ran.contains("no cell with rate 0"), "{ran}");
+}
+
+/// Why cells cannot be run.
+fn problems_of(cells: &str) -> String {
+    let text = format!("name = \"mine\"\nrepeats = 1\n[[cells]]\n{cells}");
+    let experiment = Experiment::parse("mine.toml", &text).unwrap();
+    let (systems, workloads) = (FileSystems::shipped(), Catalogue::shipped());
+    let machine = Machine::here();
+    let plan = plan(
+        &experiment,
+        &Choice::default(),
+        &systems,
+        &workloads,
+        &machine,
+    );
+    plan.unwrap().problems.join("; ")
+}
+
+#[test]
+fn whether_direct_writes_are_copied_is_told() {
+    if !can_run() {
+        return;
+    }
+    let parameters = r#"parameters = { size = "16m", log = "4m", time = 1, direct = "yes" }"#;
+    let cells = format!("file-system = [\"ext4\", \"bindfs\"]\n{TRANSACTIONS}{parameters}\n");
+    let ran = run(&cells, "", Catalogue::shipped(), None);
+    let of = |system: &str| {
+        let mut own = ran.cells.iter();
+        let wanted = |one: &&CellRecord| one.cell.0["file-system"] == system;
+        own.find(wanted).unwrap()
+    };
+    let ext4 = shown(of("ext4"), "O_DIRECT");
+    assert_eq!((&*ext4.requested, &*ext4.effective), ("direct", "direct"));
+    assert_eq!(reason(of("ext4")), "done");
+    // bindfs opens the file below without it.
+    let bindfs = shown(of("bindfs"), "O_DIRECT");
+    assert_eq!(bindfs.effective, "through the page cache");
+    assert!(
+        reason(of("bindfs")).contains("O_DIRECT"),
+        "{:?}",
+        of("bindfs").outcome
+    );
+}
+
+static WRITER: Spoiler = Spoiler {
+    name: "writer",
+    act: |ground| {
+        let path = ground.directory().join("all");
+        let line = format!("of={}", path.display());
+        let dd = Command::new("dd")
+            .args(["if=/dev/zero", "bs=1M", "count=8", "status=none", &line])
+            .status();
+        assert!(dd.unwrap().success());
+        Ok(())
+    },
+};
+
+#[test]
+fn what_programs_write_is_counted_where_the_workload_does_not_tell() {
+    if !can_run() {
+        return;
+    }
+    let cells = "file-system = \"ext4\"\nworkload = \"writer\"\n";
+    let ran = run(cells, "", Catalogue::shipped().with(&WRITER), None);
+    let metrics = &ran.cells[0].metrics;
+    let amplification = metrics.iter().find(|one| one.name == "write amplification");
+    let amplification = amplification.expect("it is known").value;
+    assert!((0.95..2.0).contains(&amplification), "{amplification}");
+}
+
+/// A block device of 64 MiB that compresses, for a while.
+struct Zram;
+
+impl Zram {
+    const DEVICE: &str = "/dev/zram0";
+
+    fn set(what: &str, value: &str) -> std::io::Result<()> {
+        std::fs::write(format!("/sys/block/zram0/{what}"), value)
+    }
+
+    /// None where there is none, or it is somebody's.
+    fn new() -> Option<Self> {
+        Self::set("disksize", "64M").ok().map(|()| Self)
+    }
+}
+
+impl Drop for Zram {
+    fn drop(&mut self) {
+        let _ = Self::set("reset", "1");
+    }
+}
+
+#[test]
+fn a_device_that_compresses_is_marked() {
+    if !can_run() {
+        return;
+    }
+    let Some(_zram) = Zram::new() else {
+        eprintln!("skipped: there is no free /dev/zram0");
+        return;
+    };
+    let cells = format!("file-system = \"ext4\"\n{TINY}");
+    let ran = run_on(Some(Zram::DEVICE), &cells, "", Catalogue::shipped(), None);
+    assert_eq!(ran.ended, Ok(Ended::Complete));
+    assert_eq!(reason(&ran.cells[0]), "done");
+    let marks = ran.cells[0].marks.join("; ");
+    assert!(marks.contains("zram"), "{marks}");
 }

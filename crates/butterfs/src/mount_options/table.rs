@@ -395,7 +395,7 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "allow_other",
         "",
-        "let other users in, as permissions allow",
+        "let other users in, as permissions allow (always so when root mounts)",
         |o, _, v| {
             o.allow_other = true;
             none(v)

@@ -76,6 +76,9 @@ struct Planned {
     /// Blocks: how often all is repeated.
     #[arg(long)]
     repeats: Option<u32>,
+    /// Blocks of the cells on which none of its main conclusions stands.
+    #[arg(long, value_name = "N")]
+    others: Option<u32>,
     /// Seed of all random choices.
     #[arg(long)]
     seed: Option<u64>,
@@ -159,6 +162,7 @@ impl Planned {
         Choice {
             scale: self.scale.clone(),
             repeats: if self.quick { Some(1) } else { self.repeats },
+            others: self.others,
             seed: self.seed,
             devices: if self.device.is_empty() {
                 self.directory.clone().map(Devices::Files)

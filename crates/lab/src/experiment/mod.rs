@@ -73,6 +73,8 @@ pub struct Group {
     pub parameters: BTreeMap<String, Vec<Word>>,
     /// Blocks that have these cells, where not all do.
     pub repeats: Option<u32>,
+    /// The main conclusions stand on these cells.
+    pub headline: bool,
     /// Line in the file.
     pub line: usize,
 }

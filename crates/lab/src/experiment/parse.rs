@@ -70,7 +70,7 @@ fn repeats(fields: &Fields<'_>) -> Result<Option<u32>, Mistake> {
 
 fn group<'a>(source: Source<'a>, table: &'a DeTable<'a>, line: usize) -> Result<Group, Mistake> {
     let mut known: Vec<&str> = axis_names().collect();
-    known.extend(["workload", "parameters", "repeats"]);
+    known.extend(["workload", "parameters", "repeats", "headline"]);
     let fields = Fields::new(source, table, line, ("a group of cells", &known))?;
     let mut axes = BTreeMap::new();
     for axis in axis_names() {
@@ -92,6 +92,7 @@ fn group<'a>(source: Source<'a>, table: &'a DeTable<'a>, line: usize) -> Result<
     Ok(Group {
         workload: fields.needed("workload")?,
         repeats: repeats(&fields)?,
+        headline: fields.yes("headline")?,
         axes,
         parameters,
         line,

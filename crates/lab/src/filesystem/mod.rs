@@ -92,6 +92,9 @@ pub struct FileSystem {
     pub probe: Probe,
     /// A process of its own serves it: its CPU time is charged to the cell.
     pub served: bool,
+    /// Workloads run in the lab's own process, on a volume that the library
+    /// has open; its commands mount it for what comes before and after.
+    pub library: bool,
     /// What it can have gone through.
     pub histories: Vec<History>,
 }

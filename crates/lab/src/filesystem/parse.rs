@@ -25,6 +25,7 @@ const FILE_SYSTEM: &[&str] = &[
     "shown",
     "probe",
     "served",
+    "library",
     "history",
 ];
 
@@ -84,7 +85,8 @@ fn file_system(source: Source<'_>, fields: &Fields<'_>) -> Result<FileSystem, Mi
         profiles: texts("profiles")?,
         profile_option: fields.text("profile-option")?.unwrap_or_default(),
         shown: shown(source, fields)?,
-        served: fields.one_of("served", &["true", "false"])?.as_deref() == Some("true"),
+        served: fields.yes("served")?,
+        library: fields.yes("library")?,
         histories: histories(source, fields)?,
         name: name.text,
         kernel,
@@ -140,7 +142,7 @@ fn checks(source: Source<'_>, fields: &Fields<'_>) -> Result<Vec<Check>, Mistake
         found.push(Check {
             name: check.needed("name")?.text,
             run: command(&check, &check.needed("run")?)?,
-            mounted: check.one_of("mounted", &["true", "false"])?.as_deref() == Some("true"),
+            mounted: check.yes("mounted")?,
         });
     }
     Ok(found)

@@ -1,6 +1,6 @@
 //! From axes to cells.
 
-use super::{Cache, Cell};
+use super::{Cache, Cell, RATE};
 use crate::catalogue::Catalogue;
 use crate::declaration::{Mistake, Word, nearest};
 use crate::experiment::{Experiment, Group, Scale};
@@ -135,6 +135,7 @@ fn add_group(sources: &Sources<'_>, group: &Group, found: &mut Vec<Cell>) -> Res
             found.push(cell);
         } else if let Some(same) = found.iter_mut().find(|other| other.key == cell.key) {
             same.repeats = same.repeats.max(cell.repeats);
+            same.headline |= cell.headline;
         }
     }
     Ok(())
@@ -248,6 +249,9 @@ fn cell(
         parameters.insert(parameter, choices[axis].clone());
         key.insert(axis.clone(), choices[axis].clone());
     }
+    let share = share_of(&mut parameters).map_err(|given| {
+        sources.mistake(group.line, format!("{RATE} is 1% to 200%, not {given}"))
+    })?;
     let devices: usize = choices.get("devices").map_or(1, |v| v.parse().unwrap_or(1));
     let cache = match value(choices, "cache") {
         "cold" => Cache::Cold,
@@ -274,6 +278,7 @@ fn cell(
         file_system: file_system.name.clone(),
         workload: group.workload.text.clone(),
         repeats: group.repeats.unwrap_or(u32::MAX),
+        headline: group.headline,
         control: false,
         lack: None,
         mkfs,
@@ -284,11 +289,25 @@ fn cell(
         cache,
         history,
         parameters,
+        share,
         default,
         demand,
     };
     cell.lack = lack(sources, file_system, workload, &cell);
     Ok(cell)
+}
+
+/// Takes a rate in per cent out of the parameters, which keep the 0 of a
+/// closed loop.
+fn share_of(parameters: &mut Parameters) -> Result<Option<f64>, String> {
+    let Some(given) = parameters.get(RATE).filter(|rate| rate.ends_with('%')) else {
+        return Ok(None);
+    };
+    let percent = given.trim_end_matches('%').trim().parse::<f64>();
+    let percent = percent.ok().filter(|p| (1.0..=200.0).contains(p));
+    let share = percent.ok_or_else(|| given.clone())? / 100.0;
+    parameters.insert(RATE.to_owned(), "0".to_owned());
+    Ok(Some(share))
 }
 
 /// What a workload calls an axis.
@@ -350,8 +369,17 @@ fn lack(
     }
     match workload {
         None => Some(format!("this program has no workload {}", cell.workload)),
+        Some(workload) if file_system.library && !workload.is_by_files() => Some(format!(
+            "{} is a program, which a library cannot serve",
+            workload.name()
+        )),
         Some(workload) => sources.machine.lacks_workload(workload),
     }
+}
+
+/// Axes of a cell that tell no systems apart, as text.
+pub(crate) fn condition_of(key: &CellKey) -> String {
+    crate::report::label_of(key, |axis| !SYSTEM_AXES.contains(&axis))
 }
 
 impl Cell {
@@ -363,7 +391,15 @@ impl Cell {
     /// Its axes that tell no systems apart: cells of equal conditions are
     /// compared.
     pub fn condition(&self) -> String {
-        crate::report::label_of(&self.key, |axis| !SYSTEM_AXES.contains(&axis))
+        condition_of(&self.key)
+    }
+
+    /// The condition of the cells that its rate is a share of.
+    pub(crate) fn closed_condition(&self) -> Option<String> {
+        self.share?;
+        let mut key = self.key.clone();
+        key.0.insert(RATE.to_owned(), "0".to_owned());
+        Some(condition_of(&key))
     }
 
     /// Processes, threads or clients.

@@ -7,6 +7,7 @@
 mod cells;
 mod show;
 
+pub(crate) use cells::condition_of;
 pub use show::show_time;
 
 use crate::catalogue::Catalogue;
@@ -38,6 +39,10 @@ pub struct Choice {
     pub scale: String,
     /// Blocks, where not as the experiment says.
     pub repeats: Option<u32>,
+    /// Blocks of cells on which no main conclusion stands, where not as the
+    /// experiment says.
+    #[serde(default)]
+    pub others: Option<u32>,
     /// Seed, where not as the experiment says.
     pub seed: Option<u64>,
     /// Devices, where not as the scale says.
@@ -55,6 +60,7 @@ impl Default for Choice {
         Self {
             scale: "small".to_owned(),
             repeats: None,
+            others: None,
             seed: None,
             devices: None,
             device_size: None,
@@ -105,15 +111,23 @@ pub struct Cell {
     pub control: bool,
     /// It has no options but defaults.
     pub default: bool,
+    /// A main conclusion stands on it.
+    pub headline: bool,
     /// What it promises.
     pub durability: Durability,
     /// Blocks that have it: those below this.
     pub repeats: u32,
     /// Why this machine cannot run it.
     pub lack: Option<String>,
+    /// Share of the slowest system's throughput at which its transactions
+    /// come, where the rate is in per cent.
+    pub share: Option<f64>,
     /// What a pass needs.
     pub demand: Demand,
 }
+
+/// Parameter of workloads whose transactions can come by themselves.
+pub(crate) const RATE: &str = "rate";
 
 /// What a run will do.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,6 +202,9 @@ pub fn plan(
         if choice.repeats.is_some() {
             cell.repeats = repeats;
         }
+        if let Some(others) = choice.others.filter(|_| !cell.headline) {
+            cell.repeats = cell.repeats.min(others);
+        }
     }
     let mut plan = Plan {
         blocks: blocks(&cells, repeats, seed),
@@ -214,6 +231,10 @@ fn blocks(cells: &[Cell], repeats: u32, seed: u64) -> Vec<Vec<usize>> {
             let mut random = Random::new(seed ^ (u64::from(block) + 1).wrapping_mul(0x9E37_79B9));
             for last in (1..order.len()).rev() {
                 order.swap(last, random.below(last + 1));
+            }
+            if block == 0 {
+                // Shares of what others reach in this block.
+                order.sort_by_key(|&index| cells[index].share.is_some());
             }
             order
         })
@@ -314,6 +335,15 @@ impl Plan {
                 _ => 1,
             };
             let room = size / 4 * 3 * cell.devices as u64 / copies;
+            if let Some(closed) = cell.closed_condition() {
+                let mut all = self.cells.iter().filter(|other| other.lack.is_none());
+                if cell.lack.is_none() && all.all(|other| other.condition() != closed) {
+                    problems.push(format!(
+                        "{}: no cell with {RATE} 0 tells what its rate is a share of",
+                        cell.name()
+                    ));
+                }
+            }
             if cell.lack.is_none() && cell.demand.space > room {
                 problems.push(format!(
                     "{}: the workload writes {}, the file system has about {}",
@@ -340,13 +370,17 @@ impl Plan {
     /// Families of comparisons that no verdict can come from.
     fn too_few_blocks(&self) -> Vec<String> {
         use std::collections::BTreeMap;
-        let mut families: BTreeMap<String, (usize, u32)> = BTreeMap::new();
+        let deciding = u32::try_from(crate::stats::DECIDING_BLOCKS).unwrap_or(u32::MAX);
+        // Those that are only screened are no part of the others' family.
+        let mut families: BTreeMap<(String, bool), (usize, u32)> = BTreeMap::new();
+        let most = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX);
         for cell in self.cells.iter().filter(|cell| cell.lack.is_none()) {
+            let blocks = cell.repeats.min(most);
             let family = families
-                .entry(cell.condition())
-                .or_insert((0, cell.repeats));
+                .entry((cell.condition(), blocks < deciding))
+                .or_insert((0, blocks));
             family.0 += 1;
-            family.1 = family.1.min(cell.repeats);
+            family.1 = family.1.min(blocks);
         }
         let mut least: BTreeMap<(usize, u32), usize> = BTreeMap::new();
         for (cells, blocks) in families.into_values() {
@@ -358,7 +392,7 @@ impl Plan {
         least
             .into_iter()
             .map(|((comparisons, blocks), conditions)| {
-                let word = if blocks < 7 { "a screening" } else { "too few" };
+                let word = if blocks < deciding { "a screening" } else { "too few" };
                 format!(
                     "{blocks} blocks are {word} for {comparisons} comparisons at once (in {conditions} conditions): \
                      {} would decide",

@@ -22,7 +22,7 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
         .map_or(0, |last| last + 1);
     page.paragraph(&format!(
         "{blocks} of {} blocks were begun; {done} of {} passes have figures that count. Better and worse: the exact sign-flip test over \
-         within-block ratios, corrected by Holm over all cells of one condition and metric, has p &lt; 0.05. Equivalent: the 95 % interval of the ratio lies \
+         within-block ratios, corrected by Holm over all cells of one condition and metric with at least 7 blocks, has p &lt; 0.05. Equivalent: the 95 % interval of the ratio lies \
          inside ±3 %. Undecided: neither, which does not mean equal. Ratios are Hodges-Lehmann estimates.",
         digest.recorded.run.blocks,
         cells.len()
@@ -74,6 +74,8 @@ struct Group {
     conditions: Vec<String>,
     low: Option<f64>,
     high: Option<f64>,
+    /// They have too few blocks to say anything.
+    screening: bool,
     /// Of the only verdict, where there is one.
     single: Option<Verdict>,
 }
@@ -86,7 +88,8 @@ fn sentences_of(
     digest: &Digest<'_>,
     sentences: &mut Vec<String>,
 ) -> usize {
-    let mut groups: BTreeMap<(String, Word, usize), Group> = BTreeMap::new();
+    // What was only screened comes last.
+    let mut groups: BTreeMap<(bool, String, Word, usize), Group> = BTreeMap::new();
     let mut needed = 0;
     for slice in &experiment.slices {
         for (index, verdict) in experiment.verdicts(slice, metric, digest.seed()) {
@@ -98,7 +101,9 @@ fn sentences_of(
             if verdict.is_hopeless() && verdict.word == Word::Undecided {
                 needed = needed.max(least_blocks(verdict.family));
             }
-            let group = groups.entry((reference, verdict.word, system)).or_default();
+            let key = (verdict.screening, reference, verdict.word, system);
+            let group = groups.entry(key).or_default();
+            group.screening = verdict.screening;
             group.conditions.push(slice.condition.clone());
             if let Some(found) = verdict.ratio {
                 group.low = Some(group.low.map_or(found.value, |low| low.min(found.value)));
@@ -107,7 +112,7 @@ fn sentences_of(
             group.single = (group.conditions.len() == 1).then_some(verdict);
         }
     }
-    for ((reference, word, system), group) in groups {
+    for ((_, reference, word, system), group) in groups {
         sentences.push(sentence(
             experiment,
             metric,
@@ -148,12 +153,24 @@ fn sentence(
             "and {} are <span class=\"word {class}\">equivalent</span>",
             escape(reference)
         ),
+        Word::Undecided if group.screening => format!(
+            "against {} was <span class=\"word {class}\">only screened</span>",
+            escape(reference)
+        ),
         Word::Undecided => format!(
             "against {} is <span class=\"word {class}\">undecided</span>",
             escape(reference)
         ),
     };
     let ratios = match (group.low, group.high, &group.single) {
+        (Some(value), _, Some(verdict)) if verdict.screening => {
+            let blocks = if verdict.blocks == 1 {
+                "block"
+            } else {
+                "blocks"
+            };
+            format!(": {} times in {} {blocks}", ratio(value), verdict.blocks)
+        }
         (_, _, Some(verdict)) => verdict.ratio.map_or_else(String::new, |found| {
             format!(
                 ": {} times ({:.0} % interval {} to {}, {} blocks, p = {:.3} corrected)",

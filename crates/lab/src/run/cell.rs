@@ -6,6 +6,7 @@ use super::ground::{CellGround, WORK};
 use super::integrity::{Content, content};
 use super::meter::{Idle, Meter, Usage};
 use super::mounted::{Folders, Mounted};
+use super::open_loop;
 use super::undo::Undo;
 use crate::catalogue::Catalogue;
 use crate::declaration::show_size;
@@ -137,8 +138,14 @@ impl Bench<'_> {
             devices,
             mounted.directory(),
         ));
+        record.effective.extend(open_loop::effective(cell));
+        if !file_system.library {
+            let direct = effective::direct_io(cell, workload, mounted.directory());
+            record.effective.extend(direct);
+        }
         mounted.sync()?;
         let before = used(mounted.directory());
+        mounted.open_library(undo)?;
         std::thread::sleep(Duration::from_secs_f64(self.plan.scale.settle));
 
         let mut meter = Meter::new(devices);
@@ -159,6 +166,7 @@ impl Bench<'_> {
         let figures = result?;
         ended?;
         let usage = meter.sum();
+        mounted.close_library(undo)?;
         let taken = used(mounted.directory()).saturating_sub(before);
         record.effective.extend(cache_of(cell, &cold));
         let found = verify(&figures, &mut mounted, undo, record)?;
@@ -210,6 +218,9 @@ impl Bench<'_> {
         }
         if self.plan.in_memory() {
             marks.push("the device is in memory".to_owned());
+        }
+        if devices.iter().any(Device::compresses) {
+            marks.push("the device is in memory and compresses what it holds (zram)".to_owned());
         }
         Ok(())
     }
@@ -328,7 +339,8 @@ impl Bench<'_> {
                 charged / operations as f64,
             );
         }
-        if let Some(written) = figures.written.filter(|bytes| *bytes > 0) {
+        let written = figures.written.unwrap_or(usage.asked);
+        if written > 0 {
             let gib = written as f64 / f64::from(1 << 30);
             cost("CPU per GiB", "CPU s/GiB", charged / gib);
             let sectors = usage.written as f64 * 512.0;

@@ -68,10 +68,19 @@ impl Device {
     }
 
     fn queue(&self, name: &str) -> PathBuf {
-        Path::new("/sys/block")
-            .join(self.name())
-            .join("queue")
-            .join(name)
+        let own = Path::new("/sys/class/block").join(self.name());
+        // A partition has that of its disk.
+        let own = fs::canonicalize(&own).unwrap_or(own);
+        let disk = match own.parent() {
+            Some(disk) if own.join("partition").exists() => disk,
+            _ => &own,
+        };
+        disk.join("queue").join(name)
+    }
+
+    /// It compresses what it holds (zram): figures depend on the data.
+    pub(crate) fn compresses(&self) -> bool {
+        self.name().starts_with("zram")
     }
 
     /// What the kernel says of its queue.

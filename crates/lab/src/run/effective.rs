@@ -6,11 +6,15 @@ use super::mounts;
 use crate::filesystem::{FileSystem, Probe};
 use crate::model::Effective;
 use crate::plan::Cell;
+use crate::workload::{Aligned, Caching, Directory, Files as _, Workload};
 use serde_json::Value;
 use std::path::Path;
 
 /// Name of the attribute of a ButterFS mount that tells its facts.
 const FACTS: &str = "butterfs.facts";
+
+/// Parameter of workloads that can use O_DIRECT.
+const DIRECT: &str = "direct";
 
 /// Scheduler, direct I/O and mount options of a cell that is mounted.
 pub(crate) fn of_mount(
@@ -159,6 +163,60 @@ pub(crate) fn profile(cell: &Cell, probe: Probe, directory: &Path) -> Option<Eff
             metadata.join("+")
         ),
     })
+}
+
+/// Whether O_DIRECT goes past the page cache here; Btrfs writes what it has to
+/// checksum through it. Only a workload that uses O_DIRECT is told; where the
+/// cell asks for it by name, a copy is not what was asked for.
+pub(crate) fn direct_io(
+    cell: &Cell,
+    workload: &dyn Workload,
+    directory: &Path,
+) -> Option<Effective> {
+    let known = workload.parameters().iter();
+    let (_, default, _) = known.copied().find(|(name, ..)| *name == DIRECT)?;
+    let given = cell.parameters.get(DIRECT).map(String::as_str);
+    if given.unwrap_or(default) != "yes" {
+        return None;
+    }
+    let found = is_copied(&directory.join(".direct"));
+    Some(Effective {
+        name: "O_DIRECT".to_owned(),
+        requested: if given.is_some() { "direct" } else { "" }.to_owned(),
+        agrees: given.is_none() || found == Ok(false),
+        effective: match found {
+            Ok(false) => "direct".to_owned(),
+            Ok(true) => "through the page cache".to_owned(),
+            Err(refused) => format!("refused: {refused}"),
+        },
+    })
+}
+
+/// Writes 4 MiB with O_DIRECT: pages of the page cache that became dirty by it
+/// are copies. The least of three tries; others may write, too.
+fn is_copied(path: &Path) -> Result<bool, String> {
+    const PAGES: u64 = 1024;
+    let dirtied = || -> Result<u64, String> {
+        let text = std::fs::read_to_string("/proc/vmstat").map_err(|error| error.to_string())?;
+        let line = text.lines().find_map(|l| l.strip_prefix("nr_dirtied "));
+        let count = line.and_then(|count| count.trim().parse().ok());
+        count.ok_or_else(|| "/proc/vmstat has no nr_dirtied".to_owned())
+    };
+    let mut bytes = Aligned::new(1 << 20);
+    let mut least = u64::MAX;
+    let folder = path.parent().unwrap_or(path);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let files = Directory::new(folder);
+    for _ in 0..3 {
+        let file = files.create(&name, Caching::Direct)?;
+        let before = dirtied()?;
+        for mebibyte in 0..4 {
+            file.write_at(mebibyte << 20, bytes.bytes())?;
+        }
+        least = least.min(dirtied()?.saturating_sub(before));
+    }
+    files.unlink(&name)?;
+    Ok(least >= PAGES / 2)
 }
 
 /// Files took so much space: was compression that was asked for, of data that

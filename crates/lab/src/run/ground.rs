@@ -4,9 +4,10 @@ use super::meter::Meter;
 use super::mounted::{Folders, Mounted};
 use super::undo::Undo;
 use crate::plan::Cache;
-use crate::workload::Ground;
+use crate::workload::{Directory, Files, Ground};
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Name of the workload's directory in the file system.
@@ -91,14 +92,19 @@ impl Ground for CellGround<'_, '_> {
     fn next_phase_aside(&mut self, _name: &str) -> Result<(), String> {
         self.end_phase()?;
         if self.cache == Cache::Cold {
-            // A file system that was not mounted has nothing in memory.
-            self.mounted.unmount(self.undo)?;
-            self.mounted.mount(self.undo)?;
+            self.mounted.renew(self.undo)?;
         }
         Ok(())
     }
 
     fn is_cancelled(&self) -> bool {
         self.cancel.load(Ordering::Relaxed)
+    }
+
+    fn files(&self) -> Arc<dyn Files> {
+        match self.mounted.library() {
+            Some(library) => Arc::new(library.below(WORK)),
+            None => Arc::new(Directory::new(self.directory())),
+        }
     }
 }

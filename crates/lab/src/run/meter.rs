@@ -6,7 +6,7 @@
 //! less what it spends when idle, stands beside it where the machine was idle.
 
 use super::device::{Device, Sectors};
-use super::process::{Process, TICKS, own_time};
+use super::process::{Process, TICKS, own_time, own_writes};
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -18,6 +18,8 @@ pub(crate) struct Usage {
     pub(crate) time: f64,
     /// CPU seconds of the workload's processes.
     pub(crate) processes: f64,
+    /// Bytes that these processes wrote, to whatever it was.
+    pub(crate) asked: u64,
     /// CPU seconds of the process that serves the file system.
     pub(crate) server: f64,
     /// CPU seconds of the kernel's own threads (write-back, commits).
@@ -33,6 +35,7 @@ impl Usage {
     fn add(&mut self, other: Self) {
         self.time += other.time;
         self.processes += other.processes;
+        self.asked += other.asked;
         self.server += other.server;
         self.kernel += other.kernel;
         self.machine += other.machine;
@@ -107,6 +110,7 @@ fn since(before: &BTreeMap<i32, u64>, after: &BTreeMap<i32, u64>) -> f64 {
 struct Start {
     at: Instant,
     processes: f64,
+    asked: u64,
     server: f64,
     kernel: BTreeMap<i32, u64>,
     machine: f64,
@@ -145,6 +149,7 @@ impl Meter {
         let spent = Usage {
             time: (now.at - start.at).as_secs_f64(),
             processes: now.processes - start.processes,
+            asked: now.asked.saturating_sub(start.asked),
             // A server that died has no time any more.
             server: (now.server - start.server).max(0.0),
             kernel: since(&start.kernel, &now.kernel),
@@ -171,6 +176,7 @@ impl Meter {
         Start {
             at: Instant::now(),
             processes: own_time(),
+            asked: own_writes(),
             server: self.servers.iter().filter_map(Process::time).sum(),
             kernel: kernel_threads(),
             machine: machine_time(),

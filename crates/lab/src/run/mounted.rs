@@ -7,6 +7,7 @@ use super::process::{self, Process};
 use super::undo::{Made, Undo};
 use crate::filesystem::{Command, FileSystem, Place};
 use crate::model::Integrity;
+use crate::workload::{Files as _, Library};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -36,6 +37,8 @@ pub(crate) struct Mounted<'a> {
     below: Option<usize>,
     daemon: Option<(std::process::Child, Process)>,
     servers: Vec<Process>,
+    /// The volume, while the library has it open and it is not mounted.
+    library: Option<Library>,
 }
 
 impl<'a> Mounted<'a> {
@@ -60,6 +63,7 @@ impl<'a> Mounted<'a> {
             below: None,
             daemon: None,
             servers: Vec::new(),
+            library: None,
         }
     }
 
@@ -81,7 +85,10 @@ impl<'a> Mounted<'a> {
     /// Brings everything to the devices: of a plain FUSE mount, also what its
     /// server gave to what lies below.
     pub(crate) fn sync(&self) -> Result<(), String> {
-        super::ground::sync(self.directory())?;
+        match &self.library {
+            Some(library) => library.sync()?,
+            None => super::ground::sync(self.directory())?,
+        }
         if mounts::is_mounted(&self.place.under) {
             super::ground::sync(&self.place.under)?;
         }
@@ -197,6 +204,51 @@ impl<'a> Mounted<'a> {
             .collect();
         process::wait_gone(&leaving, FAREWELL)?;
         undo.forget(below)
+    }
+
+    /// Has the library open it in place of the mount, where the file system
+    /// is one of the library.
+    pub(crate) fn open_library(&mut self, undo: &mut Undo) -> Result<(), String> {
+        if self.file_system.library {
+            self.unmount(undo)?;
+            self.library = Some(self.opened()?);
+        }
+        Ok(())
+    }
+
+    fn opened(&self) -> Result<Library, String> {
+        let options = butterfs::MountOptions::parse(&self.place.mount);
+        let options = options.map_err(|error| error.to_string())?;
+        Library::open(&self.place.devices[0], options.open_options())
+    }
+
+    /// The volume that the library has open.
+    pub(crate) fn library(&self) -> Option<&Library> {
+        self.library.as_ref()
+    }
+
+    /// Mounts it again after [`Self::open_library`].
+    pub(crate) fn close_library(&mut self, undo: &mut Undo) -> Result<(), String> {
+        match self.library.take() {
+            None => Ok(()),
+            Some(library) => {
+                library.close()?;
+                drop(library);
+                self.mount(undo)
+            }
+        }
+    }
+
+    /// Empties its caches: what was not mounted has nothing in memory.
+    pub(crate) fn renew(&mut self, undo: &mut Undo) -> Result<(), String> {
+        if let Some(library) = self.library.take() {
+            library.close()?;
+            drop(library);
+            self.library = Some(self.opened()?);
+            return Ok(());
+        }
+        self.unmount(undo)?;
+        self.mount(undo)
     }
 
     /// Runs its checks, those of the mounted or of the unmounted one.

@@ -38,6 +38,14 @@ pub(crate) fn own_time() -> f64 {
     (14..=17).map(|n| field(&fields, n)).sum::<u64>() as f64 / TICKS
 }
 
+/// Bytes that this process and all its children that have ended gave to
+/// write(2) and its kin; the kernel does not count libaio's.
+pub(crate) fn own_writes() -> u64 {
+    let text = fs::read_to_string("/proc/self/io").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("wchar: "));
+    line.and_then(|bytes| bytes.parse().ok()).unwrap_or(0)
+}
+
 impl Process {
     /// The process of a number.
     pub(crate) fn of(pid: i32) -> Option<Self> {

@@ -4,7 +4,8 @@
 //! otherwise *better* or *worse* when the sign-flip test, corrected by Holm
 //! for all comparisons of its family, gives p < 0.05; otherwise *undecided*,
 //! which is no statement about equality. With fewer than 7 blocks it is
-//! *screening*: the ratio is shown, and the word is always undecided.
+//! *screening*: the ratio is shown, the word is always undecided, and it does
+//! not count in the family.
 
 use super::interval::Estimate;
 use super::paired::{hodges_lehmann, sign_flip};
@@ -75,11 +76,12 @@ pub struct Verdict {
     /// Exact two-sided p: of the sign-flip test for blocks, of the
     /// Mann-Whitney test for samples.
     pub p: f64,
-    /// The same corrected for its family (Holm).
+    /// The same corrected for its family (Holm); 1 for a screening.
     pub p_adjusted: f64,
     /// Blocks that it stands on; of samples, those of the smaller.
     pub blocks: usize,
-    /// Comparisons in its family.
+    /// Comparisons in its family that have blocks enough to be tested, and
+    /// this one.
     pub family: usize,
     /// Too few blocks for any word but undecided.
     pub screening: bool,
@@ -143,18 +145,26 @@ struct Tested {
 }
 
 fn verdicts(family: &[Tested]) -> Vec<Verdict> {
-    let ps: Vec<f64> = family.iter().map(|tested| tested.p).collect();
+    // What is only screened is never claimed to differ, whatever it gives, and
+    // takes nothing from the others.
+    let is_tested = |tested: &&Tested| tested.blocks >= DECIDING_BLOCKS;
+    let ps: Vec<f64> = family.iter().filter(is_tested).map(|one| one.p).collect();
+    let mut adjusted = holm(&ps).into_iter();
     family
         .iter()
-        .zip(holm(&ps))
-        .map(|(tested, p_adjusted)| Verdict {
-            word: word(tested, p_adjusted),
-            ratio: tested.estimate.map(|estimate| estimate.map(f64::exp)),
-            p: tested.p,
-            p_adjusted,
-            blocks: tested.blocks,
-            family: family.len(),
-            screening: tested.blocks < DECIDING_BLOCKS,
+        .map(|tested| {
+            let screening = !is_tested(&tested);
+            let p_adjusted = if screening { None } else { adjusted.next() };
+            let p_adjusted = p_adjusted.unwrap_or(1.0);
+            Verdict {
+                word: word(tested, p_adjusted),
+                ratio: tested.estimate.map(|estimate| estimate.map(f64::exp)),
+                p: tested.p,
+                p_adjusted,
+                blocks: tested.blocks,
+                family: ps.len() + usize::from(screening),
+                screening,
+            }
         })
         .collect()
 }
@@ -247,6 +257,18 @@ mod tests {
             assert!(verdict.screening);
             assert_eq!(verdict.word, Word::Undecided, "{blocks} blocks");
         }
+    }
+
+    #[test]
+    fn what_is_screened_does_not_count_in_the_family() {
+        let steady = contrast(&[0.5, 0.51, 0.49, 0.52, 0.48, 0.5, 0.53]);
+        let screened = contrast(&[0.5]);
+        let mut family = vec![screened.clone(); 20];
+        family.insert(7, steady.clone());
+        let verdicts = judge(&family, 0);
+        assert_eq!(verdicts[7], judge(&[steady], 0)[0]);
+        assert_eq!(verdicts[7].word, Word::Better);
+        assert!(verdicts[0].is_hopeless() && verdicts[0].word == Word::Undecided);
     }
 
     #[test]

@@ -109,27 +109,7 @@ pub(super) fn sleep_until(due: Instant, stop: &Stop) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
-
-    struct Nowhere;
-
-    impl Ground for Nowhere {
-        fn directory(&self) -> &Path {
-            Path::new("/nonexistent")
-        }
-        fn scratch(&self) -> &Path {
-            Path::new("/nonexistent")
-        }
-        fn seed(&self) -> u64 {
-            0
-        }
-        fn next_phase(&mut self, _: &str) -> Result<(), String> {
-            Ok(())
-        }
-        fn is_cancelled(&self) -> bool {
-            false
-        }
-    }
+    use crate::workload::nowhere::Nowhere;
 
     fn wait(stop: &Stop) {
         while !stop.is_asked() {

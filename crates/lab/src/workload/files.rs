@@ -231,7 +231,7 @@ impl OpenFile for DirectoryFile {
 }
 
 /// Memory as O_DIRECT wants it.
-pub(super) struct Aligned {
+pub(crate) struct Aligned {
     memory: Vec<u8>,
     first: usize,
     length: usize,
@@ -239,7 +239,7 @@ pub(super) struct Aligned {
 
 impl Aligned {
     /// Zeroed memory that begins at a multiple of 4096.
-    pub(super) fn new(length: usize) -> Self {
+    pub(crate) fn new(length: usize) -> Self {
         let memory = vec![0; length + 4096];
         let first = memory.as_ptr().align_offset(4096);
         assert!(first < 4096, "bytes can always be aligned");
@@ -250,7 +250,7 @@ impl Aligned {
         }
     }
 
-    pub(super) fn bytes(&mut self) -> &mut [u8] {
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
         &mut self.memory[self.first..self.first + self.length]
     }
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Library {
     volume: Arc<Volume>,
+    /// Begin of every path: "" or one that ends with a slash.
+    below: String,
 }
 
 impl Library {
@@ -25,7 +27,22 @@ impl Library {
         let volume = volume.map_err(|error| format!("open {}: {error}", image.display()))?;
         Ok(Self {
             volume: Arc::new(volume),
+            below: String::new(),
         })
+    }
+
+    /// The files below one of its directories.
+    #[must_use]
+    pub fn below(&self, directory: &str) -> Self {
+        Self {
+            volume: Arc::clone(&self.volume),
+            below: format!("{}{directory}/", self.below),
+        }
+    }
+
+    fn absolute(&self, path: &str) -> Vec<u8> {
+        let path = format!("/{}{path}", self.below);
+        path.trim_end_matches('/').as_bytes().to_vec()
     }
 
     /// Makes everything durable and stops what runs in the background.
@@ -38,7 +55,7 @@ impl Library {
     }
 
     fn inode(&self, path: &str) -> Result<Arc<Inode>, String> {
-        let id = told(self.volume.resolve(&absolute(path)), "open", path)?;
+        let id = told(self.volume.resolve(&self.absolute(path)), "open", path)?;
         told(self.volume.files().inode(id), "open", path)
     }
 
@@ -48,7 +65,7 @@ impl Library {
         what: &str,
         act: impl FnOnce(Place<'_>) -> Result<T, FsError>,
     ) -> Result<T, String> {
-        let absolute = absolute(path);
+        let absolute = self.absolute(path);
         let (dir, name) = told(self.volume.resolve_parent(&absolute), what, path)?;
         told(act(Place { dir, name }), what, path)
     }
@@ -60,10 +77,6 @@ impl Library {
             path: path.to_owned(),
         })
     }
-}
-
-fn absolute(path: &str) -> Vec<u8> {
-    format!("/{path}").into_bytes()
 }
 
 fn told<T, E: std::fmt::Display>(
@@ -109,7 +122,7 @@ impl Files for Library {
 
     fn mkdir(&self, path: &str) -> Result<(), String> {
         told(
-            self.volume.create_dir(&absolute(path)),
+            self.volume.create_dir(&self.absolute(path)),
             "make directory",
             path,
         )
@@ -129,7 +142,7 @@ impl Files for Library {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), String> {
-        let absolute = absolute(to);
+        let absolute = self.absolute(to);
         let (dir, name) = told(self.volume.resolve_parent(&absolute), "rename to", to)?;
         let to = Place { dir, name };
         let files = self.volume.files();
@@ -139,12 +152,12 @@ impl Files for Library {
     }
 
     fn stat(&self, path: &str) -> Result<u64, String> {
-        let found = told(self.volume.attributes(&absolute(path)), "stat", path)?;
+        let found = told(self.volume.attributes(&self.absolute(path)), "stat", path)?;
         Ok(found.size)
     }
 
     fn list(&self, path: &str) -> Result<Vec<String>, String> {
-        let id = told(self.volume.resolve(&absolute(path)), "list", path)?;
+        let id = told(self.volume.resolve(&self.absolute(path)), "list", path)?;
         let entries = told(self.volume.list(id), "list", path)?;
         let names = entries
             .iter()

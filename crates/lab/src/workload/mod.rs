@@ -8,11 +8,14 @@ mod crowd;
 mod files;
 mod library;
 mod measure;
+#[cfg(test)]
+mod nowhere;
 mod own;
 mod parameters;
 mod program;
 mod tools;
 
+pub(crate) use files::Aligned;
 pub use files::{Caching, Directory, Files, OpenFile};
 pub use library::Library;
 pub use program::locate;
@@ -65,6 +68,12 @@ pub trait Workload: Send + Sync {
     /// Names of its parameters, with what is taken when one is not given and
     /// what it means.
     fn parameters(&self) -> &'static [(&'static str, &'static str, &'static str)];
+
+    /// Whether all that it does to the file system goes through
+    /// [`Ground::files`]: only then can a library take the mount's place.
+    fn is_by_files(&self) -> bool {
+        false
+    }
 
     /// What a pass needs and takes at most, to be told before it begins.
     ///
@@ -151,11 +160,21 @@ pub struct Figures {
     pub marks: Vec<String>,
     /// Tool, version, command lines.
     pub facts: BTreeMap<String, String>,
-    /// Bytes that the application asked to be written, where known.
+    /// Bytes that the application asked to be written, where it tells; else
+    /// what its processes gave to write(2) counts.
     pub written: Option<u64>,
     /// Operations that it made, where known: what CPU time is divided by.
     pub operations: Option<u64>,
     /// Files whose content must be the same after all is unmounted and mounted
     /// again, relative to the directory. Empty: the whole directory.
     pub keep: Vec<PathBuf>,
+}
+
+#[cfg(test)]
+impl Figures {
+    /// The figure of a name; a test that asks for another one fails.
+    fn value(&self, name: &str) -> f64 {
+        let found = self.metrics.iter().find(|metric| metric.name == name);
+        found.unwrap_or_else(|| panic!("no figure {name}")).value
+    }
 }

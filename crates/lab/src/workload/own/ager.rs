@@ -69,6 +69,10 @@ impl Workload for Ager {
         ]
     }
 
+    fn is_by_files(&self) -> bool {
+        true
+    }
+
     fn demand(&self, parameters: &Parameters) -> Result<Demand, String> {
         let plan = Plan::new(self, parameters)?;
         let files = plan.files * plan.trees as u64;

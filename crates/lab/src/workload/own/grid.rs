@@ -111,6 +111,10 @@ impl Workload for Grid {
         ]
     }
 
+    fn is_by_files(&self) -> bool {
+        true
+    }
+
     fn demand(&self, parameters: &Parameters) -> Result<Demand, String> {
         let plan = Plan::new(self, parameters)?;
         let bytes: u64 = plan.sizes.iter().sum::<u64>() * plan.records.len() as u64;

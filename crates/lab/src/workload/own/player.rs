@@ -74,6 +74,10 @@ impl Workload for Player {
         ]
     }
 
+    fn is_by_files(&self) -> bool {
+        true
+    }
+
     fn demand(&self, parameters: &Parameters) -> Result<Demand, String> {
         let plan = Plan::new(self, parameters)?;
         let time = match plan.seconds {

@@ -132,6 +132,10 @@ impl Workload for SmallFiles {
         ]
     }
 
+    fn is_by_files(&self) -> bool {
+        true
+    }
+
     fn demand(&self, parameters: &Parameters) -> Result<Demand, String> {
         let plan = Plan::new(self, parameters)?;
         let bytes = plan.files * (plan.size_most.next_multiple_of(4096) + 1024);

@@ -148,14 +148,7 @@ mod tests {
         let first = &figures.metrics[0];
         assert_eq!((first.name.as_str(), first.headline), ("throughput", true));
         assert!((first.value - 457.903e6).abs() < 1.0);
-        let value = |name: &str| {
-            figures
-                .metrics
-                .iter()
-                .find(|m| m.name == name)
-                .unwrap()
-                .value
-        };
+        let value = |name: &str| figures.value(name);
         assert!((value("Flush mean latency") - 0.000_005).abs() < 1e-12);
         assert!((value("longest latency") - 0.032_128).abs() < 1e-12);
         let series = &figures.series[0].values;

@@ -160,14 +160,7 @@ mod tests {
         let files = &figures.metrics[0];
         let expected = 2.0 / (1.0 / 178_684.4 + 1.0 / 176_540.5);
         assert!((files.value - expected).abs() < 1e-6 && files.headline);
-        let value = |name: &str| {
-            figures
-                .metrics
-                .iter()
-                .find(|m| m.name == name)
-                .unwrap()
-                .value
-        };
+        let value = |name: &str| figures.value(name);
         assert!((value("create mean latency") - 3.5e-6).abs() < 1e-12);
         assert!((value("fsync longest latency") - 7e-6).abs() < 1e-12);
         assert_eq!(figures.operations, Some(200));

@@ -344,12 +344,7 @@ mod tests {
     use crate::stats::percentile;
 
     fn value(figures: &Figures, name: &str) -> f64 {
-        figures
-            .metrics
-            .iter()
-            .find(|m| m.name == name)
-            .unwrap()
-            .value
+        figures.value(name)
     }
 
     #[test]

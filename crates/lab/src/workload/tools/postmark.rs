@@ -144,14 +144,7 @@ mod tests {
     fn debians_postmark_is_understood() {
         let figures = parse(include_str!("golden/postmark.txt")).unwrap();
         assert_eq!(figures.facts["tool"], "PostMark v1.51");
-        let value = |name: &str| {
-            figures
-                .metrics
-                .iter()
-                .find(|m| m.name == name)
-                .unwrap()
-                .value
-        };
+        let value = |name: &str| figures.value(name);
         assert_eq!(value("transactions"), 500.0);
         assert_eq!(value("create"), 200.0);
         assert_eq!(value("delete"), 236.0);

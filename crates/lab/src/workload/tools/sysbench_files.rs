@@ -129,14 +129,7 @@ mod tests {
     #[test]
     fn sysbench_1_0_is_understood() {
         let figures = parse(include_str!("golden/sysbench-fileio.txt")).unwrap();
-        let value = |name: &str| {
-            figures
-                .metrics
-                .iter()
-                .find(|m| m.name == name)
-                .unwrap()
-                .value
-        };
+        let value = |name: &str| figures.value(name);
         assert!((value("operations") - 219_226.8).abs() < 1e-6);
         assert!((value("write") - 1370.16 * 1_048_576.0).abs() < 1.0);
         assert_eq!(figures.operations, Some(459_409));

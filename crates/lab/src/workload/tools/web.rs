@@ -262,6 +262,7 @@ fn parse_ab(text: &str, table: &str) -> Result<Figures, String> {
     }
     figures.add(more("requests", "requests/s", after("Requests per second:")?).headline());
     figures.operations = Some(after("Complete requests:")? as u64);
+    figures.written = Some(0);
     for (percent, name) in [(50, "request p50"), (95, "p95"), (99, "request p99")] {
         let line = table
             .lines()
@@ -406,6 +407,7 @@ fn parse_wrk(text: &str) -> Result<Figures, String> {
     figures.add_percentiles(&latencies);
     figures.latencies.push(latencies);
     figures.operations = Some(requests as u64);
+    figures.written = Some(0);
     Ok(figures)
 }
 

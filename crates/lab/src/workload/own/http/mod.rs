@@ -270,6 +270,7 @@ impl Answers {
         let series = self.requests.series(&name("requests"), self.end);
         figures.series.extend(series);
         *figures.operations.get_or_insert(0) += self.service.count;
+        figures.written = Some(0);
         figures.content(self.requests.bytes, &self.wrong);
         let missing = (self.due as u64).saturating_sub(self.service.count);
         if missing > 0 {

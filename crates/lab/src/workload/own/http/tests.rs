@@ -3,30 +3,11 @@
 use super::super::super::content::Content;
 use super::super::super::crowd::Stop;
 use super::super::super::files::{Caching, Files, OpenFile};
+use super::super::super::nowhere::Nowhere;
 use super::*;
 use crate::stats::percentile;
 use std::path::Path;
 use std::sync::Arc;
-
-struct Nowhere;
-
-impl Ground for Nowhere {
-    fn directory(&self) -> &Path {
-        Path::new("/nonexistent")
-    }
-    fn scratch(&self) -> &Path {
-        Path::new("/nonexistent")
-    }
-    fn seed(&self) -> u64 {
-        3
-    }
-    fn next_phase(&mut self, _: &str) -> Result<(), String> {
-        Ok(())
-    }
-    fn is_cancelled(&self) -> bool {
-        false
-    }
-}
 
 /// Pages from memory; all stand still for the second second.
 struct Stalls {

@@ -147,6 +147,10 @@ impl Workload for Transactions {
         ]
     }
 
+    fn is_by_files(&self) -> bool {
+        true
+    }
+
     fn demand(&self, parameters: &Parameters) -> Result<Demand, String> {
         let plan = Plan::new(self, parameters)?;
         let tables = plan.pages * plan.page;
