@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep git-history lab-smoke clean
+.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -60,6 +60,12 @@ bench:
 lab-smoke: build
 	@scripts/packages test
 	scripts/lab-smoke
+
+# The five reports at small scale (an hour and a half on a quiet machine); the
+# results and reports go to docs/evidence/lab.
+lab-evidence: build
+	@scripts/packages test
+	scripts/lab-evidence
 
 clean:
 	cargo clean

@@ -4,9 +4,12 @@ use super::claims::{direction, figure_claims, tests_of_claims};
 use super::contrast::{contrast, growth};
 use super::{Pattern, Quantity};
 use crate::model::{CellRecord, Durability, Outcome};
-use crate::stats::{self, Contrast, Verdict, Word};
+use crate::stats::{self, Contrast, MARGIN, Verdict, Word};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
+
+/// Why a claim of a report that was not run cannot be tested.
+pub(crate) const ABSENT: &str = "this run has no such experiment";
 
 /// How a claim is tested.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,8 +54,9 @@ pub enum Judgement {
     Reproduced,
     /// The opposite holds here.
     Reversed,
-    /// A difference was claimed, and there is none of more than 3 % here; or
-    /// none was claimed, and there is one.
+    /// A difference was claimed, and there is none of more than 3 % here, or at
+    /// least none of that size: the interval leaves it out. Or none was
+    /// claimed, and there is one.
     NotReproduced,
     /// It was tested, and the blocks do not decide.
     Undecided(String),
@@ -160,7 +164,7 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
         .iter()
         .map(|(claim, test)| {
             let own = by_experiment.get(claim.source.as_str());
-            let own = own.ok_or("this run has no such experiment")?;
+            let own = own.ok_or(ABSENT)?;
             contrasts_of(test, own)
         })
         .collect();
@@ -321,6 +325,7 @@ fn judgement(test: &Test, contrasts: &[Contrast], verdicts: &[Verdict]) -> Judge
         return Judgement::NotTestable("nothing to judge".to_owned());
     };
     let here = match verdict.word {
+        Word::Undecided if excludes(verdict, published) => return Judgement::NotReproduced,
         Word::Undecided => return Judgement::Undecided(why_undecided(verdict)),
         Word::Equivalent => Ordering::Equal,
         Word::Better | Word::Worse => {
@@ -333,6 +338,18 @@ fn judgement(test: &Test, contrasts: &[Contrast], verdicts: &[Verdict]) -> Judge
         (Ordering::Equal, _) | (_, Ordering::Equal) => Judgement::NotReproduced,
         _ => Judgement::Reversed,
     }
+}
+
+/// The interval of what was found here leaves out what was published, by more
+/// than what matters: the blocks do not tell which is better, but a difference
+/// like that is none of the answers.
+fn excludes(verdict: &Verdict, published: f64) -> bool {
+    let Some(found) = verdict.ratio.filter(|_| !verdict.screening) else {
+        return false;
+    };
+    let (low, high) = (found.interval.low / MARGIN, found.interval.high * MARGIN);
+    let claimed = direction(published) != Ordering::Equal && published.is_finite();
+    claimed && found.interval.is_confident() && !(low..=high).contains(&published)
 }
 
 fn ranking(verdicts: &[Verdict]) -> Judgement {
@@ -365,4 +382,35 @@ fn why_undecided(verdict: &Verdict) -> String {
         );
     }
     format!("p = {:.3} after correction", verdict.p_adjusted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Better;
+
+    #[test]
+    fn what_the_interval_leaves_out_is_not_reproduced() {
+        let judged = |published: f64, log_ratios: &[f64]| {
+            let contrasts = [Contrast {
+                log_ratios: log_ratios.to_vec(),
+                better: Better::Higher,
+            }];
+            let test = Test::Ratio {
+                subject: Pattern::system("btrfs"),
+                reference: Pattern::system("ext4"),
+                quantity: Quantity::Metric(&["throughput"]),
+                published,
+            };
+            judgement(&test, &contrasts, &stats::judge(&contrasts, 0))
+        };
+        let around_one = [0.1, -0.1, 0.08, -0.09, 0.11, -0.07, 0.02, -0.03];
+        assert_eq!(judged(0.03, &around_one), Judgement::NotReproduced);
+        assert_eq!(judged(3.0, &around_one), Judgement::NotReproduced);
+        // One that these blocks cannot tell from 1 stays open.
+        assert!(matches!(judged(0.95, &around_one), Judgement::Undecided(_)));
+        // So does everything after too few blocks.
+        let few = judged(0.03, &around_one[..6]);
+        assert!(matches!(few, Judgement::Undecided(_)));
+    }
 }

@@ -12,6 +12,7 @@ mod judge;
 pub use claims::{Claim, claims};
 pub use contrast::{Pattern, Quantity};
 pub use figures::{BonnieFigure, IozoneFigure, bonnie, iozone};
+pub(crate) use judge::ABSENT;
 pub use judge::{Judged, Judgement, Test, judge};
 
 /// Names of the axes that tell systems apart; all others say under what

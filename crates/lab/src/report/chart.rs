@@ -179,8 +179,8 @@ impl Chart {
 
     fn path(&self, points: &[(f64, f64)]) -> String {
         let mut path = String::new();
-        for (i, point) in points.iter().enumerate() {
-            let (x, y) = self.at(*point);
+        let placed: Vec<(f64, f64)> = points.iter().map(|point| self.at(*point)).collect();
+        for (i, (x, y)) in simplified(&placed).into_iter().enumerate() {
             path.push_str(&format!("{}{x:.1} {y:.1}", if i == 0 { "M" } else { "L" }));
         }
         path
@@ -292,6 +292,36 @@ impl Chart {
 }
 
 /// Eight shapes that differ without colour.
+/// Those of the points between which straight lines pass within a third of a
+/// pixel of all others (Douglas and Peucker 1973).
+fn simplified(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
+    const NEAR: f64 = 0.33;
+    let Some(last) = points.len().checked_sub(1) else {
+        return Vec::new();
+    };
+    let mut kept = vec![false; points.len()];
+    (kept[0], kept[last]) = (true, true);
+    let mut spans = vec![(0, last)];
+    while let Some((from, to)) = spans.pop() {
+        let ((ax, ay), (bx, by)) = (points[from], points[to]);
+        let (dx, dy) = (bx - ax, by - ay);
+        let squared = dx * dx + dy * dy;
+        let distance = |&(x, y): &(f64, f64)| {
+            let along = ((x - ax) * dx + (y - ay) * dy) / squared.max(f64::MIN_POSITIVE);
+            let along = along.clamp(0.0, 1.0);
+            (x - ax - along * dx).hypot(y - ay - along * dy)
+        };
+        let between = (from + 1..to).map(|index| (distance(&points[index]), index));
+        let farthest = between.max_by(|a, b| a.0.total_cmp(&b.0));
+        if let Some((_, index)) = farthest.filter(|(far, _)| *far > NEAR) {
+            kept[index] = true;
+            spans.extend([(from, index), (index, to)]);
+        }
+    }
+    let kept_points = points.iter().zip(kept).filter(|(_, kept)| *kept);
+    kept_points.map(|(point, _)| *point).collect()
+}
+
 fn marker(style: usize, x: f64, y: f64) -> String {
     let r = 4.0;
     let d = r * 1.25;
@@ -337,4 +367,36 @@ pub(super) fn legend(systems: &[(usize, &str, Durability)]) -> String {
     }
     out.push_str("</ul>\n");
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_simplified_line_passes_near_all_points() {
+        let wave: Vec<(f64, f64)> = (0..2000)
+            .map(|i| f64::from(i) * 0.3)
+            .map(|x| (x, 80.0 * (x / 40.0).sin()))
+            .collect();
+        let kept = simplified(&wave);
+        assert!((20..200).contains(&kept.len()), "{}", kept.len());
+        assert_eq!((kept.first(), kept.last()), (wave.first(), wave.last()));
+        for (x, y) in &wave {
+            let near = kept.windows(2).any(|ends| {
+                let [(ax, ay), (bx, by)] = ends else {
+                    return false;
+                };
+                // Kept in their order: x grows.
+                (*ax..=*bx).contains(x) && (ay + (by - ay) * (x - ax) / (bx - ax) - y).abs() < 1.5
+            });
+            assert!(near, "({x}, {y})");
+        }
+        assert_eq!(simplified(&[]), []);
+        assert_eq!(simplified(&[(1.0, 2.0)]), [(1.0, 2.0)]);
+        let line = [(0.0, 0.0), (1.0, 1.0), (5.0, 5.0)];
+        assert_eq!(simplified(&line), [line[0], line[2]]);
+        // A point that is twice there.
+        assert_eq!(simplified(&[(1.0, 1.0); 3]), [(1.0, 1.0); 2]);
+    }
 }

@@ -308,7 +308,7 @@ impl<'a> Experiment<'a> {
 }
 
 /// Of those with figures: ext4's default, else the control, else a default,
-/// else the first that keeps its promises.
+/// else ext4, else the first that keeps its promises.
 fn reference(cells: &[Cell<'_>], slice: &[usize]) -> Option<usize> {
     let rank = |cell: &Cell<'_>| {
         let first = cell.passes.first();
@@ -323,8 +323,9 @@ fn reference(cells: &[Cell<'_>], slice: &[usize]) -> Option<usize> {
             (true, ..) => 0,
             (_, true, ..) => 1,
             (_, _, true, _) => 2,
-            (.., Durability::Full) => 3,
-            _ => 4,
+            (.., Durability::Full) if ext4 => 3,
+            (.., Durability::Full) => 4,
+            _ => 5,
         }
     };
     slice

@@ -4,14 +4,21 @@ use super::bars::badge;
 use super::digest::Digest;
 use super::number::ratio;
 use super::page::{Page, escape};
-use crate::published::{Judged, judge};
+use crate::published::{ABSENT, Judged, judge};
 use std::collections::BTreeMap;
 
 pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     let judged = judge(&digest.recorded.cells, digest.seed());
     page.section("What the old reports said", "Published conclusions, and whether this run comes to the same. A ratio is what carries over from another machine; absolute figures do not.");
+    let all = judged.iter().filter(|claim| claim.in_words);
+    let own = |claim: &&Judged| claim.judgement.reason() != ABSENT;
+    // A run of one report needs no row for each claim of another.
+    let mut words: Vec<&Judged> = all.clone().filter(own).collect();
+    if words.is_empty() {
+        words = all.collect();
+    }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for claim in judged.iter().filter(|claim| claim.in_words) {
+    for claim in &words {
         *counts.entry(claim.judgement.as_str()).or_default() += 1;
     }
     let order = [
@@ -29,16 +36,12 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
         "Of the conclusions in words: {}.",
         told.join(", ")
     ));
-    let (words, figures): (Vec<&Judged>, Vec<&Judged>) =
-        judged.iter().partition(|claim| claim.in_words);
     page.push(&table(
         &words,
         "Conclusions in words. The drawings are logarithmic, from a 32nd to 32 times; the dotted line is 1, a ratio of equals",
     ));
-    // What was not run at all needs no row for each figure.
-    let (absent, figures): (Vec<&Judged>, Vec<&Judged>) = figures
-        .into_iter()
-        .partition(|claim| claim.judgement.reason() == "this run has no such experiment");
+    let figures = judged.iter().filter(|claim| !claim.in_words);
+    let (figures, absent): (Vec<&Judged>, Vec<&Judged>) = figures.partition(own);
     if !figures.is_empty() {
         page.push(&format!(
             "<details><summary>Published figures, one by one ({})</summary>{}</details>\n",

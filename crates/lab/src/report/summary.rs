@@ -1,7 +1,7 @@
 //! What the run says, in sentences made from verdicts.
 
 use super::bars::{badge, losses};
-use super::digest::{Digest, Experiment, MetricKind, weakest};
+use super::digest::{Cell, Digest, Experiment, MetricKind, weakest};
 use super::number::ratio;
 use super::page::{Page, escape};
 use crate::model::{Durability, Outcome};
@@ -40,15 +40,27 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
         for metric in experiment.metrics.iter().filter(|metric| metric.headline) {
             needed = needed.max(sentences_of(experiment, metric, digest, &mut sentences));
         }
+        let mut lost: Vec<(usize, String, Vec<&Cell<'_>>)> = Vec::new();
         for cell in &experiment.cells {
             if cell.done().count() < cell.passes.len() {
-                sentences.push(format!(
-                    "<strong>{}</strong>{}: {}.",
-                    escape(&cell.name()),
-                    badge(cell.durability),
-                    losses(cell).trim_end_matches('.')
-                ));
+                let (system, why) = (cell.system_index, losses(cell));
+                match lost.iter_mut().find(|(s, w, _)| (*s, w) == (system, &why)) {
+                    Some((.., cells)) => cells.push(cell),
+                    None => lost.push((system, why, vec![cell])),
+                }
             }
+        }
+        for (system, why, cells) in lost {
+            let name = match cells.as_slice() {
+                [one] => one.name(),
+                all => format!("{}, {} conditions", experiment.systems[system], all.len()),
+            };
+            sentences.push(format!(
+                "<strong>{}</strong>{}: {}.",
+                escape(&name),
+                badge(cells[0].durability),
+                why.trim_end_matches('.')
+            ));
         }
         if sentences.is_empty() {
             page.paragraph("No cell of it has figures.");
@@ -98,7 +110,7 @@ fn sentences_of(
             };
             let reference = experiment.cells[reference].system.clone();
             let system = experiment.cells[index].system_index;
-            if verdict.is_hopeless() && verdict.word == Word::Undecided {
+            if verdict.is_hopeless() && !verdict.screening && verdict.word == Word::Undecided {
                 needed = needed.max(least_blocks(verdict.family));
             }
             let key = (verdict.screening, reference, verdict.word, system);
