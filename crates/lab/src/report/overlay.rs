@@ -10,39 +10,24 @@ use std::collections::BTreeMap;
 pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     let judged = judge(&digest.recorded.cells, digest.seed());
     page.section("What the old reports said", "Published conclusions, and whether this run comes to the same. A ratio is what carries over from another machine; absolute figures do not.");
-    let all = judged.iter().filter(|claim| claim.in_words);
     let own = |claim: &&Judged| claim.judgement.reason() != ABSENT;
-    // A run of one report needs no row for each claim of another.
-    let mut words: Vec<&Judged> = all.clone().filter(own).collect();
-    if words.is_empty() {
-        words = all.collect();
+    // A run of one report needs no row for each claim of another; a run of
+    // none has the claims in words.
+    let mut shown: Vec<&Judged> = judged.iter().filter(own).collect();
+    if shown.is_empty() {
+        shown = judged.iter().filter(|claim| claim.in_words).collect();
     }
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
-    for claim in &words {
-        *counts.entry(claim.judgement.as_str()).or_default() += 1;
+    let (words, figures): (Vec<&Judged>, Vec<&Judged>) =
+        shown.iter().partition(|claim| claim.in_words);
+    if !words.is_empty() {
+        page.paragraph(&counts("conclusions in words", &words));
+        page.push(&table(
+            &words,
+            "Conclusions in words. The drawings are logarithmic, from a 32nd to 32 times; the dotted line is 1, a ratio of equals",
+        ));
     }
-    let order = [
-        "reproduced",
-        "reversed",
-        "not reproduced",
-        "undecided here",
-        "not testable here",
-    ];
-    let told: Vec<String> = order
-        .iter()
-        .filter_map(|word| Some(format!("{} {word}", counts.get(word)?)))
-        .collect();
-    page.paragraph(&format!(
-        "Of the conclusions in words: {}.",
-        told.join(", ")
-    ));
-    page.push(&table(
-        &words,
-        "Conclusions in words. The drawings are logarithmic, from a 32nd to 32 times; the dotted line is 1, a ratio of equals",
-    ));
-    let figures = judged.iter().filter(|claim| !claim.in_words);
-    let (figures, absent): (Vec<&Judged>, Vec<&Judged>) = figures.partition(own);
     if !figures.is_empty() {
+        page.paragraph(&counts("published ratios", &figures));
         page.push(&format!(
             "<details><summary>Published figures, one by one ({})</summary>{}</details>\n",
             figures.len(),
@@ -50,16 +35,35 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
         ));
     }
     let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
-    for claim in &absent {
+    let is_shown = |claim: &Judged| shown.iter().any(|one| std::ptr::eq(*one, claim));
+    for claim in judged.iter().filter(|claim| !is_shown(claim)) {
         *missing.entry(&claim.source).or_default() += 1;
     }
     for (source, count) in missing {
         page.paragraph(&format!(
-            "{count} published ratios of {} are not testable here: this run has no such experiment.",
+            "{count} claims of {} are not testable here: {ABSENT}.",
             escape(source)
         ));
     }
     page.end_section();
+}
+
+/// How many claims came out how.
+fn counts(what: &str, claims: &[&Judged]) -> String {
+    let order = [
+        "reproduced",
+        "reversed",
+        "not reproduced",
+        "undecided here",
+        "not testable here",
+    ];
+    let told = order.iter().filter_map(|word| {
+        let own = claims.iter().filter(|one| one.judgement.as_str() == *word);
+        let count = own.count();
+        (count > 0).then(|| format!("{count} {word}"))
+    });
+    let told: Vec<String> = told.collect();
+    format!("Of the {what}: {}.", told.join(", "))
 }
 
 /// Ratios drawn from 1/RANGE to RANGE.

@@ -140,7 +140,7 @@ impl Bench<'_> {
         ));
         record.effective.extend(open_loop::effective(cell));
         if !file_system.library {
-            let direct = effective::direct_io(cell, workload, mounted.directory());
+            let direct = effective::direct_io(cell, workload, mounted.directory(), devices);
             record.effective.extend(direct);
         }
         mounted.sync()?;

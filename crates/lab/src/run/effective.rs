@@ -165,13 +165,15 @@ pub(crate) fn profile(cell: &Cell, probe: Probe, directory: &Path) -> Option<Eff
     })
 }
 
-/// Whether O_DIRECT goes past the page cache here; Btrfs writes what it has to
-/// checksum through it. Only a workload that uses O_DIRECT is told; where the
-/// cell asks for it by name, a copy is not what was asked for.
+/// Where O_DIRECT leads here; Btrfs writes what it has to checksum through the
+/// page cache, a server may keep it in its own memory. Only a workload that
+/// uses O_DIRECT is told; where the cell asks for it by name, a detour is not
+/// what was asked for.
 pub(crate) fn direct_io(
     cell: &Cell,
     workload: &dyn Workload,
     directory: &Path,
+    devices: &[Device],
 ) -> Option<Effective> {
     let known = workload.parameters().iter();
     let (_, default, _) = known.copied().find(|(name, ..)| *name == DIRECT)?;
@@ -179,44 +181,53 @@ pub(crate) fn direct_io(
     if given.unwrap_or(default) != "yes" {
         return None;
     }
-    let found = is_copied(&directory.join(".direct"));
+    let found = way_of_direct_writes(&directory.join(".direct"), devices);
+    let effective = found.unwrap_or_else(|refused| format!("refused: {refused}"));
     Some(Effective {
         name: "O_DIRECT".to_owned(),
-        requested: if given.is_some() { "direct" } else { "" }.to_owned(),
-        agrees: given.is_none() || found == Ok(false),
-        effective: match found {
-            Ok(false) => "direct".to_owned(),
-            Ok(true) => "through the page cache".to_owned(),
-            Err(refused) => format!("refused: {refused}"),
-        },
+        requested: if given.is_some() { STRAIGHT } else { "" }.to_owned(),
+        agrees: given.is_none() || effective == STRAIGHT,
+        effective,
     })
 }
 
-/// Writes 4 MiB with O_DIRECT: pages of the page cache that became dirty by it
-/// are copies. The least of three tries; others may write, too.
-fn is_copied(path: &Path) -> Result<bool, String> {
-    const PAGES: u64 = 1024;
+const STRAIGHT: &str = "direct";
+
+/// Writes 4 MiB with O_DIRECT. Pages of the page cache that become dirty by it
+/// are copies; what is on no device when the writes return is in the memory of
+/// the file system. The least of three tries; others may write, too.
+fn way_of_direct_writes(path: &Path, devices: &[Device]) -> Result<String, String> {
+    const MIBS: u64 = 4;
     let dirtied = || -> Result<u64, String> {
         let text = std::fs::read_to_string("/proc/vmstat").map_err(|error| error.to_string())?;
         let line = text.lines().find_map(|l| l.strip_prefix("nr_dirtied "));
         let count = line.and_then(|count| count.trim().parse().ok());
         count.ok_or_else(|| "/proc/vmstat has no nr_dirtied".to_owned())
     };
+    let written = || devices.iter().map(|one| one.sectors().written).sum::<u64>();
     let mut bytes = Aligned::new(1 << 20);
-    let mut least = u64::MAX;
+    let (mut pages, mut sectors) = (u64::MAX, u64::MAX);
     let folder = path.parent().unwrap_or(path);
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let files = Directory::new(folder);
     for _ in 0..3 {
         let file = files.create(&name, Caching::Direct)?;
-        let before = dirtied()?;
-        for mebibyte in 0..4 {
+        let before = (dirtied()?, written());
+        for mebibyte in 0..MIBS {
             file.write_at(mebibyte << 20, bytes.bytes())?;
         }
-        least = least.min(dirtied()?.saturating_sub(before));
+        sectors = sectors.min(written().wrapping_sub(before.1));
+        pages = pages.min(dirtied()?.saturating_sub(before.0));
     }
     files.unlink(&name)?;
-    Ok(least >= PAGES / 2)
+    let half = |unit: u64| (MIBS << 20) / unit / 2;
+    Ok(if pages >= half(4096) {
+        "through the page cache".to_owned()
+    } else if sectors >= half(512) {
+        STRAIGHT.to_owned()
+    } else {
+        "kept in memory by the file system".to_owned()
+    })
 }
 
 /// Files took so much space: was compression that was asked for, of data that

@@ -1,8 +1,10 @@
 //! Data of which a compressor can take away a chosen share.
 //!
-//! Each 4 KiB has that share as a word of 8 bytes repeated and the rest
+//! Each 4 KiB has that share as spaces behind a word of its own and the rest
 //! random, in this order drawn anew for every block: no block is like
 //! another, none is zero, and any sector alone compresses as the whole does.
+//! Spaces, because Btrfs looks at how often each byte comes before it tries:
+//! words that are random everywhere look like noise to it, whatever repeats.
 //! What a place holds follows from seed, file, offset and version, so that it
 //! can be checked without having been kept.
 
@@ -44,8 +46,9 @@ impl Content {
         let (head, rest) = block.split_at_mut(first);
         let (noise, tail) = rest.split_at_mut(kept);
         for part in [head, tail] {
-            for bytes in part.chunks_mut(8) {
-                bytes.copy_from_slice(&word[..bytes.len()]);
+            part.fill(b' ');
+            if let Some(stamp) = part.first_chunk_mut() {
+                *stamp = word;
             }
         }
         for bytes in noise.chunks_mut(8) {
