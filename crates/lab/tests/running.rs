@@ -541,6 +541,7 @@ fn a_rate_in_per_cent_is_a_share_of_the_slowest_systems_throughput() {
     if !can_run() {
         return;
     }
+    let _one = ONE.lock();
     let parameters = r#"parameters = { size = "16m", log = "4m", time = 1, rate = ["50%", "0"] }"#;
     let cells = format!("file-system = [\"ext2\", \"ext4\"]\n{TRANSACTIONS}{parameters}\n");
     let ran = run(&cells, "", Catalogue::shipped(), None);
@@ -591,6 +592,7 @@ fn whether_direct_writes_are_copied_is_told() {
     if !can_run() {
         return;
     }
+    let _one = ONE.lock();
     let parameters = r#"parameters = { size = "16m", log = "4m", time = 1, direct = "yes" }"#;
     let cells = format!("file-system = [\"ext4\", \"bindfs\"]\n{TRANSACTIONS}{parameters}\n");
     let ran = run(&cells, "", Catalogue::shipped(), None);
@@ -630,6 +632,7 @@ fn what_programs_write_is_counted_where_the_workload_does_not_tell() {
     if !can_run() {
         return;
     }
+    let _one = ONE.lock();
     let cells = "file-system = \"ext4\"\nworkload = \"writer\"\n";
     let ran = run(cells, "", Catalogue::shipped().with(&WRITER), None);
     let metrics = &ran.cells[0].metrics;
@@ -665,6 +668,7 @@ fn a_device_that_compresses_is_marked() {
     if !can_run() {
         return;
     }
+    let _one = ONE.lock();
     let Some(_zram) = Zram::new() else {
         eprintln!("skipped: there is no free /dev/zram0");
         return;

@@ -107,6 +107,12 @@ impl Axis {
 }
 
 fn significant_short(value: f64) -> String {
+    // Longer ones would reach the title of the axis.
+    for (unit, name) in [(1e9, "G"), (1e6, "M"), (1e3, "k")] {
+        if value.abs() >= 1e5 && value.abs() >= unit {
+            return format!("{}\u{2009}{name}", significant_short(value / unit));
+        }
+    }
     let text = significant(value);
     if text.contains('.') && !text.contains('e') {
         text.trim_end_matches('0').trim_end_matches('.').to_owned()
@@ -235,12 +241,26 @@ impl Chart {
     pub(super) fn finish(mut self, says: &str) -> String {
         let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
         let mut frame = String::new();
+        let mut free = f64::NEG_INFINITY;
         for (tick, label) in &self.x.ticks {
             let (x, _) = self.at((*tick, self.y.low));
             // A long one at the end would stand out of the picture.
-            let anchor = if x > right - 8.0 { "end" } else { "middle" };
+            let (anchor, share) = if x > right - 8.0 {
+                ("end", 1.0)
+            } else {
+                ("middle", 0.5)
+            };
             frame.push_str(&format!(
-                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/><text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
+                "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/>"
+            ));
+            // Where there is no room for two, the first has its label.
+            let width = 7.0 * label.chars().count() as f64;
+            if x - width * share < free {
+                continue;
+            }
+            free = x + width * (1.0 - share) + 3.0;
+            frame.push_str(&format!(
+                "<text class=\"axis\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
                 bottom + 17.0,
                 escape(label)
             ));
@@ -256,15 +276,20 @@ impl Chart {
         }
         // Letters that would cover each other move apart.
         self.letters.sort_by(|a, b| a.1.total_cmp(&b.1));
+        // Many stand in two columns.
+        let columns = if self.letters.len() > 15 { 2 } else { 1 };
+        let step = ((bottom - TOP) / self.letters.len().max(1) as f64).min(15.0);
         let mut above = f64::NEG_INFINITY;
         let mut letters = String::new();
-        for (x, y, letter, style) in &self.letters {
-            let place = y.max(above + 15.0);
+        for (index, (x, y, letter, style)) in self.letters.iter().enumerate() {
+            // Those that follow want their places, too.
+            let lowest = bottom - step * (self.letters.len() - index - 1) as f64;
+            let place = y.max(above + step).min(lowest);
             above = place;
             letters.push_str(&format!(
                 "<text class=\"letter f{}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 style % STYLES,
-                x + 6.0,
+                x + 6.0 + 11.0 * (index % columns) as f64,
                 place + 5.0,
                 escape(letter)
             ));
@@ -291,7 +316,6 @@ impl Chart {
     }
 }
 
-/// Eight shapes that differ without colour.
 /// Those of the points between which straight lines pass within a third of a
 /// pixel of all others (Douglas and Peucker 1973).
 fn simplified(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
@@ -322,6 +346,7 @@ fn simplified(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     kept_points.map(|(point, _)| *point).collect()
 }
 
+/// Eight shapes that differ without colour.
 fn marker(style: usize, x: f64, y: f64) -> String {
     let r = 4.0;
     let d = r * 1.25;
