@@ -61,7 +61,7 @@ lab-smoke: build
 	@scripts/packages test
 	scripts/lab-smoke
 
-# The five reports at small scale (an hour and a half on a quiet machine); the
+# The five reports at small scale (100 minutes on a quiet machine); the
 # results and reports go to docs/evidence/lab.
 lab-evidence: build
 	@scripts/packages test

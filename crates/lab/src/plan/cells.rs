@@ -370,7 +370,7 @@ fn lack(
     match workload {
         None => Some(format!("this program has no workload {}", cell.workload)),
         Some(workload) if file_system.library && !workload.is_by_files() => Some(format!(
-            "{} is a program, which a library cannot serve",
+            "{} needs a mounted directory, which a library does not give",
             workload.name()
         )),
         Some(workload) => sources.machine.lacks_workload(workload),
