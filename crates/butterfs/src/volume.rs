@@ -297,7 +297,22 @@ fn open_store(
         access: Access::ReadWrite,
         ..options.store.clone()
     };
-    replay(&Store::open(Arc::clone(&overlay), &changing)?)?;
+    let overlay = match Store::open(Arc::clone(&overlay), &changing) {
+        Ok(store) => {
+            replay(&store)?;
+            overlay
+        }
+        // What cannot be written, in memory neither, can be read as of the last
+        // commit.
+        Err(StoreError::Unsupported {
+            what,
+            read_only_possible: true,
+        }) => {
+            tracing::warn!("the fsync log is not shown: {what}");
+            overlay
+        }
+        Err(error) => return Err(error.into()),
+    };
     let store = Arc::new(Store::open(overlay, &options.store)?);
     let tree = find_subvolume(&store, &options.subvolume)?;
     Ok((store, tree))

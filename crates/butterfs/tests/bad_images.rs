@@ -3,6 +3,10 @@
 //! asked for.
 
 mod common;
+#[path = "bad_images/space.rs"]
+mod space;
+#[path = "bad_images/unfinished.rs"]
+mod unfinished;
 
 use butterfs::{
     Access, BlockDevice, DeviceError, Error, FileDevice, FsError, MemoryDevice, OpenOptions,
@@ -311,7 +315,9 @@ type Change = dyn Fn(&mut [u8], usize, usize);
 #[test]
 fn impossible_chunks_are_refused() {
     let image = image(Single);
-    let is_chunk = |key: &Key, _: &[u8]| key.item_type == ItemType::CHUNK_ITEM;
+    // The superblock lists the system chunk too.
+    let is_chunk =
+        |key: &Key, data: &[u8]| key.item_type == ItemType::CHUNK_ITEM && data[24] & 2 == 0;
     let changes: [(&str, &Change); 5] = [
         // The stripe: beyond the device, over another's, elsewhere.
         ("beyond", &|bytes, _, data| {
@@ -348,8 +354,8 @@ fn impossible_chunks_are_refused() {
         },
     );
     let mut count = 0;
-    let second = |key: &Key, _: &[u8]| {
-        count += usize::from(key.item_type == ItemType::CHUNK_ITEM);
+    let second = |key: &Key, data: &[u8]| {
+        count += usize::from(is_chunk(key, data));
         count == 2
     };
     edit_item(&image, &device, TreeId::CHUNK, second, |bytes, _, data| {

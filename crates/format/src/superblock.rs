@@ -44,6 +44,10 @@ bit_flags!(
     SuperFlags: u64 {
         /// Written by the kernel or mkfs.
         WRITTEN = 1 << 0, "WRITTEN";
+        /// Set by old kernels, without a meaning.
+        RELOCATED = 1 << 1, "RELOC";
+        /// An old kernel met an error.
+        ERROR = 1 << 2, "ERROR";
         /// Part of a new volume that is grown from a seed.
         SEEDING = 1 << 32, "SEEDING";
         /// A metadata image.
@@ -56,6 +60,18 @@ bit_flags!(
         CHANGING_FSID_V2 = 1 << 36, "CHANGING_FSID_V2";
     }
 );
+
+impl SuperFlags {
+    /// Flags of volumes that can be opened.
+    pub const SUPPORTED: Self = Self(
+        Self::WRITTEN.0
+            | Self::RELOCATED.0
+            | Self::ERROR.0
+            | Self::SEEDING.0
+            | Self::METADUMP.0
+            | Self::METADUMP_V2.0,
+    );
+}
 
 /// Roots of an earlier generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,6 +318,24 @@ impl Superblock {
         })
     }
 
+    /// The superblock of the commit whose roots `backup` keeps. A fsync log
+    /// goes with the last commit alone.
+    #[must_use]
+    pub fn with_roots_of(&self, backup: &BackupRoot) -> Self {
+        let mut older = self.clone();
+        older.generation = backup.tree_root.generation;
+        older.root = backup.tree_root.logical;
+        older.root_level = backup.tree_root.level;
+        older.chunk_root = backup.chunk_root.logical;
+        older.chunk_root_generation = backup.chunk_root.generation;
+        older.chunk_root_level = backup.chunk_root.level;
+        older.log_root = Logical(0);
+        older.log_root_level = 0;
+        older.total_bytes = backup.total_bytes;
+        older.bytes_used = backup.bytes_used;
+        older
+    }
+
     /// A superblock with nothing but zeros in all fields that are not given.
     #[must_use]
     pub fn blank(fsid: UuidBytes, checksum_type: ChecksumType) -> Self {
@@ -375,6 +409,21 @@ impl Superblock {
         if !NODE_SIZE_RANGE.contains(&node) || !node.is_power_of_two() || node < sector {
             return Err(bad("node size", u64::from(node)));
         }
+        if self.incompat.contains(Incompat::MIXED_GROUPS) && node != sector {
+            return Err(bad("node size of mixed block groups", u64::from(node)));
+        }
+        // Two fields that nobody uses, but that the kernel looks at.
+        let leaf = self
+            .raw
+            .get(0x98..0x9c)
+            .and_then(|field| field.try_into().ok());
+        let leaf = u32::from_le_bytes(leaf.unwrap_or_default());
+        if leaf != node {
+            return Err(bad("leaf size", u64::from(leaf)));
+        }
+        if !self.stripe_size.is_power_of_two() {
+            return Err(bad("stripe size", u64::from(self.stripe_size)));
+        }
         if self.generation.get() > GENERATION_MAX {
             return Err(bad("generation", self.generation.get()));
         }
@@ -403,7 +452,9 @@ impl Superblock {
         if self.total_bytes < RESERVED {
             return Err(bad("total bytes", self.total_bytes));
         }
-        if self.bytes_used > self.total_bytes {
+        // There are six trees at least.
+        let least = u64::from(node).saturating_mul(6);
+        if self.bytes_used > self.total_bytes || self.bytes_used < least {
             return Err(bad("bytes used", self.bytes_used));
         }
         if self.num_devices == 0 {

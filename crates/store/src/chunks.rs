@@ -359,4 +359,30 @@ mod tests {
         assert_eq!(listed(&store), 2 + more);
         assert_eq!(store.read().system_chunks().len(), 2 + more);
     }
+
+    #[test]
+    fn opening_thousands_of_block_groups_is_quick() {
+        const GROUPS: usize = 2000;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("volume");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(4 << 40).unwrap();
+        let made = Command::new("mkfs.btrfs").arg("-q").arg(&path).output();
+        assert!(made.unwrap().status.success());
+        let store = open(&path);
+        let mut engine = store.begin(0, crate::Purpose::Grow).unwrap();
+        for _ in 0..GROUPS {
+            engine.create_chunk(SpaceKind::Data).unwrap();
+        }
+        drop(engine);
+        store.commit().unwrap();
+        drop(store);
+        let started = std::time::Instant::now();
+        let store = open(&path);
+        let elapsed = started.elapsed();
+        assert!(store.read().groups.len() > GROUPS);
+        println!("{GROUPS} block groups are opened in {elapsed:?}");
+        // Milliseconds; a busy machine has its time.
+        assert!(elapsed < std::time::Duration::from_secs(2), "{elapsed:?}");
+    }
 }

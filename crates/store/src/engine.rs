@@ -25,7 +25,7 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
-    Cursor, Expected, Node, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
+    Cursor, Expected, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
 };
 use butterfs_volume::LogicalSpace;
 use parking_lot::RwLock;
@@ -251,12 +251,24 @@ impl Engine {
             return Err(TreeError::NoSuchTree(tree).into());
         };
         let item = RootItem::parse(data).map_err(|e| bad_item(TreeId::ROOT, key, &e))?;
+        let root = NodeRef {
+            logical: item.logical,
+            generation: item.generation,
+            level: item.level,
+        };
+        // What cannot be read is an error when it is needed.
+        if let Ok(node) = self.node(root)
+            && node.owner() != tree
+            && tree != TreeId::RELOC
+        {
+            return Err(TreeError::Corrupt {
+                logical: root.logical,
+                fault: NodeFault::Owner,
+            }
+            .into());
+        }
         Ok(TreeState {
-            root: NodeRef {
-                logical: item.logical,
-                generation: item.generation,
-                level: item.level,
-            },
+            root,
             item_key: Some(key),
             item,
             changed: false,

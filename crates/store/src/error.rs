@@ -38,6 +38,12 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// What says where space lies disagrees with itself.
+    #[error(
+        "the volume is inconsistent and is not opened: {0}; nothing was changed: keep a copy of \
+         the device and run a check of the volume"
+    )]
+    Inconsistent(#[from] crate::open::SpaceFault),
     /// Data fail their checksum on every copy, or cannot be read.
     #[error("data at logical {logical} are damaged: {reason}")]
     DamagedData {
@@ -78,6 +84,18 @@ pub enum StoreError {
     /// A fault of ButterFS.
     #[error("internal error, please report it: {0}")]
     Internal(&'static str),
+}
+
+impl StoreError {
+    /// True where bytes of the volume are not what they should be, which an
+    /// older state of it might help with.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            Self::Tree(_) | Self::Volume(_) | Self::CorruptItem { .. } | Self::Inconsistent(_)
+        )
+    }
 }
 
 impl From<TreeError> for StoreError {

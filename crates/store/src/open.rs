@@ -9,7 +9,7 @@ use crate::chunks::excluded;
 use crate::data::LostRefs;
 use crate::early::{self, Early};
 use crate::engine::{Engine, TreeState};
-use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::error::StoreError;
 use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
 use crate::quota::Quotas;
@@ -18,20 +18,22 @@ use crate::space::ranges::RangeSet;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
-use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
-use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
-use butterfs_tree::{Cursor, NodeSource, NodeStamp, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, VolumeError};
+use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
+use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 
+mod verify;
+
 pub use device::Access;
+pub use verify::SpaceFault;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -46,6 +48,8 @@ pub struct OpenOptions {
     pub discard: Discard,
     /// Open for reading although a fsync log waits for its replay.
     pub log: LogPolicy,
+    /// Which roots of trees may be used.
+    pub roots: Roots,
     /// Changed nodes that a commit may write while others wait for it; more are
     /// written before it begins.
     pub left_to_commit: usize,
@@ -62,6 +66,17 @@ pub enum LogPolicy {
     Ignore,
 }
 
+/// Which roots of trees a volume may be opened by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Roots {
+    /// Those of the last commit.
+    #[default]
+    Last,
+    /// Where those are damaged, the ones of the commits before it that the
+    /// superblock keeps (`usebackuproot`). What was written since is lost.
+    OrBackups,
+}
+
 /// Bytes of nodes that a view keeps.
 const VIEW_CACHE: usize = 32 << 20;
 
@@ -73,6 +88,7 @@ impl Default for OpenOptions {
             barriers: Barriers::On,
             discard: Discard::Off,
             log: LogPolicy::Replay,
+            roots: Roots::Last,
             left_to_commit: early::LEFT_TO_COMMIT,
         }
     }
@@ -208,23 +224,8 @@ impl Store {
             });
         }
         let copies_differ = !copies_agree(&*device, &superblock);
-        let heal = match options.access {
-            Access::ReadWrite => OnDamage::Heal,
-            Access::ReadOnly => OnDamage::Leave,
-        };
-        let mut map = ChunkMap::default();
-        for (logical, chunk) in &superblock.sys_chunks {
-            map.insert(*logical, chunk.clone())?;
-        }
-        let id = superblock.device.id;
-        let space = Arc::new(LogicalSpace::new(vec![(id, device)], map, heal));
-        let mut engine = blank_engine(superblock, Arc::clone(&space), options);
-        engine.load_roots()?;
-        engine.load_chunks()?;
-        engine.load_trees()?;
-        engine.load_groups()?;
-        engine.load_device_stats()?;
-        engine.load_quotas()?;
+        let mut engine = load_engine(&device, &superblock, options)?;
+        let space = Arc::clone(&engine.space);
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed = copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
@@ -242,6 +243,69 @@ impl Store {
             discard: options.discard,
         })
     }
+}
+
+/// The engine of the last commit, or of an earlier one where the options allow
+/// that and the last one's roots are damaged.
+fn load_engine(
+    device: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Result<Engine, StoreError> {
+    let first = match load_by_roots(device, superblock, options) {
+        Err(error) if options.roots == Roots::OrBackups && error.is_damage() => error,
+        result => return result,
+    };
+    let mut backups: Vec<_> = superblock
+        .backup_roots
+        .iter()
+        .filter(|backup| {
+            let generation = backup.tree_root.generation;
+            generation.get() > 0 && generation < superblock.generation
+        })
+        .collect();
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root.generation));
+    for backup in backups {
+        let older = superblock.with_roots_of(backup);
+        if let Ok(engine) = load_by_roots(device, &older, options) {
+            tracing::warn!(
+                damage = %first,
+                lost = superblock.generation.get() - older.generation.get(),
+                "the roots of the last commit are damaged; those of an earlier one are used, and \
+                 what was written since is lost"
+            );
+            return Ok(engine);
+        }
+    }
+    Err(first)
+}
+
+fn load_by_roots(
+    device: &Arc<dyn BlockDevice>,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Result<Engine, StoreError> {
+    let heal = match options.access {
+        Access::ReadWrite => OnDamage::Heal,
+        Access::ReadOnly => OnDamage::Leave,
+    };
+    let mut map = ChunkMap::default();
+    for (logical, chunk) in &superblock.sys_chunks {
+        map.insert(*logical, chunk.clone())?;
+    }
+    let device = (superblock.device.id, Arc::clone(device));
+    let space = Arc::new(LogicalSpace::new(vec![device], map, heal));
+    let mut engine = blank_engine(superblock.clone(), space, options);
+    engine.load_roots()?;
+    engine.load_chunks(options.access)?;
+    engine.load_trees(options.roots)?;
+    engine.load_groups()?;
+    if options.access == Access::ReadWrite {
+        engine.check_quiet()?;
+    }
+    engine.load_device_stats()?;
+    engine.load_quotas()?;
+    Ok(engine)
 }
 
 fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), StoreError> {
@@ -264,20 +328,28 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
         );
     }
     let changing = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
+    if superblock.flags.intersects(changing) {
+        return refuse(
+            "its UUID is being changed; finish that with btrfstune first".to_owned(),
+            false,
+        );
+    }
+    let unknown = superblock.flags - SuperFlags::SUPPORTED;
+    if !unknown.is_empty() {
+        let names = unknown.names().join(", ");
+        return refuse(format!("its superblock has {names}"), false);
+    }
+    if options.access == Access::ReadOnly {
+        return Ok(());
+    }
     if superblock
         .flags
         .intersects(SuperFlags::METADUMP | SuperFlags::METADUMP_V2)
     {
-        return refuse("it is a metadata image".to_owned(), false);
-    }
-    if superblock.flags.intersects(changing) {
         return refuse(
-            "its UUID is being changed; finish that first".to_owned(),
+            "it was restored from a metadata image, without the data of its files".to_owned(),
             true,
         );
-    }
-    if options.access == Access::ReadOnly {
-        return Ok(());
     }
     if superblock.flags.contains(SuperFlags::SEEDING) {
         return refuse("it is a seed, which must not change".to_owned(), true);
@@ -303,6 +375,18 @@ fn check_profile(chunk: &Chunk) -> Result<(), StoreError> {
         ),
         read_only_possible: false,
     })
+}
+
+/// Errors unless a root node belongs to its tree.
+fn verify_root(root: &Node, tree: TreeId) -> Result<(), StoreError> {
+    if root.owner() == tree {
+        return Ok(());
+    }
+    Err(TreeError::Corrupt {
+        logical: root.logical(),
+        fault: NodeFault::Owner,
+    }
+    .into())
 }
 
 fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &OpenOptions) -> Engine {
@@ -415,41 +499,25 @@ impl Engine {
             self.trees.get_mut().insert(tree, state);
         }
         let bytes = self.node(chunk)?;
+        verify_root(&bytes, TreeId::CHUNK)?;
         let header = butterfs_format::node::NodeHeader::parse(bytes.bytes())
             .map_err(|_| StoreError::Internal("a verified node has no header"))?;
         self.stamp.chunk_tree_uuid = header.chunk_tree_uuid;
         Ok(())
     }
 
-    fn load_chunks(&mut self) -> Result<(), StoreError> {
-        let mut map = ChunkMap::default();
-        let mut chunks = BTreeMap::new();
-        {
-            let first = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, 0);
-            let mut cursor = Cursor::seek_in(&*self, TreeId::CHUNK, &first)?;
-            while let Some((key, data)) = cursor.item() {
-                if key.objectid != Chunk::OBJECT || key.item_type != ItemType::CHUNK_ITEM {
-                    break;
-                }
-                let chunk = Chunk::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
-                check_profile(&chunk)?;
-                for stripe in &chunk.stripes {
-                    if !self.space.devices().any(|(id, _)| id == stripe.device) {
-                        return Err(VolumeError::MissingDevice(stripe.device).into());
-                    }
-                }
-                map.insert(Logical(key.offset), chunk.clone())?;
-                chunks.insert(Logical(key.offset), chunk);
-                cursor.next()?;
-            }
-        }
-        self.chunks = chunks;
-        self.space.set_map(map);
+    fn load_chunks(&mut self, access: Access) -> Result<(), StoreError> {
+        let found = self.read_chunks()?;
+        self.chunks = found.chunks;
+        self.space.set_map(found.map);
+        self.superblock.device = self.verify_devices(access)?;
         self.space.check_chunks()?;
         Ok(())
     }
 
-    fn load_trees(&mut self) -> Result<(), StoreError> {
+    fn load_trees(&mut self, roots: Roots) -> Result<(), StoreError> {
+        let root = self.node(self.root(TreeId::ROOT)?)?;
+        verify_root(&root, TreeId::ROOT)?;
         let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
         if self.free_space_tree {
             needed.push(TreeId::FREE_SPACE);
@@ -458,8 +526,12 @@ impl Engine {
             needed.push(TreeId::BLOCK_GROUP);
         }
         for tree in needed {
-            self.tree_state(tree)?;
+            let root = self.tree_state(tree)?.root;
+            if roots == Roots::OrBackups {
+                self.node(root)?;
+            }
         }
+        self.verify_device_extents()?;
         match self.tree_state(TreeId::UUID) {
             Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {}
             Err(error) => return Err(error),
@@ -485,18 +557,12 @@ impl Engine {
     }
 
     fn load_groups(&mut self) -> Result<(), StoreError> {
-        let tree = self.group_tree();
         let mut groups = BTreeMap::new();
         for (logical, chunk) in &self.chunks {
-            let key = Key::new(logical.get(), ItemType::BLOCK_GROUP_ITEM, chunk.length);
-            let Some((leaf, slot)) = butterfs_tree::find(&*self, tree, &key)? else {
-                return Err(corrupt_item(tree, key, "is missing for a chunk"));
+            let Some(item) = self.read_group(*logical, chunk)? else {
+                tracing::warn!(%logical, "a chunk has no block group; its space is not used");
+                continue;
             };
-            let item =
-                BlockGroupItem::parse(leaf.data(slot)).map_err(|e| bad_item(tree, key, &e))?;
-            if item.used > chunk.length || item.flags != chunk.flags {
-                return Err(corrupt_item(tree, key, "does not agree with its chunk"));
-            }
             groups.insert(
                 *logical,
                 BlockGroup {
@@ -515,7 +581,8 @@ impl Engine {
                 },
             );
         }
+        self.verify_gaps()?;
         self.groups = groups;
-        self.check_quiet()
+        Ok(())
     }
 }

@@ -28,6 +28,7 @@ pub fn load_child<S: NodeSource>(
     }
     child
         .verify_place(&parent.key(slot), bound.as_ref())
+        .and_then(|()| child.verify_owner(parent))
         .map_err(|fault| TreeError::Corrupt {
             logical: reference.logical,
             fault,

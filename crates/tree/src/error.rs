@@ -47,6 +47,9 @@ pub enum NodeFault {
     /// A pointer to an impossible address.
     #[error("a pointer has an impossible address")]
     Pointer,
+    /// It belongs to a tree that cannot have it here.
+    #[error("the tree that it belongs to cannot have it here")]
+    Owner,
     /// A pointer is newer than the node that holds it.
     #[error("a pointer is newer than the node that holds it")]
     PointerGeneration,

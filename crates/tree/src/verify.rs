@@ -4,7 +4,7 @@ use crate::error::NodeFault;
 use crate::node::Node;
 use crate::raw;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, LEVEL_MAX, POINTER_SIZE, field};
-use butterfs_format::{ChecksumType, Generation, Key, Logical, NodeRef, UuidBytes};
+use butterfs_format::{ChecksumType, Generation, Key, Logical, NodeRef, TreeId, UuidBytes};
 
 /// What all nodes of a volume share.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +132,23 @@ impl Node {
             }
         }
         Ok(())
+    }
+
+    /// Checks a child's owner against its parent's: subvolumes share nodes with
+    /// each other, other trees share none.
+    ///
+    /// # Errors
+    /// [`NodeFault::Owner`]
+    #[inline]
+    pub fn verify_owner(&self, parent: &Self) -> Result<(), NodeFault> {
+        // Above are the levels of quota groups, which are no trees.
+        let of_subvolume = |tree: TreeId| tree.is_subvolume() && tree.get() >> 48 == 0;
+        let (owner, above) = (self.owner(), parent.owner());
+        let relocated = owner == TreeId::RELOC || above == TreeId::RELOC;
+        if owner == above || relocated || (of_subvolume(owner) && of_subvolume(above)) {
+            return Ok(());
+        }
+        Err(NodeFault::Owner)
     }
 
     /// Checks a child against what its parent says of its keys: it begins with

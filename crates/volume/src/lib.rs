@@ -29,7 +29,7 @@ pub use chunk_check::ChunkFault;
 pub use error::{BadCopy, CopyFault, VolumeError};
 pub use geometry::Mapping;
 pub use healing::Healed;
-pub use map::ChunkMap;
+pub use map::{ChunkMap, ChunkStripe};
 pub use profile::Profile;
 pub use space::{LogicalSpace, OnDamage};
 pub use stats::DeviceStats;

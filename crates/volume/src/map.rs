@@ -7,7 +7,7 @@ use crate::geometry::{self, Mapping};
 use crate::{Profile, VolumeError};
 use butterfs_device::DeviceRange;
 use butterfs_format::item::chunk::Chunk;
-use butterfs_format::{DeviceId, Logical};
+use butterfs_format::{DeviceId, DeviceOffset, Logical};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,6 +15,17 @@ use std::sync::Arc;
 struct Entry {
     chunk: Arc<Chunk>,
     profile: Profile,
+}
+
+/// Where a stripe of a chunk begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkStripe {
+    /// Chunk.
+    pub chunk: Logical,
+    /// Device.
+    pub device: DeviceId,
+    /// Offset on it.
+    pub offset: DeviceOffset,
 }
 
 /// All chunks of a volume. A copy shares them.
@@ -136,6 +147,24 @@ impl ChunkMap {
         self.map(logical, length)
     }
 
+    /// The stripes of all chunks.
+    pub fn stripes(&self) -> impl Iterator<Item = ChunkStripe> {
+        self.chunks.iter().flat_map(|(chunk, entry)| {
+            entry.chunk.stripes.iter().map(|stripe| ChunkStripe {
+                chunk: *chunk,
+                device: stripe.device,
+                offset: stripe.offset,
+            })
+        })
+    }
+
+    /// The chunk that covers `logical`, and the bytes of each of its stripes.
+    #[must_use]
+    pub fn find_stripe_length(&self, logical: Logical) -> Option<(Logical, u64)> {
+        let (start, entry) = self.entry(logical)?;
+        Some((start, geometry::stripe_bytes(entry.profile, &entry.chunk)))
+    }
+
     /// Checks the stripes of all chunks against the devices: each on its
     /// device, none over another. Chunks on devices that `size_of` does not
     /// know are not bounded.
@@ -189,7 +218,6 @@ impl ChunkMap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use butterfs_format::DeviceOffset;
     use butterfs_format::item::chunk::{BlockGroupFlags, Stripe};
 
     const MIB: u64 = 1 << 20;

@@ -1,0 +1,443 @@
+//! Whether what says where space lies agrees with itself.
+//!
+//! Chunks, device items, device extents and block groups say the same thing
+//! from four sides. Whoever writes by one of them, while another says
+//! something else, overwrites what is in use; so a volume where they differ is
+//! not opened, for reading neither, since reading by them gives other bytes.
+//! The kernel refuses the same volumes, and takes those that are taken here.
+//!
+//! Reads the chunk tree, the device tree and the block group items: nothing
+//! that grows with the number of files.
+
+use crate::engine::Engine;
+use crate::error::{StoreError, bad_item};
+use butterfs_device::Access;
+use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
+use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
+use butterfs_format::{DeviceId, DeviceOffset, ItemType, Key, Logical, TreeId};
+use butterfs_tree::Cursor;
+use butterfs_volume::{ChunkFault, ChunkMap, VolumeError};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use thiserror::Error;
+
+/// Items that are looked at in a range that should have no block group.
+const STRAY_ITEMS_MAX: usize = 4096;
+
+/// A contradiction in what says where space lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SpaceFault {
+    /// A device item says that it is of another volume.
+    #[error("the item of device {0} belongs to another volume")]
+    DeviceOfOtherVolume(DeviceId),
+    /// A device item has another UUID than its device.
+    #[error("the item of device {0} has another UUID than the device")]
+    DeviceUuid(DeviceId),
+    /// A device item has another number than its key.
+    #[error("the item of device {key} says that it is of device {found}")]
+    DeviceNumber {
+        /// Number in its key.
+        key: DeviceId,
+        /// Number in it.
+        found: DeviceId,
+    },
+    /// A device has no item.
+    #[error("device {0} has no item in the chunk tree")]
+    NoDeviceItem(DeviceId),
+    /// A device item has more bytes than the device.
+    #[error("the item of device {device} says {found} bytes, but the device has {size}")]
+    DeviceSize {
+        /// Device.
+        device: DeviceId,
+        /// Bytes that the item says.
+        found: u64,
+        /// Bytes that there are.
+        size: u64,
+    },
+    /// More of a device is used than it has.
+    #[error("the item of device {device} says that {used} of {size} bytes are used")]
+    DeviceUsed {
+        /// Device.
+        device: DeviceId,
+        /// Bytes in chunks.
+        used: u64,
+        /// Bytes.
+        size: u64,
+    },
+    /// The superblock has fewer bytes than the device items together.
+    #[error(
+        "the superblock says {found} bytes, but the device items have {devices} (it can be \
+         mounted with -o ro)"
+    )]
+    VolumeSize {
+        /// Bytes that the superblock says.
+        found: u64,
+        /// Bytes of all device items.
+        devices: u64,
+    },
+    /// A stripe names its device by another UUID.
+    #[error("a stripe of the chunk at logical {chunk} has another UUID than its device {device}")]
+    StripeUuid {
+        /// Chunk.
+        chunk: Logical,
+        /// Device.
+        device: DeviceId,
+    },
+    /// A device extent of what is not a chunk tree, or no chunk.
+    #[error("the device extent at {offset} of device {device} is not one of the chunk tree")]
+    ExtentKind {
+        /// Device.
+        device: DeviceId,
+        /// Where it begins.
+        offset: DeviceOffset,
+    },
+    /// A device extent names a chunk that is not there.
+    #[error(
+        "the device extent at {offset} of device {device} belongs to a chunk at logical {chunk}, \
+         which does not exist"
+    )]
+    ExtentWithoutChunk {
+        /// Device.
+        device: DeviceId,
+        /// Where it begins.
+        offset: DeviceOffset,
+        /// Chunk that it names.
+        chunk: Logical,
+    },
+    /// A device extent has another length than the stripes of its chunk.
+    #[error(
+        "the device extent at {offset} of device {device} has {found} bytes, but the stripes of \
+         its chunk at logical {chunk} have {expected}"
+    )]
+    ExtentLength {
+        /// Device.
+        device: DeviceId,
+        /// Where it begins.
+        offset: DeviceOffset,
+        /// Chunk.
+        chunk: Logical,
+        /// Bytes that it says.
+        found: u64,
+        /// Bytes of a stripe.
+        expected: u64,
+    },
+    /// A chunk has no stripe where a device extent says.
+    #[error(
+        "the device extent at {offset} of device {device} is no stripe of its chunk at logical \
+         {chunk}"
+    )]
+    ExtentWithoutStripe {
+        /// Device.
+        device: DeviceId,
+        /// Where it begins.
+        offset: DeviceOffset,
+        /// Chunk that it names.
+        chunk: Logical,
+    },
+    /// A stripe has no device extent.
+    #[error(
+        "the stripe at {offset} of device {device} of the chunk at logical {chunk} has no device \
+         extent"
+    )]
+    StripeWithoutExtent {
+        /// Chunk.
+        chunk: Logical,
+        /// Device.
+        device: DeviceId,
+        /// Where the stripe begins.
+        offset: DeviceOffset,
+    },
+    /// A block group has no chunk of its address and length.
+    #[error("the block group at logical {group} (+{length}) has no such chunk")]
+    GroupWithoutChunk {
+        /// Block group.
+        group: Logical,
+        /// Its bytes.
+        length: u64,
+    },
+    /// A block group holds something else than its chunk.
+    #[error(
+        "the block group at logical {group} holds {}, but its chunk {}",
+        .found.names().join("|"), .expected.names().join("|")
+    )]
+    GroupType {
+        /// Block group.
+        group: Logical,
+        /// What it holds.
+        found: BlockGroupFlags,
+        /// What its chunk holds.
+        expected: BlockGroupFlags,
+    },
+    /// A block group item that names no chunk, or has more used than there is.
+    #[error("the block group at logical {group} has impossible numbers")]
+    GroupNumbers {
+        /// Block group.
+        group: Logical,
+    },
+}
+
+/// Chunks as the superblock and the chunk tree have them.
+pub(super) struct FoundChunks {
+    pub map: ChunkMap,
+    pub chunks: BTreeMap<Logical, Chunk>,
+}
+
+impl Engine {
+    /// The chunks, each verified by itself. What the superblock lists counts:
+    /// the chunk tree itself is read by it.
+    pub(super) fn read_chunks(&self) -> Result<FoundChunks, StoreError> {
+        let mut map = ChunkMap::default();
+        let mut chunks = BTreeMap::new();
+        for (logical, chunk) in &self.superblock.sys_chunks {
+            self.verify_chunk(*logical, chunk)?;
+            map.insert(*logical, chunk.clone())?;
+            chunks.insert(*logical, chunk.clone());
+        }
+        let first = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, 0);
+        let mut cursor = Cursor::seek_in(self, TreeId::CHUNK, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid != Chunk::OBJECT || key.item_type != ItemType::CHUNK_ITEM {
+                break;
+            }
+            let logical = Logical(key.offset);
+            let chunk = Chunk::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
+            if chunks.contains_key(&logical) {
+                ChunkMap::default().insert(logical, chunk)?;
+            } else {
+                self.verify_chunk(logical, &chunk)?;
+                map.insert(logical, chunk.clone())?;
+                chunks.insert(logical, chunk);
+            }
+            cursor.next()?;
+        }
+        Ok(FoundChunks { map, chunks })
+    }
+
+    fn verify_chunk(&self, logical: Logical, chunk: &Chunk) -> Result<(), StoreError> {
+        super::check_profile(chunk)?;
+        if chunk.sector_size != self.superblock.sector_size {
+            return Err(VolumeError::BadChunk {
+                logical,
+                fault: ChunkFault::SectorSize(chunk.sector_size),
+            }
+            .into());
+        }
+        let own = &self.superblock.device;
+        for stripe in &chunk.stripes {
+            if stripe.device != own.id {
+                return Err(VolumeError::MissingDevice(stripe.device).into());
+            }
+            if stripe.device_uuid != own.uuid {
+                return Err(SpaceFault::StripeUuid {
+                    chunk: logical,
+                    device: stripe.device,
+                }
+                .into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares the device items with the superblock and the device, and gives
+    /// the device's own: where sizes differ, it counts and not the superblock.
+    pub(super) fn verify_devices(&self, access: Access) -> Result<DeviceItem, StoreError> {
+        let own = &self.superblock.device;
+        let mut found = None;
+        let mut bytes = 0u64;
+        let first = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, 0);
+        let mut cursor = Cursor::seek_in(self, TreeId::CHUNK, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid != DEVICES_OBJECT || key.item_type != ItemType::DEV_ITEM {
+                break;
+            }
+            let item = DeviceItem::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
+            self.verify_device(DeviceId(key.offset), &item)?;
+            bytes = bytes.saturating_add(item.total_bytes);
+            if item.id == own.id {
+                found = Some(item);
+            }
+            cursor.next()?;
+        }
+        let found = found.ok_or(SpaceFault::NoDeviceItem(own.id))?;
+        if self.superblock.total_bytes < bytes && access == Access::ReadWrite {
+            return Err(SpaceFault::VolumeSize {
+                found: self.superblock.total_bytes,
+                devices: bytes,
+            }
+            .into());
+        }
+        Ok(found)
+    }
+
+    fn verify_device(&self, key: DeviceId, item: &DeviceItem) -> Result<(), StoreError> {
+        let own = &self.superblock.device;
+        let device = item.id;
+        if device != key {
+            return Err(SpaceFault::DeviceNumber { key, found: device }.into());
+        }
+        if item.bytes_used > item.total_bytes {
+            return Err(SpaceFault::DeviceUsed {
+                device,
+                used: item.bytes_used,
+                size: item.total_bytes,
+            }
+            .into());
+        }
+        if item.fsid != self.superblock.node_fsid() {
+            return Err(SpaceFault::DeviceOfOtherVolume(device).into());
+        }
+        let block = self.space.devices().find(|(id, _)| *id == device);
+        let Some((_, block)) = block else {
+            return Err(VolumeError::MissingDevice(device).into());
+        };
+        if item.uuid != own.uuid {
+            return Err(SpaceFault::DeviceUuid(device).into());
+        }
+        if item.total_bytes > block.size() {
+            return Err(SpaceFault::DeviceSize {
+                device,
+                found: item.total_bytes,
+                size: block.size(),
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Compares the device extents with the stripes of all chunks.
+    pub(super) fn verify_device_extents(&self) -> Result<(), StoreError> {
+        let map = self.space.map();
+        let mut waiting: FxHashMap<(DeviceId, DeviceOffset), Logical> = FxHashMap::default();
+        for part in map.stripes() {
+            waiting.insert((part.device, part.offset), part.chunk);
+        }
+        let first = Key::new(1, ItemType::DEV_EXTENT, 0);
+        let mut cursor = Cursor::seek_in(self, TreeId::DEVICE, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.item_type == ItemType::DEV_EXTENT {
+                let extent =
+                    DeviceExtent::parse(data).map_err(|e| bad_item(TreeId::DEVICE, key, &e))?;
+                let place = (DeviceId(key.objectid), DeviceOffset(key.offset));
+                verify_extent(&map, &mut waiting, place, &extent)?;
+            }
+            cursor.next()?;
+        }
+        // The first, so that the message is always the same.
+        let left = waiting
+            .iter()
+            .min_by_key(|(place, chunk)| (**chunk, **place));
+        match left {
+            None => Ok(()),
+            Some(((device, offset), chunk)) => Err(SpaceFault::StripeWithoutExtent {
+                chunk: *chunk,
+                device: *device,
+                offset: *offset,
+            }
+            .into()),
+        }
+    }
+
+    /// The item of a chunk's block group; `None` where the chunk has none,
+    /// which the kernel takes: nothing is then allocated from it.
+    pub(super) fn read_group(
+        &self,
+        logical: Logical,
+        chunk: &Chunk,
+    ) -> Result<Option<BlockGroupItem>, StoreError> {
+        let tree = self.group_tree();
+        let key = Key::new(logical.get(), ItemType::BLOCK_GROUP_ITEM, chunk.length);
+        let Some((leaf, slot)) = butterfs_tree::find(self, tree, &key)? else {
+            self.verify_no_group(logical.get(), logical.get().saturating_add(chunk.length))?;
+            return Ok(None);
+        };
+        let item = BlockGroupItem::parse(leaf.data(slot)).map_err(|e| bad_item(tree, key, &e))?;
+        let (found, expected) = (
+            item.flags & BlockGroupFlags::TYPE,
+            chunk.flags & BlockGroupFlags::TYPE,
+        );
+        if item.used > chunk.length || item.chunk_objectid != CHUNK_OBJECTID {
+            return Err(SpaceFault::GroupNumbers { group: logical }.into());
+        }
+        if found != expected {
+            return Err(SpaceFault::GroupType {
+                group: logical,
+                found,
+                expected,
+            }
+            .into());
+        }
+        Ok(Some(item))
+    }
+
+    /// Errors for a block group between the chunks.
+    pub(super) fn verify_gaps(&self) -> Result<(), StoreError> {
+        let mut at = 0;
+        for (logical, chunk) in &self.chunks {
+            if logical.get() > at {
+                self.verify_no_group(at, logical.get())?;
+            }
+            at = logical.get().saturating_add(chunk.length);
+        }
+        self.verify_no_group(at, u64::MAX)
+    }
+
+    /// Errors for a block group that begins in a range.
+    fn verify_no_group(&self, start: u64, end: u64) -> Result<(), StoreError> {
+        let first = Key::new(start, ItemType::MIN, 0);
+        let mut cursor = Cursor::seek_in(self, self.group_tree(), &first)?;
+        for _ in 0..STRAY_ITEMS_MAX {
+            let Some(key) = cursor.key().filter(|key| key.objectid < end) else {
+                break;
+            };
+            if key.item_type == ItemType::BLOCK_GROUP_ITEM {
+                return Err(SpaceFault::GroupWithoutChunk {
+                    group: Logical(key.objectid),
+                    length: key.offset,
+                }
+                .into());
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+}
+
+/// Compares a device extent with its chunk, whose stripe then waits no more.
+fn verify_extent(
+    map: &ChunkMap,
+    waiting: &mut FxHashMap<(DeviceId, DeviceOffset), Logical>,
+    (device, offset): (DeviceId, DeviceOffset),
+    extent: &DeviceExtent,
+) -> Result<(), SpaceFault> {
+    if extent.chunk_tree != TreeId::CHUNK.get() || extent.chunk_objectid != Chunk::OBJECT {
+        return Err(SpaceFault::ExtentKind { device, offset });
+    }
+    // As in the kernel, any address in the chunk names it.
+    let Some((chunk, stripe)) = map.find_stripe_length(extent.chunk) else {
+        return Err(SpaceFault::ExtentWithoutChunk {
+            device,
+            offset,
+            chunk: extent.chunk,
+        });
+    };
+    if extent.length != stripe {
+        return Err(SpaceFault::ExtentLength {
+            device,
+            offset,
+            chunk,
+            found: extent.length,
+            expected: stripe,
+        });
+    }
+    if waiting.get(&(device, offset)) != Some(&chunk) {
+        return Err(SpaceFault::ExtentWithoutStripe {
+            device,
+            offset,
+            chunk,
+        });
+    }
+    waiting.remove(&(device, offset));
+    Ok(())
+}
