@@ -141,3 +141,21 @@ fn what_is_in_use_is_kept() {
     }
     drop(mounted);
 }
+
+#[test]
+fn a_block_group_tree_goes_with_what_it_needs() {
+    let bench = Bench::new();
+    for change in ["^no-holes", "^free-space-tree"] {
+        let made = bench.try_run(&["mkfs", "-f", "-b", "512m", "-O", change, "volume"]);
+        let text = said(&made);
+        assert!(made.status.success(), "{text}");
+        assert!(text.contains("warning: block-group-tree"), "{text}");
+        bench.check();
+        // Who asks for both is told that this cannot be.
+        let both = format!("{change},block-group-tree");
+        let made = bench.try_run(&["mkfs", "-f", "-b", "512m", "-O", &both, "volume"]);
+        assert!(!made.status.success(), "{both}");
+    }
+    let made = bench.run(&["mkfs", "-f", "-b", "512m", "volume"]);
+    assert!(made.contains("BLOCK_GROUP_TREE"), "{made}");
+}

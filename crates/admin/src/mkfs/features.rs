@@ -165,6 +165,23 @@ impl FeatureSet {
         Ok(())
     }
 
+    /// Switches off a block group tree that came by default and cannot be
+    /// without features that are off; true when it did. One that `lists` ask
+    /// for stays, and is refused when the volume is made.
+    pub fn settle<'l>(&mut self, mut lists: impl Iterator<Item = &'l str>) -> bool {
+        let asked = lists.any(|list| list.split(',').any(|word| word == "block-group-tree"));
+        if asked || !self.has_block_group_tree() || self.can_have_block_group_tree() {
+            return false;
+        }
+        self.compat_ro -= CompatRo::BLOCK_GROUP_TREE;
+        true
+    }
+
+    /// Whether a block group tree's conditions are there.
+    pub(super) const fn can_have_block_group_tree(&self) -> bool {
+        self.has_free_space_tree() && self.incompat.contains(Incompat::NO_HOLES)
+    }
+
     pub(super) const fn has_free_space_tree(&self) -> bool {
         self.compat_ro.contains(CompatRo::FREE_SPACE_TREE)
     }

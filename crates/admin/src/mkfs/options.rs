@@ -143,9 +143,7 @@ impl MkfsOptions {
         }
         // The kernel does not mount block-group-tree without these two.
         let features = &self.features;
-        let needs =
-            features.has_free_space_tree() && features.incompat.contains(Incompat::NO_HOLES);
-        if features.has_block_group_tree() && !needs {
+        if features.has_block_group_tree() && !features.can_have_block_group_tree() {
             return Err(MkfsError::BlockGroupTreeNeeds);
         }
         Ok(())

@@ -149,6 +149,12 @@ impl Mkfs {
         for list in lists() {
             options.features.change(list)?;
         }
+        if options.features.settle(lists().map(String::as_str)) {
+            eprintln!(
+                "butterfs: warning: block-group-tree is turned off too, since it needs \
+                 free-space-tree and no-holes"
+            );
+        }
         let device = self.open(path)?;
         // What is refused must not have been discarded.
         verify(&device, &options).context(path.display())?;
