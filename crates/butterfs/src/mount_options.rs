@@ -7,8 +7,8 @@
 use crate::volume::OpenOptions;
 use butterfs_device::Access;
 use butterfs_format::compression::{Algorithm, Level};
-use butterfs_fs::options::{AccessTimes, Compress, DataCow, Options};
-use butterfs_store::{Barriers, Discard, LogPolicy};
+use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow, Options};
+use butterfs_store::{Barriers, Discard, LogPolicy, Roots};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -84,6 +84,10 @@ pub struct MountOptions {
     pub discard: Discard,
     /// What to do about a log that waits for its replay.
     pub log: LogPolicy,
+    /// Which roots of trees the volume may be opened by.
+    pub roots: Roots,
+    /// Whether access control lists count.
+    pub acl: AclPolicy,
     /// Whether fsync uses the fsync log.
     pub log_fsync: bool,
     /// Threads that serve and compress; `None` lets the program choose.
@@ -121,6 +125,8 @@ impl Default for MountOptions {
             barriers: Barriers::On,
             discard: Discard::Off,
             log: LogPolicy::Replay,
+            roots: Roots::Last,
+            acl: AclPolicy::On,
             log_fsync: true,
             threads: None,
             buffer_bytes: files.buffer_bytes,
@@ -179,6 +185,7 @@ impl MountOptions {
             max_inline: self.max_inline,
             buffer_bytes: self.buffer_bytes,
             log_fsync: self.log_fsync,
+            acl: self.acl,
             ..Options::default()
         };
         if let Some(threads) = self.threads {
@@ -190,6 +197,7 @@ impl MountOptions {
                 barriers: self.barriers,
                 discard: self.discard,
                 log: self.log,
+                roots: self.roots,
                 ..butterfs_store::OpenOptions::default()
             },
             files,
@@ -246,6 +254,12 @@ impl MountOptions {
         }
         if self.log == LogPolicy::Ignore {
             say("norecovery");
+        }
+        if self.roots == Roots::OrBackups {
+            say("usebackuproot");
+        }
+        if self.acl == AclPolicy::Off {
+            say("noacl");
         }
         say(&format!("memory={}", self.buffer_bytes));
         if self.write_cache == WriteCache::Kernel {

@@ -23,7 +23,7 @@ mod trees;
 pub use convert::Owners;
 
 use crate::service::host;
-use butterfs::{AccessTimes, FsError, Inode, InodeId, Volume};
+use butterfs::{AccessTimes, AclPolicy, FsError, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
 use nodes::Nodes;
@@ -44,6 +44,8 @@ pub struct Served {
     pub options: String,
     /// Where it is mounted.
     pub mountpoint: std::path::PathBuf,
+    /// Whether access control lists count.
+    pub acl: AclPolicy,
     /// Users may delete their own subvolumes.
     pub user_subvol_rm_allowed: bool,
 }

@@ -2,7 +2,9 @@
 
 use crate::fail::{Context, Done, Failure};
 use crate::fuse_fs::{Owners, Served, Server};
-use butterfs::{Access, AccessTimes, BlockDevice, FileDevice, MountOptions, Volume, WriteCache};
+use butterfs::{
+    Access, AccessTimes, AclPolicy, BlockDevice, FileDevice, MountOptions, Volume, WriteCache,
+};
 use butterfs_fuse::mount::{Allow, MountError, MountKind};
 use butterfs_fuse::protocol::Features;
 use butterfs_fuse::{Config, Handles, Session, SessionError, unmount_on_signals};
@@ -21,6 +23,9 @@ fn config(source: &Path, options: &MountOptions) -> Config {
         threads: options.threads.unwrap_or(1),
         ..Config::default()
     };
+    if options.acl == AclPolicy::Off {
+        config.features = config.features.without(Features::POSIX_ACL);
+    }
     if options.write_cache == WriteCache::Kernel {
         config.features = config.features.with(Features::WRITEBACK_CACHE);
     }
@@ -54,6 +59,7 @@ fn served(options: &MountOptions, mountpoint: &Path) -> Served {
         } else {
             options.access_times
         },
+        acl: options.acl,
         sync_names: given("sync") || given("dirsync"),
         options: options.to_string(),
         mountpoint: mountpoint

@@ -273,3 +273,158 @@ fn a_snapshot_shows_an_empty_directory_for_a_nested_subvolume() {
         assert!(root.join("base/nested/file").exists() && !root.join("shot/nested").exists());
     });
 }
+
+/// What becomes of each way to change what a conversion saved.
+fn attack(root: &Path) -> Vec<(&'static str, Option<i32>)> {
+    use rustix::fs::{FallocateFlags, Mode, OFlags, XattrFlags};
+    let saved = root.join("ext2_saved");
+    let image = saved.join("image");
+    let open = |flags| rustix::fs::open(&image, flags, Mode::empty());
+    let writing = |change: &dyn Fn(&std::fs::File) -> std::io::Result<()>| {
+        let file = std::fs::File::from(open(OFlags::RDWR)?);
+        change(&file)?;
+        file.sync_all()
+    };
+    let allocate =
+        |mode: FallocateFlags| writing(&|file| Ok(rustix::fs::fallocate(file, mode, 0, 4096)?));
+    let set = |name: &str| {
+        let set = rustix::fs::setxattr(&image, name, b"1", XattrFlags::empty());
+        set.map_err(std::io::Error::from)
+    };
+    std::fs::write(root.join("other"), vec![7; 1 << 16]).expect("a file");
+    let copy = || {
+        let from = std::fs::File::open(root.join("other"))?;
+        let to = std::fs::File::from(open(OFlags::RDWR)?);
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut 0), &to, Some(&mut 0), 65536)?;
+        assert_eq!(copied, 0, "something was copied");
+        Ok(())
+    };
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let second = saved.join("second");
+    [
+        (
+            "write",
+            writing(&|mut file| std::io::Write::write_all(&mut file, b"x")),
+        ),
+        ("size", writing(&|file| file.set_len(5))),
+        (
+            "truncate",
+            open(OFlags::WRONLY | OFlags::TRUNC)
+                .map(drop)
+                .map_err(std::io::Error::from),
+        ),
+        ("allocate", allocate(FallocateFlags::empty())),
+        ("punch", allocate(punch)),
+        ("zero", allocate(FallocateFlags::ZERO_RANGE)),
+        ("copy", copy()),
+        ("user attribute", set("user.a")),
+        ("system attribute", set("trusted.a")),
+        ("link", std::fs::hard_link(&image, &second)),
+        ("unlink", std::fs::remove_file(&second)),
+        (
+            "mode",
+            std::fs::set_permissions(&image, std::fs::Permissions::from_mode(0o400)),
+        ),
+    ]
+    .into_iter()
+    .map(|(what, result)| (what, result.err().and_then(|error| error.raw_os_error())))
+    .collect()
+}
+
+#[test]
+fn a_conversions_way_back_is_kept_as_by_the_kernel() {
+    if !can_mount() || !is_root() {
+        println!("skipped: attributes of the system need root");
+        return;
+    }
+    let bench = Bench::new();
+    let volume = bench.path("volume");
+    std::fs::remove_file(&volume).expect("no volume");
+    let file = std::fs::File::create(&volume).expect("a file");
+    file.set_len(256 << 20).expect("its size");
+    let run = |program: &str, words: &[&str]| {
+        let output = Command::new(program).args(words).arg(&volume).output();
+        let output = output.expect("the program runs");
+        assert!(output.status.success(), "{program}: {}", said(&output));
+    };
+    run("mkfs.ext4", &["-q", "-F", "-b", "4096"]);
+    run("btrfs-convert", &["--no-progress"]);
+    let mounted = bench.mount("rw");
+    let ours = attack(&bench.path("mnt"));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+    bench.with_kernel(|root| assert_eq!(ours, attack(root)));
+    let refused = ours.iter().filter(|(_, error)| *error == Some(13));
+    assert_eq!(refused.count(), 8, "{ours:?}");
+    run("btrfs-convert", &["-r"]);
+    run("e2fsck", &["-f", "-n"]);
+}
+
+#[test]
+fn a_write_protected_device_is_mounted_read_only() {
+    if !can_mount() || !is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    let made = Command::new("losetup")
+        .args(["--find", "--show", "--read-only"])
+        .arg(bench.path("volume"))
+        .output();
+    let device = Loop(said(&made.expect("losetup runs")).trim().to_owned());
+    let output = bench.try_run(&["mount", &device.0, "mnt"]);
+    let text = said(&output);
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("is write-protected, mounted read-only"),
+        "{text}"
+    );
+    let refused = std::fs::write(bench.path("mnt/file"), "x").expect_err("read-only");
+    assert_eq!(refused.raw_os_error(), Some(30));
+    let table = std::fs::read_to_string("/proc/mounts").expect("the mount table");
+    let line = table.lines().find(|line| line.starts_with(&device.0));
+    assert!(line.is_some_and(|line| line.contains(" ro,")), "{line:?}");
+    bench.run(&["umount", "mnt"]);
+}
+
+#[test]
+fn noacl_leaves_access_control_lists_alone() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let setfacl = |words: &[&str]| {
+        let output = Command::new("setfacl").args(words).output();
+        output.expect("setfacl runs")
+    };
+    let directory = bench.path("mnt/dir");
+    let path = directory.to_str().expect("a path");
+    let accepted = "noacl,clear_cache,skip_balance,enospc_debug,metadata_ratio=4,usebackuproot";
+    let mounted = bench.mount("acl");
+    std::fs::create_dir(&directory).expect("a directory");
+    let set = setfacl(&["-d", "-m", "u:daemon:rwx", path]);
+    assert!(set.status.success(), "{}", said(&set));
+    std::fs::write(directory.join("first"), "").expect("a file");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let has_list = |name: &str| {
+        let output = Command::new("getfacl").arg(directory.join(name)).output();
+        said(&output.expect("getfacl runs")).contains("user:daemon")
+    };
+    let mounted = bench.mount(accepted);
+    let refused = setfacl(&["-m", "u:daemon:rwx", path]);
+    assert!(!refused.status.success(), "a list is set");
+    assert!(
+        said(&refused).contains("not supported"),
+        "{}",
+        said(&refused)
+    );
+    assert!(!has_list("first"));
+    std::fs::write(directory.join("second"), "").expect("a file");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let mounted = bench.mount("acl");
+    assert!(has_list("first") && !has_list("second"));
+    drop(mounted);
+}

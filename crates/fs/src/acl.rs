@@ -2,6 +2,7 @@
 
 use crate::error::FsError;
 use crate::names::{Inheritance, NewInode, S_IFDIR, S_IFLNK, S_IFMT};
+use crate::options::AclPolicy;
 use crate::xattr;
 use butterfs_format::InodeId;
 use butterfs_format::acl::Acl;
@@ -36,6 +37,7 @@ pub(crate) fn for_new(
     engine: &Engine,
     parent: InodeId,
     new: &NewInode<'_>,
+    policy: AclPolicy,
 ) -> Result<NewAcls, FsError> {
     let plain = NewAcls {
         mode: new.mode & 0o777 & !new.umask,
@@ -47,7 +49,7 @@ pub(crate) fn for_new(
             ..plain
         });
     }
-    if new.inheritance == Inheritance::Nothing {
+    if new.inheritance == Inheritance::Nothing || policy == AclPolicy::Off {
         return Ok(plain);
     }
     let Some(default) = xattr::get(engine, parent, xattr::ACL_DEFAULT)? else {

@@ -62,6 +62,17 @@ impl InodeState {
             deleted: false,
         }
     }
+
+    /// Errors where the inode itself says that its content stays as it is, as
+    /// the image of the former file system does on a converted volume: its way
+    /// back is in it. Nobody may then write, root neither; names of it come
+    /// and go as its directory permits.
+    pub(crate) const fn check_unprotected(&self) -> Result<(), FsError> {
+        if self.item.flags.contains(InodeFlags::READONLY) {
+            return Err(FsError::AccessDenied);
+        }
+        Ok(())
+    }
 }
 
 const SHARDS: usize = 16;

@@ -171,6 +171,7 @@ pub(crate) fn state_of<'a>(
         .expect("locked before")
 }
 
+/// Errors unless the inode is a directory whose names can change.
 pub(crate) fn check_directory(state: &InodeState) -> Result<(), FsError> {
     if state.deleted {
         return Err(FsError::NotFound);
@@ -178,7 +179,7 @@ pub(crate) fn check_directory(state: &InodeState) -> Result<(), FsError> {
     if state.item.mode & S_IFMT != S_IFDIR {
         return Err(FsError::NotADirectory);
     }
-    Ok(())
+    state.check_unprotected()
 }
 
 /// Notes in a directory that its names changed; `bytes` is twice their length.
@@ -423,7 +424,7 @@ impl Filesystem {
         new: &NewInode<'_>,
     ) -> Result<Arc<Inode>, FsError> {
         let kind = kind_of(new.mode)?;
-        let acls = acl::for_new(engine, parent, new)?;
+        let acls = acl::for_new(engine, parent, new, self.options.acl)?;
         let id = InodeId {
             tree: parent.tree,
             number: self.next_inode(engine, parent.tree)?,

@@ -39,6 +39,17 @@ pub enum AccessTimes {
     Always,
 }
 
+/// Whether access control lists count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AclPolicy {
+    /// They do.
+    #[default]
+    On,
+    /// They are neither looked at nor set, nor handed down (`noacl`); those
+    /// that are there stay.
+    Off,
+}
+
 /// How files are kept.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -53,6 +64,8 @@ pub struct Options {
     /// fsync goes through the fsync log where it can; else it is always a
     /// commit (`notreelog`).
     pub log_fsync: bool,
+    /// Whether access control lists count.
+    pub acl: AclPolicy,
     /// Threads that compress and checksum.
     pub threads: usize,
 }
@@ -65,6 +78,7 @@ impl Default for Options {
             max_inline: 2048,
             buffer_bytes: 128 << 20,
             log_fsync: true,
+            acl: AclPolicy::On,
             threads: std::thread::available_parallelism().map_or(2, usize::from),
         }
     }

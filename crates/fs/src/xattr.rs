@@ -154,6 +154,7 @@ impl Filesystem {
         }
         self.ensure_quota_of_names(inode.id.tree)?;
         let mut state = inode.state.write();
+        check_protection(&state, name)?;
         let id = inode.id;
         let effect = Effect::of(&state, name, value)?;
         if let Effect::AclEqualsMode(bits) = effect {
@@ -204,6 +205,7 @@ impl Filesystem {
             return self.remove_property(inode, SetMode::Replace);
         }
         let mut state = inode.state.write();
+        check_protection(&state, name)?;
         if get(&self.store.read(), inode.id, name)?.is_none() {
             return match name {
                 ACL_ACCESS | ACL_DEFAULT => Ok(()),
@@ -227,6 +229,7 @@ impl Filesystem {
     /// kept as the volume's options say.
     fn remove_property(&self, inode: &Inode, mode: SetMode) -> Result<(), FsError> {
         let mut state = inode.state.write();
+        check_protection(&state, COMPRESSION)?;
         if !has_data(&state) {
             return Ok(());
         }
@@ -265,6 +268,16 @@ impl Filesystem {
 /// Whether an inode has data, or passes on how data are kept.
 fn has_data(state: &InodeState) -> bool {
     matches!(state.item.mode & S_IFMT, S_IFREG | S_IFDIR)
+}
+
+/// Errors where attributes of this name are content that must stay: those of
+/// users and the properties. The others belong to the system.
+fn check_protection(state: &InodeState, name: &[u8]) -> Result<(), FsError> {
+    let of_system: [&[u8]; 3] = [b"trusted.", b"security.", b"system."];
+    if of_system.iter().any(|prefix| name.starts_with(prefix)) {
+        return Ok(());
+    }
+    state.check_unprotected()
 }
 
 fn check_name(name: &[u8]) -> Result<(), FsError> {

@@ -4,9 +4,11 @@
 use butterfs_device::{Access, FileDevice};
 use butterfs_format::TreeId;
 use butterfs_format::compression::Algorithm;
-use butterfs_fs::file::FallocateMode;
+use butterfs_fs::attr::SetAttributes;
+use butterfs_fs::file::{CloneSpan, Defragment, FallocateMode};
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::options::Compress;
+use butterfs_fs::xattr::SetMode;
 use butterfs_fs::{Filesystem, FsError, Inode, Options};
 use butterfs_store::{OpenOptions, Store, StoreError};
 use butterfs_testkit::judge::judge_image;
@@ -591,4 +593,97 @@ fn punching_all_of_a_small_file_leaves_a_hole() {
     }
     drop(fs);
     volume.check();
+}
+
+/// Makes an ext4 file system and converts it.
+fn converted() -> Volume {
+    let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = dir.path().join("v.img");
+    let file = std::fs::File::create(&path).unwrap();
+    file.set_len(256 << 20).unwrap();
+    let source = dir.path().join("source");
+    std::fs::create_dir(&source).unwrap();
+    std::fs::write(source.join("file"), noise(1, 1 << 20)).unwrap();
+    let (source, image) = (source.to_str().unwrap(), path.to_str().unwrap());
+    run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-d", source, image]);
+    run("btrfs-convert", &["--no-progress", image]);
+    Volume { _dir: dir, path }
+}
+
+#[test]
+fn what_a_conversion_saved_cannot_be_overwritten() {
+    let volume = converted();
+    let fs = volume.open(Options::default());
+    let saved = fs.lookup(fs.root(), b"ext2_saved").unwrap().inode;
+    let image = fs.inode(fs.lookup(saved, b"image").unwrap().inode).unwrap();
+    let other = create(&fs, "other");
+    fs.write(&other, 0, &noise(2, 1 << 20)).unwrap();
+    fs.sync_all().unwrap();
+
+    let span = CloneSpan {
+        from: 0,
+        to: 0,
+        length: 65536,
+    };
+    let mut results = vec![
+        ("write", fs.write(&image, 0, b"x").map(drop)),
+        ("append", fs.append(&image, b"x").map(drop)),
+        ("truncate", fs.truncate(&image, 5)),
+        ("extend", fs.truncate(&image, 1 << 30)),
+        ("clone", fs.clone_range(&other, &image, span).map(drop)),
+        (
+            "copy",
+            fs.copy_range((&other, 0), (&image, 0), 65536).map(drop),
+        ),
+        (
+            "defragment",
+            fs.defragment(&image, &Defragment::default()).map(drop),
+        ),
+        (
+            "attribute",
+            fs.set_xattr(&image, b"user.a", b"1", SetMode::Any),
+        ),
+        (
+            "property",
+            fs.set_xattr(&image, b"btrfs.compression", b"zstd", SetMode::Any),
+        ),
+        ("removal", fs.remove_xattr(&image, b"user.a")),
+    ];
+    for mode in [
+        FallocateMode::Allocate,
+        FallocateMode::AllocateKeepSize,
+        FallocateMode::PunchHole,
+        FallocateMode::ZeroRange,
+        FallocateMode::ZeroRangeKeepSize,
+    ] {
+        results.push(("fallocate", fs.fallocate(&image, mode, 0, 4096)));
+    }
+    let mut deduped = fs.dedupe_range((&other, 0), 65536, &[(Arc::clone(&image), 0)]);
+    results.push(("dedupe", deduped.remove(0).map(drop)));
+    for (what, result) in results {
+        assert!(
+            matches!(result, Err(FsError::AccessDenied)),
+            "{what}: {result:?}"
+        );
+    }
+
+    // As in the kernel: its names, its owner and what belongs to the system
+    // are not its content.
+    let mode = SetAttributes {
+        mode: Some(0o600),
+        ..SetAttributes::default()
+    };
+    fs.set_attributes(&image, &mode).unwrap();
+    fs.set_xattr(&image, b"trusted.a", b"1", SetMode::Any)
+        .unwrap();
+    fs.link(image.id, saved, b"second").unwrap();
+    fs.unlink(saved, b"second").unwrap();
+    fs.sync_all().unwrap();
+    drop((image, other, fs));
+    volume.check();
+
+    // The way back is still there.
+    let path = volume.path.to_str().unwrap();
+    run("btrfs-convert", &["-r", path]);
+    run("e2fsck", &["-f", "-n", path]);
 }

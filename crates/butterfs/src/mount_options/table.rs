@@ -2,8 +2,8 @@
 
 use super::{Force, MountOptions, Subvolume, WriteCache};
 use butterfs_device::Access;
-use butterfs_fs::options::{AccessTimes, Compress, DataCow};
-use butterfs_store::{Barriers, Discard, LogPolicy};
+use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
+use butterfs_store::{Barriers, Discard, LogPolicy, Roots};
 use std::time::Duration;
 
 type Value<'a> = Option<&'a str>;
@@ -76,7 +76,8 @@ fn rescue(options: &mut MountOptions, _: &OptionHelp, value: Value<'_>) -> Resul
     {
         match word {
             "nologreplay" => options.log = LogPolicy::Ignore,
-            "usebackuproot" | "ignorebadroots" | "ibadroots" | "ignoredatacsums" | "idatacsums"
+            "usebackuproot" => options.roots = Roots::OrBackups,
+            "ignorebadroots" | "ibadroots" | "ignoredatacsums" | "idatacsums"
             | "ignoremetacsums" | "imetacsums" | "ignoresuperflags" | "isuperflags" | "all" => {
                 return Err(format!("rescue={word} is not supported yet"));
             }
@@ -285,6 +286,62 @@ pub const OPTIONS: &[OptionHelp] = &[
         o.log_fsync = false;
         none(v)
     }),
+    option("nologreplay", "", "the same as norecovery", |o, _, v| {
+        o.log = LogPolicy::Ignore;
+        none(v)
+    }),
+    option(
+        "usebackuproot",
+        "",
+        "where the last commit's roots are damaged, open by those of an earlier one",
+        |o, _, v| {
+            o.roots = Roots::OrBackups;
+            none(v)
+        },
+    ),
+    option(
+        "clear_cache",
+        "",
+        "accepted: the free-space tree is kept as it is",
+        nothing,
+    ),
+    option(
+        "skip_balance",
+        "",
+        "accepted: an interrupted balance is never resumed",
+        nothing,
+    ),
+    option(
+        "enospc_debug",
+        "",
+        "accepted: nothing more is logged",
+        nothing,
+    ),
+    option("noenospc_debug", "", "accepted (default)", nothing),
+    option(
+        "metadata_ratio",
+        "=N",
+        "accepted: metadata chunks are made when they are needed",
+        |_, _, v| number::<u32>(v).map(drop),
+    ),
+    option(
+        "acl",
+        "",
+        "access control lists count (default)",
+        |o, _, v| {
+            o.acl = AclPolicy::On;
+            none(v)
+        },
+    ),
+    option(
+        "noacl",
+        "",
+        "access control lists are neither looked at nor set",
+        |o, _, v| {
+            o.acl = AclPolicy::Off;
+            none(v)
+        },
+    ),
     option(
         "thread_pool",
         "=N",
@@ -343,8 +400,8 @@ pub const OPTIONS: &[OptionHelp] = &[
     ),
     option(
         "rescue",
-        "=nologreplay",
-        "with ro: open a damaged volume",
+        "=WORD[:WORD]",
+        "open a damaged volume: nologreplay (with ro), usebackuproot",
         rescue,
     ),
     option(

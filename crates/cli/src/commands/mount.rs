@@ -5,7 +5,7 @@
 
 use crate::fail::{Context, Done, fail};
 use crate::{log, server};
-use butterfs::{MountOptions, OPTIONS};
+use butterfs::{Access, MountOptions, OPTIONS};
 use clap::Args;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -67,6 +67,15 @@ impl Mount {
             return fail("a source and a mountpoint are needed; see `butterfs mount --help`");
         };
         let source = std::fs::canonicalize(source).context(source.display())?;
+        let protected = options.access == Access::ReadWrite && is_write_protected(&source);
+        if protected {
+            // As mount(8) does.
+            options.access = Access::ReadOnly;
+            if !self.ready {
+                let shown = source.display();
+                eprintln!("butterfs: warning: {shown} is write-protected, mounted read-only");
+            }
+        }
         // A descriptor that someone else mounted on stays as it is written.
         let mountpoint = if mountpoint.starts_with("/dev/fd") {
             mountpoint.clone()
@@ -133,6 +142,20 @@ impl Mount {
         }
         fail(said)
     }
+}
+
+/// Whether the source can be read but not written: a device that is
+/// write-protected, a file on a file system that is, or one whose permissions
+/// say so.
+fn is_write_protected(source: &Path) -> bool {
+    let open = |write| {
+        std::fs::File::options()
+            .read(true)
+            .write(write)
+            .open(source)
+    };
+    let refused = open(true).err().and_then(|error| error.raw_os_error());
+    matches!(refused, Some(libc::EROFS | libc::EACCES | libc::EPERM)) && open(false).is_ok()
 }
 
 fn list_options() -> Done {

@@ -4,7 +4,8 @@ use super::{Answered, Server, convert};
 use crate::facts::{self, Facts};
 use crate::service::SERVICE;
 use butterfs::{
-    FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode,
+    AclPolicy, FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes,
+    SetMode,
 };
 use butterfs_fuse::reply::{
     AttrReply, Created, DirectoryBuffer, DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER,
@@ -42,6 +43,14 @@ impl Server {
             let dir = self.inode(request.node)?;
             self.files()
                 .accessed(&dir, self.mount.directory_access_times);
+        }
+        Ok(())
+    }
+
+    /// Errors for access control lists where the mount has none.
+    fn check_attribute(&self, name: &[u8]) -> Answer<()> {
+        if self.mount.acl == AclPolicy::Off && name.starts_with(b"system.posix_acl_") {
+            return Err(Errno::EOPNOTSUPP);
         }
         Ok(())
     }
@@ -331,6 +340,7 @@ impl FileSystem for Server {
         if request.name == facts::STATS.as_bytes() {
             return self.reset_stats(context);
         }
+        self.check_attribute(request.name)?;
         let inode = self.inode(request.node)?;
         self.check_change(&inode)?;
         let mode = if request.flags.contains(XattrFlags::CREATE) {
@@ -374,6 +384,7 @@ impl FileSystem for Server {
             value.push(self.service.get().ok_or(Errno(libc::ENODATA))?);
             return Ok(());
         }
+        self.check_attribute(request.name)?;
         let id = self.id(request.node);
         value.push(&self.files().get_xattr(id, request.name).answered()?);
         Ok(())
@@ -392,6 +403,7 @@ impl FileSystem for Server {
     }
 
     fn removexattr(&self, _: &Context<'_>, request: RemoveXattr<'_>) -> Answer<()> {
+        self.check_attribute(request.name)?;
         let inode = self.inode(request.node)?;
         self.check_change(&inode)?;
         self.files().remove_xattr(&inode, request.name).answered()

@@ -173,6 +173,7 @@ impl Filesystem {
             self.ensure_quota(target.id.tree, span.length)?;
         }
         let mut locked = lock_all(&[source, target]);
+        state_of(&mut locked, target.id).check_unprotected()?;
         self.share_locked((source, target), &mut locked, span, Times::Change)
     }
 

@@ -77,6 +77,8 @@ impl Filesystem {
             sizes[at] = state.item.size;
             flags[at] = state.item.flags & InodeFlags::NODATASUM;
         }
+        // The content would stay, but not where it lies.
+        state_of(&mut locked, target.id).check_unprotected()?;
         if flags[0] != flags[1] {
             return Err(Refusal::Checksums.into());
         }

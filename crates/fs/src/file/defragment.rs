@@ -160,6 +160,7 @@ impl Filesystem {
             self.check_changeable(inode.id.tree)?;
             let mut state = inode.state.write();
             check_file(&state)?;
+            state.check_unprotected()?;
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
             let Some(part) = self.scan(inode.id, &state, at, wanted)? else {
                 return Ok(sum);

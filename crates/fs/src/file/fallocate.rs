@@ -61,6 +61,7 @@ impl Filesystem {
         if state.item.mode & S_IFMT != S_IFREG {
             return Err(FsError::NotSupported("only files have space to allocate"));
         }
+        state.check_unprotected()?;
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
         match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {

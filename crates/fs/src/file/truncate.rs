@@ -33,6 +33,7 @@ impl Filesystem {
             crate::names::S_IFDIR => return Err(FsError::IsADirectory),
             _ => return Err(FsError::Invalid("only files have a size to set")),
         }
+        state.check_unprotected()?;
         if size > state.item.size {
             self.grow(inode, &mut state, size)
         } else {

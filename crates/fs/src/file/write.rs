@@ -307,7 +307,7 @@ pub(super) fn check_file(state: &InodeState) -> Result<(), FsError> {
         return Err(FsError::NotFound);
     }
     match state.item.mode & S_IFMT {
-        S_IFREG => Ok(()),
+        S_IFREG => state.check_unprotected(),
         S_IFDIR => Err(FsError::IsADirectory),
         _ => Err(FsError::Invalid("only files can be written")),
     }

@@ -56,7 +56,7 @@ impl Filesystem {
         self.change_and_commit(parent.tree, nodes, |engine| {
             dir::check_free(engine, parent, name)?;
             let groups = &parents_of_new(engine, parent.tree, groups)?;
-            let acls = acl::for_new(engine, parent, new)?;
+            let acls = acl::for_new(engine, parent, new, self.options.acl)?;
             // As the kernel: from the subvolume it is in, not its directory.
             let root_of_parent = InodeId {
                 tree: parent.tree,
