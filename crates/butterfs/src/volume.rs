@@ -146,9 +146,9 @@ impl Volume {
     /// # Errors
     /// More than 255 bytes, a NUL, a volume that cannot be written.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Error> {
-        let store = self.store();
-        let set = store.begin(0, Purpose::Shrink)?.set_label(label);
-        Ok(set?)
+        let mut transaction = self.store().begin(0, Purpose::Shrink)?;
+        let set = transaction.set_label(label);
+        Ok(transaction.end(set)?)
     }
 
     /// Sets the error counters of the device to zero, with the next commit.
@@ -156,8 +156,9 @@ impl Volume {
     /// # Errors
     /// A volume that cannot be written.
     pub fn reset_device_stats(&self) -> Result<(), Error> {
-        let mut engine = self.store().begin(0, Purpose::Shrink)?;
-        engine.reset_device_stats();
+        let mut transaction = self.store().begin(0, Purpose::Shrink)?;
+        transaction.reset_device_stats();
+        transaction.finish();
         Ok(())
     }
 
@@ -224,6 +225,8 @@ impl Stop {
         const LOOK: Duration = Duration::from_secs(1);
         /// Between two steps of cleaning: others come first.
         const PAUSE: Duration = Duration::from_millis(1);
+        // Nobody would notice that this thread ended.
+        let _watch = files.store().fail_on_panic();
         let mut committed = Instant::now();
         let mut pause = LOOK;
         let mut asked = self.asked.lock();

@@ -26,7 +26,7 @@ fn level() -> LevelFilter {
         .unwrap_or(LevelFilter::WARN)
 }
 
-/// Starts logging; a second call changes nothing.
+/// Starts logging, of panics too; a second call changes nothing.
 pub fn start(target: Target<'_>) -> Result<(), Failure> {
     let builder = tracing_subscriber::fmt()
         .with_max_level(level())
@@ -48,6 +48,12 @@ pub fn start(target: Target<'_>) -> Result<(), Failure> {
             .with_writer(Syslog::default)
             .try_init(),
     };
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map(ToString::to_string);
+        let place = place.unwrap_or_else(|| "an unknown place".to_owned());
+        let payload = panic.payload_as_str().unwrap_or("no message");
+        tracing::error!("internal error, please report it: panicked at {place}: {payload}");
+    }));
     Ok(())
 }
 

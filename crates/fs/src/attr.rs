@@ -153,9 +153,9 @@ impl Filesystem {
         if state.deleted {
             return Err(FsError::NotFound);
         }
-        let nodes = 6 * NODES_PER_PATH;
-        self.change(inode.id.tree, nodes, Purpose::Shrink, |engine| {
-            apply(engine, inode.id, &mut state, set)
+        let room = (6 * NODES_PER_PATH, Purpose::Shrink);
+        self.change(&mut *state, inode.id.tree, room, |engine, state| {
+            apply(engine, inode.id, state, set)
         })
     }
 
@@ -182,9 +182,10 @@ impl Filesystem {
         if state.deleted || !due(&state.item) {
             return;
         }
-        let noted = self.change(inode.id.tree, NODES_PER_PATH, Purpose::Grow, |engine| {
+        let room = (NODES_PER_PATH, Purpose::Grow);
+        let noted = self.change(&mut *state, inode.id.tree, room, |engine, state| {
             state.item.atime = time;
-            store_item(engine, inode.id, &mut state)
+            store_item(engine, inode.id, state)
         });
         if let Err(error) = noted {
             tracing::debug!(%error, "an access time was not noted");
@@ -266,7 +267,8 @@ impl Filesystem {
             }
         }
         let id = inode.id;
-        self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        let room = (4 * NODES_PER_PATH, Purpose::Grow);
+        self.change(&mut *state, id.tree, room, |engine, state| {
             xattr::delete(engine, id, xattr::COMPRESSION)?;
             state.compression = None;
             if flags.contains(InodeFlags::COMPRESS) {
@@ -281,7 +283,7 @@ impl Filesystem {
             state.item.flags = flags;
             state.item.ctime = now();
             state.item.sequence = state.item.sequence.wrapping_add(1);
-            store_item(engine, id, &mut state)
+            store_item(engine, id, state)
         })
     }
 }

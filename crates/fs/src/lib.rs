@@ -9,6 +9,7 @@
 
 mod acl;
 pub mod attr;
+mod change;
 pub mod dir;
 pub mod error;
 pub mod file;

@@ -4,6 +4,7 @@
 //! ACLs) and link counts.
 
 use crate::acl::{self, NewAcls};
+use crate::change::Locked;
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
@@ -14,7 +15,7 @@ use butterfs_format::item::dir::FileType;
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::{Engine, Purpose, TreeAccess, now};
+use butterfs_store::{Engine, Purpose, now};
 use butterfs_tree::Cursor;
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
@@ -138,9 +139,7 @@ pub(crate) const fn location(inode: InodeNumber) -> Key {
 }
 
 /// Locks several inodes in the one order.
-pub(crate) fn lock_all<'i>(
-    inodes: &[&'i Arc<Inode>],
-) -> Vec<(InodeId, RwLockWriteGuard<'i, InodeState>)> {
+pub(crate) fn lock_all<'i>(inodes: &[&'i Arc<Inode>]) -> Locked<'i> {
     let mut sorted = inodes.to_vec();
     sorted.sort_by_key(|inode| inode.id);
     sorted.dedup_by_key(|inode| inode.id);
@@ -148,15 +147,6 @@ pub(crate) fn lock_all<'i>(
         .into_iter()
         .map(|inode| (inode.id, inode.state.write()))
         .collect()
-}
-
-/// Errors unless users may change files of `tree`.
-pub(crate) fn check_writable(engine: &Engine, tree: TreeId) -> Result<(), FsError> {
-    match engine.tree_access(tree)? {
-        TreeAccess::ReadWrite => Ok(()),
-        TreeAccess::ReadOnly => Err(FsError::ReadOnlySubvolume),
-        TreeAccess::Dead => Err(FsError::NotFound),
-    }
 }
 
 /// The state of `id` among locked ones.
@@ -203,69 +193,6 @@ pub(crate) const fn name_bytes(name: &[u8]) -> i64 {
 }
 
 impl Filesystem {
-    /// Runs `change` in a transaction of `nodes`; a change that fails with
-    /// anything but a user's mistake after it began poisons the volume, so
-    /// user's mistakes must be found before the first edit.
-    ///
-    /// The change is a user's: of a subvolume that can be written.
-    pub(crate) fn change<R>(
-        &self,
-        tree: TreeId,
-        nodes: usize,
-        purpose: Purpose,
-        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
-    ) -> Result<R, FsError> {
-        self.change_own(tree, nodes, purpose, |engine| {
-            check_writable(engine, tree)?;
-            change(engine)
-        })
-    }
-
-    /// [`Filesystem::change`] that is a commit: nothing comes in between.
-    pub(crate) fn change_and_commit<R>(
-        &self,
-        tree: TreeId,
-        nodes: usize,
-        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
-    ) -> Result<R, FsError> {
-        self.store.commit_with(nodes, |engine| {
-            check_writable(engine, tree)?;
-            let result = change(engine);
-            // Mistakes with groups are found before the first edit.
-            if let Err(FsError::Store(error)) = &result
-                && !matches!(error, butterfs_store::StoreError::Quota(_))
-            {
-                self.store.fail(error);
-            }
-            result
-        })
-    }
-
-    /// Errors unless users may change files of `tree`.
-    pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<(), FsError> {
-        check_writable(&self.store.read(), tree)
-    }
-
-    /// [`Filesystem::change`] of any subvolume that was not deleted: what was
-    /// acknowledged, or no user sees.
-    pub(crate) fn change_own<R>(
-        &self,
-        tree: TreeId,
-        nodes: usize,
-        purpose: Purpose,
-        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
-    ) -> Result<R, FsError> {
-        let mut engine = self.store.begin(nodes, purpose)?;
-        if engine.tree_access(tree)? == TreeAccess::Dead {
-            return Err(FsError::NotFound);
-        }
-        let result = change(&mut engine);
-        if let Err(FsError::Store(error)) = &result {
-            self.store.fail(error);
-        }
-        result
-    }
-
     fn next_inode(&self, engine: &Engine, tree: TreeId) -> Result<InodeNumber, FsError> {
         let mut next = self.next_inodes.lock();
         let number = match next.get(&tree) {
@@ -406,11 +333,12 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
-        self.change(parent.tree, NODES_OF_NEW, Purpose::Grow, |engine| {
+        let room = (NODES_OF_NEW, Purpose::Grow);
+        self.change(&mut *dir_state, parent.tree, room, |engine, dir_state| {
             if let Some(name) = name {
                 dir::check_free(engine, parent, name)?;
             }
-            self.add_new(engine, (parent, &mut dir_state), name, new)
+            self.add_new(engine, (parent, dir_state), name, new)
         })
     }
 
@@ -540,10 +468,11 @@ impl Filesystem {
         if state_of(&mut locked, id).deleted {
             return Err(FsError::NotFound);
         }
-        self.change(parent.tree, 6 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        let room = (6 * NODES_PER_PATH, Purpose::Grow);
+        self.change(&mut locked, parent.tree, room, |engine, locked| {
             dir::check_free(engine, parent, name)?;
             dir::check_link_room(engine, id, parent.number, name, None)?;
-            let dir_state = state_of(&mut locked, parent);
+            let dir_state = state_of(locked, parent);
             let link = Link {
                 parent: parent.number,
                 index: dir::next_index(engine, parent, dir_state)?,
@@ -552,7 +481,7 @@ impl Filesystem {
             dir::add_link(engine, id, &link)?;
             dir::add_entry(engine, parent, &link, location(id.number), kind)?;
             touch_directory(engine, parent, dir_state, name_bytes(name))?;
-            let state = state_of(&mut locked, id);
+            let state = state_of(locked, id);
             state.item.nlink += 1;
             state.item.ctime = now();
             store_item(engine, id, state)?;
@@ -598,8 +527,8 @@ impl Filesystem {
             let (inode, directory) = (self.inode(target.inode)?, self.inode(parent)?);
             let mut locked = lock_all(&[&inode, &directory]);
             check_directory(state_of(&mut locked, parent))?;
-            let nodes = 6 * NODES_PER_PATH + orphan::NODES;
-            let done = self.change(parent.tree, nodes, Purpose::Shrink, |engine| {
+            let room = (6 * NODES_PER_PATH + orphan::NODES, Purpose::Shrink);
+            let done = self.change(&mut locked, parent.tree, room, |engine, locked| {
                 if dir::lookup(engine, parent, name)? != Some(target) {
                     return Ok(None);
                 }
@@ -609,9 +538,9 @@ impl Filesystem {
                 let link = dir::find_link(engine, target.inode, parent.number, name)?
                     .ok_or_else(|| missing_link(target.inode))?;
                 dir::remove_entry(engine, parent, &link)?;
-                let dir_state = state_of(&mut locked, parent);
+                let dir_state = state_of(locked, parent);
                 touch_directory(engine, parent, dir_state, -name_bytes(name))?;
-                let state = state_of(&mut locked, target.inode);
+                let state = state_of(locked, target.inode);
                 orphan::drop_link(engine, &inode, state, &link).map(Some)
             })?;
             drop(locked);
@@ -632,13 +561,14 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut state = directory.state.write();
         check_directory(&state)?;
-        self.change(parent.tree, 4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+        let room = (4 * NODES_PER_PATH, Purpose::Shrink);
+        self.change(&mut *state, parent.tree, room, |engine, state| {
             let target = dir::lookup(engine, parent, name)?;
             if !target.is_some_and(|target| dir::is_absent_subvolume(target.inode)) {
                 return Err(FsError::NotFound);
             }
             dir::remove_absent_subvolume(engine, parent, name)?;
-            touch_directory(engine, parent, &mut state, -name_bytes(name))
+            touch_directory(engine, parent, state, -name_bytes(name))
         })
     }
 

@@ -168,7 +168,8 @@ impl Filesystem {
             if self.store.check_writable().is_err() {
                 return Ok(());
             }
-            let progress = self.change_own(inode.id.tree, NODES, Purpose::Shrink, |engine| {
+            let room = (NODES, Purpose::Shrink);
+            let progress = self.change_tree(inode.id.tree, room, |engine| {
                 let progress = delete_items(engine, inode.id)?;
                 if progress == Progress::Done {
                     remove(engine, inode.id)?;
@@ -237,9 +238,8 @@ impl Filesystem {
                 // It has names: an interrupted truncation, which the tree's
                 // item already shows.
                 Ok(_) | Err(FsError::NotFound) => {
-                    self.change_own(tree, 2 * NODES_PER_PATH, Purpose::Shrink, |engine| {
-                        remove(engine, id)
-                    })?;
+                    let room = (2 * NODES_PER_PATH, Purpose::Shrink);
+                    self.change_tree(tree, room, |engine| remove(engine, id))?;
                 }
                 Err(error) => {
                     tracing::error!(%error, "a file without names stays; run a check of the volume");

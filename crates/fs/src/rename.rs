@@ -1,18 +1,18 @@
 //! Moving names: rename with replacement, NOREPLACE, EXCHANGE, WHITEOUT.
 
+use crate::change::{Locked, check_writable};
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
-use crate::inode::{Inode, InodeState, store_item};
+use crate::inode::{Inode, store_item};
 use crate::names::{
-    NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, check_writable,
-    kind_of, location, lock_all, missing_link, name_bytes, state_of, touch_directory,
+    NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location,
+    lock_all, missing_link, name_bytes, state_of, touch_directory,
 };
 use crate::subvolume::rename::{hang_again, take_subvolume};
 use crate::{Filesystem, orphan};
 use butterfs_format::item::dir::FileType;
 use butterfs_format::{InodeId, InodeNumber};
 use butterfs_store::{Engine, Purpose, now};
-use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
 /// What rename does when the new name exists.
@@ -46,8 +46,6 @@ pub struct Place<'a> {
     /// Name in it.
     pub name: &'a [u8],
 }
-
-type Locked<'a> = Vec<(InodeId, RwLockWriteGuard<'a, InodeState>)>;
 
 impl Filesystem {
     /// Moves `from` to `to`.
@@ -137,7 +135,8 @@ impl Filesystem {
         check_directory(state_of(&mut locked, from.dir))?;
         check_directory(state_of(&mut locked, to.dir))?;
         let nodes = 16 * NODES_PER_PATH + NODES_OF_NEW + orphan::NODES;
-        let fate = self.change(from.dir.tree, nodes, Purpose::Grow, |engine| {
+        let room = (nodes, Purpose::Grow);
+        let fate = self.change(&mut locked, from.dir.tree, room, |engine, locked| {
             check_writable(engine, to.dir.tree)?;
             let unchanged = dir::lookup(engine, from.dir, from.name)? == Some(source)
                 && dir::lookup(engine, to.dir, to.name)? == target;
@@ -168,21 +167,21 @@ impl Filesystem {
             let mut fate = orphan::Fate::Lives;
             match (target, &replaced) {
                 (Some(target), _) if mode == RenameMode::Exchange => {
-                    exchange(engine, &mut locked, (from, source), (to, target))?;
+                    exchange(engine, locked, (from, source), (to, target))?;
                 }
                 (Some(target), Some(replaced)) => {
                     if target.kind == FileType::Directory && dir::has_entries(engine, target.inode)?
                     {
                         return Err(FsError::NotEmpty);
                     }
-                    fate = replace(engine, &mut locked, to, target, replaced)?;
-                    shift(engine, &mut locked, from, to, source)?;
+                    fate = replace(engine, locked, to, target, replaced)?;
+                    shift(engine, locked, from, to, source)?;
                 }
-                _ => shift(engine, &mut locked, from, to, source)?,
+                _ => shift(engine, locked, from, to, source)?,
             }
             if let OldName::Whiteout(owner) = old_name {
                 let new = NewInode::new(S_IFCHR, owner);
-                let directory = (from.dir, state_of(&mut locked, from.dir));
+                let directory = (from.dir, state_of(locked, from.dir));
                 self.add_new(engine, directory, Some(from.name), &new)?;
             }
             Ok(Some(fate))

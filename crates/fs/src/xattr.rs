@@ -159,11 +159,12 @@ impl Filesystem {
         let effect = Effect::of(&state, name, value)?;
         if let Effect::AclEqualsMode(bits) = effect {
             // The mode says all that the ACL says.
-            return self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+            let room = (4 * NODES_PER_PATH, Purpose::Grow);
+            return self.change(&mut *state, id.tree, room, |engine, state| {
                 delete(engine, id, name)?;
                 state.item.mode = (state.item.mode & !0o777) | bits;
                 state.item.ctime = now();
-                store_item(engine, id, &mut state)
+                store_item(engine, id, state)
             });
         }
         if name == COMPRESSION && !has_data(&state) {
@@ -182,15 +183,16 @@ impl Filesystem {
             _ => {}
         }
         check_room(&self.store.read(), id, name, value)?;
-        self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        let room = (4 * NODES_PER_PATH, Purpose::Grow);
+        self.change(&mut *state, id.tree, room, |engine, state| {
             if exists {
                 delete(engine, id, name)?;
             }
             put(engine, id, name, value)?;
-            effect.apply(&mut state);
+            effect.apply(state);
             state.item.ctime = now();
             state.item.sequence = state.item.sequence.wrapping_add(1);
-            store_item(engine, id, &mut state)
+            store_item(engine, id, state)
         })
     }
 
@@ -212,17 +214,13 @@ impl Filesystem {
                 _ => Err(FsError::NoAttribute),
             };
         }
-        self.change(
-            inode.id.tree,
-            4 * NODES_PER_PATH,
-            Purpose::Shrink,
-            |engine| {
-                delete(engine, inode.id, name)?;
-                state.item.ctime = now();
-                state.item.sequence = state.item.sequence.wrapping_add(1);
-                store_item(engine, inode.id, &mut state)
-            },
-        )
+        let room = (4 * NODES_PER_PATH, Purpose::Shrink);
+        self.change(&mut *state, inode.id.tree, room, |engine, state| {
+            delete(engine, inode.id, name)?;
+            state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            store_item(engine, inode.id, state)
+        })
     }
 
     /// Takes the compression property and its flags away, and has new data
@@ -237,19 +235,15 @@ impl Filesystem {
         if mode == SetMode::Replace && !exists {
             return Err(FsError::NoAttribute);
         }
-        self.change(
-            inode.id.tree,
-            4 * NODES_PER_PATH,
-            Purpose::Shrink,
-            |engine| {
-                delete(engine, inode.id, COMPRESSION)?;
-                state.compression = None;
-                state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-                state.item.ctime = now();
-                state.item.sequence = state.item.sequence.wrapping_add(1);
-                store_item(engine, inode.id, &mut state)
-            },
-        )
+        let room = (4 * NODES_PER_PATH, Purpose::Shrink);
+        self.change(&mut *state, inode.id.tree, room, |engine, state| {
+            delete(engine, inode.id, COMPRESSION)?;
+            state.compression = None;
+            state.item.flags -= InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
+            state.item.ctime = now();
+            state.item.sequence = state.item.sequence.wrapping_add(1);
+            store_item(engine, inode.id, state)
+        })
     }
 
     /// Loads what attributes say of how an inode is kept.

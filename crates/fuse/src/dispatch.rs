@@ -1,7 +1,7 @@
 //! From a request's bytes to the file system's method and back.
 //!
 //! Owns the mapping of operations to methods, the bounds of replies, and the
-//! promise that a panic in the file system answers EIO and harms no other
+//! promise that a panic in the file system answers EIO and ends no other
 //! request. Knows no file descriptor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -66,6 +66,7 @@ impl<F: FileSystem> Serve for Server<F> {
         }));
         let outcome = served.unwrap_or_else(|panic| {
             log_panic(&panic, opcode);
+            self.file_system.panicked();
             Outcome::Error(Errno::EIO)
         });
         match opcode {
@@ -78,6 +79,7 @@ impl<F: FileSystem> Serve for Server<F> {
         if !self.finished.swap(true, Ordering::AcqRel)
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.file_system.destroy()))
         {
+            self.file_system.panicked();
             log_panic(&panic, Opcode::Destroy);
         }
     }

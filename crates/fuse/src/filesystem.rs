@@ -23,7 +23,8 @@ type Answer<T> = Result<T, Errno>;
 /// Every entry returned (lookup, mknod, mkdir, symlink, link, create, tmpfile,
 /// readdirplus) gives the kernel one lookup of its node; counting them until
 /// they are forgotten is the file system's affair. A panic in a method answers
-/// EIO, except in `init` and `destroy`, where it is logged.
+/// EIO, except in `init` and `destroy`, where it is logged; after one in any
+/// method but `init`, [`FileSystem::panicked`] is called.
 #[allow(unused_variables, reason = "defaults answer without looking")]
 pub trait FileSystem: Send + Sync + 'static {
     /// Called once, before any other method, with what was agreed. An error
@@ -35,6 +36,10 @@ pub trait FileSystem: Send + Sync + 'static {
     /// Called exactly once, after the last request or instead of answering
     /// any more; also when the connection was aborted.
     fn destroy(&self) {}
+
+    /// Called on the thread that caught a panic of another method, before the
+    /// request is answered: what that method worked on may be half changed.
+    fn panicked(&self) {}
 
     /// Finds a name.
     fn lookup(&self, context: &Context<'_>, request: Lookup<'_>) -> Answer<Entry> {

@@ -56,6 +56,7 @@ impl DataOwner {
 impl Engine {
     /// Refers to a newly allocated data extent for the first time.
     pub fn add_data_extent(&mut self, extent: DataExtent, owner: DataOwner) {
+        self.note_edit();
         self.note_growth(owner.tree, extent.length);
         self.pending.insert_new(
             extent.logical,
@@ -67,6 +68,7 @@ impl Engine {
 
     /// Adds a reference to a data extent that has one already.
     pub fn add_data_ref(&mut self, extent: DataExtent, owner: DataOwner) {
+        self.note_edit();
         self.pending.change(
             extent.logical,
             extent.length,
@@ -143,6 +145,7 @@ impl Engine {
 
     /// Drops one reference to a data extent; its space is freed with the last.
     pub fn drop_data_ref(&mut self, extent: DataExtent, owner: DataOwner) {
+        self.note_edit();
         let outcome = self.pending.change(
             extent.logical,
             extent.length,

@@ -136,7 +136,7 @@ impl Store {
                     break;
                 }
             }
-            while self.early_step(|| self.engine.write().apply_early())? {}
+            while self.early_step(|| self.change_writable()?.apply_early())? {}
             let mut addresses: Vec<Logical> = self.engine.read().unwritten().collect();
             addresses.sort_unstable();
             for addresses in addresses.chunks(BATCH) {
@@ -156,18 +156,19 @@ impl Store {
     /// written what was lost.
     fn early_step<R>(&self, step: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
         let _no_commit = self.writing_nodes.lock();
+        let _watch = self.fail_on_panic();
         self.check_writable()?;
         step().inspect_err(|error| self.fail(error))
     }
 
     fn write_batch(&self, addresses: &[Logical]) -> Result<(), StoreError> {
-        let batch = self.engine.write().begin_batch(addresses);
+        let batch = self.change().begin_batch(addresses);
         let blocks: Vec<_> = batch
             .iter()
             .map(|node| (node.logical(), node.bytes()))
             .collect();
         self.space.write_many(&blocks)?;
-        self.engine.write().end_batch();
+        self.change().end_batch();
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use crate::data::LostRefs;
 use crate::early::Early;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
+use crate::inject;
 use crate::log::{FsyncLog, LogSpace};
 use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
@@ -149,6 +150,8 @@ pub struct Engine {
     pub(crate) quotas: Option<Quotas>,
     /// Identity of the next subvolume, once it was looked for.
     pub(crate) next_tree: Option<u64>,
+    /// How often something was changed that a commit publishes.
+    pub(crate) edits: u64,
 }
 
 impl Engine {
@@ -185,6 +188,7 @@ impl Engine {
         if label.len() >= LABEL_SIZE || label.contains(&0) {
             return Err(StoreError::BadLabel);
         }
+        self.note_edit();
         self.superblock.label = label.to_vec();
         self.superblock_changed = true;
         Ok(())
@@ -194,6 +198,7 @@ impl Engine {
     /// it.
     pub fn set_incompat(&mut self, feature: Incompat) {
         if !self.superblock.incompat.contains(feature) {
+            self.note_edit();
             self.superblock.incompat |= feature;
             self.superblock_changed = true;
         }
@@ -285,6 +290,7 @@ impl Engine {
         change: impl FnOnce(&mut RootItem),
     ) -> Result<(), StoreError> {
         self.tree_state(tree)?;
+        self.note_edit();
         if let Some(state) = self.trees.get_mut().get_mut(&tree) {
             change(&mut state.item);
             state.changed = true;
@@ -361,8 +367,15 @@ impl Engine {
         }
     }
 
+    /// Counts an edit; comes before it, so that a transaction which an edit
+    /// leaves half done knows.
+    pub(crate) const fn note_edit(&mut self) {
+        self.edits = self.edits.wrapping_add(1);
+    }
+
     /// Notes a change of one node's references.
     pub(crate) fn change_node_ref(&mut self, node: NodeRef, by: Backref, count: i64) -> Outcome {
+        self.note_edit();
         let length = self.identity.node_size as u64;
         let kind = Self::node_kind(node);
         self.pending.change(node.logical, length, kind, (by, count))
@@ -375,6 +388,7 @@ impl Engine {
         first_key: Option<Key>,
     ) -> Result<NodeRef, StoreError> {
         let logical = self.allocate_node(tree)?;
+        self.note_edit();
         let kind = ExtentKind::Node { level, first_key };
         let length = self.identity.node_size as u64;
         self.pending
@@ -409,6 +423,7 @@ impl Engine {
 
 impl NodeSource for Engine {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        inject::point()?;
         let found = self
             .dirty
             .get(&reference.logical)
@@ -434,6 +449,7 @@ impl NodeSource for Engine {
 
 impl NodeSink for Engine {
     fn make_writable(&mut self, tree: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
+        inject::point()?;
         if self.is_writable(node) {
             return Ok(node);
         }
@@ -441,6 +457,7 @@ impl NodeSink for Engine {
     }
 
     fn create(&mut self, tree: TreeId, level: u8) -> Result<NodeRef, TreeError> {
+        inject::point()?;
         let new = self.new_node(tree, level, None)?;
         self.note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
@@ -449,6 +466,8 @@ impl NodeSink for Engine {
     }
 
     fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
+        inject::point()?;
+        self.note_edit();
         self.dirty
             .get_mut(&node.logical)
             .map(Arc::make_mut)
@@ -456,6 +475,8 @@ impl NodeSink for Engine {
     }
 
     fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError> {
+        inject::point()?;
+        self.note_edit();
         if self.dirty.remove(&node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
@@ -464,6 +485,7 @@ impl NodeSink for Engine {
     }
 
     fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError> {
+        self.note_edit();
         let state = self
             .trees
             .get_mut()

@@ -19,12 +19,17 @@ mod early;
 mod engine;
 mod error;
 mod extent;
+#[cfg(feature = "inject")]
+pub mod inject;
+#[cfg(not(feature = "inject"))]
+mod inject;
 mod log;
 mod open;
 mod quota;
 mod reserve;
 mod space;
 mod subvolume;
+mod transaction;
 mod view;
 
 pub use checksums::SectorChecksums;
@@ -41,10 +46,10 @@ pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
     QuotaScan, Quotas, SharingProbe,
 };
-use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 pub use subvolume::{KeptTree, TreeAccess};
+pub use transaction::{FailOnPanic, Transaction};
 pub use view::{Steady, View};
 
 use butterfs_format::Generation;
@@ -53,7 +58,7 @@ use butterfs_format::superblock::Superblock;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
 use log::Batch;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -100,6 +105,13 @@ pub enum Discard {
     On,
 }
 
+/// What a commit has locked. A panic fails the volume before another commit can
+/// begin: fields are dropped in their order.
+struct CommitLocks<'s> {
+    _watch: FailOnPanic<'s>,
+    _locks: [MutexGuard<'s, ()>; 2],
+}
+
 impl Store {
     /// The engine, to read.
     pub fn read(&self) -> RwLockReadGuard<'_, Engine> {
@@ -116,62 +128,6 @@ impl Store {
         self.access
     }
 
-    /// Why nothing can be written any more, if so.
-    pub fn poison(&self) -> Option<String> {
-        self.reason.lock().clone()
-    }
-
-    /// Errors unless changes are possible.
-    ///
-    /// # Errors
-    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
-    pub fn check_writable(&self) -> Result<(), StoreError> {
-        if self.access == Access::ReadOnly {
-            return Err(StoreError::ReadOnly);
-        }
-        if self.poisoned.load(Ordering::Acquire) {
-            let reason = self.reason.lock().clone().unwrap_or_default();
-            return Err(StoreError::Poisoned(reason));
-        }
-        Ok(())
-    }
-
-    /// The engine, to change, with room for `nodes` changed nodes. Commits
-    /// first when that frees the room or memory that is needed.
-    ///
-    /// # Errors
-    /// [`StoreError::NoSpace`] before anything changed; not writable.
-    pub fn begin(
-        &self,
-        nodes: usize,
-        purpose: Purpose,
-    ) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
-        self.check_writable()?;
-        for attempt in 0..2 {
-            let mut engine = self.engine.write();
-            if engine.log_waits {
-                return Err(StoreError::LogWaits);
-            }
-            let commit = match engine.crowding() {
-                Crowding::Roomy => false,
-                Crowding::Crowded => self.commits_under_way.load(Ordering::SeqCst) == 0,
-                Crowding::Full => true,
-            };
-            if !commit {
-                match engine.reserve(nodes, purpose) {
-                    Ok(()) => return Ok(engine),
-                    Err(StoreError::NoSpace) if attempt == 0 => {}
-                    Err(error) => return Err(error),
-                }
-            }
-            drop(engine);
-            self.commit()?;
-        }
-        let mut engine = self.engine.write();
-        engine.reserve(nodes, purpose)?;
-        Ok(engine)
-    }
-
     /// Takes a fsync log that waits out of the superblock, and nothing else.
     /// False when there is none.
     ///
@@ -179,8 +135,7 @@ impl Store {
     /// Not writable; writing.
     pub fn zero_log(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.committing.lock();
-        self.check_writable()?;
-        let mut engine = self.engine.write();
+        let mut engine = self.change_writable()?;
         if !engine.log_waits {
             return Ok(false);
         }
@@ -202,25 +157,6 @@ impl Store {
         Ok(true)
     }
 
-    /// The engine, to replay the fsync log in one transaction.
-    ///
-    /// # Errors
-    /// Not writable.
-    pub fn begin_replay(&self) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
-        self.check_writable()?;
-        Ok(self.engine.write())
-    }
-
-    /// Poisons the volume: a change failed half way.
-    pub fn fail(&self, error: &StoreError) {
-        let mut reason = self.reason.lock();
-        if reason.is_none() {
-            tracing::error!(%error, "the volume is read-only from now on");
-            *reason = Some(error.to_string());
-        }
-        self.poisoned.store(true, Ordering::Release);
-    }
-
     /// Makes everything that changed durable; gives the generation that is.
     ///
     /// # Errors
@@ -236,15 +172,18 @@ impl Store {
     }
 
     /// What a commit needs besides the engine.
-    fn lock_commits(&self) -> [MutexGuard<'_, ()>; 2] {
-        [self.writing_nodes.lock(), self.committing.lock()]
+    fn lock_commits(&self) -> CommitLocks<'_> {
+        let locks = [self.writing_nodes.lock(), self.committing.lock()];
+        CommitLocks {
+            _watch: self.fail_on_panic(),
+            _locks: locks,
+        }
     }
 
     /// [`Store::commit`] with its locks held.
     fn commit_alone(&self) -> Result<Generation, StoreError> {
-        self.check_writable()?;
         let prepared = {
-            let mut engine = self.engine.write();
+            let mut engine = self.change_writable()?;
             if engine.log_waits {
                 return Err(StoreError::LogWaits);
             }
@@ -256,6 +195,7 @@ impl Store {
             engine
                 .load_for_commit()
                 .and_then(|()| engine.prepare_commit(now()))
+                .inspect_err(|error| self.fail(error))
         };
         let result = prepared.and_then(|prepared| self.publish(&prepared));
         if let Err(error) = &result {
@@ -287,7 +227,7 @@ impl Store {
                     .discard(butterfs_format::Logical(range.start), length);
             }
         }
-        let mut engine = self.engine.write();
+        let mut engine = self.change();
         engine.durable = prepared.superblock.clone();
         engine.published();
         drop(engine);
@@ -306,7 +246,7 @@ impl Store {
         if damaged {
             open::write_superblocks(&self.space, &durable, open::Copies::Primary)?;
             self.flush()?;
-            self.engine.write().primary_damaged = false;
+            self.change().primary_damaged = false;
         }
         Ok(())
     }
@@ -336,9 +276,9 @@ impl Store {
     /// Any error poisons the volume: what is on the device stays as it was.
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
         let one_at_a_time = self.committing.lock();
-        self.check_writable()?;
+        let _watch = self.fail_on_panic();
         let prepared = {
-            let mut engine = self.engine.write();
+            let mut engine = self.change_writable()?;
             let now = engine.log_ticket();
             if now.generation > ticket.generation || now.batch > ticket.batch {
                 return Ok(());
@@ -373,7 +313,7 @@ impl Store {
         // is written as a whole or not at all.
         open::write_superblocks(&self.space, &prepared.superblock, open::Copies::Primary)?;
         self.flush()?;
-        self.engine.write().log_published(prepared);
+        self.change().log_published(prepared);
         Ok(())
     }
 

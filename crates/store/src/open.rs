@@ -439,6 +439,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         early: Early::default(),
         quotas: None,
         next_tree: None,
+        edits: 0,
         superblock,
         space,
     }

@@ -10,12 +10,12 @@
 use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item};
 use crate::extent::share::Keyed;
-use crate::reserve::{Crowding, Purpose};
 use crate::{Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;
 use butterfs_format::{ItemType, Key, TreeId, UuidBytes};
 use butterfs_tree::{Cursor, Editor, NodeSink, NodeSource, TreeError, find};
+use std::fmt::Display;
 
 /// Object of all orphan items.
 const ORPHAN_OBJECT: u64 = u64::MAX - 4;
@@ -45,7 +45,7 @@ impl Store {
     /// # Errors
     /// Those of `change`; [`StoreError::NoSpace`] before anything changed; not
     /// writable; writing, which poisons the volume.
-    pub fn commit_with<R, E: From<StoreError>>(
+    pub fn commit_with<R, E: From<StoreError> + Display>(
         &self,
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
@@ -56,30 +56,24 @@ impl Store {
     }
 
     /// [`Store::commit_with`] with its locks held.
-    pub(crate) fn commit_with_alone<R, E: From<StoreError>>(
+    pub(crate) fn commit_with_alone<R, E: From<StoreError> + Display>(
         &self,
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.check_writable()?;
-        let mut engine = self.engine.write();
-        if engine.log_waits {
-            return Err(StoreError::LogWaits.into());
-        }
-        if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, Purpose::Grow).is_err() {
-            drop(engine);
-            self.commit_alone()?;
-            engine = self.engine.write();
-            engine.reserve(nodes, Purpose::Grow)?;
-        }
-        let value = change(&mut engine)?;
-        let prepared = engine.prepare_commit(now());
-        drop(engine);
-        let result = prepared.and_then(|prepared| self.publish(&prepared));
-        if let Err(error) = &result {
+        let mut transaction = self.begin_in_commit(nodes)?;
+        let value = match change(&mut transaction) {
+            Ok(value) => value,
+            Err(error) => return transaction.end(Err(error)),
+        };
+        let prepared = transaction.prepare_commit(now());
+        if let Err(error) = &prepared {
             self.fail(error);
         }
-        result?;
+        transaction.finish();
+        prepared
+            .and_then(|prepared| self.publish(&prepared))
+            .inspect_err(|error| self.fail(error))?;
         Ok(value)
     }
 }
@@ -93,7 +87,7 @@ pub struct KeptTree<'s> {
 
 impl Drop for KeptTree<'_> {
     fn drop(&mut self) {
-        let mut engine = self.store.engine.write();
+        let mut engine = self.store.change();
         if let Some(count) = engine.kept_trees.get_mut(&self.tree) {
             *count -= 1;
             if *count == 0 {
@@ -106,7 +100,7 @@ impl Drop for KeptTree<'_> {
 impl Store {
     /// Keeps a subvolume as it is, for who reads it for long.
     pub fn keep_tree(&self, tree: TreeId) -> KeptTree<'_> {
-        *self.engine.write().kept_trees.entry(tree).or_default() += 1;
+        *self.change().kept_trees.entry(tree).or_default() += 1;
         KeptTree { store: self, tree }
     }
 }

@@ -48,7 +48,7 @@ struct Hold<'s> {
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.store.engine.write().end_hold(self.id);
+        self.store.change().end_hold(self.id);
     }
 }
 

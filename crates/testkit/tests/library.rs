@@ -1,6 +1,8 @@
 //! The library and the kernel read what the other wrote.
 
 mod support;
+#[path = "library/whole.rs"]
+mod whole;
 
 use butterfs::{Access as DeviceAccess, Compress, NewInode, Options, Owner};
 use butterfs_format::compression::{Algorithm, UNIT};

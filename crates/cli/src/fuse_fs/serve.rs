@@ -72,6 +72,10 @@ impl FileSystem for Server {
         Ok(())
     }
 
+    fn panicked(&self) {
+        self.volume.store().fail_after_panic();
+    }
+
     fn destroy(&self) {
         self.nodes.forget_all(self.files());
         if let Err(error) = self.volume.close() {

@@ -258,17 +258,18 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         let moved = |at: u64| at.wrapping_add(part.shift);
         let target = moved(part.source.start)..moved(part.source.end);
-        if part.times == Times::Change {
-            let time = now();
-            state.item.mtime = time;
-            state.item.ctime = time;
-        }
-        state.item.sequence = state.item.sequence.wrapping_add(1);
         let mut from = Some(target.start);
         while let Some(start) = from {
-            from = self.change(id.tree, 60 + STEP, Purpose::Grow, |engine| {
+            let room = (60 + STEP, Purpose::Grow);
+            from = self.change(state, id.tree, room, |engine, state| {
                 let next = extents::drop_range(engine, id, state, start..target.end, STEP)?;
                 let step = start..next.unwrap_or(target.end);
+                if part.times == Times::Change {
+                    let time = now();
+                    state.item.mtime = time;
+                    state.item.ctime = time;
+                }
+                state.item.sequence = state.item.sequence.wrapping_add(1);
                 for extent in found {
                     if let Some(new) = moved_part(extent, part, &step) {
                         if new.kind == NewKind::Prealloc {

@@ -112,9 +112,10 @@ impl Filesystem {
         if state.item.flags == wanted {
             return Ok(());
         }
-        self.change(inode.id.tree, 4 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        let room = (4 * NODES_PER_PATH, Purpose::Grow);
+        self.change(&mut *state, inode.id.tree, room, |engine, state| {
             state.item.flags = wanted;
-            store_item(engine, inode.id, &mut state)
+            store_item(engine, inode.id, state)
         })
     }
 }

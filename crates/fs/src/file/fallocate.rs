@@ -3,14 +3,16 @@
 use super::SIZE_MAX;
 use super::extents::{self, NewExtent, NewKind};
 use super::flush::InlineRule;
+use super::truncate::touch;
 use crate::Filesystem;
+use crate::change::Altered;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, Logical};
-use butterfs_store::{Purpose, now};
+use butterfs_store::Purpose;
 use std::ops::Range;
 
 /// Greatest preallocated extent.
@@ -31,6 +33,14 @@ pub enum FallocateMode {
     ZeroRange,
     /// Make it zeros that have space; the size stays.
     ZeroRangeKeepSize,
+}
+
+/// Whether the inode has the time of the change, in the transaction of its
+/// first step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Noted {
+    Yes,
+    No,
 }
 
 impl Filesystem {
@@ -63,27 +73,29 @@ impl Filesystem {
         }
         state.check_unprotected()?;
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
-        match mode {
+        let noted = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                 self.leave_inline_for_good(inode, &mut state)?;
-                self.preallocate(inode.id, &mut state, offset..end)?;
+                self.preallocate(inode.id, &mut state, offset..end)?
             }
             FallocateMode::PunchHole => self.punch(inode, &mut state, offset..end)?,
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
                 self.leave_inline_for_good(inode, &mut state)?;
-                self.punch(inode, &mut state, offset..end)?;
+                let noted = self.punch(inode, &mut state, offset..end)?;
                 self.preallocate(inode.id, &mut state, offset..end)?;
+                noted
             }
-        }
+        };
         if grows && end > state.item.size {
             return self.grow(inode, &mut state, end);
         }
-        let time = now();
-        state.item.mtime = time;
-        state.item.ctime = time;
-        state.item.sequence = state.item.sequence.wrapping_add(1);
-        self.change(inode.id.tree, 20, Purpose::Shrink, |engine| {
-            store_item(engine, inode.id, &mut state)
+        if noted == Noted::Yes {
+            return Ok(());
+        }
+        let room = (20, Purpose::Shrink);
+        self.change(&mut *state, inode.id.tree, room, |engine, state| {
+            touch(state);
+            store_item(engine, inode.id, state)
         })
     }
 
@@ -105,7 +117,7 @@ impl Filesystem {
         id: InodeId,
         state: &mut InodeState,
         range: Range<u64>,
-    ) -> Result<(), FsError> {
+    ) -> Result<Noted, FsError> {
         let sector = self.sector_size;
         let range = range.start / sector * sector..range.end.next_multiple_of(sector);
         let wanted: Vec<Range<u64>> = {
@@ -131,14 +143,16 @@ impl Filesystem {
                 return Err(butterfs_store::StoreError::NoSpace.into());
             }
         }
+        let mut noted = Noted::No;
         for hole in wanted {
+            noted = Noted::Yes;
             let mut at = hole.start;
             while at < hole.end {
                 let length = (hole.end - at).min(PREALLOC_MAX);
                 at += self.preallocate_one(id, state, at..at + length)?;
             }
         }
-        Ok(())
+        Ok(noted)
     }
 
     /// Preallocates the beginning of `range`; gives how many bytes.
@@ -148,8 +162,8 @@ impl Filesystem {
         state: &mut InodeState,
         range: Range<u64>,
     ) -> Result<u64, FsError> {
-        let mut engine = self.store.begin(60, Purpose::Grow)?;
-        let disk = engine.allocate_data(range.end - range.start)?;
+        let mut transaction = self.store.begin(60, Purpose::Grow)?;
+        let disk = transaction.allocate_data(range.end - range.start)?;
         let length = disk.end - disk.start;
         self.buffers.used(length);
         self.unpacked.forget(&disk);
@@ -165,15 +179,20 @@ impl Filesystem {
             },
             kind: NewKind::Prealloc,
         };
+        let before = state.before();
         state.item.flags |= InodeFlags::PREALLOC;
+        touch(state);
         let part = range.start..range.start + length;
-        let result = extents::drop_range(&mut engine, id, state, part, usize::MAX)
-            .and_then(|_| extents::insert_allocated(&mut engine, id, state, &new))
-            .and_then(|()| store_item(&mut engine, id, state));
-        if let Err(FsError::Store(error)) = &result {
-            self.store.fail(error);
+        let result = extents::drop_range(&mut transaction, id, state, part, usize::MAX)
+            .and_then(|_| extents::insert_allocated(&mut transaction, id, state, &new))
+            .and_then(|()| store_item(&mut transaction, id, state));
+        if result.is_err() {
+            state.undo(before);
+            if !transaction.has_edited() {
+                transaction.give_back(Logical(disk.start), length);
+            }
         }
-        result.map(|()| length)
+        transaction.end(result).map(|()| length)
     }
 
     /// Makes `range` read as zeros and frees its whole sectors.
@@ -182,7 +201,7 @@ impl Filesystem {
         inode: &Inode,
         state: &mut InodeState,
         range: Range<u64>,
-    ) -> Result<(), FsError> {
+    ) -> Result<Noted, FsError> {
         let sector = self.sector_size;
         let id = inode.id;
         let size = state.item.size;
@@ -208,11 +227,13 @@ impl Filesystem {
             }
         }
         if first < last {
-            state.buffer.remove(first..last);
+            // Also what is punched: it would be gone if the punch failed.
             self.flush_locked(inode, state, InlineRule::Allowed)?;
             let mut from = Some(first);
             while let Some(start) = from {
-                from = self.change(inode.id.tree, 60 + STEP / 8, Purpose::Shrink, |engine| {
+                let room = (60 + STEP / 8, Purpose::Shrink);
+                from = self.change(state, id.tree, room, |engine, state| {
+                    touch(state);
                     let next = extents::drop_range(engine, id, state, start..last, STEP)?;
                     let end = next.unwrap_or(last);
                     let end = end.min(state.disk_size.next_multiple_of(sector));
@@ -223,9 +244,10 @@ impl Filesystem {
                     Ok(next)
                 })?;
             }
-            return Ok(());
+            return Ok(Noted::Yes);
         }
-        self.flush_locked(inode, state, InlineRule::Allowed)
+        self.flush_locked(inode, state, InlineRule::Allowed)?;
+        Ok(Noted::No)
     }
 
     /// True unless `range` is holes and preallocated space alone.

@@ -5,6 +5,7 @@
 //! the tree in one transaction. Until then nothing refers to what was written,
 //! and the data stay in the buffer.
 
+use super::buffer::WriteBuffer;
 use super::extents::{self, Body, Found, NewExtent, NewKind};
 use super::read::with_scratch;
 use crate::Filesystem;
@@ -16,9 +17,8 @@ use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, Logical};
-use butterfs_store::{Engine, Purpose, StoreError};
+use butterfs_store::{Engine, Purpose, StoreError, Transaction};
 use butterfs_tree::Node;
-use parking_lot::RwLockWriteGuard;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -62,6 +62,26 @@ enum Zeal {
     EachTime,
     /// Always.
     Forced,
+}
+
+/// An inode whose buffer is looked at while the rest of it changes. It has its
+/// buffer again when this is dropped.
+struct Aside<'s> {
+    state: &'s mut InodeState,
+    buffer: WriteBuffer,
+}
+
+impl<'s> Aside<'s> {
+    fn take(state: &'s mut InodeState) -> Self {
+        let buffer = std::mem::take(&mut state.buffer);
+        Self { state, buffer }
+    }
+}
+
+impl Drop for Aside<'_> {
+    fn drop(&mut self) {
+        self.state.buffer = std::mem::take(&mut self.buffer);
+    }
 }
 
 /// Something to write.
@@ -125,7 +145,7 @@ impl Filesystem {
             return Ok(());
         }
         let sector = self.sector_size;
-        self.change_acknowledged(id, 40, |engine| {
+        self.change_acknowledged(id, state, 40, |engine, state| {
             let size = state.item.size;
             let from = state.disk_size / sector * sector;
             extents::fill_holes(engine, id, state, from..size.next_multiple_of(sector))?;
@@ -169,7 +189,7 @@ impl Filesystem {
             return Ok(false);
         }
         let data = data.to_vec();
-        self.change_acknowledged(id, 40, |engine| {
+        self.change_acknowledged(id, state, 40, |engine, state| {
             extents::drop_range(engine, id, state, 0..sector, usize::MAX)?;
             let item = FileExtent {
                 generation: engine.generation(),
@@ -237,38 +257,36 @@ impl Filesystem {
     fn flush_extents(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
         let id = inode.id;
         let plan = self.compression(state);
-        let buffer = std::mem::take(&mut state.buffer);
-        let result = (|| {
-            let mut outputs = Vec::new();
-            for segment in segments(buffer.runs()) {
-                self.cut_segment(id, state, segment, plan, &mut outputs)?;
-            }
-            if let Some(plan) = plan
-                && plan.zeal == Zeal::UntilItFails
-                && outputs.iter().all(|output| output.compression.is_none())
-                && outputs.iter().any(|output| output.length >= UNIT as u64)
-                && state.disk_size == 0
-            {
-                // As the kernel: a file whose beginning does not compress is
-                // not tried again.
-                state.item.flags |= InodeFlags::NOCOMPRESS;
-            }
-            if !state.item.flags.contains(InodeFlags::NODATASUM) {
-                self.checksum(&mut outputs);
-            }
-            self.allocate(&mut outputs)?;
-            let raw = outputs
-                .iter()
-                .filter(|o| matches!(o.target, Target::New(_)));
-            let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
-            let written = self.write_outputs(&outputs);
-            let result = written.and_then(|()| self.enter(id, state, &outputs));
-            if result.is_err() {
-                self.give_back(&outputs);
-            }
-            result
-        })();
-        state.buffer = buffer;
+        // A panic must not lead to a later flush that finds nothing to do.
+        let _watch = self.store.fail_on_panic();
+        let Aside { state, buffer } = &mut Aside::take(state);
+        let mut outputs = Vec::new();
+        for segment in segments(buffer.runs()) {
+            self.cut_segment(id, state, segment, plan, &mut outputs)?;
+        }
+        if let Some(plan) = plan
+            && plan.zeal == Zeal::UntilItFails
+            && outputs.iter().all(|output| output.compression.is_none())
+            && outputs.iter().any(|output| output.length >= UNIT as u64)
+            && state.disk_size == 0
+        {
+            // As the kernel: a file whose beginning does not compress is
+            // not tried again.
+            state.item.flags |= InodeFlags::NOCOMPRESS;
+        }
+        if !state.item.flags.contains(InodeFlags::NODATASUM) {
+            self.checksum(&mut outputs);
+        }
+        self.allocate(&mut outputs)?;
+        let raw = outputs
+            .iter()
+            .filter(|o| matches!(o.target, Target::New(_)));
+        let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
+        let written = self.write_outputs(&outputs);
+        let result = written.and_then(|()| self.enter(id, state, &outputs));
+        if result.is_err() {
+            self.give_back(&outputs);
+        }
         result
     }
 
@@ -458,7 +476,7 @@ impl Filesystem {
 
     /// A transaction for data that were acknowledged: they may use the reserve,
     /// rather than be lost.
-    fn begin_acknowledged(&self, nodes: usize) -> Result<RwLockWriteGuard<'_, Engine>, StoreError> {
+    fn begin_acknowledged(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
         self.store.begin(nodes, Purpose::Shrink)
     }
 
@@ -466,10 +484,11 @@ impl Filesystem {
     fn change_acknowledged(
         &self,
         id: InodeId,
+        state: &mut InodeState,
         nodes: usize,
-        change: impl FnOnce(&mut Engine) -> Result<(), FsError>,
+        change: impl FnOnce(&mut Engine, &mut InodeState) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        self.change_own(id.tree, nodes, Purpose::Shrink, change)
+        self.change_own(state, id.tree, (nodes, Purpose::Shrink), change)
     }
 
     /// Finds space for all new outputs, splitting plain ones where there is no
@@ -559,7 +578,7 @@ impl Filesystem {
         let sectors: u64 = outputs.iter().map(|output| output.length / sector).sum();
         let nodes = 60 + usize::try_from(sectors).unwrap_or(usize::MAX) / 20 + outputs.len() / 8;
         let hole_from = state.disk_size / sector * sector;
-        self.change_acknowledged(id, nodes, |engine| {
+        self.change_acknowledged(id, state, nodes, |engine, state| {
             for output in outputs {
                 let range = output.start..output.start + output.length;
                 let new = NewExtent {

@@ -48,16 +48,12 @@ impl Filesystem {
         size: u64,
     ) -> Result<(), FsError> {
         self.load_tail(inode, state)?;
-        let old = state.item.size;
+        let old = (state.item.size, state.item.mtime, state.item.ctime);
         state.item.size = size;
         touch(state);
         // Also without data: the size then follows at once.
         let flushed = self.flush_locked(inode, state, InlineRule::Allowed);
-        if flushed.is_err() {
-            state.item.size = old;
-            return flushed;
-        }
-        Ok(())
+        flushed.inspect_err(|_| (state.item.size, state.item.mtime, state.item.ctime) = old)
     }
 
     fn shrink(&self, inode: &Inode, state: &mut InodeState, size: u64) -> Result<(), FsError> {
@@ -75,12 +71,15 @@ impl Filesystem {
             // The flush replaces it in one piece; until then it stays whole.
             self.load_sector(inode, state, 0)?;
         }
-        touch(state);
         // From the end, and the size with it: a crash between two steps leaves
         // a longer file, never extents beyond its end that would come back.
         loop {
-            let (kept, done) =
-                self.change(inode.id.tree, 60 + STEP / 8, Purpose::Shrink, |engine| {
+            let (kept, done) = self.change(
+                state,
+                id.tree,
+                (60 + STEP / 8, Purpose::Shrink),
+                |engine, state| {
+                    touch(state);
                     let all = extents::last_from(engine, id, end, STEP)?;
                     let done = all.len() < STEP;
                     let start = all.first().map_or(end, |first| first.start.max(end));
@@ -93,7 +92,8 @@ impl Filesystem {
                     }
                     store_item(engine, id, state)?;
                     Ok((kept, done))
-                })?;
+                },
+            )?;
             state.item.size = state.item.size.min(kept);
             state
                 .buffer
@@ -110,7 +110,8 @@ impl Filesystem {
     }
 }
 
-fn touch(state: &mut InodeState) {
+/// Notes in an inode that its content changed.
+pub(super) fn touch(state: &mut InodeState) {
     let time = now();
     state.item.mtime = time;
     state.item.ctime = time;

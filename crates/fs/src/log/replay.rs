@@ -85,12 +85,11 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
     let Some(log_root) = store.read().waiting_log() else {
         return Ok(Vec::new());
     };
-    let mut engine = store.begin_replay()?;
-    let replayed = replay_all(&mut engine, log_root);
-    match replayed {
+    let mut transaction = store.begin_replay()?;
+    match replay_all(&mut transaction, log_root) {
         Ok(replayed) => {
-            engine.finish_replay();
-            drop(engine);
+            transaction.finish_replay();
+            transaction.finish();
             store.commit()?;
             for (tree, changes) in &replayed {
                 tracing::info!(%tree, changes = changes.len(), "a fsync log was replayed");
@@ -98,11 +97,11 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
             Ok(replayed)
         }
         Err(error) => {
-            drop(engine);
+            // Also before the first edit: nothing else may come first.
             store.fail(&butterfs_store::StoreError::Internal(
                 "the fsync log could not be replayed",
             ));
-            Err(error)
+            transaction.end(Err(error))
         }
     }
 }

@@ -2,6 +2,7 @@
 //! received from.
 
 use crate::Filesystem;
+use crate::change::check_writable;
 use crate::error::FsError;
 use crate::names::NODES_PER_PATH;
 use butterfs_format::checksum::name_hash;
@@ -71,7 +72,7 @@ impl Filesystem {
         if !tree.is_subvolume() {
             return Err(FsError::NotFound);
         }
-        self.change_own(tree, 2 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+        self.change_tree(tree, (2 * NODES_PER_PATH, Purpose::Shrink), |engine| {
             let entry = DirEntry {
                 location: Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX),
                 generation: Generation(0),
@@ -106,7 +107,7 @@ impl Filesystem {
     /// space.
     pub fn set_subvolume_access(&self, tree: TreeId, access: Access) -> Result<(), FsError> {
         self.flush_tree(tree)?;
-        self.change_own(tree, 4 * NODES_PER_PATH, Purpose::Shrink, |engine| {
+        self.change_tree(tree, (4 * NODES_PER_PATH, Purpose::Shrink), |engine| {
             if access == Access::ReadWrite {
                 if engine.is_tree_kept(tree) {
                     return Err(FsError::NotPermitted("it is being sent"));
@@ -130,7 +131,8 @@ impl Filesystem {
         tree: TreeId,
         received: &Received,
     ) -> Result<(Generation, Timespec), FsError> {
-        self.change(tree, 6 * NODES_PER_PATH, Purpose::Grow, |engine| {
+        self.change_tree(tree, (6 * NODES_PER_PATH, Purpose::Grow), |engine| {
+            check_writable(engine, tree)?;
             forget_received(engine, tree)?;
             let (generation, time) = (engine.generation(), now());
             engine.change_root_item(tree, |item| {

@@ -1,10 +1,9 @@
 //! Deleting subvolumes: the name at once, the tree in the background.
 
 use super::{holds_subvolumes, place_of, remove_refs};
+use crate::change::check_writable;
 use crate::error::FsError;
-use crate::names::{
-    NODES_PER_PATH, Removal, check_directory, check_writable, name_bytes, touch_directory,
-};
+use crate::names::{NODES_PER_PATH, Removal, check_directory, name_bytes, touch_directory};
 use crate::{Filesystem, dir};
 use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
 use butterfs_store::{DropProgress, Purpose};
@@ -63,46 +62,42 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut state = directory.state.write();
         check_directory(&state)?;
-        self.change(
-            parent.tree,
-            12 * NODES_PER_PATH,
-            Purpose::Shrink,
-            |engine| {
-                if dir::lookup(engine, parent, name)? != Some(target) {
-                    return Err(FsError::NotFound);
-                }
-                if holds_subvolumes(engine, tree)? {
+        let room = (12 * NODES_PER_PATH, Purpose::Shrink);
+        self.change(&mut *state, parent.tree, room, |engine, state| {
+            if dir::lookup(engine, parent, name)? != Some(target) {
+                return Err(FsError::NotFound);
+            }
+            if holds_subvolumes(engine, tree)? {
+                return Err(FsError::NotEmpty);
+            }
+            if what == Removal::Directory {
+                check_writable(engine, tree)?;
+                if dir::has_entries(engine, target.inode)? {
                     return Err(FsError::NotEmpty);
                 }
-                if what == Removal::Directory {
-                    check_writable(engine, tree)?;
-                    if dir::has_entries(engine, target.inode)? {
-                        return Err(FsError::NotEmpty);
-                    }
-                }
-                if engine.is_tree_kept(tree) {
-                    return Err(FsError::NotPermitted("it is being sent"));
-                }
-                if super::properties::default_subvolume(engine)? == tree {
-                    return Err(FsError::NotPermitted("it is the default subvolume"));
-                }
-                let place = place_of(engine, tree)?.filter(|place| place.dir == parent);
-                let place = place.ok_or_else(|| FsError::Damaged {
-                    inode: parent,
-                    at: None,
-                    reason: "a subvolume lacks its reference; run a check of the volume".into(),
-                })?;
-                dir::remove_entry(engine, parent, &place.link)?;
-                remove_refs(engine, tree, parent.tree)?;
-                let item = engine.tree_state(tree)?.item;
-                engine.remove_uuid(&item.uuid, ItemType::UUID_SUBVOL, tree)?;
-                engine.remove_uuid(&item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
-                engine.kill_tree(tree)?;
-                // A log cannot say that a subvolume is gone.
-                engine.give_up_log();
-                touch_directory(engine, parent, &mut state, -name_bytes(name))
-            },
-        )?;
+            }
+            if engine.is_tree_kept(tree) {
+                return Err(FsError::NotPermitted("it is being sent"));
+            }
+            if super::properties::default_subvolume(engine)? == tree {
+                return Err(FsError::NotPermitted("it is the default subvolume"));
+            }
+            let place = place_of(engine, tree)?.filter(|place| place.dir == parent);
+            let place = place.ok_or_else(|| FsError::Damaged {
+                inode: parent,
+                at: None,
+                reason: "a subvolume lacks its reference; run a check of the volume".into(),
+            })?;
+            dir::remove_entry(engine, parent, &place.link)?;
+            remove_refs(engine, tree, parent.tree)?;
+            let item = engine.tree_state(tree)?.item;
+            engine.remove_uuid(&item.uuid, ItemType::UUID_SUBVOL, tree)?;
+            engine.remove_uuid(&item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
+            engine.kill_tree(tree)?;
+            // A log cannot say that a subvolume is gone.
+            engine.give_up_log();
+            touch_directory(engine, parent, state, -name_bytes(name))
+        })?;
         drop(state);
         // Who has its files open finds them deleted.
         for inode in self.inodes.remove_tree(tree) {
@@ -124,12 +119,9 @@ impl Filesystem {
         let Some(tree) = self.store.read().dead_trees()?.first().copied() else {
             return Ok(Cleaning::Idle);
         };
-        let mut engine = self.store.begin(4 * NODES_PER_PATH, Purpose::Shrink)?;
-        let result = engine.drop_step(tree, STEP);
-        if let Err(error) = &result {
-            self.store.fail(error);
-        }
-        Ok(match result? {
+        let mut transaction = self.store.begin(4 * NODES_PER_PATH, Purpose::Shrink)?;
+        let result = transaction.drop_step(tree, STEP);
+        Ok(match transaction.end(result)? {
             DropProgress::More => Cleaning::Step(tree),
             DropProgress::Done => Cleaning::Freed(tree),
         })

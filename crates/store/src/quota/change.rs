@@ -253,6 +253,7 @@ impl Engine {
         for tree in trees {
             quotas.add_group(GroupId::of_tree(*tree));
         }
+        self.note_edit();
         self.quotas = Some(quotas);
         Ok(())
     }
@@ -262,6 +263,7 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub fn disable_quotas(&mut self) -> Result<(), StoreError> {
+        self.note_edit();
         self.quotas = None;
         self.remove_quota_tree()
     }
@@ -343,6 +345,8 @@ impl Engine {
             return Err(QuotaError::Related { child, parent }.into());
         }
         let info = group.info;
+        self.note_edit();
+        let quotas = self.quotas_mut()?;
         let before = quotas.with_ancestors(child);
         quotas.relate(child, parent, Way::In);
         let after = quotas.with_ancestors(child);
@@ -370,6 +374,8 @@ impl Engine {
             return Err(QuotaError::NotRelated { child, parent }.into());
         }
         let info = group.info;
+        self.note_edit();
+        let quotas = self.quotas_mut()?;
         let before = quotas.with_ancestors(child);
         quotas.relate(child, parent, Way::Out);
         let after = quotas.with_ancestors(child);
@@ -393,6 +399,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let child = GroupId::of_tree(tree);
         for parent in parents {
+            self.note_edit();
             self.quotas_mut()?.relate(child, *parent, Way::In);
             let mut editor = Editor::new(self, TreeId::QUOTA);
             editor.replace(&child.relation_key(*parent), &[])?;

@@ -181,7 +181,7 @@ impl Store {
 
     /// Ends a count without numbers.
     pub fn give_up_quota_scan(&self, reason: &str) {
-        let mut engine = self.engine.write();
+        let mut engine = self.change();
         if let Some(quotas) = &mut engine.quotas
             && quotas.scan.take().is_some()
         {

@@ -48,6 +48,7 @@ impl Engine {
     /// # Errors
     /// [`StoreError::NoSpace`]
     pub fn allocate_data(&mut self, wanted: u64) -> Result<Range<u64>, StoreError> {
+        crate::inject::point()?;
         let sector = self.sector_size();
         loop {
             if let Some(at) = self.take(SpaceKind::Data, wanted, sector) {

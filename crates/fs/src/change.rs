@@ -1,0 +1,150 @@
+//! Changes of files: a transaction of the store, and the inodes that follow it
+//! in memory.
+//!
+//! Invariant: after an error the inodes that a change was given are in memory as
+//! they were before it, and either their trees are too or the volume has failed
+//! (the store's transaction sees to that). So a change is whole, or none.
+
+use crate::Filesystem;
+use crate::error::FsError;
+use crate::inode::InodeState;
+use butterfs_format::compression::Algorithm;
+use butterfs_format::item::inode::InodeItem;
+use butterfs_format::{InodeId, TreeId};
+use butterfs_store::{Engine, Purpose, TreeAccess};
+use parking_lot::RwLockWriteGuard;
+
+/// Inodes that a change alters in memory before it is certain.
+pub(crate) trait Altered {
+    /// What is needed to undo that. Data that wait in the write buffer are no
+    /// part of it: no change drops them before its last edit.
+    type Before;
+
+    fn before(&self) -> Self::Before;
+
+    fn undo(&mut self, before: Self::Before);
+}
+
+/// An inode before a change.
+pub(crate) struct Before {
+    item: InodeItem,
+    disk_size: u64,
+    compression: Option<Option<Algorithm>>,
+    next_index: Option<u64>,
+    deleted: bool,
+}
+
+impl Altered for InodeState {
+    type Before = Before;
+
+    fn before(&self) -> Before {
+        Before {
+            item: self.item.clone(),
+            disk_size: self.disk_size,
+            compression: self.compression,
+            next_index: self.next_index,
+            deleted: self.deleted,
+        }
+    }
+
+    fn undo(&mut self, before: Before) {
+        self.item = before.item;
+        self.disk_size = before.disk_size;
+        self.compression = before.compression;
+        self.next_index = before.next_index;
+        self.deleted = before.deleted;
+    }
+}
+
+/// Several inodes that are locked.
+pub(crate) type Locked<'a> = Vec<(InodeId, RwLockWriteGuard<'a, InodeState>)>;
+
+impl Altered for Locked<'_> {
+    type Before = Vec<Before>;
+
+    fn before(&self) -> Vec<Before> {
+        self.iter().map(|(_, state)| state.before()).collect()
+    }
+
+    fn undo(&mut self, before: Vec<Before>) {
+        for ((_, state), before) in self.iter_mut().zip(before) {
+            state.undo(before);
+        }
+    }
+}
+
+/// Errors unless users may change files of `tree`.
+pub(crate) fn check_writable(engine: &Engine, tree: TreeId) -> Result<(), FsError> {
+    match engine.tree_access(tree)? {
+        TreeAccess::ReadWrite => Ok(()),
+        TreeAccess::ReadOnly => Err(FsError::ReadOnlySubvolume),
+        TreeAccess::Dead => Err(FsError::NotFound),
+    }
+}
+
+impl Filesystem {
+    /// Errors unless users may change files of `tree`.
+    pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<(), FsError> {
+        check_writable(&self.store.read(), tree)
+    }
+
+    /// Runs `change` in a transaction of `nodes`. It is a user's change, of a
+    /// subvolume that can be written, and alters `inodes` with the trees.
+    pub(crate) fn change<A: Altered, R>(
+        &self,
+        inodes: &mut A,
+        tree: TreeId,
+        (nodes, purpose): (usize, Purpose),
+        change: impl FnOnce(&mut Engine, &mut A) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        self.change_own(inodes, tree, (nodes, purpose), |engine, inodes| {
+            check_writable(engine, tree)?;
+            change(engine, inodes)
+        })
+    }
+
+    /// [`Filesystem::change`] of any subvolume that was not deleted: what was
+    /// acknowledged, or no user sees.
+    pub(crate) fn change_own<A: Altered, R>(
+        &self,
+        inodes: &mut A,
+        tree: TreeId,
+        room: (usize, Purpose),
+        change: impl FnOnce(&mut Engine, &mut A) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        let before = inodes.before();
+        let result = self.change_tree(tree, room, |engine| change(engine, inodes));
+        result.inspect_err(|_| inodes.undo(before))
+    }
+
+    /// [`Filesystem::change_own`] that alters no inode in memory.
+    pub(crate) fn change_tree<R>(
+        &self,
+        tree: TreeId,
+        (nodes, purpose): (usize, Purpose),
+        change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        let mut transaction = self.store.begin(nodes, purpose)?;
+        if transaction.tree_access(tree)? == TreeAccess::Dead {
+            return Err(FsError::NotFound);
+        }
+        let result = change(&mut transaction);
+        transaction.end(result)
+    }
+
+    /// [`Filesystem::change`] that is a commit: nothing comes in between.
+    pub(crate) fn change_and_commit<A: Altered, R>(
+        &self,
+        inodes: &mut A,
+        tree: TreeId,
+        nodes: usize,
+        change: impl FnOnce(&mut Engine, &mut A) -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
+        let before = inodes.before();
+        let result = self.store.commit_with(nodes, |engine| {
+            check_writable(engine, tree)?;
+            change(engine, inodes)
+        });
+        result.inspect_err(|_| inodes.undo(before))
+    }
+}

@@ -1,0 +1,257 @@
+//! Changes of a volume: whole, or the volume fails.
+//!
+//! Owns who may change the engine. A [`Transaction`] is the only way for other
+//! crates; inside this crate [`Change`] is. Both fail the volume before they
+//! let go of the engine when a panic left it half changed, so that no commit
+//! can publish it.
+//!
+//! Invariants: a transaction that edited something is finished or the volume is
+//! failed; a volume that is failed gives out no engine to change.
+
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::reserve::{Crowding, Purpose};
+use crate::{Access, Store};
+use parking_lot::RwLockWriteGuard;
+use std::fmt::Display;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::Ordering;
+
+/// The engine, to change. A panic while it is held fails the volume.
+#[derive(Debug)]
+pub(crate) struct Change<'s> {
+    engine: RwLockWriteGuard<'s, Engine>,
+    store: &'s Store,
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        // The lock is released after this: nobody sees the half change of a
+        // volume that is not failed yet.
+        if std::thread::panicking() {
+            self.store.fail_after_panic();
+        }
+    }
+}
+
+impl Deref for Change<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Change<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+/// Fails the volume when a panic passes it: for work that is not under the
+/// engine's lock and must not be left half done unseen.
+#[derive(Debug)]
+#[must_use = "it watches until it is dropped"]
+pub struct FailOnPanic<'s>(&'s Store);
+
+impl Drop for FailOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.fail_after_panic();
+        }
+    }
+}
+
+/// A change of trees that has room for its nodes. It must be finished. When it
+/// is dropped unfinished after its first edit, by an error or a panic, it fails
+/// the volume: nothing of it, and nothing after it, reaches a superblock. Before
+/// the first edit it may be dropped; then nothing happened.
+#[derive(Debug)]
+#[must_use = "a transaction must be finished"]
+pub struct Transaction<'s> {
+    engine: Change<'s>,
+    /// Edits of the engine before this one.
+    edits: u64,
+    finished: bool,
+}
+
+impl<'s> Transaction<'s> {
+    fn new(engine: Change<'s>) -> Self {
+        Self {
+            edits: engine.edits,
+            engine,
+            finished: false,
+        }
+    }
+
+    /// True when it changed something.
+    #[must_use]
+    pub fn has_edited(&self) -> bool {
+        self.engine.edits != self.edits
+    }
+
+    /// The change is whole: the next commit publishes it.
+    pub fn finish(mut self) {
+        self.finished = true;
+    }
+
+    /// Finishes a change that went well. An error after the first edit fails the
+    /// volume; one before it changes nothing.
+    ///
+    /// # Errors
+    /// The one given.
+    pub fn end<R, E: Display>(mut self, result: Result<R, E>) -> Result<R, E> {
+        if let Err(error) = &result
+            && self.has_edited()
+        {
+            let reason = format!("a change could not be completed: {error}");
+            self.engine.store.fail_for(reason);
+        }
+        self.finished = true;
+        result
+    }
+}
+
+impl Drop for Transaction<'_> {
+    fn drop(&mut self) {
+        if !self.finished && self.has_edited() {
+            let reason = "a change ended before it was complete".to_owned();
+            self.engine.store.fail_for(reason);
+        }
+    }
+}
+
+impl Deref for Transaction<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl DerefMut for Transaction<'_> {
+    fn deref_mut(&mut self) -> &mut Engine {
+        &mut self.engine
+    }
+}
+
+impl Store {
+    /// Fails the volume when a panic passes what this gives.
+    pub const fn fail_on_panic(&self) -> FailOnPanic<'_> {
+        FailOnPanic(self)
+    }
+
+    /// The engine, to change by this crate's own rules.
+    pub(crate) fn change(&self) -> Change<'_> {
+        Change {
+            engine: self.engine.write(),
+            store: self,
+        }
+    }
+
+    /// [`Store::change`] of a volume that can be written. Who waited for the
+    /// engine does not get that of a volume that failed meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
+    pub(crate) fn change_writable(&self) -> Result<Change<'_>, StoreError> {
+        self.check_writable()?;
+        let engine = self.change();
+        self.check_writable()?;
+        Ok(engine)
+    }
+
+    /// Begins a change that touches at most `nodes` nodes. Commits first when
+    /// that frees the room or memory that is needed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] before anything changed; not writable.
+    pub fn begin(&self, nodes: usize, purpose: Purpose) -> Result<Transaction<'_>, StoreError> {
+        for attempt in 0..2 {
+            let mut engine = self.change_writable()?;
+            if engine.log_waits {
+                return Err(StoreError::LogWaits);
+            }
+            let commit = match engine.crowding() {
+                Crowding::Roomy => false,
+                Crowding::Crowded => self.commits_under_way.load(Ordering::SeqCst) == 0,
+                Crowding::Full => true,
+            };
+            if !commit {
+                match engine.reserve(nodes, purpose) {
+                    Ok(()) => return Ok(Transaction::new(engine)),
+                    Err(StoreError::NoSpace) if attempt == 0 => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            drop(engine);
+            self.commit()?;
+        }
+        let mut engine = self.change_writable()?;
+        engine.reserve(nodes, purpose)?;
+        Ok(Transaction::new(engine))
+    }
+
+    /// Begins the replay of the fsync log, which is one change.
+    ///
+    /// # Errors
+    /// Not writable.
+    pub fn begin_replay(&self) -> Result<Transaction<'_>, StoreError> {
+        Ok(Transaction::new(self.change_writable()?))
+    }
+
+    /// A transaction within a commit, which has the locks.
+    pub(crate) fn begin_in_commit(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
+        let mut engine = self.change_writable()?;
+        if engine.log_waits {
+            return Err(StoreError::LogWaits);
+        }
+        if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, Purpose::Grow).is_err() {
+            drop(engine);
+            self.commit_alone()?;
+            engine = self.change_writable()?;
+            engine.reserve(nodes, Purpose::Grow)?;
+        }
+        Ok(Transaction::new(engine))
+    }
+
+    /// Errors unless changes are possible.
+    ///
+    /// # Errors
+    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
+    pub fn check_writable(&self) -> Result<(), StoreError> {
+        if self.access == Access::ReadOnly {
+            return Err(StoreError::ReadOnly);
+        }
+        if self.poisoned.load(Ordering::Acquire) {
+            let reason = self.reason.lock().clone().unwrap_or_default();
+            return Err(StoreError::Poisoned(reason));
+        }
+        Ok(())
+    }
+
+    /// Why nothing can be written any more, if so.
+    pub fn poison(&self) -> Option<String> {
+        self.reason.lock().clone()
+    }
+
+    /// Fails the volume: it is read-only from now on, and what was not
+    /// committed stays so.
+    pub fn fail(&self, error: &StoreError) {
+        self.fail_for(error.to_string());
+    }
+
+    /// [`Store::fail`] because something panicked while it worked on the volume.
+    pub fn fail_after_panic(&self) {
+        self.fail_for("ButterFS met a fault of its own (a panic)".to_owned());
+    }
+
+    fn fail_for(&self, why: String) {
+        let mut reason = self.reason.lock();
+        if reason.is_none() && self.access == Access::ReadWrite {
+            tracing::error!(reason = %why, "the volume is read-only from now on");
+            *reason = Some(why);
+        }
+        self.poisoned.store(true, Ordering::Release);
+    }
+}
