@@ -13,6 +13,7 @@ pub mod dir;
 pub mod error;
 pub mod file;
 pub mod inode;
+mod listing;
 pub mod log;
 pub mod names;
 pub mod options;
