@@ -28,22 +28,22 @@ pub(super) enum Said {
 /// What would bring a file without names back after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
-    ByNobody,
-    ByTheLog,
-    ByTheCommit,
+    Nobody,
+    Log,
+    Commit,
 }
 
 /// Where a file that lost its last name still has one.
 pub(super) fn known_by(engine: &Engine, id: InodeId) -> Result<Known, FsError> {
     if !engine.names_changed(id) {
-        return Ok(Known::ByNobody);
+        return Ok(Known::Nobody);
     }
     if is_committed(engine, id)? {
-        return Ok(Known::ByTheCommit);
+        return Ok(Known::Commit);
     }
     Ok(match engine.is_in_log(id) {
-        true => Known::ByTheLog,
-        false => Known::ByNobody,
+        true => Known::Log,
+        false => Known::Nobody,
     })
 }
 

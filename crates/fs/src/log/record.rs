@@ -90,10 +90,10 @@ impl Filesystem {
         let nameless = state.deleted || state.item.nlink == 0;
         if nameless {
             match names::known_by(&engine, id)? {
-                names::Known::ByNobody => return Ok(Some(engine.log_ticket())),
-                names::Known::ByTheLog => {}
+                names::Known::Nobody => return Ok(Some(engine.log_ticket())),
+                names::Known::Log => {}
                 // A log cannot say that a file is gone.
-                names::Known::ByTheCommit => return Ok(None),
+                names::Known::Commit => return Ok(None),
             }
         }
         let possible = self.options.log_fsync && engine.can_log();

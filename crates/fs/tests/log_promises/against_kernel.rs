@@ -160,7 +160,7 @@ struct Content {
 
 impl Content {
     const fn of(byte: u8) -> Self {
-        let length = if byte % 2 == 0 { 100 } else { 8192 };
+        let length = if byte.is_multiple_of(2) { 100 } else { 8192 };
         Self { byte, length }
     }
 
@@ -534,7 +534,7 @@ impl Side for Ours<'_> {
 /// What a volume shows, by the library, after its log was replayed.
 fn look(fs: &Filesystem, inodes: &[u64]) -> State {
     let mut state = State::default();
-    for name in 0..PATHS.len() {
+    for (name, path) in PATHS.iter().enumerate() {
         let (dir, text) = place(fs, name);
         let found = match fs.lookup(dir, text) {
             Ok(found) => found.inode,
@@ -542,7 +542,7 @@ fn look(fs: &Filesystem, inodes: &[u64]) -> State {
             Err(error) => panic!("{error}"),
         };
         let file = inodes.iter().position(|inode| *inode == found.number.get());
-        let file = file.unwrap_or_else(|| panic!("{}: an unknown inode", PATHS[name]));
+        let file = file.unwrap_or_else(|| panic!("{path}: an unknown inode"));
         state.names.insert(name, file);
         let inode = fs.inode(found).unwrap();
         let mut data = vec![0; 16384];
