@@ -254,7 +254,7 @@ impl Filesystem {
         purpose: Purpose,
         change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
     ) -> Result<R, FsError> {
-        let mut engine = self.store.begin(nodes, purpose)?;
+        let mut engine = self.begin(nodes, purpose)?;
         if engine.tree_access(tree)? == TreeAccess::Dead {
             return Err(FsError::NotFound);
         }
