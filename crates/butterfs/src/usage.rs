@@ -86,11 +86,17 @@ impl Volume {
             }
         }
         kinds.sort_by_key(|kind| kind.flags.0);
+        let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        let kinds_are_mixed = kinds.iter().any(|kind| kind.flags.contains(both));
         Usage {
             device_size: engine.superblock().total_bytes,
             device_allocated: kinds.iter().map(|kind| kind.device).sum(),
             kinds,
-            data_free: engine.available(SpaceKind::Data),
+            data_free: match kinds_are_mixed {
+                // A part of it is kept for metadata.
+                true => engine.promisable().data,
+                false => engine.available(SpaceKind::Data),
+            },
             metadata_free: engine.available(SpaceKind::Metadata),
         }
     }

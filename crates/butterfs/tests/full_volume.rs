@@ -5,7 +5,7 @@ use butterfs::{
     FallocateMode, FileDevice, FsError, InodeId, NewInode, OpenOptions, Owner, StoreError,
     Subvolume, Volume,
 };
-use butterfs_admin::mkfs::{MkfsOptions, make};
+use butterfs_admin::mkfs::{Layout, MkfsOptions, make};
 use butterfs_testkit::content::content;
 use butterfs_testkit::judge::{
     Access as KernelAccess, KernelMount, judge_image, mkfs_btrfs, scratch_dir,
@@ -32,11 +32,16 @@ fn is_full(error: &FsError) -> bool {
 
 impl Bench {
     fn new(mib: u64, node_size: u32) -> Self {
+        Self::with(mib, node_size, Layout::Separate)
+    }
+
+    fn with(mib: u64, node_size: u32, mixed: Layout) -> Self {
         let dir = scratch_dir();
         let image = dir.path().join("small.img");
         let device = FileDevice::create(&image, mib << 20).unwrap();
         let mut mkfs = MkfsOptions {
             node_size,
+            mixed,
             ..MkfsOptions::default()
         };
         // Debian's btrfs check does not know it.
@@ -231,6 +236,21 @@ fn full_with_small_extents() {
     });
 }
 
+/// Data and metadata take from the same block groups.
+#[test]
+fn full_when_mixed() {
+    let sizes: [fn(u64) -> usize; 4] = [
+        |number| (3 << 20) / (1 + number as usize % 5),
+        |number| [1900, 0, 700][number as usize % 3],
+        |number| 4096 * (1 + number as usize % 3),
+        |number| [1 << 20, 1900, 5000, 40_000][number as usize % 4],
+    ];
+    for (at, size) in sizes.into_iter().enumerate() {
+        let mut bench = Bench::with(40, 4096, Layout::Mixed);
+        fill_and_empty(&mut bench, &format!("mixed {at}"), size);
+    }
+}
+
 fn btrfs(args: &[&str]) {
     let out = Command::new("btrfs").args(args).output().unwrap();
     assert!(
@@ -302,7 +322,11 @@ fn full_with_snapshots() {
 fn soak(seed: u64) {
     let mut random = Random::new(seed);
     let mib = *random.pick(&[114, 130, 180, 260]);
-    let mut bench = Bench::new(mib, *random.pick(&[4096, 16384, 65536]));
+    let node_size = *random.pick(&[4096, 16384, 65536]);
+    let mut bench = match seed % 4 {
+        3 => Bench::with(mib / 3, 4096, Layout::Mixed),
+        _ => Bench::new(mib, node_size),
+    };
     let usual = *random.pick(&[1500, 30_000, 900_000]);
     let mut fills = 0;
     let mut number = 0;

@@ -200,6 +200,29 @@ fn streams_become_what_was_sent() {
     }
 }
 
+/// In a subvolume of another one, and not beside the target.
+#[test]
+fn a_parent_is_found_anywhere_in_the_volume() {
+    if !ready() {
+        return;
+    }
+    let sent = sent(1, Sender::Kernel);
+    let dir = scratch_dir();
+    let mount = new_btrfs(dir.path());
+    let [outer, other] = ["outer", "other"].map(|name| mount.path().join(name));
+    let inner = outer.join("a directory/inner");
+    btrfs(&["subvolume", "create", text(&outer)]);
+    std::fs::create_dir_all(inner.parent().unwrap()).unwrap();
+    btrfs(&["subvolume", "create", text(&inner)]);
+    std::fs::create_dir_all(other.join("deep")).unwrap();
+    let deep = other.join("deep");
+    let unknown = receive_into(&deep, &sent.streams[1], Start::New).unwrap_err();
+    assert!(unknown.contains("is not in the volume"), "{unknown}");
+    receive_into(&inner, &sent.streams[0], Start::New).unwrap();
+    receive_into(&deep, &sent.streams[1], Start::New).unwrap();
+    manifest(&deep.join("b")).assert_same(&sent.second, "found elsewhere");
+}
+
 #[test]
 fn what_was_cut_is_not_whole_and_can_be_gone_on_with() {
     if !ready() {

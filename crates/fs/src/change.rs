@@ -124,7 +124,7 @@ impl Filesystem {
         (nodes, purpose): (usize, Purpose),
         change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
     ) -> Result<R, FsError> {
-        let mut transaction = self.store.begin(nodes, purpose)?;
+        let mut transaction = self.begin(nodes, purpose)?;
         if transaction.tree_access(tree)? == TreeAccess::Dead {
             return Err(FsError::NotFound);
         }

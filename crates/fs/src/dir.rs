@@ -8,6 +8,7 @@
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{InodeState, check_alive};
+use crate::listing::Position;
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
@@ -38,7 +39,8 @@ pub struct ListedEntry {
     pub name: Vec<u8>,
     /// What it points to.
     pub target: Target,
-    /// Position to continue after it.
+    /// Position to continue after it: a number for [`Filesystem::read_dir`], no
+    /// index of the directory.
     pub next: u64,
 }
 
@@ -632,7 +634,8 @@ impl Filesystem {
 
     /// Lists `dir` from position `from` (0 is the start; then
     /// [`ListedEntry::next`]) until `visit` gives `false`. "." and ".." come
-    /// first. Entries that exist all the while are given exactly once.
+    /// first. Entries that exist all the while are given exactly once; what
+    /// gets a name after the listing began is not listed.
     ///
     /// # Errors
     /// [`FsError::NotADirectory`], damage, reading.
@@ -642,54 +645,79 @@ impl Filesystem {
         from: u64,
         visit: &mut dyn FnMut(ListedEntry) -> bool,
     ) -> Result<(), FsError> {
+        let mut position = Position::decode(from);
+        let last = match position.last {
+            Some(last) => last,
+            None => self.last_index(dir)?,
+        };
+        position.last = Some(last);
         let dots: [(u64, &[u8]); 2] = [(0, b"."), (1, b"..")];
-        for (position, name) in dots {
-            if from > position {
+        for (index, name) in dots {
+            if position.index > index {
                 continue;
             }
             let entry = ListedEntry {
                 name: name.to_vec(),
                 target: self.lookup(dir, name)?,
-                next: position + 1,
+                next: position.after(dir, index)?,
             };
             if !visit(entry) {
                 return Ok(());
             }
         }
-        let mut position = from.max(FIRST_INDEX);
-        loop {
+        position.index = position.index.max(FIRST_INDEX);
+        while position.index <= last {
             // In batches, so that `visit` runs without the engine's lock.
-            let batch = self.list_batch(dir, position)?;
-            let Some(last) = batch.last() else {
-                return Ok(());
-            };
-            position = last.next;
+            let (batch, next) = self.list_batch(dir, position)?;
             for entry in batch {
                 if !visit(entry) {
                     return Ok(());
                 }
             }
+            let Some(next) = next else {
+                return Ok(());
+            };
+            position.index = next;
         }
+        Ok(())
     }
 
-    fn list_batch(&self, dir: InodeId, from: u64) -> Result<Vec<ListedEntry>, FsError> {
+    /// The last index in a directory; 0 when it is empty.
+    fn last_index(&self, dir: InodeId) -> Result<u64, FsError> {
+        let engine = self.store.read();
+        check_alive(&engine, dir.tree)?;
+        let greatest = index_key(dir, u64::MAX);
+        let mut cursor = Cursor::seek_in(&*engine, dir.tree, &greatest)?;
+        if cursor.key() != Some(greatest) && !cursor.prev()? {
+            return Ok(0);
+        }
+        let last = cursor
+            .key()
+            .filter(|key| key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX);
+        Ok(last.map_or(0, |key| key.offset))
+    }
+
+    /// Some entries from a position on, and the index after them; `None` at
+    /// the listing's end.
+    fn list_batch(
+        &self,
+        dir: InodeId,
+        from: Position,
+    ) -> Result<(Vec<ListedEntry>, Option<u64>), FsError> {
         const BATCH: usize = 256;
         let engine = self.store.read();
         check_alive(&engine, dir.tree)?;
         let mut batch = Vec::new();
-        let mut cursor = Cursor::seek_in(&*engine, dir.tree, &index_key(dir, from))?;
+        let mut cursor = Cursor::seek_in(&*engine, dir.tree, &index_key(dir, from.index))?;
         while let Some((key, data)) = cursor.item() {
             let inside = key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX;
-            if !inside || batch.len() == BATCH {
+            if !inside || from.last.is_some_and(|last| key.offset > last) {
                 break;
             }
-            // No position is behind the last number: a listing would not end.
-            let next = key.offset.checked_add(1).ok_or_else(|| FsError::Damaged {
-                inode: dir,
-                at: None,
-                reason: "its directory index has an impossible position; run a check of the volume"
-                    .into(),
-            })?;
+            if batch.len() >= BATCH {
+                return Ok((batch, Some(key.offset)));
+            }
+            let next = from.after(dir, key.offset)?;
             for entry in DirEntries::new(data) {
                 let entry =
                     entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
@@ -701,6 +729,6 @@ impl Filesystem {
             }
             cursor.next()?;
         }
-        Ok(batch)
+        Ok((batch, None))
     }
 }

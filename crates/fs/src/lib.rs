@@ -3,8 +3,8 @@
 //! Owns inodes, names, attributes, extended attributes, file data and the
 //! write buffer. Stands on the store's trees and transactions.
 //!
-//! Lock order: inodes (ascending [`InodeId`] when several) -> the store's
-//! commit lock -> the engine -> the inode table's shards. No lock but an
+//! Lock order: inodes (ascending [`InodeId`] when several) -> cleaning -> the
+//! store's commit lock -> the engine -> the inode table's shards. No lock but an
 //! inode's own is held while data are read, written or compressed.
 
 mod acl;
@@ -14,6 +14,7 @@ pub mod dir;
 pub mod error;
 pub mod file;
 pub mod inode;
+mod listing;
 pub mod log;
 pub mod names;
 pub mod options;
@@ -53,6 +54,8 @@ pub struct Filesystem {
     pub(crate) next_inodes: Mutex<FxHashMap<TreeId, u64>>,
     /// Renames of directories happen one at a time.
     pub(crate) renaming: Mutex<()>,
+    /// Held for a step of freeing deleted subvolumes.
+    pub(crate) cleaning: Mutex<()>,
     /// Subvolumes that were looked into: what a crash left in them without
     /// names is deleted then.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,
@@ -79,6 +82,7 @@ impl Filesystem {
             subvolume,
             next_inodes: Mutex::new(FxHashMap::default()),
             renaming: Mutex::new(()),
+            cleaning: Mutex::new(()),
             visited: RwLock::new(FxHashSet::default()),
         }
     }

@@ -1,6 +1,8 @@
 //! What fsync promises, case by case: each is a sequence that a log could get
 //! wrong, judged after a replay by the kernel and after one by ButterFS.
 
+#[path = "log_promises/against_kernel.rs"]
+mod against_kernel;
 mod common;
 
 use butterfs_format::{InodeId, TreeId};

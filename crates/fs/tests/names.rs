@@ -221,3 +221,44 @@ fn a_file_that_replaced_another_has_its_data_in_the_same_commit() {
         fs.unlink(dir, b"HEAD").unwrap();
     }
 }
+
+/// Each entry is renamed as soon as it is listed, and so gets the greatest
+/// index: a listing ends nevertheless, and has each file once.
+#[test]
+fn a_listing_ends_while_files_are_renamed() {
+    let (_dir, image) = mkfs(256 << 20, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let dir = fs.create(fs.root(), b"dir", &new).unwrap().id;
+    for file in 0..FILES {
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        fs.create(dir, format!("a{file}").as_bytes(), &new).unwrap();
+    }
+    for at_once in [1, 7, usize::MAX] {
+        let mut seen = Vec::new();
+        let mut from = 0;
+        loop {
+            // As a server does, one request after the other.
+            let mut part = Vec::new();
+            fs.read_dir(dir, from, &mut |entry| {
+                part.push(entry);
+                part.len() < at_once && seen.len() + part.len() <= 2 * FILES
+            })
+            .unwrap();
+            let Some(last) = part.last() else { break };
+            from = last.next;
+            for entry in part.iter().filter(|entry| !entry.name.starts_with(b".")) {
+                let to = [b"b", &entry.name[..]].concat();
+                let place = |name| Place { dir, name };
+                let (mode, old) = (RenameMode::Replace, OldName::Free);
+                fs.rename(place(&entry.name), place(&to), mode, old)
+                    .unwrap();
+                seen.push(entry.target.inode);
+            }
+            assert!(seen.len() <= FILES, "the listing does not end");
+        }
+        seen.sort_unstable();
+        seen.dedup();
+        assert_eq!(seen.len(), FILES, "{at_once} at once");
+    }
+}

@@ -3,12 +3,15 @@
 
 mod common;
 
-use butterfs_format::TreeId;
-use butterfs_fs::Filesystem;
-use butterfs_fs::names::{NewInode, Owner, S_IFREG};
+use butterfs_format::{InodeId, TreeId};
+use butterfs_fs::file::FallocateMode;
+use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
+use butterfs_fs::{Filesystem, FsError, Inode};
+use butterfs_store::{SpaceKind, StoreError};
 use common::{KernelMount, check, is_root, mkfs, open_subvolume, run};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 
 fn write(fs: &Filesystem, name: &str, data: &[u8]) {
     let new = NewInode::new(S_IFREG | 0o644, Owner::default());
@@ -173,4 +176,126 @@ fn chunks_come_with_data_and_go_without() {
     fs.sync_all().unwrap();
     drop(fs);
     check(&image);
+}
+
+fn file(fs: &Filesystem, dir: InodeId, name: &str) -> Result<Arc<Inode>, FsError> {
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    fs.create(dir, name.as_bytes(), &new)
+}
+
+#[test]
+fn what_is_free_can_be_preallocated() {
+    const MIB: u64 = 1 << 20;
+    for (volume, wanted) in [(1 << 10, 750), (1 << 20, 200 << 10)] {
+        let (_dir, image) = mkfs(volume * MIB, &[]);
+        let fs = open_subvolume(&image, TreeId::FS);
+        let inode = file(&fs, fs.root(), "file").unwrap();
+        let all = FallocateMode::Allocate;
+        fs.fallocate(&inode, all, 0, wanted * MIB).unwrap();
+        // Not more than there is, and then nothing of it.
+        let free = fs.store().read().available(SpaceKind::Data);
+        let more = file(&fs, fs.root(), "more").unwrap();
+        let refused = fs.fallocate(&more, all, 0, free + MIB);
+        assert!(is_full(&refused), "{refused:?}");
+        write(&fs, "after", &pattern(1));
+        fs.sync_all().unwrap();
+        drop(fs);
+        check(&image);
+    }
+}
+
+fn is_full<T>(result: &Result<T, FsError>) -> bool {
+    matches!(result, Err(FsError::Store(StoreError::NoSpace)))
+}
+
+#[test]
+fn a_mixed_volume_keeps_little_for_deletions() {
+    let (_dir, image) = mkfs(64 << 20, &["--mixed"]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let block: Vec<u8> = (0..1_u32 << 20)
+        .map(|at| (at.wrapping_mul(at) >> 7) as u8)
+        .collect();
+    let mut written = 0;
+    loop {
+        let inode = file(&fs, fs.root(), &format!("f{written}")).unwrap();
+        match fs.write(&inode, 0, &block) {
+            Ok(length) if length == block.len() => written += 1,
+            Ok(_) | Err(FsError::Store(StoreError::NoSpace)) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.sync_all().unwrap();
+    let left = fs.store().read().available(SpaceKind::Data);
+    assert!(left < 6 << 20, "{left} bytes are left");
+    for name in ["one", "two"] {
+        file(&fs, fs.root(), name).unwrap();
+    }
+    // Names until nothing more goes; then all can be deleted.
+    let mut names = 0;
+    while file(&fs, fs.root(), &format!("{:0200}", names)).is_ok() {
+        names += 1;
+    }
+    for number in 0..names {
+        let name = format!("{number:0200}");
+        fs.unlink(fs.root(), name.as_bytes()).unwrap();
+    }
+    for number in 0..written {
+        fs.unlink(fs.root(), format!("f{number}").as_bytes())
+            .unwrap();
+    }
+    fs.sync_all().unwrap();
+    write(&fs, "again", &vec![3; 40 << 20]);
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&image);
+}
+
+/// Nothing frees the deleted subvolumes but who needs their space.
+#[test]
+fn writers_wait_for_the_space_of_deleted_subvolumes() {
+    let (_dir, image) = mkfs(256 << 20, &[]);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let fill = |names: usize| {
+        let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+        let tree = fs.create_subvolume(fs.root(), b"sub", &new).unwrap();
+        let root = Filesystem::root_of(tree);
+        for number in 0..names {
+            file(&fs, root, &format!("f{number}")).unwrap();
+        }
+        let large = file(&fs, root, "large").unwrap();
+        let free = fs.store().read().available(SpaceKind::Data) - (16 << 20);
+        fs.fallocate(&large, FallocateMode::Allocate, 0, free)
+            .unwrap();
+        fs.sync_all().unwrap();
+        fs.delete_subvolume(fs.root(), b"sub").unwrap();
+        fs.sync_all().unwrap();
+        free
+    };
+    // Who preallocates.
+    let free = fill(3000);
+    let inode = file(&fs, fs.root(), "preallocated").unwrap();
+    fs.fallocate(&inode, FallocateMode::Allocate, 0, free)
+        .unwrap();
+    fs.unlink(fs.root(), b"preallocated").unwrap();
+    fs.sync_all().unwrap();
+    // Who writes.
+    let free = fill(10);
+    write(&fs, "written", &vec![5; free as usize]);
+    fs.sync_all().unwrap();
+    assert!(!fs.has_dead_subvolumes().unwrap());
+    // Nothing is left to wait for.
+    let refused = fs.fallocate(
+        &inode_of(&fs, "written"),
+        FallocateMode::Allocate,
+        0,
+        1 << 30,
+    );
+    assert!(is_full(&refused), "{refused:?}");
+    drop(fs);
+    check(&image);
+}
+
+fn inode_of(fs: &Filesystem, name: &str) -> Arc<Inode> {
+    let found = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+    fs.inode(found.inode).unwrap()
 }

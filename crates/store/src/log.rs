@@ -77,8 +77,10 @@ pub(crate) struct FsyncLog {
     names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
     /// ... their indexes in their directories, ...
     indexes: FxHashMap<(InodeId, u64), InodeNumber>,
-    /// ... and both by inode.
+    /// ... and both by inode; those that were logged without a name too.
     given: FxHashMap<InodeId, Vec<GivenName>>,
+    /// Inodes that the log has, whose names changed since they were logged.
+    stale: FxHashSet<InodeId>,
     /// Number of the batch that is being gathered.
     batch: u64,
     /// Something happened that a log cannot say, or an edit failed half way:
@@ -328,9 +330,8 @@ impl LogEditor<'_> {
         Ok(())
     }
 
-    /// Gives names to an inode, instead of those that it has in the log; false
-    /// when the log gives one of them, or its index, to another inode.
-    pub fn give_names(&mut self, inode: InodeNumber, names: Vec<GivenName>) -> bool {
+    /// Notes that the log does not have an inode any more.
+    pub fn forget(&mut self, inode: InodeNumber) {
         let id = InodeId {
             tree: self.tree,
             number: inode,
@@ -340,6 +341,17 @@ impl LogEditor<'_> {
             log.indexes.remove(&(old.dir, old.index));
             log.names.remove(&(old.dir, old.name));
         }
+    }
+
+    /// Gives names to an inode, instead of those that it has in the log; false
+    /// when the log gives one of them, or its index, to another inode.
+    pub fn give_names(&mut self, inode: InodeNumber, names: Vec<GivenName>) -> bool {
+        let id = InodeId {
+            tree: self.tree,
+            number: inode,
+        };
+        self.forget(inode);
+        let log = &mut self.sink.0.log;
         let free = names.iter().all(|new| {
             !log.indexes.contains_key(&(new.dir, new.index))
                 && !log.names.contains_key(&(new.dir, new.name.clone()))
@@ -371,12 +383,30 @@ impl Engine {
     pub fn note_names(&mut self, id: InodeId) {
         self.log.changed.entry(id).or_default();
         self.log.renamed.insert(id);
+        if self.log.given.contains_key(&id) {
+            self.log.stale.insert(id);
+        }
+    }
+
+    /// Inodes whose names changed since they were logged; the caller brings
+    /// the log up to date.
+    #[must_use]
+    pub fn take_stale_names(&mut self) -> Vec<InodeId> {
+        let mut stale: Vec<InodeId> = self.log.stale.drain().collect();
+        stale.sort_unstable();
+        stale
     }
 
     /// Whether an inode's names changed since the last commit.
     #[must_use]
     pub fn names_changed(&self, id: InodeId) -> bool {
         self.log.renamed.contains(&id)
+    }
+
+    /// Whether the log has an inode.
+    #[must_use]
+    pub fn is_in_log(&self, id: InodeId) -> bool {
+        self.log.given.contains_key(&id)
     }
 
     /// What of an inode changed since it was logged or committed, as ranges of

@@ -156,10 +156,14 @@ impl Engine {
     pub fn promisable(&self) -> Promisable {
         /// Kept for other changes than those of data.
         const KEPT: u64 = 4 << 20;
+        /// The same, where what is kept is not there for data.
+        const KEPT_MIXED: u64 = 1 << 20;
+        let mixed = self.is_mixed();
         let nodes = CHANGE_NODES_MAX * self.node_size() as u64;
-        let kept = self.kept_in_reserve() + KEPT.max(nodes);
+        let least = if mixed { KEPT_MIXED } else { KEPT };
+        let kept = self.kept_in_reserve() + least.max(nodes);
         let need = kept + self.acknowledged.metadata();
-        if self.is_mixed() {
+        if mixed {
             let available = self.available(SpaceKind::Data);
             return Promisable {
                 data: available.saturating_sub(need),
@@ -213,9 +217,11 @@ impl Engine {
         waiting > 0 && self.data_beside(self.further_metadata(need)) < waiting
     }
 
-    /// Bytes of metadata space that only deletions may use.
+    /// Bytes of metadata space that only deletions may use. What is used of
+    /// mixed block groups is mostly data.
     fn kept_in_reserve(&self) -> u64 {
-        (self.used(SpaceKind::Metadata) / 4).clamp(1 << 20, 64 << 20)
+        let share = if self.is_mixed() { 32 } else { 4 };
+        (self.used(SpaceKind::Metadata) / share).clamp(1 << 20, 64 << 20)
     }
 
     /// Nodes that the commit of what is pending changes at most.

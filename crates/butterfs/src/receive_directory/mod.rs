@@ -13,6 +13,7 @@
 pub(crate) mod copy_tree;
 mod files;
 mod notes;
+mod search;
 
 use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
 use butterfs_format::TreeId;
@@ -120,7 +121,8 @@ impl DirectoryTarget {
         Ok(stamped.then_some(child))
     }
 
-    /// The subvolume that was received with a stamp.
+    /// The subvolume that was received with a stamp: in the target, else
+    /// anywhere in its volume.
     fn find(&self, stamp: SourceStamp) -> Result<Option<OwnedFd>, TargetError> {
         for entry in std::fs::read_dir(&self.path)? {
             let entry = entry?;
@@ -130,16 +132,25 @@ impl DirectoryTarget {
                 return Ok(Some(found));
             }
         }
-        Ok(None)
+        Ok(match self.kind {
+            DirectoryKind::Subvolumes => search::find(self.directory.as_fd(), stamp),
+            DirectoryKind::Directories => None,
+        })
     }
 
     fn get(&self, stamp: SourceStamp) -> Result<OwnedFd, TargetError> {
         self.find(stamp)?.ok_or_else(|| {
+            let path = self.path.display();
+            let place = match self.kind {
+                DirectoryKind::Subvolumes => {
+                    format!("the volume of {path}, as far as this mount shows it")
+                }
+                DirectoryKind::Directories => path.to_string(),
+            };
             TargetError::Other(format!(
-                "the snapshot {} (generation {}) that this is based on is not in {}",
+                "the snapshot {} (generation {}) that this is based on is not in {place}",
                 uuid_text(&stamp.uuid),
                 stamp.ctransid,
-                self.path.display()
             ))
         })
     }

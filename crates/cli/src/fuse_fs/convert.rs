@@ -83,14 +83,15 @@ pub const fn kind(of: FileType) -> Kind {
     }
 }
 
-/// What statfs says: the device's size, and what can still be written.
+/// What statfs says: the device's size, what nothing uses (chunks of metadata
+/// are used as far as they are full), and what data can still be written.
 pub fn statfs(usage: &butterfs::Usage, sector: u32) -> StatFs {
     let blocks = |bytes: u64| bytes / u64::from(sector);
-    let free = usage.data_free;
+    let free = usage.device_size.saturating_sub(usage.device_used());
     StatFs {
         blocks: blocks(usage.device_size),
         blocks_free: blocks(free),
-        blocks_available: blocks(free),
+        blocks_available: blocks(usage.data_free.min(free)),
         files: 0,
         files_free: 0,
         block_size: sector,
@@ -173,5 +174,26 @@ mod tests {
             }
         }
         assert!(from_fs_flags(0x4000).is_err());
+    }
+
+    #[test]
+    fn space_in_chunks_of_metadata_is_free_but_not_for_data() {
+        use butterfs::{KindUsage, Usage};
+        use butterfs_format::item::chunk::BlockGroupFlags;
+        let usage = Usage {
+            device_size: 1 << 30,
+            device_allocated: 300 << 20,
+            kinds: vec![KindUsage {
+                flags: BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
+                total: 100 << 20,
+                used: 1 << 20,
+                device: 200 << 20,
+            }],
+            data_free: 800 << 20,
+            metadata_free: 99 << 20,
+        };
+        let found = statfs(&usage, 4096);
+        assert_eq!(found.blocks - found.blocks_free, (2 << 20) / 4096);
+        assert_eq!(found.blocks_available, (800 << 20) / 4096);
     }
 }

@@ -7,6 +7,7 @@
 //! the sum of all buffers that were adopted.
 
 use super::buffer::Sums;
+use super::fallocate::PREALLOC_MAX;
 use crate::inode::{Inode, InodeState};
 use butterfs_format::{InodeId, TreeId};
 use butterfs_store::{Acknowledged, Promisable};
@@ -142,12 +143,21 @@ impl Budget {
     pub(crate) fn fits(&self) -> bool {
         // The total is read last, so that what left it is not missed.
         let in_flight = self.in_flight.load(Ordering::SeqCst);
-        let promised = self.promised.load(Ordering::SeqCst) + self.reserved.load(Ordering::SeqCst);
-        let waiting = self.total() + promised;
+        let reserved = self.reserved.load(Ordering::SeqCst);
+        let waiting = self.total() + self.promised.load(Ordering::SeqCst);
         let files = self.acknowledged.files.load(Ordering::SeqCst) + 1;
         let metadata = self.free_metadata.load(Ordering::SeqCst);
-        waiting.saturating_sub(in_flight) <= self.free_data.load(Ordering::SeqCst)
-            && Acknowledged::metadata_of(waiting, files) <= metadata
+        let data = waiting.saturating_add(reserved).saturating_sub(in_flight);
+        let needed = Acknowledged::metadata_of(waiting, files)
+            .saturating_add(Self::metadata_of_reserved(reserved));
+        data <= self.free_data.load(Ordering::SeqCst) && needed <= metadata
+    }
+
+    /// Metadata of preallocated space: large extents without checksums. Where
+    /// free space is in small pieces, more is needed, and each piece asks for
+    /// its own.
+    const fn metadata_of_reserved(bytes: u64) -> u64 {
+        Acknowledged::metadata_of(0, bytes.div_ceil(PREALLOC_MAX))
     }
 
     /// True when space was looked at long ago for how little there is of it:
@@ -238,6 +248,12 @@ impl Budget {
         lower(&self.free_metadata, Acknowledged::metadata_of(bytes, 0));
     }
 
+    /// Notes that space was preallocated.
+    pub(crate) fn preallocated(&self, bytes: u64) {
+        lower(&self.free_data, bytes);
+        lower(&self.free_metadata, Self::metadata_of_reserved(bytes));
+    }
+
     fn listed(&self) -> usize {
         let files = self.acknowledged.files.load(Ordering::Relaxed);
         usize::try_from(files).unwrap_or(usize::MAX)
@@ -272,5 +288,17 @@ mod tests {
         assert!(!budget.fits());
         drop((reserved, second));
         assert!(budget.fits());
+        // Much preallocated space needs little metadata.
+        budget.set_free(Promisable {
+            data: 1 << 40,
+            metadata: 8 << 20,
+        });
+        let reserved = budget.reserve(1 << 40);
+        assert!(budget.fits());
+        drop(reserved);
+        budget.preallocated(1 << 40);
+        let reserved = budget.reserve(1);
+        assert!(!budget.fits());
+        drop(reserved);
     }
 }

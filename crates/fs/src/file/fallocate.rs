@@ -16,7 +16,7 @@ use butterfs_store::Purpose;
 use std::ops::Range;
 
 /// Greatest preallocated extent.
-const PREALLOC_MAX: u64 = 256 << 20;
+pub(super) const PREALLOC_MAX: u64 = 256 << 20;
 /// File extents dropped in one transaction.
 const STEP: usize = 400;
 
@@ -139,9 +139,12 @@ impl Filesystem {
         if !self.buffers.fits() {
             self.store.commit()?;
             self.look_at_space();
-            if !self.buffers.fits() {
+        }
+        while !self.buffers.fits() {
+            if !self.clean_for_space()? {
                 return Err(butterfs_store::StoreError::NoSpace.into());
             }
+            self.look_at_space();
         }
         let mut noted = Noted::No;
         for hole in wanted {
@@ -162,10 +165,10 @@ impl Filesystem {
         state: &mut InodeState,
         range: Range<u64>,
     ) -> Result<u64, FsError> {
-        let mut transaction = self.store.begin(60, Purpose::Grow)?;
+        let mut transaction = self.begin(60, Purpose::Grow)?;
         let disk = transaction.allocate_data(range.end - range.start)?;
         let length = disk.end - disk.start;
-        self.buffers.used(length);
+        self.buffers.preallocated(length);
         self.unpacked.forget(&disk);
         let new = NewExtent {
             start: range.start,

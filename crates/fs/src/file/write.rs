@@ -240,6 +240,12 @@ impl Filesystem {
                 self.sync_all()?;
             }
         }
+        while self.clean_for_space()? {
+            self.look_at_space();
+            if self.buffers.fits() {
+                return Ok(());
+            }
+        }
         Err(StoreError::NoSpace.into())
     }
 

@@ -6,6 +6,7 @@
 
 mod extent;
 mod items;
+mod names;
 mod record;
 mod replay;
 mod verify;

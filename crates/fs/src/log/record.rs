@@ -2,22 +2,21 @@
 //!
 //! A file is logged with its inode item, all extended attributes, names that
 //! the last commit does not have, and the file extents that changed since they
-//! were logged. What a replay could get wrong is committed instead: names that
-//! went away or that another inode had, directories that the last commit does
-//! not have, subvolumes that were snapshotted, anything that is no file.
+//! were logged. What a replay could get wrong is committed instead: files of
+//! the last commit whose names changed, names that another inode had,
+//! directories that the last commit does not have, subvolumes that were
+//! snapshotted, anything that is no file.
 
+use super::names;
 use crate::Filesystem;
-use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found};
 use crate::inode::{Inode, InodeState};
 use crate::names::{S_IFMT, S_IFREG};
-use butterfs_format::checksum::name_hash;
-use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef};
-use butterfs_store::{Engine, GivenName, LogEditor, LogTicket, Purpose, StoreError};
+use butterfs_format::{InodeId, ItemType, Key, Logical};
+use butterfs_store::{Engine, LogEditor, LogTicket, Purpose, StoreError};
 use butterfs_tree::Cursor;
 use std::ops::Range;
 
@@ -85,13 +84,35 @@ impl Filesystem {
             Err(StoreError::NoSpace) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        if state.deleted || state.item.nlink == 0 || engine.changed_since_log(id).is_none() {
-            // Nothing that a crash could keep, or nothing new.
+        if engine.changed_since_log(id).is_none() {
             return Ok(Some(engine.log_ticket()));
+        }
+        let nameless = state.deleted || state.item.nlink == 0;
+        if nameless {
+            match names::known_by(&engine, id)? {
+                names::Known::Nobody => return Ok(Some(engine.log_ticket())),
+                names::Known::Log => {}
+                // A log cannot say that a file is gone.
+                names::Known::Commit => return Ok(None),
+            }
         }
         let possible = self.options.log_fsync && engine.can_log();
         if !possible || state.item.mode & S_IFMT != S_IFREG {
             return Ok(None);
+        }
+        match names::bring_up_to_date(&mut engine) {
+            Ok(names::Said::All) => {}
+            Ok(names::Said::NotAll) | Err(FsError::Store(StoreError::NoSpace)) => {
+                engine.give_up_log();
+                return Ok(None);
+            }
+            Err(error) => {
+                engine.give_up_log();
+                return Err(error);
+            }
+        }
+        if nameless {
+            return Ok(Some(engine.log_ticket()));
         }
         let Some(record) = gather(&engine, id, state)? else {
             return Ok(None);
@@ -121,7 +142,7 @@ fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Rec
     if tree.last_snapshot >= engine.generation() {
         return Ok(None);
     }
-    let Some(names) = names_to_log(engine, id, &state.item, root)? else {
+    let Some(names) = names::to_log(engine, id, &state.item, root)? else {
         return Ok(None);
     };
     let mut item = state.item.clone();
@@ -146,7 +167,7 @@ fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Rec
     }))
 }
 
-fn items(engine: &Engine, id: InodeId, first: Key, last: Key) -> Result<Items, FsError> {
+pub(super) fn items(engine: &Engine, id: InodeId, first: Key, last: Key) -> Result<Items, FsError> {
     let mut all = Vec::new();
     let mut cursor = Cursor::seek_in(engine, id.tree, &first)?;
     while let Some((key, data)) = cursor.item().filter(|(key, _)| *key <= last) {
@@ -156,109 +177,8 @@ fn items(engine: &Engine, id: InodeId, first: Key, last: Key) -> Result<Items, F
     Ok(all)
 }
 
-fn find_at(engine: &Engine, root: NodeRef, key: &Key) -> Result<Option<Vec<u8>>, FsError> {
-    let mut cursor = Cursor::at_root(engine, root);
-    cursor.seek(key)?;
-    Ok(cursor
-        .item()
-        .filter(|(found, _)| found == key)
-        .map(|(_, data)| data.to_vec()))
-}
-
-/// Items of the names that the last commit, at `root`, does not have; `None`
-/// when a replay could not bring about what happened to the names.
-fn names_to_log(
-    engine: &Engine,
-    id: InodeId,
-    item: &InodeItem,
-    root: NodeRef,
-) -> Result<Option<Items>, FsError> {
-    let committed = find_at(engine, root, &crate::inode::item_key(id))?;
-    let old = match committed.as_deref().map(InodeItem::parse) {
-        None => Vec::new(),
-        // Another inode had the number.
-        Some(Ok(old)) if old.generation != item.generation => return Ok(None),
-        Some(Err(error)) => return Err(FsError::bad_item(id, "inode item", &error)),
-        Some(Ok(_)) if !engine.names_changed(id) => return Ok(Some(Vec::new())),
-        Some(Ok(_)) => {
-            let mut cursor = Cursor::at_root(engine, root);
-            dir::links_at(&mut cursor, id)?
-        }
-    };
-    let now = dir::links(engine, id)?;
-    let gone = old.iter().any(|link| !now.contains(link));
-    if gone {
-        return Ok(None);
-    }
-    let mut parents: Vec<InodeNumber> = Vec::new();
-    for link in now.iter().filter(|link| !old.contains(link)) {
-        if !is_free_at(engine, root, id, link)? {
-            return Ok(None);
-        }
-        parents.push(link.parent);
-    }
-    parents.sort_unstable();
-    parents.dedup();
-    let mut all = Vec::new();
-    for parent in parents {
-        let key = Key::new(id.number.get(), ItemType::INODE_REF, parent.get());
-        let Some((leaf, slot)) = butterfs_tree::find(engine, id.tree, &key)? else {
-            return Ok(None);
-        };
-        all.push((key, leaf.data(slot).to_vec()));
-    }
-    let logged: usize = now.iter().filter(|link| !old.contains(link)).count();
-    let named: usize = all
-        .iter()
-        .map(|(_, data)| butterfs_format::item::inode::RefEntries::new(data).count())
-        .sum();
-    // Names beyond the reference items are in extended ones.
-    Ok((named >= logged && engine_has_no_extended(engine, id)?).then_some(all))
-}
-
-fn engine_has_no_extended(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
-    let object = id.number.get();
-    let first = Key::new(object, ItemType::INODE_EXTREF, 0);
-    let last = Key::new(object, ItemType::INODE_EXTREF, u64::MAX);
-    Ok(items(engine, id, first, last)?.is_empty())
-}
-
-/// True when the last commit has the directory of a name, and neither the name
-/// nor its index in it.
-fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Result<bool, FsError> {
-    let parent = InodeId {
-        tree: id.tree,
-        number: link.parent,
-    };
-    let Some(old) = find_at(engine, root, &crate::inode::item_key(parent))? else {
-        return Ok(false);
-    };
-    let now = crate::inode::load_item(engine, parent)?;
-    let old =
-        InodeItem::parse(&old).map_err(|error| FsError::bad_item(parent, "inode item", &error))?;
-    if old.generation != now.generation {
-        return Ok(false);
-    }
-    let number = link.parent.get();
-    let index = Key::new(number, ItemType::DIR_INDEX, link.index);
-    if find_at(engine, root, &index)?.is_some() {
-        return Ok(false);
-    }
-    let hash = Key::new(number, ItemType::DIR_ITEM, name_hash(&link.name));
-    let Some(entries) = find_at(engine, root, &hash)? else {
-        return Ok(true);
-    };
-    for entry in DirEntries::new(&entries) {
-        let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
-        if entry.name == link.name {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
 /// Items as a tree has them.
-type Items = Vec<(Key, Vec<u8>)>;
+pub(super) type Items = Vec<(Key, Vec<u8>)>;
 
 enum Outcome {
     Written,
@@ -291,41 +211,12 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
         pieces.push((range, logged));
     }
     let sums = !record.item.flags.contains(InodeFlags::NODATASUM);
-    let object = id.number.get();
     let mut log = engine.log_of(id.tree)?;
-    let mut given = Vec::new();
-    for (key, data) in &record.names {
-        let dir = InodeId {
-            tree: id.tree,
-            number: InodeNumber(key.offset),
-        };
-        for entry in butterfs_format::item::inode::RefEntries::new(data) {
-            let entry = entry.map_err(|error| FsError::bad_item(id, "name", &error))?;
-            given.push(GivenName {
-                dir,
-                index: entry.index,
-                name: entry.name.to_vec(),
-            });
-        }
-    }
-    if !log.give_names(id.number, given) {
+    if names::write(&mut log, id, &record.names)? == names::Said::NotAll {
         return Ok(Outcome::TooMuch);
     }
     log.replace(&crate::inode::item_key(id), &record.item.encode())?;
-    for (kind, now) in [
-        (ItemType::INODE_REF, &record.names),
-        (ItemType::XATTR_ITEM, &record.attributes),
-    ] {
-        let first = Key::new(object, kind, 0);
-        let last = Key::new(object, kind, u64::MAX);
-        let old = log.items(first..=last)?;
-        if old.iter().any(|(key, _)| now.iter().all(|(k, _)| k != key)) {
-            log.remove_range(first..=last)?;
-        }
-        for (key, data) in now {
-            log.replace(key, data)?;
-        }
-    }
+    write_items(&mut log, id, ItemType::XATTR_ITEM, &record.attributes)?;
     for (range, logged) in &pieces {
         forget_extents(&mut log, id, range)?;
         for extent in logged {
@@ -341,8 +232,31 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
     Ok(Outcome::Written)
 }
 
+/// Makes `now` what the log has of an inode's items of one kind.
+pub(super) fn write_items(
+    log: &mut LogEditor<'_>,
+    id: InodeId,
+    kind: ItemType,
+    now: &Items,
+) -> Result<(), FsError> {
+    let object = id.number.get();
+    let (first, last) = (Key::new(object, kind, 0), Key::new(object, kind, u64::MAX));
+    let old = log.items(first..=last)?;
+    if old.iter().any(|(key, _)| now.iter().all(|(k, _)| k != key)) {
+        log.remove_range(first..=last)?;
+    }
+    for (key, data) in now {
+        log.replace(key, data)?;
+    }
+    Ok(())
+}
+
 /// Removes the file extents in `range` from the log.
-fn forget_extents(log: &mut LogEditor<'_>, id: InodeId, range: &Range<u64>) -> Result<(), FsError> {
+pub(super) fn forget_extents(
+    log: &mut LogEditor<'_>,
+    id: InodeId,
+    range: &Range<u64>,
+) -> Result<(), FsError> {
     let first = extents::key(id, range.start);
     let last = extents::key(id, range.end - 1);
     let old = log.items(first..=last)?;

@@ -186,6 +186,12 @@ impl Filesystem {
         dir::check_kept(parent)?;
         self.store.check_writable()?;
         self.check_changeable(parent.tree)?;
+        // What is to come is one commit, which waits for nothing.
+        let is_short = || {
+            let engine = self.store.read();
+            engine.is_short_of_metadata()
+        };
+        while is_short() && self.clean_for_space()? {}
         self.inode(parent)
     }
 

@@ -6,10 +6,13 @@ use crate::error::FsError;
 use crate::names::{NODES_PER_PATH, Removal, check_directory, name_bytes, touch_directory};
 use crate::{Filesystem, dir};
 use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
-use butterfs_store::{DropProgress, Purpose};
+use butterfs_store::{DropProgress, Purpose, StoreError, Transaction};
+use std::time::{Duration, Instant};
 
 /// Nodes that one step of cleaning frees: the engine is locked meanwhile.
 const STEP: usize = 48;
+/// How long who lacks space cleans before a look whether it suffices.
+const ROUND: Duration = Duration::from_millis(100);
 
 /// What a step of cleaning did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +119,8 @@ impl Filesystem {
     /// # Errors
     /// Not writable; damage; reading.
     pub fn clean(&self) -> Result<Cleaning, FsError> {
+        // Writers that lack space clean too.
+        let _one_at_a_time = self.cleaning.lock();
         let Some(tree) = self.store.read().dead_trees()?.first().copied() else {
             return Ok(Cleaning::Idle);
         };
@@ -133,6 +138,41 @@ impl Filesystem {
     /// Reading.
     pub fn has_dead_subvolumes(&self) -> Result<bool, FsError> {
         Ok(!self.store.read().dead_trees()?.is_empty())
+    }
+
+    /// For who lacks space: frees a part of the deleted subvolumes, durably, so
+    /// that what they held can be given out. False when there are none, or they
+    /// cannot be freed. Locks of inodes may be held.
+    pub(crate) fn clean_for_space(&self) -> Result<bool, FsError> {
+        let begun = Instant::now();
+        let mut freed = false;
+        while begun.elapsed() < ROUND {
+            match self.clean() {
+                Ok(Cleaning::Idle) | Err(FsError::Store(StoreError::NoSpace)) => break,
+                Ok(_) => freed = true,
+                Err(error) => return Err(error),
+            }
+        }
+        if freed {
+            self.store.commit()?;
+        }
+        Ok(freed)
+    }
+
+    /// The engine, to change, with room for `nodes` changed nodes; who adds
+    /// something waits for the space of deleted subvolumes.
+    pub(crate) fn begin(
+        &self,
+        nodes: usize,
+        purpose: Purpose,
+    ) -> Result<Transaction<'_>, FsError> {
+        loop {
+            match self.store.begin(nodes, purpose) {
+                Err(StoreError::NoSpace)
+                    if purpose == Purpose::Grow && self.clean_for_space()? => {}
+                other => return Ok(other?),
+            }
+        }
     }
 
     /// Frees all deleted subvolumes.

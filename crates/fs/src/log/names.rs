@@ -1,0 +1,231 @@
+//! Names in the fsync log: what it says of a file's names, and that it goes on
+//! to say what is true of files that it has.
+//!
+//! A name that a logged file lost would come back with a replay, so the next
+//! fsync, of whatever file, first brings the log up to date.
+
+use super::record::{Items, forget_extents, items, write_items};
+use crate::dir::{self, Link};
+use crate::error::FsError;
+use butterfs_format::checksum::name_hash;
+use butterfs_format::item::dir::DirEntries;
+use butterfs_format::item::inode::{InodeItem, RefEntries};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef};
+use butterfs_store::{Engine, GivenName, LogEditor};
+use butterfs_tree::Cursor;
+
+/// Files whose names an fsync brings up to date; above, a commit is cheaper.
+const STALE_MAX: usize = 200;
+
+/// Whether the log says all that happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    All,
+    /// A commit must do.
+    NotAll,
+}
+
+/// What would bring a file without names back after a crash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Nobody,
+    Log,
+    Commit,
+}
+
+/// Where a file that lost its last name still has one.
+pub(super) fn known_by(engine: &Engine, id: InodeId) -> Result<Known, FsError> {
+    if !engine.names_changed(id) {
+        return Ok(Known::Nobody);
+    }
+    if is_committed(engine, id)? {
+        return Ok(Known::Commit);
+    }
+    Ok(match engine.is_in_log(id) {
+        true => Known::Log,
+        false => Known::Nobody,
+    })
+}
+
+fn is_committed(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
+    let Some(root) = engine.committed_root(id.tree)? else {
+        return Ok(false);
+    };
+    Ok(find_at(engine, root, &crate::inode::item_key(id))?.is_some())
+}
+
+/// Brings the names of files that the log has, and that changed since, up to
+/// date in it. What fails leaves the log half edited.
+pub(super) fn bring_up_to_date(engine: &mut Engine) -> Result<Said, FsError> {
+    let stale = engine.take_stale_names();
+    if stale.len() > STALE_MAX {
+        return Ok(Said::NotAll);
+    }
+    // Names may have passed from one to the other: all let go of them first.
+    for id in &stale {
+        engine.log_of(id.tree)?.give_names(id.number, Vec::new());
+    }
+    for id in stale {
+        let said = match crate::inode::load_item(engine, id) {
+            Ok(item) if item.nlink > 0 => rename(engine, id, &item)?,
+            Ok(_) => {
+                // Should it get a name again, all of it is to be logged.
+                let sector = engine.sector_size();
+                engine.note_extents(id, 0..u64::MAX / sector * sector);
+                forget(engine, id)?
+            }
+            Err(FsError::NotFound) => forget(engine, id)?,
+            Err(error) => return Err(error),
+        };
+        if said == Said::NotAll {
+            return Ok(said);
+        }
+    }
+    Ok(Said::All)
+}
+
+fn rename(engine: &mut Engine, id: InodeId, item: &InodeItem) -> Result<Said, FsError> {
+    let Some(root) = engine.committed_root(id.tree)? else {
+        return Ok(Said::NotAll);
+    };
+    if engine.tree_state(id.tree)?.item.last_snapshot >= engine.generation() {
+        return Ok(Said::NotAll);
+    }
+    let Some(names) = to_log(engine, id, item, root)? else {
+        return Ok(Said::NotAll);
+    };
+    write(&mut engine.log_of(id.tree)?, id, &names)
+}
+
+/// Takes a file that is gone out of the log.
+fn forget(engine: &mut Engine, id: InodeId) -> Result<Said, FsError> {
+    if is_committed(engine, id)? {
+        return Ok(Said::NotAll);
+    }
+    let object = id.number.get();
+    let mut log = engine.log_of(id.tree)?;
+    forget_extents(&mut log, id, &(0..u64::MAX))?;
+    let first = Key::new(object, ItemType::MIN, 0);
+    log.remove_range(first..=Key::new(object, ItemType::MAX, u64::MAX))?;
+    log.forget(id.number);
+    Ok(Said::All)
+}
+
+/// Writes the items of a file's names.
+pub(super) fn write(log: &mut LogEditor<'_>, id: InodeId, names: &Items) -> Result<Said, FsError> {
+    let mut given = Vec::new();
+    for (key, data) in names {
+        let dir = InodeId {
+            tree: id.tree,
+            number: InodeNumber(key.offset),
+        };
+        for entry in RefEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(id, "name", &error))?;
+            given.push(GivenName {
+                dir,
+                index: entry.index,
+                name: entry.name.to_vec(),
+            });
+        }
+    }
+    if !log.give_names(id.number, given) {
+        return Ok(Said::NotAll);
+    }
+    write_items(log, id, ItemType::INODE_REF, names)?;
+    Ok(Said::All)
+}
+
+fn find_at(engine: &Engine, root: NodeRef, key: &Key) -> Result<Option<Vec<u8>>, FsError> {
+    let mut cursor = Cursor::at_root(engine, root);
+    cursor.seek(key)?;
+    Ok(cursor
+        .item()
+        .filter(|(found, _)| found == key)
+        .map(|(_, data)| data.to_vec()))
+}
+
+/// Items of the names that the last commit, at `root`, does not have; `None`
+/// when a replay could not bring about what happened to the names.
+pub(super) fn to_log(
+    engine: &Engine,
+    id: InodeId,
+    item: &InodeItem,
+    root: NodeRef,
+) -> Result<Option<Items>, FsError> {
+    let committed = find_at(engine, root, &crate::inode::item_key(id))?;
+    match committed.as_deref().map(InodeItem::parse) {
+        None => {}
+        Some(Err(error)) => return Err(FsError::bad_item(id, "inode item", &error)),
+        Some(Ok(old)) if old.generation == item.generation && !engine.names_changed(id) => {
+            return Ok(Some(Vec::new()));
+        }
+        // Another inode had the number; or the kernel would log all that
+        // happened in its directories too.
+        Some(Ok(_)) => return Ok(None),
+    }
+    let now = dir::links(engine, id)?;
+    let mut parents: Vec<InodeNumber> = Vec::new();
+    for link in &now {
+        if !is_free_at(engine, root, id, link)? {
+            return Ok(None);
+        }
+        parents.push(link.parent);
+    }
+    parents.sort_unstable();
+    parents.dedup();
+    let mut all = Vec::new();
+    for parent in parents {
+        let key = Key::new(id.number.get(), ItemType::INODE_REF, parent.get());
+        let Some((leaf, slot)) = butterfs_tree::find(engine, id.tree, &key)? else {
+            return Ok(None);
+        };
+        all.push((key, leaf.data(slot).to_vec()));
+    }
+    let named: usize = all
+        .iter()
+        .map(|(_, data)| RefEntries::new(data).count())
+        .sum();
+    // Names beyond the reference items are in extended ones.
+    Ok((named >= now.len() && engine_has_no_extended(engine, id)?).then_some(all))
+}
+
+fn engine_has_no_extended(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
+    let object = id.number.get();
+    let first = Key::new(object, ItemType::INODE_EXTREF, 0);
+    let last = Key::new(object, ItemType::INODE_EXTREF, u64::MAX);
+    Ok(items(engine, id, first, last)?.is_empty())
+}
+
+/// True when the last commit has the directory of a name, and neither the name
+/// nor its index in it.
+fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Result<bool, FsError> {
+    let parent = InodeId {
+        tree: id.tree,
+        number: link.parent,
+    };
+    let Some(old) = find_at(engine, root, &crate::inode::item_key(parent))? else {
+        return Ok(false);
+    };
+    let now = crate::inode::load_item(engine, parent)?;
+    let old =
+        InodeItem::parse(&old).map_err(|error| FsError::bad_item(parent, "inode item", &error))?;
+    if old.generation != now.generation {
+        return Ok(false);
+    }
+    let number = link.parent.get();
+    let index = Key::new(number, ItemType::DIR_INDEX, link.index);
+    if find_at(engine, root, &index)?.is_some() {
+        return Ok(false);
+    }
+    let hash = Key::new(number, ItemType::DIR_ITEM, name_hash(&link.name));
+    let Some(entries) = find_at(engine, root, &hash)? else {
+        return Ok(true);
+    };
+    for entry in DirEntries::new(&entries) {
+        let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
+        if entry.name == link.name {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
