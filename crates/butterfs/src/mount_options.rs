@@ -242,7 +242,6 @@ impl MountOptions {
         say("space_cache=v2");
         say(&format!("max_inline={}", self.max_inline));
         say(&format!("commit={}", self.commit.as_secs()));
-        say("flushoncommit");
         if self.barriers == Barriers::UnsafeOff {
             say("nobarrier (UNSAFE: a power cut can lose the volume)");
         }

@@ -247,8 +247,10 @@ impl Stop {
                     return;
                 }
                 if committed.elapsed() >= interval {
-                    if let Err(error) = files.sync_all() {
-                        tracing::error!(%error, "a commit failed");
+                    match files.write_out() {
+                        Ok(None) => {}
+                        Ok(Some(error)) => tracing::error!(%error, "all else is committed"),
+                        Err(error) => tracing::error!(%error, "a commit failed"),
                     }
                     committed = Instant::now();
                 }

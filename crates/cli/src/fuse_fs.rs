@@ -22,6 +22,7 @@ mod trees;
 
 pub use convert::Owners;
 
+use crate::service::farewell::Farewell;
 use crate::service::host;
 use butterfs::{AccessTimes, AclPolicy, FsError, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
@@ -62,6 +63,8 @@ pub struct Server {
     notifier: OnceLock<Notifier>,
     /// The name of the socket where commands are asked for.
     service: OnceLock<Vec<u8>>,
+    /// Why closing the volume left something unwritten.
+    unwritten: OnceLock<String>,
 }
 
 /// The answer for an error of the library. Damage and failing devices are
@@ -97,17 +100,32 @@ impl Server {
             rescan: quotas::Rescan::default(),
             notifier: OnceLock::new(),
             service: OnceLock::new(),
+            unwritten: OnceLock::new(),
         }
     }
 
-    /// Runs commands about the volume for others from now on.
-    pub fn start_service(&self) {
-        match host::start(&self.volume) {
-            Ok(name) => {
+    /// Runs commands about the volume for others from now on, and gives those
+    /// who will wait for the end.
+    pub fn start_service(&self) -> Option<Farewell> {
+        let started = host::start(&self.volume).and_then(|name| {
+            let farewell = Farewell::start(&name)?;
+            Ok((name, farewell))
+        });
+        match started {
+            Ok((name, farewell)) => {
                 let _ = self.service.set(name);
+                Some(farewell)
             }
-            Err(failure) => tracing::error!("commands are not served: {}", failure.0),
+            Err(failure) => {
+                tracing::error!("commands are not served: {}", failure.0);
+                None
+            }
         }
+    }
+
+    /// Why closing the volume left something unwritten, if it did.
+    pub fn unwritten(&self) -> Option<&str> {
+        self.unwritten.get().map(String::as_str)
     }
 
     /// The volume.

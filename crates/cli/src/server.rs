@@ -1,6 +1,6 @@
 //! Serving a volume at a mountpoint until it is unmounted.
 
-use crate::fail::{Context, Done, Failure};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::fuse_fs::{Owners, Served, Server};
 use butterfs::{
     Access, AccessTimes, AclPolicy, BlockDevice, FileDevice, MountOptions, Volume, WriteCache,
@@ -111,16 +111,30 @@ pub fn serve(
     };
     let running = session.spawn()?;
     let signals = unmount_on_signals(running.unmounter()).context("signals")?;
-    server.start_service();
+    let farewell = server.start_service();
     live();
     let served = running.join();
     drop(signals);
-    served?;
-    // `destroy` closed the volume; what it could not write is an error here.
+    let done = served.map_err(Failure::from).and_then(|()| lost(&server));
+    if let Some(farewell) = farewell {
+        farewell.say(&done);
+    }
+    done
+}
+
+/// What is not on the device although `destroy` closed the volume, if any.
+fn lost(server: &Server) -> Done {
+    let waiting = server.volume().files().dirty_bytes();
     if let Some(reason) = server.volume().store().poison() {
-        return crate::fail::fail(format!(
-            "the volume became read-only while it was mounted: {reason}"
+        return fail(format!(
+            "the volume became read-only while it was mounted ({reason}): changes since its last \
+             commit are lost, with {waiting} bytes of data that were never written"
         ));
     }
-    Ok(())
+    match server.unwritten() {
+        Some(reason) => fail(format!(
+            "not everything is on the device, and what is not is lost: {reason}"
+        )),
+        None => Ok(()),
+    }
 }

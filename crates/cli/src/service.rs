@@ -8,6 +8,7 @@
 //! mount's root; who asks is known from the socket.
 
 pub mod client;
+pub mod farewell;
 pub mod host;
 
 use crate::commands::send::Send;

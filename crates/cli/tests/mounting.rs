@@ -6,7 +6,8 @@ mod support;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use support::{Bench, can_mount, said};
+use std::time::{Duration, Instant};
+use support::{Bench, can_mount, is_root, said};
 
 fn fill(directory: &Path) {
     std::fs::create_dir_all(directory.join("deep/er")).expect("directories");
@@ -124,4 +125,145 @@ fn mistakes_are_refused_with_a_reason() {
         let _mounted = bench.mount("rw");
         refused(&["ls", "volume:/"], "in use");
     }
+}
+
+/// Whether mounts of other file systems and namespaces can be made; says so
+/// when they cannot.
+fn can_arrange() -> bool {
+    if !is_root() {
+        println!("skipped: mounts and namespaces need root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+    }
+    is_root() && can_mount()
+}
+
+/// A server still has the image open.
+fn is_served(image: &Path) -> bool {
+    let image = std::fs::File::open(image).expect("the image");
+    let lock = rustix::fs::FlockOperation::NonBlockingLockExclusive;
+    rustix::fs::flock(&image, lock).is_err()
+}
+
+/// Unmounts a tmpfs when dropped.
+struct Memory(std::path::PathBuf);
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn umount_says_what_was_lost() {
+    if !can_arrange() {
+        return;
+    }
+    let bench = Bench::new();
+    let small = bench.path("small");
+    std::fs::create_dir(&small).expect("a directory");
+    let status = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=30m", "tmpfs"])
+        .arg(&small)
+        .status();
+    assert!(status.expect("mount runs").success());
+    let memory = Memory(small);
+    bench.run(&["mkfs", "-q", "-b", "512m", "small/volume"]);
+    bench.run(&["mount", "small/volume", "mnt"]);
+    let data = vec![0x5a; 5 << 20];
+    for number in 0..7 {
+        // They wait in memory, which has room.
+        std::fs::write(bench.path(&format!("mnt/file{number}")), &data).expect("a file");
+    }
+    let output = bench.try_run(&["umount", "mnt"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("lost"), "{}", said(&output));
+    assert!(!is_served(&bench.path("small/volume")));
+    drop(memory);
+}
+
+#[test]
+fn umount_waits_for_an_image_that_was_renamed() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let data = vec![0x5a; 20 << 20];
+    std::fs::write(bench.path("mnt/file"), &data).expect("a file");
+    std::fs::rename(bench.path("volume"), bench.path("moved")).expect("a rename");
+    bench.run(&["umount", "mnt"]);
+    assert!(!is_served(&bench.path("moved")), "umount did not wait");
+    drop(mounted);
+    std::fs::rename(bench.path("moved"), bench.path("volume")).expect("a rename");
+    bench.check();
+    assert_eq!(bench.run(&["ls", "volume:/"]).trim(), "file");
+}
+
+#[test]
+fn umount_says_who_else_has_the_mount() {
+    if !can_arrange() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    std::fs::write(bench.path("mnt/file"), "x").expect("a file");
+    let mut other = Command::new("unshare")
+        .args(["-m", "--propagation", "private", "sleep", "100"])
+        .spawn()
+        .expect("unshare runs");
+    let comm = format!("/proc/{}/comm", other.id());
+    let started = Instant::now();
+    while std::fs::read_to_string(&comm).is_ok_and(|name| name.trim() != "sleep") {
+        assert!(started.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let output = bench.try_run(&["umount", "mnt"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(
+        text.contains("(sleep)") && text.contains("namespace"),
+        "{text}"
+    );
+    assert!(is_served(&bench.path("volume")));
+    other.kill().expect("it ends");
+    other.wait().expect("its status");
+    while is_served(&bench.path("volume")) {
+        assert!(started.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(mounted);
+    bench.check();
+}
+
+#[test]
+fn attributes_follow_what_the_kernel_does_not_see() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let file = bench.path("mnt/file");
+    std::fs::write(&file, vec![1; 40_960]).expect("a file");
+    let stat = || std::fs::metadata(&file).expect("attributes");
+    let ctime = || (stat().ctime(), stat().ctime_nsec());
+    let before = ctime();
+    std::thread::sleep(Duration::from_millis(20));
+    let changed = Command::new("chattr").arg("+d").arg(&file).status();
+    assert!(changed.expect("chattr runs").success());
+    assert!(ctime() > before, "chattr did not show");
+    let fsync = || {
+        let opened = std::fs::File::open(&file).expect("opened");
+        opened.sync_all().expect("fsync");
+    };
+    fsync();
+    assert_eq!(stat().blocks(), 80);
+    std::fs::write(&file, vec![2; 40_960]).expect("other content");
+    assert_eq!(stat().blocks(), 80);
+    fsync();
+    assert_eq!(stat().blocks(), 80);
+    std::fs::write(bench.path("mnt/small"), "x").expect("a small file");
+    let small = std::fs::metadata(bench.path("mnt/small"));
+    assert_eq!(small.expect("attributes").blocks(), 8);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
 }

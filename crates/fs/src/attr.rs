@@ -1,6 +1,8 @@
 //! Attributes: stat, mode, owner, times, flags.
 
 use crate::error::FsError;
+use crate::file::extents;
+use crate::file::flush::InlineRule;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 use crate::options::{AccessTimes, Compress};
@@ -9,6 +11,7 @@ use butterfs_format::InodeId;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem, Timespec};
 use butterfs_store::{Engine, Purpose, now};
+use std::ops::Range;
 
 /// Attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +30,7 @@ pub struct Attributes {
     pub rdev: u64,
     /// Bytes.
     pub size: u64,
-    /// Bytes of space, before compression.
+    /// Bytes of space, before compression, in whole sectors.
     pub allocated: u64,
     /// Last access.
     pub atime: Timespec,
@@ -44,7 +47,7 @@ pub struct Attributes {
 }
 
 impl Attributes {
-    fn new(id: InodeId, item: &InodeItem, waiting: u64) -> Self {
+    fn new(id: InodeId, item: &InodeItem, allocated: u64) -> Self {
         Self {
             id,
             mode: item.mode,
@@ -53,7 +56,7 @@ impl Attributes {
             gid: item.gid,
             rdev: item.rdev,
             size: item.size,
-            allocated: item.nbytes + waiting,
+            allocated,
             atime: item.atime,
             mtime: item.mtime,
             ctime: item.ctime,
@@ -125,7 +128,8 @@ impl Filesystem {
             return self.attributes_of(&inode);
         }
         let item = crate::inode::load_item(&self.store.read(), id)?;
-        Ok(Attributes::new(id, &item, 0))
+        let allocated = item.nbytes.next_multiple_of(self.sector_size);
+        Ok(Attributes::new(id, &item, allocated))
     }
 
     /// Attributes of an inode in use.
@@ -137,7 +141,46 @@ impl Filesystem {
         if state.deleted {
             return Err(FsError::NotFound);
         }
-        Ok(Attributes::new(inode.id, &state.item, state.buffer.bytes()))
+        let held = if state.emptied {
+            0
+        } else {
+            state.item.nbytes.next_multiple_of(self.sector_size)
+        };
+        let allocated = held.saturating_add(self.waiting_space(inode.id, &state));
+        Ok(Attributes::new(inode.id, &state.item, allocated))
+    }
+
+    /// Bytes of waiting data that will take space which the file does not have
+    /// yet. A damaged file extent counts for nothing: who reads it is told.
+    fn waiting_space(&self, id: InodeId, state: &InodeState) -> u64 {
+        let waiting = state.buffer.bytes();
+        if waiting == 0 || state.item.nbytes == 0 || state.emptied {
+            return waiting;
+        }
+        let sector = self.sector_size;
+        let end = state.disk_size.next_multiple_of(sector);
+        let prealloc = state.item.flags.contains(InodeFlags::PREALLOC);
+        let engine = self.store.read();
+        let covered = |run: Range<u64>| {
+            let found = extents::overlapping(&engine, id, run.clone(), usize::MAX);
+            let real = found
+                .into_iter()
+                .flatten()
+                .filter(|extent| !extent.is_hole());
+            real.map(|extent| {
+                let to = extent.end().next_multiple_of(sector).min(run.end);
+                to.saturating_sub(extent.start.max(run.start))
+            })
+            .sum::<u64>()
+        };
+        let held: u64 = state
+            .buffer
+            .runs()
+            .map(|(start, data)| start..start + data.len() as u64)
+            .filter(|run| prealloc || run.start < end)
+            .map(covered)
+            .sum();
+        waiting.saturating_sub(held)
     }
 
     /// Sets attributes; rules of who may is the caller's.
@@ -227,6 +270,10 @@ impl Filesystem {
     pub fn set_flags(&self, inode: &Inode, wanted: InodeFlags) -> Result<(), FsError> {
         dir::check_kept(inode.id)?;
         let mut state = inode.state.write();
+        if state.emptied {
+            // How data are kept can change once none are there.
+            self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
+        }
         let settable = InodeFlags::SYNC
             | InodeFlags::IMMUTABLE
             | InodeFlags::APPEND

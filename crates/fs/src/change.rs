@@ -31,6 +31,7 @@ pub(crate) struct Before {
     disk_size: u64,
     compression: Option<Option<Algorithm>>,
     next_index: Option<u64>,
+    emptied: bool,
     deleted: bool,
 }
 
@@ -43,6 +44,7 @@ impl Altered for InodeState {
             disk_size: self.disk_size,
             compression: self.compression,
             next_index: self.next_index,
+            emptied: self.emptied,
             deleted: self.deleted,
         }
     }
@@ -52,6 +54,7 @@ impl Altered for InodeState {
         self.disk_size = before.disk_size;
         self.compression = before.compression;
         self.next_index = before.next_index;
+        self.emptied = before.emptied;
         self.deleted = before.deleted;
     }
 }

@@ -81,6 +81,19 @@ pub enum FsError {
         /// What is wrong, with addresses.
         reason: String,
     },
+    /// Data that could not be brought to the device wait in memory for the
+    /// next try; everything else is on the device. The errno is the cause's.
+    #[error("{bytes} bytes of {files} files could not be written; the first is inode {} of subvolume {}: {cause}", .inode.number, .inode.tree)]
+    NotFlushed {
+        /// The first file.
+        inode: InodeId,
+        /// How many files there are.
+        files: usize,
+        /// What waits of them.
+        bytes: u64,
+        /// What the first one met.
+        cause: Box<FsError>,
+    },
     /// What the store met (ENOSPC, EROFS, EIO).
     #[error(transparent)]
     Store(StoreError),
@@ -105,7 +118,7 @@ impl FsError {
 
     /// Its errno on Linux.
     #[must_use]
-    pub const fn errno(&self) -> i32 {
+    pub fn errno(&self) -> i32 {
         match self {
             Self::NotFound => 2,
             Self::Exists => 17,
@@ -129,6 +142,7 @@ impl FsError {
             Self::Busy(_) => 16,
             Self::QuotaExceeded => 122,
             Self::Damaged { .. } => 5,
+            Self::NotFlushed { cause, .. } => cause.errno(),
             Self::Store(error) => match error {
                 StoreError::NoSpace => 28,
                 StoreError::BadLabel => 22,

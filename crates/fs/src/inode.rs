@@ -42,6 +42,11 @@ pub struct InodeState {
     pub disk_size: u64,
     /// Data that are not on the device yet.
     pub buffer: WriteBuffer,
+    /// The file was cut to nothing: what its tree still has does not count,
+    /// and goes with the next flush.
+    pub emptied: bool,
+    /// The last flush failed: the file takes no more data until one succeeds.
+    pub(crate) flush_failed: bool,
     /// Compression asked for by property; `None` inside: explicitly none.
     pub compression: Option<Option<Algorithm>>,
     /// Index of the next directory entry, once known.
@@ -57,6 +62,8 @@ impl InodeState {
             disk_size: item.size,
             item,
             buffer: WriteBuffer::default(),
+            emptied: false,
+            flush_failed: false,
             compression: None,
             next_index: None,
             deleted: false,
@@ -152,6 +159,17 @@ impl InodeTable {
             .entry(inode.id)
             .or_insert_with(|| Arc::new(inode))
             .clone()
+    }
+
+    /// All inodes of a subvolume that are in the table.
+    pub(crate) fn of_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
+        let mut found = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let of_tree = shard.inodes.values().filter(|inode| inode.id.tree == tree);
+            found.extend(of_tree.cloned());
+        }
+        found
     }
 
     /// Forgets all inodes of a subvolume and gives them.

@@ -3,9 +3,10 @@
 //! Owns inodes, names, attributes, extended attributes, file data and the
 //! write buffer. Stands on the store's trees and transactions.
 //!
-//! Lock order: inodes (ascending [`InodeId`] when several) -> cleaning -> the
-//! store's commit lock -> the engine -> the inode table's shards. No lock but an
-//! inode's own is held while data are read, written or compressed.
+//! Lock order: inodes (ascending [`InodeId`] when several) -> a subvolume's
+//! lock of writes in place -> cleaning -> the store's commit lock -> the engine
+//! -> the inode table's shards. No lock but an inode's own, and that of writes
+//! in place, is held while data are read, written or compressed.
 
 mod acl;
 pub mod attr;
@@ -44,6 +45,7 @@ pub struct Filesystem {
     pub(crate) inodes: InodeTable,
     pub(crate) buffers: file::budget::Budget,
     pub(crate) unpacked: file::Unpacked,
+    pub(crate) in_place: subvolume::in_place::InPlaceLocks,
     /// Bytes of a sector.
     pub(crate) sector_size: u64,
     /// Checksum of data.
@@ -74,6 +76,7 @@ impl Filesystem {
         Self {
             buffers,
             unpacked: file::Unpacked::default(),
+            in_place: subvolume::in_place::InPlaceLocks::default(),
             sector_size,
             checksum,
             store,

@@ -2,8 +2,9 @@
 //! damage, concurrent users.
 
 use butterfs_device::{Access, FileDevice};
-use butterfs_format::TreeId;
 use butterfs_format::compression::Algorithm;
+use butterfs_format::item::inode::InodeFlags;
+use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_fs::attr::SetAttributes;
 use butterfs_fs::file::{CloneSpan, Defragment, FallocateMode};
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
@@ -686,4 +687,209 @@ fn what_a_conversion_saved_cannot_be_overwritten() {
     let path = volume.path.to_str().unwrap();
     run("btrfs-convert", &["-r", path]);
     run("e2fsck", &["-f", "-n", path]);
+
+/// Changes the file extent of `inode` at `offset` behind its back.
+fn spoil(fs: &Filesystem, inode: &Inode, offset: u64, change: impl Fn(&mut [u8])) {
+    let key = Key::new(inode.id.number.get(), ItemType::EXTENT_DATA, offset);
+    let mut item = {
+        let engine = fs.store().read();
+        let (leaf, slot) = butterfs_tree::find(&*engine, inode.id.tree, &key)
+            .unwrap()
+            .unwrap();
+        leaf.data(slot).to_vec()
+    };
+    change(&mut item);
+    let replaced = fs.store().commit_with(20, |engine| {
+        butterfs_tree::replace(engine, inode.id.tree, &key, &item).map_err(FsError::from)
+    });
+    replaced.unwrap();
+}
+
+/// Where a file extent's item has its disk address: one more is no sector's.
+const ADDRESS: usize = 21;
+
+#[test]
+fn a_file_that_cannot_be_flushed_stops_nothing_else() {
+    let volume = Volume::new(300, &[]);
+    let fs = volume.open(Options {
+        buffer_bytes: 1 << 20,
+        ..Options::default()
+    });
+    let bad = create(&fs, "bad");
+    fs.write(&bad, 0, &[1; 8192]).unwrap();
+    fs.sync_all().unwrap();
+    spoil(&fs, &bad, 0, |item| item[ADDRESS] ^= 1);
+    fs.write(&bad, 4096, &[2; 4096]).unwrap();
+    let good = create(&fs, "good");
+    fs.write(&good, 0, b"good").unwrap();
+
+    let error = fs.sync_all().unwrap_err();
+    assert_eq!(error.errno(), 5);
+    let FsError::NotFlushed {
+        inode,
+        files: 1,
+        bytes: 4096,
+        ..
+    } = error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!(inode, bad.id);
+    let left = crash(&volume);
+    let found = left.open(Options::default());
+    assert_eq!(content(&found, &reopen(&found, "good")), b"good");
+    drop(found);
+
+    // The error is the bad file's alone; it takes no more data.
+    fs.fsync(&good).unwrap();
+    fs.fsync_directory().unwrap();
+    assert_eq!(fs.fsync(&bad).unwrap_err().errno(), 5);
+    assert_eq!(fs.write(&bad, 0, &[3; 4096]).unwrap_err().errno(), 5);
+    // Others write more than the budget holds.
+    let data = noise(5, 3 << 20);
+    fs.write(&good, 0, &data).unwrap();
+    assert_eq!(fs.dirty_bytes() % 4096, 0);
+
+    // The data waited.
+    spoil(&fs, &bad, 0, |item| item[ADDRESS] ^= 1);
+    fs.sync_all().unwrap();
+    drop((bad, good, fs));
+    let fs = volume.open(Options::default());
+    let bad = content(&fs, &reopen(&fs, "bad"));
+    assert!(bad[..4096] == [1; 4096] && bad[4096..] == [2; 4096]);
+    assert!(content(&fs, &reopen(&fs, "good")) == data);
+    drop(fs);
+    volume.check();
+}
+
+#[test]
+fn writers_do_not_wait_for_ever_for_files_that_cannot_be_flushed() {
+    let volume = Volume::new(300, &[]);
+    let fs = volume.open(Options {
+        buffer_bytes: 1 << 20,
+        ..Options::default()
+    });
+    let mut bad = Vec::new();
+    for number in 0..16 {
+        let inode = create(&fs, &format!("bad{number}"));
+        fs.write(&inode, 0, &[1; 128 << 10]).unwrap();
+        bad.push(inode);
+    }
+    fs.sync_all().unwrap();
+    for inode in &bad {
+        spoil(&fs, inode, 0, |item| item[ADDRESS] ^= 1);
+    }
+    let mut last = Ok(0);
+    for inode in &bad {
+        last = fs.write(inode, 0, &[2; 128 << 10]);
+    }
+    // Their data fill all memory: an error, and no data are forgotten.
+    assert_eq!(last.unwrap_err().errno(), 5);
+    let good = create(&fs, "good");
+    let _ = fs.write(&good, 0, &[3; 256 << 10]);
+    fs.fsync_directory().unwrap();
+    for inode in &bad {
+        spoil(&fs, inode, 0, |item| item[ADDRESS] ^= 1);
+    }
+    fs.write(&good, 0, &[4; 1 << 20]).unwrap();
+    fs.sync_all().unwrap();
+    assert_eq!(content(&fs, &bad[0])[..], [2; 128 << 10]);
+    drop((bad, good, fs));
+    volume.check();
+}
+
+/// What a crash after a commit that did not flush the file leaves of it.
+fn after_commit(fs: &Filesystem, volume: &Volume, name: &str) -> Vec<u8> {
+    fs.fsync_directory().unwrap();
+    let left = crash(volume);
+    let found = left.open(Options::default());
+    content(&found, &reopen(&found, name))
+}
+
+#[test]
+fn content_is_replaced_in_one_piece() {
+    let volume = Volume::new(400, &[]);
+    // Every second sector: more pieces than one transaction drops.
+    let pieces = |fs: &Filesystem, inode: &Arc<Inode>| {
+        for at in 0..500 {
+            fs.write(inode, at * 8192, &[b'o'; 4096]).unwrap();
+        }
+    };
+    let fs = volume.open(Options::default());
+    let small = create(&fs, "small");
+    let large = create(&fs, "large");
+    let many = create(&fs, "many");
+    let in_place = create(&fs, "in place");
+    fs.set_flags(&in_place, InodeFlags::NODATACOW).unwrap();
+    fs.write(&small, 0, b"old").unwrap();
+    for inode in [&large, &in_place] {
+        fs.write(inode, 0, &vec![b'o'; 300_000]).unwrap();
+    }
+    pieces(&fs, &many);
+    fs.sync_all().unwrap();
+    let old = content(&fs, &many);
+    for (inode, name) in [
+        (&small, "small"),
+        (&large, "large"),
+        (&many, "many"),
+        (&in_place, "in place"),
+    ] {
+        let before = content(&fs, inode);
+        fs.truncate(inode, 0).unwrap();
+        let attributes = fs.attributes_of(inode).unwrap();
+        assert_eq!((attributes.size, attributes.allocated), (0, 0), "{name}");
+        assert!(content(&fs, inode).is_empty());
+        // Behind the end, so that what was there would show.
+        fs.write(inode, 10, b"new").unwrap();
+        assert_eq!(content(&fs, inode), b"\0\0\0\0\0\0\0\0\0\0new", "{name}");
+        assert_eq!(fs.attributes_of(inode).unwrap().allocated, 4096);
+        assert!(after_commit(&fs, &volume, name) == before, "{name}");
+        fs.flush_inode(inode).unwrap();
+        let after = after_commit(&fs, &volume, name);
+        assert_eq!(after, b"\0\0\0\0\0\0\0\0\0\0new", "{name}");
+        assert_eq!(fs.attributes_of(inode).unwrap().allocated, 4096);
+    }
+    // Nothing came instead: a sync publishes that.
+    pieces(&fs, &many);
+    fs.sync_all().unwrap();
+    let before = content(&fs, &many);
+    assert!(before[4096..] == old[4096..]);
+    fs.truncate(&many, 0).unwrap();
+    fs.truncate(&many, 5000).unwrap();
+    assert!(content(&fs, &many) == [0; 5000]);
+    fs.truncate(&many, 0).unwrap();
+    fs.sync_all().unwrap();
+    drop((small, large, many, in_place, fs));
+    volume.check();
+    let fs = volume.open(Options::default());
+    assert!(content(&fs, &reopen(&fs, "many")).is_empty());
+}
+
+#[test]
+fn waiting_data_take_no_space_twice() {
+    let volume = Volume::new(200, &[]);
+    let fs = volume.open(Options::default());
+    let allocated = |inode: &Inode| fs.attributes_of(inode).unwrap().allocated;
+    let inode = create(&fs, "file");
+    fs.write(&inode, 0, &[1; 20_000]).unwrap();
+    assert_eq!(allocated(&inode), 20_480);
+    fs.sync_all().unwrap();
+    assert_eq!(allocated(&inode), 20_480);
+    // Over two sectors that are there, and two that are not.
+    fs.write(&inode, 4096 * 3, &[2; 4096 * 4]).unwrap();
+    assert_eq!(allocated(&inode), 4096 * 7);
+    fs.sync_all().unwrap();
+    assert_eq!(allocated(&inode), 4096 * 7);
+    let inode = create(&fs, "small");
+    for text in ["small", "other", "yet another"] {
+        fs.write(&inode, 0, text.as_bytes()).unwrap();
+        assert_eq!(allocated(&inode), 4096);
+        fs.sync_all().unwrap();
+        assert_eq!(allocated(&inode), 4096);
+    }
+    let inode = create(&fs, "reserved");
+    fs.fallocate(&inode, FallocateMode::AllocateKeepSize, 0, 1 << 20)
+        .unwrap();
+    fs.write(&inode, 0, &[1; 8192]).unwrap();
+    assert_eq!(allocated(&inode), 1 << 20);
 }

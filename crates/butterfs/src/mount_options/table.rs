@@ -191,13 +191,13 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "flushoncommit",
         "",
-        "a commit brings all data along (always so)",
+        "accepted; commits by time, sync and unmount bring all data along, those of fsync do not",
         nothing,
     ),
     option(
         "noflushoncommit",
         "",
-        "accepted; commits bring all data along anyway",
+        "accepted; see flushoncommit",
         nothing,
     ),
     option(

@@ -1,22 +1,29 @@
 //! `butterfs umount`.
 //!
-//! A plain FUSE mount is gone before its server has written everything: the
-//! server holds a lock on the source, and this command waits for it.
+//! A plain FUSE mount is gone before its server has written everything: this
+//! command waits for the server's last word, and for the lock that it holds on
+//! the source.
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::service::farewell::{End, Waiter};
 use clap::Args;
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
+
+/// Between two looks at who else has the mount.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// Unmounts and returns when everything is on the device.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
   butterfs umount /mnt
 
-Exit codes: 0 unmounted, 1 failed (for example because files are open).")]
+Exit codes: 0 unmounted, and everything is on the device; 1 failed: files are open, another
+mount namespace still has the mount, or something could not be written.")]
 pub struct Umount {
     /// Take it out of sight now although files are open; does not wait.
     #[arg(short, long)]
@@ -32,14 +39,16 @@ impl Umount {
         let mountpoint = std::fs::canonicalize(&self.mountpoint)
             .or_else(|_| std::path::absolute(&self.mountpoint))
             .context(self.mountpoint.display())?;
-        let Some(source) = source_of(&mountpoint)? else {
+        let Some(mount) = Mount::at(&mountpoint)? else {
             return fail(format!("nothing is mounted at {}", mountpoint.display()));
         };
-        self.unmount(&mountpoint)?;
-        if !self.lazy {
-            wait_until_released(&source)?;
+        if self.lazy {
+            return self.unmount(&mountpoint);
         }
-        Ok(())
+        // The mount tells where its server is while it is there.
+        let waiter = Waiter::new(&mountpoint);
+        self.unmount(&mountpoint)?;
+        mount.wait_until_ended(waiter)
     }
 
     fn unmount(&self, mountpoint: &Path) -> Done {
@@ -72,20 +81,94 @@ impl Umount {
     }
 }
 
-/// The source of the last mount at `mountpoint`.
-fn source_of(mountpoint: &Path) -> Result<Option<PathBuf>, Failure> {
-    let table = std::fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
-    let mut source = None;
-    for line in table.split(|byte| *byte == b'\n') {
-        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-");
-        if let (Some(at), Some(dash)) = (fields.get(4), dash)
-            && unescape(at) == mountpoint
-        {
-            source = fields.get(dash + 2).map(|source| unescape(source));
+/// A mount, as the kernel's table has it.
+struct Mount {
+    /// `major:minor`, the same in all mount namespaces.
+    device: Vec<u8>,
+    source: PathBuf,
+}
+
+impl Mount {
+    /// The last mount at `mountpoint`.
+    fn at(mountpoint: &Path) -> Result<Option<Self>, Failure> {
+        let table = std::fs::read("/proc/self/mountinfo").context("/proc/self/mountinfo")?;
+        let mut found = None;
+        for line in table.split(|byte| *byte == b'\n') {
+            let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+            let dash = fields.iter().position(|field| *field == b"-");
+            if let (Some(at), Some(dash)) = (fields.get(4), dash)
+                && unescape(at) == mountpoint
+                && let (Some(device), Some(source)) = (fields.get(2), fields.get(dash + 2))
+            {
+                found = Some(Self {
+                    device: device.to_vec(),
+                    source: unescape(source),
+                });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Waits until the server has written everything and is gone.
+    fn wait_until_ended(&self, mut waiter: Option<Waiter>) -> Done {
+        // What is no file, was renamed or is gone shows no lock.
+        let file = std::fs::File::open(&self.source).ok();
+        let mut verdict = Ok(());
+        loop {
+            let time = LOOK;
+            if let Some(server) = &mut waiter {
+                if let End::Ended(done) = server.wait(time)? {
+                    verdict = done;
+                    waiter = None;
+                    continue;
+                }
+            } else {
+                let Some(file) = &file else {
+                    return verdict;
+                };
+                match rustix::fs::flock(file, FlockOperation::NonBlockingLockShared) {
+                    Ok(()) => return verdict,
+                    Err(rustix::io::Errno::WOULDBLOCK) => std::thread::sleep(time / 50),
+                    Err(rustix::io::Errno::INTR) => {}
+                    Err(error) => return fail(format!("{}: {error}", self.source.display())),
+                }
+            }
+            if let Some(holder) = self.holder() {
+                return fail(format!(
+                    "it is unmounted here, but {holder} has it in another mount namespace: its \
+                     server goes on, and the volume stays in use until it is unmounted there too"
+                ));
+            }
         }
     }
-    Ok(source)
+
+    /// A process in another mount namespace that still has this mount.
+    fn holder(&self) -> Option<String> {
+        let mut seen = vec![std::fs::read_link("/proc/self/ns/mnt").ok()?];
+        for process in std::fs::read_dir("/proc").ok()?.flatten() {
+            let path = process.path();
+            // What ends meanwhile, or belongs to others, cannot be looked at.
+            let Ok(namespace) = std::fs::read_link(path.join("ns/mnt")) else {
+                continue;
+            };
+            if seen.contains(&namespace) {
+                continue;
+            }
+            seen.push(namespace);
+            let table = std::fs::read(path.join("mountinfo")).unwrap_or_default();
+            let mut lines = table.split(|byte| *byte == b'\n');
+            if lines.any(|line| line.split(|byte| *byte == b' ').nth(2) == Some(&self.device)) {
+                let name = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
+                let number = process.file_name();
+                return Some(format!(
+                    "process {} ({})",
+                    number.to_string_lossy(),
+                    name.trim()
+                ));
+            }
+        }
+        None
+    }
 }
 
 /// Octal escapes (`\040`) of the kernel's mount table.
@@ -109,16 +192,6 @@ fn unescape(field: &[u8]) -> PathBuf {
         }
     }
     std::ffi::OsString::from_vec(bytes).into()
-}
-
-/// Waits until no server holds `source`.
-fn wait_until_released(source: &Path) -> Done {
-    // What is no file, or gone, has nobody to wait for.
-    let Ok(file) = std::fs::File::open(source) else {
-        return Ok(());
-    };
-    rustix::io::retry_on_intr(|| rustix::fs::flock(&file, FlockOperation::LockShared))
-        .context(source.display())
 }
 
 #[cfg(test)]

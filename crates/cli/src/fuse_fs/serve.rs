@@ -80,6 +80,7 @@ impl FileSystem for Server {
         self.nodes.forget_all(self.files());
         if let Err(error) = self.volume.close() {
             tracing::error!(%error, "the last changes are not on the device");
+            let _ = self.unwritten.set(error.to_string());
         }
     }
 

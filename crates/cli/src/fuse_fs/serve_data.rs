@@ -96,13 +96,19 @@ impl Server {
     fn drop_privileges(&self, inode: &Inode, node: NodeId) -> Result<(), Errno> {
         let before = inode.state.read().item.mode;
         self.files().drop_privileges(inode).answered()?;
-        if inode.state.read().item.mode != before
-            && let Some(notifier) = self.notifier.get()
-        {
+        if inode.state.read().item.mode != before {
+            self.attributes_changed(node);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel ask for the attributes of a node again, after a change
+    /// that does not tell it of them.
+    fn attributes_changed(&self, node: NodeId) {
+        if let Some(notifier) = self.notifier.get() {
             // Advisory: a kernel that forgot the node asks anyway.
             let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
         }
-        Ok(())
     }
 
     /// As the kernel does for a file whose content changes: who has not all
@@ -266,6 +272,7 @@ impl Server {
                     return Err(Errno::EPERM);
                 }
                 self.files().set_flags(&inode, wanted).answered()?;
+                self.attributes_changed(request.node);
             }
             _ => return Err(Errno::ENOTTY),
         }

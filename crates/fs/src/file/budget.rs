@@ -178,6 +178,11 @@ impl Budget {
         self.total() > self.limit - self.limit / 4 || self.listed() > INODES_MAX
     }
 
+    /// True when `bytes` more of data space were free when it was looked at.
+    pub(crate) fn has_free(&self, bytes: u64) -> bool {
+        self.free_data.load(Ordering::SeqCst) >= bytes
+    }
+
     /// True when enough was flushed.
     pub(crate) fn is_low(&self) -> bool {
         self.total() <= self.limit / 8 * 5 && self.listed() <= INODES_MAX / 2

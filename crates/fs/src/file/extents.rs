@@ -184,6 +184,20 @@ pub(crate) fn overlapping(
     Ok(found)
 }
 
+/// [`overlapping`] of a file in use: an emptied one has none that count.
+pub(crate) fn counting(
+    engine: &Engine,
+    id: InodeId,
+    state: &InodeState,
+    range: Range<u64>,
+    limit: usize,
+) -> Result<Vec<Found>, FsError> {
+    if state.emptied {
+        return Ok(Vec::new());
+    }
+    overlapping(engine, id, range, limit)
+}
+
 pub(crate) fn owner(id: InodeId, start: u64, place: &ExtentPlace) -> DataOwner {
     DataOwner {
         tree: id.tree,

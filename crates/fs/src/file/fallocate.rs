@@ -264,7 +264,7 @@ impl Filesystem {
             return Ok(true);
         }
         let engine = self.store.read();
-        let found = extents::overlapping(&engine, inode.id, range.clone(), usize::MAX)?;
+        let found = extents::counting(&engine, inode.id, state, range.clone(), usize::MAX)?;
         Ok(found
             .iter()
             .any(|e| !e.is_hole() && !matches!(e.body, extents::Body::Prealloc(_))))

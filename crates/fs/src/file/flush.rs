@@ -8,6 +8,7 @@
 use super::buffer::WriteBuffer;
 use super::extents::{self, Body, Found, NewExtent, NewKind};
 use super::read::with_scratch;
+use super::truncate;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
@@ -124,18 +125,39 @@ impl Filesystem {
         state: &mut InodeState,
         inline: InlineRule,
     ) -> Result<(), FsError> {
-        if state.deleted {
-            state.buffer.clear();
-        } else if !state.buffer.is_empty() {
-            self.store.check_writable()?;
-            if inline == InlineRule::Never || !self.flush_inline(inode, state)? {
-                self.leave_inline(inode, state)?;
-                self.flush_extents(inode, state)?;
-            }
-            state.buffer.clear();
-        }
+        let flushed = self.flush_waiting(inode, state, inline);
+        state.flush_failed = flushed.is_err();
+        flushed?;
         self.buffers.forget(inode.id, state);
         self.settle_size(inode.id, state)
+    }
+
+    fn flush_waiting(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        inline: InlineRule,
+    ) -> Result<(), FsError> {
+        if state.deleted {
+            state.emptied = false;
+        } else {
+            if state.emptied || !state.buffer.is_empty() {
+                self.store.check_writable()?;
+            }
+            if state.emptied {
+                self.thin_emptied(inode.id, state)?;
+            }
+            if !state.buffer.is_empty() {
+                if inline == InlineRule::Never || !self.flush_inline(inode, state)? {
+                    self.leave_inline(inode, state)?;
+                    self.flush_extents(inode, state)?;
+                }
+            } else if state.emptied {
+                self.drop_emptied(inode.id, state)?;
+            }
+        }
+        state.buffer.clear();
+        Ok(())
     }
 
     /// With nothing left in the buffer, the tree's size follows what users
@@ -181,7 +203,7 @@ impl Filesystem {
             let stays =
                 |extent: &Found| extent.end() > sector || matches!(extent.body, Body::Prealloc(_));
             data.len() + FileExtent::INLINE_HEADER > room
-                || extents::overlapping(&engine, id, 0..u64::MAX, 2)?
+                || extents::counting(&engine, id, state, 0..u64::MAX, 2)?
                     .iter()
                     .any(stays)
         };
@@ -189,7 +211,9 @@ impl Filesystem {
             return Ok(false);
         }
         let data = data.to_vec();
-        self.change_acknowledged(id, state, 40, |engine, state| {
+        let nodes = 40 + Self::nodes_of_emptied(state);
+        self.change_acknowledged(id, state, nodes, |engine, state| {
+            truncate::drop_emptied_part(engine, id, state)?;
             extents::drop_range(engine, id, state, 0..sector, usize::MAX)?;
             let item = FileExtent {
                 generation: engine.generation(),
@@ -215,7 +239,7 @@ impl Filesystem {
         }
         let is_inline = {
             let engine = self.store.read();
-            let first = extents::overlapping(&engine, inode.id, 0..1, 1)?;
+            let first = extents::counting(&engine, inode.id, state, 0..1, 1)?;
             first
                 .first()
                 .is_some_and(|extent| matches!(extent.body, Body::Inline(_)))
@@ -257,6 +281,10 @@ impl Filesystem {
     fn flush_extents(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
         let id = inode.id;
         let plan = self.compression(state);
+        // No snapshot comes between the decision to write in place and the end
+        // of the write.
+        let in_place = self.in_place.of(id.tree);
+        let _no_snapshot = may_lie_in_place(state).then(|| in_place.read());
         // A panic must not lead to a later flush that finds nothing to do.
         let _watch = self.store.fail_on_panic();
         let Aside { state, buffer } = &mut Aside::take(state);
@@ -268,7 +296,7 @@ impl Filesystem {
             && plan.zeal == Zeal::UntilItFails
             && outputs.iter().all(|output| output.compression.is_none())
             && outputs.iter().any(|output| output.length >= UNIT as u64)
-            && state.disk_size == 0
+            && (state.disk_size == 0 || state.emptied)
         {
             // As the kernel: a file whose beginning does not compress is
             // not tried again.
@@ -425,15 +453,14 @@ impl Filesystem {
         state: &InodeState,
         range: Range<u64>,
     ) -> Result<Vec<(Range<u64>, Target)>, FsError> {
-        let flags = state.item.flags;
-        let nocow = flags.contains(InodeFlags::NODATACOW);
-        if !nocow && !flags.contains(InodeFlags::PREALLOC) {
+        if !may_lie_in_place(state) {
             return Ok(Vec::new());
         }
+        let nocow = state.item.flags.contains(InodeFlags::NODATACOW);
         let engine = self.store.read();
         let last_snapshot = engine.tree_state(id.tree)?.item.last_snapshot;
         let mut parts = Vec::new();
-        for extent in extents::overlapping(&engine, id, range.clone(), usize::MAX)? {
+        for extent in extents::counting(&engine, id, state, range.clone(), usize::MAX)? {
             if extent.compression.is_some() || extent.generation <= last_snapshot {
                 continue;
             }
@@ -576,9 +603,15 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         let sector = self.sector_size;
         let sectors: u64 = outputs.iter().map(|output| output.length / sector).sum();
-        let nodes = 60 + usize::try_from(sectors).unwrap_or(usize::MAX) / 20 + outputs.len() / 8;
-        let hole_from = state.disk_size / sector * sector;
+        let nodes = 60
+            + usize::try_from(sectors).unwrap_or(usize::MAX) / 20
+            + outputs.len() / 8
+            + Self::nodes_of_emptied(state);
         self.change_acknowledged(id, state, nodes, |engine, state| {
+            // What is damaged is met before the first edit.
+            look_over(engine, id, state, outputs)?;
+            truncate::drop_emptied_part(engine, id, state)?;
+            let hole_from = state.disk_size / sector * sector;
             for output in outputs {
                 let range = output.start..output.start + output.length;
                 let new = NewExtent {
@@ -619,6 +652,37 @@ impl Filesystem {
             store_item(engine, id, state)
         })
     }
+}
+
+/// Whether data of the file may be written where they lie.
+fn may_lie_in_place(state: &InodeState) -> bool {
+    let flags = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
+    state.item.flags.intersects(flags) && !state.emptied
+}
+
+/// Errors when a file extent that `outputs` replace, or that lies where holes
+/// are filled, is damaged.
+fn look_over(
+    engine: &Engine,
+    id: InodeId,
+    state: &InodeState,
+    outputs: &[Output<'_>],
+) -> Result<(), FsError> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for output in outputs {
+        let end = output.start + output.length;
+        match ranges.last_mut() {
+            Some(last) if last.end == output.start => last.end = end,
+            _ => ranges.push(output.start..end),
+        }
+    }
+    if !engine.superblock().has_no_holes() && state.disk_size < state.item.size {
+        ranges.push(state.disk_size..state.item.size);
+    }
+    for range in ranges {
+        extents::overlapping(engine, id, range, usize::MAX)?;
+    }
+    Ok(())
 }
 
 /// Compresses `data` into at most `most` bytes.

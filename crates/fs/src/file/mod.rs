@@ -14,7 +14,7 @@ pub(crate) mod encoded;
 mod extent_map;
 pub(crate) mod extents;
 mod fallocate;
-mod flush;
+pub(crate) mod flush;
 pub(crate) mod read;
 mod seek;
 mod truncate;

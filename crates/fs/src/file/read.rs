@@ -128,7 +128,7 @@ impl Filesystem {
         let sector = engine.sector_size();
         let summed = !state.item.flags.contains(InodeFlags::NODATASUM);
         let mut pieces: Vec<Piece> = Vec::new();
-        for extent in extents::overlapping(engine, id, request.clone(), usize::MAX)? {
+        for extent in extents::counting(engine, id, state, request.clone(), usize::MAX)? {
             let range = request.start.max(extent.start)..request.end.min(extent.end());
             if range.is_empty() || extent.is_hole() {
                 continue;

@@ -6,7 +6,8 @@ use crate::error::FsError;
 use crate::file::flush::InlineRule;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{S_IFMT, S_IFREG};
-use butterfs_store::{Purpose, now};
+use butterfs_format::InodeId;
+use butterfs_store::{Engine, Purpose, now};
 use extents::Body;
 
 /// File extents dropped in one transaction.
@@ -23,11 +24,11 @@ impl Filesystem {
             return Err(FsError::TooBig);
         }
         self.store.check_writable()?;
-        self.check_changeable(inode.id.tree)?;
         let mut state = inode.state.write();
         if state.deleted {
             return Err(FsError::NotFound);
         }
+        self.check_changeable(inode.id.tree)?;
         match state.item.mode & S_IFMT {
             S_IFREG => {}
             crate::names::S_IFDIR => return Err(FsError::IsADirectory),
@@ -35,10 +36,80 @@ impl Filesystem {
         }
         state.check_unprotected()?;
         if size > state.item.size {
-            self.grow(inode, &mut state, size)
-        } else {
-            self.shrink(inode, &mut state, size)
+            return self.grow(inode, &mut state, size);
         }
+        if size == 0 && self.empty_later(inode.id, &mut state)? {
+            drop(state);
+            self.relieve();
+            return Ok(());
+        }
+        if state.emptied {
+            self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
+        }
+        self.shrink(inode, &mut state, size)
+    }
+
+    /// Cuts a file to nothing in memory: its tree keeps what the last commit
+    /// has until the next flush, which brings what was written instead in the
+    /// same transaction. So no commit has the file without either.
+    ///
+    /// False where the file has nothing to lose, or its space is needed.
+    fn empty_later(&self, id: InodeId, state: &mut InodeState) -> Result<bool, FsError> {
+        if state.disk_size == 0 || state.item.nlink == 0 {
+            return Ok(false);
+        }
+        if self.buffers.is_uncertain() {
+            self.look_at_space();
+        }
+        if !self.buffers.has_free(state.item.nbytes) {
+            return Ok(false);
+        }
+        if !state.emptied {
+            // Damage is the caller's to know, not the flush's.
+            extents::last_from(&self.store.read(), id, 0, STEP)?;
+        }
+        let Some(inode) = self.inodes.get(id) else {
+            return Ok(false);
+        };
+        if !state.buffer.is_charged() {
+            self.buffers.adopt(inode, state);
+        }
+        state.buffer.clear();
+        state.emptied = true;
+        state.item.size = 0;
+        touch(state);
+        Ok(true)
+    }
+
+    /// Brings an emptied file down to what one transaction can drop.
+    pub(super) fn thin_emptied(&self, id: InodeId, state: &mut InodeState) -> Result<(), FsError> {
+        loop {
+            let last = extents::last_from(&self.store.read(), id, 0, STEP + 1)?;
+            if last.len() <= STEP {
+                return Ok(());
+            }
+            let start = last[1].start;
+            let room = (60 + STEP / 8, Purpose::Shrink);
+            self.change_own(state, id.tree, room, |engine, state| {
+                extents::drop_range(engine, id, state, start..u64::MAX, usize::MAX)?;
+                state.disk_size = state.disk_size.min(start);
+                store_item(engine, id, state)
+            })?;
+        }
+    }
+
+    /// Drops what the tree has of an emptied file that nothing replaces.
+    pub(super) fn drop_emptied(&self, id: InodeId, state: &mut InodeState) -> Result<(), FsError> {
+        let room = (60 + Self::nodes_of_emptied(state), Purpose::Shrink);
+        self.change_own(state, id.tree, room, |engine, state| {
+            drop_emptied_part(engine, id, state)?;
+            store_item(engine, id, state)
+        })
+    }
+
+    /// Nodes that [`drop_emptied_part`] touches.
+    pub(super) const fn nodes_of_emptied(state: &InodeState) -> usize {
+        if state.emptied { STEP / 8 } else { 0 }
     }
 
     pub(crate) fn grow(
@@ -108,6 +179,20 @@ impl Filesystem {
         }
         self.flush_locked(inode, state, InlineRule::Allowed)
     }
+}
+
+/// Drops what the tree has of an emptied file, within a transaction.
+pub(super) fn drop_emptied_part(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+) -> Result<(), FsError> {
+    if state.emptied {
+        extents::drop_range(engine, id, state, 0..u64::MAX, usize::MAX)?;
+        state.disk_size = 0;
+        state.emptied = false;
+    }
+    Ok(())
 }
 
 /// Notes in an inode that its content changed.

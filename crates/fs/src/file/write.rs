@@ -84,7 +84,6 @@ impl Filesystem {
     /// Buffers `data` and gives where they begin.
     fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
         self.store.check_writable()?;
-        self.check_changeable(inode.id.tree)?;
         let rounded = (data.len() as u64).next_multiple_of(self.sector_size);
         self.ensure_quota(inode.id.tree, rounded)?;
         let promise = match self.promise(data.len() as u64) {
@@ -96,6 +95,12 @@ impl Filesystem {
         };
         let mut state = inode.state.write();
         check_file(&state)?;
+        // Under the lock: who makes the subvolume read-only waits for it.
+        self.check_changeable(inode.id.tree)?;
+        if state.flush_failed {
+            // What cannot be written must not fill the memory of all.
+            self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
+        }
         let offset = match place {
             Place::At(offset) => offset,
             Place::End => state.item.size,
@@ -124,12 +129,19 @@ impl Filesystem {
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
         drop((state, promise));
+        self.relieve();
+        Ok(offset)
+    }
+
+    /// Brings data to the device when much waits. No inode may be locked.
+    pub(super) fn relieve(&self) {
         if self.buffers.is_high()
             && let Some(_right) = self.buffers.try_shed()
+            && let Err(error) = self.shed()
         {
-            self.shed()?;
+            // What the caller did is done, and no other file's fault is its.
+            tracing::debug!(%error, "no memory could be freed");
         }
-        Ok(offset)
     }
 
     /// Puts whole sectors, or what is up to the end of the last one, into an
@@ -194,7 +206,7 @@ impl Filesystem {
         let start = size / self.sector_size * self.sector_size;
         let in_extent = {
             let engine = self.store.read();
-            !super::extents::overlapping(&engine, inode.id, start..size, 1)?.is_empty()
+            !super::extents::counting(&engine, inode.id, state, start..size, 1)?.is_empty()
         };
         if in_extent {
             self.load_sector(inode, state, start)?;
@@ -237,7 +249,7 @@ impl Filesystem {
             }
             if attempt == 0 {
                 // Frees what is pinned, and shows what compression saves.
-                self.sync_all()?;
+                self.write_out()?;
             }
         }
         while self.clean_for_space()? {
@@ -254,56 +266,97 @@ impl Filesystem {
         self.buffers.set_free(self.store.read().promisable());
     }
 
-    /// Flushes the largest buffers until the budget is low again.
+    /// Flushes the largest buffers until the budget is low again. Errors when
+    /// nothing could be flushed.
     fn shed(&self) -> Result<(), FsError> {
         if self.buffers.is_low() {
             return Ok(());
         }
-        let mut dirty: Vec<(u64, Arc<Inode>)> = self
+        let mut dirty: Vec<((bool, u64), Arc<Inode>)> = self
             .buffers
             .dirty()
             .into_iter()
-            // One that is locked is being written or flushed: it comes last.
+            // One that is locked is being written or flushed, one whose flush
+            // failed will hardly succeed: they come last.
             .map(|inode| {
-                (
-                    inode.state.try_read().map_or(0, |s| s.buffer.bytes()),
-                    inode,
-                )
+                let rank = inode
+                    .state
+                    .try_read()
+                    .map_or((true, 0), |s| (!s.flush_failed, s.buffer.bytes()));
+                (rank, inode)
             })
             .collect();
-        dirty.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+        dirty.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
+        let mut first = None;
+        let mut flushed = false;
         for (_, inode) in dirty {
-            self.flush_inode(&inode)?;
+            match self.flush_inode(&inode) {
+                Ok(()) => flushed = true,
+                Err(error) => first = first.or(Some(error)),
+            }
             if self.buffers.is_low() {
                 break;
             }
         }
-        Ok(())
+        match first {
+            Some(error) if !flushed => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Makes all data and names durable.
     ///
     /// # Errors
-    /// What flushing or the commit met.
+    /// What the commit met, which concerns everything;
+    /// [`FsError::NotFlushed`] when all but the data of some files is durable.
     pub fn sync_all(&self) -> Result<(), FsError> {
-        self.flush_all()?;
+        self.write_out()?.map_or(Ok(()), Err)
+    }
+
+    /// Makes durable all that can be, and gives what could not be flushed. A
+    /// file that cannot be flushed stops no commit.
+    ///
+    /// # Errors
+    /// What the commit met.
+    pub fn write_out(&self) -> Result<Option<FsError>, FsError> {
+        let flushed = self.flush_all();
         self.store.commit()?;
-        Ok(())
+        Ok(flushed.err())
     }
 
     /// Brings all data to the device; they are durable after a commit.
     ///
     /// # Errors
-    /// The first that a flush met; the others are tried all the same.
+    /// [`FsError::NotFlushed`]: all files are tried.
     pub fn flush_all(&self) -> Result<(), FsError> {
-        let mut first = Ok(());
-        for inode in self.buffers.dirty() {
-            let result = self.flush_inode(&inode);
-            if first.is_ok() {
-                first = result;
+        self.flush_each(self.buffers.dirty())
+    }
+
+    /// Brings the data of `inodes` to the device.
+    ///
+    /// # Errors
+    /// As [`Filesystem::flush_all`].
+    pub(crate) fn flush_each(
+        &self,
+        inodes: impl IntoIterator<Item = Arc<Inode>>,
+    ) -> Result<(), FsError> {
+        let mut failed: Option<(InodeId, FsError)> = None;
+        let (mut files, mut bytes) = (0, 0);
+        for inode in inodes {
+            if let Err(error) = self.flush_inode(&inode) {
+                files += 1;
+                bytes += inode.state.read().buffer.bytes();
+                failed = failed.or(Some((inode.id, error)));
             }
         }
-        first
+        failed.map_or(Ok(()), |(inode, cause)| {
+            Err(FsError::NotFlushed {
+                inode,
+                files,
+                bytes,
+                cause: Box::new(cause),
+            })
+        })
     }
 }
 

@@ -145,6 +145,10 @@ impl Filesystem {
         self.flush_tree(source)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
+        // Whoever decided to write in place finishes first; whoever decides
+        // later sees that the snapshot shares.
+        let in_place = self.in_place.of(source);
+        let alone = in_place.write();
         let nodes = 16 * NODES_PER_PATH;
         let tree =
             self.change_and_commit(&mut *dir_state, parent.tree, nodes, |engine, dir_state| {
@@ -168,7 +172,7 @@ impl Filesystem {
                 hang(engine, (parent, dir_state), name, (tree, ANY))?;
                 Ok(tree)
             })?;
-        drop(dir_state);
+        drop((alone, dir_state));
         // Files that are open in the source without a name have none here.
         if let Err(error) = self.delete_orphans(tree) {
             // The snapshot is made, and durable; they take space, no more.
@@ -197,12 +201,8 @@ impl Filesystem {
 
     /// Brings all waiting data of a subvolume to the device and its tree.
     pub(crate) fn flush_tree(&self, tree: TreeId) -> Result<(), FsError> {
-        for inode in self.buffers.dirty() {
-            if inode.id.tree == tree {
-                self.flush_inode(&inode)?;
-            }
-        }
-        Ok(())
+        let dirty = self.buffers.dirty().into_iter();
+        self.flush_each(dirty.filter(|inode| inode.id.tree == tree))
     }
 }
 

@@ -8,6 +8,7 @@ pub mod diff;
 pub mod du;
 pub mod find_new;
 pub mod history;
+pub(crate) mod in_place;
 pub mod list;
 mod make;
 pub mod member_sets;

@@ -118,7 +118,16 @@ impl Filesystem {
                 Access::ReadOnly => item.flags |= RootFlags::READONLY,
                 Access::ReadWrite => item.flags -= RootFlags::READONLY,
             })?)
-        })
+        })?;
+        if access == Access::ReadOnly {
+            // Who saw it writable has a file locked, and its data follow; then
+            // nothing in it changes any more.
+            for inode in self.inodes.of_tree(tree) {
+                drop(inode.state.write());
+            }
+            self.flush_tree(tree)?;
+        }
+        Ok(())
     }
 
     /// Notes that `tree` was received; gives the generation and time that are

@@ -100,7 +100,7 @@ impl Filesystem {
         }
         for _ in 0..SCANS_MAX {
             self.clean_all()?;
-            self.sync_all()?;
+            self.write_out()?;
             let Some(started) = self.store.start_quota_scan()? else {
                 continue;
             };
@@ -144,7 +144,7 @@ impl Filesystem {
             }
             if attempt == 0 {
                 // Shows what compression and overwriting save.
-                self.sync_all()?;
+                self.write_out()?;
             }
         }
         Err(FsError::QuotaExceeded)

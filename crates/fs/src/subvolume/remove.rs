@@ -161,11 +161,7 @@ impl Filesystem {
 
     /// The engine, to change, with room for `nodes` changed nodes; who adds
     /// something waits for the space of deleted subvolumes.
-    pub(crate) fn begin(
-        &self,
-        nodes: usize,
-        purpose: Purpose,
-    ) -> Result<Transaction<'_>, FsError> {
+    pub(crate) fn begin(&self, nodes: usize, purpose: Purpose) -> Result<Transaction<'_>, FsError> {
         loop {
             match self.store.begin(nodes, purpose) {
                 Err(StoreError::NoSpace)

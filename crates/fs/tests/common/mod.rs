@@ -1,6 +1,8 @@
 //! What the tests of this crate share: volumes, judges, randomness.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod paused;
+
 use butterfs_device::{Access, FileDevice};
 use butterfs_format::TreeId;
 use butterfs_fs::{Filesystem, Options};

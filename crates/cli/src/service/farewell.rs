@@ -1,0 +1,134 @@
+//! The last word of a server: whether everything is on the device.
+//!
+//! Owns a second socket of the server, whose name follows from the first one's.
+//! Who waits for the end of a mount connects to it before it unmounts, and
+//! reads until the server's process is gone: what it says, or nothing where it
+//! died.
+
+use super::server_of;
+use crate::fail::{Done, Failure, fail};
+use std::io::{self, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Who may wait at a time.
+const WAITING_MAX: usize = 16;
+/// Bytes of a last word.
+const WORDS_MAX: usize = 4096;
+/// What a server says when nothing was lost; else it says what was.
+const DONE: &str = "done\n";
+
+fn address(service: &[u8]) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name([service, b"-end"].concat())
+}
+
+/// Those who wait for the server's end.
+#[derive(Clone, Default)]
+pub struct Farewell {
+    waiting: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Farewell {
+    /// Lets others wait for the end of the server whose socket is `service`.
+    pub fn start(service: &[u8]) -> Result<Self, Failure> {
+        let listener = UnixListener::bind_addr(&address(service)?)?;
+        let farewell = Self::default();
+        let waiting = Arc::clone(&farewell.waiting);
+        let allowed = [0, rustix::process::geteuid().as_raw()];
+        std::thread::Builder::new()
+            .name("farewell".into())
+            .spawn(move || {
+                for client in listener.incoming().flatten() {
+                    let who = rustix::net::sockopt::socket_peercred(&client);
+                    let may = who.is_ok_and(|who| allowed.contains(&who.uid.as_raw()));
+                    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                    waiting.retain(is_there);
+                    if may && waiting.len() < WAITING_MAX && client.set_nonblocking(true).is_ok() {
+                        waiting.push(client);
+                    }
+                }
+            })?;
+        Ok(farewell)
+    }
+
+    /// Says how the mount ended. The sockets stay open until the process has
+    /// let go of the device.
+    pub fn say(&self, done: &Done) {
+        let words = match done {
+            Ok(()) => DONE,
+            Err(failure) => &failure.0,
+        };
+        let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for client in waiting.iter_mut() {
+            // Who does not listen any more misses nothing.
+            let _ = client.write_all(words);
+        }
+    }
+}
+
+/// Whether who waits is still there.
+fn is_there(client: &UnixStream) -> bool {
+    let mut byte = [0];
+    let read = (&*client).read(&mut byte);
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Waits for the end of a server.
+pub struct Waiter {
+    server: UnixStream,
+    words: Vec<u8>,
+}
+
+/// What is known of a server's end.
+pub enum End {
+    /// It goes on.
+    Waits,
+    /// It ended, and said this.
+    Ended(Done),
+}
+
+impl Waiter {
+    /// For the server of the mount at `mountpoint`; `None` where it cannot be
+    /// asked from here.
+    pub fn new(mountpoint: &Path) -> Option<Self> {
+        let service = server_of(mountpoint)?;
+        let server = UnixStream::connect_addr(&address(&service).ok()?).ok()?;
+        Some(Self {
+            server,
+            words: Vec::new(),
+        })
+    }
+
+    /// Waits for at most `time`.
+    pub fn wait(&mut self, time: Duration) -> Result<End, Failure> {
+        self.server.set_read_timeout(Some(time))?;
+        let mut part = [0; 512];
+        loop {
+            match self.server.read(&mut part) {
+                Ok(0) => return Ok(End::Ended(self.verdict())),
+                Ok(read) => {
+                    let room = WORDS_MAX.saturating_sub(self.words.len());
+                    self.words.extend_from_slice(&part[..read.min(room)]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(End::Waits),
+                // As when it was killed.
+                Err(_) => return Ok(End::Ended(self.verdict())),
+            }
+        }
+    }
+
+    fn verdict(&self) -> Done {
+        if self.words == DONE.as_bytes() {
+            return Ok(());
+        }
+        if self.words.is_empty() {
+            return fail("the server died; what changed since the last commit is lost");
+        }
+        fail(String::from_utf8_lossy(&self.words).into_owned())
+    }
+}

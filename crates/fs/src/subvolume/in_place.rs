@@ -1,0 +1,33 @@
+//! Writes in place and snapshots exclude each other.
+//!
+//! Owns one lock for each subvolume. A flush that may write over data where
+//! they lie holds it from its decision until its file extents are in the tree;
+//! a snapshot holds it alone while the tree is copied. So nothing that a
+//! snapshot shares is written over.
+//!
+//! Lock order: an inode's, this one, the store's commit lock.
+
+use butterfs_format::TreeId;
+use parking_lot::{Mutex, RwLock};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// Locks that nobody uses are forgotten when there are more.
+const KEPT: usize = 64;
+
+/// The locks of all subvolumes.
+#[derive(Debug, Default)]
+pub(crate) struct InPlaceLocks {
+    trees: Mutex<FxHashMap<TreeId, Arc<RwLock<()>>>>,
+}
+
+impl InPlaceLocks {
+    /// The lock of `tree`: shared by flushes, held alone by a snapshot.
+    pub(crate) fn of(&self, tree: TreeId) -> Arc<RwLock<()>> {
+        let mut trees = self.trees.lock();
+        if trees.len() >= KEPT {
+            trees.retain(|_, lock| Arc::strong_count(lock) > 1);
+        }
+        Arc::clone(trees.entry(tree).or_default())
+    }
+}
