@@ -73,6 +73,8 @@ pub struct Store {
     left_to_commit: usize,
     access: Access,
     poisoned: AtomicBool,
+    /// Set with the engine locked.
+    closed: AtomicBool,
     reason: Mutex<Option<String>>,
     barriers: Barriers,
     discard: Discard,
@@ -122,8 +124,10 @@ impl Store {
     /// Errors unless changes are possible.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
+    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`],
+    /// [`StoreError::Closed`]
     pub fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_open()?;
         if self.access == Access::ReadOnly {
             return Err(StoreError::ReadOnly);
         }
@@ -132,6 +136,38 @@ impl Store {
             return Err(StoreError::Poisoned(reason));
         }
         Ok(())
+    }
+
+    /// Errors when the volume was closed.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`]
+    pub fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(StoreError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Ends all changes. False, and nothing is ended, while something waits for
+    /// a commit.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`] when it was closed before.
+    pub fn close_if_clean(&self) -> Result<bool, StoreError> {
+        let engine = self.engine.write();
+        self.check_open()?;
+        let is_clean = self.access == Access::ReadOnly || engine.is_clean();
+        if is_clean {
+            self.closed.store(true, Ordering::SeqCst);
+        }
+        Ok(is_clean)
+    }
+
+    /// Ends all changes; what waits for a commit is lost.
+    pub fn abandon(&self) {
+        let _engine = self.engine.write();
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// The engine, to change, with room for `nodes` changed nodes. Commits
@@ -147,6 +183,7 @@ impl Store {
         self.check_writable()?;
         for attempt in 0..2 {
             let mut engine = self.engine.write();
+            self.check_open()?;
             if engine.log_waits {
                 return Err(StoreError::LogWaits);
             }
@@ -166,6 +203,7 @@ impl Store {
             self.commit()?;
         }
         let mut engine = self.engine.write();
+        self.check_open()?;
         engine.reserve(nodes, purpose)?;
         Ok(engine)
     }
