@@ -9,6 +9,7 @@
 
 pub mod client;
 pub mod host;
+mod parts;
 
 use crate::commands::send::Send;
 use crate::commands::subvolume::{Diff, Du, FindNew, History, List, Show};

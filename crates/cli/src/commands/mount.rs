@@ -136,10 +136,9 @@ impl Mount {
 }
 
 fn list_options() -> Done {
-    let mut out = std::io::stdout().lock();
     for option in OPTIONS {
         let name = format!("{}{}", option.name, option.value);
-        writeln!(out, "  {name:<32} {}", option.help)?;
+        say!("  {name:<32} {}", option.help);
     }
     Ok(())
 }
