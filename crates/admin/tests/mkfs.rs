@@ -1,6 +1,6 @@
 //! Volumes that mkfs makes, judged by btrfs check, the kernel and ourselves.
 
-use butterfs_admin::mkfs::{Layout, MkfsError, MkfsOptions, ProfileChoice, make};
+use butterfs_admin::mkfs::{Layout, MkfsError, MkfsOptions, ProfileChoice, RootOwner, make};
 use butterfs_device::record::{Crash, Event, Fate, Position};
 use butterfs_device::{Access, BlockDevice, FileDevice, MemoryDevice, RecordDevice};
 use butterfs_format::superblock::{COPIES, Superblock};
@@ -297,6 +297,63 @@ fn crashes_leave_no_half_volume() {
         }
     }
     assert!(found_old > 0 && found_new > 0, "{found_old} {found_new}");
+}
+
+/// The smallest volumes that are made can be written, by the kernel too.
+#[test]
+fn the_smallest_volumes_have_room() {
+    if !is_root() {
+        return;
+    }
+    let (single, dup) = (ProfileChoice::Single, ProfileChoice::Dup);
+    for (node_size, data, metadata) in [
+        (4096, single, dup),
+        (16384, single, single),
+        (32768, single, dup),
+        (65536, single, single),
+        (65536, single, dup),
+        (65536, dup, dup),
+    ] {
+        let options = MkfsOptions {
+            node_size,
+            data: Some(data),
+            metadata: Some(metadata),
+            ..MkfsOptions::default()
+        };
+        judge(options.bytes_min().unwrap(), &options);
+    }
+    for profile in [single, dup] {
+        let options = MkfsOptions {
+            node_size: 4096,
+            mixed: Layout::Mixed,
+            data: Some(profile),
+            metadata: Some(profile),
+            ..MkfsOptions::default()
+        };
+        judge(options.bytes_min().unwrap(), &options);
+    }
+    let large_nodes = MkfsOptions {
+        node_size: 65536,
+        ..MkfsOptions::default()
+    };
+    for bytes in [64 << 20, 100 << 20] {
+        let small = make(&MemoryDevice::new(bytes), &large_nodes);
+        assert!(matches!(small, Err(MkfsError::TooSmall { .. })));
+    }
+}
+
+#[test]
+fn the_root_directory_has_the_owner_that_is_named() {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let options = MkfsOptions {
+        root_owner: RootOwner { uid: 12, gid: 34 },
+        ..MkfsOptions::default()
+    };
+    make(&*device, &options).unwrap();
+    let store = Arc::new(Store::open(device, &OpenOptions::default()).unwrap());
+    let files = Filesystem::new(store, TreeId::FS, Options::default());
+    let root = files.attributes(files.root()).unwrap();
+    assert_eq!((root.uid, root.gid), (12, 34));
 }
 
 #[test]

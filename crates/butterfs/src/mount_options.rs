@@ -204,6 +204,7 @@ impl MountOptions {
             subvolume: self.subvolume.clone(),
             commit_interval: self.commit,
             cleaner: crate::Cleaner::default(),
+            owner: butterfs_fs::names::Owner::default(),
         }
     }
 

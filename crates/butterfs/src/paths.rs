@@ -10,7 +10,7 @@ use butterfs_format::item::dir::FileType;
 use butterfs_format::{InodeId, InodeNumber};
 use butterfs_fs::attr::Attributes;
 use butterfs_fs::dir::ListedEntry;
-use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
+use butterfs_fs::names::{NewInode, S_IFDIR, S_IFREG};
 use butterfs_fs::{Filesystem, FsError, Inode};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -82,6 +82,7 @@ impl Volume {
     /// # Errors
     /// As path_resolution(7).
     pub fn resolve(&self, path: &[u8]) -> Result<InodeId, Error> {
+        self.check_open()?;
         resolve(self.files(), path).map_err(|error| Error::at(path, error))
     }
 
@@ -123,6 +124,7 @@ impl Volume {
     /// # Errors
     /// Not a directory, damage, reading.
     pub fn list(&self, id: InodeId) -> Result<Vec<ListedEntry>, FsError> {
+        self.store().check_open()?;
         let mut entries = Vec::new();
         self.files().read_dir(id, 2, &mut |entry| {
             entries.push(entry);
@@ -140,6 +142,7 @@ impl Volume {
         start: InodeId,
         visit: &mut dyn FnMut(&WalkEntry) -> Result<Walk, E>,
     ) -> Result<(), E> {
+        self.check_open()?;
         // A directory has one name. One that is met twice would be walked
         // again and again, in a loop without end.
         let mut entered = BTreeSet::new();
@@ -213,6 +216,7 @@ impl Volume {
         let mut buffer = vec![0; STEP];
         let mut offset = 0;
         loop {
+            self.check_open()?;
             let count = self
                 .files()
                 .read(inode, offset, &mut buffer)
@@ -240,7 +244,7 @@ impl Volume {
                 inode
             }
             Err(FsError::NotFound) => {
-                let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+                let new = NewInode::new(S_IFREG | 0o644, self.owner);
                 files.create(parent, name, &new).map_err(at)?
             }
             Err(error) => return Err(at(error)),
@@ -253,6 +257,7 @@ impl Volume {
     /// # Errors
     /// No space, too big, not writable.
     pub fn write_at(&self, inode: &Arc<Inode>, offset: u64, content: &[u8]) -> Result<(), FsError> {
+        self.store().check_open()?;
         let mut offset = offset;
         for piece in content.chunks(STEP) {
             let mut rest = piece;
@@ -271,7 +276,7 @@ impl Volume {
     /// As [`Volume::resolve`]; exists already, no space.
     pub fn create_dir(&self, path: &[u8]) -> Result<InodeId, Error> {
         let (parent, name) = self.resolve_parent(path)?;
-        let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+        let new = NewInode::new(S_IFDIR | 0o755, self.owner);
         let made = self.files().create(parent, name, &new);
         Ok(made.map_err(|error| Error::at(path, error))?.id)
     }

@@ -23,6 +23,7 @@ impl Volume {
     /// # Errors
     /// Damage, reading.
     pub fn subvolumes(&self) -> Result<Subvolumes, Error> {
+        self.check_open()?;
         Ok(Subvolumes::load(&self.store().read())?)
     }
 

@@ -1,12 +1,14 @@
 //! An open volume and its life.
 //!
 //! Owns opening (device, store, subvolume), the thread that commits, and the
-//! end: after [`Volume::close`] everything is on the device.
+//! end: after [`Volume::close`] everything is on the device, and nothing can be
+//! done with the volume through any of its handles.
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
 use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
 use butterfs_format::{InodeNumber, TreeId};
+use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{LogPolicy, OpenOptions as StoreOptions, Purpose, Store, StoreError};
@@ -29,6 +31,9 @@ pub struct OpenOptions {
     pub commit_interval: Duration,
     /// When the trees of deleted subvolumes are freed.
     pub cleaner: Cleaner,
+    /// Who owns what [`Volume::write_file`] and [`Volume::create_dir`] make;
+    /// root unless somebody else is named.
+    pub owner: Owner,
 }
 
 /// When the trees of deleted subvolumes are freed.
@@ -63,7 +68,20 @@ impl OpenOptions {
 #[derive(Debug)]
 pub struct Volume {
     files: Arc<Filesystem>,
-    committer: Mutex<Option<Committer>>,
+    /// `None` where nothing commits: read-only, or closed.
+    committer: Arc<Mutex<Option<Committer>>>,
+    role: Role,
+    /// Of what paths make.
+    pub(crate) owner: Owner,
+}
+
+/// Which handle of an open volume it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// The one that opening gave, which closes the volume.
+    First,
+    /// One that was shared.
+    Share,
 }
 
 #[derive(Debug)]
@@ -115,21 +133,30 @@ impl Volume {
         };
         Ok(Self {
             files,
-            committer: Mutex::new(committer),
+            committer: Arc::new(Mutex::new(committer)),
+            role: Role::First,
+            owner: options.owner,
         })
     }
 
-    /// Another handle of the same open volume. It does not end what the first
-    /// one does in the background, nor wait for it.
+    /// Another handle of the same open volume. Dropping it does not close the
+    /// volume.
     #[must_use]
     pub fn share(&self) -> Self {
         Self {
             files: Arc::clone(&self.files),
-            committer: Mutex::new(None),
+            committer: Arc::clone(&self.committer),
+            role: Role::Share,
+            owner: self.owner,
         }
     }
 
-    /// Its files.
+    /// Errors when the volume was closed.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        Ok(self.store().check_open()?)
+    }
+
+    /// Its files. After [`Volume::close`], changes through them are errors.
     #[must_use]
     pub const fn files(&self) -> &Arc<Filesystem> {
         &self.files
@@ -146,6 +173,7 @@ impl Volume {
     /// # Errors
     /// More than 255 bytes, a NUL, a volume that cannot be written.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Error> {
+        self.check_open()?;
         let mut transaction = self.store().begin(0, Purpose::Shrink)?;
         let set = transaction.set_label(label);
         Ok(transaction.end(set)?)
@@ -167,29 +195,49 @@ impl Volume {
     /// # Errors
     /// Those of writing; the volume is read-only after most.
     pub fn sync(&self) -> Result<(), Error> {
+        self.check_open()?;
         if self.store().access() == Access::ReadOnly {
             return Ok(());
         }
         Ok(self.files.sync_all()?)
     }
 
-    /// Makes everything durable and stops committing. Calls after the first
-    /// only commit.
+    /// Makes everything durable and ends the use of the volume: from then on
+    /// every call on any handle that could fail is an error, this one too.
     ///
     /// # Errors
-    /// As [`Volume::sync`].
+    /// As [`Volume::sync`]; the volume is closed then, too. Others who go on
+    /// changing it.
     pub fn close(&self) -> Result<(), Error> {
+        /// Commits that find something new each time before others are too
+        /// many.
+        const ROUNDS_MAX: usize = 8;
+        self.check_open()?;
         let committer = self.committer.lock().take();
         if let Some(committer) = committer {
             committer.stop();
         }
-        self.sync()
+        for _ in 0..ROUNDS_MAX {
+            if let Err(error) = self.sync() {
+                self.store().abandon();
+                return Err(error);
+            }
+            if self.store().close_if_clean()? {
+                return match self.files.dirty_bytes() {
+                    0 => Ok(()),
+                    _ => Err(StoreError::ChangedAtClose.into()),
+                };
+            }
+        }
+        self.store().abandon();
+        Err(StoreError::ChangedAtClose.into())
     }
 }
 
 impl Drop for Volume {
     fn drop(&mut self) {
-        if self.committer.lock().is_some()
+        if self.role == Role::First
+            && self.committer.lock().is_some()
             && let Err(error) = self.close()
         {
             tracing::error!(%error, "the last changes are not on the device");
@@ -364,5 +412,110 @@ fn subvolume_at(store: &Arc<Store>, path: &[u8]) -> Result<TreeId, Error> {
         Ok(id.tree)
     } else {
         Err(missing())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{NewInode, StoreError};
+    use butterfs_admin::mkfs::{MkfsOptions, make};
+    use butterfs_device::MemoryDevice;
+
+    const MODE: u32 = 0o100_644;
+
+    fn fresh() -> (Arc<MemoryDevice>, Volume) {
+        let device = Arc::new(MemoryDevice::new(128 << 20));
+        make(&*device, &MkfsOptions::default()).unwrap();
+        let options = OpenOptions {
+            owner: Owner { uid: 12, gid: 34 },
+            ..OpenOptions::default()
+        };
+        let volume = Volume::open_device(Arc::clone(&device) as _, options).unwrap();
+        (device, volume)
+    }
+
+    fn is_closed<T>(result: Result<T, Error>) -> bool {
+        matches!(
+            result,
+            Err(Error::Store(StoreError::Closed) | Error::Fs(FsError::Store(StoreError::Closed)))
+                | Err(Error::At {
+                    error: FsError::Store(StoreError::Closed),
+                    ..
+                })
+        )
+    }
+
+    #[test]
+    fn a_closed_volume_takes_and_gives_nothing() {
+        let (device, volume) = fresh();
+        volume.write_file(b"/kept", b"one").unwrap();
+        let share = volume.share();
+        let files = Arc::clone(volume.files());
+        let inode = files.inode(volume.resolve(b"/kept").unwrap()).unwrap();
+        volume.close().unwrap();
+        for volume in [&volume, &share] {
+            let root = volume.files().root();
+            assert!(is_closed(volume.write_file(b"/lost", b"two")));
+            assert!(is_closed(volume.read_file(b"/kept")));
+            assert!(is_closed(volume.create_dir(b"/dir")));
+            assert!(is_closed(volume.resolve(b"/")));
+            assert!(is_closed(volume.attributes(b"/kept")));
+            assert!(is_closed(volume.list(root).map_err(Error::from)));
+            assert!(is_closed(volume.set_label(b"new")));
+            assert!(is_closed(volume.reset_device_stats()));
+            assert!(is_closed(volume.subvolumes().map(drop)));
+            assert!(is_closed(volume.remove_tree(root, b"kept")));
+            assert!(is_closed(volume.sync()));
+            assert!(is_closed(volume.close()));
+        }
+        let new = NewInode::new(MODE, Owner::default());
+        let root = files.root();
+        assert!(is_closed(files.write(&inode, 0, b"x").map_err(Error::from)));
+        assert!(is_closed(files.truncate(&inode, 0).map_err(Error::from)));
+        assert!(is_closed(files.fsync(&inode).map_err(Error::from)));
+        assert!(is_closed(
+            files.create(root, b"n", &new).map_err(Error::from)
+        ));
+        assert!(is_closed(files.unlink(root, b"kept").map_err(Error::from)));
+        drop((volume, share, files, inode));
+        let volume = Volume::open_device(device, OpenOptions::read_only()).unwrap();
+        assert_eq!(volume.read_file(b"/kept").unwrap(), b"one");
+        let kept = volume.attributes(b"/kept").unwrap();
+        assert_eq!((kept.uid, kept.gid), (12, 34));
+        assert_eq!(volume.list(volume.files().root()).unwrap().len(), 1);
+    }
+
+    /// What was answered Ok beside a close is there after it.
+    #[test]
+    fn whoever_writes_beside_a_close_is_told() {
+        for round in 0..8_u64 {
+            let (device, volume) = fresh();
+            let share = volume.share();
+            let writer = std::thread::spawn(move || {
+                let mut written = 0;
+                loop {
+                    let path = format!("/{written}");
+                    match share.write_file(path.as_bytes(), path.as_bytes()) {
+                        Ok(()) => written += 1,
+                        Err(error) => return (written, error),
+                    }
+                }
+            });
+            std::thread::sleep(Duration::from_millis(round * 3));
+            let closed = volume.close();
+            let (written, error) = writer.join().unwrap();
+            assert!(is_closed::<()>(Err(error)));
+            drop(volume);
+            if closed.is_err() {
+                continue;
+            }
+            let volume = Volume::open_device(device, OpenOptions::read_only()).unwrap();
+            for number in 0..written {
+                let path = format!("/{number}");
+                let content = volume.read_file(path.as_bytes()).unwrap();
+                assert_eq!(content, path.as_bytes());
+            }
+        }
     }
 }

@@ -3,10 +3,11 @@
 //! Owns the table of subcommands and the names by which the binary is called
 //! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
-use crate::commands;
+use crate::{commands, output};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
+use std::process::ExitCode;
 
 /// Btrfs volumes in userspace: make, mount and look into them without a kernel
 /// driver and without root.
@@ -15,7 +16,7 @@ use std::path::Path;
     name = "butterfs",
     version,
     propagate_version = true,
-    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments; mount fails with 32; check answers 1 for faults and 8 where it could not check."
+    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults and 8 where it could not check."
 )]
 pub struct Arguments {
     /// What to do.
@@ -79,6 +80,9 @@ pub enum Command {
     Manual(commands::generate::Manual),
 }
 
+/// Exit code of a mistake in the arguments.
+const MISTAKE: u8 = 2;
+
 const MOUNT_NAMES: [&str; 4] = [
     "mount.butterfs",
     "mount.fuse.butterfs",
@@ -88,9 +92,18 @@ const MOUNT_NAMES: [&str; 4] = [
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
 const CHECK_NAMES: [&str; 3] = ["fsck.butterfs", "fsck.btrfs", "btrfsck"];
 
-/// Parses the command line; ends the program for help and mistakes.
-pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Arguments {
-    Arguments::parse_from(normalized(words.collect()))
+/// Parses the command line. Where it asks for help or has a mistake, that is
+/// printed, and the exit code given.
+pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Result<Arguments, ExitCode> {
+    Arguments::try_parse_from(normalized(words.collect())).map_err(|answer| {
+        if answer.use_stderr() {
+            // A mistake is one whether or not somebody reads of it.
+            let _ = answer.print();
+            return ExitCode::from(MISTAKE);
+        }
+        let printed = answer.print().map_err(output::named);
+        output::end(printed.map(|()| ExitCode::SUCCESS).map_err(Into::into), 1)
+    })
 }
 
 /// Puts the subcommand in its place where the name or the form implies it.

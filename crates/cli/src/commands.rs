@@ -25,7 +25,7 @@ pub mod umount;
 
 use crate::arguments::{Arguments, Command};
 use crate::fail::Done;
-use crate::log;
+use crate::{log, output};
 use std::process::ExitCode;
 
 /// Exit code of a mount that failed, as mount(8) has it.
@@ -66,13 +66,5 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Completions(completions) => (completions.run(), 1),
         Command::Manual(manual) => (manual.run(), 1),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        // The reader of standard output had enough.
-        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(failure) => {
-            eprintln!("butterfs: {}", failure.0);
-            ExitCode::from(failure_code)
-        }
-    }
+    output::end(done.map(|()| ExitCode::SUCCESS), failure_code)
 }

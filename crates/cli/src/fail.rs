@@ -13,11 +13,6 @@ impl<E: Display> From<E> for Failure {
 }
 
 impl Failure {
-    /// Whether the reader of a pipe is gone.
-    pub fn is_broken_pipe(&self) -> bool {
-        self.0 == std::io::Error::from_raw_os_error(libc::EPIPE).to_string()
-    }
-
     /// With `what` before its text.
     pub fn at(self, what: impl Display) -> Self {
         Self(format!("{what}: {}", self.0))

@@ -3,6 +3,7 @@
 //! trace).
 
 use crate::fail::{Context, Failure};
+use crate::output::Notes;
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
@@ -33,7 +34,7 @@ pub fn start(target: Target<'_>) -> Result<(), Failure> {
         .with_target(false);
     // It fails only if logging was started before.
     let _ = match target {
-        Target::Terminal => builder.without_time().with_writer(io::stderr).try_init(),
+        Target::Terminal => builder.without_time().with_writer(|| Notes).try_init(),
         Target::File(path) => {
             let file = std::fs::File::options()
                 .create(true)

@@ -1,14 +1,21 @@
 //! The command `butterfs`: Btrfs volumes in userspace.
 //!
 //! Owns the command line; each subcommand is a file in [`commands`]. Exit
-//! codes: 0 success, 1 failure, 2 a mistake in the arguments; `mount` answers
-//! 32 for a failure, as mount(8) expects of its helpers; `check` answers 1 for
-//! faults and 8 where it could not check, as fsck(8) does.
+//! codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 where the
+//! reader of standard output is gone; `mount` answers 32 for a failure, as
+//! mount(8) expects of its helpers; `check` answers 1 for faults and 8 where it
+//! could not check, as fsck(8) does.
 
-/// Prints a line on standard output. Where nobody reads it any more, the
-/// program ends quietly.
+/// Prints a line on standard output. Where that fails, the function that says
+/// it ends with the failure.
 macro_rules! say {
-    ($($text:tt)*) => { $crate::place::say(format_args!($($text)*)) };
+    ($($text:tt)*) => { $crate::output::say(format_args!($($text)*))? };
+}
+
+/// Says a line on standard error; where that cannot be written, nothing
+/// happens.
+macro_rules! note {
+    ($($text:tt)*) => { $crate::output::note(format_args!($($text)*)) };
 }
 
 mod arguments;
@@ -16,15 +23,22 @@ mod commands;
 mod facts;
 mod fail;
 mod fuse_fs;
+mod interrupt;
 mod log;
+mod output;
 mod place;
 mod server;
 mod service;
 mod sizes;
+mod whole_file;
 
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let arguments = arguments::from_command_line(std::env::args_os());
-    commands::run(arguments)
+    let ended = match arguments::from_command_line(std::env::args_os()) {
+        Ok(arguments) => commands::run(arguments),
+        Err(ended) => ended,
+    };
+    interrupt::end_by_signal();
+    ended
 }

@@ -72,18 +72,3 @@ pub fn json(facts: &impl Serialize) -> Done {
     say!("{}", serde_json::to_string_pretty(facts)?);
     Ok(())
 }
-
-/// Prints a line; see the macro of this name.
-pub fn say(line: fmt::Arguments<'_>) {
-    use std::io::Write;
-    if host::print(format!("{line}\n").as_bytes()) {
-        return;
-    }
-    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
-        let closed = error.kind() == std::io::ErrorKind::BrokenPipe;
-        if !closed {
-            eprintln!("butterfs: standard output: {error}");
-        }
-        std::process::exit(i32::from(!closed));
-    }
-}

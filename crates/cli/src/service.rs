@@ -10,6 +10,7 @@
 pub mod client;
 pub mod farewell;
 pub mod host;
+mod parts;
 
 use crate::commands::send::Send;
 use crate::commands::subvolume::{Diff, Du, FindNew, History, List, Show};

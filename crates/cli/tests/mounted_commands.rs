@@ -174,3 +174,96 @@ fn the_kernel_sends_what_it_has_mounted() {
     bench.run(&["receive", "-q", "-f", "two.stream", "copy:/"]);
     assert_eq!(bench.run(&["cat", "copy:/two/more"]), "more");
 }
+
+#[test]
+fn who_may_not_ask_is_told_so_every_time() {
+    if !can_mount() {
+        return;
+    }
+    if !support::is_root() {
+        println!("skipped: asking as another user needs root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let bench = Bench::new();
+    let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(bench.path(""), everybody).expect("permissions");
+    // The program as it lies may be out of their reach.
+    let program = bench.path("program");
+    std::fs::copy(BINARY, &program).expect("the program");
+    let public = bench.path("public");
+    std::fs::create_dir(&public).expect("a directory");
+    std::os::unix::fs::chown(&public, Some(65534), Some(65534)).expect("an owner");
+    let mounted = bench.mount("rw,allow_other");
+    fill(&bench);
+    let ask = |words: &[&str]| {
+        let output = Command::new("setpriv")
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+            .arg(&program)
+            .args(words)
+            .current_dir(&public)
+            .output()
+            .expect("setpriv runs");
+        assert_eq!(
+            output.status.code(),
+            Some(1),
+            "{words:?}: {}",
+            said(&output)
+        );
+        let text = said(&output);
+        assert!(
+            text.contains("only root and the user who mounted"),
+            "{text}"
+        );
+        assert_eq!(output.stdout, b"");
+    };
+    // Long enough for the refusal to come before all of it is sent.
+    let long = format!("../mnt/{}two", "./".repeat(900));
+    for _ in 0..20 {
+        ask(&["subvolume", "list", "../mnt"]);
+        ask(&["send", "-f", "stream", "../mnt/two"]);
+        ask(&[
+            "send",
+            "-f",
+            "stream",
+            "-c",
+            &long,
+            "-p",
+            &long,
+            "../mnt/two",
+        ]);
+    }
+    assert_eq!(std::fs::read_dir(&public).expect("a directory").count(), 0);
+    // They keep nobody from asking who may.
+    bench.run(&["subvolume", "list", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
+fn an_answer_without_an_end_is_a_failure() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let server = support::Foreground::start(&bench, "rw");
+    bench.run(&["subvolume", "create", "mnt/base"]);
+    let content: Vec<u8> = (0..60_000_000_u32).map(|at| (at >> 7) as u8).collect();
+    std::fs::write(bench.path("mnt/base/file"), content).expect("a file");
+    bench.run(&["subvolume", "snapshot", "-r", "mnt/base", "mnt/one"]);
+    let mut sender = Command::new(BINARY)
+        .current_dir(bench.path(""))
+        .args(["send", "mnt/one"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut first = [0; 1000];
+    let mut out = sender.stdout.take().expect("piped");
+    out.read_exact(&mut first).expect("a beginning");
+    server.kill();
+    let mut rest = Vec::new();
+    out.read_to_end(&mut rest).expect("what came before");
+    let ended = sender.wait_with_output().expect("its status");
+    assert_eq!(ended.status.code(), Some(1));
+    assert!(said(&ended).contains("did not finish"), "{}", said(&ended));
+}

@@ -606,7 +606,10 @@ fn converted() -> Volume {
     std::fs::create_dir(&source).unwrap();
     std::fs::write(source.join("file"), noise(1, 1 << 20)).unwrap();
     let (source, image) = (source.to_str().unwrap(), path.to_str().unwrap());
-    run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-d", source, image]);
+    run(
+        "mkfs.ext4",
+        &["-q", "-F", "-b", "4096", "-d", source, image],
+    );
     run("btrfs-convert", &["--no-progress", image]);
     Volume { _dir: dir, path }
 }
@@ -687,6 +690,7 @@ fn what_a_conversion_saved_cannot_be_overwritten() {
     let path = volume.path.to_str().unwrap();
     run("btrfs-convert", &["-r", path]);
     run("e2fsck", &["-f", "-n", path]);
+}
 
 /// Changes the file extent of `inode` at `offset` behind its back.
 fn spoil(fs: &Filesystem, inode: &Inode, offset: u64, change: impl Fn(&mut [u8])) {

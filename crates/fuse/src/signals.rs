@@ -1,8 +1,9 @@
-//! Unmounting when the process is asked to end.
+//! What happens when the process is asked to end: unmounting, or what the
+//! program says.
 //!
 //! Owns the handlers of SIGINT, SIGTERM and SIGHUP while a guard lives. The
-//! handler writes one byte into a pipe; a thread does the work, because a
-//! handler may not.
+//! handler writes the signal's number into a pipe; a thread does the work,
+//! because a handler may not.
 #![allow(unsafe_code, reason = "signal handlers")]
 
 use std::io;
@@ -15,8 +16,8 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use crate::mount::{UnmountError, UnmountMode, Unmounter};
 
 const SIGNALS: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// No signal has this number.
 const STOP: u8 = 0;
-const UNMOUNT: u8 = 1;
 
 /// The pipe's writing end; handlers have no other way to reach it. -1 while
 /// there is no guard.
@@ -34,6 +35,14 @@ pub struct SignalGuard {
 ///
 /// Errors: EBUSY (`ResourceBusy`) while another guard lives.
 pub fn unmount_on_signals(unmounter: Unmounter) -> io::Result<SignalGuard> {
+    on_signals(move |_| unmount(&unmounter))
+}
+
+/// Calls `act` with the number of each SIGINT, SIGTERM and SIGHUP, on a thread
+/// of its own. Signals that are ignored stay ignored.
+///
+/// Errors: EBUSY (`ResourceBusy`) while another guard lives.
+pub fn on_signals(mut act: impl FnMut(i32) + Send + 'static) -> io::Result<SignalGuard> {
     let (receiver, sender) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
     // Only the handler must not block.
     rustix::fs::fcntl_setfl(&receiver, rustix::fs::OFlags::empty())?;
@@ -54,7 +63,7 @@ pub fn unmount_on_signals(unmounter: Unmounter) -> io::Result<SignalGuard> {
     let _ = for_handler.into_raw_fd();
     let thread = std::thread::Builder::new()
         .name("fuse-signals".into())
-        .spawn(move || wait(&receiver, &unmounter));
+        .spawn(move || wait(&receiver, &mut act));
     let thread = match thread {
         Ok(thread) => thread,
         Err(error) => {
@@ -93,12 +102,13 @@ impl std::fmt::Debug for SignalGuard {
     }
 }
 
-extern "C" fn on_signal(_: libc::c_int) {
+extern "C" fn on_signal(signal: libc::c_int) {
     let pipe = PIPE.load(Ordering::Acquire);
     if pipe < 0 {
         return;
     }
-    let byte = UNMOUNT;
+    // Those that are handled have small numbers.
+    let byte = signal as u8;
     // SAFETY: write(2) is async-signal-safe, the buffer is one byte that lives
     // here, errno is put back for the code that was interrupted, and the
     // descriptor is never closed.
@@ -128,11 +138,11 @@ fn install(signal: libc::c_int) -> Option<libc::sigaction> {
     }
 }
 
-fn wait(receiver: &OwnedFd, unmounter: &Unmounter) {
+fn wait(receiver: &OwnedFd, act: &mut dyn FnMut(i32)) {
     let mut byte = [STOP];
     loop {
         match rustix::io::retry_on_intr(|| rustix::io::read(receiver, &mut byte)) {
-            Ok(1) if byte[0] == UNMOUNT => unmount(unmounter),
+            Ok(1) if byte[0] != STOP => act(byte[0].into()),
             _ => return,
         }
     }

@@ -75,6 +75,12 @@ pub enum StoreError {
     /// The volume is open for reading only.
     #[error("the volume is open for reading only")]
     ReadOnly,
+    /// The volume was closed: nothing more is written.
+    #[error("the volume is closed; open it again")]
+    Closed,
+    /// Others went on changing the volume while it was being closed.
+    #[error("the volume was changed while it was being closed; the last changes are lost")]
+    ChangedAtClose,
     /// A commit failed; nothing more is written.
     #[error("the volume became read-only after an error: {0}; unmount and check it")]
     Poisoned(String),

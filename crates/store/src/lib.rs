@@ -80,6 +80,8 @@ pub struct Store {
     left_to_commit: usize,
     access: Access,
     poisoned: AtomicBool,
+    /// Set with the engine locked.
+    closed: AtomicBool,
     reason: Mutex<Option<String>>,
     barriers: Barriers,
     discard: Discard,

@@ -238,6 +238,7 @@ impl Store {
             left_to_commit: options.left_to_commit,
             access: options.access,
             poisoned: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
             reason: Mutex::new(None),
             barriers: options.barriers,
             discard: options.discard,

@@ -153,7 +153,7 @@ impl Store {
     /// engine does not get that of a volume that failed meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
+    /// As [`Store::check_writable`].
     pub(crate) fn change_writable(&self) -> Result<Change<'_>, StoreError> {
         self.check_writable()?;
         let engine = self.change();
@@ -218,8 +218,10 @@ impl Store {
     /// Errors unless changes are possible.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`]
+    /// [`StoreError::ReadOnly`], [`StoreError::Poisoned`],
+    /// [`StoreError::Closed`]
     pub fn check_writable(&self) -> Result<(), StoreError> {
+        self.check_open()?;
         if self.access == Access::ReadOnly {
             return Err(StoreError::ReadOnly);
         }
@@ -228,6 +230,38 @@ impl Store {
             return Err(StoreError::Poisoned(reason));
         }
         Ok(())
+    }
+
+    /// Errors when the volume was closed.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`]
+    pub fn check_open(&self) -> Result<(), StoreError> {
+        if self.closed.load(Ordering::SeqCst) {
+            return Err(StoreError::Closed);
+        }
+        Ok(())
+    }
+
+    /// Ends all changes. False, and nothing is ended, while something waits for
+    /// a commit.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`] when it was closed before.
+    pub fn close_if_clean(&self) -> Result<bool, StoreError> {
+        let engine = self.change();
+        self.check_open()?;
+        let is_clean = self.access == Access::ReadOnly || engine.is_clean();
+        if is_clean {
+            self.closed.store(true, Ordering::SeqCst);
+        }
+        Ok(is_clean)
+    }
+
+    /// Ends all changes; what waits for a commit is lost.
+    pub fn abandon(&self) {
+        let _engine = self.change();
+        self.closed.store(true, Ordering::SeqCst);
     }
 
     /// Why nothing can be written any more, if so.

@@ -8,7 +8,7 @@ use butterfs_device::DeviceError;
 pub enum MkfsError {
     /// The device cannot hold the smallest volume of these options.
     #[error(
-        "{device} is too small: {available} bytes, and these options need at least {minimum}; give it more, or choose mixed block groups or the single profile"
+        "{device} is too small: {available} bytes, and these options need at least {minimum}; give it more, or choose smaller nodes, mixed block groups or the single profile"
     )]
     TooSmall {
         /// Device.

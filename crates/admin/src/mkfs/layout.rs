@@ -21,8 +21,11 @@ const GIB: u64 = 1 << 30;
 const DATA_BYTES: u64 = 8 * MIB;
 /// Mixed block groups with less leave the kernel no room to work in.
 const MIXED_BYTES_MIN: u64 = 11 * MIB;
-/// Room for the trees and the kernel's reserve.
+/// Room for the trees.
 const METADATA_BYTES_MIN: u64 = 16 * MIB;
+/// Room for what the kernel promises to one change, which it counts in nodes:
+/// with 576 of them Linux 6.18 has no space for a first file, with 640 it has.
+const METADATA_NODES_MIN: u64 = 640;
 /// What the Btrfs tools choose when it fits.
 const METADATA_BYTES_USUAL: u64 = 32 * MIB;
 /// Volumes above this size get metadata chunks of a gibibyte.
@@ -113,7 +116,7 @@ impl MkfsOptions {
         match self.layout() {
             Layout::Separate => Sizes {
                 system,
-                metadata: METADATA_BYTES_MIN,
+                metadata: METADATA_BYTES_MIN.max(METADATA_NODES_MIN * u64::from(self.node_size)),
                 data: DATA_BYTES,
             },
             Layout::Mixed => Sizes {
@@ -137,7 +140,8 @@ pub(super) fn plan(
     let copies = profiles.metadata.copies();
     // A tenth of the volume, all copies together.
     let cap = if total > LARGE_VOLUME { GIB } else { 256 * MIB };
-    let wanted = (total / 10 / copies).clamp(METADATA_BYTES_USUAL, cap);
+    let usual = METADATA_BYTES_USUAL.max(sizes.metadata);
+    let wanted = (total / 10 / copies).clamp(usual, cap);
     let spare = total.saturating_sub(minimum) / copies;
     sizes.metadata = wanted.min(sizes.metadata + spare);
     sizes.metadata -= sizes.metadata % STRIPE_LENGTH;

@@ -14,7 +14,7 @@ mod volume;
 
 pub use error::MkfsError;
 pub use features::{DefaultState, FEATURES, Feature, FeatureBit, FeatureSet};
-pub use options::{Layout, MkfsOptions, ProfileChoice};
+pub use options::{Layout, MkfsOptions, ProfileChoice, RootOwner};
 
 use butterfs_device::BlockDevice;
 use butterfs_format::UuidBytes;

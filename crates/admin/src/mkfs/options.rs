@@ -47,6 +47,15 @@ pub enum Layout {
     Mixed,
 }
 
+/// Who owns the root directory of a new volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct RootOwner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
 /// What a new volume shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MkfsOptions {
@@ -74,6 +83,8 @@ pub struct MkfsOptions {
     pub device_uuid: Option<UuidBytes>,
     /// Time of birth.
     pub time: Timespec,
+    /// Owner of the root directory; root unless somebody else is named.
+    pub root_owner: RootOwner,
 }
 
 impl Default for MkfsOptions {
@@ -92,6 +103,7 @@ impl Default for MkfsOptions {
             fsid: None,
             device_uuid: None,
             time: butterfs_store::now(),
+            root_owner: RootOwner::default(),
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::layout::{ChunkLayout, DEVICE, PlannedChunk};
 use super::leaf::Item;
-use super::options::MkfsOptions;
+use super::options::{MkfsOptions, RootOwner};
 use butterfs_format::bytes::Writer;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
@@ -57,10 +57,12 @@ fn directory(time: Timespec, node_size: u32) -> InodeItem {
     }
 }
 
-/// A subvolume that is one empty directory.
-pub(super) fn subvolume(options: &MkfsOptions) -> Vec<Item> {
+/// A subvolume that is one empty directory of `owner`.
+pub(super) fn subvolume(options: &MkfsOptions, owner: RootOwner) -> Vec<Item> {
     let mut inode = directory(options.time, options.node_size);
     inode.nbytes = 0;
+    inode.uid = owner.uid;
+    inode.gid = owner.gid;
     root_directory(InodeNumber::ROOT.get(), &inode)
 }
 

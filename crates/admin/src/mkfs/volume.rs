@@ -7,7 +7,7 @@
 use super::MkfsError;
 use super::layout::{self, ChunkLayout, PlannedChunk};
 use super::leaf::{BuiltNode, Item, NodeForm, Shape};
-use super::options::MkfsOptions;
+use super::options::{MkfsOptions, RootOwner};
 use super::trees::{self, DeviceSizes, GENERATION, Identities, PlacedNode, RootOf};
 use butterfs_format::superblock::{BackupRoot, Superblock};
 use butterfs_format::{Generation, Logical, NodeRef, TreeId};
@@ -239,7 +239,8 @@ fn fill(
             }
             TreeId::CHUNK => trees::chunk_tree(&device, layout),
             TreeId::DEVICE => trees::device_tree(layout, ids),
-            TreeId::FS | TreeId::DATA_RELOC => trees::subvolume(options),
+            TreeId::FS => trees::subvolume(options, options.root_owner),
+            TreeId::DATA_RELOC => trees::subvolume(options, RootOwner::default()),
             TreeId::UUID => trees::uuid_tree(ids),
             TreeId::FREE_SPACE => trees::free_space_tree(options, layout, &nodes),
             TreeId::BLOCK_GROUP => trees::block_groups(options, layout, &nodes),

@@ -1,6 +1,7 @@
 //! `butterfs cat`.
 
 use crate::fail::{Done, Failure, fail};
+use crate::output;
 use crate::place::Place;
 use clap::Args;
 use std::io::Write;
@@ -22,7 +23,7 @@ pub struct Cat {
 impl Cat {
     /// Runs it.
     pub fn run(self) -> Done {
-        let mut out = std::io::stdout().lock();
+        let mut out = output::own();
         for place in &self.places {
             let volume = place.open_read_only(self.subvolid)?;
             // The slash follows a link at the end; it comes to a file then.

@@ -3,8 +3,9 @@
 //! Owns the options and how a report is shown; the check itself is the crate
 //! `check`.
 
-use crate::fail::{Context, Failure, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::log;
+use crate::output;
 use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice};
@@ -157,20 +158,16 @@ impl Progress for Bar {
 impl Check {
     /// Runs it.
     pub fn run(&self) -> ExitCode {
-        if self.list_codes {
-            for code in butterfs_check::FaultCode::ALL {
-                say!("{:<28} {}", code.name(), code.meaning());
-            }
-            return ExitCode::SUCCESS;
-        }
-        match self.check() {
-            Ok(true) => ExitCode::SUCCESS,
-            Ok(false) => ExitCode::from(FAULTS),
-            Err(failure) => {
-                eprintln!("butterfs: {}", failure.0);
-                ExitCode::from(NOT_CHECKED)
-            }
-        }
+        let done = if self.list_codes {
+            list_codes().map(|()| true)
+        } else {
+            self.check()
+        };
+        let code = done.map(|is_clean| match is_clean {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::from(FAULTS),
+        });
+        output::end(code, NOT_CHECKED)
     }
 
     fn check(&self) -> Result<bool, Failure> {
@@ -195,7 +192,7 @@ impl Check {
         if self.json {
             json(&facts(&report))?;
         } else {
-            show(&report);
+            show(&report)?;
         }
         Ok(report.is_clean())
     }
@@ -257,7 +254,14 @@ fn facts(report: &Report) -> Facts<'_> {
     }
 }
 
-fn show(report: &Report) {
+fn list_codes() -> Done {
+    for code in butterfs_check::FaultCode::ALL {
+        say!("{:<28} {}", code.name(), code.meaning());
+    }
+    Ok(())
+}
+
+fn show(report: &Report) -> Done {
     for fault in &report.faults {
         say!("{}: {fault}", severity_name(fault.code.severity()));
     }
@@ -298,4 +302,5 @@ fn show(report: &Report) {
         (0, warnings) => say!("no faults found, {warnings} warnings"),
         (faults, warnings) => say!("{faults} faults found, {warnings} warnings"),
     }
+    Ok(())
 }

@@ -7,7 +7,8 @@
 mod into;
 mod out;
 
-use crate::fail::{Context, Done, fail};
+use crate::fail::{Context, Done, Failure, fail};
+use crate::interrupt::Interrupt;
 use crate::place::Place;
 use butterfs::{MountOptions, Subvolume, Volume};
 use clap::Args;
@@ -23,7 +24,9 @@ use std::time::Duration;
   butterfs copy disk.img:/etc disk.img:/home /tmp/rescued
 
 An existing directory as destination gets the sources put into it. Directories
-are merged, files replaced.")]
+are merged, files replaced. A file has its name when it is whole: where copying
+ends early, also by Ctrl-C, each file is there whole, or not at all, or as it
+was.")]
 pub struct Copy {
     /// Mount options for the volume, such as compress=zstd.
     #[arg(short, long, value_name = "OPTIONS")]
@@ -46,10 +49,11 @@ pub(super) struct Tally {
     bytes: u64,
     /// Metadata that the host did not take.
     left_out: u64,
+    interrupt: Interrupt,
 }
 
 impl Tally {
-    fn new(quiet: bool) -> Self {
+    fn new(quiet: bool) -> Result<Self, Failure> {
         let bar = if quiet {
             ProgressBar::hidden()
         } else {
@@ -62,12 +66,18 @@ impl Tally {
             bar.set_style(style);
         }
         bar.enable_steady_tick(Duration::from_millis(100));
-        Self {
+        Ok(Self {
             bar,
             files: 0,
             bytes: 0,
             left_out: 0,
-        }
+            interrupt: Interrupt::watch()?,
+        })
+    }
+
+    /// Fails when somebody wants the copying to end.
+    fn check_interrupt(&self) -> Done {
+        self.interrupt.check()
     }
 
     fn file(&mut self) {
@@ -82,6 +92,17 @@ impl Tally {
         self.bar.inc(bytes as u64);
     }
 
+    /// How copying ended; where it failed, with what is there nevertheless.
+    fn ended(&self, copied: Done) -> Done {
+        copied.or_else(|failure| {
+            self.bar.finish_and_clear();
+            fail(format!(
+                "{}; {} files before it are copied, each whole",
+                failure.0, self.files
+            ))
+        })
+    }
+
     fn leave_out(&mut self) {
         self.left_out += 1;
     }
@@ -94,15 +115,17 @@ impl Copy {
             return fail("sources and a destination are needed");
         };
         let places: Vec<Option<Place>> = sources.iter().map(Place::parse).collect();
-        let mut tally = Tally::new(self.quiet);
+        let mut tally = Tally::new(self.quiet)?;
         match Place::parse(destination) {
             Some(place) => {
                 if places.iter().any(Option::is_some) {
                     return fail("copying from volume to volume is not possible yet");
                 }
                 let volume = self.open(&place, MountOptions::default())?;
-                into::copy(&volume, sources, &place, &mut tally)?;
-                volume.close().context(place.volume.display())?;
+                let copied = into::copy(&volume, sources, &place, &mut tally);
+                let closed = volume.close().context(place.volume.display());
+                // Without a close nothing of it is there.
+                closed.and_then(|()| tally.ended(copied))?;
             }
             None => {
                 let mut read_only = MountOptions::default();
@@ -112,7 +135,8 @@ impl Copy {
                 };
                 for place in &places {
                     let volume = self.open(place, read_only.clone())?;
-                    out::copy(&volume, place, destination, places.len(), &mut tally)?;
+                    let copied = out::copy(&volume, place, destination, places.len(), &mut tally);
+                    tally.ended(copied)?;
                 }
             }
         }
@@ -121,7 +145,7 @@ impl Copy {
             say!("{} files, {}", tally.files, HumanBytes(tally.bytes));
         }
         if tally.left_out > 0 {
-            eprintln!(
+            note!(
                 "butterfs: {} owners or attributes could not be kept by the host; \
                  run as root to keep owners",
                 tally.left_out

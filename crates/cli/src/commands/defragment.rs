@@ -197,7 +197,7 @@ impl Defragment {
         Ok(())
     }
 
-    fn tell(&self, step: Step, name: &dyn std::fmt::Display, done: &Defragmented) {
+    fn tell(&self, step: Step, name: &dyn std::fmt::Display, done: &Defragmented) -> Done {
         if self.verbose && !self.json && step == Step::Do && done.rewritten > 0 {
             say!(
                 "{name}: {} extents to {}",
@@ -205,6 +205,7 @@ impl Defragment {
                 done.new_extents
             );
         }
+        Ok(())
     }
 
     fn in_volume(&self, places: &[Place]) -> Done {
@@ -244,7 +245,7 @@ impl Defragment {
                         Step::Do => files.defragment(&inode, &wanted),
                     };
                     let done = done.context(&name)?;
-                    self.tell(step, &name, &done);
+                    self.tell(step, &name, &done)?;
                     facts.add(&done);
                 }
             }
@@ -260,7 +261,7 @@ impl Defragment {
             let mut facts = Facts::default();
             for name in &files {
                 let done = self.open_file(name, step)?;
-                self.tell(step, &name.display(), &done);
+                self.tell(step, &name.display(), &done)?;
                 facts.add(&done);
             }
             Ok(facts)

@@ -102,13 +102,16 @@ fn usage(target: &Target) -> Done {
     if target.json {
         return json(&facts);
     }
-    let line = |name: &str, bytes| say!("    {name:<24}{:>16}", target.size(bytes));
+    let line = |name: &str, bytes| -> Done {
+        say!("    {name:<24}{:>16}", target.size(bytes));
+        Ok(())
+    };
     say!("Overall:");
-    line("Device size:", facts.device_size);
-    line("Device allocated:", facts.device_allocated);
-    line("Device unallocated:", facts.device_unallocated);
-    line("Used:", facts.device_used);
-    line("Free (estimated):", facts.free_estimated);
+    line("Device size:", facts.device_size)?;
+    line("Device allocated:", facts.device_allocated)?;
+    line("Device unallocated:", facts.device_unallocated)?;
+    line("Used:", facts.device_used)?;
+    line("Free (estimated):", facts.free_estimated)?;
     if let Some(options) = &facts.options {
         say!("    {:<24}{options}", "Mount options:");
     }

@@ -2,8 +2,10 @@
 
 use crate::arguments::Arguments;
 use crate::fail::Done;
+use crate::output;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+use std::io::Write;
 
 /// Writes completions for a shell to standard output.
 #[derive(Args, Debug)]
@@ -23,8 +25,9 @@ impl Completions {
     /// Runs it.
     pub fn run(self) -> Done {
         let mut command = Arguments::command();
-        clap_complete::generate(self.shell, &mut command, "butterfs", &mut std::io::stdout());
-        Ok(())
+        let mut text = Vec::new();
+        clap_complete::generate(self.shell, &mut command, "butterfs", &mut text);
+        Ok(output::own().write_all(&text)?)
     }
 }
 
@@ -40,7 +43,6 @@ impl Manual {
                 None => return crate::fail::fail(format!("there is no command {name}")),
             },
         };
-        clap_mangen::Man::new(wanted).render(&mut std::io::stdout())?;
-        Ok(())
+        Ok(clap_mangen::Man::new(wanted).render(&mut output::own())?)
     }
 }

@@ -1,11 +1,12 @@
 //! `butterfs ls`.
 
 use crate::fail::{Context, Done, Failure};
+use crate::output;
 use crate::place::{Place, json};
 use butterfs::{Attributes, Volume, Walk};
 use clap::Args;
 use serde::Serialize;
-use std::io::Write;
+use std::io::{BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
 
 /// Lists files of a volume that is not mounted.
@@ -52,7 +53,7 @@ impl List {
         let volume = self.place.open_read_only(self.subvolid)?;
         let start = volume.resolve(self.place.path.as_bytes())?;
         let mut entries = Vec::new();
-        let mut out = std::io::stdout().lock();
+        let mut out = BufWriter::new(output::own());
         let is_directory = volume
             .files()
             .attributes(start)
@@ -81,7 +82,7 @@ impl List {
         if self.json {
             json(&entries)?;
         }
-        Ok(())
+        Ok(out.flush()?)
     }
 
     fn print(&self, out: &mut impl Write, volume: &Volume, name: &[u8], of: &Attributes) -> Done {

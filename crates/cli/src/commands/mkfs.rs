@@ -8,7 +8,8 @@ use crate::place::json;
 use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::mkfs::{
-    DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, Summary, make, verify,
+    DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, RootOwner, Summary,
+    make, verify,
 };
 use butterfs_device::{DeviceRange, probe};
 use butterfs_format::{ChecksumType, DeviceOffset};
@@ -22,6 +23,7 @@ use uuid::Uuid;
 #[command(after_help = "Examples:
   butterfs mkfs -b 20g -L photos disk.img    makes the file, too
   butterfs mkfs -f --csum xxhash /dev/sdx1
+  butterfs mkfs --root-owner 1000:100 /dev/sdx1    its root directory is theirs
   butterfs mkfs -O list-all")]
 pub struct Mkfs {
     /// Label, at most 255 bytes.
@@ -60,6 +62,9 @@ pub struct Mkfs {
     /// UUID of the device.
     #[arg(long)]
     device_uuid: Option<Uuid>,
+    /// Who owns the root directory; without it whoever makes the volume.
+    #[arg(long, value_name = "UID[:GID]", value_parser = root_owner)]
+    root_owner: Option<RootOwner>,
     /// Do not discard what is on the device.
     #[arg(short = 'K', long)]
     nodiscard: bool,
@@ -107,6 +112,34 @@ fn profile(name: Option<&str>) -> Result<Option<ProfileChoice>, Failure> {
     }
 }
 
+/// Whoever makes the volume; root's volumes belong to root's group too.
+fn own() -> RootOwner {
+    let user = rustix::process::geteuid();
+    if user.is_root() {
+        return RootOwner::default();
+    }
+    RootOwner {
+        uid: user.as_raw(),
+        gid: rustix::process::getegid().as_raw(),
+    }
+}
+
+/// `UID` or `UID:GID`; the group without one is that of whoever makes the
+/// volume.
+fn root_owner(word: &str) -> Result<RootOwner, String> {
+    let number = |text: &str| {
+        // The greatest one stands for no owner.
+        let number = text.parse().ok().filter(|number| *number != u32::MAX);
+        number
+            .ok_or_else(|| format!("{text} is no number of a user or group; write UID or UID:GID"))
+    };
+    let (uid, gid) = match word.split_once(':') {
+        Some((uid, gid)) => (number(uid)?, number(gid)?),
+        None => (number(word)?, own().gid),
+    };
+    Ok(RootOwner { uid, gid })
+}
+
 fn small(size: Option<u64>, default: u32) -> u32 {
     size.map_or(default, |size| u32::try_from(size).unwrap_or(u32::MAX))
 }
@@ -141,6 +174,7 @@ impl Mkfs {
             },
             fsid: self.uuid.map(Uuid::into_bytes),
             device_uuid: self.device_uuid.map(Uuid::into_bytes),
+            root_owner: self.root_owner.unwrap_or_else(own),
             ..default
         };
         if self.mixed && self.nodesize.is_none() {
@@ -150,14 +184,24 @@ impl Mkfs {
             options.features.change(list)?;
         }
         if options.features.settle(lists().map(String::as_str)) {
-            eprintln!(
+            note!(
                 "butterfs: warning: block-group-tree is turned off too, since it needs \
                  free-space-tree and no-holes"
             );
         }
+        let is_new = !path.exists();
+        let made = self.make(path, &options);
+        if made.is_err() && is_new {
+            // It was made for the volume, and holds none.
+            let _ = std::fs::remove_file(path);
+        }
+        self.report(path, &options, &made?)
+    }
+
+    fn make(&self, path: &Path, options: &MkfsOptions) -> Result<Summary, Failure> {
         let device = self.open(path)?;
         // What is refused must not have been discarded.
-        verify(&device, &options).context(path.display())?;
+        verify(&device, options).context(path.display())?;
         if !self.nodiscard {
             // Advisory: not every device can.
             let all = DeviceRange {
@@ -166,8 +210,7 @@ impl Mkfs {
             };
             let _ = device.discard(all);
         }
-        let summary = make(&device, &options).context(path.display())?;
-        self.report(path, &options, &summary)
+        make(&device, options).context(path.display())
     }
 
     fn open(&self, path: &Path) -> Result<FileDevice, Failure> {

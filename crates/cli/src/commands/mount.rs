@@ -159,10 +159,9 @@ fn is_write_protected(source: &Path) -> bool {
 }
 
 fn list_options() -> Done {
-    let mut out = std::io::stdout().lock();
     for option in OPTIONS {
         let name = format!("{}{}", option.name, option.value);
-        writeln!(out, "  {name:<32} {}", option.help)?;
+        say!("  {name:<32} {}", option.help);
     }
     Ok(())
 }

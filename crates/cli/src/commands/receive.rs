@@ -6,6 +6,7 @@
 mod dump;
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::interrupt::Interrupt;
 use crate::place::{Place, json};
 use butterfs::receive::{
     CommandSource, NewSubvolume, ReadAhead, ReceiveOptions, Received, Start, Target, Termination,
@@ -42,7 +43,7 @@ In a volume, and in a directory on Btrfs, each snapshot becomes a read-only subv
 directory, and .butterfs-receive beside it says what it was received as. A
 stream that is damaged or cut is an error that says where; what was received of
 it stays, read-write and not known as a copy, and --resume goes on with it when
-the same stream is sent again.")]
+the same stream is sent again, also after Ctrl-C.")]
 pub struct Receive {
     /// Read from this file, not from standard input.
     #[arg(short = 'f', long, value_name = "FILE")]
@@ -113,8 +114,8 @@ impl Receive {
     /// Runs it.
     pub fn run(self) -> Done {
         let (input, size) = self.input()?;
-        let mut reader = ReadAhead::new(input)?;
         if self.dump {
+            let mut reader = ReadAhead::new(input)?;
             let form = if self.json {
                 dump::Form::Json
             } else {
@@ -126,6 +127,8 @@ impl Receive {
             return fail("a directory is needed");
         };
         let path = Path::new(word);
+        let interrupt = Interrupt::watch()?;
+        let mut reader = ReadAhead::until(input, interrupt.asked())?;
         if let Some(place) = Place::parse(word).filter(|_| !path.exists()) {
             return self.unmounted(&mut reader, &place, size);
         }
@@ -154,9 +157,14 @@ impl Receive {
         }
         let mut target = VolumeTarget::new(Arc::clone(volume.files()), directory);
         let received = self.receive(reader, &mut target, size);
-        let closed = volume.close().context(place.volume.display());
-        self.report(received, 0)?;
-        closed
+        match volume.close().context(place.volume.display()) {
+            Ok(()) => self.report(received, 0),
+            // What the report would say is not on the device.
+            Err(failure) => match received.failure {
+                Some(before) => fail(format!("{before}; then {}", failure.0)),
+                None => Err(failure),
+            },
+        }
     }
 
     const fn termination(&self) -> Termination {
@@ -223,7 +231,7 @@ impl Receive {
         let result = receive(reader, target, options, &mut |at, command| {
             bar.set_position(at.offset);
             if self.verbose {
-                eprintln!("{}", dump::line(&mut prefix, command));
+                note!("{}", dump::line(&mut prefix, command));
             }
         });
         bar.finish_and_clear();
@@ -243,10 +251,10 @@ impl Receive {
         } else if !self.quiet {
             for new in &received.subvolumes {
                 let name = String::from_utf8_lossy(&new.name);
-                eprintln!("received {name} ({})", HumanBytes(received.position.offset));
+                note!("received {name} ({})", HumanBytes(received.position.offset));
             }
             if left_out > 0 {
-                eprintln!("{left_out} owners or attributes were left out: only root can set them");
+                note!("{left_out} owners or attributes were left out: only root can set them");
             }
         }
         let Some(first) = errors.first() else {

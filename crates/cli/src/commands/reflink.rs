@@ -135,7 +135,7 @@ impl Reflink {
             Ok(done) => done,
             Err(error) => {
                 if let Err(left) = volume.remove_tree(parent, &working) {
-                    eprintln!("butterfs: a part of the copy stays: {left}");
+                    note!("butterfs: a part of the copy stays: {left}");
                 }
                 return Err(error).context(to);
             }

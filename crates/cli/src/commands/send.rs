@@ -6,9 +6,11 @@
 mod kernel;
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::output::{self, Output};
 use crate::place::Place;
 use crate::service::host::{self, Printed};
 use crate::service::{self, Asked};
+use crate::whole_file::WholeFile;
 use butterfs::send::{
     Beginning, CommandSink, DataMode, Ending, SendError, SendOptions, SendRequest, StreamWriter,
 };
@@ -19,8 +21,8 @@ use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{IsTerminal, Write};
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -73,6 +75,55 @@ pub struct Send {
     /// mounted.
     #[arg(required = true, value_name = "SNAPSHOT")]
     snapshots: Vec<OsString>,
+}
+
+/// Where a stream goes.
+pub enum StreamOutput {
+    /// A file, which has its name when it is whole.
+    File(WholeFile),
+    /// Standard output.
+    Standard(Output),
+    /// The process that asked.
+    Printed(Printed),
+}
+
+impl StreamOutput {
+    /// All was written.
+    pub fn finish(mut self) -> Done {
+        self.flush()?;
+        match self {
+            Self::File(file) => file.finish(),
+            Self::Standard(_) | Self::Printed(_) => Ok(()),
+        }
+    }
+}
+
+impl Write for StreamOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::File(file) => file.write(bytes),
+            Self::Standard(out) => out.write(bytes),
+            Self::Printed(out) => out.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::File(file) => file.flush(),
+            Self::Standard(out) => out.flush(),
+            Self::Printed(out) => out.flush(),
+        }
+    }
+}
+
+impl AsFd for StreamOutput {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::File(file) => file.as_fd(),
+            Self::Standard(out) => out.as_fd(),
+            Self::Printed(_) => unreachable!("a server sends no volume that the kernel has"),
+        }
+    }
 }
 
 /// A snapshot to send, or to send from.
@@ -133,7 +184,7 @@ impl Send {
     }
 
     /// Where the stream is to go, for who prints it for another process.
-    pub fn take_output(&mut self) -> Result<Box<dyn Write>, Failure> {
+    pub fn take_output(&mut self) -> Result<StreamOutput, Failure> {
         let output = self.output();
         self.file = None;
         output
@@ -201,10 +252,7 @@ impl Send {
                 let from = base.map_or("nothing".into(), |base| {
                     String::from_utf8_lossy(&base.name).into_owned()
                 });
-                let line = format!("{place} from {from}\n");
-                if !host::note(line.as_bytes()) {
-                    eprint!("{line}");
-                }
+                note!("{place} from {from}");
             }
             let trees: Vec<TreeId> = sources.iter().map(|source| source.tree).collect();
             let request = SendRequest {
@@ -219,7 +267,7 @@ impl Send {
             // The receiver has it from now on.
             sources.push(sent);
         }
-        Ok(())
+        out.finish()
     }
 
     fn options(&self) -> Result<SendOptions, Failure> {
@@ -241,18 +289,17 @@ impl Send {
         })
     }
 
-    fn output(&self) -> Result<Box<dyn Write>, Failure> {
-        if host::volume().is_some() {
-            return Ok(Box::new(Printed));
+    fn output(&self) -> Result<StreamOutput, Failure> {
+        if host::is_serving() {
+            return Ok(StreamOutput::Printed(Printed));
         }
         if let Some(path) = &self.file {
-            return Ok(Box::new(File::create(path).context(path.display())?));
+            return Ok(StreamOutput::File(WholeFile::create(path)?));
         }
-        let out = std::io::stdout();
-        if out.is_terminal() {
+        if io::stdout().is_terminal() {
             return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
         }
-        Ok(Box::new(out))
+        Ok(StreamOutput::Standard(output::own()))
     }
 
     fn send(
@@ -261,8 +308,8 @@ impl Send {
         request: &SendRequest<'_>,
         options: &SendOptions,
         beginning: Beginning,
-        out: Box<dyn Write>,
-    ) -> Result<Box<dyn Write>, SendError> {
+        out: StreamOutput,
+    ) -> Result<StreamOutput, SendError> {
         let bar = self.bar(volume, request, options)?;
         let mut sink = Counted {
             inner: StreamWriter::new(out, options.version, beginning),
@@ -280,7 +327,7 @@ impl Send {
         request: &SendRequest<'_>,
         options: &SendOptions,
     ) -> Result<ProgressBar, SendError> {
-        if self.quiet || !std::io::stderr().is_terminal() {
+        if self.quiet || !io::stderr().is_terminal() {
             return Ok(ProgressBar::hidden());
         }
         let mut estimate = Estimate::default();
@@ -381,7 +428,7 @@ const fn content_of(command: &Command<'_>) -> u64 {
 
 /// Moves a bar with what goes through.
 struct Counted {
-    inner: StreamWriter<Box<dyn Write>>,
+    inner: StreamWriter<StreamOutput>,
     bar: ProgressBar,
 }
 

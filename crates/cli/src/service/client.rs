@@ -1,61 +1,61 @@
 //! Asking the server of a mount.
 
+use super::parts::{self, Part};
 use super::{Asked, server_of};
 use crate::fail::{Context, Done, fail};
-use std::io::{self, Read, Write};
-use std::net::Shutdown;
+use crate::output::{self, Notes};
+use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::Path;
 
-/// What a part of an answer is. A part is its kind, four bytes of length, and
-/// that many bytes.
-pub(super) const OUTPUT: u8 = 1;
-/// For standard error.
-pub(super) const NOTE: u8 = 2;
-/// The end: why it failed, or nothing.
-pub(super) const END: u8 = 3;
-/// Greatest part.
-pub(super) const PART: usize = 64 << 10;
-
 /// Has the server of a mount run a command, and prints what it prints.
 pub(super) fn ask(mountpoint: &Path, mut asked: Asked) -> Done {
-    let mut out: Box<dyn Write> = match &mut asked {
-        Asked::Send(send) => send.take_output()?,
-        _ => Box::new(io::stdout()),
-    };
     let Some(name) = server_of(mountpoint) else {
         return fail(format!("{}: is not mounted any more", mountpoint.display()));
     };
     let address = SocketAddr::from_abstract_name(name).context(mountpoint.display())?;
-    let mut server = UnixStream::connect_addr(&address).context(format!(
+    let server = UnixStream::connect_addr(&address).context(format!(
         "{}: its server cannot be reached from here",
         mountpoint.display()
     ))?;
-    server.write_all(&serde_json::to_vec(&asked)?)?;
-    server.shutdown(Shutdown::Write)?;
-    let mut part = Vec::new();
-    loop {
-        let mut head = [0; 5];
-        if server.read_exact(&mut head).is_err() {
-            return fail(format!(
-                "{}: its server ended before the command did",
-                mountpoint.display()
-            ));
+    match &mut asked {
+        Asked::Send(send) => {
+            let mut stream = send.take_output()?;
+            converse(mountpoint, server, &asked, &mut stream)?;
+            stream.finish()
         }
-        let [kind, length @ ..] = head;
-        let length = u32::from_le_bytes(length) as usize;
-        part.resize(length.min(PART), 0);
-        server.read_exact(&mut part)?;
-        match kind {
-            OUTPUT => out.write_all(&part)?,
-            NOTE => io::stderr().write_all(&part)?,
-            END if part.is_empty() => return Ok(out.flush()?),
-            END => {
+        _ => converse(mountpoint, server, &asked, &mut output::own()),
+    }
+}
+
+fn converse(
+    mountpoint: &Path,
+    mut server: UnixStream,
+    asked: &Asked,
+    out: &mut impl Write,
+) -> Done {
+    // Who refuses may have gone before it read everything: what it says is
+    // read in any case.
+    let sent = parts::write_request(&mut server, &serde_json::to_vec(asked)?);
+    loop {
+        match parts::read(&mut server) {
+            Ok(Part::Output(part)) => out.write_all(&part)?,
+            Ok(Part::Note(part)) => Notes.write_all(&part)?,
+            Ok(Part::End(Err(text))) => {
                 out.flush()?;
-                return fail(String::from_utf8_lossy(&part).into_owned());
+                return fail(text);
             }
-            _ => return fail("the server is of another version of butterfs"),
+            Ok(Part::End(Ok(()))) => {
+                sent.context(mountpoint.display())?;
+                return Ok(out.flush()?);
+            }
+            Err(error) => {
+                return fail(format!(
+                    "{}: its server did not finish the command: {error}",
+                    mountpoint.display()
+                ));
+            }
         }
     }
 }

@@ -2,22 +2,23 @@
 //!
 //! Owns the socket, who may ask (root, and the user who mounted), and where a
 //! command that runs here finds its volume and prints to: both belong to the
-//! thread that runs it.
+//! thread that runs it. Every request is answered with an end that says how it
+//! went; who did not get every part before it gets no end. Who may not ask is
+//! told so at once: nobody else waits for what they send.
 
 use super::Asked;
-use super::client::{END, NOTE, OUTPUT, PART};
-use crate::fail::{Context, Done, Failure};
+use super::parts::{self, PART};
+use crate::fail::{Context, Done, Failure, fail};
 use butterfs::{FsError, Volume};
 use std::cell::RefCell;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
+use std::net::Shutdown;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Bytes of a request.
-const REQUEST_MAX: u64 = 1 << 20;
 /// Requests that are served at a time.
 const SERVED_MAX: usize = 16;
 /// Who asks must send its request in this time. All but a stream is printed
@@ -33,24 +34,47 @@ thread_local! {
 /// What a command that runs for another process works with.
 struct Host {
     volume: Volume,
-    client: BufWriter<UnixStream>,
-    /// Nobody reads any more.
+    client: Client,
+}
+
+/// The process that asked.
+struct Client {
+    stream: BufWriter<UnixStream>,
+    /// A part could not be sent: what follows would stand in the wrong place.
     gone: bool,
 }
 
-impl Host {
-    fn send(&mut self, kind: u8, bytes: &[u8]) {
+impl Client {
+    fn send(
+        &mut self,
+        bytes: &[u8],
+        put: fn(&mut BufWriter<UnixStream>, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         for part in bytes.chunks(PART) {
-            self.gone = self.gone || put(&mut self.client, kind, part).is_err();
+            if self.gone {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let sent = put(&mut self.stream, part);
+            self.gone = sent.is_err();
+            sent?;
         }
+        Ok(())
     }
-}
 
-fn put(out: &mut impl Write, kind: u8, part: &[u8]) -> io::Result<()> {
-    let length = u32::try_from(part.len()).unwrap_or(u32::MAX);
-    out.write_all(&[kind])?;
-    out.write_all(&length.to_le_bytes())?;
-    out.write_all(part)
+    /// Says how it ended, to who has got all that came before.
+    fn end(mut self, done: Done) -> Done {
+        if !self.gone {
+            let end = done.as_ref().map(|_| ()).map_err(|failure| &*failure.0);
+            let sent = parts::write_end(&mut self.stream, end);
+            self.gone = sent.is_err();
+        }
+        if self.gone {
+            // What is still in memory must not follow.
+            let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+            return fail("who asked does not read the answer");
+        }
+        done
+    }
 }
 
 /// The volume of the server, for a command that runs for another process.
@@ -58,38 +82,35 @@ pub fn volume() -> Option<Volume> {
     HOST.with_borrow(|host| host.as_ref().map(|host| host.volume.share()))
 }
 
-/// Prints for another process; false when the command runs for itself.
-pub fn print(bytes: &[u8]) -> bool {
-    send(OUTPUT, bytes)
+/// Whether this thread runs a command for another process.
+pub fn is_serving() -> bool {
+    HOST.with_borrow(Option::is_some)
 }
 
 /// Prints to the standard error of another process; false when the command
 /// runs for itself.
 pub fn note(bytes: &[u8]) -> bool {
-    send(NOTE, bytes)
-}
-
-fn send(kind: u8, bytes: &[u8]) -> bool {
     HOST.with_borrow_mut(|host| {
         if let Some(host) = host {
-            host.send(kind, bytes);
+            // Advice; the command's output says that nobody is there.
+            let _ = host.client.send(bytes, parts::write_note);
         }
         host.is_some()
     })
 }
 
 /// Output for another process.
+#[derive(Debug)]
 pub struct Printed;
 
 impl Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let part = &bytes[..bytes.len().min(PART)];
         HOST.with_borrow_mut(|host| match host {
-            Some(host) if !host.gone => {
-                host.send(OUTPUT, part);
-                Ok(part.len())
+            Some(host) => {
+                host.client.send(bytes, parts::write_output)?;
+                Ok(bytes.len())
             }
-            _ => Err(io::Error::from(io::ErrorKind::BrokenPipe)),
+            None => Err(io::ErrorKind::BrokenPipe.into()),
         })
     }
 
@@ -112,6 +133,8 @@ pub fn start(volume: &Volume) -> Result<Vec<u8>, Failure> {
             for client in listener.incoming().flatten() {
                 let volume = volume.share();
                 let Some(turn) = Turn::take(&serving) else {
+                    // Little enough to wait for nobody.
+                    let _ = parts::write_end(&mut &client, Err("too many commands at a time"));
                     continue;
                 };
                 let run = move || {
@@ -132,42 +155,44 @@ pub fn start(volume: &Volume) -> Result<Vec<u8>, Failure> {
     Ok(name)
 }
 
-fn serve(client: UnixStream, volume: Volume) -> Done {
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.set_write_timeout(Some(PATIENCE))?;
-    let who = rustix::net::sockopt::socket_peercred(&client)?;
-    let mut out = BufWriter::with_capacity(PART, client.try_clone()?);
-    let allowed = [0, rustix::process::geteuid().as_raw()];
-    if !allowed.contains(&who.uid.as_raw()) {
-        let text = "only root and the user who mounted may do this";
-        put(&mut out, END, text.as_bytes())?;
-        return Ok(out.flush()?);
-    }
-    let mut request = Vec::new();
-    client.take(REQUEST_MAX).read_to_end(&mut request)?;
-    let asked = serde_json::from_slice::<Asked>(&request).context("a request that is none");
+fn serve(mut stream: UnixStream, volume: Volume) -> Done {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let asked = read(&mut stream);
     if matches!(asked, Ok(Asked::Send(_))) {
         // Who writes a stream holds no lock.
-        out.get_ref().set_write_timeout(None)?;
+        stream.set_write_timeout(None)?;
     }
+    let client = Client {
+        stream: BufWriter::with_capacity(PART, stream),
+        gone: false,
+    };
     let synced = asked.and_then(|asked| match volume.sync() {
         // All but some files' data can be looked at; their own fsync tells.
         Ok(()) | Err(butterfs::Error::Fs(FsError::NotFlushed { .. })) => Ok(asked),
         Err(error) => Err(error.into()),
     });
-    HOST.set(Some(Host {
-        volume,
-        client: out,
-        gone: false,
-    }));
-    let done = synced.and_then(Asked::run_here);
-    let Some(mut host) = HOST.take() else {
-        return Ok(());
+    let asked = match synced {
+        Ok(asked) => asked,
+        Err(failure) => return client.end(Err(failure)),
     };
-    let text = done.err().map_or(String::new(), |failure| failure.0);
-    let text = text.as_bytes();
-    put(&mut host.client, END, &text[..text.len().min(PART)])?;
-    Ok(host.client.flush()?)
+    HOST.set(Some(Host { volume, client }));
+    let done = asked.run_here();
+    match HOST.take() {
+        Some(host) => host.client.end(done),
+        None => Ok(()),
+    }
+}
+
+/// What is asked for, by who may.
+fn read(stream: &mut UnixStream) -> Result<Asked, Failure> {
+    let who = rustix::net::sockopt::socket_peercred(&*stream)?;
+    let allowed = [0, rustix::process::geteuid().as_raw()];
+    if !allowed.contains(&who.uid.as_raw()) {
+        return fail("only root and the user who mounted may do this");
+    }
+    let request = parts::read_request(stream).context("the request")?;
+    serde_json::from_slice(&request).context("a request that is none")
 }
 
 /// One of the requests that are served.

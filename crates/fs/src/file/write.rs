@@ -120,6 +120,9 @@ impl Filesystem {
             }
         }
         self.buffer_data(inode, &mut state, offset, data)?;
+        // Who closes the volume looks at the buffers after it is closed: one of
+        // the two sees the other.
+        self.store.check_open()?;
         let time = now();
         state.item.size = state.item.size.max(end);
         state.item.mtime = time;

@@ -47,6 +47,12 @@ pub enum ReceiveError {
         /// Why not.
         error: std::io::Error,
     },
+    /// Whoever receives wants to end.
+    #[error("interrupted at offset {offset} of the stream")]
+    Interrupted {
+        /// Where.
+        offset: u64,
+    },
     /// A command that cannot come here.
     #[error("{command} at offset {offset} of the stream: {reason}")]
     OutOfOrder {
@@ -87,6 +93,7 @@ impl ReceiveError {
             Self::Damaged { offset, .. }
             | Self::Cut { offset, .. }
             | Self::Read { offset, .. }
+            | Self::Interrupted { offset }
             | Self::OutOfOrder { offset, .. }
             | Self::Target { offset, .. }
             | Self::OtherStream { offset } => *offset,

@@ -4,8 +4,11 @@ use super::error::ReceiveError;
 use super::reader::{CommandSource, Framed, Position, StreamReader};
 use butterfs_format::send_stream::Command;
 use std::io::{self, BufReader, Read};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError, sync_channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// Bytes that are read at once.
 const READ: usize = 64 << 10;
@@ -15,6 +18,8 @@ const BATCH_BYTES: usize = 512 << 10;
 const BATCH_COMMANDS: usize = 1024;
 /// Batches that wait at most.
 const BATCHES: usize = 8;
+/// How often who waits for the stream looks whether it shall end.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Commands that were verified together.
 #[derive(Debug, Default)]
@@ -36,6 +41,8 @@ pub struct ReadAhead {
     batch: Batch,
     next: usize,
     position: Position,
+    /// True when whoever receives wants to end.
+    interrupt: Arc<AtomicBool>,
     /// Ends with the input, or when a batch finds nobody to take it.
     _thread: JoinHandle<()>,
 }
@@ -46,6 +53,18 @@ impl ReadAhead {
     /// # Errors
     /// No thread can be started.
     pub fn new<R: Read + Send + 'static>(input: R) -> io::Result<Self> {
+        Self::until(input, Arc::default())
+    }
+
+    /// Reads `input` ahead until `interrupt` becomes true: then the next
+    /// command is [`ReceiveError::Interrupted`], also while none comes.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn until<R: Read + Send + 'static>(
+        input: R,
+        interrupt: Arc<AtomicBool>,
+    ) -> io::Result<Self> {
         let (full, batches) = sync_channel(BATCHES);
         let (empty, free) = sync_channel(BATCHES);
         let thread = std::thread::Builder::new()
@@ -57,6 +76,7 @@ impl ReadAhead {
             batch: Batch::default(),
             next: 0,
             position: Position::default(),
+            interrupt,
             _thread: thread,
         })
     }
@@ -90,15 +110,38 @@ fn read_batches<R: Read>(input: R, full: &SyncSender<Batch>, free: &Receiver<Bat
     }
 }
 
+impl ReadAhead {
+    fn check_interrupt(&self) -> Result<(), ReceiveError> {
+        if self.interrupt.load(Ordering::Acquire) {
+            return Err(ReceiveError::Interrupted {
+                offset: self.position.offset,
+            });
+        }
+        Ok(())
+    }
+
+    /// The next batch; `None` when there is no other.
+    fn next_batch(&self) -> Result<Option<Batch>, ReceiveError> {
+        loop {
+            match self.batches.recv_timeout(LOOK) {
+                Ok(batch) => return Ok(Some(batch)),
+                Err(RecvTimeoutError::Timeout) => self.check_interrupt()?,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            }
+        }
+    }
+}
+
 impl CommandSource for ReadAhead {
     fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError> {
+        self.check_interrupt()?;
         while self.next == self.batch.commands.len() {
             if let Some((end, error)) = self.batch.last.take() {
                 self.position = end;
                 return error.map_or(Ok(None), Err);
             }
             // The thread is gone after an end or an error: an end again.
-            let Ok(batch) = self.batches.recv() else {
+            let Some(batch) = self.next_batch()? else {
                 return Ok(None);
             };
             let old = std::mem::replace(&mut self.batch, batch);
@@ -166,5 +209,32 @@ mod tests {
             assert!(listed(&mut ahead) == expected, "{}", expected.1);
             assert!(ahead.read_command().unwrap().is_none());
         }
+    }
+
+    #[test]
+    fn an_interrupt_ends_it_also_while_nothing_comes() {
+        let (input, mut output) = io::pipe().unwrap();
+        let bytes = stream(2000);
+        let interrupt = Arc::new(AtomicBool::new(false));
+        let mut ahead = ReadAhead::until(input, Arc::clone(&interrupt)).unwrap();
+        let writer = std::thread::spawn(move || {
+            io::Write::write_all(&mut output, &bytes[..bytes.len() - 1]).unwrap();
+            output
+        });
+        let later = std::thread::spawn(move || {
+            std::thread::sleep(2 * LOOK);
+            interrupt.store(true, Ordering::Release);
+        });
+        let mut last = 0;
+        let ended = loop {
+            match ahead.read_command() {
+                Ok(command) => assert!(command.is_some()),
+                Err(error) => break error,
+            }
+            last = ahead.position().offset;
+        };
+        assert!(matches!(ended, ReceiveError::Interrupted { offset } if offset == last));
+        later.join().unwrap();
+        drop(writer.join().unwrap());
     }
 }

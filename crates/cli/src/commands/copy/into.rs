@@ -3,12 +3,14 @@
 use super::Tally;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
+use crate::whole_file::name_beside;
 use butterfs::{
-    FsError, Inode, InodeId, NewInode, Owner, SetAttributes, SetMode, SetTime, Timespec, Volume,
+    FsError, Inode, InodeId, NewInode, OldName, Owner, RenameMode, SetAttributes, SetMode, SetTime,
+    Timespec, Volume,
 };
 use rustix::fs::SeekFrom;
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -68,25 +70,23 @@ impl Work<'_> {
         // default ACLs would be inherited and their times changed.
         let mut directories: Vec<(PathBuf, Arc<Inode>, Metadata)> = Vec::new();
         while let Some((host, parent, name)) = waiting.pop() {
+            self.tally.check_interrupt()?;
             let metadata = std::fs::symlink_metadata(&host).context(host.display())?;
-            let made = self.make(&host, &metadata, parent, &name);
-            let inode = made.context(host.display())?;
-            self.tally.file();
-            let Some(inode) = inode else { continue };
-            if metadata.is_dir() {
-                for entry in std::fs::read_dir(&host).context(host.display())? {
-                    let entry = entry.context(host.display())?;
-                    let name = entry.file_name().as_bytes().to_vec();
-                    waiting.push((entry.path(), inode.id, name));
-                }
-                directories.push((host, inode, metadata));
+            if !metadata.is_dir() {
+                let copied = self.file(&host, &metadata, parent, &name);
+                copied.map_err(|failure| failure.at(host.display()))?;
+                self.tally.file();
                 continue;
             }
-            if metadata.is_file() {
-                let copied = self.content(&host, &metadata, &inode);
-                copied.map_err(|failure| failure.at(host.display()))?;
+            let made = self.directory(&metadata, parent, &name);
+            let inode = made.context(host.display())?;
+            self.tally.file();
+            for entry in std::fs::read_dir(&host).context(host.display())? {
+                let entry = entry.context(host.display())?;
+                let name = entry.file_name().as_bytes().to_vec();
+                waiting.push((entry.path(), inode.id, name));
             }
-            self.metadata(&host, &metadata, &inode)?;
+            directories.push((host, inode, metadata));
         }
         for (host, inode, metadata) in directories.iter().rev() {
             self.metadata(host, metadata, inode)?;
@@ -94,42 +94,51 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Makes the inode; `None` when it was only another name.
-    fn make(
-        &mut self,
-        host: &Path,
+    /// Makes a directory, or finds it.
+    fn directory(
+        &self,
         metadata: &Metadata,
         parent: InodeId,
         name: &[u8],
-    ) -> Result<Option<Arc<Inode>>, FsError> {
+    ) -> Result<Arc<Inode>, FsError> {
         let files = self.volume.files();
         match files.lookup(parent, name) {
-            Ok(found) => {
-                let old = files.attributes(found.inode)?;
-                match (old.is_directory(), metadata.is_dir()) {
-                    (true, true) => return files.inode(found.inode).map(Some),
-                    (true, false) => return Err(FsError::IsADirectory),
-                    (false, _) => files.unlink(parent, name)?,
-                }
+            Ok(found) if files.attributes(found.inode)?.is_directory() => {
+                return files.inode(found.inode);
             }
+            Ok(_) => files.unlink(parent, name)?,
             Err(FsError::NotFound) => {}
             Err(error) => return Err(error),
         }
-        let several_names = !metadata.is_dir() && metadata.nlink() > 1;
+        files.create(
+            parent,
+            name,
+            &NewInode::new(metadata.mode(), owner(metadata)),
+        )
+    }
+
+    /// Copies what is no directory. It gets its name when it is whole, and
+    /// takes the place of what had the name.
+    fn file(&mut self, host: &Path, metadata: &Metadata, parent: InodeId, name: &[u8]) -> Done {
+        let files = self.volume.files();
+        let old = match files.lookup(parent, name) {
+            Ok(found) if files.attributes(found.inode)?.is_directory() => {
+                return Err(FsError::IsADirectory.into());
+            }
+            Ok(found) => Some(found.inode),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error.into()),
+        };
+        let several_names = metadata.nlink() > 1;
         let identity = (metadata.dev(), metadata.ino());
         if several_names && let Some(id) = self.linked.get(&identity) {
-            files.link(*id, parent, name)?;
-            return Ok(None);
+            return Ok(self.give_name(*id, parent, name, old)?);
         }
-        let owner = Owner {
-            uid: metadata.uid(),
-            gid: metadata.gid(),
-        };
         let target;
-        let mut new = NewInode::new(metadata.mode(), owner);
+        let mut new = NewInode::new(metadata.mode(), owner(metadata));
         if metadata.is_symlink() {
-            target = std::fs::read_link(host).map_err(|_| FsError::NotFound)?;
-            new = NewInode::symlink(target.as_os_str().as_bytes(), owner);
+            target = std::fs::read_link(host)?;
+            new = NewInode::symlink(target.as_os_str().as_bytes(), owner(metadata));
         }
         if matches!(
             metadata.mode() & libc::S_IFMT,
@@ -141,11 +150,52 @@ impl Work<'_> {
             );
             new.rdev = (u64::from(major) << 20) | u64::from(minor);
         }
-        let inode = files.create(parent, name, &new)?;
+        let inode = files.create_unnamed(parent, &new)?;
+        files.pin(&inode);
+        let made = self.fill(host, metadata, &inode);
+        let made = made.and_then(|()| Ok(self.give_name(inode.id, parent, name, old)?));
+        // Without a name it goes away.
+        let unpinned = self.volume.files().unpin(&inode, 1);
+        made?;
+        unpinned?;
         if several_names {
             self.linked.insert(identity, inode.id);
         }
-        Ok(Some(inode))
+        Ok(())
+    }
+
+    fn fill(&mut self, host: &Path, metadata: &Metadata, inode: &Arc<Inode>) -> Done {
+        if metadata.is_file() {
+            self.content(host, metadata, inode)?;
+        }
+        self.metadata(host, metadata, inode)
+    }
+
+    /// Names an inode, instead of what has the name.
+    fn give_name(
+        &self,
+        id: InodeId,
+        parent: InodeId,
+        name: &[u8],
+        old: Option<InodeId>,
+    ) -> Result<(), FsError> {
+        let files = self.volume.files();
+        match old {
+            None => return files.link(id, parent, name),
+            Some(old) if old == id => return Ok(()),
+            Some(_) => {}
+        }
+        let beside = name_beside(Path::new(OsStr::from_bytes(name)));
+        let beside = beside.as_os_str().as_bytes();
+        files.link(id, parent, beside)?;
+        let place = |name| butterfs::Place { dir: parent, name };
+        let mode = RenameMode::Replace;
+        let moved = files.rename(place(beside), place(name), mode, OldName::Free);
+        if moved.is_err() {
+            // Its own error comes first.
+            let _ = files.unlink(parent, beside);
+        }
+        moved
     }
 
     /// Copies data, not holes.
@@ -166,6 +216,7 @@ impl Work<'_> {
             };
             at = start;
             while at < end.min(size) {
+                self.tally.check_interrupt()?;
                 let left = usize::try_from(end.min(size) - at).unwrap_or(STEP);
                 let room = left.min(buffer.len());
                 let count = file.read_at(&mut buffer[..room], at)?;
@@ -213,6 +264,13 @@ impl Work<'_> {
             ..SetAttributes::default()
         };
         files.set_attributes(inode, &times).context(host.display())
+    }
+}
+
+fn owner(metadata: &Metadata) -> Owner {
+    Owner {
+        uid: metadata.uid(),
+        gid: metadata.gid(),
     }
 }
 

@@ -3,6 +3,7 @@
 use super::Tally;
 use crate::fail::{Done, Failure};
 use crate::place::Place;
+use crate::whole_file::name_beside;
 use butterfs::{Attributes, FsError, Inode, InodeId, SeekTarget, Timespec, Volume, Walk};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timestamps, XattrFlags};
 use std::collections::HashMap;
@@ -74,21 +75,33 @@ pub fn copy(
 
 impl Work<'_> {
     fn make(&mut self, path: &Path, of: &Attributes) -> Done {
+        self.tally.check_interrupt()?;
         if of.is_directory() {
             return match std::fs::create_dir(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
                 _ => Ok(()),
             };
         }
-        match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
+        let temporary = name_beside(path);
+        // What a process of this number left that was killed.
+        let _ = std::fs::remove_file(&temporary);
+        let made = self
+            .make_at(&temporary, of)
+            .and_then(|()| Ok(std::fs::rename(&temporary, path)?));
+        if made.is_err() {
+            let _ = std::fs::remove_file(&temporary);
         }
+        made?;
         if of.nlink > 1 {
-            if let Some(first) = self.linked.get(&of.id) {
-                return Ok(std::fs::hard_link(first, path)?);
-            }
-            self.linked.insert(of.id, path.to_owned());
+            self.linked.entry(of.id).or_insert_with(|| path.to_owned());
+        }
+        Ok(())
+    }
+
+    /// Makes what is no directory, whole.
+    fn make_at(&mut self, path: &Path, of: &Attributes) -> Done {
+        if let Some(first) = self.linked.get(&of.id) {
+            return Ok(std::fs::hard_link(first, path)?);
         }
         let kind = match of.mode & libc::S_IFMT {
             libc::S_IFREG => {
@@ -125,6 +138,7 @@ impl Work<'_> {
             };
             let end = files.seek(inode, SeekTarget::Hole, at)?.min(size);
             while at < end {
+                self.tally.check_interrupt()?;
                 let room = (end - at).min(STEP) as usize;
                 let count = files.read(inode, at, &mut buffer[..room])?;
                 if count == 0 {

@@ -35,8 +35,8 @@ impl Rest<'_> {
     }
 }
 
-/// Prints an extent item; `None` if it is cut short or unknown.
-pub fn print(key: Key, data: &[u8]) -> Option<()> {
+/// Describes an extent item in lines; `None` if it is cut short or unknown.
+pub fn describe(key: Key, data: &[u8], lines: &mut Vec<String>) -> Option<()> {
     let mut rest = Rest(data);
     let (refs, generation, flags) = (rest.u64()?, rest.u64()?, rest.u64()?);
     let is_node = flags & TREE_BLOCK != 0;
@@ -44,29 +44,32 @@ pub fn print(key: Key, data: &[u8]) -> Option<()> {
     if flags & (1 << 8) != 0 {
         kind.push_str("|FULL_BACKREF");
     }
-    say!("\t\trefs {refs} gen {generation} flags {kind}");
+    lines.push(format!("refs {refs} gen {generation} flags {kind}"));
     if is_node && key.item_type == ItemType::EXTENT_ITEM {
         let (first, level) = (rest.key()?, rest.u8()?);
-        say!("\t\ttree block key {first} level {level}");
+        lines.push(format!("tree block key {first} level {level}"));
     } else if is_node {
-        say!("\t\ttree block skinny level {}", key.offset);
+        lines.push(format!("tree block skinny level {}", key.offset));
     }
     while !rest.0.is_empty() {
         match rest.u8()? {
-            176 => say!("\t\ttree block backref root {}", object_name(rest.u64()?)),
-            178 => say!(
-                "\t\textent data backref root {} objectid {} offset {} count {}",
+            176 => lines.push(format!(
+                "tree block backref root {}",
+                object_name(rest.u64()?)
+            )),
+            178 => lines.push(format!(
+                "extent data backref root {} objectid {} offset {} count {}",
                 object_name(rest.u64()?),
                 rest.u64()?,
                 rest.u64()?,
                 rest.u32()?
-            ),
-            182 => say!("\t\tshared block backref parent {}", rest.u64()?),
-            184 => say!(
-                "\t\tshared data backref parent {} count {}",
+            )),
+            182 => lines.push(format!("shared block backref parent {}", rest.u64()?)),
+            184 => lines.push(format!(
+                "shared data backref parent {} count {}",
                 rest.u64()?,
                 rest.u32()?
-            ),
+            )),
             _ => return None,
         }
     }

@@ -1,5 +1,6 @@
 //! Items as text. What is not known here is shown as bytes.
 
+use crate::fail::{Done, Failure};
 use butterfs::{FileType, Timespec};
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::chunk::Chunk;
@@ -11,25 +12,58 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::{ItemType, Key, ParseError};
 use uuid::Uuid;
 
+/// Why an item is not shown to its end.
+enum Stop {
+    /// It is not what its key says.
+    Damaged(ParseError),
+    /// Nobody takes the output.
+    Output(Failure),
+}
+
+impl From<ParseError> for Stop {
+    fn from(error: ParseError) -> Self {
+        Self::Damaged(error)
+    }
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Output(failure)
+    }
+}
+
 /// Prints an item's content, indented.
-pub fn print(key: Key, data: &[u8]) {
-    let printed = match key.item_type {
-        ItemType::INODE_ITEM => InodeItem::parse(data).map(|item| inode(&item)),
-        ItemType::INODE_REF => names(data),
-        ItemType::INODE_EXTREF => extended_names(data),
-        ItemType::DIR_ITEM | ItemType::DIR_INDEX | ItemType::XATTR_ITEM => entries(data),
-        ItemType::EXTENT_DATA => FileExtent::parse(data).map(|item| file_extent(&item)),
-        ItemType::ROOT_ITEM => RootItem::parse(data).map(|item| root(&item)),
-        ItemType::CHUNK_ITEM => Chunk::parse(data).map(|item| chunk(&item)),
-        ItemType::BLOCK_GROUP_ITEM => BlockGroupItem::parse(data).map(|item| {
+pub fn print(key: Key, data: &[u8]) -> Done {
+    match show(key, data) {
+        Ok(()) => Ok(()),
+        Err(Stop::Output(failure)) => Err(failure),
+        Err(Stop::Damaged(error)) => {
+            say!("\t\tdamaged: {error}");
+            bytes(data)
+        }
+    }
+}
+
+fn show(key: Key, data: &[u8]) -> Result<(), Stop> {
+    match key.item_type {
+        ItemType::INODE_ITEM => inode(&InodeItem::parse(data)?)?,
+        ItemType::INODE_REF => names(data)?,
+        ItemType::INODE_EXTREF => extended_names(data)?,
+        ItemType::DIR_ITEM | ItemType::DIR_INDEX | ItemType::XATTR_ITEM => entries(data)?,
+        ItemType::EXTENT_DATA => file_extent(&FileExtent::parse(data)?)?,
+        ItemType::ROOT_ITEM => root(&RootItem::parse(data)?)?,
+        ItemType::CHUNK_ITEM => chunk(&Chunk::parse(data)?)?,
+        ItemType::BLOCK_GROUP_ITEM => {
+            let item = BlockGroupItem::parse(data)?;
             say!(
                 "\t\tblock group used {} chunk_objectid {} flags {}",
                 item.used,
                 item.chunk_objectid,
                 item.flags.describe()
             );
-        }),
-        ItemType::DEV_ITEM => DeviceItem::parse(data).map(|item| {
+        }
+        ItemType::DEV_ITEM => {
+            let item = DeviceItem::parse(data)?;
             say!(
                 "\t\tdevid {} total_bytes {} bytes_used {}\n\t\tuuid {}",
                 item.id,
@@ -37,8 +71,9 @@ pub fn print(key: Key, data: &[u8]) {
                 item.bytes_used,
                 Uuid::from_bytes(item.uuid)
             );
-        }),
-        ItemType::DEV_EXTENT => DeviceExtent::parse(data).map(|item| {
+        }
+        ItemType::DEV_EXTENT => {
+            let item = DeviceExtent::parse(data)?;
             say!(
                 "\t\tdev extent chunk_tree {}\n\t\tchunk_objectid {} chunk_offset {} length {}",
                 item.chunk_tree,
@@ -46,32 +81,31 @@ pub fn print(key: Key, data: &[u8]) {
                 item.chunk,
                 item.length
             );
-        }),
+        }
         ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
-            if super::extents::print(key, data).is_none() {
-                bytes(data);
+            let mut lines = Vec::new();
+            let whole = super::extents::describe(key, data, &mut lines);
+            for line in lines {
+                say!("\t\t{line}");
             }
-            Ok(())
+            if whole.is_none() {
+                bytes(data)?;
+            }
         }
-        _ => {
-            bytes(data);
-            Ok(())
-        }
-    };
-    if let Err(error) = printed {
-        say!("\t\tdamaged: {error}");
-        bytes(data);
+        _ => bytes(data)?,
     }
+    Ok(())
 }
 
-fn bytes(data: &[u8]) {
+fn bytes(data: &[u8]) -> Done {
     for line in data.chunks(32) {
         let text: String = line.iter().map(|byte| format!("{byte:02x}")).collect();
         say!("\t\t{text}");
     }
+    Ok(())
 }
 
-fn time(name: &str, time: Timespec) {
+fn time(name: &str, time: Timespec) -> Done {
     let date = crate::commands::list::date(time.seconds);
     let second = time.seconds.rem_euclid(60);
     say!(
@@ -79,9 +113,10 @@ fn time(name: &str, time: Timespec) {
         time.seconds,
         time.nanoseconds
     );
+    Ok(())
 }
 
-fn inode(item: &InodeItem) {
+fn inode(item: &InodeItem) -> Done {
     say!(
         "\t\tgeneration {} transid {} size {} nbytes {}",
         item.generation,
@@ -107,13 +142,14 @@ fn inode(item: &InodeItem) {
         item.sequence,
         item.flags.0
     );
-    time("atime", item.atime);
-    time("ctime", item.ctime);
-    time("mtime", item.mtime);
-    time("otime", item.otime);
+    time("atime", item.atime)?;
+    time("ctime", item.ctime)?;
+    time("mtime", item.mtime)?;
+    time("otime", item.otime)?;
+    Ok(())
 }
 
-fn names(data: &[u8]) -> Result<(), ParseError> {
+fn names(data: &[u8]) -> Result<(), Stop> {
     for entry in RefEntries::new(data) {
         let entry = entry?;
         say!(
@@ -126,7 +162,7 @@ fn names(data: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
-fn extended_names(data: &[u8]) -> Result<(), ParseError> {
+fn extended_names(data: &[u8]) -> Result<(), Stop> {
     for entry in ExtrefEntries::new(data) {
         let entry = entry?;
         say!(
@@ -153,7 +189,7 @@ const fn kind_name(kind: FileType) -> &'static str {
     }
 }
 
-fn entries(data: &[u8]) -> Result<(), ParseError> {
+fn entries(data: &[u8]) -> Result<(), Stop> {
     for entry in DirEntries::new(data) {
         let entry = entry?;
         let at = entry.location;
@@ -178,7 +214,7 @@ fn entries(data: &[u8]) -> Result<(), ParseError> {
     Ok(())
 }
 
-fn file_extent(item: &FileExtent<'_>) {
+fn file_extent(item: &FileExtent<'_>) -> Done {
     let algorithm = item
         .compression
         .map_or("none", |algorithm| algorithm.name());
@@ -213,9 +249,10 @@ fn file_extent(item: &FileExtent<'_>) {
             say!("\t\textent compression {number} ({algorithm})");
         }
     }
+    Ok(())
 }
 
-fn root(item: &RootItem) {
+fn root(item: &RootItem) -> Done {
     say!(
         "\t\tgeneration {} root_dirid {} bytenr {} byte_limit {} bytes_used {}",
         item.generation,
@@ -249,14 +286,15 @@ fn root(item: &RootItem) {
         item.stransid,
         item.rtransid
     );
-    time("ctime", item.ctime);
-    time("otime", item.otime);
-    time("stime", item.stime);
-    time("rtime", item.rtime);
+    time("ctime", item.ctime)?;
+    time("otime", item.otime)?;
+    time("stime", item.stime)?;
+    time("rtime", item.rtime)?;
+    Ok(())
 }
 
 /// Prints a chunk.
-pub fn chunk(item: &Chunk) {
+pub fn chunk(item: &Chunk) -> Done {
     say!(
         "\t\tlength {} owner {} stripe_len {} type {}",
         item.length,
@@ -283,4 +321,5 @@ pub fn chunk(item: &Chunk) {
             Uuid::from_bytes(stripe.device_uuid)
         );
     }
+    Ok(())
 }

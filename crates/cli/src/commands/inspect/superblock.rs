@@ -95,11 +95,11 @@ fn fields(of: &Superblock, bytes: &[u8]) -> Vec<(&'static str, String)> {
     ]
 }
 
-fn print_full(of: &Superblock) {
+fn print_full(of: &Superblock) -> Done {
     say!("sys_chunk_array[2048]:");
     for (item, (logical, chunk)) in of.sys_chunks.iter().enumerate() {
         say!("\titem {item} key (FIRST_CHUNK_TREE CHUNK_ITEM {logical})");
-        super::items::chunk(chunk);
+        super::items::chunk(chunk)?;
     }
     say!("backup_roots[4]:");
     for (slot, backup) in of.backup_roots.iter().enumerate() {
@@ -120,6 +120,7 @@ fn print_full(of: &Superblock) {
         say!("\t\tbackup_bytes_used:\t{}", backup.bytes_used);
         say!("\t\tbackup_num_devices:\t{}\n", backup.num_devices);
     }
+    Ok(())
 }
 
 impl DumpSuper {
@@ -163,7 +164,7 @@ impl DumpSuper {
                 say!("{name}{tabs}{value}");
             }
             if self.full {
-                print_full(&parsed);
+                print_full(&parsed)?;
             }
             say!("");
         }

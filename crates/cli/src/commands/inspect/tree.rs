@@ -132,7 +132,7 @@ fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
     let mut waiting = vec![root];
     while let Some(reference) = waiting.pop() {
         let node = source.node(reference)?;
-        header(&node);
+        header(&node)?;
         if let Ok(stamp) = NodeHeader::parse(node.bytes()) {
             say!("fs uuid {}", Uuid::from_bytes(stamp.fsid));
             say!("chunk uuid {}", Uuid::from_bytes(stamp.chunk_tree_uuid));
@@ -147,7 +147,7 @@ fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
                     key_text(tree, key),
                     data.len()
                 );
-                items::print(key, data);
+                items::print(key, data)?;
             }
             continue;
         }
@@ -165,7 +165,7 @@ fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
     Ok(())
 }
 
-fn header(node: &Arc<Node>) {
+fn header(node: &Arc<Node>) -> Done {
     let (logical, generation) = (node.logical(), node.generation());
     let owner = object_name(node.owner().get());
     let room = node.bytes().len() - HEADER_SIZE;
@@ -186,4 +186,5 @@ fn header(node: &Arc<Node>) {
             (room / POINTER_SIZE).saturating_sub(node.len())
         );
     }
+    Ok(())
 }

@@ -45,7 +45,7 @@ pub(super) fn cancel() -> Result<Arc<AtomicBool>, Failure> {
     let shared = Arc::clone(&flag);
     ctrlc::set_handler(move || {
         if !shared.swap(true, Ordering::Relaxed) {
-            eprintln!("stopping: what was made goes away first");
+            note!("stopping: what was made goes away first");
         }
     })
     .context("signals")?;
@@ -70,21 +70,21 @@ pub(super) fn free_name(results: &Path, wanted: &str) -> Result<String, Failure>
 /// Prints what happens.
 pub(super) fn watch(event: Event<'_>) {
     match event {
-        Event::Begins(what) => eprintln!("{what}"),
+        Event::Begins(what) => note!("{what}"),
         Event::Pass {
             number,
             of,
             block,
             cell,
             left,
-        } => eprintln!(
+        } => note!(
             "[{number}/{of}] block {block}: {}; {} left",
             cell.name(),
             show_time(left)
         ),
         Event::Done(record) => {
             if let Some(line) = line_of(record) {
-                eprintln!("    {line}");
+                note!("    {line}");
             }
         }
     }
@@ -153,9 +153,9 @@ impl RunLab {
             None => free_name(&self.place.results, &plan.experiment.name)?,
         };
         for note in &plan.notes {
-            eprintln!("note: {note}");
+            note!("note: {note}");
         }
-        eprintln!(
+        note!(
             "{}: {} passes, about {}",
             plan.experiment.name,
             plan.passes(),

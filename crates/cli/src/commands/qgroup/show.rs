@@ -136,12 +136,9 @@ impl Show {
             return json(&facts);
         }
         if facts.inconsistent {
-            eprintln!(
-                "butterfs: the numbers are inconsistent; `butterfs quota rescan` counts anew"
-            );
+            note!("butterfs: the numbers are inconsistent; `butterfs quota rescan` counts anew");
         }
-        self.print(&facts.qgroups);
-        Ok(())
+        self.print(&facts.qgroups)
     }
 
     fn size(&self, bytes: u64) -> String {
@@ -152,7 +149,7 @@ impl Show {
         }
     }
 
-    fn print(&self, rows: &[Row]) {
+    fn print(&self, rows: &[Row]) -> Done {
         let limit = |max: Option<u64>| max.map_or_else(|| "none".to_owned(), |max| self.size(max));
         let list = |groups: &[String]| match groups {
             [] => "-".to_owned(),
@@ -199,6 +196,7 @@ impl Show {
             }
             say!("{text}");
         }
+        Ok(())
     }
 
     fn line(&self, first: [&str; 3], cell: impl Fn(Column) -> String) -> Vec<String> {

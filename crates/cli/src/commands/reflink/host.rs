@@ -94,7 +94,7 @@ fn whole(wanted: &Reflink, source: &Path, to: &Path) -> Done {
         Ok(done) => {
             say!("{} files, {bytes} bytes shared", done.files);
             if done.left_out > 0 {
-                eprintln!(
+                note!(
                     "butterfs: {} owners or attributes could not be kept; run as root to keep them",
                     done.left_out
                 );

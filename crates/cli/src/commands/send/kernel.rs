@@ -2,6 +2,7 @@
 
 use super::{Named, Relations, Send, nearest};
 use crate::fail::{Context, Done, Failure, fail};
+use crate::output;
 use butterfs::TreeId;
 use butterfs::send::DataMode;
 use butterfs_device::kernel_btrfs::{
@@ -9,8 +10,7 @@ use butterfs_device::kernel_btrfs::{
 };
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::IsTerminal;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -36,13 +36,7 @@ fn named(word: &OsString) -> Result<(File, Named), Failure> {
 /// Sends.
 pub(super) fn send(send: Send) -> Done {
     let options = send.options()?;
-    let output: OwnedFd = match &send.file {
-        Some(path) => File::create(path).context(path.display())?.into(),
-        None if std::io::stdout().is_terminal() => {
-            return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
-        }
-        None => std::io::stdout().as_fd().try_clone_to_owned()?,
-    };
+    let output = send.output()?;
     let parent = send.parent.as_ref().map(named).transpose()?;
     let mut sources = Vec::new();
     for word in &send.clone_source {
@@ -70,7 +64,7 @@ pub(super) fn send(send: Send) -> Done {
             let from = base.map_or("nothing".into(), |base| {
                 String::from_utf8_lossy(&base.name).into_owned()
             });
-            eprintln!("{} from {from}", word.display());
+            note!("{} from {from}", word.display());
         }
         let mut clones: Vec<TreeId> = sources.iter().map(|source| source.tree).collect();
         clones.extend(base.map(|base| base.tree));
@@ -96,12 +90,17 @@ pub(super) fn send(send: Send) -> Done {
                 rustix::io::Errno::PERM => {
                     "the kernel sends for root alone, and read-only snapshots alone".to_owned()
                 }
-                other => std::io::Error::from(other).to_string(),
+                other => {
+                    if other == rustix::io::Errno::PIPE && send.file.is_none() {
+                        output::reader_is_gone();
+                    }
+                    std::io::Error::from(other).to_string()
+                }
             };
             Failure(format!("{}: {reason}", word.display()))
         })?;
         // The receiver has it from now on.
         sources.push(snapshot);
     }
-    Ok(())
+    output.finish()
 }

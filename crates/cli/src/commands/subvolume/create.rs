@@ -63,7 +63,9 @@ fn make_directories(volume: &Volume, path: &OsStr) -> Done {
         at.push(b'/');
         at.extend_from_slice(part);
         if volume.attributes(&at).is_err() {
-            volume.create_dir(&at)?;
+            let (above, name) = volume.resolve_parent(&at)?;
+            let new = NewInode::new(0o040_755, own());
+            volume.files().create(above, name, &new)?;
         }
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 use super::{open, subvolume_at, text};
 use crate::fail::{Done, Failure, fail};
+use crate::output;
 use crate::place::Place;
 use butterfs::diff::{Compared, Difference, DifferenceKind, Field, FileDifference};
 use clap::Args;
@@ -182,10 +183,13 @@ impl Diff {
                 return Ok(());
             }
             if self.json {
-                say_part(lead, &serde_json::to_string(&fact(&difference))?)?;
+                output::print(format_args!(
+                    "{lead}{}",
+                    serde_json::to_string(&fact(&difference))?
+                ))?;
                 lead = ",\n  ";
             } else {
-                print(&difference);
+                print(&difference)?;
             }
             Ok(())
         })?;
@@ -195,7 +199,7 @@ impl Diff {
             } else {
                 "\n]\n"
             };
-            say_part("", end)?;
+            output::print(format_args!("{end}"))?;
         }
         Ok(())
     }
@@ -213,15 +217,7 @@ impl Diff {
     }
 }
 
-fn say_part(lead: &str, part: &str) -> Done {
-    use std::io::Write;
-    if crate::service::host::print(format!("{lead}{part}").as_bytes()) {
-        return Ok(());
-    }
-    Ok(write!(std::io::stdout(), "{lead}{part}")?)
-}
-
-fn print(difference: &Difference) {
+fn print(difference: &Difference) -> Done {
     match difference {
         Difference::Subvolume { kind, path, id } => {
             let letter = if *kind == DifferenceKind::Added {
@@ -231,11 +227,12 @@ fn print(difference: &Difference) {
             };
             say!("{letter} {} (subvolume {id})", shown(path));
         }
-        Difference::File(file) => print_file(file),
+        Difference::File(file) => print_file(file)?,
     }
+    Ok(())
 }
 
-fn print_file(file: &FileDifference) {
+fn print_file(file: &FileDifference) -> Done {
     let letter = match file.kind {
         DifferenceKind::Added => 'A',
         DifferenceKind::Removed => 'D',
@@ -244,9 +241,10 @@ fn print_file(file: &FileDifference) {
     for path in &file.paths {
         say!("{letter} {}", shown(path));
     }
+    Ok(())
 }
 
-fn print_changed(file: &FileDifference) {
+fn print_changed(file: &FileDifference) -> Done {
     let mut removed = file.names_removed.iter();
     let mut added = file.names_added.iter();
     loop {
@@ -261,4 +259,5 @@ fn print_changed(file: &FileDifference) {
     if let (Some(path), false) = (file.paths.first(), words.is_empty()) {
         say!("M {} ({words})", shown(path));
     }
+    Ok(())
 }

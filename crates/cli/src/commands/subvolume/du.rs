@@ -137,7 +137,7 @@ impl Du {
         if self.json {
             return json(&facts);
         }
-        self.print(&facts);
+        self.print(&facts)?;
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl Du {
         }
     }
 
-    fn print(&self, facts: &Facts) {
+    fn print(&self, facts: &Facts) -> Done {
         say!(
             "{:>12} {:>12} {:>12}  {:>6} path",
             "total",
@@ -222,6 +222,7 @@ impl Du {
         if facts.being_freed.data != 0 || facts.being_freed.metadata != 0 {
             say!("deletions under way free {}", self.size(&facts.being_freed));
         }
+        Ok(())
     }
 }
 

@@ -240,13 +240,13 @@ impl List {
             return json(&rows);
         }
         if self.table {
-            self.heading();
+            self.heading()?;
         }
         for row in &rows {
             if self.table {
-                self.table_row(row);
+                self.table_row(row)?;
             } else {
-                self.line(row);
+                self.line(row)?;
             }
         }
         Ok(())
@@ -319,15 +319,16 @@ impl List {
         columns
     }
 
-    fn line(&self, row: &Row) {
+    fn line(&self, row: &Row) -> Done {
         let mut line = String::new();
         for (name, value) in self.columns(row) {
             let _ = write!(line, "{name} {value} ");
         }
         say!("{line}path {}", row.shown);
+        Ok(())
     }
 
-    fn heading(&self) {
+    fn heading(&self) -> Done {
         // Names do not depend on the row.
         let blank = Row {
             id: 0,
@@ -350,9 +351,10 @@ impl List {
             let _ = write!(rules, "{}\t", "-".repeat(name.len()));
         }
         say!("{names}\n{rules}");
+        Ok(())
     }
 
-    fn table_row(&self, row: &Row) {
+    fn table_row(&self, row: &Row) -> Done {
         let mut line = String::new();
         for (name, value) in self.columns(row) {
             // A name wider than a tab stop takes two.
@@ -360,6 +362,7 @@ impl List {
             let _ = write!(line, "{value}{tabs}");
         }
         say!("{line}{}", row.shown);
+        Ok(())
     }
 }
 

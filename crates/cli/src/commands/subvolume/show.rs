@@ -112,12 +112,11 @@ impl Show {
         if self.json {
             return json(&facts);
         }
-        print(&facts);
-        Ok(())
+        print(&facts)
     }
 }
 
-fn print(facts: &Facts) {
+fn print(facts: &Facts) -> Done {
     let or_dash = |uuid: &Option<String>| uuid.clone().unwrap_or_else(|| "-".to_owned());
     let time = |seconds: Option<i64>| match seconds {
         Some(seconds) => format!("{} +0000", moment(seconds)),
@@ -144,4 +143,5 @@ fn print(facts: &Facts) {
     for snapshot in &facts.snapshots {
         say!("\t\t\t\t{snapshot}");
     }
+    Ok(())
 }

@@ -1,0 +1,477 @@
+//! What commands say and leave when they cannot do all of their work: output
+//! that goes nowhere, a full volume, Ctrl-C. No command takes that for
+//! success, none panics, and no file is left cut under its name.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Output, Stdio};
+use support::{BINARY, Bench, said};
+
+/// Exit code where the reader of standard output is gone.
+const READER_GONE: i32 = 141;
+
+/// Commands, in a directory with what [`template`] makes.
+const COMMANDS: &[&str] = &[
+    "mkfs -b 128m new.img",
+    "mkfs -O list-all",
+    "mkfs --json -b 128m new.img",
+    "mount -o help",
+    "filesystem df volume",
+    "filesystem usage volume",
+    "filesystem show volume",
+    "filesystem label volume",
+    "filesystem label volume other",
+    "filesystem defragment volume:/base/file",
+    "ls -lR volume:/",
+    "ls --json volume:/",
+    "cat volume:/base/file",
+    "copy host volume:/",
+    "copy volume:/base out",
+    "reflink volume:/base/file volume:/base/shared",
+    "dedupe volume:/base/file volume:/base/twin",
+    "subvolume create volume:/made volume:/more",
+    "subvolume snapshot -r volume:/base volume:/three",
+    "subvolume delete volume:/one volume:/two",
+    "subvolume sync volume",
+    "subvolume list volume",
+    "subvolume list --json volume",
+    "subvolume show volume:/base",
+    "subvolume find-new volume:/base 0",
+    "subvolume du volume",
+    "subvolume diff volume:/one volume:/two",
+    "subvolume diff --json volume:/one volume:/two",
+    "subvolume history volume:/base/file",
+    "subvolume get-default volume",
+    "subvolume set-default volume:/base",
+    "property get volume:/one ro",
+    "property set volume:/one ro false",
+    "property list",
+    "quota enable volume",
+    "quota status volume",
+    "quota rescan volume",
+    "quota disable volume",
+    "qgroup create 1/0 volume",
+    "qgroup destroy 1/2 volume",
+    "qgroup assign 0/256 1/1 volume",
+    "qgroup remove 0/257 1/1 volume",
+    "qgroup limit 1g 0/256 volume",
+    "qgroup show volume",
+    "send volume:/one",
+    "send -p volume:/one volume:/two",
+    "receive -q -f one.stream copy:/",
+    "receive --json -f one.stream copy:/",
+    "receive --dump -f one.stream",
+    "device stats volume",
+    "device stats -z volume",
+    "rescue log-preview volume",
+    "rescue zero-log volume",
+    "check volume",
+    "check --json volume",
+    "check --list-codes",
+    "inspect dump-super volume",
+    "inspect dump-tree volume",
+    "lab list",
+    "lab plan smoke",
+    "completions bash",
+    "manual",
+    "--help",
+    "subvolume --help",
+    "--version",
+];
+
+/// Commands whose output these tests leave alone, and why.
+const LEFT_OUT: &[(&str, &str)] = &[
+    ("umount", "prints nothing, and needs a mount"),
+    ("lab doctor", "measures the machine for seconds"),
+    ("lab run", "takes minutes"),
+    ("lab resume", "takes minutes"),
+    ("lab report", "needs the results of a run"),
+    ("lab compare", "needs the results of two runs"),
+    ("lab choose", "asks questions"),
+    ("help", "is --help"),
+];
+
+/// A volume with two snapshots and quota groups, one that is empty, a stream,
+/// and a directory of the host.
+fn template() -> Bench {
+    let bench = Bench::new();
+    std::fs::remove_file(bench.path("volume")).expect("a volume");
+    bench.run(&["mkfs", "-q", "-b", "128m", "volume"]);
+    bench.run(&["mkfs", "-q", "-b", "128m", "copy"]);
+    std::fs::create_dir(bench.path("host")).expect("a directory");
+    std::fs::write(bench.path("host/file"), vec![7; 900_000]).expect("a file");
+    std::fs::write(bench.path("host/twin"), vec![7; 900_000]).expect("a file");
+    bench.run(&["subvolume", "create", "volume:/base"]);
+    bench.run(&["copy", "-q", "host/file", "host/twin", "volume:/base"]);
+    bench.run(&["subvolume", "snapshot", "-r", "volume:/base", "volume:/one"]);
+    bench.run(&["copy", "-q", "host", "volume:/base"]);
+    bench.run(&["subvolume", "snapshot", "-r", "volume:/base", "volume:/two"]);
+    bench.run(&["quota", "enable", "volume"]);
+    bench.run(&["qgroup", "create", "1/1", "volume"]);
+    bench.run(&["qgroup", "create", "1/2", "volume"]);
+    bench.run(&["qgroup", "assign", "0/257", "1/1", "volume"]);
+    bench.run(&["send", "-q", "-f", "one.stream", "volume:/one"]);
+    bench
+}
+
+/// A directory that a command may change.
+fn fresh(template: &Bench) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    for name in ["volume", "copy", "one.stream", "host"] {
+        let copied = Command::new("cp")
+            .args(["-r", "--sparse=always", "--reflink=auto"])
+            .arg(template.path(name))
+            .arg(directory.path())
+            .status();
+        assert!(copied.expect("cp runs").success());
+    }
+    directory
+}
+
+/// Where output goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sink {
+    Read,
+    ClosedPipe,
+    FullDevice,
+}
+
+impl Sink {
+    fn open(self) -> Stdio {
+        match self {
+            Self::Read => Stdio::piped(),
+            Self::ClosedPipe => {
+                let (reader, writer) = std::io::pipe().expect("a pipe");
+                drop(reader);
+                writer.into()
+            }
+            Self::FullDevice => {
+                let full = File::options().write(true).open("/dev/full");
+                full.expect("/dev/full").into()
+            }
+        }
+    }
+}
+
+fn run(template: &Bench, line: &str, out: Sink, notes: Sink) -> Output {
+    let directory = fresh(template);
+    let output = Command::new(BINARY)
+        .args(line.split(' '))
+        .current_dir(directory.path())
+        .stdin(Stdio::null())
+        .stdout(out.open())
+        .stderr(notes.open())
+        .output()
+        .expect("the binary runs");
+    let text = said(&output);
+    assert!(!text.contains("panicked"), "{line}: {text}");
+    assert_ne!(output.status.code(), Some(101), "{line}: {text}");
+    assert!(output.status.signal().is_none(), "{line}: {text}");
+    if out != Sink::Read && (line.contains("delete") || line.contains("receive")) {
+        check(directory.path());
+    }
+    output
+}
+
+fn check(directory: &Path) {
+    for volume in ["volume", "copy"] {
+        let checked = Command::new(BINARY)
+            .args(["check", volume])
+            .current_dir(directory)
+            .output()
+            .expect("the binary runs");
+        assert!(checked.status.success(), "{}", said(&checked));
+    }
+}
+
+#[test]
+fn no_command_takes_lost_output_for_success() {
+    let template = template();
+    for line in COMMANDS {
+        let usual = run(&template, line, Sink::Read, Sink::Read);
+        assert!(usual.status.success(), "{line}: {}", said(&usual));
+        let prints = !usual.stdout.is_empty();
+        let closed = run(&template, line, Sink::ClosedPipe, Sink::Read);
+        let full = run(&template, line, Sink::FullDevice, Sink::Read);
+        if prints {
+            assert_eq!(closed.status.code(), Some(READER_GONE), "{line}");
+            assert_eq!(closed.stderr, b"", "{line}: {}", said(&closed));
+            assert!(!full.status.success(), "{line}");
+            assert!(
+                said(&full).contains("standard output"),
+                "{line}: {}",
+                said(&full)
+            );
+        } else {
+            assert_eq!([closed.status, full.status], [usual.status; 2], "{line}");
+        }
+    }
+}
+
+#[test]
+fn nobody_has_to_read_what_is_said_beside() {
+    let template = template();
+    let wrong = [
+        "ls volume:/absent",
+        "check copy.absent",
+        "send volume:/base",
+        "receive -f one.stream absent:/",
+        "subvolume --nonsense",
+        "copy absent volume:/",
+    ];
+    let right = [
+        "send -v volume:/one",
+        "receive -v -f one.stream copy:/",
+        "receive -f one.stream copy:/",
+        "copy volume:/base out",
+    ];
+    for line in wrong.iter().chain(&right) {
+        let usual = run(&template, line, Sink::Read, Sink::Read);
+        assert!(
+            !usual.stderr.is_empty() || line.starts_with("copy v"),
+            "{line}"
+        );
+        for notes in [Sink::ClosedPipe, Sink::FullDevice] {
+            let unread = run(&template, line, Sink::Read, notes);
+            assert_eq!(unread.status, usual.status, "{line}, {notes:?}");
+            assert_eq!(unread.stdout, usual.stdout, "{line}, {notes:?}");
+        }
+    }
+}
+
+/// The commands that the help names, with those below them.
+fn commands_of_help(words: &[&str], found: &mut BTreeSet<String>) {
+    let output = Command::new(BINARY).args(words).arg("--help").output();
+    let help = said(&output.expect("the binary runs"));
+    let below: Vec<&str> = help
+        .split_once("Commands:\n")
+        .map_or("", |(_, list)| list)
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| {
+            line.strip_prefix("  ")
+                .filter(|line| !line.starts_with(' '))
+        })
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    if below.is_empty() {
+        found.insert(words.join(" "));
+    }
+    for name in below.into_iter().filter(|name| *name != "help") {
+        commands_of_help(&[words, &[name]].concat(), found);
+    }
+}
+
+#[test]
+fn the_table_has_every_command() {
+    let mut all = BTreeSet::new();
+    commands_of_help(&[], &mut all);
+    assert!(all.len() > 40, "{all:?}");
+    for command in all {
+        let listed = COMMANDS
+            .iter()
+            .copied()
+            .chain(LEFT_OUT.iter().map(|(command, _)| *command))
+            .any(|line| line == command || line.starts_with(&format!("{command} ")));
+        assert!(listed, "{command} is in no table of this file");
+    }
+}
+
+#[test]
+fn a_stream_file_is_whole_or_not_there() {
+    let bench = template();
+    std::fs::write(bench.path("old.stream"), "an old one").expect("a file");
+    for file in ["new.stream", "old.stream"] {
+        // The second one is not read-only: it fails after the first was sent.
+        let cut = bench.try_run(&["send", "-f", file, "volume:/one", "volume:/base"]);
+        assert!(!cut.status.success());
+    }
+    assert!(!bench.path("new.stream").exists());
+    let old = std::fs::read(bench.path("old.stream")).expect("the old one");
+    assert_eq!(old, b"an old one");
+    bench.run(&["send", "-f", "old.stream", "volume:/one"]);
+    let one = std::fs::read(bench.path("one.stream")).expect("a stream");
+    assert!(one == std::fs::read(bench.path("old.stream")).expect("a stream"));
+    let names = std::fs::read_dir(bench.path("")).expect("a directory");
+    for name in names {
+        let name = name.expect("an entry").file_name();
+        assert!(!name.to_string_lossy().contains("partial"), "{name:?}");
+    }
+}
+
+/// Starts a receive, gives it a part of the stream, and Ctrl-C when it has
+/// applied some of it.
+fn interrupt(bench: &Bench, target: &str, stream: &[u8], seen: &str) -> ExitStatus {
+    let mut child = Command::new(BINARY)
+        .args(["receive", "-v", target])
+        .current_dir(bench.path(""))
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(stream).expect("it reads");
+    let mut notes = child.stderr.take().expect("piped");
+    let mut text = String::new();
+    while !text.contains(seen) {
+        let mut piece = [0; 512];
+        let count = notes.read(&mut piece).expect("it says what it does");
+        assert_ne!(count, 0, "{text}");
+        text.push_str(&String::from_utf8_lossy(&piece[..count]));
+    }
+    let id = i32::try_from(child.id()).expect("a process");
+    let process = rustix::process::Pid::from_raw(id).expect("a process");
+    rustix::process::kill_process(process, rustix::process::Signal::INT).expect("it is there");
+    notes.read_to_string(&mut text).expect("it ends");
+    let status = child.wait().expect("its status");
+    drop(input);
+    assert!(text.contains("--resume"), "{text}");
+    status
+}
+
+#[test]
+fn a_receive_that_was_interrupted_goes_on() {
+    let bench = template();
+    std::fs::create_dir(bench.path("plain")).expect("a directory");
+    let stream = std::fs::read(bench.path("one.stream")).expect("a stream");
+    for target in ["copy:/", "plain"] {
+        let part = &stream[..stream.len() * 9 / 10];
+        let status = interrupt(&bench, target, part, "write  ");
+        assert_eq!(status.signal(), Some(libc::SIGINT), "{target}");
+        let again = bench.try_run(&["receive", "-f", "one.stream", target]);
+        assert!(!again.status.success(), "{target}");
+        bench.run(&["receive", "--resume", "-f", "one.stream", target]);
+    }
+    let file = std::fs::read(bench.path("host/file")).expect("a file");
+    assert!(std::fs::read(bench.path("plain/one/file")).expect("a file") == file);
+    bench.run(&["copy", "-q", "copy:/one/file", "copied"]);
+    assert!(std::fs::read(bench.path("copied")).expect("a file") == file);
+    bench.run(&["check", "copy"]);
+}
+
+/// Content that no compression makes smaller.
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+#[test]
+fn a_copy_into_a_full_volume_leaves_no_cut_file() {
+    let bench = Bench::new();
+    bench.run(&["mkfs", "-q", "-b", "128m", "small"]);
+    std::fs::create_dir(bench.path("tree")).expect("a directory");
+    std::fs::write(bench.path("kept"), "the old one").expect("a file");
+    bench.run(&["copy", "-q", "kept", "small:/kept"]);
+    std::fs::write(bench.path("kept"), noise(150 << 20, 1)).expect("a file");
+    for (name, bytes) in [("a", 10 << 20), ("b", 20 << 20), ("c", 150 << 20)] {
+        std::fs::write(bench.path("tree").join(name), noise(bytes, bytes as u64)).expect("a file");
+    }
+    for (source, target) in [("kept", "small:/kept"), ("tree", "small:/")] {
+        let full = bench.try_run(&["copy", source, target]);
+        assert_eq!(full.status.code(), Some(1), "{}", said(&full));
+        assert!(said(&full).contains("no space"), "{}", said(&full));
+        assert!(said(&full).contains("whole"), "{}", said(&full));
+    }
+    assert_eq!(bench.run(&["cat", "small:/kept"]), "the old one");
+    let listed = bench.run(&["ls", "-R", "small:/"]);
+    assert!(
+        !listed.contains("tree/c") && !listed.contains("partial"),
+        "{listed}"
+    );
+    for name in ["a", "b"]
+        .iter()
+        .filter(|name| listed.contains(&format!("tree/{name}")))
+    {
+        let whole = std::fs::read(bench.path("tree").join(name)).expect("a file");
+        bench.run(&["copy", "-q", &format!("small:/tree/{name}"), "back"]);
+        assert!(std::fs::read(bench.path("back")).expect("a file") == whole);
+    }
+    bench.run(&["check", "small"]);
+    // What was written of it is free again.
+    bench.run(&["copy", "-q", "tree/a", "small:/again"]);
+}
+
+/// A small file system of the host, undone when dropped.
+struct Tmpfs(std::path::PathBuf);
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg(&self.0).output();
+    }
+}
+
+#[test]
+fn a_copy_into_a_full_directory_leaves_no_cut_file() {
+    if !support::is_root() {
+        println!("skipped: mounting a small tmpfs needs root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let bench = Bench::new();
+    std::fs::write(bench.path("small"), "the new one").expect("a file");
+    std::fs::write(bench.path("large"), noise(3 << 20, 3)).expect("a file");
+    bench.run(&["copy", "-q", "small", "large", "volume:/"]);
+    let full = bench.path("full");
+    std::fs::create_dir(&full).expect("a directory");
+    let mounted = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=1m", "tmpfs"])
+        .arg(&full)
+        .status();
+    assert!(mounted.expect("mount runs").success());
+    let mounted = Tmpfs(full);
+    std::fs::write(mounted.0.join("large"), "the old one").expect("a file");
+    bench.run(&["copy", "-q", "volume:/small", "full"]);
+    let failed = bench.try_run(&["copy", "volume:/large", "full"]);
+    assert_eq!(failed.status.code(), Some(1), "{}", said(&failed));
+    assert!(said(&failed).contains("No space left"), "{}", said(&failed));
+    let text = |name| std::fs::read_to_string(mounted.0.join(name)).expect("a file");
+    assert_eq!(
+        (text("small"), text("large")),
+        ("the new one".into(), "the old one".into())
+    );
+    assert_eq!(
+        std::fs::read_dir(&mounted.0).expect("a directory").count(),
+        2
+    );
+    let failed = bench.try_run(&["send", "-f", "full/stream", "volume:/"]);
+    assert!(!failed.status.success());
+    assert!(!mounted.0.join("stream").exists());
+}
+
+#[test]
+fn a_mkfs_that_is_refused_leaves_no_file() {
+    let bench = Bench::new();
+    for words in [
+        &["mkfs", "-b", "1m", "new.img"][..],
+        &["mkfs", "-b", "128m", "-n", "5000", "new.img"],
+        &["mkfs", "-b", "128m", "--root-owner", "ann", "new.img"],
+    ] {
+        assert!(!bench.try_run(words).status.success());
+        assert!(!bench.path("new.img").exists(), "{words:?}");
+    }
+}
+
+#[test]
+fn the_root_directory_belongs_to_who_is_named() {
+    let bench = Bench::new();
+    let owner = |words: &[&str]| {
+        bench.run(&[&["mkfs", "-q", "-f", "-b", "128m"], words, &["new.img"]].concat());
+        bench.run(&["inspect", "dump-tree", "-t", "5", "new.img"])
+    };
+    assert!(owner(&["--root-owner", "1234:56"]).contains("uid 1234 gid 56"));
+    if support::is_root() {
+        assert!(owner(&["--root-owner", "77"]).contains("uid 77 gid 0"));
+        assert!(owner(&[]).contains("uid 0 gid 0"));
+    }
+}
