@@ -42,8 +42,6 @@ pub struct Served {
     pub sync_names: bool,
     /// The mount options in effect, for people.
     pub options: String,
-    /// Where it is mounted.
-    pub mountpoint: std::path::PathBuf,
     /// Users may delete their own subvolumes.
     pub user_subvol_rm_allowed: bool,
 }
@@ -58,6 +56,8 @@ pub struct Server {
     rescan: quotas::Rescan,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
+    /// The device number of the mount, as the table of mounts has it.
+    device_number: OnceLock<String>,
     /// The name of the socket where commands are asked for.
     service: OnceLock<Vec<u8>>,
 }
@@ -94,8 +94,15 @@ impl Server {
             sector: sector.try_into().unwrap_or(4096),
             rescan: quotas::Rescan::default(),
             notifier: OnceLock::new(),
+            device_number: OnceLock::new(),
             service: OnceLock::new(),
         }
+    }
+
+    /// Tells the device number that the mount got.
+    pub fn mounted_as(&self, device_number: &str) {
+        // There is one mount.
+        let _ = self.device_number.set(device_number.to_owned());
     }
 
     /// Runs commands about the volume for others from now on.

@@ -17,6 +17,7 @@ mod facts;
 mod fail;
 mod fuse_fs;
 mod log;
+mod mounts;
 mod place;
 mod server;
 mod service;
@@ -25,6 +26,8 @@ mod sizes;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A write beyond `ulimit -f` is an error, not the end of a server.
+    butterfs_device::ignore_file_size_signal();
     let arguments = arguments::from_command_line(std::env::args_os());
     commands::run(arguments)
 }

@@ -10,6 +10,7 @@ use super::requests::{
     RECEIVED_SIZE, ROOT_REFS_MAX,
 };
 use super::{Answered, Server};
+use crate::mounts::Mount;
 use butterfs::quota::GroupId;
 use butterfs::{
     Access, Attributes, InodeId, InodeNumber, NewInode, Owner, Received, Timespec, TreeId,
@@ -506,14 +507,10 @@ impl Server {
         else {
             return Err(Errno(libc::EBADF));
         };
-        let mounts = std::fs::read_to_string(format!("{process}/mountinfo"))
-            .map_err(|_| Errno(libc::EBADF))?;
-        let id = mount.to_string();
-        let theirs = mounts
-            .lines()
-            .find(|line| line.split(' ').next() == Some(&id));
-        let theirs = theirs.and_then(|line| line.split(' ').nth(2));
-        if theirs.is_none() || theirs != self.device_number().as_deref() {
+        let mounts = Mount::seen_by(&context.pid.to_string());
+        let theirs = mounts.into_iter().find(|theirs| theirs.id == mount);
+        let theirs = theirs.map(|theirs| theirs.device);
+        if theirs.is_none() || theirs.as_ref() != self.device_number.get() {
             return Err(Errno(libc::EXDEV));
         }
         let id = self.id(match inode {
@@ -522,16 +519,6 @@ impl Server {
             number => NodeId(number),
         });
         Ok((id, flags))
-    }
-
-    /// The device number of this mount, as /proc/self/mountinfo has it.
-    fn device_number(&self) -> Option<String> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let point = self.mount.mountpoint.to_str()?;
-        let line = mounts
-            .lines()
-            .rfind(|line| line.split(' ').nth(4) == Some(point))?;
-        line.split(' ').nth(2).map(str::to_owned)
     }
 
     /// The kernel may remember that a name is free.

@@ -13,7 +13,7 @@ pub struct Bench {
 }
 
 /// Unmounts when a test fails half way.
-pub struct Mounted(PathBuf);
+pub struct Mounted(pub PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
