@@ -29,6 +29,9 @@ fn config(source: &Path, options: &MountOptions) -> Config {
     if options.write_cache == WriteCache::Kernel {
         config.features = config.features.with(Features::WRITEBACK_CACHE);
     }
+    if options.idmap {
+        config.features = config.features.with(Features::ALLOW_IDMAP);
+    }
     let mount = &mut config.mount;
     mount.source = source.display().to_string();
     mount.subtype = Some("butterfs".into());
@@ -203,6 +206,9 @@ pub fn serve(
     let running = session.spawn()?;
     let signals = unmount_on_signals(running.unmounter()).context("signals")?;
     server.start_service();
+    if options.autodefrag && options.access == Access::ReadWrite {
+        server.start_autodefrag(options.commit);
+    }
     live();
     let served = running.join();
     drop(signals);

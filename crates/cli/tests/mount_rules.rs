@@ -7,6 +7,8 @@ mod coherence;
 mod durability;
 #[path = "mount_rules/io.rs"]
 mod io;
+#[path = "mount_rules/requests.rs"]
+mod requests;
 mod support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _};

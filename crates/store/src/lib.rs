@@ -25,6 +25,7 @@ mod quota;
 mod reserve;
 mod space;
 mod subvolume;
+mod trim;
 mod view;
 
 pub use checksums::SectorChecksums;
@@ -43,6 +44,7 @@ use reserve::Crowding;
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 pub use subvolume::{KeptTree, TreeAccess};
+pub use trim::Trim;
 pub use view::{Steady, View};
 
 use butterfs_format::Generation;

@@ -16,6 +16,7 @@ use butterfs_fuse::request::{
     SetAttr, SetIdBits, SetXattr, StatxRequest, Symlink, Tmpfile, Unlink, Write, XattrFlags,
 };
 use butterfs_fuse::{Context, Errno, FileSystem, Negotiated, NodeId, Notifier};
+use std::sync::atomic::Ordering;
 
 type Answer<T> = Result<T, Errno>;
 
@@ -63,7 +64,17 @@ impl FileSystem for Server {
         Ok(())
     }
 
+    fn admit(&self) -> Answer<()> {
+        match self.shut.load(Ordering::Acquire) {
+            true => Err(Errno::EIO),
+            false => Ok(()),
+        }
+    }
+
     fn destroy(&self) {
+        if let Some(autodefrag) = self.autodefrag.get() {
+            autodefrag.stop();
+        }
         self.nodes.forget_all(self.files());
         if let Err(error) = self.volume.close() {
             tracing::error!(%error, "the last changes are not on the device");

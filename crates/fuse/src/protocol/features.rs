@@ -79,6 +79,9 @@ features! {
     HAS_EXPIRE_ONLY = 35;
     /// mmap of files opened for direct I/O.
     DIRECT_IO_ALLOW_MMAP = 36;
+    /// Idmapped mounts. Needs `default_permissions`. Requests that make nothing
+    /// no longer say who asks; it is read from /proc.
+    ALLOW_IDMAP = 40;
 }
 
 impl Features {
