@@ -16,6 +16,7 @@ mod commands;
 mod facts;
 mod fail;
 mod fuse_fs;
+mod join;
 mod log;
 mod mounts;
 mod place;

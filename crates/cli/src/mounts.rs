@@ -5,7 +5,7 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct Mount {
     pub id: u64,
     /// `major:minor` of what is mounted.
     pub device: String,
+    /// The directory of the file system that it shows.
+    pub root: PathBuf,
     /// Where.
     pub point: PathBuf,
     /// Type.
@@ -38,10 +40,23 @@ impl Mount {
         Some(Self {
             id: text(fields.first()?).parse().ok()?,
             device: text(fields.get(2)?),
+            root: unescape(fields.get(3)?),
             point: unescape(fields.get(4)?),
             kind: text(fields.get(dash + 1)?),
             source: unescape(fields.get(dash + 2)?),
         })
+    }
+
+    /// The mount that an absolute path without symbolic links leads into, among
+    /// those that this process sees.
+    pub fn of_path(path: &Path) -> Option<Self> {
+        let over = |mount: &Self| path.starts_with(&mount.point);
+        // Of several at one place, the last covers the others.
+        let length = |mount: &Self| mount.point.as_os_str().len();
+        Self::seen_by("self")
+            .into_iter()
+            .filter(over)
+            .max_by_key(length)
     }
 
     /// True for what a server of ButterFS has mounted.

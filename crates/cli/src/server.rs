@@ -2,14 +2,17 @@
 
 use crate::fail::{Context, Done, Failure};
 use crate::fuse_fs::{Owners, Served, Server};
+use crate::join;
 use crate::mounts::Mount;
 use butterfs::{Access, AccessTimes, BlockDevice, FileDevice, MountOptions, Volume, WriteCache};
+use butterfs::{Subvolume, TreeId};
 use butterfs_device::{DeviceError, Holder};
-use butterfs_fuse::mount::{Allow, MountError, MountKind};
+use butterfs_fuse::mount::{Allow, MountError, MountKind, UnmountMode};
 use butterfs_fuse::protocol::Features;
 use butterfs_fuse::{Config, Handles, Session, SessionError, unmount_on_signals};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -187,12 +190,48 @@ pub fn serve(
     options: &MountOptions,
     live: impl FnOnce(),
 ) -> Done {
-    let open = options.open_options();
+    // Root's mounts can be several, so all of the volume is served.
+    let is_whole = rustix::process::geteuid().is_root() && !mountpoint.starts_with("/dev/fd");
+    let mut open = options.open_options();
+    if is_whole {
+        open.subvolume = Subvolume::Id(TreeId::FS.get());
+    }
     lift_file_size_limit();
     check_file_size_limit(source, options.access)?;
-    let device = Arc::new(open_source(source, options.access).context(source.display())?);
+    let join = || {
+        let flags = config(source, options).mount.flags;
+        join::join((source, mountpoint), options, flags)
+    };
+    let is_block = |facts: std::fs::Metadata| facts.file_type().is_block_device();
+    // A block device that is mounted can be opened for reading all the same.
+    let mut joined = source.metadata().is_ok_and(is_block).then(join).flatten();
+    let mut device = None;
+    if joined.is_none() {
+        match open_source(source, options.access) {
+            Ok(opened) => device = Some(Arc::new(opened)),
+            Err(error) => {
+                let is_busy = matches!(error, DeviceError::Busy { .. });
+                joined = is_busy.then(join).flatten();
+                if joined.is_none() {
+                    return Err(error).context(source.display());
+                }
+            }
+        }
+    }
+    let Some(device) = device else {
+        joined.unwrap_or(Ok(()))?;
+        live();
+        return Ok(());
+    };
     let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open)
         .context(source.display())?;
+    let shown = match is_whole {
+        true => {
+            let tree = volume.find_subvolume(&options.subvolume)?;
+            join::path_from_top(volume.files(), tree)?
+        }
+        false => "/".into(),
+    };
     let server = Arc::new(Server::new(volume, served(options)));
     let config = config(source, options);
     let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
@@ -204,6 +243,10 @@ pub fn serve(
         server.mounted_as(number);
     }
     let running = session.spawn()?;
+    if let Err(failure) = join::narrow(mountpoint, &shown) {
+        let _ = running.unmounter().unmount(UnmountMode::Lazy);
+        return Err(failure);
+    }
     let signals = unmount_on_signals(running.unmounter()).context("signals")?;
     server.start_service();
     if options.autodefrag && options.access == Access::ReadWrite {

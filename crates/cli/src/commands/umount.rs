@@ -4,6 +4,7 @@
 //! server holds a lock on the source, and this command waits for it.
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::mounts::Mount;
 use clap::Args;
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
@@ -36,7 +37,10 @@ impl Umount {
             return fail(format!("nothing is mounted at {}", mountpoint.display()));
         };
         self.unmount(&mountpoint)?;
-        if !self.lazy {
+        // Its server goes on where it has other mounts.
+        let others = Mount::seen_by("self");
+        let is_other = |mount: &Mount| mount.is_ours() && mount.source == source;
+        if !self.lazy && !others.iter().any(is_other) {
             wait_until_released(&source)?;
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use super::{Answered, Server, convert};
 use crate::facts::{self, Facts};
+use crate::join;
 use crate::service::SERVICE;
 use butterfs::{
     FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes, SetMode,
@@ -379,6 +380,10 @@ impl FileSystem for Server {
                 ..Facts::of(&self.volume)
             };
             value.push(&serde_json::to_vec(&facts).map_err(|_| Errno::EIO)?);
+            return Ok(());
+        }
+        if let Some(which) = request.name.strip_prefix(join::PLACE.as_bytes()) {
+            value.push(&self.place_from_top(which)?);
             return Ok(());
         }
         if request.name == SERVICE.as_bytes() {

@@ -230,12 +230,6 @@ fn a_mount_waits_for_a_server_that_is_ending() {
         std::mem::forget(mounted);
     }
     let mounted = bench.mount("rw");
-    // One that is not ending is not waited for.
-    std::fs::create_dir(bench.path("other")).expect("a directory");
-    let started = std::time::Instant::now();
-    let refused = bench.try_run(&["mount", "volume", "other"]);
-    assert!(!refused.status.success() && started.elapsed().as_secs() < 20);
-    assert!(said(&refused).contains("in use"), "{}", said(&refused));
     bench.run(&["umount", "mnt"]);
     drop(mounted);
     bench.check();
@@ -390,4 +384,76 @@ fn what_small_writes_scatter_is_defragmented_in_the_background() {
     };
     let (scattered, together) = (extents("commit=1"), extents("commit=1,autodefrag"));
     assert!(scattered > 50 && together < 10, "{scattered}, {together}");
+}
+
+#[test]
+fn a_volume_is_mounted_several_times_each_with_its_subvolume_and_flags() {
+    if !can_mount() || !is_root() {
+        println!("skipped: only root mounts a volume again");
+        return;
+    }
+    for block in [false, true] {
+        let bench = Bench::new();
+        let mut source = bench.path("volume").display().to_string();
+        if block {
+            let made = run("losetup", &["--find", "--show"], &bench.path("volume"));
+            source = said(&made).trim().to_owned();
+        }
+        let mounted = bench.mount_source(&source, "rw", "mnt");
+        bench.run(&["subvolume", "create", "mnt/@"]);
+        bench.run(&["subvolume", "create", "mnt/@home"]);
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+        for name in ["home", "top", "third"] {
+            std::fs::create_dir(bench.path(name)).expect("a directory");
+        }
+        // The usual fstab, and the top level.
+        let root = bench.mount_source(&source, "subvol=@", "mnt");
+        let home = bench.mount_source(&source, "subvol=@home,ro", "home");
+        let top = bench.mount_source(&source, "subvolid=5,noexec", "top");
+        let refused = bench.try_run(&["mount", "-o", "subvol=nosuch", &source, "third"]);
+        assert!(!refused.status.success());
+        let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the table");
+        let line = |name: &str| {
+            let point = bench.path(name).display().to_string();
+            let mut lines = table.lines();
+            let found = lines.find(|line| line.split(' ').nth(4) == Some(&point));
+            found.expect("a mount").to_owned()
+        };
+        assert!(line("mnt").contains(" /@ "), "{}", line("mnt"));
+        assert!(line("home").contains(" /@home "), "{}", line("home"));
+        assert!(line("home").contains(" ro,"), "{}", line("home"));
+        assert!(line("top").contains("noexec"), "{}", line("top"));
+        // What one changes the others see at once.
+        std::fs::write(bench.path("mnt/file"), "one").expect("a file");
+        let seen = |path: &str| std::fs::read_to_string(bench.path(path));
+        assert_eq!(seen("top/@/file").expect("the file"), "one");
+        std::fs::write(bench.path("top/@/file"), "two").expect("a file");
+        assert_eq!(seen("mnt/file").expect("the file"), "two");
+        let refused = std::fs::write(bench.path("home/file"), "x").expect_err("read-only");
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        std::fs::write(bench.path("top/@home/file"), "home").expect("a file");
+        assert_eq!(seen("home/file").expect("the file"), "home");
+        // Commands by the path of any mount; what is mounted is not deleted.
+        let listed = bench.run(&["subvolume", "show", "home"]);
+        assert!(listed.contains("@home"), "{listed}");
+        bench.run(&["subvolume", "snapshot", "mnt", "top/shot"]);
+        assert_eq!(seen("top/shot/file").expect("the file"), "two");
+        let refused = bench.try_run(&["subvolume", "delete", "top/@home"]);
+        assert!(said(&refused).contains("mounted"), "{}", said(&refused));
+        // Each ends for itself, the first one first.
+        for (name, mount) in [("mnt", root), ("home", home)] {
+            bench.run(&["umount", name]);
+            drop(mount);
+        }
+        assert_eq!(seen("top/@home/file").expect("the file"), "home");
+        bench.run(&["subvolume", "delete", "top/@home"]);
+        bench.run(&["umount", "top"]);
+        drop(top);
+        bench.check();
+        if block {
+            let done = Command::new("losetup").args(["-d", &source]).status();
+            assert!(done.expect("losetup runs").success());
+        }
+    }
 }

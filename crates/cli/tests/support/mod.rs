@@ -63,6 +63,12 @@ impl Bench {
         Mounted(self.path("mnt"))
     }
 
+    /// Mounts another source, or at another place.
+    pub fn mount_source(&self, source: &str, options: &str, point: &str) -> Mounted {
+        self.run(&["mount", "-o", options, source, point]);
+        Mounted(self.path(point))
+    }
+
     pub fn check(&self) {
         let checked = Command::new("btrfs")
             .args(["check", "--check-data-csum"])
