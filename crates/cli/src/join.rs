@@ -110,19 +110,28 @@ fn place_of(point: &Path, subvolume: &Subvolume) -> Option<PathBuf> {
     Some(OsString::from_vec(path).into())
 }
 
+/// Errors where the server has the volume open for reading alone.
+fn check_writable(there: &Mount) -> Done {
+    let in_effect = Facts::at(&there.point)?.options.unwrap_or_default();
+    if in_effect.split(',').next() != Some("ro") {
+        return Ok(());
+    }
+    fail(format!(
+        "{}: the volume was mounted with -o ro at {} and is open for reading only; unmount it \
+         there first",
+        there.source.display(),
+        there.point.display()
+    ))
+}
+
 fn mount_again(
     there: &Mount,
     (point, place): (&Path, &Path),
     options: &MountOptions,
     flags: MountFlags,
 ) -> Done {
-    let in_effect = Facts::at(&there.point)?.options.unwrap_or_default();
-    if options.access == Access::ReadWrite && in_effect.split(',').next() == Some("ro") {
-        return fail(format!(
-            "{}: the volume is mounted read-only at {}; mount it with -o ro, or unmount it there first",
-            there.source.display(),
-            there.point.display()
-        ));
+    if options.access == Access::ReadWrite {
+        check_writable(there)?;
     }
     let is_block = there.kind.starts_with("fuseblk");
     let device = match is_block {
@@ -189,4 +198,25 @@ fn connection_of(point: &Path) -> Result<OwnedFd, Failure> {
         }
     }
     fail("the server has no connection to the kernel")
+}
+
+/// Changes the flags of a mount; the volume's options stay as they are.
+pub fn remount(point: &Path, access: Access, flags: MountFlags) -> Done {
+    let point = point.canonicalize().context(point.display())?;
+    let mount = Mount::of_path(&point).filter(|mount| mount.point == point && mount.is_ours());
+    let Some(mount) = mount else {
+        return fail(format!(
+            "{}: nothing of ButterFS is mounted here",
+            point.display()
+        ));
+    };
+    if access == Access::ReadWrite {
+        check_writable(&mount)?;
+    }
+    rustix::mount::mount_remount(&point, flags | MountFlags::BIND, "").context(point.display())?;
+    if access == Access::ReadOnly {
+        let root = std::fs::File::open(&point).context(point.display())?;
+        root.sync_all().context(point.display())?;
+    }
+    Ok(())
 }

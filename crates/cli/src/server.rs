@@ -7,7 +7,7 @@ use crate::mounts::Mount;
 use butterfs::{Access, AccessTimes, BlockDevice, FileDevice, MountOptions, Volume, WriteCache};
 use butterfs::{Subvolume, TreeId};
 use butterfs_device::{DeviceError, Holder};
-use butterfs_fuse::mount::{Allow, MountError, MountKind, UnmountMode};
+use butterfs_fuse::mount::{Allow, MountError, MountFlags, MountKind, UnmountMode};
 use butterfs_fuse::protocol::Features;
 use butterfs_fuse::{Config, Handles, Session, SessionError, unmount_on_signals};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -16,6 +16,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Flags for mount(2).
+pub fn flags(options: &MountOptions) -> MountFlags {
+    config(Path::new(""), options).mount.flags
+}
 
 fn config(source: &Path, options: &MountOptions) -> Config {
     let mut config = Config {
@@ -198,10 +203,7 @@ pub fn serve(
     }
     lift_file_size_limit();
     check_file_size_limit(source, options.access)?;
-    let join = || {
-        let flags = config(source, options).mount.flags;
-        join::join((source, mountpoint), options, flags)
-    };
+    let join = || join::join((source, mountpoint), options, flags(options));
     let is_block = |facts: std::fs::Metadata| facts.file_type().is_block_device();
     // A block device that is mounted can be opened for reading all the same.
     let mut joined = source.metadata().is_ok_and(is_block).then(join).flatten();

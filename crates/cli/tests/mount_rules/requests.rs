@@ -457,3 +457,42 @@ fn a_volume_is_mounted_several_times_each_with_its_subvolume_and_flags() {
         }
     }
 }
+
+#[test]
+fn a_mount_becomes_read_only_and_writable_again() {
+    if !can_mount() || !is_root() {
+        println!("skipped: flags of mounts are root's");
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("commit=300");
+    let write = |text: &str| std::fs::write(bench.path("mnt/file"), text);
+    write("before").expect("a write");
+    bench.run(&["mount", "-o", "remount,ro", "mnt"]);
+    let refused = write("meanwhile").expect_err("read-only");
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    bench.run(&[
+        "mount",
+        "-o",
+        "rw,noexec,user_id=0,remount",
+        "volume",
+        "mnt",
+    ]);
+    write("after").expect("a write");
+    let table = std::fs::read_to_string("/proc/mounts").expect("the table");
+    let point = bench.path("mnt").display().to_string();
+    let line = table.lines().find(|line| line.contains(&point));
+    assert!(line.expect("the mount").contains("noexec"), "{table}");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let mounted = bench.mount("ro");
+    let refused = bench.try_run(&["mount", "-o", "remount,rw", "mnt"]);
+    assert!(
+        said(&refused).contains("for reading only"),
+        "{}",
+        said(&refused)
+    );
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+}
