@@ -85,7 +85,8 @@ pub fn join(
         return None;
     }
     let mounts = Mount::seen_by("self").into_iter();
-    let of_source = |mount: &Mount| mount.is_ours() && mount.source == source;
+    // Anybody may call a mount of his own by the name of this source.
+    let of_source = |mount: &Mount| mount.is_ours() && mount.is_roots() && mount.source == source;
     let serves_all = |mount: &Mount| place_of(&mount.point, &Subvolume::Default).is_some();
     let there = mounts.filter(of_source).find(serves_all)?;
     Some(match place_of(&there.point, &options.subvolume) {

@@ -22,6 +22,8 @@ pub struct Mount {
     pub kind: String,
     /// What the mounter called the source.
     pub source: PathBuf,
+    /// Options of the file system, as the kernel tells them.
+    options: String,
 }
 
 impl Mount {
@@ -44,6 +46,7 @@ impl Mount {
             point: unescape(fields.get(4)?),
             kind: text(fields.get(dash + 1)?),
             source: unescape(fields.get(dash + 2)?),
+            options: text(fields.get(dash + 3)?),
         })
     }
 
@@ -59,9 +62,15 @@ impl Mount {
             .max_by_key(length)
     }
 
-    /// True for what a server of ButterFS has mounted.
+    /// True for what a server of ButterFS has mounted, or says that it is one.
     pub fn is_ours(&self) -> bool {
         self.kind.ends_with(".butterfs")
+    }
+
+    /// True for what root has mounted by FUSE: the kernel says so, whatever the
+    /// server does.
+    pub fn is_roots(&self) -> bool {
+        self.options.split(',').any(|word| word == "user_id=0")
     }
 }
 
@@ -86,12 +95,12 @@ mod tests {
 
     #[test]
     fn a_line_is_parsed() {
-        let line = b"36 35 0:52 /sub /mnt/a\\040b rw,noatime shared:1 - fuse.butterfs /v\\134x rw";
+        let line = b"36 35 0:52 /sub /mnt/a\\040b rw,noatime shared:1 - fuse.butterfs /v\\134x rw,user_id=0";
         let mount = Mount::parse(line).expect("a mount");
         assert_eq!((mount.id, &mount.device[..]), (36, "0:52"));
         assert_eq!(mount.point, PathBuf::from("/mnt/a b"));
         assert_eq!(mount.source, PathBuf::from("/v\\x"));
-        assert!(mount.is_ours());
+        assert!(mount.is_ours() && mount.is_roots());
         assert_eq!(Mount::parse(b""), None);
         assert_eq!(Mount::parse(b"1 2 0:3 / /mnt rw - "), None);
     }

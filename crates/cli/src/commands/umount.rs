@@ -39,7 +39,8 @@ impl Umount {
         self.unmount(&mountpoint)?;
         // Its server goes on where it has other mounts.
         let others = Mount::seen_by("self");
-        let is_other = |mount: &Mount| mount.is_ours() && mount.source == source;
+        let is_other =
+            |mount: &Mount| mount.is_ours() && mount.is_roots() && mount.source == source;
         if !self.lazy && !others.iter().any(is_other) {
             wait_until_released(&source)?;
         }
