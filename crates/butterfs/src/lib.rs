@@ -58,7 +58,7 @@ pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
-    Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError,
+    Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError, Trim,
 };
 pub use butterfs_tree::CompareCost;
 

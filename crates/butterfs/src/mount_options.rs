@@ -100,6 +100,10 @@ pub struct MountOptions {
     pub write_cache: WriteCache,
     /// Everyone may use the mount.
     pub allow_other: bool,
+    /// What small writes scatter is defragmented in the background.
+    pub autodefrag: bool,
+    /// The mount can be mounted again with other user ids.
+    pub idmap: bool,
     /// Users may delete subvolumes that they own.
     pub user_subvol_rm_allowed: bool,
     /// Owner that all files seem to have.
@@ -133,6 +137,8 @@ impl Default for MountOptions {
             access_times: AccessTimes::Relative,
             write_cache: WriteCache::Server,
             allow_other: false,
+            autodefrag: false,
+            idmap: false,
             user_subvol_rm_allowed: false,
             uid: None,
             gid: None,
@@ -264,6 +270,12 @@ impl MountOptions {
         say(&format!("memory={}", self.buffer_bytes));
         if self.write_cache == WriteCache::Kernel {
             say("writeback");
+        }
+        if self.autodefrag {
+            say("autodefrag");
+        }
+        if self.idmap {
+            say("idmap");
         }
         if self.user_subvol_rm_allowed {
             say("user_subvol_rm_allowed");

@@ -162,6 +162,14 @@ impl Volume {
         &self.files
     }
 
+    /// The tree of the subvolume asked for.
+    ///
+    /// # Errors
+    /// There is none; reading.
+    pub fn find_subvolume(&self, wanted: &Subvolume) -> Result<TreeId, Error> {
+        find_subvolume(self.store(), wanted)
+    }
+
     /// The store below.
     #[must_use]
     pub fn store(&self) -> &Arc<Store> {

@@ -9,6 +9,8 @@
 //! never expire. Reads that the kernel answers from its cache are unseen and
 //! change no access time.
 
+mod autodefrag;
+mod callers_memory;
 mod convert;
 mod guard;
 mod nodes;
@@ -19,6 +21,7 @@ mod serve_data;
 mod sharing;
 mod subvolumes;
 mod trees;
+mod whole;
 
 pub use convert::Owners;
 
@@ -28,6 +31,7 @@ use butterfs::{AccessTimes, AclPolicy, FsError, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
 use nodes::Nodes;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
 /// How a volume is served.
@@ -43,8 +47,6 @@ pub struct Served {
     pub sync_names: bool,
     /// The mount options in effect, for people.
     pub options: String,
-    /// Where it is mounted.
-    pub mountpoint: std::path::PathBuf,
     /// Whether access control lists count.
     pub acl: AclPolicy,
     /// Users may delete their own subvolumes.
@@ -59,8 +61,14 @@ pub struct Server {
     sector: u32,
     /// The count of quota groups that is being made.
     rescan: quotas::Rescan,
+    /// Defragments in the background, where the mount asks for it.
+    autodefrag: OnceLock<autodefrag::Autodefrag>,
+    /// Somebody asked that the volume is used no more.
+    shut: AtomicBool,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
+    /// The device number of the mount, as the table of mounts has it.
+    device_number: OnceLock<String>,
     /// The name of the socket where commands are asked for.
     service: OnceLock<Vec<u8>>,
     /// Why closing the volume left something unwritten.
@@ -98,9 +106,28 @@ impl Server {
             mount,
             sector: sector.try_into().unwrap_or(4096),
             rescan: quotas::Rescan::default(),
+            autodefrag: OnceLock::new(),
+            shut: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            device_number: OnceLock::new(),
             service: OnceLock::new(),
             unwritten: OnceLock::new(),
+        }
+    }
+
+    /// Tells the device number that the mount got.
+    pub fn mounted_as(&self, device_number: &str) {
+        // There is one mount.
+        let _ = self.device_number.set(device_number.to_owned());
+    }
+
+    /// Defragments in the background from now on, a round every `pause`.
+    pub fn start_autodefrag(&self, pause: std::time::Duration) {
+        match autodefrag::Autodefrag::start(Arc::clone(self.files()), pause) {
+            Ok(started) => {
+                let _ = self.autodefrag.set(started);
+            }
+            Err(error) => tracing::error!(%error, "autodefrag does not work"),
         }
     }
 
@@ -133,7 +160,7 @@ impl Server {
         &self.volume
     }
 
-    fn files(&self) -> &butterfs::Filesystem {
+    fn files(&self) -> &Arc<butterfs::Filesystem> {
         self.volume.files()
     }
 

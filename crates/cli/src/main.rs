@@ -24,7 +24,9 @@ mod facts;
 mod fail;
 mod fuse_fs;
 mod interrupt;
+mod join;
 mod log;
+mod mounts;
 mod output;
 mod place;
 mod server;
@@ -35,6 +37,8 @@ mod whole_file;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // A write beyond `ulimit -f` is an error, not the end of a server.
+    butterfs_device::ignore_file_size_signal();
     let ended = match arguments::from_command_line(std::env::args_os()) {
         Ok(arguments) => commands::run(arguments),
         Err(ended) => ended,

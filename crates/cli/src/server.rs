@@ -2,14 +2,27 @@
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::fuse_fs::{Owners, Served, Server};
+use crate::join;
+use crate::mounts::Mount;
 use butterfs::{
-    Access, AccessTimes, AclPolicy, BlockDevice, FileDevice, MountOptions, Volume, WriteCache,
+    Access, AccessTimes, AclPolicy, BlockDevice, FileDevice, MountOptions, Subvolume, TreeId,
+    Volume, WriteCache,
 };
-use butterfs_fuse::mount::{Allow, MountError, MountKind};
+use butterfs_device::{DeviceError, Holder};
+use butterfs_fuse::mount::{Allow, MountError, MountFlags, MountKind, UnmountMode};
 use butterfs_fuse::protocol::Features;
 use butterfs_fuse::{Config, Handles, Session, SessionError, unmount_on_signals};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Flags for mount(2).
+pub fn flags(options: &MountOptions) -> MountFlags {
+    config(Path::new(""), options).mount.flags
+}
 
 fn config(source: &Path, options: &MountOptions) -> Config {
     let mut config = Config {
@@ -29,6 +42,9 @@ fn config(source: &Path, options: &MountOptions) -> Config {
     if options.write_cache == WriteCache::Kernel {
         config.features = config.features.with(Features::WRITEBACK_CACHE);
     }
+    if options.idmap {
+        config.features = config.features.with(Features::ALLOW_IDMAP);
+    }
     let mount = &mut config.mount;
     mount.source = source.display().to_string();
     mount.subtype = Some("butterfs".into());
@@ -46,7 +62,7 @@ fn config(source: &Path, options: &MountOptions) -> Config {
     config
 }
 
-fn served(options: &MountOptions, mountpoint: &Path) -> Served {
+fn served(options: &MountOptions) -> Served {
     let given = |name| options.kernel_flags.contains(&name);
     Served {
         owners: Owners {
@@ -62,9 +78,6 @@ fn served(options: &MountOptions, mountpoint: &Path) -> Served {
         acl: options.acl,
         sync_names: given("sync") || given("dirsync"),
         options: options.to_string(),
-        mountpoint: mountpoint
-            .canonicalize()
-            .unwrap_or_else(|_| mountpoint.to_owned()),
         user_subvol_rm_allowed: options.user_subvol_rm_allowed,
     }
 }
@@ -91,6 +104,96 @@ fn mount_block(
     }
 }
 
+/// Opens the device. A server whose mount is gone holds its volume until all is
+/// written: it is waited for.
+fn open_source(source: &Path, access: Access) -> Result<FileDevice, DeviceError> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let started = Instant::now();
+    loop {
+        let error = match FileDevice::open(source, access) {
+            Err(error) => error,
+            opened => return opened,
+        };
+        let left = PATIENCE.saturating_sub(started.elapsed());
+        let try_again = match &error {
+            DeviceError::Busy {
+                holder: Holder::Process { pid, .. },
+                ..
+            } => !left.is_zero() && is_ending(*pid, source) && wait_for_end(*pid),
+            _ => false,
+        };
+        if !try_again {
+            return Err(error);
+        }
+    }
+}
+
+/// True for the server of a volume that is mounted nowhere.
+fn is_ending(pid: u32, source: &Path) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let serves = line.split(|byte| *byte == 0).nth(1) == Some(b"mount");
+    let mounts = Mount::seen_by(&pid.to_string());
+    let is_here = |mount: &Mount| mount.is_ours() && mount.source == source;
+    // None at all: who asks may not look.
+    serves && !mounts.is_empty() && !mounts.iter().any(is_here)
+}
+
+/// Waits for the end of a process, for a while; false where that cannot be.
+fn wait_for_end(pid: u32) -> bool {
+    const WHILE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000_000,
+    };
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return true;
+    };
+    let mut ends = [PollFd::new(&process, PollFlags::IN)];
+    rustix::event::poll(&mut ends, Some(&WHILE)).is_ok()
+}
+
+/// Errors where the limit on file sizes lies within a volume that is to be
+/// written.
+fn check_file_size_limit(source: &Path, access: Access) -> Done {
+    let limit = getrlimit(Resource::Fsize).current;
+    let size = match source.metadata() {
+        Ok(facts) if facts.is_file() && access == Access::ReadWrite => facts.len(),
+        _ => 0,
+    };
+    match limit {
+        Some(limit) if size > limit => crate::fail::fail(format!(
+            "{}: the volume has {size} bytes, and this process may write files of {limit} only; \
+             raise the limit (`ulimit -f unlimited`) or mount with -o ro",
+            source.display()
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// A volume is as great as it is, whatever limit the shell has. What the
+/// process may not lift stays.
+fn lift_file_size_limit() {
+    let now = getrlimit(Resource::Fsize);
+    let wanted = [
+        Rlimit {
+            current: None,
+            maximum: None,
+        },
+        Rlimit {
+            current: now.maximum,
+            ..now
+        },
+    ];
+    let lifted = wanted
+        .into_iter()
+        .any(|limit| setrlimit(Resource::Fsize, limit).is_ok());
+    if !lifted {
+        tracing::debug!("the limit on file sizes stays");
+    }
+}
+
 /// Opens the volume, mounts it, calls `live`, and serves until the end.
 pub fn serve(
     source: &Path,
@@ -98,20 +201,65 @@ pub fn serve(
     options: &MountOptions,
     live: impl FnOnce(),
 ) -> Done {
-    let open = options.open_options();
-    let device = Arc::new(FileDevice::open(source, options.access).context(source.display())?);
+    // Root's mounts can be several, so all of the volume is served.
+    let is_whole = rustix::process::geteuid().is_root() && !mountpoint.starts_with("/dev/fd");
+    let mut open = options.open_options();
+    if is_whole {
+        open.subvolume = Subvolume::Id(TreeId::FS.get());
+    }
+    lift_file_size_limit();
+    check_file_size_limit(source, options.access)?;
+    let join = || join::join((source, mountpoint), options, flags(options));
+    let is_block = |facts: std::fs::Metadata| facts.file_type().is_block_device();
+    // A block device that is mounted can be opened for reading all the same.
+    let mut joined = source.metadata().is_ok_and(is_block).then(join).flatten();
+    let mut device = None;
+    if joined.is_none() {
+        match open_source(source, options.access) {
+            Ok(opened) => device = Some(Arc::new(opened)),
+            Err(error) => {
+                let is_busy = matches!(error, DeviceError::Busy { .. });
+                joined = is_busy.then(join).flatten();
+                if joined.is_none() {
+                    return Err(error).context(source.display());
+                }
+            }
+        }
+    }
+    let Some(device) = device else {
+        joined.unwrap_or(Ok(()))?;
+        live();
+        return Ok(());
+    };
     let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open)
         .context(source.display())?;
-    let server = Arc::new(Server::new(volume, served(options, mountpoint)));
+    let shown = match is_whole {
+        true => {
+            let tree = volume.find_subvolume(&options.subvolume)?;
+            join::path_from_top(volume.files(), tree)?
+        }
+        false => "/".into(),
+    };
+    let server = Arc::new(Server::new(volume, served(options)));
     let config = config(source, options);
     let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
         mount_block(&device, config, mountpoint, &server)?
     } else {
         Session::mount(config, mountpoint, Arc::clone(&server))?
     };
+    if let Some(number) = session.unmounter().device_number() {
+        server.mounted_as(number);
+    }
     let running = session.spawn()?;
+    if let Err(failure) = join::narrow(mountpoint, &shown) {
+        let _ = running.unmounter().unmount(UnmountMode::Lazy);
+        return Err(failure);
+    }
     let signals = unmount_on_signals(running.unmounter()).context("signals")?;
     let farewell = server.start_service();
+    if options.autodefrag && options.access == Access::ReadWrite {
+        server.start_autodefrag(options.commit);
+    }
     live();
     let served = running.join();
     drop(signals);

@@ -15,9 +15,9 @@ mod parts;
 use crate::commands::send::Send;
 use crate::commands::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Done, Failure, fail};
+use crate::mounts::Mount;
 use crate::place::Place;
 use serde::{Deserialize, Serialize};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The attribute of a mount's root with the name of its server's socket, which
@@ -109,12 +109,8 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     let Ok(meta) = here.metadata() else {
         return Ok(None);
     };
-    let mountpoint = here
-        .ancestors()
-        .take_while(|above| above.metadata().is_ok_and(|m| m.dev() == meta.dev()))
-        .last()
-        .unwrap_or(&here)
-        .to_owned();
+    let mount = Mount::of_path(&here);
+    let mountpoint = mount.as_ref().map_or(&here, |mount| &mount.point).clone();
     let is_ours = server_of(&mountpoint).is_some();
     // An image that lies on a mount is a volume; a file's history is asked for
     // by its path alone.
@@ -144,15 +140,23 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     }
     let below = here.strip_prefix(&mountpoint).unwrap_or(Path::new(""));
     let more = Path::new(&place.path);
-    let path = Path::new("/").join(below);
+    // A mount may show a subvolume of what its server has.
+    let root = mount.as_ref().map_or(Path::new("/"), |mount| &mount.root);
+    let path = root.join(below);
     let path = path.join(more.strip_prefix("/").unwrap_or(more));
     place.path = path.into_os_string();
+    // All mounts of a volume are one.
+    let first = Mount::seen_by("self").into_iter().find(|other| {
+        let same = mount.as_ref().map(|mount| &mount.device);
+        same == Some(&other.device) && server_of(&other.point).is_some()
+    });
+    let mountpoint = first.map_or(mountpoint, |first| first.point);
     place.volume.clone_from(&mountpoint);
     Ok(Some(mountpoint))
 }
 
 /// The name of the socket of the server that has a volume mounted there.
-fn server_of(mountpoint: &Path) -> Option<Vec<u8>> {
+pub fn server_of(mountpoint: &Path) -> Option<Vec<u8>> {
     let mut name = vec![0; 256];
     let length = rustix::fs::getxattr(mountpoint, SERVICE, &mut name[..]).ok()?;
     name.truncate(length);

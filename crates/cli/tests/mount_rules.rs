@@ -1,6 +1,14 @@
 //! What a mount promises beyond plain files: synchronous names, access times,
 //! unnamed files, facts and labels, block devices, servers that die.
 
+#[path = "mount_rules/coherence.rs"]
+mod coherence;
+#[path = "mount_rules/durability.rs"]
+mod durability;
+#[path = "mount_rules/io.rs"]
+mod io;
+#[path = "mount_rules/requests.rs"]
+mod requests;
 mod support;
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _};

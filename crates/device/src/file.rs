@@ -6,6 +6,7 @@ use crate::{Access, BlockDevice, DeviceError, DeviceRange, Holder, Operation, sy
 use butterfs_format::DeviceOffset;
 use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice};
 use std::os::fd::AsFd as _;
@@ -122,9 +123,13 @@ impl FileDevice {
                 }
                 // After the lock, so that whoever held it cannot have changed
                 // the size in between.
-                file.metadata()
-                    .map_err(|error| open_error(path, error))?
-                    .len()
+                let meta = file.metadata().map_err(|error| open_error(path, error))?;
+                let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+                if access == Access::ReadWrite && meta.len() > limit {
+                    // Now, not in the middle of a change.
+                    return Err(open_error(path, Errno::FBIG.into()));
+                }
+                meta.len()
             }
             Kind::BlockDevice => {
                 if access == Access::ReadWrite {

@@ -48,4 +48,5 @@ pub use overlay::OverlayDevice;
 pub use range::DeviceRange;
 pub use read_only::ReadOnlyDevice;
 pub use record::{RecordDevice, Recording};
+pub use sys::ignore_file_size_signal;
 pub use trace::TraceDevice;

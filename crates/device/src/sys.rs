@@ -1,4 +1,5 @@
-//! The requests to block devices that have no safe wrapper elsewhere.
+//! The requests to block devices, and of signals, that have no safe wrapper
+//! elsewhere.
 //!
 //! Owns all unsafe code of this crate.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
@@ -26,4 +27,12 @@ pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, range: DeviceRange) -> Re
     // SAFETY: BLKDISCARD reads two u64 (start and length in bytes) from its
     // argument; Setter passes a pointer to exactly that and outlives the call.
     unsafe { ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new(argument)) }
+}
+
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) an error (EFBIG)
+/// for the whole process, where it would end it by SIGXFSZ.
+pub fn ignore_file_size_signal() {
+    // SAFETY: SIG_IGN installs no code; the call changes the disposition of one
+    // signal and touches no memory of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }

@@ -60,14 +60,14 @@ pub struct Config {
 }
 
 impl Config {
-    /// Features that are right for a local file system.
+    /// Features that are right for a local file system. ASYNC_DIO is not: it
+    /// breaks promises that the kernel keeps without it.
     pub const FEATURES: Features = Features::ASYNC_READ
         .with(Features::EXPORT_SUPPORT)
         .with(Features::BIG_WRITES)
         .with(Features::HAS_IOCTL_DIR)
         .with(Features::DO_READDIRPLUS)
         .with(Features::READDIRPLUS_AUTO)
-        .with(Features::ASYNC_DIO)
         .with(Features::PARALLEL_DIROPS)
         .with(Features::ABORT_ERROR)
         .with(Features::MAX_PAGES)

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Handles;
 use crate::context::{Context, Groups};
+use crate::identity::Identity;
 use crate::pool::Seat;
 use crate::protocol::layout::{
     BmapOut, CopyFileRangeOut, GetxattrOut, IoctlOut, LseekOut, OpenOut, WriteOut,
@@ -113,10 +114,18 @@ impl<F: FileSystem> Server<F> {
                 return Outcome::Error(Errno::EIO);
             }
         };
-        let context = Context {
-            request: RequestId(header.unique),
+        let said = Identity {
             uid: header.uid,
             gid: header.gid,
+        };
+        let caller = match said {
+            Identity::UNSAID if opcode.asks_who() => Identity::of_process(header.pid),
+            said => said,
+        };
+        let context = Context {
+            request: RequestId(header.unique),
+            uid: caller.uid,
+            gid: caller.gid,
             pid: header.pid,
             groups,
             seat: Some(seat),
@@ -134,6 +143,13 @@ impl<F: FileSystem> Server<F> {
         reply: &mut [u8],
     ) -> Result<Outcome, Errno> {
         let fs = &*self.file_system;
+        match operation {
+            Operation::Forget(_)
+            | Operation::BatchForget(_)
+            | Operation::Interrupt(_)
+            | Operation::Destroy => {}
+            _ => fs.admit()?,
+        }
         Ok(match operation {
             Operation::Lookup(request) => fixed(&fs.lookup(context, request)?.wire(), reply),
             Operation::Forget(request) => {

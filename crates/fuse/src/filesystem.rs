@@ -33,6 +33,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(())
     }
 
+    /// Asked before every request but forget, interrupt and destroy; an error
+    /// is the request's answer.
+    fn admit(&self) -> Answer<()> {
+        Ok(())
+    }
+
     /// Called exactly once, after the last request or instead of answering
     /// any more; also when the connection was aborted.
     fn destroy(&self) {}

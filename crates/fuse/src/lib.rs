@@ -17,6 +17,7 @@ mod dispatch;
 mod errno;
 mod filesystem;
 mod id;
+mod identity;
 pub mod mount;
 mod notifier;
 mod pool;

@@ -42,7 +42,7 @@ pub fn excluded(logical: Logical, chunk: &Chunk) -> Vec<Range<u64>> {
 }
 
 impl Engine {
-    fn device_spaces(&self) -> Vec<DeviceSpace> {
+    pub(crate) fn device_spaces(&self) -> Vec<DeviceSpace> {
         let mut allocated: Vec<(DeviceId, Range<u64>)> = self
             .chunks
             .values()

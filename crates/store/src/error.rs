@@ -84,6 +84,9 @@ pub enum StoreError {
     /// A commit failed; nothing more is written.
     #[error("the volume became read-only after an error: {0}; unmount and check it")]
     Poisoned(String),
+    /// Somebody asked that nothing more is written.
+    #[error("it was shut down on request")]
+    ShutDown,
     /// Quota groups are not as a change of them needs.
     #[error(transparent)]
     Quota(#[from] crate::quota::QuotaError),

@@ -30,6 +30,7 @@ mod reserve;
 mod space;
 mod subvolume;
 mod transaction;
+mod trim;
 mod view;
 
 pub use checksums::SectorChecksums;
@@ -50,6 +51,7 @@ pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use space::block_group::BlockGroup;
 pub use subvolume::{KeptTree, TreeAccess};
 pub use transaction::{FailOnPanic, Transaction};
+pub use trim::Trim;
 pub use view::{Steady, View};
 
 use butterfs_format::Generation;

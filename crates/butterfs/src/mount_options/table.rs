@@ -381,6 +381,28 @@ pub const OPTIONS: &[OptionHelp] = &[
         nothing,
     ),
     option(
+        "autodefrag",
+        "",
+        "defragment in the background what small writes scatter",
+        |o, _, v| {
+            o.autodefrag = true;
+            none(v)
+        },
+    ),
+    option("noautodefrag", "", "do not (default)", |o, _, v| {
+        o.autodefrag = false;
+        none(v)
+    }),
+    option(
+        "idmap",
+        "",
+        "allow idmapped mounts of this mount (X-mount.idmap); requests cost more",
+        |o, _, v| {
+            o.idmap = true;
+            none(v)
+        },
+    ),
+    option(
         "user_subvol_rm_allowed",
         "",
         "users may delete subvolumes that they own",

@@ -4,7 +4,7 @@
 //! `--ready`, waits for the line that says that the mount is live, and ends.
 
 use crate::fail::{Context, Done, fail};
-use crate::{log, server};
+use crate::{join, log, server};
 use butterfs::{Access, MountOptions, OPTIONS};
 use clap::Args;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -19,6 +19,7 @@ const READY: &str = "ready\n";
 #[command(after_help = "Examples:
   butterfs mount disk.img /mnt
   butterfs mount -o ro,subvol=/home disk.img /mnt
+  butterfs mount -o remount,ro /mnt                     change the mount's flags
   butterfs mount -f -o compress=zstd:3 disk.img /mnt    serve in the foreground
 
 `butterfs mount -o help` lists the mount options.
@@ -58,6 +59,10 @@ impl Mount {
     pub fn run(self) -> Done {
         if self.options.iter().any(|options| options == "help") {
             return list_options();
+        }
+        let words = || self.options.iter().flat_map(|list| list.split(','));
+        if words().any(|word| word == "remount") {
+            return self.remount(words());
         }
         let mut options = MountOptions::default();
         for list in &self.options {
@@ -109,6 +114,23 @@ impl Mount {
             tracing::error!("{}", failure.0);
         }
         served
+    }
+
+    /// Changes the flags of a mount.
+    fn remount<'w>(&self, words: impl Iterator<Item = &'w str>) -> Done {
+        // What mount(8) reads from the table of mounts and passes along.
+        const OF_THE_KERNEL: [&str; 4] = ["user_id", "group_id", "blksize", "max_read"];
+        let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
+        let mut options = MountOptions::default();
+        for word in words {
+            if word != "remount" && !OF_THE_KERNEL.contains(&&name(word)[..]) {
+                options.apply(word)?;
+            }
+        }
+        let Some(mountpoint) = self.mountpoint.as_ref().or(self.source.as_ref()) else {
+            return fail("a mountpoint is needed");
+        };
+        join::remount(mountpoint, options.access, server::flags(&options))
     }
 
     fn in_background(&self, source: &Path, mountpoint: &Path) -> Done {

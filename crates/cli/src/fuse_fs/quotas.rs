@@ -11,6 +11,7 @@
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
+use super::callers_memory::read_caller;
 use super::requests::{
     INHERIT, INHERIT_ADDRESS, INHERIT_HEADER, INHERIT_SIZE, LIMIT_SIZE, QuotaCommand, RESCAN_SIZE,
 };
@@ -23,9 +24,7 @@ use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 
@@ -54,16 +53,6 @@ impl Rescan {
     }
 }
 
-/// Bytes of the caller's memory.
-fn caller_memory(context: &Context<'_>, address: u64, length: usize) -> Result<Vec<u8>, Errno> {
-    let memory = File::open(format!("/proc/{}/mem", context.pid)).map_err(|_| Errno::EPERM)?;
-    let mut bytes = vec![0; length];
-    memory
-        .read_exact_at(&mut bytes, address)
-        .map_err(|_| Errno(libc::EFAULT))?;
-    Ok(bytes)
-}
-
 impl Server {
     /// Serves an ioctl on quotas or trees; `None` when it is none.
     pub(super) fn control_quota(
@@ -73,6 +62,10 @@ impl Server {
         output: &mut [u8],
     ) -> Option<Result<IoctlResult, Errno>> {
         let command = QuotaCommand::of(request.command)?;
+        if command == QuotaCommand::SearchTreeInto {
+            let privileged = self.check_privileged(context);
+            return Some(privileged.and_then(|()| self.search_tree_into(context, request, output)));
+        }
         let done = self.run_quota_command(command, context, request, output);
         Some(done.map(|filled| IoctlResult { value: 0, filled }))
     }
@@ -123,7 +116,7 @@ impl Server {
                 })?;
             }
             QuotaCommand::Limit => {
-                let bytes = caller_memory(context, request.argument, LIMIT_SIZE)?;
+                let bytes = read_caller(context, request.argument, LIMIT_SIZE)?;
                 self.limit_group(&Bytes(&bytes), GroupId::of_tree(at.tree))?;
             }
             QuotaCommand::Rescan => self.rescan()?,
@@ -137,7 +130,7 @@ impl Server {
                 return Ok(RESCAN_SIZE);
             }
             QuotaCommand::RescanWait => self.rescan.wait(),
-            QuotaCommand::DirectoryPath => {}
+            QuotaCommand::DirectoryPath | QuotaCommand::SearchTreeInto => {}
         }
         Ok(0)
     }
@@ -227,7 +220,7 @@ impl Server {
         if length < INHERIT_HEADER || size > ARGUMENT_MAX {
             return Err(Errno::EINVAL);
         }
-        let bytes = caller_memory(context, data.u64(INHERIT_ADDRESS)?, length)?;
+        let bytes = read_caller(context, data.u64(INHERIT_ADDRESS)?, length)?;
         let inherit = Bytes(&bytes);
         // Limits and copies of numbers: as newer kernels, not with these.
         let others = [0, 16, 24].map(|at| inherit.u64(at));

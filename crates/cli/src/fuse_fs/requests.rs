@@ -23,7 +23,9 @@ pub const INHERIT_HEADER: usize = 72;
 pub const LIMIT_SIZE: usize = 48;
 /// Bytes of `btrfs_ioctl_search_args`.
 pub const SEARCH_SIZE: usize = 4096;
-/// Where the items begin in it.
+/// Bytes of `btrfs_ioctl_search_args_v2` before the items.
+pub const SEARCH_INTO_SIZE: usize = 112;
+/// Where the items begin in it; in the second version, their size in bytes.
 pub const SEARCH_ITEMS: usize = 104;
 /// Bytes of `btrfs_ioctl_search_header`.
 pub const SEARCH_HEADER: usize = 32;
@@ -92,6 +94,7 @@ commands! {
     /// What can be asked of quotas and trees.
     QuotaCommand {
         SearchTree = 0xd000_9411, "Items of a tree.";
+        SearchTreeInto = 0xc070_9411, "Items of a tree, into the caller's memory.";
         DirectoryPath = 0xd000_9412, "Path of a directory in its subvolume.";
         Switch = 0xc010_9428, "Quotas on or off.";
         Relate = 0x4018_9429, "A group into another, or out of it.";

@@ -2,6 +2,7 @@
 
 use super::{Answered, Server, convert};
 use crate::facts::{self, Facts};
+use crate::join;
 use crate::service::SERVICE;
 use butterfs::{
     AclPolicy, FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes,
@@ -17,6 +18,7 @@ use butterfs_fuse::request::{
     SetAttr, SetIdBits, SetXattr, StatxRequest, Symlink, Tmpfile, Unlink, Write, XattrFlags,
 };
 use butterfs_fuse::{Context, Errno, FileSystem, Negotiated, NodeId, Notifier};
+use std::sync::atomic::Ordering;
 
 type Answer<T> = Result<T, Errno>;
 
@@ -76,7 +78,17 @@ impl FileSystem for Server {
         self.volume.store().fail_after_panic();
     }
 
+    fn admit(&self) -> Answer<()> {
+        match self.shut.load(Ordering::Acquire) {
+            true => Err(Errno::EIO),
+            false => Ok(()),
+        }
+    }
+
     fn destroy(&self) {
+        if let Some(autodefrag) = self.autodefrag.get() {
+            autodefrag.stop();
+        }
         self.nodes.forget_all(self.files());
         if let Err(error) = self.volume.close() {
             tracing::error!(%error, "the last changes are not on the device");
@@ -383,6 +395,10 @@ impl FileSystem for Server {
                 ..Facts::of(&self.volume)
             };
             value.push(&serde_json::to_vec(&facts).map_err(|_| Errno::EIO)?);
+            return Ok(());
+        }
+        if let Some(which) = request.name.strip_prefix(join::PLACE.as_bytes()) {
+            value.push(&self.place_from_top(which)?);
             return Ok(());
         }
         if request.name == SERVICE.as_bytes() {

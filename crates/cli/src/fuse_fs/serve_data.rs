@@ -1,5 +1,6 @@
 //! Requests on data, directory listings with attributes, and ioctls.
 
+use super::autodefrag::Spot;
 use super::{Answered, Server, convert};
 use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, SeekTarget};
 use butterfs_format::superblock::LABEL_SIZE;
@@ -73,10 +74,18 @@ impl Server {
     pub(super) fn write_data(&self, request: &Write<'_>) -> Result<usize, Errno> {
         let inode = self.inode(request.node)?;
         self.check_write(&inode, request.offset)?;
+        let spot = self.autodefrag.get().map(|_| Spot {
+            offset: request.offset,
+            length: request.data.len() as u64,
+            size: inode.state.read().item.size,
+        });
         let written = self
             .files()
             .write(&inode, request.offset, request.data)
             .answered()?;
+        if let (Some(autodefrag), Some(spot)) = (self.autodefrag.get(), spot) {
+            autodefrag.note(inode.id, spot);
+        }
         if request.write_flags.clear_set_id {
             self.drop_privileges(&inode, request.node)?;
         }
@@ -210,6 +219,9 @@ impl Server {
             return done;
         }
         if let Some(done) = self.control_quota(context, request, output) {
+            return done;
+        }
+        if let Some(done) = self.control_whole(context, request, output) {
             return done;
         }
         if let Some(done) = self.control_sharing(context, request, output) {

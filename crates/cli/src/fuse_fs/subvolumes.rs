@@ -10,9 +10,12 @@ use super::requests::{
     RECEIVED_SIZE, ROOT_REFS_MAX,
 };
 use super::{Answered, Server};
+use crate::join::path_from_top;
+use crate::mounts::Mount;
 use butterfs::quota::GroupId;
 use butterfs::{
-    Access, Attributes, InodeId, InodeNumber, NewInode, Owner, Received, Timespec, TreeId,
+    Access, Attributes, InodeId, InodeNumber, NewInode, Owner, Received, Subvolume, Timespec,
+    TreeId,
 };
 use butterfs_format::Generation;
 use butterfs_format::item::root::RootItem;
@@ -20,6 +23,7 @@ use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, EntryChange, Errno, InvalidRange, NodeId};
 use std::collections::BTreeSet;
+use std::os::unix::ffi::OsStrExt;
 
 const S_IFDIR: u32 = 0o040_000;
 
@@ -242,6 +246,9 @@ impl Server {
         if !target.subvolume {
             return Err(Errno::EINVAL);
         }
+        if self.is_mounted(target.inode.tree) {
+            return Err(Errno(libc::EBUSY));
+        }
         if self.check_privileged(context).is_err() {
             if !self.mount.user_subvol_rm_allowed {
                 return Err(Errno::EPERM);
@@ -261,6 +268,33 @@ impl Server {
             let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
         }
         Ok(())
+    }
+
+    /// Whether a mount shows a subvolume, as far as this process sees.
+    fn is_mounted(&self, tree: TreeId) -> bool {
+        let mounts = Mount::seen_by("self").into_iter();
+        let mut ours = mounts.filter(|mount| Some(&mount.device) == self.device_number.get());
+        ours.any(|mount| {
+            let root = self.volume.resolve(mount.root.as_os_str().as_bytes());
+            root.is_ok_and(|root| root.tree == tree && root.number == InodeNumber::ROOT)
+        })
+    }
+
+    /// The path from the top level of the subvolume with an id, or the default
+    /// one.
+    pub(super) fn place_from_top(&self, which: &[u8]) -> Result<Vec<u8>, Errno> {
+        const NONE: Errno = Errno(libc::ENODATA);
+        if self.files().root().tree != TreeId::FS {
+            return Err(NONE);
+        }
+        let wanted = match std::str::from_utf8(which) {
+            Ok("default") => Subvolume::Default,
+            Ok(number) => Subvolume::Id(number.parse().map_err(|_| NONE)?),
+            Err(_) => return Err(NONE),
+        };
+        let tree = self.volume.find_subvolume(&wanted).map_err(|_| NONE)?;
+        let path = path_from_top(self.files(), tree).answered()?;
+        Ok(path.into_os_string().into_encoded_bytes())
     }
 
     fn delete_by_id(&self, context: &Context<'_>, tree: TreeId) -> Result<(), Errno> {
@@ -506,14 +540,10 @@ impl Server {
         else {
             return Err(Errno(libc::EBADF));
         };
-        let mounts = std::fs::read_to_string(format!("{process}/mountinfo"))
-            .map_err(|_| Errno(libc::EBADF))?;
-        let id = mount.to_string();
-        let theirs = mounts
-            .lines()
-            .find(|line| line.split(' ').next() == Some(&id));
-        let theirs = theirs.and_then(|line| line.split(' ').nth(2));
-        if theirs.is_none() || theirs != self.device_number().as_deref() {
+        let mounts = Mount::seen_by(&context.pid.to_string());
+        let theirs = mounts.into_iter().find(|theirs| theirs.id == mount);
+        let theirs = theirs.map(|theirs| theirs.device);
+        if theirs.is_none() || theirs.as_ref() != self.device_number.get() {
             return Err(Errno(libc::EXDEV));
         }
         let id = self.id(match inode {
@@ -522,16 +552,6 @@ impl Server {
             number => NodeId(number),
         });
         Ok((id, flags))
-    }
-
-    /// The device number of this mount, as /proc/self/mountinfo has it.
-    fn device_number(&self) -> Option<String> {
-        let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-        let point = self.mount.mountpoint.to_str()?;
-        let line = mounts
-            .lines()
-            .rfind(|line| line.split(' ').nth(4) == Some(point))?;
-        line.split(' ').nth(2).map(str::to_owned)
     }
 
     /// The kernel may remember that a name is free.

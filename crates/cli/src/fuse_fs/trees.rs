@@ -5,12 +5,15 @@
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
-use super::requests::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_ITEMS, SEARCH_SIZE};
+use super::callers_memory::write_caller;
+use super::requests::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_INTO_SIZE, SEARCH_ITEMS, SEARCH_SIZE};
 use super::subvolumes::{Bytes, Fields};
 use super::{Answered, Server, errno};
 use butterfs::paths_of::Paths;
 use butterfs::{FsError, InodeId, InodeNumber, TreeId};
 use butterfs_format::{ItemType, Key};
+use butterfs_fuse::reply::IoctlResult;
+use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
 use butterfs_tree::{Cursor, NodeSource, TreeError};
 
@@ -21,6 +24,17 @@ fn kind(number: u32) -> Result<ItemType, Errno> {
     u8::try_from(number)
         .map(ItemType)
         .map_err(|_| Errno::EINVAL)
+}
+
+/// Greatest answer in the caller's memory.
+const ITEMS_MAX: u64 = 16 << 20;
+
+/// What a search came to.
+enum Found {
+    /// So many items in so many bytes.
+    Items { count: u32, bytes: usize },
+    /// The first item needs more bytes than there are.
+    TooLong(usize),
 }
 
 /// What of the trees is asked for.
@@ -66,12 +80,54 @@ impl Server {
         answer.fill(0);
         let (head, items) = answer.split_at_mut(SEARCH_ITEMS);
         head.copy_from_slice(data.get(..SEARCH_ITEMS).ok_or(Errno::EINVAL)?);
-        let count = self.find_items(&search, items)?;
+        let Found::Items { count, .. } = self.find_items(&search, items)? else {
+            return Err(Errno(libc::EOVERFLOW));
+        };
         head[COUNT..COUNT + 4].copy_from_slice(&count.to_ne_bytes());
         Ok(SEARCH_SIZE)
     }
 
-    fn find_items(&self, search: &Search, items: &mut [u8]) -> Result<u32, Errno> {
+    /// Items of a tree, as many as fit, in the caller's memory behind the
+    /// request. Where the first does not fit, the caller learns how much it
+    /// takes.
+    pub(super) fn search_tree_into(
+        &self,
+        context: &Context<'_>,
+        request: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<IoctlResult, Errno> {
+        let at = self.id(request.node);
+        let search = Search::parse(request.data, at.tree)?;
+        let size = Bytes(request.data).u64(SEARCH_ITEMS)?;
+        let too_small = size < SEARCH_HEADER as u64;
+        let room = usize::try_from(size.min(ITEMS_MAX)).map_err(|_| Errno::EINVAL)?;
+        let answer = output.get_mut(..SEARCH_INTO_SIZE).ok_or(Errno::EINVAL)?;
+        answer.copy_from_slice(request.data.get(..SEARCH_INTO_SIZE).ok_or(Errno::EINVAL)?);
+        let mut items = vec![0; room];
+        let found = match too_small {
+            true => Found::TooLong(SEARCH_HEADER),
+            false => self.find_items(&search, &mut items)?,
+        };
+        let value = match found {
+            Found::Items { count, bytes } => {
+                let behind = request.argument.saturating_add(SEARCH_INTO_SIZE as u64);
+                write_caller(context, behind, &items[..bytes])?;
+                answer[COUNT..COUNT + 4].copy_from_slice(&count.to_ne_bytes());
+                0
+            }
+            Found::TooLong(needed) => {
+                let needed = needed as u64;
+                answer[SEARCH_ITEMS..SEARCH_INTO_SIZE].copy_from_slice(&needed.to_ne_bytes());
+                -libc::EOVERFLOW
+            }
+        };
+        Ok(IoctlResult {
+            value,
+            filled: SEARCH_INTO_SIZE,
+        })
+    }
+
+    fn find_items(&self, search: &Search, items: &mut [u8]) -> Result<Found, Errno> {
         let damaged = |error: TreeError| match error {
             TreeError::NoSuchTree(_) => Errno::ENOENT,
             error => errno(&FsError::from(error)),
@@ -94,7 +150,7 @@ impl Server {
             if search.generations.contains(&generation) {
                 if SEARCH_HEADER + data.len() > room - fields.at {
                     if count == 0 {
-                        return Err(Errno(libc::EOVERFLOW));
+                        return Ok(Found::TooLong(SEARCH_HEADER + data.len()));
                     }
                     break;
                 }
@@ -110,7 +166,10 @@ impl Server {
             }
             cursor.next().map_err(damaged)?;
         }
-        Ok(count)
+        Ok(Found::Items {
+            count,
+            bytes: fields.at,
+        })
     }
 
     /// Path of a directory in its subvolume, with a slash at its end. Others

@@ -13,7 +13,7 @@ pub struct Bench {
 }
 
 /// Unmounts when a test fails half way.
-pub struct Mounted(PathBuf);
+pub struct Mounted(pub PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
@@ -61,6 +61,12 @@ impl Bench {
     pub fn mount(&self, options: &str) -> Mounted {
         self.run(&["mount", "-o", options, "volume", "mnt"]);
         Mounted(self.path("mnt"))
+    }
+
+    /// Mounts another source, or at another place.
+    pub fn mount_source(&self, source: &str, options: &str, point: &str) -> Mounted {
+        self.run(&["mount", "-o", options, source, point]);
+        Mounted(self.path(point))
     }
 
     pub fn check(&self) {

@@ -74,6 +74,13 @@ impl Unmounter {
         (self.mount.method != Method::External).then_some(&self.mount.path)
     }
 
+    /// The device number of the mount, `major:minor`, as `/proc/self/mountinfo`
+    /// has it; `None` where it is not known.
+    #[must_use]
+    pub fn device_number(&self) -> Option<&str> {
+        self.mount.device.as_deref()
+    }
+
     /// Whether the mount is still in its place.
     #[must_use]
     pub fn is_mounted(&self) -> bool {

@@ -42,7 +42,9 @@ features! {
     DO_READDIRPLUS = 13;
     /// The kernel picks plain listings where attributes were not used.
     READDIRPLUS_AUTO = 14;
-    /// Direct I/O in several requests at once.
+    /// Direct I/O in several requests at once, and without waiting for them.
+    /// The kernel then neither asks for the fsync that O_SYNC, O_DSYNC and
+    /// RWF_DSYNC promise, nor drops cached pages when such a write is done.
     ASYNC_DIO = 15;
     /// The kernel keeps dirty pages. Small writes get much faster; sync(2) no
     /// longer waits for them on a plain FUSE mount, and the kernel then owns
@@ -77,6 +79,9 @@ features! {
     HAS_EXPIRE_ONLY = 35;
     /// mmap of files opened for direct I/O.
     DIRECT_IO_ALLOW_MMAP = 36;
+    /// Idmapped mounts. Needs `default_permissions`. Requests that make nothing
+    /// no longer say who asks; it is read from /proc.
+    ALLOW_IDMAP = 40;
 }
 
 impl Features {

@@ -80,6 +80,32 @@ opcodes!(
 );
 
 impl Opcode {
+    /// Whether it matters who asks: not for what is frequent and open to all
+    /// whom the kernel let through.
+    #[must_use]
+    pub const fn asks_who(self) -> bool {
+        !matches!(
+            self,
+            Self::Lookup
+                | Self::Forget
+                | Self::BatchForget
+                | Self::Getattr
+                | Self::Statx
+                | Self::Readlink
+                | Self::Open
+                | Self::Opendir
+                | Self::Read
+                | Self::Write
+                | Self::Readdir
+                | Self::Readdirplus
+                | Self::Flush
+                | Self::Release
+                | Self::Releasedir
+                | Self::Lseek
+                | Self::Interrupt
+        )
+    }
+
     /// Whether serving it usually waits for a device, so that another thread
     /// should take over the queue meanwhile.
     #[must_use]

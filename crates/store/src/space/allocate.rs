@@ -155,6 +155,18 @@ impl Engine {
         Ok(true)
     }
 
+    /// Loads the group that begins at `start`, if there is one and it is not.
+    /// Call it at a safe point.
+    ///
+    /// # Errors
+    /// Reading.
+    pub(crate) fn load_group_at(&mut self, start: Logical) -> Result<(), StoreError> {
+        match self.groups.get(&start) {
+            Some(group) if group.free.is_none() => self.load_group(start),
+            _ => Ok(()),
+        }
+    }
+
     fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
         let group = &self.groups[&start];
         let span = group.span(self.sector_size());
