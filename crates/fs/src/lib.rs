@@ -7,6 +7,7 @@
 //! commit lock -> the engine -> the inode table's shards. No lock but an
 //! inode's own is held while data are read, written or compressed.
 
+pub mod access;
 mod acl;
 pub mod attr;
 pub mod dir;

@@ -2,9 +2,7 @@
 
 use super::{holds_subvolumes, place_of, remove_refs};
 use crate::error::FsError;
-use crate::names::{
-    NODES_PER_PATH, Removal, check_directory, check_writable, name_bytes, touch_directory,
-};
+use crate::names::{NODES_PER_PATH, Removal, check_directory, name_bytes, touch_directory};
 use crate::{Filesystem, dir};
 use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
 use butterfs_store::{DropProgress, Purpose};
@@ -74,11 +72,9 @@ impl Filesystem {
                 if holds_subvolumes(engine, tree)? {
                     return Err(FsError::NotEmpty);
                 }
-                if what == Removal::Directory {
-                    check_writable(engine, tree)?;
-                    if dir::has_entries(engine, target.inode)? {
-                        return Err(FsError::NotEmpty);
-                    }
+                // As in the kernel an empty one goes although it is read-only.
+                if what == Removal::Directory && dir::has_entries(engine, target.inode)? {
+                    return Err(FsError::NotEmpty);
                 }
                 if engine.is_tree_kept(tree) {
                     return Err(FsError::NotPermitted("it is being sent"));
