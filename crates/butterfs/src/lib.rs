@@ -44,6 +44,7 @@ pub use butterfs_format::item::inode::{InodeFlags, Timespec};
 pub use butterfs_format::{
     FileOffset, Generation, InodeId, InodeNumber, Logical, TreeId, UuidBytes,
 };
+pub use butterfs_fs::access;
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
 pub use butterfs_fs::file::{

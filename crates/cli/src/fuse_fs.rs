@@ -6,16 +6,20 @@
 //!
 //! Opens are stateless: the kernel asks for nothing at open and close. Only
 //! this server changes the volume, so names and attributes, absent names too,
-//! never expire. Reads that the kernel answers from its cache are unseen and
+//! never expire, but for attributes of immutable and append-only files
+//! ([`intent`]). Reads that the kernel answers from its cache are unseen and
 //! change no access time.
 
 mod autodefrag;
+mod caller;
 mod callers_memory;
 mod convert;
 mod guard;
+mod intent;
 mod nodes;
 mod quotas;
 mod requests;
+mod rights;
 mod serve;
 mod serve_data;
 mod sharing;
@@ -27,12 +31,13 @@ pub use convert::Owners;
 
 use crate::service::farewell::Farewell;
 use crate::service::host;
-use butterfs::{AccessTimes, AclPolicy, FsError, Inode, InodeId, Volume};
+use butterfs::{AccessTimes, AclPolicy, FsError, Inode, InodeFlags, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Errno, NodeId, Notifier};
 use nodes::Nodes;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// How a volume is served.
 #[derive(Clone, Debug)]
@@ -69,6 +74,8 @@ pub struct Server {
     notifier: OnceLock<Notifier>,
     /// The device number of the mount, as the table of mounts has it.
     device_number: OnceLock<String>,
+    /// Files of which the kernel has pages that it could not write back.
+    stale: Arc<guard::Stale>,
     /// The name of the socket where commands are asked for.
     service: OnceLock<Vec<u8>>,
     /// Why closing the volume left something unwritten.
@@ -110,6 +117,7 @@ impl Server {
             shut: AtomicBool::new(false),
             notifier: OnceLock::new(),
             device_number: OnceLock::new(),
+            stale: Arc::default(),
             service: OnceLock::new(),
             unwritten: OnceLock::new(),
         }
@@ -177,20 +185,30 @@ impl Server {
         let node = self.nodes.node_of(inode.id).answered()?;
         Ok(AttrReply {
             attr: convert::attr(&attributes, node, self.mount.owners),
-            timeout: FOREVER,
+            timeout: attributes_last(attributes.flags),
         })
     }
 
     /// An entry for `inode`, which counts as a lookup.
     fn entry(&self, inode: &Arc<Inode>) -> Result<Entry, Errno> {
-        let attr = self.attr_reply(inode)?.attr;
+        let AttrReply { attr, timeout } = self.attr_reply(inode)?;
         let node = self.nodes.remember(self.files(), inode).answered()?;
         Ok(Entry {
             node,
             generation: inode.state.read().item.generation.get(),
             attr,
             entry_timeout: FOREVER,
-            attr_timeout: FOREVER,
+            attr_timeout: timeout,
         })
+    }
+}
+
+/// How long the kernel may keep attributes: where it must ask before it opens
+/// a file, not at all.
+fn attributes_last(flags: InodeFlags) -> Duration {
+    if flags.intersects(guard::KEPT) {
+        Duration::ZERO
+    } else {
+        FOREVER
     }
 }

@@ -1,5 +1,6 @@
 //! What a mount promises beyond plain files: synchronous names, access times,
-//! unnamed files, facts and labels, block devices, servers that die.
+//! unnamed files, facts and labels, block devices, servers that die. Who may
+//! do what, and protected files, as on a kernel mount (`support/rights_probe.py`).
 
 #[path = "mount_rules/coherence.rs"]
 mod coherence;
@@ -435,4 +436,106 @@ fn noacl_leaves_access_control_lists_alone() {
     let mounted = bench.mount("acl");
     assert!(has_list("first") && !has_list("second"));
     drop(mounted);
+}
+
+/// What the probe prints on a kernel mount and on ours, line by line.
+fn on_both(words: &[&str]) -> Option<Vec<(String, String)>> {
+    if !can_mount() {
+        return None;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/support/rights_probe.py");
+    let options = "user_subvol_rm_allowed";
+    let run = |mount: &Path, image: &Path| -> Vec<String> {
+        let output = Command::new("python3")
+            .arg(script)
+            .arg(mount)
+            .args(words)
+            .arg(image)
+            .output()
+            .expect("python3 runs");
+        let text = said(&output);
+        assert!(output.status.success(), "{text}");
+        text.lines().map(str::to_owned).collect()
+    };
+    let (theirs, ours) = (Bench::new(), Bench::new());
+    for bench in [&theirs, &ours] {
+        let volume = std::fs::File::options()
+            .write(true)
+            .open(bench.path("volume"));
+        volume
+            .expect("it opens")
+            .set_len(4 << 30)
+            .expect("a length");
+        bench.run(&["mkfs", "-q", "-f", "volume"]);
+    }
+    let mut expected = Vec::new();
+    let ran = theirs.with_kernel(|mount| {
+        let remounted = Command::new("mount")
+            .args(["-o", &format!("remount,{options}")])
+            .arg(mount)
+            .status();
+        assert!(remounted.expect("mount runs").success());
+        expected = run(mount, &theirs.path("volume"));
+    });
+    if !ran {
+        return None;
+    }
+    let mounted = ours.mount(options);
+    let found = run(&ours.path("mnt"), &ours.path("volume"));
+    ours.run(&["umount", "mnt"]);
+    drop(mounted);
+    ours.check();
+    assert_eq!(expected.len(), found.len());
+    Some(expected.into_iter().zip(found).collect())
+}
+
+/// Panics where the two differ, with all differences.
+fn same<'a>(pairs: impl Iterator<Item = &'a (String, String)>) {
+    let differ = pairs.filter(|(kernel, ours)| kernel != ours);
+    let texts = differ.map(|(kernel, ours)| format!("kernel {kernel}\nours   {ours}\n"));
+    let texts: String = texts.collect();
+    assert!(texts.is_empty(), "\n{texts}");
+}
+
+#[test]
+fn callers_may_do_what_they_may_on_a_kernel_mount() {
+    let Some(pairs) = on_both(&[]) else { return };
+    // Metadata are not defragmented: who may, is told so.
+    let known = |kernel: &str, ours: &str| {
+        kernel.ends_with("defragment-directory: ok") && ours.ends_with(": ENOTSUP")
+    };
+    assert!(pairs.len() > 5000, "{}", pairs.len());
+    same(pairs.iter().filter(|(kernel, ours)| !known(kernel, ours)));
+}
+
+#[test]
+fn protected_files_open_as_on_a_kernel_mount_and_keep_their_content() {
+    let Some(pairs) = on_both(&["protected"]) else {
+        return;
+    };
+    let is_later = |(kernel, _): &&(String, String)| kernel.starts_with("later");
+    same(pairs.iter().filter(|pair| !is_later(pair)));
+    let later: Vec<&str> = pairs
+        .iter()
+        .filter(is_later)
+        .map(|(_, ours)| &**ours)
+        .collect();
+    // Refused where they arrive, and seen by no reader.
+    let refused = |error| {
+        let content = "later content b'0000' b'0000'".to_owned();
+        [
+            format!("later write: {error}"),
+            format!("later msync: {error}"),
+            content,
+        ]
+    };
+    let expected = [refused("EPERM"), refused("EPERM"), refused("EROFS")].concat();
+    assert_eq!(later, expected);
+}
+
+#[test]
+fn small_rules_are_those_of_a_kernel_mount() {
+    if let Some(pairs) = on_both(&["odds"]) {
+        same(pairs.iter());
+    }
 }

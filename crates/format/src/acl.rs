@@ -151,6 +151,12 @@ impl Acl {
         w.finish()
     }
 
+    /// Its entries, in the order that they are kept in.
+    #[must_use]
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
     fn permissions(&self, tag: Tag) -> Option<u32> {
         self.entries
             .iter()

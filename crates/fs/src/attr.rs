@@ -113,6 +113,8 @@ pub enum Privileges {
     Keep,
     /// Set-user and executable set-group bits and capabilities go.
     Drop,
+    /// The set-group bit goes in any case.
+    DropAll,
 }
 
 impl Filesystem {
@@ -183,6 +185,18 @@ impl Filesystem {
         waiting.saturating_sub(held)
     }
 
+    /// Sets attributes that a user asks to change: [`Filesystem::set_attributes`]
+    /// where a quota leaves room for that. What only frees space goes on.
+    ///
+    /// # Errors
+    /// As there; [`FsError::QuotaExceeded`].
+    pub fn change_attributes(&self, inode: &Inode, set: &SetAttributes) -> Result<(), FsError> {
+        if set.size.is_none() {
+            self.ensure_quota_of_names(inode.id.tree)?;
+        }
+        self.set_attributes(inode, set)
+    }
+
     /// Sets attributes; rules of who may is the caller's.
     ///
     /// # Errors
@@ -240,12 +254,9 @@ impl Filesystem {
     ///
     /// # Errors
     /// No space, damage.
-    pub fn drop_privileges(&self, inode: &Inode) -> Result<(), FsError> {
-        let privileged = {
-            let state = inode.state.read();
-            let executable_group = state.item.mode & 0o2010 == 0o2010;
-            state.item.mode & S_ISUID != 0 || executable_group
-        };
+    pub fn drop_privileges(&self, inode: &Inode, privileges: Privileges) -> Result<(), FsError> {
+        let mode = inode.state.read().item.mode;
+        let privileged = mode & dropped(mode, privileges) != 0;
         let capable = self.get_xattr(inode.id, xattr::CAPABILITY).map_or_else(
             |error| match error {
                 FsError::NoAttribute => Ok(false),
@@ -255,7 +266,7 @@ impl Filesystem {
         )?;
         if privileged || capable {
             let set = SetAttributes {
-                privileges: Privileges::Drop,
+                privileges,
                 ..SetAttributes::default()
             };
             self.set_attributes(inode, &set)?;
@@ -266,9 +277,11 @@ impl Filesystem {
     /// Sets the flags that chattr knows; the others stay.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] for combinations that the kernel refuses.
+    /// [`FsError::Invalid`] for combinations that the kernel refuses;
+    /// [`FsError::QuotaExceeded`].
     pub fn set_flags(&self, inode: &Inode, wanted: InodeFlags) -> Result<(), FsError> {
         dir::check_kept(inode.id)?;
+        self.ensure_quota_of_names(inode.id.tree)?;
         let mut state = inode.state.write();
         if state.emptied {
             // How data are kept can change once none are there.
@@ -335,6 +348,15 @@ impl Filesystem {
     }
 }
 
+/// Set-id bits that a file of `mode` loses.
+const fn dropped(mode: u32, privileges: Privileges) -> u32 {
+    match (privileges, mode & 0o010) {
+        (Privileges::Keep, _) => 0,
+        (Privileges::Drop, 0) => S_ISUID,
+        (Privileges::Drop | Privileges::DropAll, _) => S_ISUID | S_ISGID,
+    }
+}
+
 fn apply(
     engine: &mut Engine,
     id: InodeId,
@@ -356,11 +378,8 @@ fn apply(
     }
     item.uid = set.uid.unwrap_or(item.uid);
     item.gid = set.gid.unwrap_or(item.gid);
-    if set.privileges == Privileges::Drop && item.mode & S_IFMT != S_IFDIR {
-        item.mode &= !S_ISUID;
-        if item.mode & 0o010 != 0 {
-            item.mode &= !S_ISGID;
-        }
+    if set.privileges != Privileges::Keep && item.mode & S_IFMT != S_IFDIR {
+        item.mode &= !dropped(item.mode, set.privileges);
         xattr::delete(engine, id, xattr::CAPABILITY)?;
     }
     item.atime = set.atime.map_or(item.atime, resolve);

@@ -8,6 +8,7 @@
 //! -> the inode table's shards. No lock but an inode's own, and that of writes
 //! in place, is held while data are read, written or compressed.
 
+pub mod access;
 mod acl;
 pub mod attr;
 mod change;

@@ -108,6 +108,10 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NoAttribute`], damage, reading.
     pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        // The kernel asks for ACLs of whatever it looks at.
+        if !matches!(name, ACL_ACCESS | ACL_DEFAULT) {
+            check_has_attributes(id)?;
+        }
         get(&self.store.read(), id, name)?.ok_or(FsError::NoAttribute)
     }
 
@@ -148,7 +152,7 @@ impl Filesystem {
         mode: SetMode,
     ) -> Result<(), FsError> {
         check_name(name)?;
-        dir::check_kept(inode.id)?;
+        check_has_attributes(inode.id)?;
         if name == COMPRESSION && value.is_empty() {
             return self.remove_property(inode, mode);
         }
@@ -203,6 +207,7 @@ impl Filesystem {
     /// [`FsError::NoAttribute`], damage.
     pub fn remove_xattr(&self, inode: &Inode, name: &[u8]) -> Result<(), FsError> {
         check_name(name)?;
+        check_has_attributes(inode.id)?;
         if name == COMPRESSION {
             return self.remove_property(inode, SetMode::Replace);
         }
@@ -272,6 +277,16 @@ fn check_protection(state: &InodeState, name: &[u8]) -> Result<(), FsError> {
         return Ok(());
     }
     state.check_unprotected()
+}
+
+/// Errors for the directory of a subvolume that is elsewhere: it is in no tree.
+fn check_has_attributes(id: InodeId) -> Result<(), FsError> {
+    if dir::is_absent_subvolume(id) {
+        return Err(FsError::NotSupported(
+            "attributes of a subvolume that is not part of this snapshot",
+        ));
+    }
+    Ok(())
 }
 
 fn check_name(name: &[u8]) -> Result<(), FsError> {

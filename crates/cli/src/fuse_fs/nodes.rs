@@ -127,6 +127,21 @@ impl Nodes {
         inode.map_or(Ok(()), |inode| files.unpin(&inode, 1))
     }
 
+    /// Nodes of files that the kernel knows of a subvolume.
+    pub fn files_of(&self, tree: TreeId) -> Vec<NodeId> {
+        let mut found: Vec<(u64, Arc<Inode>)> = Vec::new();
+        for shard in &self.shards {
+            let known = lock(shard);
+            let of_tree = known
+                .iter()
+                .filter(|(_, known)| known.inode.id.tree == tree);
+            found.extend(of_tree.map(|(node, known)| (*node, Arc::clone(&known.inode))));
+        }
+        // An inode's own lock may be held for long: not within a shard's.
+        found.retain(|(_, inode)| inode.state.read().item.mode & libc::S_IFMT == libc::S_IFREG);
+        found.into_iter().map(|(node, _)| NodeId(node)).collect()
+    }
+
     /// Takes back all lookups, at the end.
     pub fn forget_all(&self, files: &Filesystem) {
         for shard in &self.shards {

@@ -115,8 +115,10 @@ impl FileSystem for Server {
         }
     }
 
-    fn getattr(&self, _: &Context<'_>, request: GetAttr) -> Answer<AttrReply> {
-        self.attr_reply(&*self.inode(request.node)?)
+    fn getattr(&self, context: &Context<'_>, request: GetAttr) -> Answer<AttrReply> {
+        let inode = self.inode(request.node)?;
+        self.check_open(context, &inode)?;
+        self.attr_reply(&inode)
     }
 
     fn statx(&self, _: &Context<'_>, request: StatxRequest) -> Answer<StatxReply> {
@@ -130,22 +132,13 @@ impl FileSystem for Server {
             birth: Some(convert::timestamp(attributes.btime)),
             attributes: set.fold(0, |all, (_, bit)| all | bit),
             attributes_mask: STATX_ATTRIBUTES.iter().fold(0, |all, (_, bit)| all | bit),
-            timeout: FOREVER,
+            timeout: super::attributes_last(attributes.flags),
         })
     }
 
-    fn setattr(&self, _: &Context<'_>, request: SetAttr) -> Answer<AttrReply> {
+    fn setattr(&self, context: &Context<'_>, request: SetAttr) -> Answer<AttrReply> {
         let inode = self.inode(request.node)?;
-        // On append-only files the times alone may be set to now.
-        let touches = request.mode.is_none()
-            && request.uid.is_none()
-            && request.gid.is_none()
-            && request.size.is_none();
-        if touches {
-            self.check_write(&inode, u64::MAX)?;
-        } else {
-            self.check_change(&inode)?;
-        }
+        self.check_attributes(&inode, &request)?;
         let set = SetAttributes {
             mode: request.mode,
             uid: request.uid,
@@ -157,10 +150,15 @@ impl FileSystem for Server {
             btime: None,
             privileges: match request.set_id {
                 SetIdBits::Keep => Privileges::Keep,
-                SetIdBits::Clear => Privileges::Drop,
+                SetIdBits::Clear => self.dropped_by(context, &inode),
             },
         };
-        self.files().set_attributes(&inode, &set).answered()?;
+        if request.ctime.is_none() {
+            self.files().change_attributes(&inode, &set).answered()?;
+        } else {
+            // Times of writes, which were counted.
+            self.files().set_attributes(&inode, &set).answered()?;
+        }
         self.attr_reply(&inode)
     }
 
@@ -279,8 +277,8 @@ impl FileSystem for Server {
         Ok(read)
     }
 
-    fn write(&self, _: &Context<'_>, request: Write<'_>) -> Answer<usize> {
-        self.write_data(&request)
+    fn write(&self, context: &Context<'_>, request: Write<'_>) -> Answer<usize> {
+        self.write_data(context, &request)
     }
 
     fn fsync(&self, _: &Context<'_>, request: Fsync) -> Answer<()> {

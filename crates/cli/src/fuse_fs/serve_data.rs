@@ -1,8 +1,11 @@
 //! Requests on data, directory listings with attributes, and ioctls.
 
 use super::autodefrag::Spot;
+use super::caller::Caller;
+use super::guard::{FromCache, KEPT};
 use super::{Answered, Server, convert};
-use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, SeekTarget};
+use butterfs::access::{Capability, Credentials};
+use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, Privileges, SeekTarget};
 use butterfs_format::superblock::LABEL_SIZE;
 use butterfs_fuse::reply::{
     DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
@@ -18,6 +21,8 @@ const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 const GETLABEL: u32 = 0x8100_9431;
 const SETLABEL: u32 = 0x4100_9432;
+const S_ISUID: u32 = 0o4_000;
+const S_ISGID: u32 = 0o2_000;
 /// Bytes of `struct fsxattr`.
 const FSXATTR: usize = 28;
 
@@ -71,23 +76,40 @@ impl Server {
         Ok(push)
     }
 
-    pub(super) fn write_data(&self, request: &Write<'_>) -> Result<usize, Errno> {
+    pub(super) fn write_data(
+        &self,
+        context: &Context<'_>,
+        request: &Write<'_>,
+    ) -> Result<usize, Errno> {
         let inode = self.inode(request.node)?;
-        self.check_write(&inode, request.offset)?;
+        let mut already = 0;
+        if request.write_flags.from_cache {
+            match self.check_cached_write(&inode, request) {
+                Ok(FromCache::All) => {}
+                Ok(FromCache::After(offset)) => {
+                    already = usize::try_from(offset - request.offset).unwrap_or(0);
+                }
+                Err(error) => {
+                    self.drop_pages(request.node);
+                    return Err(error);
+                }
+            }
+        } else {
+            self.check_write(&inode, request.offset)?;
+        }
+        let at = request.offset + already as u64;
         let spot = self.autodefrag.get().map(|_| Spot {
-            offset: request.offset,
-            length: request.data.len() as u64,
+            offset: at,
+            length: (request.data.len() - already) as u64,
             size: inode.state.read().item.size,
         });
-        let written = self
-            .files()
-            .write(&inode, request.offset, request.data)
-            .answered()?;
+        let written = self.files().write(&inode, at, &request.data[already..]);
+        let written = already + written.answered()?;
         if let (Some(autodefrag), Some(spot)) = (self.autodefrag.get(), spot) {
             autodefrag.note(inode.id, spot);
         }
         if request.write_flags.clear_set_id {
-            self.drop_privileges(&inode, request.node)?;
+            self.drop_privileges(context, &inode, request.node)?;
         }
         let flags = Self::flags(&inode);
         if flags.contains(InodeFlags::SYNC) {
@@ -100,11 +122,36 @@ impl Server {
         Ok(written)
     }
 
+    /// What of a file's privileges goes when the caller may not keep all.
+    /// Without the execute bit the set-group bit stays where the caller is of
+    /// the group.
+    pub(super) fn dropped_by(&self, context: &Context<'_>, inode: &Inode) -> Privileges {
+        let (mode, owner) = {
+            let item = &inode.state.read().item;
+            (item.mode, self.shown_owner(item.uid, item.gid))
+        };
+        let caller = Caller::of(context);
+        let stays = mode & S_ISGID == 0
+            || caller.is_member(owner.gid)
+            || caller.has_over(Capability::KeepSetId, owner);
+        if stays {
+            Privileges::Drop
+        } else {
+            Privileges::DropAll
+        }
+    }
+
     /// Takes set-id bits and capabilities from a file that was written to, and
     /// has the kernel ask for its mode again, which it does not by itself.
-    fn drop_privileges(&self, inode: &Inode, node: NodeId) -> Result<(), Errno> {
+    fn drop_privileges(
+        &self,
+        context: &Context<'_>,
+        inode: &Inode,
+        node: NodeId,
+    ) -> Result<(), Errno> {
         let before = inode.state.read().item.mode;
-        self.files().drop_privileges(inode).answered()?;
+        let privileges = self.dropped_by(context, inode);
+        self.files().drop_privileges(inode, privileges).answered()?;
         if inode.state.read().item.mode != before {
             self.attributes_changed(node);
         }
@@ -122,12 +169,13 @@ impl Server {
 
     /// As the kernel does for a file whose content changes: who has not all
     /// rights takes its privileges. The requests that come here do not say
-    /// whether the caller may keep them (CAP_FSETID); root may.
+    /// whether the caller may keep them, so the caller is looked at.
     fn modified_by(&self, context: &Context<'_>, inode: &Inode, node: NodeId) -> Result<(), Errno> {
-        if context.uid == 0 {
+        let mode = inode.state.read().item.mode;
+        if mode & (S_ISUID | S_ISGID) != 0 && Caller::of(context).has(Capability::KeepSetId) {
             return Ok(());
         }
-        self.drop_privileges(inode, node)
+        self.drop_privileges(context, inode, node)
     }
 
     pub(super) fn allocate(&self, context: &Context<'_>, request: &Fallocate) -> Result<(), Errno> {
@@ -187,25 +235,20 @@ impl Server {
         Ok(copied)
     }
 
-    /// Errors for all but root and the user who mounted.
-    fn check_master(context: &Context<'_>) -> Result<(), Errno> {
-        if context.uid != 0 && context.uid != rustix::process::getuid().as_raw() {
-            return Err(Errno::EPERM);
-        }
-        Ok(())
-    }
-
     pub(super) fn set_label(&self, context: &Context<'_>, label: &[u8]) -> Result<(), Errno> {
-        Self::check_master(context)?;
+        self.check_privileged(context)?;
         match self.volume.set_label(label) {
-            Ok(()) => Ok(()),
-            Err(butterfs::Error::Store(error)) => Err(FsError::from(error)).answered(),
-            Err(_) => Err(Errno::EIO),
+            // As in the kernel it is on the device at once.
+            Ok(()) => self.volume.store().commit().map(drop),
+            Err(butterfs::Error::Store(error)) => Err(error),
+            Err(_) => return Err(Errno::EIO),
         }
+        .map_err(FsError::from)
+        .answered()
     }
 
     pub(super) fn reset_stats(&self, context: &Context<'_>) -> Result<(), Errno> {
-        Self::check_master(context)?;
+        self.check_privileged(context)?;
         self.volume.reset_device_stats().map_err(|_| Errno::EROFS)
     }
 
@@ -259,8 +302,9 @@ impl Server {
                 filled = FSXATTR;
             }
             SETFLAGS | FSSETXATTR => {
+                let caller = Caller::of(context);
                 self.check_tree(inode.id.tree)?;
-                if context.uid != 0 && context.uid != old.uid {
+                if !self.guarded_by(&old).is_owned_by(&caller) {
                     return Err(Errno::EPERM);
                 }
                 // Neither extent sizes nor project ids, as in the kernel.
@@ -278,10 +322,12 @@ impl Server {
                 } else {
                     convert::from_xflags(old.flags, word(0)?)?
                 };
-                let guarded = butterfs::InodeFlags::IMMUTABLE | butterfs::InodeFlags::APPEND;
-                // CAP_LINUX_IMMUTABLE does not show here; root alone may.
-                if context.uid != 0 && (wanted & guarded) != (old.flags & guarded) {
+                let protects = (wanted & KEPT) != (old.flags & KEPT);
+                if protects && !caller.has(Capability::Immutable) {
                     return Err(Errno::EPERM);
+                }
+                if protects {
+                    self.write_back(request.node);
                 }
                 self.files().set_flags(&inode, wanted).answered()?;
                 self.attributes_changed(request.node);

@@ -61,10 +61,14 @@ impl Server {
         let (source, source_flags) = self.caller_open(context, source)?;
         let (target, target_flags) = self.caller_open(context, target)?;
         if source_flags & libc::O_ACCMODE == libc::O_WRONLY
-            || target_flags & libc::O_ACCMODE == libc::O_RDONLY
             || (source_flags | target_flags) & libc::O_PATH != 0
         {
             return Err(Errno::EBADF);
+        }
+        if target_flags & libc::O_ACCMODE == libc::O_RDONLY {
+            // As in the kernel: who could write, or owns it.
+            self.check_owner(context, target)
+                .or_else(|_| self.check_writer(context, target))?;
         }
         let source = self.files().inode(source).answered()?;
         let target = self.files().inode(target).answered()?;
@@ -123,7 +127,7 @@ impl Server {
             self.run_defragment(context, node, &wanted)?
         } else {
             let inode = self.inode(node)?;
-            self.check_owner(context, inode.id)?;
+            self.check_writer(context, inode.id)?;
             self.files().plan_defragment(&inode, &wanted).answered()?
         };
         let numbers = [done.extents, done.rewritten_extents, done.rewritten];
@@ -157,16 +161,18 @@ impl Server {
         wanted: &Defragment,
     ) -> Result<Defragmented, Errno> {
         let inode = self.inode(node)?;
-        self.check_change(&inode)?;
-        self.check_owner(context, inode.id)?;
+        self.check_tree(inode.id.tree)?;
         if self
             .files()
             .attributes_of(&inode)
             .answered()?
             .is_directory()
         {
+            self.check_privileged(context)?;
             return Err(Errno::EOPNOTSUPP);
         }
+        self.check_writer(context, inode.id)?;
+        self.check_change(&inode)?;
         self.files().defragment(&inode, wanted).answered()
     }
 }

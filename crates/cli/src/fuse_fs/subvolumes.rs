@@ -1,10 +1,11 @@
 //! Subvolumes over ioctls, with the kernel's numbers and structures.
 //!
-//! Owns who may do it: the kernel checks no permission of an ioctl on FUSE.
-//! Who runs the server may do what root may on a kernel mount.
+//! The kernel checks no permission of an ioctl on FUSE: `rights` does. Who runs
+//! the server may do what root may on a kernel mount.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
+use super::caller::Caller;
 use super::requests::{
     BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, PLACE_NAME, PLACE_PATH, PLACE_SIZE, READ_ONLY,
     RECEIVED_SIZE, ROOT_REFS_MAX,
@@ -12,10 +13,10 @@ use super::requests::{
 use super::{Answered, Server};
 use crate::join::path_from_top;
 use crate::mounts::Mount;
+use butterfs::access::Wanted;
 use butterfs::quota::GroupId;
 use butterfs::{
-    Access, Attributes, InodeId, InodeNumber, NewInode, Owner, Received, Subvolume, Timespec,
-    TreeId,
+    Access, InodeId, InodeNumber, NewInode, Owner, Received, Subvolume, Timespec, TreeId,
 };
 use butterfs_format::Generation;
 use butterfs_format::item::root::RootItem;
@@ -156,11 +157,15 @@ impl Server {
                 return Ok(8);
             }
             Command::SetFlags => {
-                self.check_owner(context, Self::subvolume_root(at)?)?;
+                self.check_owner(context, at)?;
+                Self::subvolume_root(at)?;
                 let access = match data.u64(0)? & READ_ONLY {
                     0 => Access::ReadWrite,
                     _ => Access::ReadOnly,
                 };
+                if access == Access::ReadOnly {
+                    self.write_back_tree(at.tree);
+                }
                 self.files()
                     .set_subvolume_access(at.tree, access)
                     .answered()?;
@@ -208,13 +213,12 @@ impl Server {
         groups: &BTreeSet<GroupId>,
     ) -> Result<(), Errno> {
         let dir = self.id(parent);
-        self.check_add(dir)?;
-        self.check_directory_access(context, dir)?;
+        self.check_new_directory(context, dir, name)?;
         let owner = Owner {
             uid: context.uid,
             gid: context.gid,
         };
-        let new = NewInode::new(S_IFDIR | 0o777 & !self.umask(context), owner);
+        let new = NewInode::new(S_IFDIR | 0o777 & !Caller::of(context).umask(), owner);
         self.files()
             .create_subvolume_in_groups(dir, name, &new, groups)
             .answered()?;
@@ -230,10 +234,11 @@ impl Server {
         groups: &BTreeSet<GroupId>,
     ) -> Result<(), Errno> {
         let dir = self.id(parent);
-        self.check_add(dir)?;
-        self.check_directory_access(context, dir)?;
-        let source = Self::subvolume_root(self.caller_file(context, descriptor)?)?;
+        self.check_tree(dir.tree)?;
+        let source = self.caller_file(context, descriptor)?;
         self.check_owner(context, source)?;
+        let source = Self::subvolume_root(source)?;
+        self.check_new_directory(context, dir, name)?;
         self.files()
             .snapshot_in_groups(source.tree, (dir, name), access, groups)
             .answered()?;
@@ -242,20 +247,15 @@ impl Server {
     }
 
     fn delete(&self, context: &Context<'_>, parent: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let caller = Caller::of(context);
+        self.check_access(&caller, parent, Wanted::EXECUTE)?;
         let target = self.files().lookup(parent, name).answered()?;
         if !target.subvolume {
             return Err(Errno::EINVAL);
         }
+        self.check_removable(&caller, parent, target.inode)?;
         if self.is_mounted(target.inode.tree) {
             return Err(Errno(libc::EBUSY));
-        }
-        if self.check_privileged(context).is_err() {
-            if !self.mount.user_subvol_rm_allowed {
-                return Err(Errno::EPERM);
-            }
-            self.check_owner(context, target.inode)?;
-            self.check_directory_access(context, target.inode)?;
-            self.check_directory_access(context, parent)?;
         }
         self.files().delete_subvolume(parent, name).answered()?;
         if let (Some(notifier), Ok(parent), Ok(child)) = (
@@ -298,7 +298,6 @@ impl Server {
     }
 
     fn delete_by_id(&self, context: &Context<'_>, tree: TreeId) -> Result<(), Errno> {
-        self.check_privileged(context)?;
         let (parent, name) = self.files().subvolume_place(tree).answered()?;
         self.delete(context, parent, &name)
     }
@@ -310,8 +309,8 @@ impl Server {
         data: &[u8],
         output: &mut [u8],
     ) -> Result<usize, Errno> {
-        let root = Self::subvolume_root(at)?;
-        self.check_owner(context, root)?;
+        self.check_owner(context, at)?;
+        Self::subvolume_root(at)?;
         let bytes = Bytes(data);
         let uuid = data.first_chunk::<16>().ok_or(Errno::EINVAL)?;
         let received = Received {
@@ -426,13 +425,14 @@ impl Server {
         };
         let path = path_of(parent)?;
         let path = path.get(path_of(root)?.len()..).ok_or(Errno::ENOENT)?;
+        let caller = Caller::of(context);
         // Not in a circle: it has a path.
         let mut at = parent;
         while at != root {
             if at.number == InodeNumber::ROOT {
                 return Err(Errno::ENOENT);
             }
-            self.check_class(context, at, 0o5)?;
+            self.check_access(&caller, at, Wanted::SEE_NAMES)?;
             at = self.files().parent(at).answered()?;
         }
         let room = output.get_mut(..PLACE_SIZE).ok_or(Errno::EINVAL)?;
@@ -454,64 +454,6 @@ impl Server {
         } else {
             Err(Errno::EINVAL)
         }
-    }
-
-    fn attributes(&self, id: InodeId) -> Result<Attributes, Errno> {
-        self.files().attributes(id).answered()
-    }
-
-    fn is_privileged(context: &Context<'_>) -> bool {
-        context.uid == 0 || context.uid == rustix::process::geteuid().as_raw()
-    }
-
-    pub(super) fn check_privileged(&self, context: &Context<'_>) -> Result<(), Errno> {
-        if Self::is_privileged(context) {
-            Ok(())
-        } else {
-            Err(Errno::EPERM)
-        }
-    }
-
-    pub(super) fn check_owner(&self, context: &Context<'_>, id: InodeId) -> Result<(), Errno> {
-        if Self::is_privileged(context) || self.attributes(id)?.uid == context.uid {
-            Ok(())
-        } else {
-            Err(Errno::EPERM)
-        }
-    }
-
-    /// Errors unless the caller may add names to a directory.
-    fn check_directory_access(&self, context: &Context<'_>, dir: InodeId) -> Result<(), Errno> {
-        self.check_class(context, dir, 0o3)
-    }
-
-    /// Errors unless the permissions of the caller's class have all of `bits`.
-    fn check_class(&self, context: &Context<'_>, dir: InodeId, bits: u32) -> Result<(), Errno> {
-        let attributes = self.attributes(dir)?;
-        let class = if attributes.uid == context.uid {
-            6
-        } else if attributes.gid == context.gid {
-            3
-        } else {
-            0
-        };
-        if Self::is_privileged(context) || attributes.mode >> class & bits == bits {
-            Ok(())
-        } else {
-            Err(Errno::EACCES)
-        }
-    }
-
-    /// The caller's file mode mask.
-    fn umask(&self, context: &Context<'_>) -> u32 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", context.pid));
-        status
-            .ok()
-            .and_then(|text| {
-                let line = text.lines().find_map(|line| line.strip_prefix("Umask:"))?;
-                u32::from_str_radix(line.trim(), 8).ok()
-            })
-            .unwrap_or(0o022)
     }
 
     /// The file of this mount that the caller has open as `descriptor`. Asked

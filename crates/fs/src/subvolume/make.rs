@@ -5,8 +5,8 @@ use crate::dir::{self, Link, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_key};
 use crate::names::{
-    NODES_OF_NEW, NODES_PER_PATH, NewInode, check_directory, name_bytes, touch_directory,
-    write_attributes,
+    Inheritance, NODES_OF_NEW, NODES_PER_PATH, NewInode, check_directory, name_bytes,
+    touch_directory, write_attributes,
 };
 use crate::{Filesystem, acl, xattr};
 use butterfs_format::item::dir::FileType;
@@ -56,7 +56,13 @@ impl Filesystem {
         self.change_and_commit(&mut *dir_state, parent.tree, nodes, |engine, dir_state| {
             dir::check_free(engine, parent, name)?;
             let groups = &parents_of_new(engine, parent.tree, groups)?;
-            let acls = acl::for_new(engine, parent, new, self.options.acl)?;
+            // As in the kernel, neither group nor set-group bit are the
+            // directory's; its default ACL limits the mode and is not kept.
+            let own = NewInode {
+                inheritance: Inheritance::Nothing,
+                ..new.clone()
+            };
+            let mode = acl::for_new(engine, parent, new, self.options.acl)?.mode;
             // As the kernel: from the subvolume it is in, not its directory.
             let root_of_parent = InodeId {
                 tree: parent.tree,
@@ -92,9 +98,9 @@ impl Filesystem {
                 tree,
                 number: InodeNumber::ROOT,
             };
-            let mut root = self.blank_item(engine, &dir_state.item, new);
+            let mut root = self.blank_item(engine, &dir_state.item, &own);
             root.flags = butterfs_format::item::inode::InodeFlags::default();
-            root.mode = S_IFDIR | (root.mode & 0o7000) | (acls.mode & 0o777);
+            root.mode = S_IFDIR | (root.mode & 0o7000) | (mode & 0o777);
             butterfs_tree::insert(engine, tree, &item_key(id), &root.encode())?;
             let up = RefEntry {
                 index: 0,
@@ -102,7 +108,7 @@ impl Filesystem {
             };
             let up_key = Key::new(id.number.get(), ItemType::INODE_REF, id.number.get());
             butterfs_tree::insert(engine, tree, &up_key, &up.encode())?;
-            write_attributes(engine, id, &acls, property.as_deref())?;
+            write_attributes(engine, id, &acl::NewAcls::default(), property.as_deref())?;
             engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
             hang(engine, (parent, dir_state), name, (tree, 0))?;
             Ok(tree)
@@ -212,7 +218,8 @@ fn parents_of_new(
     parent: TreeId,
     named: &BTreeSet<GroupId>,
 ) -> Result<BTreeSet<GroupId>, FsError> {
-    if named.is_empty() {
+    // As in the kernel, groups are not looked at while quotas are off.
+    if named.is_empty() || engine.quotas().is_none() {
         return Ok(engine.default_quota_parents(parent));
     }
     engine.check_quota_parents(named)?;

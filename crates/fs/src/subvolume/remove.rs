@@ -1,7 +1,6 @@
 //! Deleting subvolumes: the name at once, the tree in the background.
 
 use super::{holds_subvolumes, place_of, remove_refs};
-use crate::change::check_writable;
 use crate::error::FsError;
 use crate::names::{NODES_PER_PATH, Removal, check_directory, name_bytes, touch_directory};
 use crate::{Filesystem, dir};
@@ -73,11 +72,9 @@ impl Filesystem {
             if holds_subvolumes(engine, tree)? {
                 return Err(FsError::NotEmpty);
             }
-            if what == Removal::Directory {
-                check_writable(engine, tree)?;
-                if dir::has_entries(engine, target.inode)? {
-                    return Err(FsError::NotEmpty);
-                }
+            // As in the kernel an empty one goes although it is read-only.
+            if what == Removal::Directory && dir::has_entries(engine, target.inode)? {
+                return Err(FsError::NotEmpty);
             }
             if engine.is_tree_kept(tree) {
                 return Err(FsError::NotPermitted("it is being sent"));

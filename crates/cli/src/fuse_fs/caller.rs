@@ -1,0 +1,209 @@
+//! Who a request comes from, beyond what it says itself.
+//!
+//! Owns what /proc tells of a caller: groups, capabilities, user namespace,
+//! file mode mask, and what it has open. Requests carry user, group and
+//! thread; the rest is read once, when something first depends on it. A caller waits until it is
+//! answered, so its thread is there and its number is not another's; a request
+//! whose thread cannot be seen, or is not of the user and group that the
+//! request names (a service that acts for somebody), has no further groups and
+//! no capabilities.
+
+use butterfs::Owner;
+use butterfs::access::{Capability, Credentials};
+use butterfs_fuse::Context;
+use std::cell::OnceCell;
+use std::path::Path;
+
+/// Bits of capabilities, see capabilities(7).
+const fn bit(capability: Capability) -> u64 {
+    match capability {
+        Capability::DacOverride => 1 << 1,
+        Capability::DacReadSearch => 1 << 2,
+        Capability::Owner => 1 << 3,
+        Capability::KeepSetId => 1 << 4,
+        Capability::Immutable => 1 << 9,
+        Capability::Administer => 1 << 21,
+    }
+}
+
+/// A caller.
+pub struct Caller<'a> {
+    context: &'a Context<'a>,
+    /// Who runs the server, unless that is root: administers the volume. Of
+    /// files it may what their permissions say, as for the kernel.
+    master: Option<u32>,
+    facts: OnceCell<Facts>,
+}
+
+/// What /proc says of a thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Facts {
+    groups: Vec<u32>,
+    /// Capabilities in effect.
+    effective: u64,
+    umask: Option<u32>,
+    /// Where the thread is in another user namespace than the server: what
+    /// that knows.
+    namespace: Option<Known>,
+}
+
+/// Users and groups that a namespace knows, by the server's numbers.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Known {
+    users: Vec<std::ops::Range<u64>>,
+    groups: Vec<std::ops::Range<u64>>,
+}
+
+impl<'a> Caller<'a> {
+    /// The caller of a request.
+    pub fn of(context: &'a Context<'a>) -> Self {
+        let server = rustix::process::geteuid();
+        Self {
+            context,
+            master: (!server.is_root()).then(|| server.as_raw()),
+            facts: OnceCell::new(),
+        }
+    }
+
+    fn facts(&self) -> &Facts {
+        self.facts.get_or_init(|| {
+            let Context { uid, gid, pid, .. } = *self.context;
+            Facts::read(pid, uid, gid).unwrap_or_default()
+        })
+    }
+
+    /// Whether it runs the server, without being root.
+    pub fn is_master(&self) -> bool {
+        self.master == Some(self.context.uid)
+    }
+
+    /// The file mode mask.
+    pub fn umask(&self) -> u32 {
+        self.facts().umask.unwrap_or(0o022)
+    }
+
+    /// Whether it may administer the volume.
+    pub fn is_privileged(&self) -> bool {
+        self.has(Capability::Administer)
+    }
+}
+
+impl Credentials for Caller<'_> {
+    fn user(&self) -> u32 {
+        self.context.uid
+    }
+
+    fn is_member(&self, group: u32) -> bool {
+        self.context.gid == group || self.facts().groups.contains(&group)
+    }
+
+    fn has(&self, capability: Capability) -> bool {
+        (capability == Capability::Administer && self.is_master()) || {
+            let facts = self.facts();
+            facts.namespace.is_none() && facts.effective & bit(capability) != 0
+        }
+    }
+
+    fn has_over(&self, capability: Capability, owner: Owner) -> bool {
+        let facts = self.facts();
+        let knows = |ranges: &[std::ops::Range<u64>], id: u32| {
+            ranges.iter().any(|range| range.contains(&u64::from(id)))
+        };
+        facts.effective & bit(capability) != 0
+            && facts.namespace.as_ref().is_none_or(|known| {
+                knows(&known.users, owner.uid) && knows(&known.groups, owner.gid)
+            })
+    }
+}
+
+impl Facts {
+    /// `None` where nothing can be said of the thread.
+    fn read(thread: u32, uid: u32, gid: u32) -> Option<Self> {
+        let place = Path::new("/proc").join(thread.to_string());
+        let text = |name: &str| std::fs::read_to_string(place.join(name));
+        let mut facts = Self::parse(&text("status").ok()?, uid, gid)?;
+        // Nobody asks for the namespace of who has no capability.
+        if facts.effective != 0 {
+            let of = |place: &Path| std::fs::read_link(place.join("ns/user")).ok();
+            let own = of(Path::new("/proc/self"));
+            if own.is_none() || of(&place) != own {
+                let ranges = |name| text(name).map_or_else(|_| Vec::new(), |map| ranges(&map));
+                facts.namespace = Some(Known {
+                    users: ranges("uid_map"),
+                    groups: ranges("gid_map"),
+                });
+            }
+        }
+        Some(facts)
+    }
+
+    fn parse(status: &str, uid: u32, gid: u32) -> Option<Self> {
+        let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
+        let numbers = |name: &str| {
+            let words = field(name).unwrap_or_default().split_whitespace();
+            words.filter_map(|word| word.parse().ok()).collect()
+        };
+        // Real, effective, saved, and the one that counts for files.
+        let users: Vec<u32> = numbers("Uid:");
+        let groups: Vec<u32> = numbers("Gid:");
+        if users.get(3) != Some(&uid) || groups.get(3) != Some(&gid) {
+            return None;
+        }
+        let number = |name: &str, radix| u64::from_str_radix(field(name)?.trim(), radix).ok();
+        Some(Self {
+            groups: numbers("Groups:"),
+            effective: number("CapEff:", 16).unwrap_or(0),
+            umask: number("Umask:", 8).and_then(|mask| mask.try_into().ok()),
+            namespace: None,
+        })
+    }
+}
+
+/// The second column of a map of a user namespace: what it knows.
+fn ranges(map: &str) -> Vec<std::ops::Range<u64>> {
+    let range = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let first: u64 = words.next()?.parse().ok()?;
+        let count: u64 = words.next()?.parse().ok()?;
+        Some(first..first.checked_add(count)?)
+    };
+    map.lines().filter_map(range).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATUS: &str = "Name:\tcat\nUmask:\t0027\nUid:\t1\t1\t1\t7\nGid:\t2\t2\t2\t8\n\
+        Groups:\t4 24 \nCapEff:\t0000000000000202\n";
+
+    #[test]
+    fn a_status_is_understood() {
+        let facts = Facts::parse(STATUS, 7, 8).expect("it is this caller's");
+        assert_eq!(facts.groups, [4, 24]);
+        assert_eq!(facts.umask, Some(0o027));
+        let has = |capability| facts.effective & bit(capability) != 0;
+        assert!(has(Capability::DacOverride) && has(Capability::Immutable));
+        assert!(!has(Capability::Administer) && !has(Capability::Owner));
+        // Another's: nothing of it counts.
+        assert_eq!(Facts::parse(STATUS, 1, 8), None);
+        assert_eq!(Facts::parse(STATUS, 7, 2), None);
+        assert_eq!(Facts::parse("", 0, 0), None);
+    }
+
+    #[test]
+    fn maps_of_namespaces_are_understood() {
+        let map = "         0       1000          1\n         1     100000      65536\n";
+        assert_eq!(ranges(map), [1000..1001, 100_000..165_536]);
+        assert!(ranges("0 5").is_empty());
+    }
+
+    #[test]
+    fn this_process_is_of_its_own_namespace() {
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let thread = std::process::id();
+        let facts = Facts::read(thread, uid.as_raw(), gid.as_raw()).expect("it is there");
+        assert_eq!(facts.namespace, None);
+        assert!(Facts::read(0, 0, 0).is_none());
+    }
+}

@@ -1,0 +1,167 @@
+//! What a caller that waits for attributes is about to do.
+//!
+//! Owns the answer to one question: does it open a file for writing? Opens are
+//! stateless, so the kernel does not ask the server; but it asks for the
+//! attributes of a file whose attributes expire at once, before it permits
+//! what a system call wants. Attributes of immutable and append-only files
+//! expire at once, those of others never, so nobody else pays.
+//!
+//! The caller waits within its system call, which /proc shows with its
+//! arguments to who may trace it: root, and the caller's own user where the
+//! machine permits that. What is not understood (another one's thread, a
+//! 32-bit program, `io_uring`) counts as harmless: writes are refused anyway
+//! where they arrive.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// The thread may just be on its way to sleep.
+const TRIES: u32 = 50;
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// How a system call would use a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Intent {
+    /// It opens it for writing.
+    Write,
+    /// For writing at its end, and nowhere else.
+    Append,
+    /// Anything else.
+    Other,
+}
+
+/// What the thread wants that waits for an answer.
+pub fn of(thread: u32) -> Intent {
+    let path = format!("/proc/{thread}/syscall");
+    for _ in 0..TRIES {
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            return Intent::Other;
+        };
+        if text.trim() != "running" {
+            return Call::parse(&text).map_or(Intent::Other, |call| {
+                call.intent(|address| word(thread, address))
+            });
+        }
+        std::thread::sleep(PAUSE);
+    }
+    Intent::Other
+}
+
+/// A number in the thread's memory.
+fn word(thread: u32, address: u64) -> Option<u64> {
+    let memory = File::open(format!("/proc/{thread}/mem")).ok()?;
+    let mut bytes = [0; 8];
+    memory.read_exact_at(&mut bytes, address).ok()?;
+    Some(u64::from_ne_bytes(bytes))
+}
+
+/// A system call.
+struct Call {
+    number: libc::c_long,
+    arguments: [u64; 6],
+}
+
+impl Call {
+    /// The number, six arguments, and then stack and program counter.
+    fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut hex = words.map(|word| u64::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+        let mut arguments = [0; 6];
+        for argument in &mut arguments {
+            *argument = hex.next()??;
+        }
+        // The numbers of a 32-bit program are others.
+        let stack = hex.next()??;
+        let wide = size_of::<usize>() == 4 || stack > u64::from(u32::MAX);
+        wide.then_some(Self { number, arguments })
+    }
+
+    fn intent(&self, memory: impl Fn(u64) -> Option<u64>) -> Intent {
+        let at = |index: usize| self.arguments[index];
+        #[cfg(target_arch = "x86_64")]
+        match self.number {
+            libc::SYS_open => return opened(at(1)),
+            libc::SYS_creat => return Intent::Write,
+            libc::SYS_access => return accessed(at(1)),
+            _ => {}
+        }
+        match self.number {
+            libc::SYS_openat | libc::SYS_open_by_handle_at => opened(at(2)),
+            libc::SYS_openat2 => memory(at(2)).map_or(Intent::Other, opened),
+            libc::SYS_faccessat | libc::SYS_faccessat2 => accessed(at(2)),
+            _ => Intent::Other,
+        }
+    }
+}
+
+fn opened(flags: u64) -> Intent {
+    let has = |flag: i32| flags & u64::from(flag.cast_unsigned()) != 0;
+    if has(libc::O_PATH) {
+        return Intent::Other;
+    }
+    let writes = flags & u64::from(libc::O_ACCMODE.cast_unsigned()) != 0;
+    match (writes, has(libc::O_APPEND), has(libc::O_TRUNC)) {
+        (_, _, true) | (true, false, _) => Intent::Write,
+        (true, true, false) => Intent::Append,
+        (false, ..) => Intent::Other,
+    }
+}
+
+fn accessed(mode: u64) -> Intent {
+    match mode & u64::from(libc::W_OK.cast_unsigned()) {
+        0 => Intent::Other,
+        // Append-only files are writable to those who ask this.
+        _ => Intent::Append,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intent(text: &str) -> Intent {
+        let call = Call::parse(text).expect("a call");
+        call.intent(|address| (address == 0x1000).then_some(0o1))
+    }
+
+    #[test]
+    fn calls_that_open_for_writing_are_known() {
+        let call = |number: libc::c_long, flags: i32| {
+            format!(
+                "{number} 0xffffff9c 0x2000 {flags:#x} 0x1b6 0x0 0x0 0x7ffd00000000 0x7f0000000000\n"
+            )
+        };
+        let open = |flags| intent(&call(libc::SYS_openat, flags));
+        assert_eq!(open(libc::O_RDONLY | libc::O_CLOEXEC), Intent::Other);
+        assert_eq!(open(libc::O_RDWR), Intent::Write);
+        assert_eq!(open(libc::O_WRONLY | libc::O_APPEND), Intent::Append);
+        assert_eq!(
+            open(libc::O_WRONLY | libc::O_APPEND | libc::O_TRUNC),
+            Intent::Write
+        );
+        assert_eq!(open(libc::O_RDONLY | libc::O_TRUNC), Intent::Write);
+        assert_eq!(open(libc::O_PATH | libc::O_RDWR), Intent::Other);
+        assert_eq!(intent(&call(libc::SYS_openat2, 0x1000)), Intent::Write);
+        assert_eq!(intent(&call(libc::SYS_openat2, 0x3000)), Intent::Other);
+        assert_eq!(
+            intent(&call(libc::SYS_faccessat2, libc::W_OK)),
+            Intent::Append
+        );
+        assert_eq!(
+            intent(&call(libc::SYS_faccessat, libc::R_OK)),
+            Intent::Other
+        );
+        assert_eq!(intent(&call(libc::SYS_execve, libc::O_RDWR)), Intent::Other);
+    }
+
+    #[test]
+    fn what_is_no_call_is_none() {
+        assert!(Call::parse("running").is_none());
+        assert!(Call::parse("-1 0x7ffd00000000 0x7f0000000000").is_none());
+        // A 32-bit program: 295 is openat there.
+        let narrow = "295 0xffffff9c 0x2000 0x1 0x1b6 0x0 0x0 0xffd00000 0xf7f00000";
+        assert!(Call::parse(narrow).is_none());
+    }
+}
