@@ -124,7 +124,9 @@ impl Filesystem {
         if let Some(inode) = self.inodes.get(id) {
             return self.attributes_of(&inode);
         }
-        let item = crate::inode::load_item(&self.store.read(), id)?;
+        let engine = self.store.read();
+        crate::inode::check_alive(&engine, id.tree)?;
+        let item = crate::inode::load_item(&engine, id)?;
         Ok(Attributes::new(id, &item, 0))
     }
 

@@ -52,6 +52,9 @@ pub struct Filesystem {
     pub(crate) next_inodes: Mutex<FxHashMap<TreeId, u64>>,
     /// Renames of directories happen one at a time.
     pub(crate) renaming: Mutex<()>,
+    /// Subvolumes that are being deleted while some of their inodes may still
+    /// be in use: nothing of them is freed yet.
+    pub(crate) leaving: Mutex<FxHashSet<TreeId>>,
     /// Subvolumes that were looked into: what a crash left in them without
     /// names is deleted then.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,
@@ -78,6 +81,7 @@ impl Filesystem {
             subvolume,
             next_inodes: Mutex::new(FxHashMap::default()),
             renaming: Mutex::new(()),
+            leaving: Mutex::new(FxHashSet::default()),
             visited: RwLock::new(FxHashSet::default()),
         }
     }
