@@ -575,6 +575,7 @@ impl Filesystem {
             });
         }
         let engine = self.store.read();
+        check_alive(&engine, dir.tree)?;
         if dir.number != InodeNumber::ROOT {
             let first = links(&engine, dir)?.into_iter().next();
             let link = first.ok_or(FsError::NotFound)?;
@@ -621,7 +622,10 @@ impl Filesystem {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = inode;
         while at.number != InodeNumber::ROOT {
-            let link = links(&self.store.read(), at)?.into_iter().next();
+            let engine = self.store.read();
+            check_alive(&engine, at.tree)?;
+            let link = links(&engine, at)?.into_iter().next();
+            drop(engine);
             let Some(link) = link.filter(|_| parts.len() < PARTS_MAX) else {
                 return Ok(None);
             };

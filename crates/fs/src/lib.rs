@@ -59,6 +59,9 @@ pub struct Filesystem {
     pub(crate) renaming: Mutex<()>,
     /// Held for a step of freeing deleted subvolumes.
     pub(crate) cleaning: Mutex<()>,
+    /// Subvolumes that are being deleted while some of their inodes may still
+    /// be in use: nothing of them is freed yet.
+    pub(crate) leaving: Mutex<FxHashSet<TreeId>>,
     /// Subvolumes that were looked into: what a crash left in them without
     /// names is deleted then.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,
@@ -87,6 +90,7 @@ impl Filesystem {
             next_inodes: Mutex::new(FxHashMap::default()),
             renaming: Mutex::new(()),
             cleaning: Mutex::new(()),
+            leaving: Mutex::new(FxHashSet::default()),
             visited: RwLock::new(FxHashSet::default()),
         }
     }

@@ -4,7 +4,7 @@
 //! the compression property).
 
 use crate::error::FsError;
-use crate::inode::{Inode, InodeState, store_item};
+use crate::inode::{Inode, InodeState, check_alive, store_item};
 use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, compression_property};
 use crate::{Filesystem, acl, dir};
 use butterfs_format::checksum::name_hash;
@@ -112,7 +112,9 @@ impl Filesystem {
         if !matches!(name, ACL_ACCESS | ACL_DEFAULT) {
             check_has_attributes(id)?;
         }
-        get(&self.store.read(), id, name)?.ok_or(FsError::NoAttribute)
+        let engine = self.store.read();
+        check_alive(&engine, id.tree)?;
+        get(&engine, id, name)?.ok_or(FsError::NoAttribute)
     }
 
     /// Names of all extended attributes.
@@ -121,6 +123,7 @@ impl Filesystem {
     /// Damage, reading.
     pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>, FsError> {
         let engine = self.store.read();
+        check_alive(&engine, id.tree)?;
         let first = Key::new(id.number.get(), ItemType::XATTR_ITEM, 0);
         let mut cursor = Cursor::seek_in(&*engine, id.tree, &first)?;
         let mut names = Vec::new();

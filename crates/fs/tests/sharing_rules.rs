@@ -1,7 +1,11 @@
 //! The rules of cloning, deduping and defragmenting: against the kernel where
 //! it has the same, and where sharing is broken or kept.
 
+#[path = "sharing_rules/collisions.rs"]
+mod collisions;
 mod common;
+#[path = "sharing_rules/freed_meanwhile.rs"]
+mod freed_meanwhile;
 
 use butterfs_device::Access;
 use butterfs_device::kernel_btrfs::{self as kernel, CloneRequest, DedupeRequest};

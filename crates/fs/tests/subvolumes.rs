@@ -466,3 +466,36 @@ fn rules_of_subvolumes() {
     drop(fs);
     check(&image);
 }
+
+/// As the kernel has it: a snapshot has the generation of its source's last
+/// change, the running one too.
+#[test]
+fn a_snapshot_knows_when_its_source_changed() {
+    let (_dir, image) = mkfs(256 << 20, &[]);
+    let fs = open_with(&image, TreeId::FS, &Options::default());
+    let item = |tree| fs.store().read().tree_state(tree).unwrap().item;
+    let top = fs.root();
+    let source = fs.create_subvolume(top, b"source", &directory()).unwrap();
+    fs.sync_all().unwrap();
+    let file = NewInode::new(S_IFREG | 0o644, Owner::default());
+    fs.create(root(source), b"file", &file).unwrap();
+    let changed = fs
+        .snapshot(source, top, b"changed", Access::ReadOnly)
+        .unwrap();
+    let [first, snapshot] = [item(source), item(changed)];
+    assert_eq!(snapshot.ctransid, snapshot.otransid);
+    assert_eq!(snapshot.ctransid, first.ctransid);
+    fs.sync_all().unwrap();
+    let same = fs.snapshot(source, top, b"same", Access::ReadOnly).unwrap();
+    let later = item(same);
+    assert_eq!((later.ctransid, later.ctime), (first.ctransid, first.ctime));
+    assert!(later.otransid > later.ctransid);
+    // The top level, which mkfs made, and nobody changed before.
+    fs.create(top, b"file", &file).unwrap();
+    let of_top = fs
+        .snapshot(TreeId::FS, top, b"top", Access::ReadOnly)
+        .unwrap();
+    assert_eq!(item(of_top).ctransid, item(of_top).otransid);
+    drop(fs);
+    check(&image);
+}

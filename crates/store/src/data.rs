@@ -40,8 +40,17 @@ pub struct DataHolder {
     pub offset: u64,
 }
 
-/// Owners that gave up references to data extents.
-pub(crate) type LostRefs = FxHashMap<Logical, Vec<DataOwner>>;
+/// Who gave up references to data extents.
+pub(crate) type LostRefs = FxHashMap<Logical, LostBy>;
+
+/// Who gave up references to a data extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LostBy {
+    /// Nobody else.
+    One(DataOwner),
+    /// Several, or somebody who is not known.
+    Others,
+}
 
 impl DataOwner {
     const fn backref(self) -> Backref {
@@ -157,10 +166,7 @@ impl Engine {
             self.release_data(extent.logical, extent.length);
             return;
         }
-        let owners = self.lost.entry(extent.logical).or_default();
-        if !owners.contains(&owner) {
-            owners.push(owner);
-        }
+        self.note_lost(extent.logical, owner.backref());
     }
 
     /// True when nobody but `owner` refers to a data extent, as of the coming
@@ -177,24 +183,43 @@ impl Engine {
     ) -> Result<bool, StoreError> {
         let by = owner.backref();
         for lost in [&self.lost, &self.lost_writing] {
-            let owners = lost.get(&extent.logical);
-            if owners.is_some_and(|owners| owners.iter().any(|other| *other != owner)) {
+            let lost = lost.get(&extent.logical);
+            if lost.is_some_and(|lost| *lost != LostBy::One(owner)) {
                 return Ok(false);
             }
         }
-        let (mut total, mut own) = (0_i64, 0_i64);
+        let (mut total, mut own) = (0, 0);
         let pending = self.pending.get(extent.logical);
         if pending.is_none_or(|pending| !pending.new) {
             let record = ExtentRecord::load(self, extent.logical, extent.length, ExtentKind::Data)?;
-            for (other, count) in record.all_refs(self)? {
-                total += i64::from(count);
-                own += if other == by { i64::from(count) } else { 0 };
-            }
+            total = i64::try_from(record.refs).unwrap_or(i64::MAX);
+            own = record.count_of(self, by)?;
         }
-        for (other, count) in pending.into_iter().flat_map(|pending| &pending.changes) {
-            total += count;
-            own += if *other == by { *count } else { 0 };
+        if let Some(pending) = pending {
+            total = total.saturating_add(pending.net());
+            own += pending.changes.get(by);
         }
         Ok(total == own)
+    }
+
+    /// Notes that a reference to a data extent went, which a crash may bring
+    /// back.
+    pub(crate) fn note_lost(&mut self, logical: Logical, by: Backref) {
+        let lost = match by {
+            Backref::Data {
+                root,
+                inode,
+                offset,
+            } => LostBy::One(DataOwner {
+                tree: root,
+                inode,
+                offset,
+            }),
+            Backref::SharedData(_) | Backref::Tree(_) | Backref::SharedNode(_) => LostBy::Others,
+        };
+        let known = self.lost.entry(logical).or_insert(lost);
+        if *known != lost {
+            *known = LostBy::Others;
+        }
     }
 }

@@ -134,7 +134,10 @@ impl Engine {
                 self.pending
                     .change(place.disk, place.disk_length, ExtentKind::Data, change);
             if outcome == Outcome::Vanished {
+                self.lost.remove(&place.disk);
                 self.release_data(place.disk, place.disk_length);
+            } else {
+                self.note_lost(place.disk, by);
             }
         }
         Ok(())

@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 pub(crate) const LEFT_TO_COMMIT: usize = 128;
 /// Nodes written at a time.
 const BATCH: usize = 256;
-/// Extents whose pending changes are applied at a time.
+/// References whose pending changes are applied at a time, about.
 const PIECE: usize = 4096;
 /// Where others change nodes faster than they are written, the commit comes
 /// after this many rounds. (They are stopped at twice the size of a
@@ -73,9 +73,14 @@ impl Engine {
         nodes.map(|(logical, _)| *logical)
     }
 
+    /// Whether more than `most` extents or references wait.
+    fn has_more_than(&self, most: usize) -> bool {
+        self.pending.len().max(self.pending.references()) > most
+    }
+
     /// Whether the commit has little left to do.
     fn is_nearly_written(&self, left_to_commit: usize) -> bool {
-        self.pending.len() <= PIECE && self.unwritten().nth(left_to_commit).is_none()
+        !self.has_more_than(PIECE) && self.unwritten().nth(left_to_commit).is_none()
     }
 
     /// Brings a piece of what is pending into its trees; true when more is
@@ -86,7 +91,7 @@ impl Engine {
             return Ok(false);
         }
         self.enter_new_groups()?;
-        let more = self.pending.len() > PIECE;
+        let more = self.has_more_than(PIECE);
         self.apply_pending(PIECE)?;
         if !more {
             // All data extents are in the extent tree, so none of those whose

@@ -28,7 +28,7 @@ use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
     Cursor, Expected, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
 };
-use butterfs_volume::LogicalSpace;
+use butterfs_volume::{LogicalSpace, ReadAs};
 use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -91,6 +91,8 @@ pub struct Engine {
     pub(crate) stamp: NodeStamp,
     pub(crate) superblock: Superblock,
     pub(crate) space: Arc<LogicalSpace>,
+    /// Whether nodes may be overwritten while they are read, as a view's.
+    pub(crate) read_as: ReadAs,
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
     pub(crate) trees: RwLock<FxHashMap<TreeId, TreeState>>,
@@ -328,21 +330,20 @@ impl Engine {
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;
+        let verify = &mut |bytes: &[u8]| match Node::verify(bytes.into(), &self.identity, expected)
+        {
+            Ok(good) => {
+                node = Some(Arc::new(good));
+                true
+            }
+            Err(bad) => {
+                fault = Some(bad);
+                false
+            }
+        };
         let result =
-            self.space.read_verified(
-                expected.logical,
-                &mut buffer,
-                &mut |bytes| match Node::verify(bytes.into(), &self.identity, expected) {
-                    Ok(good) => {
-                        node = Some(Arc::new(good));
-                        true
-                    }
-                    Err(bad) => {
-                        fault = Some(bad);
-                        false
-                    }
-                },
-            );
+            self.space
+                .read_verified_as(self.read_as, expected.logical, &mut buffer, verify);
         match (result, node) {
             (Ok(_), Some(node)) => {
                 self.cache.insert(node.clone());

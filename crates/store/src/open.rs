@@ -23,7 +23,7 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, ReadAs};
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -434,6 +434,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         log_writing: LogSpace::default(),
         stats: [0; 5],
         log_waits: superblock.log_root.get() != 0,
+        read_as: ReadAs::Current,
         acknowledged: crate::reserve::Acknowledged::default(),
         frozen: rustc_hash::FxHashSet::default(),
         primary_damaged: false,
@@ -454,6 +455,7 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
         ..OpenOptions::default()
     };
     let mut engine = blank_engine(live.durable.clone(), Arc::clone(&live.space), &options);
+    engine.read_as = ReadAs::Former;
     engine.load_roots()?;
     engine.chunks = live.chunks.clone();
     let groups = live.groups.values().map(|group| {

@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const DIRTY_MAX: usize = 64 << 20;
 /// Extents with pending changes are committed above this number.
 const PENDING_MAX: usize = 150_000;
+/// References with pending changes are committed above this number.
+const REFERENCES_MAX: usize = 300_000;
 /// Bytes of waiting checksums above which a generation is committed.
 const CHECKSUMS_MAX: usize = 32 << 20;
 
@@ -87,6 +89,7 @@ impl Engine {
         let exceeds = |times: usize| {
             self.dirty_bytes() > times * DIRTY_MAX
                 || pending > times * PENDING_MAX
+                || self.pending.references() > times * REFERENCES_MAX
                 || self.checksums.held_bytes() > times * CHECKSUMS_MAX
         };
         if exceeds(2) {
@@ -232,8 +235,11 @@ impl Engine {
         // the free-space tree, but no more leaves than there are; what is new
         // fills further ones.
         let existing = self.used(SpaceKind::Metadata) / size;
-        let new = pending * 128 / size + self.checksums.bytes() as u64 / size;
+        // Further references of an extent have items of their own.
+        let further = (self.pending.references() as u64).saturating_sub(pending);
+        let items = pending * 128 + further * 64;
+        let new = items / size + self.checksums.bytes() as u64 / size;
         let quotas = self.quotas().map_or(0, |q| q.commit_nodes_max(size));
-        2 * pending.min(existing) + 2 * new + quotas + 64
+        2 * pending.min(existing) + further.min(existing) + 2 * new + quotas + 64
     }
 }

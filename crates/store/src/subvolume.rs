@@ -173,10 +173,15 @@ impl Engine {
         self.dirty.insert(new.logical, std::sync::Arc::new(copy));
         self.refer_to_children(&node, Keyed::ByTree(tree), 1)?;
         self.change_root_item(source, |item| item.last_snapshot = generation)?;
-        let item = RootItem {
+        let mut item = RootItem {
             last_snapshot: generation,
             ..item
         };
+        if old.generation == generation {
+            // The source changed since its item was written.
+            item.ctransid = generation;
+            item.ctime = now();
+        }
         self.enter_tree(tree, new, generation.get(), item)?;
         self.note_snapshot(source, tree);
         Ok(())

@@ -5,7 +5,8 @@
 //!
 //! Bounds: space of nodes that is held is at most what is free besides. When
 //! more would be, it is given back, and reading a view may fail from then on;
-//! it never gives wrong content, for a node says which generation wrote it.
+//! it never gives wrong content, for a node says which generation wrote it. For
+//! the same reason a view heals nothing: a copy that differs may be newer.
 
 use crate::Store;
 use crate::engine::Engine;

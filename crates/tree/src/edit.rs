@@ -80,6 +80,11 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         }
     }
 
+    /// The trees as they are now, to read.
+    pub const fn source(&self) -> &S {
+        self.sink
+    }
+
     /// Inserts an item.
     ///
     /// # Errors

@@ -3,8 +3,8 @@
 //! Invariants: what a verifier refused is never given to the caller as good;
 //! a copy is rewritten only with content that passed the verifier.
 //!
-//! Whoever reads makes sure that the range is not freed and written anew
-//! meanwhile, as views do by pinning: healing would bring old content back.
+//! Whoever reads as [`ReadAs::Current`] makes sure that the range is not freed
+//! and written anew meanwhile: healing would bring old content back.
 
 use crate::error::{BadCopy, CopyFault, VolumeError};
 use crate::geometry::Mapping;
@@ -29,6 +29,16 @@ impl Healed {
         self.bad = self.bad.saturating_add(other.bad);
         self.rewritten = self.rewritten.saturating_add(other.rewritten);
     }
+}
+
+/// Whether a range is known to stay as it is while it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadAs {
+    /// The volume refers to it: bad copies are counted, and healed.
+    Current,
+    /// It may have been freed and written anew meanwhile: a copy that differs
+    /// is perhaps newer, and is left alone.
+    Former,
 }
 
 /// One piece of a range: contiguous in each of its copies.
@@ -165,6 +175,20 @@ impl LogicalSpace {
         buffer: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<Healed, VolumeError> {
+        self.read_verified_as(ReadAs::Current, logical, buffer, verify)
+    }
+
+    /// [`LogicalSpace::read_verified`], which says what the range is.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_verified_as(
+        &self,
+        read_as: ReadAs,
+        logical: Logical,
+        buffer: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Healed, VolumeError> {
         let pieces = pieces_of(&self.map(), logical, buffer.len())?;
         let attempts = pieces.iter().map(|p| p.mapping.copies.len()).max();
         let mut bad = Vec::new();
@@ -172,7 +196,7 @@ impl LogicalSpace {
             let unreadable = self.read_attempt(&pieces, attempt, buffer);
             if unreadable.is_empty() {
                 if verify(buffer) {
-                    if attempt == 0 {
+                    if attempt == 0 || read_as == ReadAs::Former {
                         return Ok(Healed::default());
                     }
                     return Ok(self.heal(&pieces, attempt, buffer));
@@ -189,7 +213,7 @@ impl LogicalSpace {
         if buffer.is_empty() {
             return Ok(Healed::default());
         }
-        for copy in &bad {
+        for copy in bad.iter().filter(|_| read_as == ReadAs::Current) {
             if let (CopyFault::Damaged, Ok(member)) =
                 (&copy.fault, self.member(copy.physical.device))
             {

@@ -28,7 +28,7 @@ mod stats;
 pub use chunk_check::ChunkFault;
 pub use error::{BadCopy, CopyFault, VolumeError};
 pub use geometry::Mapping;
-pub use healing::Healed;
+pub use healing::{Healed, ReadAs};
 pub use map::{ChunkMap, ChunkStripe};
 pub use profile::Profile;
 pub use space::{LogicalSpace, OnDamage};

@@ -5,7 +5,7 @@ use super::extents::{self, Body, NewExtent, NewKind};
 use super::flush::InlineRule;
 use crate::Filesystem;
 use crate::error::FsError;
-use crate::inode::{Inode, InodeState, store_item};
+use crate::inode::{Inode, InodeState, check_alive, store_item};
 use crate::names::{S_IFDIR, S_IFMT, S_IFREG, lock_all, state_of};
 use butterfs_format::InodeId;
 use butterfs_format::item::file_extent::ExtentPlace;
@@ -241,7 +241,7 @@ impl Filesystem {
                 end: to + length,
                 times,
             };
-            self.share_part(target.id, state, &part, &extents)?;
+            self.share_part((source.id, target.id), state, &part, &extents)?;
             at = next;
         }
         Ok(Ok(()))
@@ -251,7 +251,7 @@ impl Filesystem {
     /// has the new content up to somewhere and the old one behind it.
     fn share_part(
         &self,
-        id: InodeId,
+        (source, id): (InodeId, InodeId),
         state: &mut InodeState,
         part: &Part,
         found: &[extents::Found],
@@ -262,6 +262,8 @@ impl Filesystem {
         while let Some(start) = from {
             let room = (60 + STEP, Purpose::Grow);
             from = self.change(state, id.tree, room, |engine, state| {
+                // Nothing of a subvolume is freed before it is dead.
+                check_alive(engine, source.tree)?;
                 let next = extents::drop_range(engine, id, state, start..target.end, STEP)?;
                 let step = start..next.unwrap_or(target.end);
                 if part.times == Times::Change {

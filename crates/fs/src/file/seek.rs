@@ -23,6 +23,9 @@ impl Filesystem {
     /// [`FsError::NoMoreData`] beyond the end; damage, reading.
     pub fn seek(&self, inode: &Inode, target: SeekTarget, offset: u64) -> Result<u64, FsError> {
         let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
         let size = state.item.size;
         if offset >= size {
             return Err(FsError::NoMoreData);

@@ -64,6 +64,7 @@ impl Filesystem {
         let directory = self.inode(parent)?;
         let mut state = directory.state.write();
         check_directory(&state)?;
+        let _leaving = Leaving::begin(self, tree)?;
         let room = (12 * NODES_PER_PATH, Purpose::Shrink);
         self.change(&mut *state, parent.tree, room, |engine, state| {
             if dir::lookup(engine, parent, name)? != Some(target) {
@@ -99,7 +100,8 @@ impl Filesystem {
             touch_directory(engine, parent, state, -name_bytes(name))
         })?;
         drop(state);
-        // Who has its files open finds them deleted.
+        // Who has its files open finds them deleted. Who uses them now, reads,
+        // overwrites or clones what they hold, is waited for here.
         for inode in self.inodes.remove_tree(tree) {
             let mut state = inode.state.write();
             state.deleted = true;
@@ -118,7 +120,7 @@ impl Filesystem {
     pub fn clean(&self) -> Result<Cleaning, FsError> {
         // Writers that lack space clean too.
         let _one_at_a_time = self.cleaning.lock();
-        let Some(tree) = self.store.read().dead_trees()?.first().copied() else {
+        let Some(tree) = self.next_to_clean()? else {
             return Ok(Cleaning::Idle);
         };
         let mut transaction = self.store.begin(4 * NODES_PER_PATH, Purpose::Shrink)?;
@@ -127,6 +129,12 @@ impl Filesystem {
             DropProgress::More => Cleaning::Step(tree),
             DropProgress::Done => Cleaning::Freed(tree),
         })
+    }
+
+    fn next_to_clean(&self) -> Result<Option<TreeId>, FsError> {
+        let dead = self.store.read().dead_trees()?;
+        let leaving = self.leaving.lock();
+        Ok(dead.into_iter().find(|tree| !leaving.contains(tree)))
     }
 
     /// True when a deleted subvolume waits for [`Filesystem::clean`].
@@ -184,5 +192,28 @@ impl Filesystem {
             tree,
             number: InodeNumber::ROOT,
         }
+    }
+}
+
+/// A subvolume on its way out: [`Filesystem::clean`] leaves it alone until this
+/// is dropped.
+struct Leaving<'f> {
+    files: &'f Filesystem,
+    tree: TreeId,
+}
+
+impl<'f> Leaving<'f> {
+    /// Errors while somebody else deletes the subvolume.
+    fn begin(files: &'f Filesystem, tree: TreeId) -> Result<Self, FsError> {
+        if !files.leaving.lock().insert(tree) {
+            return Err(FsError::NotFound);
+        }
+        Ok(Self { files, tree })
+    }
+}
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.files.leaving.lock().remove(&self.tree);
     }
 }

@@ -2,7 +2,7 @@
 //! effects into block groups, free-space tree, checksum tree and pinned space.
 
 use super::pending::{Backref, ExtentKind, PendingExtent};
-use super::record::{ExtentRecord, FLAG_FULL_BACKREF, parse_keyed};
+use super::record::{ExtentRecord, FLAG_FULL_BACKREF, Reach, displaced_behind, find_keyed};
 use crate::checksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
@@ -234,97 +234,115 @@ fn apply_changes(
     if extent.set_full_backref {
         record.flags |= FLAG_FULL_BACKREF;
     }
+    let (mut drops, mut adds): (Vec<_>, Vec<_>) = extent.changes.iter().partition(|(_, n)| *n < 0);
+    for changes in [&mut drops, &mut adds] {
+        // As their items lie.
+        changes.sort_by_cached_key(|(by, _)| by.place());
+    }
     // Drops first, so that their room can be used.
-    let (drops, adds): (Vec<_>, Vec<_>) = extent.changes.iter().copied().partition(|(_, n)| *n < 0);
-    for (by, count) in drops.into_iter().chain(adds) {
-        apply_change(editor, context, record, by, count)?;
-        record.refs = record
-            .refs
-            .checked_add_signed(count)
-            .ok_or_else(|| corrupt_item(TreeId::EXTENT, record.key, "counts too few references"))?;
+    for (by, count) in drops {
+        drop_references(editor, record, by, count.unsigned_abs())?;
+    }
+    for (by, count) in adds {
+        add_references(editor, context, record, by, count.unsigned_abs())?;
     }
     Ok(())
 }
 
-fn changed_count(record: &ExtentRecord, old: u32, change: i64) -> Result<u32, StoreError> {
-    i64::from(old)
-        .checked_add(change)
-        .and_then(|sum| u32::try_from(sum).ok())
-        .ok_or_else(|| {
-            corrupt_item(
-                TreeId::EXTENT,
-                record.key,
-                "has a reference with an impossible count",
-            )
-        })
+fn impossible_count(record: &ExtentRecord) -> StoreError {
+    let what = "has a reference with an impossible count";
+    corrupt_item(TreeId::EXTENT, record.key, what)
 }
 
-fn apply_change(
+/// Drops `left` references of one kind, wherever they are counted.
+fn drop_references(
+    editor: &mut Editor<'_, Engine>,
+    record: &mut ExtentRecord,
+    by: Backref,
+    mut left: u64,
+) -> Result<(), StoreError> {
+    let too_few = || corrupt_item(TreeId::EXTENT, record.key, "counts too few references");
+    let refs = record.refs.checked_sub(left).ok_or_else(too_few)?;
+    if let Some(at) = record.inline.iter().position(|(other, _)| *other == by) {
+        let (rest, taken) = without(record.inline[at].1, left);
+        left -= taken;
+        if rest == 0 {
+            record.inline.remove(at);
+        } else {
+            record.inline[at].1 = rest;
+        }
+    }
+    while left > 0 {
+        let place = find_keyed(editor.source(), record.key.objectid, by, Reach::Far)?;
+        let (key, count) = place.found.ok_or_else(|| impossible_count(record))?;
+        let (rest, taken) = without(count, left);
+        if taken == 0 {
+            return Err(impossible_count(record));
+        }
+        left -= taken;
+        if rest == 0 {
+            editor.remove(&key)?;
+            close_gap(editor, key)?;
+        } else {
+            editor.replace(&key, &by.keyed_data(rest))?;
+        }
+    }
+    record.refs = refs;
+    Ok(())
+}
+
+/// Moves what collisions put behind `gap` into it, so that no chain has a hole.
+/// The kernel leaves holes, and copes with them; but it makes a second item in
+/// one for a reference behind it, and cannot drop both at once.
+fn close_gap(editor: &mut Editor<'_, Engine>, mut gap: Key) -> Result<(), StoreError> {
+    while let Some((key, data)) = displaced_behind(editor.source(), gap)? {
+        editor.remove(&key)?;
+        editor.insert(&gap, &data)?;
+        gap = key;
+    }
+    Ok(())
+}
+
+/// What is left of a count that loses up to `most`, and how much it loses.
+fn without(count: u32, most: u64) -> (u32, u64) {
+    let taken = count.min(u32::try_from(most).unwrap_or(u32::MAX));
+    (count - taken, u64::from(taken))
+}
+
+/// Adds `more` references of one kind.
+fn add_references(
     editor: &mut Editor<'_, Engine>,
     context: &Context,
     record: &mut ExtentRecord,
     by: Backref,
-    change: i64,
+    more: u64,
 ) -> Result<(), StoreError> {
-    if let Some(at) = record.inline.iter().position(|(other, _)| *other == by) {
-        let count = changed_count(record, record.inline[at].1, change)?;
-        if count == 0 {
-            record.inline.remove(at);
-        } else {
-            record.inline[at].1 = count;
-        }
+    let impossible = impossible_count(record);
+    let grown = |count: u32| u32::try_from(u64::from(count).checked_add(more)?).ok();
+    let refs = record.refs.checked_add(more);
+    let (Some(refs), Some(count)) = (refs, grown(0)) else {
+        return Err(impossible);
+    };
+    let object = record.key.objectid;
+    if let Some((_, old)) = record.inline.iter_mut().find(|(other, _)| *other == by) {
+        *old = grown(*old).ok_or(impossible)?;
+        record.refs = refs;
         return Ok(());
     }
-    // References stay inline until the item is full, so a record with room
-    // and no keyed ones needs no search.
-    let (key, found) = find_keyed(editor, record, by)?;
-    if let Some(old) = found {
-        let count = changed_count(record, old, change)?;
-        if count == 0 {
-            editor.remove(&key)?;
-        } else {
-            editor.replace(&key, &by.keyed_data(count))?;
-        }
-        return Ok(());
+    let place = match record.has_keyed() {
+        true => Some(find_keyed(editor.source(), object, by, Reach::Near)?),
+        false => None,
+    };
+    record.refs = refs;
+    if let Some((key, old)) = place.and_then(|place| place.found) {
+        let count = grown(old).ok_or(impossible)?;
+        return Ok(editor.replace(&key, &by.keyed_data(count))?);
     }
-    let count = changed_count(record, 0, change)?;
     if record.size() + by.inline_size() <= context.inline_max {
         record.add_inline(by, count);
-    } else {
-        editor.insert(&key, &by.keyed_data(count))?;
+        return Ok(());
     }
-    Ok(())
-}
-
-/// The keyed item of a reference: where it is, with its count, or where it
-/// belongs.
-fn find_keyed(
-    editor: &mut Editor<'_, Engine>,
-    record: &ExtentRecord,
-    by: Backref,
-) -> Result<(Key, Option<u32>), StoreError> {
-    let (item_type, mut offset) = by.place();
-    // Hashes of data references may collide; the next free offset is used.
-    for _ in 0..=u16::MAX {
-        let key = Key::new(record.key.objectid, item_type, offset);
-        if record.refs == 0 {
-            return Ok((key, None));
-        }
-        let Some(data) = editor.get_mut(&key)? else {
-            return Ok((key, None));
-        };
-        let parsed =
-            parse_keyed(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
-        if let Some((other, count)) = parsed
-            && other == by
-        {
-            return Ok((key, Some(count)));
-        }
-        offset = offset.wrapping_add(1);
-    }
-    Err(corrupt_item(
-        TreeId::EXTENT,
-        record.key,
-        "has too many colliding references",
-    ))
+    let (item_type, first) = by.place();
+    let key = place.map_or(Key::new(object, item_type, first), |place| place.free);
+    Ok(editor.insert(&key, &by.keyed_data(count))?)
 }

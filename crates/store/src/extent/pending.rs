@@ -5,6 +5,7 @@
 
 use butterfs_format::{InodeNumber, Key, Logical, TreeId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Who refers to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,14 +55,102 @@ pub struct PendingExtent {
     pub owner: Option<TreeId>,
     /// Its children's references are by parent from now on.
     pub set_full_backref: bool,
-    /// Net change of each reference, none zero.
-    pub changes: Vec<(Backref, i64)>,
+    /// Net change of each reference.
+    pub changes: Changes,
 }
 
 impl PendingExtent {
     /// Sum of all changes.
-    pub fn net(&self) -> i64 {
-        self.changes.iter().map(|(_, count)| count).sum()
+    pub const fn net(&self) -> i64 {
+        self.changes.net
+    }
+}
+
+/// Net changes of an extent's references, none zero.
+#[derive(Clone, Debug, Default)]
+pub struct Changes {
+    by: ByReference,
+    /// Sum of all.
+    net: i64,
+}
+
+/// Most extents have a reference or two, a few have very many.
+#[derive(Clone, Debug)]
+enum ByReference {
+    /// Searched one by one.
+    Few(Vec<(Backref, i64)>),
+    /// More than [`FEW`].
+    Many(BTreeMap<Backref, i64>),
+}
+
+/// References that are searched one by one.
+const FEW: usize = 16;
+
+impl Default for ByReference {
+    fn default() -> Self {
+        Self::Few(Vec::new())
+    }
+}
+
+impl Changes {
+    fn of_one(by: Backref, count: i64) -> Self {
+        Self {
+            by: ByReference::Few(vec![(by, count)]),
+            net: count,
+        }
+    }
+
+    /// Number of references that change.
+    pub fn len(&self) -> usize {
+        match &self.by {
+            ByReference::Few(few) => few.len(),
+            ByReference::Many(many) => many.len(),
+        }
+    }
+
+    /// The change of one reference.
+    pub fn get(&self, by: Backref) -> i64 {
+        let found = match &self.by {
+            ByReference::Few(few) => few.iter().find(|(other, _)| *other == by).map(|(_, n)| *n),
+            ByReference::Many(many) => many.get(&by).copied(),
+        };
+        found.unwrap_or(0)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = (Backref, i64)> {
+        let (few, many) = match &self.by {
+            ByReference::Few(few) => (&few[..], None),
+            ByReference::Many(many) => (&[][..], Some(many)),
+        };
+        let many = many.into_iter().flatten();
+        few.iter().copied().chain(many.map(|(by, n)| (*by, *n)))
+    }
+
+    fn add(&mut self, by: Backref, count: i64) {
+        self.net += count;
+        match &mut self.by {
+            ByReference::Few(few) => {
+                if let Some(at) = few.iter().position(|(other, _)| *other == by) {
+                    few[at].1 += count;
+                    if few[at].1 == 0 {
+                        few.remove(at);
+                    }
+                } else if few.len() < FEW {
+                    few.push((by, count));
+                } else {
+                    let all = few.drain(..).chain([(by, count)]);
+                    self.by = ByReference::Many(all.collect());
+                }
+            }
+            ByReference::Many(many) => {
+                let sum = many.entry(by).or_default();
+                *sum += count;
+                if *sum == 0 {
+                    many.remove(&by);
+                }
+            }
+        }
     }
 }
 
@@ -69,6 +158,8 @@ impl PendingExtent {
 #[derive(Debug, Default)]
 pub struct PendingRefs {
     extents: BTreeMap<Logical, PendingExtent>,
+    /// References that change, over all extents.
+    references: usize,
     /// Old extents whose changes came to nothing; `None` where nobody asks.
     netted: Option<BTreeMap<Logical, NettedExtent>>,
 }
@@ -107,9 +198,10 @@ impl PendingRefs {
                 new: true,
                 owner,
                 set_full_backref: false,
-                changes: vec![(by, 1)],
+                changes: Changes::of_one(by, 1),
             },
         );
+        self.references += 1;
         assert!(old.is_none(), "an allocated extent was allocated again");
     }
 
@@ -121,18 +213,23 @@ impl PendingRefs {
         kind: ExtentKind,
         (by, count): (Backref, i64),
     ) -> Outcome {
-        let extent = self.entry(logical, length, kind);
-        match extent.changes.iter_mut().find(|(other, _)| *other == by) {
-            Some((_, sum)) => *sum += count,
-            None => extent.changes.push((by, count)),
+        if count == 0 {
+            return Outcome::Waits;
         }
-        extent.changes.retain(|(_, sum)| *sum != 0);
-        if extent.new {
-            if extent.net() == 0 {
+        let extent = self.entry(logical, length, kind);
+        let before = extent.changes.len();
+        extent.changes.add(by, count);
+        let after = extent.changes.len();
+        let (new, net) = (extent.new, extent.net());
+        let comes_to_nothing = after == 0 && !extent.set_full_backref;
+        self.references = self.references + after - before;
+        if new {
+            if net == 0 {
                 self.extents.remove(&logical);
+                self.references -= after;
                 return Outcome::Vanished;
             }
-        } else if extent.changes.is_empty() && !extent.set_full_backref {
+        } else if comes_to_nothing {
             self.extents.remove(&logical);
             if let Some(netted) = &mut self.netted {
                 netted.insert(logical, NettedExtent { length, kind });
@@ -153,7 +250,7 @@ impl PendingRefs {
             new: false,
             owner: None,
             set_full_backref: false,
-            changes: Vec::new(),
+            changes: Changes::default(),
         })
     }
 
@@ -196,17 +293,98 @@ impl PendingRefs {
         self.extents.len()
     }
 
+    /// Number of references with changes, over all extents.
+    pub const fn references(&self) -> usize {
+        self.references
+    }
+
     /// True without changes.
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
-    /// Takes the changes of the first `most` extents, ascending by address.
+    /// New extents that lie in `range`: the extent tree calls their space free.
+    pub fn new_in(&self, range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+        let extents = self.extents.range(Logical(range.start)..Logical(range.end));
+        extents
+            .filter(|(_, extent)| extent.new)
+            .map(|(logical, extent)| logical.get()..logical.get() + extent.length)
+    }
+
+    /// Takes the changes of about the first `most` references, of whole
+    /// extents, ascending by address.
     pub fn take(&mut self, most: usize) -> BTreeMap<Logical, PendingExtent> {
-        let rest = match self.extents.keys().nth(most).copied() {
-            Some(first) if most < self.extents.len() => self.extents.split_off(&first),
-            _ => BTreeMap::new(),
-        };
+        if most >= self.references && most >= self.extents.len() {
+            self.references = 0;
+            return std::mem::take(&mut self.extents);
+        }
+        let (mut taken, mut references, mut rest) = (0, 0, None);
+        for (logical, extent) in &self.extents {
+            if taken >= most {
+                rest = Some(*logical);
+                break;
+            }
+            references += extent.changes.len();
+            // Some change nothing but a flag.
+            taken += extent.changes.len().max(1);
+        }
+        let rest = rest.map_or_else(BTreeMap::new, |first| self.extents.split_off(&first));
+        self.references -= references;
         std::mem::replace(&mut self.extents, rest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn by(offset: u64) -> Backref {
+        Backref::Data {
+            root: TreeId::FS,
+            inode: InodeNumber(257),
+            offset,
+        }
+    }
+
+    /// Few and many references, changed at random, against a plain map.
+    #[test]
+    fn changes_are_netted() {
+        let mut pending = PendingRefs::default();
+        let mut expected = BTreeMap::<(u64, u64), i64>::new();
+        let mut random = 1_u64;
+        for _ in 0..20_000 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let (extent, offset) = (random >> 60, (random >> 40) % 40);
+            let count = if random >> 33 & 1 == 0 { 1 } else { -1 };
+            let at = Logical(4096 * extent);
+            pending.change(at, 4096, ExtentKind::Data, (by(offset), count));
+            let sum = expected.entry((extent, offset)).or_default();
+            *sum += count;
+            if *sum == 0 {
+                expected.remove(&(extent, offset));
+            }
+        }
+        assert_eq!(pending.references(), expected.len());
+        let found: usize = pending.iter().map(|(_, e)| e.changes.iter().count()).sum();
+        assert_eq!(found, expected.len());
+        for (logical, extent) in pending.iter() {
+            let sum: i64 = extent.changes.iter().map(|(_, count)| count).sum();
+            assert_eq!(sum, extent.net());
+            for (offset, count) in (0..40).map(|offset| (offset, extent.changes.get(by(offset)))) {
+                let expected = expected.get(&(logical.get() / 4096, offset));
+                assert_eq!(count, expected.copied().unwrap_or(0));
+            }
+        }
+        let mut taken = 0;
+        while !pending.is_empty() {
+            let piece = pending.take(10);
+            taken += piece
+                .values()
+                .map(|extent| extent.changes.len())
+                .sum::<usize>();
+        }
+        assert_eq!((taken, pending.references()), (expected.len(), 0));
     }
 }

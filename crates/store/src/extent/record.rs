@@ -267,6 +267,27 @@ impl ExtentRecord {
         FIXED + self.info.map_or(0, |_| TREE_BLOCK_INFO) + self.owner.map_or(0, |_| 9) + inline
     }
 
+    /// True when references have items of their own.
+    pub fn has_keyed(&self) -> bool {
+        let inline = self.inline.iter().map(|(_, count)| u64::from(*count));
+        self.refs > inline.sum()
+    }
+
+    /// The count of one reference. Where the item was found behind others whose
+    /// hashes collide, it may be too small.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn count_of<S: NodeSource>(&self, source: &S, by: Backref) -> Result<i64, StoreError> {
+        let inline = self.inline.iter().filter(|(other, _)| *other == by);
+        let inline: i64 = inline.map(|(_, count)| i64::from(*count)).sum();
+        if !self.has_keyed() {
+            return Ok(inline);
+        }
+        let place = find_keyed(source, self.key.objectid, by, Reach::Near)?;
+        Ok(inline + place.found.map_or(0, |(_, count)| i64::from(count)))
+    }
+
     /// Adds an inline reference in its place.
     pub fn add_inline(&mut self, by: Backref, count: u32) {
         let (item_type, order) = by.place();
@@ -298,6 +319,106 @@ impl ExtentRecord {
         }
         Ok(all)
     }
+}
+
+/// Where the keyed item of a reference is, or belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The item with its count.
+    pub found: Option<(Key, u32)>,
+    /// The first key that no reference before it has.
+    pub free: Key,
+}
+
+/// How far the item of a reference is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// As far as collisions are likely to have put it: it may not be there.
+    Near,
+    /// Among all items of the extent: it must be there.
+    Far,
+}
+
+/// Keys behind the last one that collisions explain now, where a reference is
+/// still looked for: those that kept it from its place may be gone.
+const NEAR: u64 = 1 << 16;
+
+/// Looks for the keyed item of a reference to the extent at `object`.
+///
+/// Hashes of data references may collide: an item lies at its hash, or at the
+/// first offset behind it that was free when it was made. So there may be holes
+/// before it. The kernel may even have made two items of one reference, one in
+/// such a hole; the first is found.
+///
+/// # Errors
+/// Damage, reading.
+pub fn find_keyed<S: NodeSource>(
+    source: &S,
+    object: u64,
+    by: Backref,
+    reach: Reach,
+) -> Result<Place, StoreError> {
+    let (item_type, first) = by.place();
+    let mut place = Place {
+        found: None,
+        free: Key::new(object, item_type, first),
+    };
+    let mut cursor = Cursor::seek_in(source, TreeId::EXTENT, &place.free)?;
+    while let Some((key, data)) = cursor.item() {
+        if key.objectid != object || key.item_type != item_type {
+            break;
+        }
+        if key == place.free {
+            let beyond = || corrupt_item(TreeId::EXTENT, key, "has no offset behind it");
+            place.free.offset = key.offset.checked_add(1).ok_or_else(beyond)?;
+        } else if item_type != ItemType::EXTENT_DATA_REF
+            || (reach == Reach::Near && key.offset - place.free.offset > NEAR)
+        {
+            break;
+        }
+        let parsed =
+            parse_keyed(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+        if let Some((other, count)) = parsed
+            && other == by
+        {
+            place.found = Some((key, count));
+            break;
+        }
+        cursor.next()?;
+    }
+    Ok(place)
+}
+
+/// The first item in the unbroken chain behind `gap`, whose item is gone, that
+/// belongs at `gap` or before it, with its data.
+///
+/// # Errors
+/// Damage, reading.
+pub fn displaced_behind<S: NodeSource>(
+    source: &S,
+    gap: Key,
+) -> Result<Option<(Key, Vec<u8>)>, StoreError> {
+    let Some(offset) = gap.offset.checked_add(1) else {
+        return Ok(None);
+    };
+    if gap.item_type != ItemType::EXTENT_DATA_REF {
+        return Ok(None);
+    }
+    let mut next = Key { offset, ..gap };
+    let mut cursor = Cursor::seek_in(source, TreeId::EXTENT, &next)?;
+    while let Some((key, data)) = cursor.item().filter(|(key, _)| *key == next) {
+        let parsed =
+            parse_keyed(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+        if parsed.is_some_and(|(by, _)| by.place().1 <= gap.offset) {
+            return Ok(Some((key, data.to_vec())));
+        }
+        let Some(offset) = next.offset.checked_add(1) else {
+            break;
+        };
+        next.offset = offset;
+        cursor.next()?;
+    }
+    Ok(None)
 }
 
 /// Parses a keyed reference; `None` for other items.

@@ -22,6 +22,7 @@ use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeSource, TreeError};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -193,12 +194,12 @@ impl View for Now<'_> {
             return Ok(refs);
         };
         refs.full_backref |= pending.set_full_backref;
-        for (by, change) in &pending.changes {
-            match refs.by.iter_mut().find(|(other, _)| other == by) {
-                Some((_, count)) => *count = count.saturating_add(*change),
-                None => refs.by.push((*by, *change)),
-            }
+        let mut sums: BTreeMap<Backref, i64> = BTreeMap::new();
+        for (by, count) in refs.by.into_iter().chain(pending.changes.iter()) {
+            let sum = sums.entry(by).or_default();
+            *sum = sum.saturating_add(count);
         }
+        refs.by = sums.into_iter().collect();
         Ok(refs)
     }
 

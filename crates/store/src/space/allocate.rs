@@ -189,6 +189,10 @@ impl Engine {
         for range in &group.excluded {
             free.remove(range.clone());
         }
+        // What a replay took over before the group was loaded.
+        for range in self.pending.new_in(whole) {
+            free.remove(range);
+        }
         let group = self.groups.get_mut(&start).expect("looked up above");
         group.cursor = start.get();
         group.free = Some(free);

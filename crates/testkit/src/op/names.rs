@@ -88,9 +88,32 @@ pub fn colliding(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     }
 }
 
+/// `count` (at most 2^19) file offsets below 2^63, whole sectors, the first of
+/// them 0: references to one extent from one file at these have one hash.
+pub fn colliding_offsets(count: u64) -> impl Iterator<Item = u64> {
+    let [a, b, c, d, e] = NEUTRAL;
+    let neutral = u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]);
+    (0..count).map(move |bits| {
+        let places = (0..19).filter(|place| bits >> place & 1 == 1);
+        places.fold(0, |offset, place| offset ^ neutral << (12 + place))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use butterfs_format::checksum::crc32c_raw;
+
+    #[test]
+    fn colliding_offsets_collide() {
+        let sums = |offset: u64| crc32c_raw(7, &offset.to_le_bytes());
+        assert!(
+            colliding_offsets(1 << 12).all(|offset| {
+                sums(offset) == sums(0) && offset % 4096 == 0 && offset < 1 << 63
+            })
+        );
+        assert!(colliding_offsets(1 << 19).all(|offset| offset < 1 << 63));
+    }
 
     #[test]
     fn colliding_names_collide() {
