@@ -1,6 +1,7 @@
 //! The order of a check: superblocks, chunks, roots, extents, subvolumes, and
 //! then what all of them say of one another.
 
+use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::data;
@@ -11,8 +12,9 @@ use crate::extents::compare;
 use crate::extents::diagnose::{self, Lost};
 use crate::extents::free_space::{self, FreeRun, FreeScan};
 use crate::extents::parents::Parents;
-use crate::extents::scan::{ExtentRun, ExtentScan, Group, parse_group};
+use crate::extents::scan::{ExtentRun, ExtentScan, GROUP_BYTES, Group, parse_group};
 use crate::extents::tally::Tally;
+use crate::inodes::prealloc::Suspects;
 use crate::inodes::refs::ReferenceScan;
 use crate::inodes::scan::FsScan;
 use crate::inodes::subvolume;
@@ -20,7 +22,7 @@ use crate::paths;
 use crate::progress::{Phase, Progress};
 use crate::ranges::Ranges;
 use crate::report::{Collector, Figures, Place, Report};
-use crate::superblocks;
+use crate::superblocks::{self, METADUMP};
 use crate::trees::roots::{Root, Roots};
 use crate::trees::{ItemList, Items, log, quotas, uuids};
 use crate::visited::Visited;
@@ -30,13 +32,8 @@ use butterfs_device::BlockDevice;
 use butterfs_format::{ItemType, NodeRef, TreeId};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
 use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
-
-/// Bytes of memory that a range takes while lists of them grow.
-const RANGE_BYTES: u64 = 32;
-/// Bytes of memory that one record of a closer look takes, about.
-const RECORD_BYTES: u64 = 64;
 
 /// Checks the volume on `devices`.
 ///
@@ -75,12 +72,17 @@ fn run(
             );
         }
     }
+    let items = members
+        .iter()
+        .map(|member| member.superblock.device.clone())
+        .collect();
     let devices = members
         .into_iter()
         .map(|member| (member.superblock.device.id, member.device))
         .collect();
     let space = LogicalSpace::new(devices, map, OnDamage::Leave);
     let context = Context::new(superblock, space, Arc::clone(&faults), options, progress);
+    let context = context.with_device_items(items);
     let check = Check::open(&context)?;
     let figures = check.run()?;
     let roots = check.roots.nodes();
@@ -101,13 +103,14 @@ struct Check<'a> {
     root_root: NodeRef,
     chunks: ChunkTree,
     roots: Roots,
+    /// Memory of chunks and roots.
+    _taken: Taken,
 }
 
 /// What the trees around extents say.
 struct Extents {
     run: ExtentRun,
     parents: Parents,
-    shared: FxHashSet<u64>,
     covered: Ranges,
     checksums_complete: bool,
     free: Option<FreeRun>,
@@ -116,9 +119,25 @@ struct Extents {
     device: Option<Items>,
     uuids: Option<Items>,
     quotas: Option<Items>,
+    _taken: Taken,
 }
 
-struct GroupScan<'s, 'a>(&'s Context<'a>);
+impl Extents {
+    /// What a log is held against.
+    const fn used(&self) -> log::Used<'_> {
+        log::Used {
+            data: &self.run.data,
+            nodes: &self.run.nodes,
+            covered: &self.covered,
+            checksums_complete: self.checksums_complete,
+        }
+    }
+}
+
+struct GroupScan<'s, 'a> {
+    context: &'s Context<'a>,
+    taken: &'s Taken,
+}
 
 impl Visitor for GroupScan<'_, '_> {
     type Summary = Vec<Group>;
@@ -126,10 +145,11 @@ impl Visitor for GroupScan<'_, '_> {
     fn leaf(&self, leaf: &Leaf<'_>) -> Vec<Group> {
         let groups = leaf.items().filter_map(|(key, data)| {
             if key.item_type == ItemType::BLOCK_GROUP_ITEM {
-                return parse_group(self.0, leaf, key, data);
+                self.taken.add(GROUP_BYTES);
+                return parse_group(self.context, leaf, key, data);
             }
             let text = "the block group tree holds no such items";
-            self.0
+            self.context
                 .fault(FaultCode::ItemUnexpected, leaf.item(key), text);
             None
         });
@@ -183,7 +203,9 @@ impl<'a> Check<'a> {
             generation: superblock.generation,
             level: superblock.root_level,
         };
-        let items = list(context, TreeId::CHUNK, chunk_root, &ItemList::ALL);
+        let taken = context.taken();
+        let items = list(context, TreeId::CHUNK, chunk_root, &ItemList::all(&taken));
+        context.budget.verify()?;
         let chunks = devices::parse(context, &items.summary);
         if chunks.chunks.is_empty() {
             return Err(CheckError::Unreadable(
@@ -195,8 +217,10 @@ impl<'a> Check<'a> {
         devices::superblock(&context, &chunks);
         let wanted = ItemList {
             wanted: Roots::wanted,
+            taken: &taken,
         };
         let items = list(&context, TreeId::ROOT, root_root, &wanted);
+        context.budget.verify()?;
         if !items.complete {
             context
                 .faults
@@ -208,6 +232,7 @@ impl<'a> Check<'a> {
             Some(root) => {
                 let wanted = ItemList {
                     wanted: |kind| kind == ItemType::QGROUP_STATUS,
+                    taken: &taken,
                 };
                 let quiet = context.quiet();
                 let items = list(&quiet, TreeId::QUOTA, root.node(), &wanted).summary;
@@ -224,13 +249,14 @@ impl<'a> Check<'a> {
             root_root,
             chunks,
             roots,
+            _taken: taken,
         })
     }
 
     fn run(&self) -> Result<Figures, CheckError> {
         let context = &self.context;
         let tally = Tally::summing(context.hash);
-        let visited = Visited::new(&context.map, context.sector());
+        let visited = context.visited();
         let none = Parents::default();
         let pass = Pass {
             context,
@@ -241,92 +267,97 @@ impl<'a> Check<'a> {
         let mut lost = Lost::default();
         context.begin(Phase::Extents, 0);
         let extents = self.extents(&pass, &mut lost);
-        self.bound(&visited, &extents)?;
+        context.budget.verify()?;
         self.space(&extents, lost);
         let nodes = extents.run.nodes.bytes();
         context.begin(Phase::Subvolumes, nodes);
         let mut figures = self.subvolumes(&pass, &extents, &mut lost);
-        log::check(context, &visited, &extents.run.data, &extents.run.nodes);
-        if !tally.agrees() {
-            self.differences(&tally, lost);
+        let logged = log::check(context, &visited, &extents.used());
+        if !lost.recorded {
+            let data = extents.run.data.union(&logged);
+            compare::checksums(context, &extents.covered, &data);
         }
-        if let Some(items) = extents.quotas.as_ref().filter(|_| !lost.found) {
-            context.begin(Phase::Quotas, nodes);
-            quotas::check(context, &self.roots, items);
-        }
+        context.budget.verify()?;
         figures.bytes_used = extents.run.data.bytes().saturating_add(nodes);
         figures.extents = extents.run.extents;
         figures.nodes = nodes.checked_div(context.node_bytes()).unwrap_or(0);
         figures.checksummed_bytes = extents.covered.bytes();
-        if context.options.data == DataChecksums::Verify
+        let quotas = extents.quotas.as_ref().filter(|_| !lost.found);
+        if let Some(items) = quotas {
+            context.begin(Phase::Quotas, nodes);
+            quotas::check(context, &self.roots, items);
+        }
+        drop((visited, extents));
+        if !tally.agrees() {
+            self.differences(&tally, lost)?;
+        }
+        let has_data = !context.superblock.flags.intersects(METADUMP);
+        if context.options.data == DataChecksums::Verify && !has_data {
+            let text = "file data: the volume was restored from a metadump and has none";
+            context.faults.unchecked(text);
+        } else if context.options.data == DataChecksums::Verify
             && let Some(root) = self.roots.get(TreeId::CSUM)
         {
             context.begin(Phase::Data, figures.checksummed_bytes);
             figures.data_bytes_read = data::verify(context, root.node());
         }
+        context.budget.verify()?;
         Ok(figures)
-    }
-
-    /// Errors where the sets in memory are larger than allowed.
-    fn bound(&self, visited: &Visited, extents: &Extents) -> Result<(), CheckError> {
-        let ranges = extents
-            .run
-            .data
-            .len()
-            .saturating_add(extents.run.nodes.len());
-        let ranges = ranges.saturating_add(extents.covered.len());
-        let ranges = u64::try_from(ranges)
-            .unwrap_or(u64::MAX)
-            .saturating_mul(RANGE_BYTES);
-        let sets = extents.parents.len().saturating_add(extents.shared.len());
-        let sets = u64::try_from(sets).unwrap_or(u64::MAX).saturating_mul(32);
-        let free = extents.free.as_ref().map_or(0, FreeRun::bytes);
-        let all = [visited.bytes(), ranges, sets, free];
-        let sum = all.into_iter().fold(0_u64, u64::saturating_add);
-        let limit = self.context.options.memory_max;
-        if sum > limit {
-            return Err(CheckError::Memory { limit });
-        }
-        Ok(())
     }
 
     /// Walks every tree that is no subvolume.
     fn extents(&self, pass: &Pass<'_, '_>, lost: &mut Lost) -> Extents {
         let context = pass.context;
         let root = |id| self.roots.get(id);
+        let taken = context.taken();
         let scan = ExtentScan {
             context,
             tally: pass.tally,
+            taken: &taken,
         };
-        let sums = ChecksumScan { context };
+        let sums = ChecksumScan {
+            context,
+            taken: &taken,
+        };
         let (extent, sums) = rayon::join(
             || pass.walk(root(TreeId::EXTENT), &scan),
             || pass.walk(root(TreeId::CSUM), &sums),
         );
         lost.recorded |= extent.as_ref().is_none_or(|outcome| !outcome.complete);
         let run = extent.map(|outcome| outcome.summary).unwrap_or_default();
-        let groups = pass.walk(root(TreeId::BLOCK_GROUP), &GroupScan(context));
+        let scan = GroupScan {
+            context,
+            taken: &taken,
+        };
+        let groups = pass.walk(root(TreeId::BLOCK_GROUP), &scan);
         let mut groups_complete = !lost.recorded;
         let groups = match groups {
             Some(outcome) => {
                 groups_complete = outcome.complete;
                 outcome.summary
             }
-            None => run.groups.clone(),
+            None => {
+                taken.add(bytes_of(run.groups.len(), GROUP_BYTES));
+                run.groups.clone()
+            }
         };
         let scan = FreeScan {
             context,
             groups: &groups,
+            taken: &taken,
         };
         let free = pass.walk(root(TreeId::FREE_SPACE), &scan);
         let mut small = |id| {
-            let outcome = pass.walk(root(id), &ItemList::ALL)?;
+            let outcome = pass.walk(root(id), &ItemList::all(&taken))?;
             lost.found |= !outcome.complete;
             outcome.complete.then_some(outcome.summary)
         };
         Extents {
-            parents: Parents::new(&run.parents, self.roots.passing().map(|root| root.id)),
-            shared: run.shared.iter().copied().collect(),
+            parents: Parents::new(
+                &run.parents,
+                &run.shared,
+                self.roots.passing().map(|root| root.id),
+            ),
             device: small(TreeId::DEVICE),
             uuids: small(TreeId::UUID),
             quotas: small(TreeId::QUOTA),
@@ -340,6 +371,7 @@ impl<'a> Check<'a> {
             groups,
             groups_complete,
             run,
+            _taken: taken,
         }
     }
 
@@ -359,7 +391,6 @@ impl<'a> Check<'a> {
             );
             return;
         }
-        compare::checksums(context, &extents.covered, &run.data);
         if extents.groups_complete {
             let has_own = context.superblock.has_block_group_tree();
             let tree = if has_own {
@@ -386,15 +417,18 @@ impl<'a> Check<'a> {
     fn subvolumes(&self, pass: &Pass<'_, '_>, extents: &Extents, lost: &mut Lost) -> Figures {
         let context = pass.context;
         let mut figures = Figures::default();
+        let suspects = Suspects::new(context.taken());
         let mut scan = FsScan {
             context,
             tally: Some(pass.tally),
             covered: &extents.covered,
+            suspects: &suspects,
             checksums: extents.checksums_complete,
-            shared: &extents.shared,
+            shared: extents.parents.shared(),
             kept: Mutex::new(FxHashMap::default()),
             tree: TreeId::FS,
             sink: None,
+            taken: context.taken(),
         };
         let walker = pass.walker(&extents.parents);
         let relocation = self.roots.get(TreeId::DATA_RELOC);
@@ -410,6 +444,8 @@ impl<'a> Check<'a> {
             }
         }
         drop(scan);
+        let trees = self.roots.live().chain(relocation).map(Root::tree);
+        suspects.report(context, &extents.covered, trees);
         let references = ReferenceScan {
             context,
             tally: pass.tally,
@@ -451,13 +487,11 @@ impl<'a> Check<'a> {
     }
 
     /// Walks everything again and collects what did not agree.
-    fn differences(&self, tally: &Tally, lost: Lost) {
+    fn differences(&self, tally: &Tally, lost: Lost) -> Result<(), CheckError> {
         self.context.begin(Phase::Diagnosis, 0);
-        let max = self.context.options.memory_max.checked_div(RECORD_BYTES);
-        let max = usize::try_from(max.unwrap_or(0)).unwrap_or(usize::MAX);
-        let collecting = tally.collecting(max);
+        let collecting = tally.collecting(self.context.taken());
         let quiet = self.context.quiet();
-        let visited = Visited::new(&quiet.map, quiet.sector());
+        let visited = quiet.visited();
         let none = Parents::default();
         let pass = Pass {
             context: &quiet,
@@ -467,13 +501,16 @@ impl<'a> Check<'a> {
         };
         let extents = self.extents(&pass, &mut Lost::default());
         self.subvolumes(&pass, &extents, &mut Lost::default());
+        self.context.budget.verify()?;
+        drop((visited, extents));
         diagnose::report(&self.context, collecting.into_collected(), lost);
+        Ok(())
     }
 }
 
 /// Items of a tree, before references are counted.
-fn list(context: &Context<'_>, id: TreeId, root: NodeRef, list: &ItemList) -> Outcome<Items> {
-    let visited = Visited::new(&context.map, context.sector());
+fn list(context: &Context<'_>, id: TreeId, root: NodeRef, list: &ItemList<'_>) -> Outcome<Items> {
+    let visited = context.visited();
     let none = Parents::default();
     let walker = Walker {
         context,

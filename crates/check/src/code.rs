@@ -7,7 +7,8 @@
 pub enum Severity {
     /// The volume is damaged.
     Fault,
-    /// Known leftovers that every implementation ignores.
+    /// Leftovers that every implementation ignores: the kernel mounts and uses
+    /// the volume.
     Warning,
 }
 
@@ -107,7 +108,7 @@ codes! {
     DataChecksum = "data-checksum", "File data do not match their checksum.";
 
     FreeSpaceInvalid = "free-space-invalid", "An item of the free-space tree is impossible.";
-    FreeSpaceOrphan = "free-space-orphan", "Entries of the free-space tree belong to no block group (mkfs.btrfs 6.2 leaves such).";
+    FreeSpaceOrphan = "free-space-orphan", "Entries of the free-space tree belong to no block group (mkfs.btrfs 6.2 leaves such; ButterFS deletes them when it writes the volume first).";
     FreeSpaceInfoMissing = "free-space-info-missing", "A block group is not in the free-space tree.";
     FreeSpaceWrongGroup = "free-space-wrong-group", "A free range does not lie within its block group.";
     FreeSpaceCount = "free-space-count", "The free-space tree's number of free ranges is wrong.";
@@ -125,6 +126,8 @@ codes! {
     InodeKind = "inode-kind", "An inode has items that its type cannot have.";
     InodeOrphanMissing = "inode-orphan-missing", "An inode without names is not marked as an orphan.";
     InodeRootMissing = "inode-root-missing", "A subvolume has no root directory.";
+
+    InodeCache = "inode-cache", "A subvolume keeps the inode cache of old kernels, which nobody reads.";
 
     NameInvalid = "name-invalid", "A name, its hash or its target is impossible.";
     NameDuplicate = "name-duplicate", "A directory has a name twice.";
@@ -149,10 +152,13 @@ codes! {
     UuidMissing = "uuid-missing", "A subvolume's UUID is not in the UUID tree.";
     UuidWrong = "uuid-wrong", "An entry of the UUID tree is wrong.";
 
+    UuidTopLevel = "uuid-top-level", "The UUID tree and the top-level subvolume do not agree on its UUID, which nobody looks up.";
+
     QgroupMissing = "qgroup-missing", "A subvolume has no quota group, or a relation has only one direction.";
     QgroupNumbers = "qgroup-numbers", "A quota group's numbers are wrong.";
 
     LogInvalid = "log-invalid", "The fsync log is damaged.";
+    LogChecksumMissing = "log-checksum-missing", "Data of the fsync log have no checksums.";
     LogOverlapsExtent = "log-overlaps-extent", "The fsync log lies on space that is in use.";
 }
 
@@ -161,7 +167,10 @@ impl FaultCode {
     #[must_use]
     pub const fn severity(self) -> Severity {
         match self {
-            Self::FreeSpaceOrphan => Severity::Warning,
+            Self::FreeSpaceOrphan
+            | Self::SuperblockCopyStale
+            | Self::InodeCache
+            | Self::UuidTopLevel => Severity::Warning,
             _ => Severity::Fault,
         }
     }

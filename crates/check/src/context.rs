@@ -1,12 +1,15 @@
 //! What every part of a check needs: the volume's identity, reading of nodes,
 //! and where faults go.
 
+use crate::budget::{Budget, Taken};
 use crate::code::FaultCode;
 use crate::extents::charges::Charges;
 use crate::hash::SumHash;
 use crate::progress::{Phase, Progress, Status};
 use crate::report::{Collector, Place};
+use crate::visited::Visited;
 use crate::{DataChecksums, Options};
+use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::Superblock;
 use butterfs_format::{Logical, NodeRef, Physical, TreeId};
 use butterfs_tree::{Expected, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
@@ -33,10 +36,13 @@ pub(crate) struct Context<'a> {
     pub(crate) superblock: Arc<Superblock>,
     pub(crate) space: Arc<LogicalSpace>,
     pub(crate) map: Arc<ChunkMap>,
+    /// What the superblock of each device says of it.
+    pub(crate) device_items: Arc<[DeviceItem]>,
     pub(crate) identity: VolumeIdentity,
     pub(crate) faults: Arc<Collector>,
     pub(crate) hash: SumHash,
     pub(crate) options: &'a Options,
+    pub(crate) budget: Arc<Budget>,
     /// Where simple quotas are on.
     pub(crate) charges: Option<Arc<Charges>>,
     progress: &'a dyn Progress,
@@ -61,10 +67,12 @@ impl<'a> Context<'a> {
             superblock: Arc::new(superblock),
             map: space.map(),
             space: Arc::new(space),
+            device_items: Arc::new([]),
             identity,
             faults,
             hash: SumHash::random(),
             options,
+            budget: Budget::new(options.memory_max),
             charges: None,
             progress,
             counter: Arc::new(Counter {
@@ -73,6 +81,12 @@ impl<'a> Context<'a> {
                 total: AtomicU64::new(0),
             }),
         }
+    }
+
+    /// The same, with what superblocks say of their devices.
+    pub(crate) fn with_device_items(mut self, items: Vec<DeviceItem>) -> Self {
+        self.device_items = items.into();
+        self
     }
 
     /// The same over more chunks.
@@ -87,7 +101,7 @@ impl<'a> Context<'a> {
     /// The same, where extents count for simple quotas from a generation on.
     pub(crate) fn with_charges(&self, from: u64) -> Self {
         Self {
-            charges: Some(Arc::new(Charges::new(from))),
+            charges: Some(Arc::new(Charges::new(from, self.taken()))),
             ..self.clone()
         }
     }
@@ -96,9 +110,22 @@ impl<'a> Context<'a> {
     pub(crate) fn quiet(&self) -> Self {
         Self {
             faults: Arc::new(Collector::muted()),
-            charges: self.charges.as_ref().map(|old| Arc::new(old.emptied())),
+            charges: self
+                .charges
+                .as_ref()
+                .map(|old| Arc::new(old.emptied(self.taken()))),
             ..self.clone()
         }
+    }
+
+    /// Memory of one part of the check.
+    pub(crate) fn taken(&self) -> Taken {
+        Taken::new(&self.budget)
+    }
+
+    /// Marks of nodes that were reached; none yet.
+    pub(crate) fn visited(&self) -> Visited {
+        Visited::new(&self.map, self.sector(), &self.budget)
     }
 
     pub(crate) fn sector(&self) -> u64 {

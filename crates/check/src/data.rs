@@ -5,7 +5,6 @@ use crate::context::Context;
 use crate::extents::checksums::range_of;
 use crate::extents::parents::Parents;
 use crate::report::Place;
-use crate::visited::Visited;
 use crate::walk::{Leaf, Tree, Visitor, Walker};
 use butterfs_format::{Key, Logical, NodeRef, TreeId};
 
@@ -20,7 +19,7 @@ struct DataScan<'s, 'a> {
 /// Damage of the checksum tree was reported before.
 pub(crate) fn verify(context: &Context<'_>, root: NodeRef) -> u64 {
     let quiet = context.quiet();
-    let visited = Visited::new(&context.map, context.sector());
+    let visited = context.visited();
     let none = Parents::default();
     let walker = Walker {
         context: &quiet,

@@ -5,8 +5,8 @@ use crate::context::Context;
 use crate::report::Place;
 use crate::trees::Items;
 use butterfs_format::item::chunk::Chunk;
-use butterfs_format::item::device::{DeviceExtent, DeviceItem};
-use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
+use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
+use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId, UuidBytes};
 use butterfs_volume::{ChunkMap, Profile};
 use std::collections::BTreeMap;
 
@@ -92,6 +92,7 @@ fn stripe_bytes(chunk: &Chunk) -> u64 {
 
 /// The superblock's own copy of chunks and device against the chunk tree.
 pub(crate) fn superblock(context: &Context<'_>, tree: &ChunkTree) {
+    identities(context, tree);
     let superblock = &context.superblock;
     let fault = |code, text: String| context.fault(code, Place::default(), text);
     for (logical, chunk) in &superblock.sys_chunks {
@@ -109,22 +110,8 @@ pub(crate) fn superblock(context: &Context<'_>, tree: &ChunkTree) {
             fault(FaultCode::SuperblockChunks, text);
         }
     }
-    let own = &superblock.device;
-    match tree.devices.iter().find(|item| item.id == own.id) {
-        None => fault(
-            FaultCode::SuperblockDeviceItem,
-            format!("the chunk tree does not know device {}", own.id),
-        ),
-        Some(item) => {
-            let facts = |i: &DeviceItem| (i.total_bytes, i.bytes_used, i.uuid, i.sector_size);
-            if facts(item) != facts(own) {
-                let text = format!(
-                    "device {} has {} of {} bytes in use, by the chunk tree {} of {}",
-                    own.id, own.bytes_used, own.total_bytes, item.bytes_used, item.total_bytes
-                );
-                fault(FaultCode::SuperblockDeviceItem, text);
-            }
-        }
+    for own in &*context.device_items {
+        own_item(context, own, tree);
     }
     let count = u64::try_from(tree.devices.len()).unwrap_or(u64::MAX);
     if superblock.num_devices != count {
@@ -145,6 +132,69 @@ pub(crate) fn superblock(context: &Context<'_>, tree: &ChunkTree) {
     }
 }
 
+/// A superblock's item of its own device against that of the chunk tree.
+fn own_item(context: &Context<'_>, own: &DeviceItem, tree: &ChunkTree) {
+    let fault = |text: String| {
+        context.fault(FaultCode::SuperblockDeviceItem, Place::default(), text);
+    };
+    let Some(item) = tree.devices.iter().find(|item| item.id == own.id) else {
+        return fault(format!("the chunk tree does not know device {}", own.id));
+    };
+    if item.uuid != own.uuid {
+        fault(format!(
+            "device {} has another UUID in the chunk tree",
+            own.id
+        ));
+    }
+    let facts = |i: &DeviceItem| (i.total_bytes, i.bytes_used, i.sector_size);
+    if facts(item) != facts(own) {
+        fault(format!(
+            "device {} has {} of {} bytes in use, by the chunk tree {} of {}",
+            own.id, own.bytes_used, own.total_bytes, item.bytes_used, item.total_bytes
+        ));
+    }
+}
+
+/// UUIDs of chunks' stripes and of device items, and what else of a chunk
+/// must agree with the volume.
+fn identities(context: &Context<'_>, tree: &ChunkTree) {
+    let superblock = &context.superblock;
+    for item in tree
+        .devices
+        .iter()
+        .filter(|i| i.fsid != superblock.node_fsid())
+    {
+        let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, item.id.get());
+        let place = Place::item(TreeId::CHUNK, key);
+        let text = format!("device {} belongs to another volume", item.id);
+        context.fault(FaultCode::DeviceItemInvalid, place, text);
+    }
+    let uuids: BTreeMap<DeviceId, UuidBytes> = tree
+        .devices
+        .iter()
+        .map(|item| (item.id, item.uuid))
+        .collect();
+    for (logical, chunk) in &tree.chunks {
+        let fault = |text: String| {
+            context.fault(FaultCode::ChunkInvalid, Place::at(*logical), text);
+        };
+        for stripe in &chunk.stripes {
+            if uuids.get(&stripe.device) != Some(&stripe.device_uuid) {
+                let (device, offset) = (stripe.device, stripe.offset);
+                fault(format!(
+                    "its stripe at offset {offset} names another UUID than device {device} has"
+                ));
+            }
+        }
+        if chunk.owner != TreeId::EXTENT.get() {
+            fault(format!("it belongs to tree {}", chunk.owner));
+        }
+        if chunk.sector_size != superblock.sector_size {
+            fault(format!("its sectors have {} bytes", chunk.sector_size));
+        }
+    }
+}
+
 /// Device extents against chunks and device items.
 pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
     let mut found: BTreeMap<(DeviceId, u64), (Key, DeviceExtent)> = BTreeMap::new();
@@ -154,11 +204,14 @@ pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
             continue;
         }
         match DeviceExtent::parse(data) {
-            Ok(extent) if extent.length > 0 && key.offset.checked_add(extent.length).is_some() => {
+            Ok(extent) if is_possible(*key, &extent) => {
                 found.insert((DeviceId(key.objectid), key.offset), (*key, extent));
             }
             Ok(extent) => {
-                let text = format!("{} bytes at {} are impossible", extent.length, key.offset);
+                let text = format!(
+                    "{} bytes at {} of chunk {} in tree {} are impossible",
+                    extent.length, key.offset, extent.chunk_objectid, extent.chunk_tree
+                );
                 context.fault(FaultCode::DeviceExtentInvalid, place, text);
             }
             Err(error) => {
@@ -199,6 +252,14 @@ pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
     }
 }
 
+/// Whether a device extent can be, by itself.
+fn is_possible(key: Key, extent: &DeviceExtent) -> bool {
+    extent.length > 0
+        && key.offset.checked_add(extent.length).is_some()
+        && extent.chunk_tree == TreeId::CHUNK.get()
+        && extent.chunk_objectid == Chunk::OBJECT
+}
+
 fn on_devices(
     context: &Context<'_>,
     tree: &ChunkTree,
@@ -206,6 +267,11 @@ fn on_devices(
 ) {
     let mut before: Option<(DeviceId, u64)> = None;
     let mut used: BTreeMap<DeviceId, u64> = BTreeMap::new();
+    let sizes: BTreeMap<DeviceId, u64> = tree
+        .devices
+        .iter()
+        .map(|item| (item.id, item.total_bytes))
+        .collect();
     for ((device, start), (key, extent)) in found {
         let place = Place::item(TreeId::DEVICE, *key);
         let end = start.saturating_add(extent.length);
@@ -216,8 +282,7 @@ fn on_devices(
         before = Some((*device, end));
         let sum = used.entry(*device).or_insert(0);
         *sum = sum.saturating_add(extent.length);
-        let item = tree.devices.iter().find(|item| item.id == *device);
-        if item.is_none_or(|item| end > item.total_bytes) {
+        if sizes.get(device).is_none_or(|size| end > *size) {
             let text = format!("device {device} does not reach up to {end}");
             context.fault(FaultCode::DeviceExtentBeyondDevice, place, text);
         }

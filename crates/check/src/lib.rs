@@ -22,6 +22,7 @@
     )
 )]
 
+mod budget;
 mod check;
 mod code;
 mod context;

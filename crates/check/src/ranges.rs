@@ -1,6 +1,10 @@
 //! Sorted ranges of logical addresses, neighbours joined.
 
+use crate::budget::bytes_of;
 use std::ops::Range;
+
+/// Bytes of memory that a range takes while a list of them grows.
+const RANGE_BYTES: u64 = 32;
 
 /// Ascending ranges that neither overlap nor touch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +26,16 @@ impl Ranges {
         }
     }
 
+    /// Ranges in any order.
+    pub(crate) fn of(mut all: Vec<(u64, u64)>) -> Self {
+        all.sort_unstable();
+        let mut out = Self::default();
+        for (start, end) in all {
+            out.push(start, end);
+        }
+        out
+    }
+
     /// Adds ranges that lie behind.
     pub(crate) fn append(&mut self, later: Self) {
         if self.0.is_empty() {
@@ -41,6 +55,11 @@ impl Ranges {
 
     pub(crate) fn len(&self) -> usize {
         self.0.len()
+    }
+
+    /// Bytes of memory that they take.
+    pub(crate) fn memory(&self) -> u64 {
+        bytes_of(self.len(), RANGE_BYTES)
     }
 
     /// Bytes in all ranges.
@@ -100,13 +119,7 @@ impl Ranges {
 
     /// What is in one or the other.
     pub(crate) fn union(&self, other: &Self) -> Self {
-        let mut all: Vec<(u64, u64)> = self.0.iter().chain(&other.0).copied().collect();
-        all.sort_unstable();
-        let mut out = Self::default();
-        for (start, end) in all {
-            out.push(start, end);
-        }
-        out
+        Self::of(self.0.iter().chain(&other.0).copied().collect())
     }
 }
 

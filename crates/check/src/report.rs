@@ -146,6 +146,9 @@ impl Report {
     }
 }
 
+/// Lines that say what could not be checked, at most.
+const UNCHECKED_MAX: usize = 1000;
+
 /// Gathers faults from all threads.
 #[derive(Debug)]
 pub(crate) struct Collector {
@@ -190,12 +193,19 @@ impl Collector {
         }
     }
 
+    /// Faults so far.
+    pub(crate) fn total(&self) -> u64 {
+        let found = self.found.lock();
+        let counts = found.1.values();
+        counts.fold(0, |sum: u64, count| sum.saturating_add(*count))
+    }
+
     /// Notes what could not be checked.
     pub(crate) fn unchecked(&self, what: impl Into<String>) {
         if !self.muted {
             let what = what.into();
             let mut all = self.unchecked.lock();
-            if !all.contains(&what) {
+            if all.len() < UNCHECKED_MAX && !all.contains(&what) {
                 all.push(what);
             }
         }

@@ -5,7 +5,7 @@ use crate::error::CheckError;
 use crate::report::{Collector, Place};
 use butterfs_device::BlockDevice;
 use butterfs_format::features::Incompat;
-use butterfs_format::superblock::{COPIES, SIZE, Superblock};
+use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset};
 use std::sync::Arc;
 
@@ -13,6 +13,10 @@ use std::sync::Arc;
 const KNOWN: Incompat = Incompat(Incompat::SUPPORTED.0 | Incompat::RAID56.0 | Incompat::RAID1C34.0);
 /// Directory of the tree of roots.
 const ROOT_DIR: u64 = 6;
+
+/// The volume has the metadata of another one, and no data.
+pub(crate) const METADUMP: SuperFlags =
+    SuperFlags(SuperFlags::METADUMP.0 | SuperFlags::METADUMP_V2.0);
 
 /// A device with its superblock.
 pub(crate) struct Member {
@@ -71,7 +75,13 @@ fn member(
             },
         });
     };
-    for (offset, copy) in &copies {
+    // Who restores a metadump writes the first copy alone.
+    let compared = if chosen.flags.intersects(METADUMP) {
+        &[]
+    } else {
+        &*copies
+    };
+    for (offset, copy) in compared {
         compare(&*device, &chosen, *offset, copy, faults);
     }
     Ok(Member {
@@ -196,6 +206,12 @@ fn fields(superblock: &Superblock, faults: &Collector) {
     }
     if superblock.chunk_root_generation > superblock.generation {
         fault("its chunk tree is newer than itself".to_owned());
+    }
+    if superblock.stripe_size != superblock.sector_size {
+        fault(format!(
+            "its stripes have {} bytes, its sectors {}",
+            superblock.stripe_size, superblock.sector_size
+        ));
     }
     if superblock.bytes_used > superblock.total_bytes {
         fault(format!(

@@ -1,56 +1,65 @@
 //! Which nodes were reached.
 
+use crate::budget::{Budget, Taken};
 use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_volume::ChunkMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use parking_lot::Mutex;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
-struct Part {
-    start: u64,
-    end: u64,
-    words: Box<[AtomicU64]>,
-}
+/// Words of a page: 4096 sectors.
+const WORDS: usize = 64;
+/// Bits of a sector's number within its page, and of those within a word.
+const PAGE_BITS: u32 = 12;
+const WORD_BITS: u32 = 6;
+/// Parts with a lock of their own.
+const SHARDS: usize = 64;
+/// Bytes that a page takes, its place in the map included.
+const PAGE_BYTES: u64 = 576;
 
-/// One bit for each sector of the chunks that hold nodes.
+type Pages = BTreeMap<u64, Box<[u64; WORDS]>>;
+
+/// One bit for each sector that holds a node. Memory is taken where nodes
+/// are, not for what chunks claim to hold.
 pub(crate) struct Visited {
     sector: u64,
-    parts: Vec<Part>,
+    map: Arc<ChunkMap>,
+    shards: Box<[Mutex<Pages>]>,
+    taken: Taken,
 }
 
 impl Visited {
-    pub(crate) fn new(map: &ChunkMap, sector: u64) -> Self {
-        let holds_nodes = BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;
-        let parts = map
-            .iter()
-            .filter(|(_, chunk)| chunk.flags.intersects(holds_nodes))
-            .map(|(start, chunk)| {
-                let sectors = chunk.length.checked_div(sector).unwrap_or(0);
-                let words = usize::try_from(sectors.div_ceil(64)).unwrap_or(0);
-                Part {
-                    start: start.get(),
-                    end: start.get().saturating_add(chunk.length),
-                    words: (0..words).map(|_| AtomicU64::new(0)).collect(),
-                }
-            })
-            .collect();
-        Self { sector, parts }
-    }
-
-    /// Bytes that the map takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        let words: usize = self.parts.iter().map(|part| part.words.len()).sum();
-        u64::try_from(words).unwrap_or(u64::MAX).saturating_mul(8)
+    pub(crate) fn new(map: &Arc<ChunkMap>, sector: u64, budget: &Arc<Budget>) -> Self {
+        Self {
+            sector,
+            map: Arc::clone(map),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            taken: Taken::new(budget),
+        }
     }
 
     /// Marks the node at `logical`: true for the first who comes, `None`
     /// where no node can be.
     pub(crate) fn claim(&self, logical: Logical) -> Option<bool> {
-        let at = logical.get();
-        let index = self.parts.partition_point(|part| part.end <= at);
-        let part = self.parts.get(index)?;
-        let within = at.checked_sub(part.start)?.checked_div(self.sector)?;
-        let word = part.words.get(usize::try_from(within >> 6).ok()?)?;
-        let bit = 1_u64.checked_shl(u32::try_from(within & 63).ok()?)?;
-        Some(word.fetch_or(bit, Ordering::Relaxed) & bit == 0)
+        let (_, chunk) = self.map.find(logical)?;
+        let holds_nodes = BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;
+        if !chunk.flags.intersects(holds_nodes) {
+            return None;
+        }
+        let sector = logical.get().checked_div(self.sector)?;
+        let page = sector >> PAGE_BITS;
+        let shard = usize::try_from(page).ok()?.checked_rem(SHARDS)?;
+        let within = usize::try_from(sector & 0xfff).ok()? >> WORD_BITS;
+        let bit = 1_u64.checked_shl(u32::try_from(sector & 63).ok()?)?;
+        let mut pages = self.shards.get(shard)?.lock();
+        let page = pages.entry(page).or_insert_with(|| {
+            self.taken.add(PAGE_BYTES);
+            Box::new([0; WORDS])
+        });
+        let word = page.get_mut(within)?;
+        let is_first = *word & bit == 0;
+        *word |= bit;
+        Some(is_first)
     }
 }

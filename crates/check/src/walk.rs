@@ -7,7 +7,9 @@ use crate::extents::parents::Parents;
 use crate::extents::tally::{By, Record, Shape, Tally};
 use crate::report::Place;
 use crate::visited::Visited;
-use butterfs_format::node::{BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG_WRITTEN};
+use butterfs_format::node::{
+    BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG_RELOC, FLAG_WRITTEN,
+};
 use butterfs_format::{Key, NodeRef, TreeId};
 use butterfs_tree::Node;
 use rayon::iter::{IndexedParallelIterator, IntoParallelIterator, ParallelIterator};
@@ -74,6 +76,14 @@ pub(crate) struct Walker<'w, 'a> {
     pub(crate) tally: Option<&'w Tally>,
     /// Nodes whose references are by parent; none where nothing is shared.
     pub(crate) parents: &'w Parents,
+}
+
+/// First number whose level of a quota group is not 0: no subvolume has it.
+const SUBVOLUMES_END: u64 = 1 << 48;
+
+/// Whether a subvolume can have this number.
+fn can_hold_files(owner: TreeId) -> bool {
+    owner.is_subvolume() && owner.get() < SUBVOLUMES_END
 }
 
 /// A tree to walk.
@@ -144,6 +154,9 @@ impl<'w> Walker<'w, '_> {
             complete: false,
         };
         let context = self.context;
+        if context.budget.is_exceeded() {
+            return gap();
+        }
         let place = Place {
             tree: Some(tree.id),
             key: None,
@@ -225,15 +238,20 @@ impl<'w> Walker<'w, '_> {
         let fits = match (tree.owner, hook.first) {
             (Some(wanted), None) => owner == wanted,
             (Some(wanted), Some(_)) if !wanted.is_subvolume() => owner == wanted,
-            _ => owner.is_subvolume() || owner == TreeId::DATA_RELOC,
+            _ => can_hold_files(owner) || owner == TreeId::DATA_RELOC,
         };
-        if !fits {
+        let is_strange = self.tally.is_some() && self.parents.is_strange(node, hook.by);
+        if !fits || is_strange {
             let text = format!("its header names tree {owner} as its owner");
             context.fault(FaultCode::NodeOwner, place, text);
         }
         let flags = node.flags();
         let revision = flags.checked_shr(BACKREF_REVISION_SHIFT).unwrap_or(0);
-        if revision != BACKREF_REVISION_MIXED || flags & FLAG_WRITTEN == 0 {
+        // Relocation alone marks nodes, and all of them are parents.
+        let is_marked = flags & FLAG_RELOC != 0;
+        let has_parents = self.tally.is_some() || [TreeId::ROOT, TreeId::CHUNK].contains(&tree.id);
+        let marked_alone = is_marked && has_parents && !self.parents.contains(node);
+        if revision != BACKREF_REVISION_MIXED || flags & FLAG_WRITTEN == 0 || marked_alone {
             let text = format!("its header has the flags {flags:#x}");
             context.fault(FaultCode::NodeFlags, place, text);
         }

@@ -40,6 +40,7 @@ const ELSEWHERE: &[FaultCode] = &[
     FaultCode::DataUnreadable,
     FaultCode::LogInvalid,
     FaultCode::LogOverlapsExtent,
+    FaultCode::LogChecksumMissing,
 ];
 
 fn all() -> Vec<Damage> {
@@ -160,7 +161,13 @@ fn damaged_logs_are_reported() {
         };
         image.find(butterfs_format::TreeId::LOG, regular).0
     };
-    let damages: [LogDamage; 2] = [
+    let damages: [LogDamage; 3] = [
+        // Space further on, of which the log has no checksums.
+        (FaultCode::LogChecksumMissing, |data, _| {
+            let at: [u8; 8] = data[21..29].try_into().expect("eight bytes");
+            let far = u64::from_le_bytes(at) + (1 << 20);
+            data[21..29].copy_from_slice(&far.to_le_bytes());
+        }),
         (FaultCode::LogInvalid, |data, _| data[20] = 9),
         (FaultCode::LogOverlapsExtent, |data, node| {
             data[21..29].copy_from_slice(&node.to_le_bytes());

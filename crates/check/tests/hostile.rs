@@ -4,7 +4,7 @@
 
 mod support;
 
-use butterfs_check::{DataChecksums, NoProgress, Options, check};
+use butterfs_check::{CheckError, DataChecksums, NoProgress, Options, check};
 use butterfs_device::{Access, FileDevice};
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Logical, TreeId};
@@ -43,6 +43,48 @@ fn run(path: &Path) -> Option<bool> {
     };
     let report = check(vec![Arc::new(device)], &options, &NoProgress).ok()?;
     Some(report.is_clean())
+}
+
+/// A chunk that claims all of the address space takes no memory, and what
+/// a volume makes a check take is bounded.
+#[test]
+fn memory_is_bounded() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    volume::make(&path, &["-n", "4096", "-m", "single"], "", volume::MIXTURE);
+    let sound = dir.path().join("sound.img");
+    volume::sparse_copy(&path, &sound);
+    let mut image = Image::open(&path);
+    // The file itself is as large as chunks may be, a hole.
+    image.file.set_len(1 << 62).expect("a sparse file");
+    let (key, _) = image.find(TreeId::CHUNK, |key, data| {
+        key.item_type == ItemType::CHUNK_ITEM && data[24] == 4
+    });
+    let huge = (1_u64 << 61).to_le_bytes();
+    image.update(TreeId::CHUNK, key, |data| {
+        data[..8].copy_from_slice(&huge);
+    });
+    image.superblock(|superblock| superblock.sys_chunks[0].1.length = 1 << 61);
+    assert_eq!(run(&path), Some(false));
+    let device = Arc::new(FileDevice::open(&sound, Access::ReadOnly).expect("the image opens"));
+    let check = |memory_max| {
+        let options = Options {
+            memory_max,
+            ..Options::default()
+        };
+        check(vec![device.clone()], &options, &NoProgress)
+    };
+    for memory_max in [0, 1000, 5000, 20_000] {
+        let outcome = check(memory_max);
+        assert!(
+            matches!(outcome, Err(CheckError::Memory { .. })),
+            "{memory_max}"
+        );
+    }
+    assert!(check(1 << 20).is_ok_and(|report| report.is_clean()));
 }
 
 #[test]

@@ -7,6 +7,7 @@
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
 use crate::space::block_group::{BlockGroup, Standing};
+use crate::space::free_space_tree;
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};
@@ -38,6 +39,7 @@ impl Engine {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.dirty.is_empty()
+            && self.orphan_free_space.is_empty()
             && self.pending.is_empty()
             && !self.groups.values().any(BlockGroup::is_new)
             && !self.trees.read().values().any(|state| state.changed)
@@ -47,6 +49,9 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
+        for gap in std::mem::take(&mut self.orphan_free_space) {
+            free_space_tree::remove_orphans(self, &gap)?;
+        }
         if self.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so
             // that one must be written too.

@@ -128,6 +128,9 @@ pub struct Engine {
     pub(crate) superblock_changed: bool,
     /// The free-space tree is there, valid and kept.
     pub(crate) free_space_tree: bool,
+    /// Gaps between block groups for which that tree has items; the next
+    /// commit removes them.
+    pub(crate) orphan_free_space: Vec<std::ops::Range<u64>>,
     /// The superblock that is on the devices.
     pub(crate) durable: Superblock,
     /// The fsync log of the running generation.

@@ -14,6 +14,7 @@ use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
 use crate::quota::Quotas;
 use crate::space::block_group::{BlockGroup, Standing};
+use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
@@ -226,6 +227,9 @@ impl Store {
         let copies_differ = !copies_agree(&*device, &superblock);
         let mut engine = load_engine(&device, &superblock, options)?;
         let space = Arc::clone(&engine.space);
+        if options.access == Access::ReadWrite {
+            engine.find_orphan_free_space()?;
+        }
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed = copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
@@ -428,6 +432,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         unallocated_cache: crate::engine::UnallocatedCache::default(),
         superblock_changed: false,
         free_space_tree,
+        orphan_free_space: Vec::new(),
         identity,
         durable: superblock.clone(),
         log: FsyncLog::default(),
@@ -556,6 +561,16 @@ impl Engine {
                 what: "a balance was interrupted; let the kernel finish it first".to_owned(),
                 read_only_possible: true,
             });
+        }
+        Ok(())
+    }
+
+    /// Notes what the free-space tree has for space without block groups.
+    fn find_orphan_free_space(&mut self) -> Result<(), StoreError> {
+        if self.free_space_tree {
+            let groups = self.groups.values();
+            let spans = groups.map(|g| g.start.get()..g.start.get() + g.length);
+            self.orphan_free_space = free_space_tree::find_orphans(self, spans)?;
         }
         Ok(())
     }

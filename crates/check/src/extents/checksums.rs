@@ -1,5 +1,6 @@
 //! The checksum tree: which data have checksums.
 
+use crate::budget::Taken;
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::ranges::Ranges;
@@ -21,6 +22,7 @@ pub(crate) struct ChecksumRun {
 /// Reads the checksum tree.
 pub(crate) struct ChecksumScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
+    pub(crate) taken: &'s Taken,
 }
 
 /// Range that an item covers; `None` when it is impossible.
@@ -68,6 +70,7 @@ impl Visitor for ChecksumScan<'_, '_> {
             run.end = run.end.max(end);
             run.covered.push(start, end);
         }
+        self.taken.add(run.covered.memory());
         run
     }
 
@@ -79,7 +82,10 @@ impl Visitor for ChecksumScan<'_, '_> {
         }
         left.first = left.first.or(right.first);
         left.end = left.end.max(right.end);
+        let before = left.covered.memory().saturating_add(right.covered.memory());
         left.covered.append(right.covered);
+        self.taken
+            .give(before.saturating_sub(left.covered.memory()));
         left
     }
 

@@ -4,7 +4,7 @@ use super::tally::{By, Collected, Record, Shape};
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::report::Place;
-use butterfs_format::Logical;
+use butterfs_format::{Logical, TreeId};
 use std::collections::BTreeMap;
 
 /// Which side is not known as a whole, because nodes could not be read.
@@ -30,6 +30,7 @@ struct Address {
 
 /// Names every difference in what was collected.
 pub(crate) fn report(context: &Context<'_>, collected: Collected, lost: Lost) {
+    let before = context.faults.total();
     let mut records = collected.records;
     records.sort_unstable_by_key(|(logical, _)| *logical);
     for group in records.chunk_by(|(a, _), (b, _)| a == b) {
@@ -45,6 +46,14 @@ pub(crate) fn report(context: &Context<'_>, collected: Collected, lost: Lost) {
     if collected.overflowed {
         context.faults.unchecked(
             "there are more differences between extents and references than fit in memory; only a part is described",
+        );
+    }
+    if context.faults.total() == before && lost == Lost::default() {
+        let text = "references and extents do not agree; where, could not be found out";
+        context.fault(
+            FaultCode::ExtentReferenceCount,
+            Place::tree(TreeId::EXTENT),
+            text,
         );
     }
 }

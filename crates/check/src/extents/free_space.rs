@@ -1,6 +1,7 @@
 //! The free-space tree against the extents.
 
-use super::scan::Group;
+use super::scan::{GROUP_BYTES, Group};
+use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::ranges::Ranges;
@@ -49,20 +50,56 @@ pub(crate) struct FreeRun {
     /// The first item, and the end of the last one.
     first: Option<Key>,
     end: u64,
+    orphans: Orphans,
+}
+
+/// Items that belong to no block group: how many, and between which
+/// addresses.
+#[derive(Clone, Copy, Debug, Default)]
+struct Orphans {
+    count: u64,
+    start: u64,
+    end: u64,
+}
+
+impl Orphans {
+    /// Both, ascending.
+    fn join(self, later: Self) -> Self {
+        if self.count == 0 || later.count == 0 {
+            return if self.count == 0 { later } else { self };
+        }
+        Self {
+            count: self.count.saturating_add(later.count),
+            start: self.start.min(later.start),
+            end: self.end.max(later.end),
+        }
+    }
+
+    fn add(&mut self, key: Key) {
+        let one = Self {
+            count: 1,
+            start: key.objectid,
+            end: key.objectid.saturating_add(key.offset),
+        };
+        *self = self.join(one);
+    }
 }
 
 impl FreeRun {
-    /// Memory that it takes.
-    pub(crate) fn bytes(&self) -> u64 {
-        u64::try_from(self.free.len())
-            .unwrap_or(u64::MAX)
-            .saturating_mul(32)
+    /// Bytes of memory that it takes.
+    fn memory(&self) -> u64 {
+        let groups = self.infos.len().saturating_add(self.forms.len());
+        bytes_of(groups, GROUP_BYTES).saturating_add(bytes_of(self.free.len(), FREE_BYTES))
     }
 }
+
+/// Bytes of memory that a free range takes while lists of them grow.
+const FREE_BYTES: u64 = 32;
 
 /// Reads the free-space tree.
 pub(crate) struct FreeScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
+    pub(crate) taken: &'s Taken,
     /// Sorted.
     pub(crate) groups: &'s [Group],
 }
@@ -117,8 +154,7 @@ impl FreeScan<'_, '_> {
         let end = key.objectid.saturating_add(key.offset);
         run.end = run.end.max(end);
         let Some(group) = group_at(self.groups, key.objectid) else {
-            let text = "no block group is there".to_owned();
-            return self.fault(FaultCode::FreeSpaceOrphan, key, text);
+            return run.orphans.add(key);
         };
         if end > group.end {
             let text = format!("it reaches out of the block group at {}", group.start);
@@ -181,6 +217,7 @@ impl Visitor for FreeScan<'_, '_> {
                     .fault(FaultCode::FreeSpaceInvalid, leaf.item(key), text);
             }
         }
+        self.taken.add(run.memory());
         run
     }
 
@@ -193,6 +230,7 @@ impl Visitor for FreeScan<'_, '_> {
         }
         left.first = left.first.or(right.first);
         left.end = left.end.max(right.end);
+        left.orphans = left.orphans.join(right.orphans);
         left.forms.extend(right.forms);
         left.free.extend(right.free);
         left
@@ -258,13 +296,13 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
     };
     forms(run, &fault);
     let superblocks = superblocks(context);
+    let mut orphans = run.orphans;
     let mut free = run.free.iter().peekable();
     let mut infos = run.infos.iter().peekable();
     for (key, _) in groups {
         let group = key.objectid..key.objectid.saturating_add(key.offset);
         while let Some(info) = infos.next_if(|info| info.key.objectid < group.start) {
-            let text = "no block group begins there".to_owned();
-            fault(FaultCode::FreeSpaceOrphan, info.key, text);
+            orphans.add(info.key);
         }
         let info = infos.next_if(|info| info.key.objectid == group.start);
         while free.next_if(|range| range.start < group.start).is_some() {}
@@ -311,8 +349,18 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
         }
     }
     for info in infos {
-        let text = "no block group begins there".to_owned();
-        fault(FaultCode::FreeSpaceOrphan, info.key, text);
+        orphans.add(info.key);
+    }
+    if orphans.count > 0 {
+        let text = format!(
+            "{} items between logical {} and {} belong to no block group",
+            orphans.count, orphans.start, orphans.end
+        );
+        context.fault(
+            FaultCode::FreeSpaceOrphan,
+            Place::tree(TreeId::FREE_SPACE),
+            text,
+        );
     }
 }
 

@@ -10,24 +10,47 @@ use rustc_hash::FxHashSet;
 #[derive(Debug, Default)]
 pub(crate) struct Parents {
     nodes: FxHashSet<u64>,
+    /// Nodes with several references.
+    shared: FxHashSet<u64>,
     /// Trees whose references move to their nodes step by step.
     passing: FxHashSet<TreeId>,
+    /// A balance was interrupted: it moves references of any tree.
+    is_relocating: bool,
 }
 
 impl Parents {
-    pub(crate) fn new(nodes: &[u64], passing: impl Iterator<Item = TreeId>) -> Self {
+    pub(crate) fn new(
+        nodes: &[u64],
+        shared: &[u64],
+        passing: impl Iterator<Item = TreeId>,
+    ) -> Self {
+        let passing: FxHashSet<TreeId> = passing.collect();
         Self {
             nodes: nodes.iter().copied().collect(),
-            passing: passing.collect(),
+            shared: shared.iter().copied().collect(),
+            is_relocating: passing.contains(&TreeId::RELOC),
+            passing,
         }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        self.nodes.len()
     }
 
     pub(crate) fn contains(&self, node: &Node) -> bool {
         self.nodes.contains(&node.logical().get())
+    }
+
+    /// Nodes with several references.
+    pub(crate) const fn shared(&self) -> &FxHashSet<u64> {
+        &self.shared
+    }
+
+    /// True when a tree that does not own `node` holds its only reference by
+    /// tree: a node that its owner left is a parent.
+    pub(crate) fn is_strange(&self, node: &Node, by: By) -> bool {
+        let logical = node.logical().get();
+        matches!(by, By::Tree(tree) if tree != node.owner().get())
+            && !self.nodes.contains(&logical)
+            && !self.shared.contains(&logical)
+            && !self.is_relocating
+            && !self.passing.contains(&node.owner())
     }
 
     /// True when `node` is a parent although its own tree refers to it by
@@ -39,6 +62,7 @@ impl Parents {
         self.contains(node)
             && by == By::Tree(node.owner().get())
             && node.flags() & FLAG_RELOC == 0
+            && !self.is_relocating
             && !self.passing.contains(&node.owner())
     }
 }

@@ -3,6 +3,7 @@
 
 use super::item::{ExtentItem, parse_keyed};
 use super::tally::{Record, Shape, Tally};
+use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::ranges::Ranges;
@@ -35,10 +36,30 @@ pub(crate) struct ExtentRun {
     pub(crate) extents: u64,
 }
 
+/// Bytes of memory for a node that is a parent or shared: in a list and in a
+/// set.
+const NODE_BYTES: u64 = 48;
+/// Bytes of memory for a block group: in lists and in a map.
+pub(crate) const GROUP_BYTES: u64 = 160;
+
+impl ExtentRun {
+    /// Bytes of memory that it takes.
+    fn memory(&self) -> u64 {
+        let nodes = self.parents.len().saturating_add(self.shared.len());
+        let rest = [
+            bytes_of(nodes, NODE_BYTES),
+            bytes_of(self.groups.len(), GROUP_BYTES),
+        ];
+        let ranges = self.data.memory().saturating_add(self.nodes.memory());
+        rest.into_iter().fold(ranges, u64::saturating_add)
+    }
+}
+
 /// Reads the extent tree.
 pub(crate) struct ExtentScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
     pub(crate) tally: &'s Tally,
+    pub(crate) taken: &'s Taken,
 }
 
 impl ExtentScan<'_, '_> {
@@ -192,10 +213,12 @@ impl Visitor for ExtentScan<'_, '_> {
                 },
             }
         }
+        self.taken.add(run.memory());
         run
     }
 
     fn join(&self, mut left: ExtentRun, right: ExtentRun) -> ExtentRun {
+        let before = left.memory().saturating_add(right.memory());
         if let Some(key) = right.first {
             if left.first.is_some() && key.objectid < left.end {
                 self.overlap(key, left.end);
@@ -209,6 +232,7 @@ impl Visitor for ExtentScan<'_, '_> {
         left.shared.extend(right.shared);
         left.groups.extend(right.groups);
         left.extents = left.extents.saturating_add(right.extents);
+        self.taken.give(before.saturating_sub(left.memory()));
         left
     }
 

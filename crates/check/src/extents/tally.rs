@@ -4,9 +4,10 @@
 //! one bucket for each group of addresses. A bucket that is not zero at the
 //! end holds a fault, and is collected record by record in a second walk.
 
+use crate::budget::{Taken, bytes_of};
 use crate::hash::SumHash;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Buckets: a power of two.
 const BUCKETS: usize = 1 << 16;
@@ -143,6 +144,11 @@ impl Record {
     }
 }
 
+/// Bucket of an address, by its hash.
+fn bucket(own: u64) -> usize {
+    usize::try_from(own >> (64_u32.saturating_sub(BUCKET_BITS))).unwrap_or(0)
+}
+
 fn node_hash(hash: SumHash, logical: u64, [level, generation, is_parent]: [u64; 3]) -> u64 {
     hash.words([7, logical, level, generation, is_parent])
 }
@@ -151,9 +157,12 @@ fn node_hash(hash: SumHash, logical: u64, [level, generation, is_parent]: [u64; 
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) records: Vec<(u64, Record)>,
-    /// True when there were more than fit.
+    /// True when there were more than fit: whole buckets were left out.
     pub(crate) overflowed: bool,
 }
+
+/// Bytes of memory that a record takes while the list of them grows.
+const RECORD_BYTES: u64 = 128;
 
 /// Both sides, summed or collected.
 pub(crate) struct Tally {
@@ -165,7 +174,9 @@ enum Mode {
     Sum(Box<[AtomicU64]>),
     Collect {
         wanted: Box<[bool]>,
-        max: usize,
+        /// Buckets from this one on do not fit.
+        below: AtomicUsize,
+        taken: Taken,
         found: Mutex<Collected>,
     },
 }
@@ -178,8 +189,9 @@ impl Tally {
         }
     }
 
-    /// Collects the buckets that do not agree in `self`, at most `max` records.
-    pub(crate) fn collecting(&self, max: usize) -> Self {
+    /// Collects the buckets that do not agree in `self`, as far as there is
+    /// memory.
+    pub(crate) fn collecting(&self, taken: Taken) -> Self {
         let wanted = match &self.mode {
             Mode::Sum(sums) => sums
                 .iter()
@@ -191,7 +203,8 @@ impl Tally {
             hash: self.hash,
             mode: Mode::Collect {
                 wanted,
-                max,
+                below: AtomicUsize::new(BUCKETS),
+                taken,
                 found: Mutex::default(),
             },
         }
@@ -208,24 +221,46 @@ impl Tally {
     #[inline]
     pub(crate) fn add(&self, logical: u64, record: Record) {
         let own = self.hash.words([0, logical]);
-        let index = usize::try_from(own >> (64_u32.saturating_sub(BUCKET_BITS))).unwrap_or(0);
+        let index = bucket(own);
         match &self.mode {
             Mode::Sum(sums) => {
                 if let Some(sum) = sums.get(index) {
                     sum.fetch_add(record.weight(self.hash, logical, own), Ordering::Relaxed);
                 }
             }
-            Mode::Collect { wanted, max, found } => {
-                if wanted.get(index) == Some(&true) {
-                    let mut found = found.lock();
-                    if found.records.len() < *max {
+            Mode::Collect {
+                wanted,
+                below,
+                taken,
+                found,
+            } => {
+                if wanted.get(index) != Some(&true) {
+                    return;
+                }
+                let mut found = found.lock();
+                while index < below.load(Ordering::Relaxed) {
+                    if taken.try_add(RECORD_BYTES) {
                         found.records.push((logical, record));
-                    } else {
-                        found.overflowed = true;
+                        return;
                     }
+                    self.shrink(below, taken, &mut found);
                 }
             }
         }
+    }
+
+    /// Gives up half of the buckets; those that stay are whole.
+    fn shrink(&self, below: &AtomicUsize, taken: &Taken, found: &mut Collected) {
+        let half = below.load(Ordering::Relaxed) / 2;
+        below.store(half, Ordering::Relaxed);
+        found.overflowed = true;
+        let before = found.records.len();
+        found
+            .records
+            .retain(|(logical, _)| bucket(self.hash.words([0, *logical])) < half);
+        let gone = before.saturating_sub(found.records.len());
+        found.records.shrink_to_fit();
+        taken.give(bytes_of(gone, RECORD_BYTES));
     }
 
     /// What was collected.

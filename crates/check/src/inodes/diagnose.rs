@@ -7,32 +7,30 @@ use super::scan::FsScan;
 use crate::code::FaultCode;
 use crate::extents::parents::Parents;
 use crate::report::Place;
-use crate::visited::Visited;
 use crate::walk::{Tree, Walker};
 use butterfs_format::{ItemType, Key};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that a collected name takes, about.
-const NAME_BYTES: u64 = 128;
-
 /// Walks a subvolume whose names do not agree again, and names the faults.
-pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree, memory: u64) {
+pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree) {
     let quiet = scan.context.quiet();
     let none = FxHashSet::default();
     let parents = Parents::default();
     let walk = |sink: &NameSink| {
-        let visited = Visited::new(&quiet.map, quiet.sector());
+        let visited = quiet.visited();
         let again = FsScan {
             context: &quiet,
             tally: None,
             covered: scan.covered,
+            suspects: scan.suspects,
             checksums: false,
             shared: &none,
             kept: parking_lot::Mutex::default(),
             tree: tree.id,
             sink: Some(sink),
+            taken: quiet.taken(),
         };
         let walker = Walker {
             context: &quiet,
@@ -42,21 +40,27 @@ pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree, memory: u64) {
         };
         walker.walk(tree, &again);
     };
-    let rows = NameSink::new(vec![false; ROWS].into(), 0);
+    let rows = NameSink::new(vec![false; ROWS].into(), quiet.taken());
     walk(&rows);
     let differ = |sum: &AtomicU64| sum.load(Ordering::Relaxed) != 0;
-    let max = usize::try_from(memory.checked_div(NAME_BYTES).unwrap_or(0)).unwrap_or(usize::MAX);
-    let full = NameSink::new(rows.sums.iter().map(differ).collect(), max);
+    let full = NameSink::new(rows.sums.iter().map(differ).collect(), quiet.taken());
     walk(&full);
-    let kinds: FxHashMap<u64, u8> = full.inodes.into_inner().into_iter().collect();
-    let found = full.found.into_inner();
-    if found.len() >= max {
+    let found = full.into_collected();
+    let kinds: FxHashMap<u64, u8> = found.inodes.into_iter().collect();
+    let before = scan.context.faults.total();
+    if found.overflowed {
         scan.context.faults.unchecked(format!(
             "the names of tree {} are too many to be compared one by one within the memory given",
             tree.id
         ));
     }
-    compare(scan, tree, &found, &kinds);
+    compare(scan, tree, &found.names, &kinds);
+    if scan.context.faults.total() == before {
+        let text = "names on their sides do not agree; which, could not be found out";
+        let place = Place::tree(tree.id);
+        scan.context
+            .fault(FaultCode::NameReferenceMissing, place, text);
+    }
 }
 
 type NameKey<'n> = (u64, &'n [u8], u64, bool);

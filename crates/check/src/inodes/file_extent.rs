@@ -7,6 +7,7 @@ use crate::ranges::Ranges;
 use butterfs_format::compression::UNIT;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::{Generation, Key};
+use std::ops::Range;
 
 /// What file extents are held against.
 #[derive(Clone, Copy)]
@@ -40,6 +41,7 @@ pub(crate) fn check(
         FileExtentBody::Inline(data) => {
             inline(rules, bounds, key, extent, data);
             let length = extent.ram_bytes.min(bounds.sector.saturating_mul(16));
+            inode.ends_with_nul = extent.compression.is_none() && data.last() == Some(&0);
             inode.bytes = inode.bytes.saturating_add(length);
             let end = length.next_multiple_of(bounds.sector);
             inode.add_extent(rules, key.offset, key.offset.saturating_add(end));
@@ -64,7 +66,7 @@ pub(crate) fn check(
         return;
     }
     inode.bytes = inode.bytes.saturating_add(place.length);
-    checksums(rules, bounds, inode, key, extent, place);
+    checksums(bounds, inode, extent, place);
 }
 
 fn misplaced(bounds: &Bounds<'_>, extent: &FileExtent<'_>, place: &ExtentPlace) -> Option<String> {
@@ -100,33 +102,45 @@ fn misplaced(bounds: &Bounds<'_>, extent: &FileExtent<'_>, place: &ExtentPlace) 
 }
 
 fn checksums(
-    rules: &Rules<'_>,
     bounds: &Bounds<'_>,
     inode: &mut InodeRun,
-    key: Key,
     extent: &FileExtent<'_>,
     place: &ExtentPlace,
 ) {
-    let (start, length) = if extent.compression.is_some() {
-        (place.disk.get(), place.disk_length)
-    } else {
-        (place.disk.get().saturating_add(place.offset), place.length)
-    };
-    let range = start..start.saturating_add(length);
-    let found = bounds.covered.bytes_within(range);
     if matches!(extent.body, FileExtentBody::Prealloc(_)) {
-        if found > 0 && rules.checksums {
-            let text = "preallocated space without data has checksums";
-            rules.fault(FaultCode::ChecksumUnexpected, key, text);
-        }
         return;
     }
+    let range = summed_space(extent, place);
+    let (start, length) = (range.start, range.end.saturating_sub(range.start));
+    let found = bounds.covered.bytes_within(range);
     if found > 0 {
         inode.summed_at = inode.summed_at.or(Some(start));
     }
     if found < length {
         inode.bare_at = inode.bare_at.or(Some(start));
+        if extent.compression.is_some() {
+            inode.bare_compressed_at = inode.bare_compressed_at.or(Some(start));
+        }
     }
+}
+
+/// The space whose checksums a reader of the file extent compares.
+pub(crate) fn summed_space(extent: &FileExtent<'_>, place: &ExtentPlace) -> Range<u64> {
+    let (start, length) = if extent.compression.is_some() {
+        (place.disk.get(), place.disk_length)
+    } else {
+        (place.disk.get().saturating_add(place.offset), place.length)
+    };
+    start..start.saturating_add(length)
+}
+
+/// Preallocated space that has checksums, if the file extent is such.
+pub(crate) fn summed_prealloc(bounds: &Bounds<'_>, extent: &FileExtent<'_>) -> Option<Range<u64>> {
+    let FileExtentBody::Prealloc(place) = &extent.body else {
+        return None;
+    };
+    let range = summed_space(extent, place);
+    (bounds.covered.bytes_within(range.clone()) > 0).then_some(range)
 }
 
 /// Inline data lie at the beginning and are shorter than a sector; those of

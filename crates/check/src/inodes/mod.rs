@@ -4,6 +4,7 @@ pub(crate) mod diagnose;
 pub(crate) mod file_extent;
 pub(crate) mod name_sink;
 pub(crate) mod names;
+pub(crate) mod prealloc;
 pub(crate) mod refs;
 pub(crate) mod run;
 pub(crate) mod scan;

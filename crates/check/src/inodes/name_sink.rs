@@ -2,10 +2,11 @@
 //! inodes do not agree, then the names of those.
 
 use super::names::{Name, Side};
+use crate::budget::{Taken, bytes_of};
 use crate::context::Context;
 use butterfs_format::InodeNumber;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Groups of inodes.
 pub(crate) const ROWS: usize = 1 << 12;
@@ -26,11 +27,36 @@ pub(crate) struct OwnedName {
 /// Sums over groups of inodes, and the names of the groups that are wanted.
 pub(crate) struct NameSink {
     wanted: Box<[bool]>,
+    /// Groups from this one on do not fit.
+    below: AtomicUsize,
+    taken: Taken,
     pub(crate) sums: Box<[AtomicU64]>,
-    max: usize,
-    pub(crate) found: Mutex<Vec<OwnedName>>,
-    /// Inodes of wanted groups with their type numbers.
-    pub(crate) inodes: Mutex<Vec<(u64, u8)>>,
+    found: Mutex<Collected>,
+}
+
+/// Names and inodes of the groups that are wanted.
+#[derive(Debug, Default)]
+pub(crate) struct Collected {
+    pub(crate) names: Vec<OwnedName>,
+    /// Inodes with their type numbers.
+    pub(crate) inodes: Vec<(u64, u8)>,
+    /// True when there were more than fit: whole groups were left out.
+    pub(crate) overflowed: bool,
+}
+
+/// Bytes of memory for a name beside its letters, and for an inode: in lists
+/// that grow, and in the maps that are made of them.
+const NAME_BYTES: u64 = 320;
+const INODE_BYTES: u64 = 64;
+
+impl Collected {
+    /// Bytes of memory that it takes.
+    fn bytes(&self) -> u64 {
+        let each = |name: &OwnedName| NAME_BYTES.saturating_add(bytes_of(name.name.len(), 1));
+        let names = self.names.iter().map(each);
+        let inodes = bytes_of(self.inodes.len(), INODE_BYTES);
+        names.fold(inodes, u64::saturating_add)
+    }
 }
 
 fn row(context: &Context<'_>, number: u64) -> usize {
@@ -38,14 +64,19 @@ fn row(context: &Context<'_>, number: u64) -> usize {
 }
 
 impl NameSink {
-    pub(crate) fn new(wanted: Box<[bool]>, max: usize) -> Self {
+    pub(crate) fn new(wanted: Box<[bool]>, taken: Taken) -> Self {
         Self {
             wanted,
+            below: AtomicUsize::new(ROWS),
+            taken,
             sums: (0..ROWS).map(|_| AtomicU64::new(0)).collect(),
-            max,
             found: Mutex::default(),
-            inodes: Mutex::default(),
         }
+    }
+
+    /// What was collected.
+    pub(crate) fn into_collected(self) -> Collected {
+        self.found.into_inner()
     }
 
     fn add(&self, row: usize, weight: u64) {
@@ -54,8 +85,34 @@ impl NameSink {
         }
     }
 
-    fn wants(&self, row: usize) -> bool {
-        self.wanted.get(row) == Some(&true)
+    /// Adds to what is collected of a group, where it is wanted and there is
+    /// memory; gives groups up where there is not. Those that stay are whole.
+    fn collect(
+        &self,
+        context: &Context<'_>,
+        row: usize,
+        bytes: u64,
+        add: impl FnOnce(&mut Collected),
+    ) {
+        if self.wanted.get(row) != Some(&true) {
+            return;
+        }
+        let mut found = self.found.lock();
+        while row < self.below.load(Ordering::Relaxed) {
+            if self.taken.try_add(bytes) {
+                return add(&mut found);
+            }
+            let half = self.below.load(Ordering::Relaxed) / 2;
+            self.below.store(half, Ordering::Relaxed);
+            found.overflowed = true;
+            let before = found.bytes();
+            let stays = |number| self::row(context, number) < half;
+            found.names.retain(|name| stays(name.target));
+            found.inodes.retain(|(number, _)| stays(*number));
+            found.names.shrink_to_fit();
+            found.inodes.shrink_to_fit();
+            self.taken.give(before.saturating_sub(found.bytes()));
+        }
     }
 
     pub(crate) fn inode(&self, context: &Context<'_>, number: u64, kind: u8, nlink: u32) {
@@ -64,27 +121,25 @@ impl NameSink {
             let each = context.hash.words([13, number, u64::from(kind)]);
             self.add(row, each.wrapping_mul(u64::from(nlink)).wrapping_neg());
         }
-        if self.wants(row) {
-            self.inodes.lock().push((number, kind));
-        }
+        self.collect(context, row, INODE_BYTES, |found| {
+            found.inodes.push((number, kind));
+        });
     }
 
     pub(crate) fn name(&self, context: &Context<'_>, name: &Name<'_>) {
         let row = row(context, name.target);
         self.add(row, name.weight(context.hash));
-        if self.wants(row) {
-            let mut found = self.found.lock();
-            if found.len() < self.max {
-                found.push(OwnedName {
-                    side: name.side,
-                    directory: name.directory,
-                    name: name.name.into(),
-                    index: name.index,
-                    target: name.target,
-                    is_subvolume: name.is_subvolume,
-                    kind: name.kind,
-                });
-            }
-        }
+        let bytes = NAME_BYTES.saturating_add(bytes_of(name.name.len(), 1));
+        self.collect(context, row, bytes, |found| {
+            found.names.push(OwnedName {
+                side: name.side,
+                directory: name.directory,
+                name: name.name.into(),
+                index: name.index,
+                target: name.target,
+                is_subvolume: name.is_subvolume,
+                kind: name.kind,
+            });
+        });
     }
 }

@@ -139,8 +139,13 @@ pub(crate) fn own_names(
 ) -> Result<(), String> {
     let mut own = |directory: u64, index: u64, name: &[u8]| {
         let text = String::from_utf8_lossy(name);
-        let is_root = directory == key.objectid && name == b"..";
-        if !is_root && (!is_valid(name) || directory == key.objectid) {
+        let is_root = key.objectid == InodeNumber::ROOT.get();
+        let fits = if is_root {
+            directory == key.objectid && name == b".." && index == 0
+        } else {
+            directory != key.objectid && is_valid(name)
+        };
+        if !fits {
             return Err(format!("the name {text:?} cannot be"));
         }
         each(Name {

@@ -3,21 +3,28 @@
 use super::file_extent::{self, Bounds};
 use super::name_sink::NameSink;
 use super::names::{self, Name};
+use super::prealloc::Suspects;
 use super::refs;
-use super::run::{DIRECTORY, Facts, FsRun, RESERVED, Rules, entry_kind, kind_of};
+use super::run::{DIRECTORY, Facts, FsRun, Rules, SYMLINK, entry_kind, kind_of};
+use crate::budget::Taken;
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::extents::tally::Tally;
 use crate::ranges::Ranges;
 use crate::walk::{Leaf, Visitor};
 use butterfs_format::item::file_extent::FileExtent;
-use butterfs_format::item::inode::InodeItem;
+use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, TreeId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Object of orphan marks.
 const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
+/// Objects of the inode cache of old kernels: its inode and its space.
+const INODE_CACHE: [u64; 2] = [u64::MAX.wrapping_sub(11), u64::MAX.wrapping_sub(10)];
+/// Type and permissions.
+const MODE_BITS: u32 = 0o177_777;
+
 /// Reads subvolumes. One scan serves all of them, so that shared nodes are
 /// read once.
 pub(crate) struct FsScan<'s, 'a> {
@@ -25,6 +32,8 @@ pub(crate) struct FsScan<'s, 'a> {
     /// References are noted there; not when a tree is looked at again.
     pub(crate) tally: Option<&'s Tally>,
     pub(crate) covered: &'s Ranges,
+    /// Preallocated space that has checksums.
+    pub(crate) suspects: &'s Suspects,
     /// The checksum tree could be read.
     pub(crate) checksums: bool,
     /// Nodes with several references, whose sums are kept.
@@ -34,6 +43,8 @@ pub(crate) struct FsScan<'s, 'a> {
     pub(crate) tree: TreeId,
     /// Names of a tree that is looked at closer.
     pub(crate) sink: Option<&'s NameSink>,
+    /// Memory of sums that are kept, and of lists in sums.
+    pub(crate) taken: Taken,
 }
 
 impl FsScan<'_, '_> {
@@ -68,6 +79,15 @@ impl FsScan<'_, '_> {
         let kind = entry_kind(item.mode);
         if kind.is_none() || key.offset != 0 {
             let text = format!("its mode {:o} names no type", item.mode);
+            rules.fault(FaultCode::InodeInvalid, key, text);
+        }
+        if item.mode & !MODE_BITS != 0 {
+            let text = format!("its mode {:o} has unknown bits", item.mode);
+            rules.fault(FaultCode::InodeInvalid, key, text);
+        }
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if kind_of(item.mode) == SYMLINK && item.flags.intersects(fixed) {
+            let text = "a symbolic link cannot be immutable or append-only";
             rules.fault(FaultCode::InodeInvalid, key, text);
         }
         if kind_of(item.mode) == DIRECTORY && item.nlink > 1 {
@@ -143,6 +163,12 @@ impl FsScan<'_, '_> {
         };
         let inode = run.inode(rules, key.objectid);
         file_extent::check(rules, &bounds, inode, key, &extent);
+        if let Some(space) = file_extent::summed_prealloc(&bounds, &extent)
+            && self.tally.is_some()
+            && rules.checksums
+        {
+            self.suspects.add(rules.tree, key, space);
+        }
     }
 
     fn item(&self, rules: &Rules<'_>, run: &mut FsRun, leaf: &Leaf<'_>, key: Key, data: &[u8]) {
@@ -150,6 +176,14 @@ impl FsScan<'_, '_> {
             run.inode(rules, key.objectid);
             run.orphans.push(key.offset);
             return;
+        }
+        if INODE_CACHE.contains(&key.objectid) {
+            run.inode(rules, key.objectid);
+            if key.item_type == ItemType::EXTENT_DATA {
+                self.extent(rules, run, leaf, key, data);
+            }
+            let text = "it belongs to the inode cache of old kernels";
+            return rules.fault(FaultCode::InodeCache, key, text);
         }
         if key.objectid < InodeNumber::ROOT.get() {
             let text = "no inode of a subvolume has this number";
@@ -167,10 +201,6 @@ impl FsScan<'_, '_> {
                 }
             }
             ItemType::VERITY_DESC | ItemType::VERITY_MERKLE => {
-                run.inode(rules, key.objectid);
-            }
-            // What inode caches of old kernels leave.
-            _ if key.objectid >= RESERVED => {
                 run.inode(rules, key.objectid);
             }
             _ => {
@@ -191,11 +221,15 @@ impl Visitor for FsScan<'_, '_> {
         for (key, data) in leaf.items() {
             self.item(&rules, &mut run, leaf, key, data);
         }
+        self.taken.add(run.list_bytes());
         run
     }
 
     fn join(&self, left: FsRun, right: FsRun) -> FsRun {
-        left.join(&self.rules(self.tree), right)
+        let before = left.list_bytes().saturating_add(right.list_bytes());
+        let run = left.join(&self.rules(self.tree), right);
+        self.taken.add(run.list_bytes().saturating_sub(before));
+        run
     }
 
     fn gap(&self) -> FsRun {
@@ -204,11 +238,15 @@ impl Visitor for FsScan<'_, '_> {
 
     fn keep(&self, node: NodeRef, summary: &FsRun) {
         if self.shared.contains(&node.logical.get()) {
+            self.taken
+                .add(summary.list_bytes().saturating_add(FsRun::KEPT_BYTES));
             self.kept.lock().insert(node.logical.get(), summary.clone());
         }
     }
 
     fn kept(&self, node: NodeRef) -> Option<FsRun> {
-        self.kept.lock().get(&node.logical.get()).cloned()
+        let kept = self.kept.lock().get(&node.logical.get()).cloned()?;
+        self.taken.add(kept.list_bytes());
+        Some(kept)
     }
 }

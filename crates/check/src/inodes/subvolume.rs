@@ -12,6 +12,8 @@ use rustc_hash::FxHashSet;
 pub(crate) fn check(scan: &FsScan<'_, '_>, tree: &Tree, outcome: Outcome<FsRun>) -> FsRun {
     let rules = scan.rules(tree.id);
     let mut run = outcome.summary;
+    // The lists end with this walk.
+    scan.taken.give(run.list_bytes());
     run.close(&rules);
     let orphans: FxHashSet<u64> = run.orphans.iter().copied().collect();
     if !outcome.complete {
@@ -39,7 +41,7 @@ pub(crate) fn check(scan: &FsScan<'_, '_>, tree: &Tree, outcome: Outcome<FsRun>)
         );
     }
     if run.balance != 0 && scan.tally.is_some() {
-        diagnose::names(scan, tree, scan.context.options.memory_max);
+        diagnose::names(scan, tree);
     }
     run
 }

@@ -1,19 +1,42 @@
 //! The fsync log: trees whose nodes and data the extent tree does not know
 //! yet.
 
+use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
+use crate::extents::checksums::range_of;
 use crate::extents::parents::Parents;
 use crate::extents::tally::By;
+use crate::inodes::file_extent::summed_space;
 use crate::inodes::refs::place_of;
 use crate::ranges::Ranges;
 use crate::report::Place;
 use crate::trees::Items;
 use crate::visited::Visited;
 use crate::walk::{Leaf, Tree, Visitor, Walker};
-use butterfs_format::item::file_extent::FileExtent;
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::item::root::RootItem;
-use butterfs_format::{Generation, ItemType, NodeRef, TreeId};
+use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
+use rustc_hash::FxHashSet;
+use std::ops::Range;
+
+/// What a log is held against.
+pub(crate) struct Used<'u> {
+    /// Space of data and of nodes.
+    pub(crate) data: &'u Ranges,
+    pub(crate) nodes: &'u Ranges,
+    /// Data with checksums, and whether all of them are known.
+    pub(crate) covered: &'u Ranges,
+    pub(crate) checksums_complete: bool,
+}
+
+/// Data of a log that a reader compares with checksums.
+#[derive(Debug)]
+struct Summed {
+    key: Key,
+    space: Range<u64>,
+}
 
 /// Data and nodes of a log.
 #[derive(Debug, Default)]
@@ -21,10 +44,52 @@ pub(crate) struct LogRun {
     nodes: Vec<u64>,
     data: Vec<(u64, u64)>,
     items: Items,
+    summed: Vec<Summed>,
+    /// Checksums that the log itself holds.
+    covered: Vec<(u64, u64)>,
+    /// Files without checksums.
+    bare: Vec<u64>,
+}
+
+/// Bytes of memory for a node, and for what a file has.
+const NODE_BYTES: u64 = 16;
+const DATA_BYTES: u64 = 64;
+
+impl LogRun {
+    /// Bytes of memory that it takes.
+    fn memory(&self) -> u64 {
+        let items = self.items.iter().fold(0_u64, |sum, (_, data)| {
+            sum.saturating_add(bytes_of(data.len().saturating_add(64), 1))
+        });
+        let lists = [
+            self.data.len(),
+            self.summed.len(),
+            self.covered.len(),
+            self.bare.len(),
+        ];
+        let listed = lists.into_iter().fold(0, usize::saturating_add);
+        items
+            .saturating_add(bytes_of(self.nodes.len(), NODE_BYTES))
+            .saturating_add(bytes_of(listed, DATA_BYTES))
+    }
+
+    fn extent(&mut self, key: Key, extent: &FileExtent<'_>) {
+        let Some(place) = place_of(extent) else {
+            return;
+        };
+        if let Some(end) = place.disk.checked_add(place.disk_length) {
+            self.data.push((place.disk.get(), end.get()));
+        }
+        if matches!(extent.body, FileExtentBody::Regular(_)) {
+            let space = summed_space(extent, place);
+            self.summed.push(Summed { key, space });
+        }
+    }
 }
 
 struct LogScan<'s, 'a> {
     context: &'s Context<'a>,
+    taken: &'s Taken,
 }
 
 impl Visitor for LogScan<'_, '_> {
@@ -38,11 +103,15 @@ impl Visitor for LogScan<'_, '_> {
         for (key, data) in leaf.items() {
             match key.item_type {
                 ItemType::ROOT_ITEM => run.items.push((key, data.into())),
+                ItemType::EXTENT_CSUM => run.covered.extend(range_of(self.context, key, data)),
+                ItemType::INODE_ITEM => {
+                    let item = InodeItem::parse(data).ok();
+                    if item.is_some_and(|item| item.flags.contains(InodeFlags::NODATASUM)) {
+                        run.bare.push(key.objectid);
+                    }
+                }
                 ItemType::EXTENT_DATA => match FileExtent::parse(data) {
-                    Ok(extent) => run.data.extend(place_of(&extent).and_then(|place| {
-                        let end = place.disk.checked_add(place.disk_length)?;
-                        Some((place.disk.get(), end.get()))
-                    })),
+                    Ok(extent) => run.extent(key, &extent),
                     Err(error) => {
                         let place = leaf.item(key);
                         self.context
@@ -52,6 +121,7 @@ impl Visitor for LogScan<'_, '_> {
                 _ => {}
             }
         }
+        self.taken.add(run.memory());
         run
     }
 
@@ -59,6 +129,9 @@ impl Visitor for LogScan<'_, '_> {
         left.nodes.extend(right.nodes);
         left.data.extend(right.data);
         left.items.extend(right.items);
+        left.summed.extend(right.summed);
+        left.covered.extend(right.covered);
+        left.bare.extend(right.bare);
         left
     }
 
@@ -67,12 +140,14 @@ impl Visitor for LogScan<'_, '_> {
     }
 }
 
-/// Checks the log, if there is one. Its nodes lie in space that the extent
-/// tree calls free; its data in such space or exactly on an extent.
-pub(crate) fn check(context: &Context<'_>, visited: &Visited, data: &Ranges, nodes: &Ranges) {
+/// Checks the log, if there is one, and gives the space of its data. Its nodes
+/// lie in space that the extent tree calls free; its data in such space or
+/// exactly on an extent, and their checksums in the log or in the checksum
+/// tree.
+pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -> Ranges {
     let superblock = &context.superblock;
     if superblock.log_root.get() == 0 {
-        return;
+        return Ranges::default();
     }
     let none = Parents::default();
     let walker = Walker {
@@ -81,17 +156,21 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, data: &Ranges, nod
         tally: None,
         parents: &none,
     };
-    let scan = LogScan { context };
+    let taken = context.taken();
+    let scan = LogScan {
+        context,
+        taken: &taken,
+    };
     let root = NodeRef {
         logical: superblock.log_root,
         generation: superblock.generation.saturating_add(1),
         level: superblock.log_root_level,
     };
     let log = |root: NodeRef| Tree {
-        id: TreeId(LOG),
+        id: TreeId::LOG,
         root,
-        by: By::Tree(LOG),
-        owner: Some(TreeId(LOG)),
+        by: By::Tree(TreeId::LOG.get()),
+        owner: Some(TreeId::LOG),
         dropped: None,
     };
     let mut all = walker.walk(&log(root), &scan).summary;
@@ -103,41 +182,61 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, data: &Ranges, nod
                     generation: Generation(item.generation.get()),
                     level: item.level,
                 };
-                let run = walker.walk(&log(root), &scan).summary;
-                all = scan.join(all, run);
+                let mut outcome = walker.walk(&log(root), &scan);
+                if outcome.complete && used.checksums_complete {
+                    checksums(context, &mut outcome.summary, used.covered);
+                }
+                all = scan.join(all, outcome.summary);
             }
             Err(error) => {
-                let place = Place::item(TreeId(LOG), key);
+                let place = Place::item(TreeId::LOG, key);
                 context.fault(FaultCode::LogInvalid, place, error.to_string());
             }
         }
     }
-    overlaps(context, all, data, nodes);
+    overlaps(context, &all, used);
+    Ranges::of(all.data)
 }
 
-/// Tree of logs.
-const LOG: u64 = u64::MAX.wrapping_sub(5);
+/// Data of one subvolume's log must have checksums, unless their file has
+/// none.
+fn checksums(context: &Context<'_>, log: &mut LogRun, covered: &Ranges) {
+    let own = Ranges::of(std::mem::take(&mut log.covered));
+    let bare: FxHashSet<u64> = std::mem::take(&mut log.bare).into_iter().collect();
+    for Summed { key, space } in std::mem::take(&mut log.summed) {
+        let gaps = covered.gaps_within(space.clone());
+        let missing = gaps.without(&own.part(space));
+        if let Some(gap) = missing.iter().next()
+            && !bare.contains(&key.objectid)
+        {
+            let text = format!("its data at logical {} have no checksums", gap.start);
+            let place = Place::item(TreeId::LOG, key);
+            context.fault(FaultCode::LogChecksumMissing, place, text);
+        }
+    }
+}
 
-fn overlaps(context: &Context<'_>, log: LogRun, data: &Ranges, nodes: &Ranges) {
+fn overlaps(context: &Context<'_>, log: &LogRun, used: &Used<'_>) {
     let fault = |at: u64, text: &str| {
         let place = Place::at(crate::context::logical(at));
         context.fault(FaultCode::LogOverlapsExtent, place, text);
     };
     for node in &log.nodes {
         let range = *node..node.saturating_add(context.node_bytes());
-        let used = data
+        let on_extents = used
+            .data
             .bytes_within(range.clone())
-            .saturating_add(nodes.bytes_within(range));
-        if used > 0 {
+            .saturating_add(used.nodes.bytes_within(range));
+        if on_extents > 0 {
             fault(*node, "a node of the fsync log lies on an extent");
         }
     }
-    for (start, end) in log.data {
-        let range = start..end;
-        let length = end.saturating_sub(start);
-        let on_data = data.bytes_within(range.clone());
-        if nodes.bytes_within(range) > 0 || (on_data > 0 && on_data < length) {
-            fault(start, "data of the fsync log lie across an extent");
+    for (start, end) in &log.data {
+        let range = *start..*end;
+        let length = end.saturating_sub(*start);
+        let on_data = used.data.bytes_within(range.clone());
+        if used.nodes.bytes_within(range) > 0 || (on_data > 0 && on_data < length) {
+            fault(*start, "data of the fsync log lie across an extent");
         }
     }
 }

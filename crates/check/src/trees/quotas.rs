@@ -6,6 +6,7 @@
 
 use super::Items;
 use super::roots::Roots;
+use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::inodes::refs::place_of;
@@ -25,42 +26,64 @@ const INCONSISTENT: u64 = 4;
 const SIMPLE: u64 = 8;
 /// Bits of a group's number below its level.
 const LEVEL_SHIFT: u32 = 48;
-/// Bytes of memory for one data extent, about.
+/// Bytes of memory for one data extent, for a node that waits, for a union
+/// that is known, and for a subvolume in a set.
 const EXTENT_BYTES: u64 = 48;
+const WAITING_BYTES: u64 = 80;
+const UNION_BYTES: u64 = 64;
+const MEMBER_BYTES: u64 = 64;
 
 /// Sets of subvolumes, each with a number.
-#[derive(Default)]
 struct Sets {
     all: Vec<BTreeSet<u64>>,
     numbers: BTreeMap<BTreeSet<u64>, usize>,
     unions: FxHashMap<(usize, usize), usize>,
     bytes: Vec<u64>,
+    taken: Taken,
 }
 
 impl Sets {
-    fn number(&mut self, set: BTreeSet<u64>) -> usize {
+    fn new(taken: Taken) -> Self {
+        Self {
+            all: Vec::new(),
+            numbers: BTreeMap::new(),
+            unions: FxHashMap::default(),
+            bytes: Vec::new(),
+            taken,
+        }
+    }
+
+    /// The number of a set; `None` without the memory for it.
+    fn number(&mut self, set: BTreeSet<u64>) -> Option<usize> {
         if let Some(number) = self.numbers.get(&set) {
-            return *number;
+            return Some(*number);
+        }
+        let members = bytes_of(set.len().saturating_add(2), MEMBER_BYTES);
+        if !self.taken.try_add(members) {
+            return None;
         }
         let number = self.all.len();
         self.numbers.insert(set.clone(), number);
         self.all.push(set);
         self.bytes.push(0);
-        number
+        Some(number)
     }
 
-    fn union(&mut self, a: usize, b: usize) -> usize {
+    fn union(&mut self, a: usize, b: usize) -> Option<usize> {
         if a == b {
-            return a;
+            return Some(a);
         }
         if let Some(known) = self.unions.get(&(a, b)) {
-            return *known;
+            return Some(*known);
         }
         let mut set = self.all.get(a).cloned().unwrap_or_default();
         set.extend(self.all.get(b).into_iter().flatten());
-        let number = self.number(set);
+        let number = self.number(set)?;
+        if !self.taken.try_add(UNION_BYTES) {
+            return None;
+        }
         self.unions.insert((a, b), number);
-        number
+        Some(number)
     }
 
     fn add(&mut self, set: usize, bytes: u64) {
@@ -270,21 +293,27 @@ fn compare_charges(context: &Context<'_>, quotas: &Quotas, charges: &FxHashMap<u
 
 type Waiting = FxHashMap<u64, (NodeRef, usize)>;
 
-fn reach(sets: &mut Sets, waiting: &mut Waiting, node: NodeRef, set: usize) {
-    let entry = waiting.entry(node.logical.get()).or_insert((node, set));
-    entry.1 = sets.union(entry.1, set);
+fn reach(sets: &mut Sets, waiting: &mut Waiting, node: NodeRef, set: usize) -> Option<()> {
+    if let Some(entry) = waiting.get_mut(&node.logical.get()) {
+        entry.1 = sets.union(entry.1, set)?;
+        return Some(());
+    }
+    if !sets.taken.try_add(WAITING_BYTES) {
+        return None;
+    }
+    waiting.insert(node.logical.get(), (node, set));
+    Some(())
 }
 
+/// What each set of subvolumes holds; `None` without the memory for it.
 fn sum_up(context: &Context<'_>, roots: &Roots) -> Option<Sets> {
-    let mut sets = Sets::default();
+    let mut sets = Sets::new(context.taken());
     let mut levels: [Waiting; 8] = Default::default();
     let mut data: FxHashMap<u64, (u64, usize)> = FxHashMap::default();
-    let max = context.options.memory_max.checked_div(EXTENT_BYTES)?;
-    let max = usize::try_from(max).unwrap_or(usize::MAX);
     for root in roots.live() {
-        let set = sets.number(BTreeSet::from([root.id.get()]));
+        let set = sets.number(BTreeSet::from([root.id.get()]))?;
         let level = levels.get_mut(usize::from(root.item.level))?;
-        reach(&mut sets, level, root.node(), set);
+        reach(&mut sets, level, root.node(), set)?;
     }
     for level in (0..levels.len()).rev() {
         let mut nodes: Vec<_> = std::mem::take(levels.get_mut(level)?)
@@ -299,15 +328,12 @@ fn sum_up(context: &Context<'_>, roots: &Roots) -> Option<Sets> {
                 continue;
             };
             if node.is_leaf() {
-                leaf(&mut sets, &mut data, &node, set);
-                if data.len() > max {
-                    return None;
-                }
+                leaf(&mut sets, &mut data, &node, set)?;
                 continue;
             }
             let below = levels.get_mut(level.checked_sub(1)?)?;
             for slot in 0..node.len() {
-                reach(&mut sets, below, node.child(slot), set);
+                reach(&mut sets, below, node.child(slot), set)?;
             }
         }
     }
@@ -317,7 +343,12 @@ fn sum_up(context: &Context<'_>, roots: &Roots) -> Option<Sets> {
     Some(sets)
 }
 
-fn leaf(sets: &mut Sets, data: &mut FxHashMap<u64, (u64, usize)>, node: &Node, set: usize) {
+fn leaf(
+    sets: &mut Sets,
+    data: &mut FxHashMap<u64, (u64, usize)>,
+    node: &Node,
+    set: usize,
+) -> Option<()> {
     for slot in 0..node.len() {
         if node.key(slot).item_type != ItemType::EXTENT_DATA {
             continue;
@@ -326,10 +357,15 @@ fn leaf(sets: &mut Sets, data: &mut FxHashMap<u64, (u64, usize)>, node: &Node, s
             continue;
         };
         if let Some(place) = place_of(&extent) {
-            let entry = data
-                .entry(place.disk.get())
-                .or_insert((place.disk_length, set));
-            entry.1 = sets.union(entry.1, set);
+            if let Some(entry) = data.get_mut(&place.disk.get()) {
+                entry.1 = sets.union(entry.1, set)?;
+                continue;
+            }
+            if !sets.taken.try_add(EXTENT_BYTES) {
+                return None;
+            }
+            data.insert(place.disk.get(), (place.disk_length, set));
         }
     }
+    Some(())
 }

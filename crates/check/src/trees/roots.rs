@@ -155,6 +155,10 @@ impl Roots {
                 item.generation
             ));
         }
+        let is_global = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE].contains(&id);
+        if is_global && key.offset != 0 {
+            fault(format!("its key has the offset {}", key.offset));
+        }
         if id.is_subvolume() && item.root_dir != InodeNumber::ROOT {
             fault(format!("its root directory is {}", item.root_dir));
         }
@@ -227,11 +231,22 @@ impl Roots {
                 context.fault(FaultCode::RootMissing, Place::tree(id), text);
             }
         }
-        for root in self.all.iter().filter(|root| root.id.is_subvolume()) {
-            self.subvolume_links(context, root);
+        let mut parents: FxHashMap<u64, usize> = FxHashMap::default();
+        for (_, child) in self.backrefs.keys() {
+            let count = parents.entry(*child).or_default();
+            *count = count.saturating_add(1);
         }
+        for root in self.all.iter().filter(|root| root.id.is_subvolume()) {
+            let count = parents.get(&root.id.get()).copied().unwrap_or(0);
+            self.subvolume_links(context, root, count);
+        }
+        let nodes = self.nodes();
+        let lookup = Lookup {
+            context,
+            roots: &nodes,
+        };
         for ((parent, child), link) in &self.refs {
-            self.link(context, *parent, *child, link);
+            self.link(&lookup, (*parent, *child), link);
         }
         for ((parent, child), link) in &self.backrefs {
             if self.refs.get(&(*parent, *child)) != Some(link) {
@@ -242,7 +257,7 @@ impl Roots {
         }
     }
 
-    fn subvolume_links(&self, context: &Context<'_>, root: &Root) {
+    fn subvolume_links(&self, context: &Context<'_>, root: &Root, parents: usize) {
         let place = Place::item(TreeId::ROOT, root.key);
         let id = root.id.get();
         if root.is_dead() {
@@ -252,11 +267,6 @@ impl Roots {
             }
             return;
         }
-        let parents = self
-            .backrefs
-            .keys()
-            .filter(|(_, child)| *child == id)
-            .count();
         if parents == 0 && root.id != TreeId::FS {
             let text = format!("no directory holds subvolume {id}");
             context.fault(FaultCode::RootUnreachable, place, text);
@@ -267,7 +277,8 @@ impl Roots {
         }
     }
 
-    fn link(&self, context: &Context<'_>, parent: u64, child: u64, link: &Link) {
+    fn link(&self, lookup: &Lookup<'_, '_>, (parent, child): (u64, u64), link: &Link) {
+        let context = lookup.context;
         let place = Place::tree(TreeId(child));
         if self.get(TreeId(child)).is_none() {
             let text = format!("tree {parent} refers to a subvolume that does not exist");
@@ -277,17 +288,12 @@ impl Roots {
             let text = format!("it does not know its parent, tree {parent}, in the same way");
             context.fault(FaultCode::RootBackrefMissing, place, text);
         }
-        let nodes = self.nodes();
-        let lookup = Lookup {
-            context,
-            roots: &nodes,
-        };
         let keys = [
             Key::new(link.directory, ItemType::DIR_ITEM, name_hash(&link.name)),
             Key::new(link.directory, ItemType::DIR_INDEX, link.index),
         ];
         for key in keys {
-            let found = match find(&lookup, TreeId(parent), &key) {
+            let found = match find(lookup, TreeId(parent), &key) {
                 Ok(Some((leaf, slot))) => points_to(leaf.data(slot), link, child),
                 Ok(None) => false,
                 // The damage of the node is reported by the walk.

@@ -43,6 +43,7 @@ pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
     for (key, data) in items {
         let place = Place::item(TreeId::UUID, *key);
         let wrong = |text: String| context.fault(FaultCode::UuidWrong, place, text);
+        let top = |text: String| context.fault(FaultCode::UuidTopLevel, place, text);
         let known =
             [ItemType::UUID_SUBVOL, ItemType::UUID_RECEIVED_SUBVOL].contains(&key.item_type);
         let (ids, rest) = data.as_chunks::<8>();
@@ -62,7 +63,9 @@ pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
                 };
                 key_of(key.item_type, uuid) == *key
             });
-            if !fits {
+            if !fits && id == TreeId::FS.get() {
+                top("the top-level subvolume does not have this UUID".to_owned());
+            } else if !fits {
                 wrong(format!("subvolume {id} does not have this UUID"));
             }
         }
@@ -76,7 +79,12 @@ pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
             let key = key_of(item_type, uuid);
             if uuid != [0; 16] && !entries.contains(&(key, root.id.get())) {
                 let text = format!("subvolume {} is not found under {key}", root.id);
-                context.fault(FaultCode::UuidMissing, Place::tree(root.id), text);
+                let code = if root.id == TreeId::FS {
+                    FaultCode::UuidTopLevel
+                } else {
+                    FaultCode::UuidMissing
+                };
+                context.fault(code, Place::tree(root.id), text);
             }
         }
     }

@@ -52,6 +52,18 @@ fn inodes() -> Vec<Damage> {
             let key = inode(i, "tiny");
             i.update(FS, key, |data| data[52..56].fill(0));
         }),
+        damage(C::InodeInvalid, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[54] = 1);
+        }),
+        damage(C::InodeInvalid, |i| {
+            let key = inode(i, "symlink");
+            i.update(FS, key, |data| data[64] |= 64);
+        }),
+        damage(C::InodeCache, |i| {
+            let key = Key::new(u64::MAX - 11, ItemType::INODE_ITEM, 0);
+            i.insert(FS, key, &[0; 160]);
+        }),
         damage(C::InodeMissing, |i| {
             let key = inode(i, "tiny");
             i.remove(FS, key);
@@ -87,6 +99,11 @@ fn names() -> Vec<Damage> {
         damage(C::NameInvalid, |i| {
             let (key, _) = entry(i, "tiny", ItemType::DIR_ITEM);
             i.update(FS, key, |data| data[30] = b'T');
+        }),
+        damage(C::NameInvalid, |i| {
+            let number = inode(i, "tiny").objectid;
+            let key = Key::new(number, ItemType::INODE_REF, number);
+            i.insert(FS, key, &[0, 0, 0, 0, 0, 0, 0, 0, 2, 0, b'.', b'.']);
         }),
         damage(C::NameDuplicate, |i| {
             let (key, data) = entry(i, "tiny", ItemType::DIR_ITEM);
@@ -171,8 +188,16 @@ fn subvolumes() -> Vec<Damage> {
             let back = Key::new(key.offset, ItemType::ROOT_REF, key.objectid);
             i.remove(ROOT, back);
         }),
+        damage(C::UuidTopLevel, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::ROOT_ITEM && key.objectid == FS.get()
+            });
+            i.update(ROOT, key, |data| data[247] ^= 1);
+        }),
         damage(C::UuidMissing, |i| {
-            let (key, _) = i.first(TreeId::UUID, ItemType::UUID_SUBVOL);
+            let (key, _) = i.find(TreeId::UUID, |key, data| {
+                key.item_type == ItemType::UUID_SUBVOL && data[0..2] == [0, 1]
+            });
             i.remove(TreeId::UUID, key);
         }),
         damage(C::UuidWrong, |i| {

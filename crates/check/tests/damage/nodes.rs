@@ -43,6 +43,9 @@ pub fn all() -> Vec<Damage> {
             i.file.write_all_at(&bytes, COPIES[1].get()).unwrap();
         }),
         damage(C::SuperblockField, |i| i.superblock(|s| s.root_dir = 7)),
+        damage(C::SuperblockField, |i| {
+            i.superblock(|s| s.stripe_size = 65536);
+        }),
         damage(C::SuperblockBytesUsed, |i| {
             i.superblock(|s| s.bytes_used += 4096)
         }),
@@ -113,6 +116,9 @@ pub fn all() -> Vec<Damage> {
         damage(C::NodeOwner, |i| {
             let root = i.root(FS);
             i.raw(root.logical, |b| put(b, field::OWNER, 257));
+        }),
+        damage(C::NodeOwner, |i| {
+            leaf(i, |b| put(b, field::OWNER, (1 << 48) + 300))
         }),
         damage(C::NodeFlags, |i| leaf(i, |b| b[field::FLAGS] = 0)),
         damage(C::NodeReachedTwice, |i| {

@@ -98,6 +98,10 @@ fn chunks() -> Vec<Damage> {
             let (key, _) = data_chunk(i);
             i.bump(CHUNK, key, 16, 4096);
         }),
+        damage(C::ChunkInvalid, |i| {
+            let (key, _) = data_chunk(i);
+            i.update(CHUNK, key, |data| data[64] ^= 1);
+        }),
         damage(C::ChunkWithoutBlockGroup, |i| {
             let key = group(i);
             i.remove(EXTENT, key);
@@ -126,6 +130,10 @@ fn chunks() -> Vec<Damage> {
         damage(C::DeviceItemInvalid, |i| {
             let (key, _) = i.first(CHUNK, ItemType::DEV_ITEM);
             i.bump(CHUNK, key, 16, 1 << 50);
+        }),
+        damage(C::DeviceItemInvalid, |i| {
+            let (key, _) = i.first(CHUNK, ItemType::DEV_ITEM);
+            i.update(CHUNK, key, |data| data[82] ^= 1);
         }),
         damage(C::DeviceExtentInvalid, |i| {
             let (key, _) = i.first(DEVICE, ItemType::DEV_EXTENT);
@@ -231,6 +239,16 @@ fn checksums() -> Vec<Damage> {
         damage(C::ChecksumMissing, |i| {
             let (key, _) = i.first(CSUM, ItemType::EXTENT_CSUM);
             i.remove(CSUM, key);
+        }),
+        damage(C::ChecksumMissing, |i| {
+            // Compressed data have checksums whatever the inode says.
+            let (key, _) = i.find(TreeId::FS, |key, data| {
+                key.item_type == ItemType::EXTENT_DATA
+                    && data[20] == 1
+                    && data[29..37] == 8192_u64.to_le_bytes()
+                    && data[8..16] == 8192_u64.to_le_bytes()
+            });
+            i.update(TreeId::FS, key, |data| data[16] = 3);
         }),
         damage(C::ChecksumUnexpected, |i| {
             let (extent, _) = i.find(TreeId::FS, |key, data| {

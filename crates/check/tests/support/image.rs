@@ -159,6 +159,26 @@ impl Image {
         });
     }
 
+    /// Whether the volume has a tree, and all of it can be read.
+    pub fn has(&self, tree: TreeId) -> bool {
+        let root = self.roots.get(&tree);
+        root.is_some_and(|root| self.node(*root).is_ok_and(|node| !node.is_empty()))
+    }
+
+    /// All nodes of a tree.
+    pub fn nodes(&self, tree: TreeId) -> Vec<Logical> {
+        let mut waiting = vec![self.root(tree)];
+        let mut nodes = Vec::new();
+        while let Some(reference) = waiting.pop() {
+            nodes.push(reference.logical);
+            let node = self.node(reference).unwrap();
+            if !node.is_leaf() {
+                waiting.extend((0..node.len()).map(|slot| node.child(slot)));
+            }
+        }
+        nodes
+    }
+
     /// Root of a tree.
     pub fn root(&self, tree: TreeId) -> NodeRef {
         self.roots[&tree]

@@ -28,7 +28,8 @@ fallocate -l 3M prealloc
 dd if=/dev/urandom of=prealloc bs=4096 count=3 seek=50 conv=notrunc status=none
 touch beyond; fallocate -n -l 1M beyond; truncate -s 10M sparse; echo x >> sparse
 fallocate -p -o 8192 -l 100000 big
-touch nocow; chattr +C nocow; head -c 200000 /dev/urandom > nocow
+touch nocow small-nocow; chattr +C nocow small-nocow; head -c 200000 /dev/urandom > nocow
+head -c 8192 /dev/urandom > small-nocow
 ln -s /some/target symlink; mkfifo fifo; mknod null c 1 3; echo tiny > tiny
 setfattr -n user.attribute -v value tiny
 head -c 300000 /dev/zero > zeros; sync

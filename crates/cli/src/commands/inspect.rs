@@ -41,8 +41,8 @@ pub struct DumpSuper {
 /// Which trees to show.
 #[derive(Args, Debug)]
 pub struct DumpTree {
-    /// Number or name (root, extent, chunk, dev, fs, csum, uuid, free-space,
-    /// block-group); all of them without it.
+    /// Number or name (root, extent, chunk, device, fs, csum, quota, uuid,
+    /// free-space, block-group, data-reloc); all of them without it.
     #[arg(short, long)]
     tree: Option<String>,
     /// Print JSON: keys and bytes of all items.

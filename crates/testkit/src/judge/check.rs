@@ -49,6 +49,12 @@ const HARMLESS: [&str; 3] = [
     "space cache will be invalidated",
 ];
 
+/// The program that checks: that of the machine, or what
+/// `BUTTERFS_BTRFS_CHECK` names (another version of it).
+fn program() -> String {
+    std::env::var("BUTTERFS_BTRFS_CHECK").unwrap_or_else(|_| "btrfs".to_owned())
+}
+
 /// Checks the unmounted volume on the image or device `path`. Clean means that
 /// it exits with 0 and prints no fault.
 pub fn btrfs_check(path: &Path, mode: Mode, data: DataChecksums) -> Verdict {
@@ -61,7 +67,7 @@ pub fn btrfs_check(path: &Path, mode: Mode, data: DataChecksums) -> Verdict {
         args.push(OsStr::new("--check-data-csum"));
     }
     args.push(path.as_os_str());
-    let mut verdict = run("btrfs", args);
+    let mut verdict = run(&program(), args);
     verdict.clean &= !verdict.output.lines().any(tells_a_fault);
     verdict
 }

@@ -6,7 +6,7 @@ use crate::place::json;
 use butterfs::{OpenOptions, TreeId, Volume};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, NodeHeader, POINTER_SIZE};
 use butterfs_format::{ItemType, Key, NodeRef};
-use butterfs_tree::{Cursor, Node, NodeSource};
+use butterfs_tree::{Node, NodeSource};
 use serde::Serialize;
 use std::sync::Arc;
 use uuid::Uuid;
@@ -25,6 +25,16 @@ const NAMES: &[(TreeId, &str, &str)] = &[
     (TreeId::FREE_SPACE, "free-space", "FREE_SPACE_TREE"),
     (TreeId::BLOCK_GROUP, "block-group", "BLOCK_GROUP_TREE"),
     (TreeId::DATA_RELOC, "data-reloc", "DATA_RELOC_TREE"),
+    (TreeId::RELOC, "reloc", "TREE_RELOC"),
+    (TreeId::LOG, "log", "TREE_LOG"),
+];
+
+/// Other names that the Btrfs tools take.
+const ALIASES: &[(&str, TreeId)] = &[
+    ("device", TreeId::DEVICE),
+    ("checksum", TreeId::CSUM),
+    ("tree-log", TreeId::LOG),
+    ("tree-reloc", TreeId::RELOC),
 ];
 
 #[derive(Serialize)]
@@ -69,18 +79,24 @@ impl DumpTree {
         };
         let engine = volume.store().read();
         let mut found = Vec::new();
+        let mut damaged = 0;
         for tree in trees {
-            let root = engine.tree_state(tree)?.root;
-            if self.json {
-                let mut cursor = Cursor::seek_in(&*engine, tree, &Key::MIN)?;
-                while let Some((key, data)) = cursor.item() {
-                    found.push(Item {
-                        tree: tree.get(),
-                        key: (key.objectid, format!("{:?}", key.item_type), key.offset),
-                        bytes: data.iter().map(|byte| format!("{byte:02x}")).collect(),
-                    });
-                    cursor.next()?;
+            let root = match engine.tree_state(tree) {
+                Ok(state) => state.root,
+                Err(error) if self.tree.is_none() && !self.json => {
+                    say!("tree {}: {error}", object_name(tree.get()));
+                    damaged += 1;
+                    continue;
                 }
+                Err(error) => return Err(error.into()),
+            };
+            if self.json {
+                damaged += walk(&*engine, root, Damage::Silent, |node| {
+                    if node.is_leaf() {
+                        found.extend((0..node.len()).map(|slot| item(tree, node, slot)));
+                    }
+                    Ok(())
+                })?;
                 continue;
             }
             match tree {
@@ -88,16 +104,37 @@ impl DumpTree {
                 TreeId::CHUNK => say!("chunk tree"),
                 _ => say!("tree key ({} ROOT_ITEM 0)", object_name(tree.get())),
             }
-            dump(&*engine, tree, root)?;
+            damaged += walk(&*engine, root, Damage::Shown, |node| print(tree, node))?;
         }
         if self.json {
-            return json(&found);
+            json(&found)?;
+            return whole(damaged);
         }
         let superblock = engine.superblock();
         say!("total bytes {}", superblock.total_bytes);
         say!("bytes used {}", superblock.bytes_used);
         say!("uuid {}", Uuid::from_bytes(superblock.fsid));
-        Ok(())
+        whole(damaged)
+    }
+}
+
+/// Errors when nodes could not be read.
+fn whole(damaged: u64) -> Done {
+    match damaged {
+        0 => Ok(()),
+        1 => fail("1 node cannot be read; what lies below it is missing here".to_owned()),
+        _ => fail(format!(
+            "{damaged} nodes cannot be read; what lies below them is missing here"
+        )),
+    }
+}
+
+fn item(tree: TreeId, node: &Node, slot: usize) -> Item {
+    let (key, data) = (node.key(slot), node.data(slot));
+    Item {
+        tree: tree.get(),
+        key: (key.objectid, format!("{:?}", key.item_type), key.offset),
+        bytes: data.iter().map(|byte| format!("{byte:02x}")).collect(),
     }
 }
 
@@ -105,11 +142,14 @@ fn parse_tree(name: &str) -> Result<TreeId, Failure> {
     if let Ok(number) = name.parse() {
         return Ok(TreeId(number));
     }
+    let plain = name.to_ascii_lowercase().replace('_', "-");
     let known = NAMES.iter().find(|(_, word, long)| {
-        !word.is_empty() && (*word == name || long.eq_ignore_ascii_case(name))
+        !word.is_empty() && (*word == plain || long.eq_ignore_ascii_case(name))
     });
+    let alias = ALIASES.iter().find(|(word, _)| *word == plain);
+    let known = known.map(|(tree, ..)| tree).or(alias.map(|(_, tree)| tree));
     match known {
-        Some((tree, ..)) => Ok(*tree),
+        Some(tree) => Ok(*tree),
         None => fail(format!("there is no tree named {name}; see --help")),
     }
 }
@@ -117,50 +157,79 @@ fn parse_tree(name: &str) -> Result<TreeId, Failure> {
 fn all_trees(volume: &Volume) -> Result<Vec<TreeId>, Failure> {
     let engine = volume.store().read();
     let mut trees = vec![TreeId::ROOT, TreeId::CHUNK];
-    let mut cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &Key::MIN)?;
-    while let Some(key) = cursor.key() {
-        if key.item_type == ItemType::ROOT_ITEM {
-            trees.push(TreeId(key.objectid));
-        }
-        cursor.next()?;
-    }
+    let root = engine.tree_state(TreeId::ROOT)?.root;
+    // Damage is shown and counted when the tree itself is.
+    walk(&*engine, root, Damage::Silent, |node| {
+        let keys = (0..node.len()).map(|slot| node.key(slot));
+        let roots = keys.filter(|key| key.item_type == ItemType::ROOT_ITEM && node.is_leaf());
+        trees.extend(roots.map(|key| TreeId(key.objectid)));
+        Ok(())
+    })?;
     Ok(trees)
 }
 
-/// Prints a node and all below it, from an explicit stack.
-fn dump<S: NodeSource>(source: &S, tree: TreeId, root: NodeRef) -> Done {
+/// Whether a node that cannot be read is shown in its place.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Damage {
+    Shown,
+    Silent,
+}
+
+/// Gives a node and all below it, in the order of keys, from an explicit
+/// stack. Where a node cannot be read, what lies below it is left out and the
+/// walk goes on; the number of such nodes is given back.
+fn walk<S: NodeSource>(
+    source: &S,
+    root: NodeRef,
+    damage: Damage,
+    mut each: impl FnMut(&Arc<Node>) -> Done,
+) -> Result<u64, Failure> {
+    let mut damaged = 0;
     let mut waiting = vec![root];
     while let Some(reference) = waiting.pop() {
-        let node = source.node(reference)?;
-        header(&node)?;
-        if let Ok(stamp) = NodeHeader::parse(node.bytes()) {
-            say!("fs uuid {}", Uuid::from_bytes(stamp.fsid));
-            say!("chunk uuid {}", Uuid::from_bytes(stamp.chunk_tree_uuid));
-        }
-        if node.is_leaf() {
-            let mut offset = node.bytes().len() - HEADER_SIZE;
-            for slot in 0..node.len() {
-                let (key, data) = (node.key(slot), node.data(slot));
-                offset -= data.len();
-                say!(
-                    "\titem {slot} key {} itemoff {offset} itemsize {}",
-                    key_text(tree, key),
-                    data.len()
-                );
-                items::print(key, data)?;
+        match source.node(reference) {
+            Ok(node) => {
+                each(&node)?;
+                if !node.is_leaf() {
+                    waiting.extend((0..node.len()).rev().map(|slot| node.child(slot)));
+                }
             }
-            continue;
+            Err(error) => {
+                damaged += 1;
+                if damage == Damage::Shown {
+                    let (at, level) = (reference.logical, reference.level);
+                    say!("damaged node {at} level {level}: {error}");
+                }
+            }
         }
-        for slot in 0..node.len() {
+    }
+    Ok(damaged)
+}
+
+/// Prints a node.
+fn print(tree: TreeId, node: &Arc<Node>) -> Done {
+    header(node)?;
+    if let Ok(stamp) = NodeHeader::parse(node.bytes()) {
+        say!("fs uuid {}", Uuid::from_bytes(stamp.fsid));
+        say!("chunk uuid {}", Uuid::from_bytes(stamp.chunk_tree_uuid));
+    }
+    let mut offset = node.bytes().len() - HEADER_SIZE;
+    for slot in 0..node.len() {
+        let key = key_text(tree, node.key(slot));
+        if node.is_leaf() {
+            let data = node.data(slot);
+            offset -= data.len();
+            let size = data.len();
+            say!("\titem {slot} key {key} itemoff {offset} itemsize {size}");
+            items::print(node.key(slot), data)?;
+        } else {
             let child = node.child(slot);
             say!(
-                "\tkey {} block {} gen {}",
-                key_text(tree, node.key(slot)),
+                "\tkey {key} block {} gen {}",
                 child.logical,
                 child.generation
             );
         }
-        waiting.extend((0..node.len()).rev().map(|slot| node.child(slot)));
     }
     Ok(())
 }
@@ -187,4 +256,57 @@ fn header(node: &Arc<Node>) -> Done {
         );
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Damage, parse_tree, walk};
+    use butterfs::TreeId;
+    use butterfs_format::{Generation, Logical, NodeRef};
+    use butterfs_tree::{Node, NodeSource, TreeError};
+    use std::sync::Arc;
+
+    /// A source without nodes.
+    struct Nothing;
+
+    impl NodeSource for Nothing {
+        fn node(&self, _: NodeRef) -> Result<Arc<Node>, TreeError> {
+            Err(TreeError::NoSuchTree(TreeId::FS))
+        }
+
+        fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
+            Err(TreeError::NoSuchTree(tree))
+        }
+    }
+
+    #[test]
+    fn names_of_the_btrfs_tools_are_taken() {
+        let names = [
+            ("device", TreeId::DEVICE),
+            ("dev", TreeId::DEVICE),
+            ("quota", TreeId::QUOTA),
+            ("free_space", TreeId::FREE_SPACE),
+            ("free-space", TreeId::FREE_SPACE),
+            ("BLOCK_GROUP_TREE", TreeId::BLOCK_GROUP),
+            ("checksum", TreeId::CSUM),
+            ("257", TreeId(257)),
+        ];
+        for (name, tree) in names {
+            assert_eq!(parse_tree(name).ok(), Some(tree), "{name}");
+        }
+        assert!(parse_tree("nothing").is_err());
+    }
+
+    #[test]
+    fn damaged_nodes_are_counted() {
+        let root = NodeRef {
+            logical: Logical(1 << 20),
+            generation: Generation(1),
+            level: 1,
+        };
+        let damaged = walk(&Nothing, root, Damage::Silent, |_| {
+            panic!("no node is there")
+        });
+        assert_eq!(damaged.ok(), Some(1));
+    }
 }
