@@ -11,7 +11,9 @@ use butterfs_format::{InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
-use butterfs_store::{LogPolicy, OpenOptions as StoreOptions, Purpose, Store, StoreError};
+use butterfs_store::{
+    LogPolicy, OpenOptions as StoreOptions, Purpose, SpaceFault, Store, StoreError,
+};
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
 use std::sync::Arc;
@@ -231,9 +233,9 @@ impl Volume {
                 return Err(error);
             }
             if self.store().close_if_clean()? {
-                return match self.files.dirty_bytes() {
-                    0 => Ok(()),
-                    _ => Err(StoreError::ChangedAtClose.into()),
+                return match self.files.has_waiting() {
+                    false => Ok(()),
+                    true => Err(StoreError::ChangedAtClose.into()),
                 };
             }
         }
@@ -365,11 +367,14 @@ fn open_store(
         }
         // What cannot be written, in memory neither, can be read as of the last
         // commit.
-        Err(StoreError::Unsupported {
-            what,
-            read_only_possible: true,
-        }) => {
-            tracing::warn!("the fsync log is not shown: {what}");
+        Err(
+            error @ (StoreError::Unsupported {
+                read_only_possible: true,
+                ..
+            }
+            | StoreError::Inconsistent(SpaceFault::VolumeSize { .. })),
+        ) => {
+            tracing::warn!("the fsync log is not shown: {error}");
             overlay
         }
         Err(error) => return Err(error.into()),

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 pub(crate) struct Budget {
     limit: u64,
     taken: AtomicU64,
+    /// The most that was taken at one time.
+    peak: AtomicU64,
     is_exceeded: AtomicBool,
 }
 
@@ -21,8 +23,15 @@ impl Budget {
         Arc::new(Self {
             limit,
             taken: AtomicU64::new(0),
+            peak: AtomicU64::new(0),
             is_exceeded: AtomicBool::new(false),
         })
+    }
+
+    /// A budget of its own for what can be given up: what is left when the walks
+    /// to come need as much as those that were.
+    pub(crate) fn spare(&self) -> Arc<Self> {
+        Self::new(self.limit.saturating_sub(self.peak.load(Ordering::Relaxed)))
     }
 
     /// True as soon as more was taken than may be.
@@ -65,7 +74,9 @@ impl Taken {
         }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         let before = self.budget.taken.fetch_add(bytes, Ordering::Relaxed);
-        if before.saturating_add(bytes) > self.budget.limit {
+        let now = before.saturating_add(bytes);
+        self.budget.peak.fetch_max(now, Ordering::Relaxed);
+        if now > self.budget.limit {
             self.budget.is_exceeded.store(true, Ordering::Relaxed);
         }
     }

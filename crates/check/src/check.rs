@@ -11,7 +11,7 @@ use crate::extents::checksums::ChecksumScan;
 use crate::extents::compare;
 use crate::extents::diagnose::{self, Lost};
 use crate::extents::free_space::{self, FreeRun, FreeScan};
-use crate::extents::parents::Parents;
+use crate::extents::parents::{Knowledge, Parents};
 use crate::extents::scan::{ExtentRun, ExtentScan, GROUP_BYTES, Group, parse_group};
 use crate::extents::tally::Tally;
 use crate::inodes::prealloc::Suspects;
@@ -357,6 +357,11 @@ impl<'a> Check<'a> {
                 &run.parents,
                 &run.shared,
                 self.roots.passing().map(|root| root.id),
+                if lost.recorded {
+                    Knowledge::Part
+                } else {
+                    Knowledge::All
+                },
             ),
             device: small(TreeId::DEVICE),
             uuids: small(TreeId::UUID),
@@ -489,7 +494,7 @@ impl<'a> Check<'a> {
     /// Walks everything again and collects what did not agree.
     fn differences(&self, tally: &Tally, lost: Lost) -> Result<(), CheckError> {
         self.context.begin(Phase::Diagnosis, 0);
-        let collecting = tally.collecting(self.context.taken());
+        let collecting = tally.collecting(Taken::new(&self.context.budget.spare()));
         let quiet = self.context.quiet();
         let visited = quiet.visited();
         let none = Parents::default();

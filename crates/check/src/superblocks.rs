@@ -207,7 +207,8 @@ fn fields(superblock: &Superblock, faults: &Collector) {
     if superblock.chunk_root_generation > superblock.generation {
         fault("its chunk tree is newer than itself".to_owned());
     }
-    if superblock.stripe_size != superblock.sector_size {
+    // Old versions of mkfs wrote 4096 whatever the sectors.
+    if ![4096, superblock.sector_size].contains(&superblock.stripe_size) {
         fault(format!(
             "its stripes have {} bytes, its sectors {}",
             superblock.stripe_size, superblock.sector_size

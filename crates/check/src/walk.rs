@@ -250,7 +250,7 @@ impl<'w> Walker<'w, '_> {
         // Relocation alone marks nodes, and all of them are parents.
         let is_marked = flags & FLAG_RELOC != 0;
         let has_parents = self.tally.is_some() || [TreeId::ROOT, TreeId::CHUNK].contains(&tree.id);
-        let marked_alone = is_marked && has_parents && !self.parents.contains(node);
+        let marked_alone = is_marked && has_parents && self.parents.excludes(node);
         if revision != BACKREF_REVISION_MIXED || flags & FLAG_WRITTEN == 0 || marked_alone {
             let text = format!("its header has the flags {flags:#x}");
             context.fault(FaultCode::NodeFlags, place, text);

@@ -108,6 +108,9 @@ fn mount_block(
 /// written: it is waited for.
 fn open_source(source: &Path, access: Access) -> Result<FileDevice, DeviceError> {
     const PATIENCE: Duration = Duration::from_secs(60);
+    /// Between a lock that is refused and the look for its holder, the holder
+    /// may have ended.
+    const NOBODY: Duration = Duration::from_secs(1);
     let started = Instant::now();
     loop {
         let error = match FileDevice::open(source, access) {
@@ -120,6 +123,13 @@ fn open_source(source: &Path, access: Access) -> Result<FileDevice, DeviceError>
                 holder: Holder::Process { pid, .. },
                 ..
             } => !left.is_zero() && is_ending(*pid, source) && wait_for_end(*pid),
+            DeviceError::Busy {
+                holder: Holder::Unknown,
+                ..
+            } if started.elapsed() < NOBODY => {
+                std::thread::sleep(Duration::from_millis(20));
+                true
+            }
             _ => false,
         };
         if !try_again {

@@ -146,6 +146,47 @@ fn a_run_with_butterfs_ends_in_a_report() {
     assert!(compared.contains("create"), "{compared}");
 }
 
+const LIBRARY: &str = r#"
+name = "mine"
+repeats = 2
+[scale.small]
+device-size = "192M"
+settle = 0.0
+[[cells]]
+file-system = ["butterfs", "butterfs-library"]
+cache = "cold"
+workload = "grid"
+parameters = { size = "16m", record = "1m" }
+headline = true
+[[cells]]
+file-system = "butterfs"
+workload = "transactions"
+parameters = { size = "16m", log = "4m", time = 1 }
+[[cells]]
+file-system = "butterfs-library"
+workload = "tiny"
+"#;
+
+#[test]
+fn the_library_is_measured_beside_its_mount() {
+    if !can_run() {
+        return;
+    }
+    let folder = Folder::new();
+    std::fs::write(folder.path("mine.toml"), LIBRARY).unwrap();
+    let run = ["run", "mine.toml", "--directory", ".", "--others", "1"];
+    let run = folder.good(&run);
+    // Two blocks of the main cells, one of the other; `tiny` has none.
+    assert!(run.contains("[5/5] block 2"), "{run}");
+    assert!(!run.contains("void") && !run.contains("failed"), "{run}");
+    assert_eq!(folder.left(), Vec::<String>::new());
+    let json = folder.good(&["report", "--json"]);
+    assert!(json.contains("needs a mounted directory"), "{json}");
+    // What its server keeps is not called direct.
+    let kept = "\"effective\":\"kept in memory by the file system\"";
+    assert!(json.contains(kept), "{json}");
+}
+
 #[test]
 fn a_killed_run_is_resumed_and_leaves_nothing() {
     if !can_run() {

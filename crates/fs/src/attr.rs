@@ -285,6 +285,9 @@ impl Filesystem {
         dir::check_kept(inode.id)?;
         self.ensure_quota_of_names(inode.id.tree)?;
         let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
         if state.emptied {
             // How data are kept can change once none are there.
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
@@ -329,6 +332,10 @@ impl Filesystem {
             }
         }
         let id = inode.id;
+        if flags.contains(InodeFlags::COMPRESS) {
+            // The longest name of an algorithm.
+            xattr::check_room(&self.store.read(), id, xattr::COMPRESSION, b"zlib")?;
+        }
         let room = (4 * NODES_PER_PATH, Purpose::Grow);
         self.change(&mut *state, id.tree, room, |engine, state| {
             xattr::delete(engine, id, xattr::COMPRESSION)?;

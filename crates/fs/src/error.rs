@@ -59,6 +59,9 @@ pub enum FsError {
     /// EOVERFLOW
     #[error("too many names have the same hash as this one")]
     HashOverflow,
+    /// EOVERFLOW
+    #[error("too many subvolumes were received from one; delete some, or make this one writable")]
+    TooManyReceived,
     /// ENXIO
     #[error("nothing at or beyond this offset")]
     NoMoreData,
@@ -136,7 +139,7 @@ impl FsError {
             Self::TooBig => 27,
             Self::NoAttribute => 61,
             Self::DoesNotFit => 34,
-            Self::HashOverflow => 75,
+            Self::HashOverflow | Self::TooManyReceived => 75,
             Self::NoMoreData => 6,
             Self::NotSupported(_) => 95,
             Self::Busy(_) => 16,

@@ -537,11 +537,12 @@ impl Filesystem {
                 }
                 let link = dir::find_link(engine, target.inode, parent.number, name)?
                     .ok_or_else(|| missing_link(target.inode))?;
+                let plan = orphan::plan_last(engine, &inode, state_of(locked, target.inode));
                 dir::remove_entry(engine, parent, &link)?;
                 let dir_state = state_of(locked, parent);
                 touch_directory(engine, parent, dir_state, -name_bytes(name))?;
                 let state = state_of(locked, target.inode);
-                orphan::drop_link(engine, &inode, state, &link).map(Some)
+                orphan::drop_link(engine, &inode, state, (&link, plan)).map(Some)
             })?;
             drop(locked);
             match done {
@@ -549,7 +550,10 @@ impl Filesystem {
                     self.inodes.remove(target.inode);
                     return Ok(());
                 }
-                Some(orphan::Fate::Waits) => return self.delete_if_unused(&inode),
+                Some(orphan::Fate::Waits) => {
+                    self.delete_or_leave(&inode);
+                    return Ok(());
+                }
                 Some(orphan::Fate::Lives) => return Ok(()),
                 // Somebody changed the name meanwhile.
                 None => {}

@@ -52,13 +52,13 @@ pub(crate) fn remove(engine: &mut Engine, id: InodeId) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Removes one name of an inode, and the inode with the last one if that is
-/// possible at once. The directory's side is the caller's.
+/// Removes one name of an inode, and the inode with the last one if `plan` says
+/// that this is possible at once. The directory's side is the caller's.
 pub(crate) fn drop_link(
     engine: &mut Engine,
     inode: &Inode,
     state: &mut InodeState,
-    link: &Link,
+    (link, plan): (&Link, Option<Deletion>),
 ) -> Result<Fate, FsError> {
     dir::remove_link(engine, inode.id, link)?;
     state.item.nlink = state.item.nlink.saturating_sub(1);
@@ -67,8 +67,10 @@ pub(crate) fn drop_link(
         store_item(engine, inode.id, state)?;
         return Ok(Fate::Lives);
     }
-    if inode.pins.load(Ordering::Acquire) == 0 && delete_items(engine, inode.id)? == Progress::Done
+    if let Some(deletion) = plan.filter(|plan| plan.progress == Progress::Done)
+        && inode.pins.load(Ordering::Acquire) == 0
     {
+        deletion.apply(engine, inode.id)?;
         state.deleted = true;
         state.buffer.clear();
         return Ok(Fate::Gone);
@@ -79,13 +81,30 @@ pub(crate) fn drop_link(
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Progress {
+pub(crate) enum Progress {
     Done,
     More,
 }
 
-/// Deletes an inode's items if one step suffices, else its last file extents.
-fn delete_items(engine: &mut Engine, id: InodeId) -> Result<Progress, FsError> {
+/// A step of deleting an inode's items: all of them, or its last ones.
+#[derive(Debug)]
+pub(crate) struct Deletion {
+    from: Key,
+    drops: Vec<(DataExtent, DataOwner)>,
+    progress: Progress,
+}
+
+/// What can be deleted at once when an inode loses a name, looked at before
+/// the first edit. `None` where it lives on, or has items that cannot be read:
+/// then it waits as an orphan, and its name goes all the same.
+pub(crate) fn plan_last(engine: &Engine, inode: &Inode, state: &InodeState) -> Option<Deletion> {
+    if state.item.nlink > 1 || inode.pins.load(Ordering::Acquire) > 0 {
+        return None;
+    }
+    plan(engine, inode.id).ok()
+}
+
+fn plan(engine: &Engine, id: InodeId) -> Result<Deletion, FsError> {
     let object = id.number.get();
     let first = Key::new(object, ItemType::MIN, 0);
     let last = Key::new(object, ItemType::MAX, u64::MAX);
@@ -126,15 +145,27 @@ fn delete_items(engine: &mut Engine, id: InodeId) -> Result<Progress, FsError> {
             }
         }
     }
-    for (extent, owner) in drops {
-        engine.drop_data_ref(extent, owner);
-    }
-    Editor::new(engine, id.tree).remove_range(from..=last)?;
-    Ok(if from == first {
+    let progress = if from == first {
         Progress::Done
     } else {
         Progress::More
+    };
+    Ok(Deletion {
+        from,
+        drops,
+        progress,
     })
+}
+
+impl Deletion {
+    fn apply(self, engine: &mut Engine, id: InodeId) -> Result<Progress, FsError> {
+        for (extent, owner) in self.drops {
+            engine.drop_data_ref(extent, owner);
+        }
+        let last = Key::new(id.number.get(), ItemType::MAX, u64::MAX);
+        Editor::new(engine, id.tree).remove_range(self.from..=last)?;
+        Ok(self.progress)
+    }
 }
 
 impl Filesystem {
@@ -157,6 +188,14 @@ impl Filesystem {
         self.delete_if_unused(inode)
     }
 
+    /// [`Filesystem::delete_if_unused`] of an inode whose last name is gone: what
+    /// keeps it from going takes space, no more.
+    pub(crate) fn delete_or_leave(&self, inode: &Arc<Inode>) {
+        if let Err(error) = self.delete_if_unused(inode) {
+            tracing::error!(%error, "a file without names stays; run a check of the volume");
+        }
+    }
+
     /// Deletes an orphan that nobody uses.
     pub(crate) fn delete_if_unused(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         loop {
@@ -170,7 +209,7 @@ impl Filesystem {
             }
             let room = (NODES, Purpose::Shrink);
             let progress = self.change_tree(inode.id.tree, room, |engine| {
-                let progress = delete_items(engine, inode.id)?;
+                let progress = plan(engine, inode.id)?.apply(engine, inode.id)?;
                 if progress == Progress::Done {
                     remove(engine, inode.id)?;
                 }
@@ -203,7 +242,8 @@ impl Filesystem {
         }
     }
 
-    fn is_alive(&self, tree: TreeId) -> bool {
+    /// True for a subvolume that was not deleted.
+    pub(crate) fn is_alive(&self, tree: TreeId) -> bool {
         let engine = self.store.read();
         tree.is_subvolume() && check_alive(&engine, tree).is_ok()
     }

@@ -164,6 +164,9 @@ impl Filesystem {
                 let dir = from.dir.number;
                 dir::check_link_room(engine, target.inode, dir, from.name, leaving)?;
             }
+            if let Some(target) = target {
+                keep_logged_name(engine, source.inode, target.inode, mode);
+            }
             let mut fate = orphan::Fate::Lives;
             match (target, &replaced) {
                 (Some(target), _) if mode == RenameMode::Exchange => {
@@ -193,7 +196,7 @@ impl Filesystem {
         if let Some(replaced) = replaced {
             match fate {
                 orphan::Fate::Gone => self.inodes.remove(replaced.id),
-                orphan::Fate::Waits => self.delete_if_unused(&replaced)?,
+                orphan::Fate::Waits => self.delete_or_leave(&replaced),
                 orphan::Fate::Lives => {}
             }
         }
@@ -233,6 +236,19 @@ impl Filesystem {
             at: None,
             reason: "its parents form a loop; run a check of the volume".into(),
         })
+    }
+}
+
+/// The log lets go of who loses a name. Where it does not have who gets it as it
+/// is now, a replay would find neither at the name: a commit must do.
+fn keep_logged_name(engine: &mut Engine, source: InodeId, target: InodeId, mode: RenameMode) {
+    let (old, new) = (engine.is_in_log(target), engine.is_in_log(source));
+    let is_lost = match mode {
+        RenameMode::Exchange => old != new,
+        _ => old && !(new && engine.changed_since_log(source).is_none()),
+    };
+    if is_lost {
+        engine.give_up_log();
     }
 }
 
@@ -368,8 +384,10 @@ fn replace(
 ) -> Result<orphan::Fate, FsError> {
     let link = dir::find_link(engine, target.inode, to.dir.number, to.name)?
         .ok_or_else(|| missing_link(target.inode))?;
+    let plan = orphan::plan_last(engine, replaced, state_of(locked, target.inode));
     dir::remove_entry(engine, to.dir, &link)?;
     let dir_state = state_of(locked, to.dir);
     touch_directory(engine, to.dir, dir_state, -name_bytes(to.name))?;
-    orphan::drop_link(engine, replaced, state_of(locked, target.inode), &link)
+    let state = state_of(locked, target.inode);
+    orphan::drop_link(engine, replaced, state, (&link, plan))
 }

@@ -76,7 +76,12 @@ pub(crate) fn put(
 
 /// Errors unless the value fits beside those of other names with this hash,
 /// once an old value of its own is gone.
-fn check_room(engine: &Engine, id: InodeId, name: &[u8], value: &[u8]) -> Result<(), FsError> {
+pub(crate) fn check_room(
+    engine: &Engine,
+    id: InodeId,
+    name: &[u8],
+    value: &[u8],
+) -> Result<(), FsError> {
     let mut bytes = DirEntry::HEADER + name.len() + value.len();
     if let Some((leaf, slot)) = find(engine, id.tree, &key(id, name))? {
         for entry in DirEntries::new(leaf.data(slot)) {
@@ -161,6 +166,9 @@ impl Filesystem {
         }
         self.ensure_quota_of_names(inode.id.tree)?;
         let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
         check_protection(&state, name)?;
         let id = inode.id;
         let effect = Effect::of(&state, name, value)?;
@@ -215,6 +223,9 @@ impl Filesystem {
             return self.remove_property(inode, SetMode::Replace);
         }
         let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
         check_protection(&state, name)?;
         if get(&self.store.read(), inode.id, name)?.is_none() {
             return match name {
@@ -235,6 +246,9 @@ impl Filesystem {
     /// kept as the volume's options say.
     fn remove_property(&self, inode: &Inode, mode: SetMode) -> Result<(), FsError> {
         let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
         check_protection(&state, COMPRESSION)?;
         if !has_data(&state) {
             return Ok(());

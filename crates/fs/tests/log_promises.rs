@@ -295,3 +295,38 @@ fn data_in_place_spare_what_others_had_when_it_was_durable() {
         expect(&root.join("d1/logged"), &old, who);
     });
 }
+
+/// An fsync of another file takes who lost a name out of the log; who got the
+/// name must be durable then.
+#[test]
+fn a_name_has_the_old_content_or_the_new_after_a_rename_over_it() {
+    if !is_root() {
+        return;
+    }
+    for is_committed in [false, true] {
+        let case = Case::new(&[], &Options::default());
+        let other = case.create("d1", "other");
+        if is_committed {
+            let new = case.create("d1", "new");
+            case.fs.write(&new, 0, &filled(2, 60 * KIB)).unwrap();
+        }
+        case.fs.sync_all().unwrap();
+        let old = case.create("d1", "name");
+        case.fs.write(&old, 0, &filled(1, 50 * KIB)).unwrap();
+        case.fs.fsync(&old).unwrap();
+        if !is_committed {
+            let new = case.create("d1", "new");
+            case.fs.write(&new, 0, &filled(2, 60 * KIB)).unwrap();
+        }
+        case.rename(("d1", "new"), ("d1", "name"));
+        case.fs.write(&other, 0, b"other").unwrap();
+        case.fs.fsync(&other).unwrap();
+        case.judge(|root, who| {
+            let found = fs::read(root.join("d1/name"));
+            let found = found.unwrap_or_else(|error| panic!("{who}: {error}"));
+            let whole = [filled(1, 50 * KIB), filled(2, 60 * KIB)];
+            assert!(whole.contains(&found), "{who}: {} bytes", found.len());
+            expect(&root.join("d1/other"), b"other", who);
+        });
+    }
+}

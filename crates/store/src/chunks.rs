@@ -188,6 +188,8 @@ impl Engine {
 
     /// Enters the items of new chunks into the trees.
     pub(crate) fn enter_new_groups(&mut self) -> Result<(), StoreError> {
+        // Before a new group has items where leftovers were seen.
+        self.remove_orphan_free_space()?;
         loop {
             let next = self.groups.values().find(|group| group.is_new());
             let Some(start) = next.map(|group| group.start) else {

@@ -49,9 +49,7 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
-        for gap in std::mem::take(&mut self.orphan_free_space) {
-            free_space_tree::remove_orphans(self, &gap)?;
-        }
+        self.remove_orphan_free_space()?;
         if self.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so
             // that one must be written too.
@@ -89,6 +87,14 @@ impl Engine {
         self.update_superblock()?;
         self.log_writing = self.end_log();
         Ok(self.freeze())
+    }
+
+    /// Takes leftovers without block groups out of the free-space tree, once.
+    pub(crate) fn remove_orphan_free_space(&mut self) -> Result<(), StoreError> {
+        for gap in std::mem::take(&mut self.orphan_free_space) {
+            free_space_tree::remove_orphans(self, &gap)?;
+        }
+        Ok(())
     }
 
     fn write_root_items(&mut self, now: Timespec) -> Result<(), StoreError> {

@@ -111,7 +111,7 @@ pub enum Discard {
 
 /// What a commit has locked. A panic fails the volume before another commit can
 /// begin: fields are dropped in their order.
-struct CommitLocks<'s> {
+pub(crate) struct CommitLocks<'s> {
     _watch: FailOnPanic<'s>,
     _locks: [MutexGuard<'s, ()>; 2],
 }
@@ -176,7 +176,7 @@ impl Store {
     }
 
     /// What a commit needs besides the engine.
-    fn lock_commits(&self) -> CommitLocks<'_> {
+    pub(crate) fn lock_commits(&self) -> CommitLocks<'_> {
         let locks = [self.writing_nodes.lock(), self.committing.lock()];
         CommitLocks {
             _watch: self.fail_on_panic(),

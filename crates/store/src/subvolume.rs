@@ -14,7 +14,7 @@ use crate::{Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;
 use butterfs_format::{ItemType, Key, TreeId, UuidBytes};
-use butterfs_tree::{Cursor, Editor, NodeSink, NodeSource, TreeError, find};
+use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError, find};
 use std::fmt::Display;
 
 /// Object of all orphan items.
@@ -246,6 +246,20 @@ impl Engine {
         self.change_uuid(uuid, item_type, |trees| {
             trees.retain(|other| *other != tree)
         })
+    }
+
+    /// Whether one more subvolume can be known by `uuid`: all are in one item.
+    ///
+    /// # Errors
+    /// A damaged item; reading.
+    pub fn has_room_for_uuid(
+        &self,
+        uuid: &UuidBytes,
+        item_type: ItemType,
+    ) -> Result<bool, StoreError> {
+        let mut trees = self.find_uuid(uuid, item_type)?;
+        trees.push(TreeId(0));
+        Ok(uuid::encode(&trees).len() <= Node::item_data_max(self.node_size()))
     }
 
     fn change_uuid(

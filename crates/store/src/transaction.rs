@@ -22,13 +22,15 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Change<'s> {
     engine: RwLockWriteGuard<'s, Engine>,
     store: &'s Store,
+    /// A panic was under way before: what is cleaned up after it is whole.
+    was_panicking: bool,
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
         // The lock is released after this: nobody sees the half change of a
         // volume that is not failed yet.
-        if std::thread::panicking() {
+        if std::thread::panicking() && !self.was_panicking {
             self.store.fail_after_panic();
         }
     }
@@ -146,6 +148,7 @@ impl Store {
         Change {
             engine: self.engine.write(),
             store: self,
+            was_panicking: std::thread::panicking(),
         }
     }
 
@@ -249,6 +252,8 @@ impl Store {
     /// # Errors
     /// [`StoreError::Closed`] when it was closed before.
     pub fn close_if_clean(&self) -> Result<bool, StoreError> {
+        // A commit that is under way is not durable yet.
+        let _no_commit = self.lock_commits();
         let engine = self.change();
         self.check_open()?;
         let is_clean = self.access == Access::ReadOnly || engine.is_clean();

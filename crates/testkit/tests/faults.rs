@@ -78,6 +78,27 @@ fn failing_operations_lose_nothing_that_was_acknowledged() {
     assert!(runs > 100);
 }
 
+/// A write of data that fails is told to the fsync of that file; the data stay,
+/// and the next fsync brings them to other space.
+#[test]
+fn data_that_could_not_be_written_are_written_again() {
+    for kind in &KINDS[..3] {
+        let base = blank(*kind);
+        let memory = Arc::new(base.snapshot());
+        let faulty = Arc::new(FaultDevice::new(memory.clone(), 7));
+        let under: Arc<dyn BlockDevice> = faulty.clone();
+        let mut world = World::on(*kind, base, under);
+        world.run("create a; create b; sync; write a 0 50000; write b 0 50000");
+        faulty.inject(Fault::Fail(Operation::Write, When::After(0)));
+        assert!(world.try_run("fsync a").is_err(), "it was not written");
+        assert!(faulty.pending().is_empty(), "the fault came");
+        assert_eq!(world.volume.store().poison(), None);
+        world.run("fsync a; fsync b; sync");
+        let (_, model, _) = world.crash();
+        judge_promise(&memory, &model, *kind).expect("all that was acknowledged");
+    }
+}
+
 /// Errors are allowed, other content than ever was is not.
 fn judge_honesty(
     memory: &Arc<MemoryDevice>,

@@ -6,6 +6,16 @@ use butterfs_format::node::FLAG_RELOC;
 use butterfs_tree::Node;
 use rustc_hash::FxHashSet;
 
+/// How much of the extent tree was read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Knowledge {
+    /// All of it.
+    #[default]
+    All,
+    /// Some of its nodes are damaged: what is not known may be.
+    Part,
+}
+
 /// Nodes that the extent tree says are parents.
 #[derive(Debug, Default)]
 pub(crate) struct Parents {
@@ -14,6 +24,7 @@ pub(crate) struct Parents {
     shared: FxHashSet<u64>,
     /// Trees whose references move to their nodes step by step.
     passing: FxHashSet<TreeId>,
+    knowledge: Knowledge,
     /// A balance was interrupted: it moves references of any tree.
     is_relocating: bool,
 }
@@ -23,6 +34,7 @@ impl Parents {
         nodes: &[u64],
         shared: &[u64],
         passing: impl Iterator<Item = TreeId>,
+        knowledge: Knowledge,
     ) -> Self {
         let passing: FxHashSet<TreeId> = passing.collect();
         Self {
@@ -30,6 +42,7 @@ impl Parents {
             shared: shared.iter().copied().collect(),
             is_relocating: passing.contains(&TreeId::RELOC),
             passing,
+            knowledge,
         }
     }
 
@@ -51,6 +64,12 @@ impl Parents {
             && !self.shared.contains(&logical)
             && !self.is_relocating
             && !self.passing.contains(&node.owner())
+            && self.knowledge == Knowledge::All
+    }
+
+    /// True when `node` is certainly no parent.
+    pub(crate) fn excludes(&self, node: &Node) -> bool {
+        self.knowledge == Knowledge::All && !self.contains(node)
     }
 
     /// True when `node` is a parent although its own tree refers to it by

@@ -4,6 +4,7 @@ use super::name_sink::{NameSink, OwnedName, ROWS};
 use super::names::Side;
 use super::run::RESERVED;
 use super::scan::FsScan;
+use crate::budget::Taken;
 use crate::code::FaultCode;
 use crate::extents::parents::Parents;
 use crate::report::Place;
@@ -43,7 +44,8 @@ pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree) {
     let rows = NameSink::new(vec![false; ROWS].into(), quiet.taken());
     walk(&rows);
     let differ = |sum: &AtomicU64| sum.load(Ordering::Relaxed) != 0;
-    let full = NameSink::new(rows.sums.iter().map(differ).collect(), quiet.taken());
+    let spare = Taken::new(&quiet.budget.spare());
+    let full = NameSink::new(rows.sums.iter().map(differ).collect(), spare);
     walk(&full);
     let found = full.into_collected();
     let kinds: FxHashMap<u64, u8> = found.inodes.into_iter().collect();

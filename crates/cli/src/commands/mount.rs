@@ -8,6 +8,7 @@ use crate::{join, log, server};
 use butterfs::{Access, MountOptions, OPTIONS};
 use clap::Args;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -78,7 +79,7 @@ impl Mount {
             options.access = Access::ReadOnly;
             if !self.ready {
                 let shown = source.display();
-                eprintln!("butterfs: warning: {shown} is write-protected, mounted read-only");
+                note!("butterfs: warning: {shown} is write-protected, mounted read-only");
             }
         }
         // A descriptor that someone else mounted on stays as it is written.
@@ -176,8 +177,29 @@ fn is_write_protected(source: &Path) -> bool {
             .write(write)
             .open(source)
     };
-    let refused = open(true).err().and_then(|error| error.raw_os_error());
+    let refused = match open(true) {
+        // The kernel lets root open such a device for writing.
+        Ok(file) => return is_read_only_device(&file),
+        Err(error) => error.raw_os_error(),
+    };
     matches!(refused, Some(libc::EROFS | libc::EACCES | libc::EPERM)) && open(false).is_ok()
+}
+
+/// Whether a file is a block device that takes no writes, by the kernel's word.
+fn is_read_only_device(file: &std::fs::File) -> bool {
+    let Some(facts) = file
+        .metadata()
+        .ok()
+        .filter(|f| f.file_type().is_block_device())
+    else {
+        return false;
+    };
+    let (major, minor) = (
+        rustix::fs::major(facts.rdev()),
+        rustix::fs::minor(facts.rdev()),
+    );
+    let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
+    said.is_ok_and(|said| said.trim() == "1")
 }
 
 fn list_options() -> Done {

@@ -157,8 +157,8 @@ impl Filesystem {
         let mut sum = Defragmented::default();
         let mut at = wanted.range.start;
         loop {
-            self.check_changeable(inode.id.tree)?;
             let mut state = inode.state.write();
+            self.check_changeable(inode.id.tree)?;
             check_file(&state)?;
             state.check_unprotected()?;
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;

@@ -68,6 +68,7 @@ impl Filesystem {
         let _promise = self.promise(units.iter().map(|unit| unit.data.len() as u64).sum())?;
         let mut state = inode.state.write();
         check_file(&state)?;
+        self.check_changeable(inode.id.tree)?;
         let plain = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         // Part of a sector is all of it only at the end of the file.
         let whole = |unit: &EncodedUnit| {
@@ -102,10 +103,13 @@ impl Filesystem {
             .buffers
             .in_flight(units.iter().map(|unit| unit.data.len() as u64).sum());
         let written = self.write_outputs(&outputs);
+        let is_written = written.is_ok();
         let result = written.and_then(|()| self.enter(inode.id, &mut state, &outputs));
         if result.is_err() {
             state.item.size = size;
-            self.give_back(&outputs);
+            if is_written {
+                self.give_back(&outputs);
+            }
         }
         result.map(|()| true)
     }

@@ -63,8 +63,12 @@ impl Filesystem {
             .filter(|end| *end <= SIZE_MAX)
             .ok_or(FsError::TooBig)?;
         self.store.check_writable()?;
-        self.check_changeable(inode.id.tree)?;
+        if mode != FallocateMode::PunchHole {
+            self.free_what_waits(inode.id, length)?;
+        }
         let mut state = inode.state.write();
+        // Under the lock: who makes the subvolume read-only waits for it.
+        self.check_changeable(inode.id.tree)?;
         if state.deleted {
             return Err(FsError::NotFound);
         }
@@ -97,6 +101,21 @@ impl Filesystem {
             touch(state);
             store_item(engine, inode.id, state)
         })
+    }
+
+    /// Where `length` bytes do not fit as it seems: brings all that waits to the
+    /// device, so that what compression saves, and emptied files held, counts.
+    /// No inode may be locked.
+    fn free_what_waits(&self, id: InodeId, length: u64) -> Result<(), FsError> {
+        self.look_at_space();
+        // What could not be flushed is told to its own fsync; whether the range
+        // fits now is looked at when its holes are known.
+        if self.buffers.has_free(length) {
+            let _ = self.ensure_quota(id.tree, length);
+        } else {
+            self.write_out()?;
+        }
+        Ok(())
     }
 
     /// Moves inline data out of the tree, so that other extents may follow.

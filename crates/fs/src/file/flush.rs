@@ -310,8 +310,13 @@ impl Filesystem {
             .iter()
             .filter(|o| matches!(o.target, Target::New(_)));
         let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
-        let written = self.write_outputs(&outputs);
-        let result = written.and_then(|()| self.enter(id, state, &outputs));
+        if let Err(error) = self.write_outputs(&outputs) {
+            // Not given back: the next flush takes other space, and what does
+            // not take writes is left alone until the volume is opened again.
+            tracing::error!(%error, "data were not written; they wait in memory");
+            return Err(error);
+        }
+        let result = self.enter(id, state, &outputs);
         if result.is_err() {
             self.give_back(&outputs);
         }

@@ -39,6 +39,8 @@ impl Filesystem {
             return self.grow(inode, &mut state, size);
         }
         if size == 0 && self.empty_later(inode.id, &mut state)? {
+            // As for data: who closes the volume looks after it is closed.
+            self.store.check_open()?;
             drop(state);
             self.relieve();
             return Ok(());

@@ -69,6 +69,15 @@ impl Filesystem {
         Ok((at, part.len()))
     }
 
+    /// True while changes of files wait in memory alone.
+    #[must_use]
+    pub fn has_waiting(&self) -> bool {
+        self.buffers.dirty().iter().any(|inode| {
+            let state = inode.state.read();
+            !state.deleted && (state.emptied || !state.buffer.is_empty())
+        })
+    }
+
     /// Bytes of all files that wait in memory.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
@@ -129,7 +138,11 @@ impl Filesystem {
         state.item.ctime = time;
         state.item.sequence = state.item.sequence.wrapping_add(1);
         if promise.is_none() || state.buffer.bytes() >= FLUSH_AT {
-            self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
+            let flushed = self.flush_locked(inode, &mut state, InlineRule::Allowed);
+            if promise.is_none() {
+                flushed?;
+            }
+            // Else they are promised and wait: the next write and fsync tell.
         }
         drop((state, promise));
         self.relieve();
@@ -346,7 +359,10 @@ impl Filesystem {
         let mut failed: Option<(InodeId, FsError)> = None;
         let (mut files, mut bytes) = (0, 0);
         for inode in inodes {
-            if let Err(error) = self.flush_inode(&inode) {
+            // What of a deleted subvolume is not flushed is nobody's loss.
+            if let Err(error) = self.flush_inode(&inode)
+                && self.is_alive(inode.id.tree)
+            {
                 files += 1;
                 bytes += inode.state.read().buffer.bytes();
                 failed = failed.or(Some((inode.id, error)));

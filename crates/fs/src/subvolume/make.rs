@@ -170,6 +170,7 @@ impl Filesystem {
                 let old = engine.tree_state(source)?.item;
                 let item = snapshot_item(engine, &old, access);
                 let (uuid, received) = (item.uuid, item.received_uuid);
+                super::properties::check_room(engine, &received)?;
                 // The copy first: it has no entry of itself.
                 engine.copy_tree(source, tree, item)?;
                 engine.inherit_quota_groups(tree, groups)?;

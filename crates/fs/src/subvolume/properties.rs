@@ -142,6 +142,7 @@ impl Filesystem {
     ) -> Result<(Generation, Timespec), FsError> {
         self.change_tree(tree, (6 * NODES_PER_PATH, Purpose::Grow), |engine| {
             check_writable(engine, tree)?;
+            check_room(engine, &received.uuid)?;
             forget_received(engine, tree)?;
             let (generation, time) = (engine.generation(), now());
             engine.change_root_item(tree, |item| {
@@ -167,6 +168,14 @@ impl Filesystem {
         }
         Ok(engine.tree_state(tree)?.item)
     }
+}
+
+/// Errors when no further subvolume can be known as received by `uuid`.
+pub(super) fn check_room(engine: &Engine, uuid: &UuidBytes) -> Result<(), FsError> {
+    if *uuid == NO_UUID || engine.has_room_for_uuid(uuid, ItemType::UUID_RECEIVED_SUBVOL)? {
+        return Ok(());
+    }
+    Err(FsError::TooManyReceived)
 }
 
 fn forget_received(engine: &mut Engine, tree: TreeId) -> Result<(), FsError> {
