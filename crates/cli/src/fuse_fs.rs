@@ -24,6 +24,7 @@ mod serve;
 mod serve_data;
 mod sharing;
 mod subvolumes;
+mod telling;
 mod trees;
 mod whole;
 
@@ -76,6 +77,7 @@ pub struct Server {
     device_number: OnceLock<String>,
     /// Files of which the kernel has pages that it could not write back.
     stale: Arc<guard::Stale>,
+    telling: telling::Telling,
     /// The name of the socket where commands are asked for.
     service: OnceLock<Vec<u8>>,
     /// Why closing the volume left something unwritten.
@@ -118,6 +120,7 @@ impl Server {
             notifier: OnceLock::new(),
             device_number: OnceLock::new(),
             stale: Arc::default(),
+            telling: telling::Telling::default(),
             service: OnceLock::new(),
             unwritten: OnceLock::new(),
         }
@@ -206,7 +209,7 @@ impl Server {
 /// How long the kernel may keep attributes: where it must ask before it opens
 /// a file, not at all.
 fn attributes_last(flags: InodeFlags) -> Duration {
-    if flags.intersects(guard::KEPT) {
+    if flags.intersects(guard::ASKED) {
         Duration::ZERO
     } else {
         FOREVER

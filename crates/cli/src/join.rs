@@ -15,15 +15,14 @@ use crate::facts::Facts;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::mounts::Mount;
 use butterfs::{Access, Filesystem, FsError, MountOptions, Subvolume, TreeId};
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags};
 use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::net::sockopt::socket_peercred;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 use std::ffi::OsString;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -62,13 +61,22 @@ pub fn narrow(point: &Path, path: &Path) -> Done {
     if below.as_os_str().is_empty() {
         return Ok(());
     }
-    let wanted = point.join(below);
-    let inode = wanted.metadata().context(path.display())?.ino();
+    let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let top = rustix::fs::open(point, directory, Mode::empty()).context(point.display())?;
+    // Names are users': none leads out of this mount.
+    let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
+    let wanted = rustix::fs::openat2(&top, below, directory, Mode::empty(), inside);
+    let wanted = wanted.context(path.display())?;
+    let inode = rustix::fs::fstat(&wanted).context(path.display())?.st_ino;
     if inode & NUMBER != ROOT {
         return fail(format!("{}: is no subvolume", path.display()));
     }
-    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = rustix::mount::open_tree(CWD, &wanted, flags).context(path.display())?;
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    let tree = rustix::mount::open_tree(&wanted, "", flags).context(path.display())?;
+    // What is open keeps the mount.
+    drop((top, wanted));
     rustix::mount::unmount(point, UnmountFlags::DETACH).context(point.display())?;
     let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
     rustix::mount::move_mount(&tree, "", CWD, point, flags).context(point.display())
@@ -111,10 +119,15 @@ fn place_of(point: &Path, subvolume: &Subvolume) -> Option<PathBuf> {
     Some(OsString::from_vec(path).into())
 }
 
+/// Whether the server has the volume open for reading alone.
+fn is_read_only(there: &Mount) -> Result<bool, Failure> {
+    let in_effect = Facts::at(&there.point)?.options.unwrap_or_default();
+    Ok(in_effect.split(',').next() == Some("ro"))
+}
+
 /// Errors where the server has the volume open for reading alone.
 fn check_writable(there: &Mount) -> Done {
-    let in_effect = Facts::at(&there.point)?.options.unwrap_or_default();
-    if in_effect.split(',').next() != Some("ro") {
+    if !is_read_only(there)? {
         return Ok(());
     }
     fail(format!(
@@ -148,8 +161,12 @@ fn mount_again(
         data.push_str(",blksize=4096");
     }
     let data = std::ffi::CString::new(data).context("mount options")?;
-    // Read-only is a flag of this mount alone.
-    let shared = flags - MountFlags::RDONLY;
+    // Whether it can be written is the file system's, whether through this mount
+    // its own.
+    let shared = match is_read_only(there)? {
+        true => flags | MountFlags::RDONLY,
+        false => flags - MountFlags::RDONLY,
+    };
     rustix::mount::mount(
         &there.source,
         point,
@@ -158,6 +175,13 @@ fn mount_again(
         data.as_c_str(),
     )
     .context(point.display())?;
+    if Mount::of_path(point).is_none_or(|made| made.device != there.device) {
+        let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
+        return fail(format!(
+            "{}: what answered is not the server of this volume",
+            there.source.display()
+        ));
+    }
     let done = narrow(point, place).and_then(|()| {
         let flags = flags | MountFlags::BIND;
         rustix::mount::mount_remount(point, flags, "").context(point.display())
@@ -174,7 +198,9 @@ fn server_of(point: &Path) -> Option<Pid> {
     let name = crate::service::server_of(point)?;
     let address = SocketAddr::from_abstract_name(name).ok()?;
     let server = UnixStream::connect_addr(&address).ok()?;
-    Some(socket_peercred(&server).ok()?.pid)
+    let peer = socket_peercred(&server).ok()?;
+    // Anybody may listen where root's server does not.
+    peer.uid.is_root().then_some(peer.pid)
 }
 
 /// The descriptor by which the server of a mount is connected to the kernel.
@@ -201,8 +227,33 @@ fn connection_of(point: &Path) -> Result<OwnedFd, Failure> {
     fail("the server has no connection to the kernel")
 }
 
-/// Changes the flags of a mount; the volume's options stay as they are.
-pub fn remount(point: &Path, access: Access, flags: MountFlags) -> Done {
+/// Makes all durable that was written to the volume mounted at `point`, also
+/// what the kernel's cache has.
+pub fn save(point: &Path) -> Done {
+    let root = std::fs::File::open(point).context(point.display())?;
+    rustix::fs::syncfs(&root).context(point.display())?;
+    Ok(butterfs_device::kernel_btrfs::sync(root.as_fd()).context(point.display())?)
+}
+
+/// Flags that a mount has now.
+fn flags_of(point: &Path) -> Result<MountFlags, Failure> {
+    let now = rustix::fs::statvfs(point).context(point.display())?.f_flag;
+    let pairs = [
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+        (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+        (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+        (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+        (StatVfsMountFlags::NOATIME, MountFlags::NOATIME),
+        (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
+        (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
+    ];
+    let has = pairs.into_iter().filter(|(shown, _)| now.contains(*shown));
+    Ok(has.fold(MountFlags::empty(), |sum, (_, flag)| sum | flag))
+}
+
+/// Changes the flags of a mount that `words` name; the others, and the volume's
+/// options, stay as they are.
+pub fn remount(point: &Path, words: &[&str]) -> Done {
     let point = point.canonicalize().context(point.display())?;
     let mount = Mount::of_path(&point).filter(|mount| mount.point == point && mount.is_ours());
     let Some(mount) = mount else {
@@ -211,13 +262,22 @@ pub fn remount(point: &Path, access: Access, flags: MountFlags) -> Done {
             point.display()
         ));
     };
-    if access == Access::ReadWrite {
+    let mut wanted = butterfs_fuse::mount::MountOptions {
+        flags: flags_of(&point)?,
+        ..butterfs_fuse::mount::MountOptions::default()
+    };
+    for word in words {
+        if !wanted.apply_flag(word) {
+            note!("butterfs: {word} is an option of the volume, which stays as it was mounted");
+        }
+    }
+    let flags = wanted.flags;
+    if words.contains(&"rw") {
         check_writable(&mount)?;
     }
     rustix::mount::mount_remount(&point, flags | MountFlags::BIND, "").context(point.display())?;
-    if access == Access::ReadOnly {
-        let root = std::fs::File::open(&point).context(point.display())?;
-        root.sync_all().context(point.display())?;
+    if flags.contains(MountFlags::RDONLY) {
+        save(&point)?;
     }
     Ok(())
 }

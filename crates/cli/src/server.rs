@@ -9,10 +9,13 @@ use butterfs::{
     Volume, WriteCache,
 };
 use butterfs_device::{DeviceError, Holder};
-use butterfs_fuse::mount::{Allow, MountError, MountFlags, MountKind, UnmountMode};
+use butterfs_fuse::mount::{
+    Allow, MountError, MountFlags, MountKind, UnmountError, UnmountMode, Unmounter,
+};
 use butterfs_fuse::protocol::Features;
-use butterfs_fuse::{Config, Handles, Session, SessionError, unmount_on_signals};
+use butterfs_fuse::{Config, Handles, Session, SessionError, on_signals};
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -265,7 +268,8 @@ pub fn serve(
         let _ = running.unmounter().unmount(UnmountMode::Lazy);
         return Err(failure);
     }
-    let signals = unmount_on_signals(running.unmounter()).context("signals")?;
+    let (unmounter, saved) = (running.unmounter(), Arc::clone(&server));
+    let signals = on_signals(move |_| end(&saved, &unmounter)).context("signals")?;
     let farewell = server.start_service();
     if options.autodefrag && options.access == Access::ReadWrite {
         server.start_autodefrag(options.commit);
@@ -278,6 +282,29 @@ pub fn serve(
         farewell.say(&done);
     }
     done
+}
+
+/// Ends on a signal: saves what waits, since the next signal may be SIGKILL, and
+/// unmounts all mounts of the volume, the last one first.
+fn end(server: &Server, unmounter: &Unmounter) {
+    if let Err(error) = server.volume().sync() {
+        tracing::error!(%error, "not everything is on the device");
+    }
+    let mounts = Mount::seen_by("self").into_iter().rev();
+    for mount in mounts.filter(|mount| Some(&mount.device[..]) == unmounter.device_number()) {
+        // What cannot go now is told by the last.
+        let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW);
+    }
+    let done = match unmounter.unmount(UnmountMode::Normal) {
+        Err(UnmountError::Busy(path)) => {
+            tracing::warn!(path = %path.display(), "in use; serving until the last file closes");
+            unmounter.unmount(UnmountMode::Lazy)
+        }
+        done => done,
+    };
+    if let Err(error) = done {
+        tracing::error!(%error, "cannot unmount on a signal");
+    }
 }
 
 /// What is not on the device although `destroy` closed the volume, if any.

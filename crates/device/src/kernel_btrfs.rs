@@ -11,7 +11,7 @@ use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::send_stream::SourceStamp;
 use butterfs_format::{Generation, TreeId, UuidBytes};
 use rustix::io::Errno;
-use rustix::ioctl::{Getter, Opcode, Setter, Updater, ioctl, opcode};
+use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 const BTRFS: u8 = 0x94;
@@ -137,6 +137,16 @@ impl Inherit {
             put(argument, 32, &address.to_le_bytes());
         }
     }
+}
+
+/// Makes all durable that was written to the file system of `file`.
+///
+/// # Errors
+/// What the file system says.
+pub fn sync(file: BorrowedFd<'_>) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::none(BTRFS, 8);
+    // SAFETY: the request takes no argument.
+    unsafe { ioctl(file, NoArg::<NUMBER>::new()) }
 }
 
 /// Makes an empty subvolume in a directory, within quota groups.

@@ -122,16 +122,17 @@ impl Mount {
         // What mount(8) reads from the table of mounts and passes along.
         const OF_THE_KERNEL: [&str; 4] = ["user_id", "group_id", "blksize", "max_read"];
         let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
-        let mut options = MountOptions::default();
-        for word in words {
-            if word != "remount" && !OF_THE_KERNEL.contains(&&name(word)[..]) {
-                options.apply(word)?;
-            }
+        let is_asked =
+            |word: &&str| *word != "remount" && !OF_THE_KERNEL.contains(&&name(word)[..]);
+        let words: Vec<&str> = words.filter(is_asked).collect();
+        let mut known = MountOptions::default();
+        for word in &words {
+            known.apply(word)?;
         }
         let Some(mountpoint) = self.mountpoint.as_ref().or(self.source.as_ref()) else {
             return fail("a mountpoint is needed");
         };
-        join::remount(mountpoint, options.access, server::flags(&options))
+        join::remount(mountpoint, &words)
     }
 
     fn in_background(&self, source: &Path, mountpoint: &Path) -> Done {

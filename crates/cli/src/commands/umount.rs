@@ -5,6 +5,7 @@
 //! the source.
 
 use crate::fail::{Context, Done, fail};
+use crate::join;
 use crate::mounts::Mount;
 use crate::service::farewell::{End, Waiter};
 use clap::Args;
@@ -49,15 +50,22 @@ impl Umount {
         }
         // The mount tells where its server is while it is there.
         let waiter = Waiter::new(&mountpoint);
+        let is_silent = waiter.is_none() && mount.is_ours();
         self.unmount(&mountpoint)?;
-        if Mount::seen_by("self")
-            .iter()
-            .any(|other| other.device == mount.device)
-        {
+        let others = Mount::seen_by("self").into_iter();
+        let mut others = others.filter(|other| other.device == mount.device);
+        if let Some(other) = others.next() {
             // Its server goes on: it has other mounts.
-            return Ok(());
+            return join::save(&other.point);
         }
-        wait_until_ended(&mount, waiter)
+        wait_until_ended(&mount, waiter)?;
+        if is_silent {
+            return fail(
+                "it is unmounted, but its server died or could not be asked: changes since the \
+                 last commit may be lost",
+            );
+        }
+        Ok(())
     }
 
     fn unmount(&self, mountpoint: &Path) -> Done {

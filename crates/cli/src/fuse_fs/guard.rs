@@ -9,15 +9,21 @@
 //! what the file has.
 
 use super::intent::{self, Intent};
+use super::telling::Told;
 use super::{Answered, Server};
 use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
 use butterfs_fuse::request::{SetAttr, TimeChange, Write};
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Flags of files that are protected.
 pub(super) const KEPT: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
+
+/// Flags of files of which the server must know how they are opened: what a
+/// conversion saved is protected too.
+pub(super) const ASKED: InodeFlags = KEPT.union(InodeFlags::READONLY);
 
 /// Files of which the kernel has pages that were refused, and a thread is
 /// about to have them dropped.
@@ -112,17 +118,30 @@ impl Server {
 
     /// Brings what the kernel's cache has of a file here. Without locks: the
     /// writes are other requests.
-    pub(super) fn write_back(&self, node: NodeId) {
-        if let Some(notifier) = self.notifier.get() {
-            // A kernel that does not know the node has no pages of it.
-            let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
-        }
+    ///
+    /// # Errors
+    /// EAGAIN when it takes too long.
+    pub(super) fn write_back(&self, node: NodeId) -> Result<(), Errno> {
+        self.write_back_all(vec![node])
     }
 
     /// [`Server::write_back`] of all files of a subvolume.
-    pub(super) fn write_back_tree(&self, tree: TreeId) {
-        for node in self.nodes.files_of(tree) {
-            self.write_back(node);
+    pub(super) fn write_back_tree(&self, tree: TreeId) -> Result<(), Errno> {
+        self.write_back_all(self.nodes.files_of(tree))
+    }
+
+    fn write_back_all(&self, nodes: Vec<NodeId>) -> Result<(), Errno> {
+        /// Of a caller's, who may ask again.
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let told = self.tell(PATIENCE, move |notifier| {
+            for node in nodes {
+                // A kernel that does not know the node has no pages of it.
+                let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
+            }
+        });
+        match told {
+            Told::Done => Ok(()),
+            Told::Later => Err(Errno::EAGAIN),
         }
     }
 
@@ -133,13 +152,15 @@ impl Server {
             let state = inode.state.read();
             (state.item.flags, state.item.mode)
         };
-        if !flags.intersects(KEPT) || mode & S_IFMT != libc::S_IFREG {
+        if !flags.intersects(ASKED) || mode & S_IFMT != libc::S_IFREG {
             return Ok(());
         }
         match intent::of(context.pid) {
             Intent::Other => Ok(()),
-            Intent::Append if !flags.contains(InodeFlags::IMMUTABLE) => Ok(()),
-            Intent::Append | Intent::Write => Err(Errno::EPERM),
+            Intent::Write if flags.intersects(KEPT) => Err(Errno::EPERM),
+            Intent::Append if flags.contains(InodeFlags::IMMUTABLE) => Err(Errno::EPERM),
+            _ if flags.contains(InodeFlags::READONLY) => Err(Errno::EACCES),
+            Intent::Append | Intent::Write => Ok(()),
         }
     }
 

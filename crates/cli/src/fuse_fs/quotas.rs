@@ -215,6 +215,8 @@ impl Server {
         if data.u64(16)? & INHERIT == 0 {
             return Ok(BTreeSet::new());
         }
+        // Reading a caller's memory waits for as long as the caller likes.
+        self.check_privileged(context)?;
         let size = data.u64(INHERIT_SIZE)?;
         let length = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
         if length < INHERIT_HEADER || size > ARGUMENT_MAX {

@@ -383,7 +383,7 @@ impl FileSystem for Server {
 
     fn getxattr(
         &self,
-        _: &Context<'_>,
+        context: &Context<'_>,
         request: GetXattr<'_>,
         value: &mut ValueBuffer<'_>,
     ) -> Answer<()> {
@@ -396,6 +396,8 @@ impl FileSystem for Server {
             return Ok(());
         }
         if let Some(which) = request.name.strip_prefix(join::PLACE.as_bytes()) {
+            // It leads past directories that callers may not enter.
+            self.check_privileged(context)?;
             value.push(&self.place_from_top(which)?);
             return Ok(());
         }

@@ -327,7 +327,7 @@ impl Server {
                     return Err(Errno::EPERM);
                 }
                 if protects {
-                    self.write_back(request.node);
+                    self.write_back(request.node)?;
                 }
                 self.files().set_flags(&inode, wanted).answered()?;
                 self.attributes_changed(request.node);

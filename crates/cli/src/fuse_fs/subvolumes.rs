@@ -10,6 +10,7 @@ use super::requests::{
     BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, PLACE_NAME, PLACE_PATH, PLACE_SIZE, READ_ONLY,
     RECEIVED_SIZE, ROOT_REFS_MAX,
 };
+use super::telling::NAME_PATIENCE;
 use super::{Answered, Server};
 use crate::join::path_from_top;
 use crate::mounts::Mount;
@@ -164,7 +165,7 @@ impl Server {
                     _ => Access::ReadOnly,
                 };
                 if access == Access::ReadOnly {
-                    self.write_back_tree(at.tree);
+                    self.write_back_tree(at.tree)?;
                 }
                 self.files()
                     .set_subvolume_access(at.tree, access)
@@ -258,14 +259,15 @@ impl Server {
             return Err(Errno(libc::EBUSY));
         }
         self.files().delete_subvolume(parent, name).answered()?;
-        if let (Some(notifier), Ok(parent), Ok(child)) = (
-            self.notifier.get(),
-            self.nodes.node_of(parent),
-            self.nodes.node_of(target.inode),
-        ) {
-            // A kernel that does not have it knows nothing to forget.
-            let _ = notifier.deleted(parent, child, name);
-            let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
+        if let (Ok(parent), Ok(child)) =
+            (self.nodes.node_of(parent), self.nodes.node_of(target.inode))
+        {
+            let name = name.to_vec();
+            self.tell(NAME_PATIENCE, move |notifier| {
+                // A kernel that does not have it knows nothing to forget.
+                let _ = notifier.deleted(parent, child, &name);
+                let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
+            });
         }
         Ok(())
     }
@@ -498,9 +500,10 @@ impl Server {
 
     /// The kernel may remember that a name is free.
     fn forget_name(&self, parent: NodeId, name: &[u8]) {
-        if let Some(notifier) = self.notifier.get() {
-            let _ = notifier.invalidate_entry(parent, name, EntryChange::Drop);
+        let name = name.to_vec();
+        self.tell(NAME_PATIENCE, move |notifier| {
+            let _ = notifier.invalidate_entry(parent, &name, EntryChange::Drop);
             let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
-        }
+        });
     }
 }

@@ -176,6 +176,8 @@ fn serve(mut stream: UnixStream, volume: Volume) -> Done {
         Ok(asked) => asked,
         Err(failure) => return client.end(Err(failure)),
     };
+    let store = Arc::clone(volume.store());
+    let _watch = store.fail_on_panic();
     HOST.set(Some(Host { volume, client }));
     let done = asked.run_here();
     match HOST.take() {
