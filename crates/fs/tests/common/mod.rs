@@ -3,7 +3,7 @@
 
 pub mod paused;
 
-use butterfs_device::{Access, FileDevice};
+use butterfs_device::{Access, DeviceError, FileDevice};
 use butterfs_format::TreeId;
 use butterfs_fs::{Filesystem, Options};
 use butterfs_store::{OpenOptions, Store};
@@ -12,6 +12,7 @@ use butterfs_testkit::judge::{judge_image, mkfs_btrfs, scratch_dir, unmount};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// Runs a program that must succeed; gives what it printed.
@@ -37,9 +38,22 @@ pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
     (dir, image)
 }
 
+/// Opens an image that the kernel may just be letting go of.
+fn open_when_free(image: &Path) -> FileDevice {
+    let begun = Instant::now();
+    loop {
+        match FileDevice::open(image, Access::ReadWrite) {
+            Err(DeviceError::Busy { .. }) if begun.elapsed() < Duration::from_secs(10) => {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+            opened => return opened.unwrap(),
+        }
+    }
+}
+
 /// Opens a volume for writing, seen from one subvolume.
 pub fn open_with(image: &Path, tree: TreeId, options: &Options) -> Filesystem {
-    let device = FileDevice::open(image, Access::ReadWrite).unwrap();
+    let device = open_when_free(image);
     let all_early = OpenOptions {
         left_to_commit: 0,
         ..OpenOptions::default()
