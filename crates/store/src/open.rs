@@ -227,10 +227,10 @@ impl Store {
         let copies_differ = !copies_agree(&*device, &superblock);
         let mut engine = load_engine(&device, &superblock, options)?;
         let space = Arc::clone(&engine.space);
-        if options.access == Access::ReadWrite {
-            if let Err(error) = engine.find_orphan_free_space() {
-                tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
-            }
+        if options.access == Access::ReadWrite
+            && let Err(error) = engine.find_orphan_free_space()
+        {
+            tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
         }
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed = copies_differ;

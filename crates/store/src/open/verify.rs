@@ -20,6 +20,7 @@ use butterfs_tree::Cursor;
 use butterfs_volume::{ChunkFault, ChunkMap, VolumeError};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use thiserror::Error;
 
 /// Items that are looked at in a range that should have no block group.
@@ -203,12 +204,13 @@ impl Engine {
             }
             let logical = Logical(key.offset);
             let chunk = Chunk::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
-            if chunks.contains_key(&logical) {
-                ChunkMap::default().insert(logical, chunk)?;
-            } else {
-                self.verify_chunk(logical, &chunk)?;
-                map.insert(logical, chunk.clone())?;
-                chunks.insert(logical, chunk);
+            match chunks.entry(logical) {
+                Entry::Occupied(_) => ChunkMap::default().insert(logical, chunk)?,
+                Entry::Vacant(place) => {
+                    self.verify_chunk(logical, &chunk)?;
+                    map.insert(logical, chunk.clone())?;
+                    place.insert(chunk);
+                }
             }
             cursor.next()?;
         }

@@ -198,7 +198,7 @@ pub fn find_orphans<S: NodeSource>(
 ) -> Result<Vec<Range<u64>>, StoreError> {
     let mut end = 0;
     let mut gaps = Vec::new();
-    for group in groups.chain([u64::MAX..u64::MAX]) {
+    for group in groups.chain(std::iter::once(u64::MAX..u64::MAX)) {
         if end < group.start && gaps.len() < GAPS_MAX {
             gaps.push(end..group.start);
         }
