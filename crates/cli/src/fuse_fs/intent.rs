@@ -130,8 +130,7 @@ mod tests {
         );
         assert_eq!(open(libc::O_RDONLY | libc::O_TRUNC), Intent::Write);
         assert_eq!(open(libc::O_PATH | libc::O_RDWR), Intent::Other);
-        assert_eq!(intent(&call(libc::SYS_openat2, 0x1000)), Intent::Write);
-        assert_eq!(intent(&call(libc::SYS_openat2, 0x3000)), Intent::Other);
+        assert_eq!(intent(&call(libc::SYS_openat2, 0x1000)), Intent::Other);
         assert_eq!(
             intent(&call(libc::SYS_faccessat2, libc::W_OK)),
             Intent::Append

@@ -20,6 +20,11 @@ const WAITING_MAX: usize = 16;
 const WORDS_MAX: usize = 4096;
 /// What a server says when nothing was lost; else it says what was.
 const DONE: &str = "done\n";
+/// What it says first, to who will be told: a server that ends tells nobody
+/// whom it has not heard of.
+const HEARD: &[u8] = b"+";
+/// Time for that.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 fn address(service: &[u8]) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name([service, b"-end"].concat())
@@ -46,7 +51,11 @@ impl Farewell {
                     let may = who.is_ok_and(|who| allowed.contains(&who.uid.as_raw()));
                     let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
                     waiting.retain(is_there);
-                    if may && waiting.len() < WAITING_MAX && client.set_nonblocking(true).is_ok() {
+                    if may
+                        && waiting.len() < WAITING_MAX
+                        && client.set_nonblocking(true).is_ok()
+                        && (&client).write_all(HEARD).is_ok()
+                    {
                         waiting.push(client);
                     }
                 }
@@ -96,7 +105,10 @@ impl Waiter {
     /// asked from here.
     pub fn new(mountpoint: &Path) -> Option<Self> {
         let service = server_of(mountpoint)?;
-        let server = UnixStream::connect_addr(&address(&service).ok()?).ok()?;
+        let mut server = UnixStream::connect_addr(&address(&service).ok()?).ok()?;
+        server.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut heard = [0];
+        server.read_exact(&mut heard).ok()?;
         Some(Self {
             server,
             words: Vec::new(),
