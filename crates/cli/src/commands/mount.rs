@@ -120,7 +120,14 @@ impl Mount {
     /// Changes the flags of a mount.
     fn remount<'w>(&self, words: impl Iterator<Item = &'w str>) -> Done {
         // What mount(8) reads from the table of mounts and passes along.
-        const OF_THE_KERNEL: [&str; 4] = ["user_id", "group_id", "blksize", "max_read"];
+        const OF_THE_KERNEL: [&str; 6] = [
+            "user_id",
+            "group_id",
+            "blksize",
+            "max_read",
+            "default_permissions",
+            "allow_other",
+        ];
         let name = |word: &str| word.split('=').next().unwrap_or_default().to_owned();
         let is_asked =
             |word: &&str| *word != "remount" && !OF_THE_KERNEL.contains(&&name(word)[..]);

@@ -132,7 +132,7 @@ impl Server {
 
     fn write_back_all(&self, nodes: Vec<NodeId>) -> Result<(), Errno> {
         /// Of a caller's, who may ask again.
-        const PATIENCE: Duration = Duration::from_secs(30);
+        const PATIENCE: Duration = Duration::from_secs(10);
         let told = self.tell(PATIENCE, move |notifier| {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.
