@@ -178,6 +178,14 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "create a; write a 0 5000; sync; create t; write t 0 6000; fsync t; rename t a; create z; fsync z",
     ),
     (
+        "rename over a logged file, fsync of another",
+        "create c; sync; create x; write x 0 5000; fsync x; create t; write t 0 6000; rename t x; append c 10; fsync c",
+    ),
+    (
+        "rename of a committed file over a logged one",
+        "create c; create t; write t 0 6000; sync; create x; write x 0 5000; fsync x; rename t x; append c 10; fsync c",
+    ),
+    (
         "rename over twice",
         "create a; sync; create t; write t 0 6000; fsync t; rename t a; create t; write t 0 7000; fsync t; rename t a; fsync a",
     ),
