@@ -9,11 +9,9 @@ use butterfs::{
     Volume, WriteCache,
 };
 use butterfs_device::{DeviceError, Holder};
-use butterfs_fuse::mount::{
-    Allow, MountError, MountFlags, MountKind, UnmountError, UnmountMode, Unmounter,
-};
+use butterfs_fuse::mount::{Allow, MountError, MountFlags, MountKind, UnmountMode, Unmounter};
 use butterfs_fuse::protocol::Features;
-use butterfs_fuse::{Config, Handles, Session, SessionError, on_signals};
+use butterfs_fuse::{Config, Handles, Session, SessionError, on_signals, unmount_or_detach};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
@@ -295,16 +293,7 @@ fn end(server: &Server, unmounter: &Unmounter) {
         // What cannot go now is told by the last.
         let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW);
     }
-    let done = match unmounter.unmount(UnmountMode::Normal) {
-        Err(UnmountError::Busy(path)) => {
-            tracing::warn!(path = %path.display(), "in use; serving until the last file closes");
-            unmounter.unmount(UnmountMode::Lazy)
-        }
-        done => done,
-    };
-    if let Err(error) = done {
-        tracing::error!(%error, "cannot unmount on a signal");
-    }
+    unmount_or_detach(unmounter);
 }
 
 /// What is not on the device although `destroy` closed the volume, if any.

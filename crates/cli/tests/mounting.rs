@@ -6,6 +6,7 @@ mod support;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
 use support::{Bench, can_mount, is_root, said};
 
@@ -50,8 +51,13 @@ fn compare(expected: &Path, found: &Path) {
     assert!(sparse.blocks() < 1024, "the hole was filled");
 }
 
+/// Held alone by the test that makes a mount namespace: it has the mounts of all
+/// others too, who would wait for it.
+static NAMESPACES: RwLock<()> = RwLock::new(());
+
 #[test]
 fn a_volume_is_made_mounted_filled_and_found_again() {
+    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     if !can_mount() {
         return;
     }
@@ -78,6 +84,7 @@ fn a_volume_is_made_mounted_filled_and_found_again() {
 
 #[test]
 fn copies_survive_the_way_in_and_out() {
+    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
     fill(&bench.path("source"));
     bench.run(&["copy", "-q", "-o", "compress=lzo", "source", "volume:/"]);
@@ -96,6 +103,7 @@ fn copies_survive_the_way_in_and_out() {
 
 #[test]
 fn mistakes_are_refused_with_a_reason() {
+    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
     let refused = |words: &[&str], reason: &str| {
         let output = bench.try_run(words);
@@ -155,6 +163,7 @@ impl Drop for Memory {
 
 #[test]
 fn umount_says_what_was_lost() {
+    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     if !can_arrange() {
         return;
     }
@@ -183,6 +192,7 @@ fn umount_says_what_was_lost() {
 
 #[test]
 fn umount_waits_for_an_image_that_was_renamed() {
+    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     if !can_mount() {
         return;
     }
@@ -201,6 +211,7 @@ fn umount_waits_for_an_image_that_was_renamed() {
 
 #[test]
 fn umount_says_who_else_has_the_mount() {
+    let _namespaces = NAMESPACES.write().unwrap_or_else(PoisonError::into_inner);
     if !can_arrange() {
         return;
     }
@@ -237,6 +248,7 @@ fn umount_says_who_else_has_the_mount() {
 
 #[test]
 fn attributes_follow_what_the_kernel_does_not_see() {
+    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     if !can_mount() {
         return;
     }

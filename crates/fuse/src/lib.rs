@@ -37,4 +37,4 @@ pub use mount::{MountError, MountOptions, UnmountMode, Unmounter};
 pub use notifier::{EntryChange, InvalidRange, Notifier};
 pub use protocol::{Features, Negotiated};
 pub use session::{RunningSession, Session, SessionError};
-pub use signals::{SignalGuard, on_signals, unmount_on_signals};
+pub use signals::{SignalGuard, on_signals, unmount_on_signals, unmount_or_detach};

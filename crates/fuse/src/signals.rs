@@ -35,7 +35,7 @@ pub struct SignalGuard {
 ///
 /// Errors: EBUSY (`ResourceBusy`) while another guard lives.
 pub fn unmount_on_signals(unmounter: Unmounter) -> io::Result<SignalGuard> {
-    on_signals(move |_| unmount(&unmounter))
+    on_signals(move |_| unmount_or_detach(&unmounter))
 }
 
 /// Calls `act` with the number of each SIGINT, SIGTERM and SIGHUP, on a thread
@@ -148,7 +148,9 @@ fn wait(receiver: &OwnedFd, act: &mut dyn FnMut(i32)) {
     }
 }
 
-fn unmount(unmounter: &Unmounter) {
+/// Unmounts; a mount in use is taken out of sight, and served until its last
+/// file closes. What does not work is logged.
+pub fn unmount_or_detach(unmounter: &Unmounter) {
     let done = match unmounter.unmount(UnmountMode::Normal) {
         Err(UnmountError::Busy(path)) => {
             tracing::warn!(path = %path.display(), "in use; serving until the last file closes");

@@ -7,7 +7,10 @@
 
 use super::server_of;
 use crate::fail::{Done, Failure, fail};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::Path;
@@ -89,6 +92,9 @@ fn is_there(client: &UnixStream) -> bool {
 /// Waits for the end of a server.
 pub struct Waiter {
     server: UnixStream,
+    /// The server's process: at its end, and no earlier, it has let go of all
+    /// its files.
+    process: Option<OwnedFd>,
     words: Vec<u8>,
 }
 
@@ -109,8 +115,11 @@ impl Waiter {
         server.set_read_timeout(Some(PATIENCE)).ok()?;
         let mut heard = [0];
         server.read_exact(&mut heard).ok()?;
+        let process = rustix::net::sockopt::socket_peercred(&server).ok();
+        let process = process.and_then(|who| pidfd_open(who.pid, PidfdFlags::empty()).ok());
         Some(Self {
             server,
+            process,
             words: Vec::new(),
         })
     }
@@ -121,7 +130,10 @@ impl Waiter {
         let mut part = [0; 512];
         loop {
             match self.server.read(&mut part) {
-                Ok(0) => return Ok(End::Ended(self.verdict())),
+                Ok(0) => {
+                    self.wait_for_process();
+                    return Ok(End::Ended(self.verdict()));
+                }
                 Ok(read) => {
                     let room = WORDS_MAX.saturating_sub(self.words.len());
                     self.words.extend_from_slice(&part[..read.min(room)]);
@@ -131,6 +143,19 @@ impl Waiter {
                 // As when it was killed.
                 Err(_) => return Ok(End::Ended(self.verdict())),
             }
+        }
+    }
+
+    /// Waits until the process that closed its end is gone, which is soon.
+    fn wait_for_process(&self) {
+        if let Some(process) = &self.process {
+            let patience = Timespec {
+                tv_sec: PATIENCE.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: 0,
+            };
+            let mut ends = [PollFd::new(process, PollFlags::IN)];
+            // What cannot be waited for is gone, or not to be seen from here.
+            let _ = rustix::event::poll(&mut ends, Some(&patience));
         }
     }
 
