@@ -49,9 +49,9 @@ impl Filesystem {
     /// log cannot say what happened.
     ///
     /// # Errors
-    /// What flushing, logging or the commit met. Data that were not made
-    /// durable stay so: a later success does not cover them up, because the
-    /// volume is read-only after a failed write.
+    /// What flushing, logging or the commit met. A later success covers nothing
+    /// up: data that were not written wait in memory until a flush writes them,
+    /// and after a failed flush or commit the volume is read-only.
     pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
         self.flush_inode(inode)?;
         let ticket = {
