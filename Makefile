@@ -50,7 +50,8 @@ crash-sweep:
 	@scripts/packages test
 	scripts/crash-sweep
 
-# ButterFS beside kernel Btrfs in one run; figures to docs/evidence/.
+# ButterFS beside kernel Btrfs in one run (12 minutes); figures to docs/evidence,
+# and what fell since the last ones is named.
 bench:
 	@scripts/packages test
 	scripts/bench

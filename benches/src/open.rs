@@ -1,12 +1,14 @@
 //! Opening a volume of 1 TiB as it fills: time and memory must not grow with
 //! the number of files.
 
-use super::{Library, Target, peak_memory_mib};
+use super::peak_memory_mib;
+use super::volume::Volume;
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::FileDevice;
+use butterfs_fs::Options;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
@@ -17,9 +19,8 @@ const PER_DIR: usize = 10_000;
 /// `OPEN_IMAGE` it is such a process.
 pub fn measure(base: &Path, files: usize) -> io::Result<()> {
     if let Some(image) = std::env::var_os("OPEN_IMAGE") {
-        let mut library = library(image.into());
         let start = Instant::now();
-        library.open();
+        let _volume = Volume::open(Path::new(&image), Options::default());
         let seconds = start.elapsed().as_secs_f64();
         let peak = peak_memory_mib("self");
         println!("{:.1} ms | {peak:.1} MiB |", seconds * 1e3);
@@ -30,19 +31,18 @@ pub fn measure(base: &Path, files: usize) -> io::Result<()> {
     make(&device, &MkfsOptions::default()).map_err(io::Error::other)?;
     drop(device);
     println!("| files on 1 TiB | opening takes | peak memory |\n|---|---|---|");
-    let mut library = library(image.clone());
     let mut made = 0;
     for goal in [0, files / 10, files] {
-        library.open();
+        let volume = Volume::open(&image, Options::default());
         while made < goal {
-            if made % PER_DIR == 0 {
-                library.mkdir(made / PER_DIR);
+            let directory = volume.directory(&format!("d{}", made / PER_DIR));
+            for _ in made % PER_DIR..PER_DIR.min(made % PER_DIR + goal - made) {
+                directory.create(&format!("f{made}"), &[]);
+                made += 1;
             }
-            library.create(made / PER_DIR, made, &[]);
-            made += 1;
         }
-        library.sync();
-        library.end();
+        volume.sync();
+        drop(volume);
         let output = Command::new(std::env::current_exe()?)
             .args(["open", "0"])
             .env("OPEN_IMAGE", &image)
@@ -50,13 +50,4 @@ pub fn measure(base: &Path, files: usize) -> io::Result<()> {
         print!("| {goal} | {}", String::from_utf8_lossy(&output.stdout));
     }
     fs::remove_file(image)
-}
-
-fn library(image: PathBuf) -> Library {
-    Library {
-        image,
-        fs: None,
-        dirs: Vec::new(),
-        big: None,
-    }
 }

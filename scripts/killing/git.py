@@ -32,6 +32,7 @@ class Git(Workload):
         tree = f"{mount}/tree"
         os.mkdir(tree)
         self.git(mount, "init", "-q", "-b", "main")
+        synced_files(f"{tree}/.git")
         rng = random.Random(f"{self.seed} git")
         known, commits = {}, []
         while True:
@@ -61,6 +62,15 @@ class Git(Workload):
         self.git(mount, "checkout", "-q", "-f", "main")
         self.git(mount, "diff", "--quiet", "HEAD")
         return len(told)
+
+
+def synced_files(top):
+    """Makes the content of files durable: `git init` writes HEAD without an
+    fsync, and a name without its content is no repository."""
+    for directory, _, files in os.walk(top):
+        for name in files:
+            with open(f"{directory}/{name}", "rb") as file:
+                os.fsync(file.fileno())
 
 
 def synced_directories(top, known):

@@ -29,7 +29,9 @@ mod volume;
 
 pub use clone_tree::ClonedTree;
 pub use error::Error;
-pub use mount_options::{MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, WriteCache};
+pub use mount_options::{
+    MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
+};
 pub use paths::{Walk, WalkEntry};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};

@@ -63,6 +63,31 @@ pub enum OptionError {
     },
 }
 
+/// How a mount's requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// As measurement says: through /dev/fuse.
+    #[default]
+    Auto,
+    /// Through io_uring where the kernel offers it, which root has it do, else
+    /// through /dev/fuse.
+    Uring,
+    /// Through /dev/fuse.
+    Device,
+}
+
+/// What is done about CPUs that wake slowly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wake {
+    /// They are kept awake while requests come, where waking them takes long.
+    #[default]
+    Auto,
+    /// They are kept awake while requests come.
+    Poll,
+    /// Nothing.
+    Sleep,
+}
+
 /// All that mount options decide.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -98,6 +123,10 @@ pub struct MountOptions {
     pub access_times: AccessTimes,
     /// Who keeps written data first.
     pub write_cache: WriteCache,
+    /// How requests come.
+    pub transport: Transport,
+    /// What is done about CPUs that wake slowly.
+    pub wake: Wake,
     /// Everyone may use the mount.
     pub allow_other: bool,
     /// What small writes scatter is defragmented in the background.
@@ -136,6 +165,8 @@ impl Default for MountOptions {
             buffer_bytes: files.buffer_bytes,
             access_times: AccessTimes::Relative,
             write_cache: WriteCache::Server,
+            transport: Transport::Auto,
+            wake: Wake::Auto,
             allow_other: false,
             autodefrag: false,
             idmap: false,
@@ -270,6 +301,16 @@ impl MountOptions {
         say(&format!("memory={}", self.buffer_bytes));
         if self.write_cache == WriteCache::Kernel {
             say("writeback");
+        }
+        say(match self.transport {
+            Transport::Auto => "transport=auto",
+            Transport::Uring => "transport=uring",
+            Transport::Device => "transport=dev",
+        });
+        match self.wake {
+            Wake::Auto => {}
+            Wake::Poll => say("wake=poll"),
+            Wake::Sleep => say("wake=sleep"),
         }
         if self.autodefrag {
             say("autodefrag");

@@ -324,13 +324,13 @@ impl Stop {
 fn clean(files: &Filesystem) -> Option<()> {
     match files.clean() {
         Ok(Cleaning::Idle) => None,
-        Ok(Cleaning::Step(_)) => Some(()),
+        Ok(Cleaning::Step(_) | Cleaning::Stuck(_)) => Some(()),
         Ok(Cleaning::Freed(tree)) => {
             tracing::info!(%tree, "a deleted subvolume is freed");
             Some(())
         }
         Err(error) => {
-            tracing::error!(%error, "a deleted subvolume cannot be freed; run a check of the volume");
+            tracing::error!(%error, "deleted subvolumes cannot be freed; run a check of the volume");
             None
         }
     }

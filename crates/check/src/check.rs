@@ -356,7 +356,7 @@ impl<'a> Check<'a> {
             parents: Parents::new(
                 &run.parents,
                 &run.shared,
-                self.roots.passing().map(|root| root.id),
+                &self.roots,
                 if lost.recorded {
                     Knowledge::Part
                 } else {

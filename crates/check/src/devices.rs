@@ -6,6 +6,7 @@ use crate::report::Place;
 use crate::trees::Items;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
+use butterfs_format::item::state::{DEVICE_STATS_OBJECTID, DeviceReplace, DeviceStats};
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId, UuidBytes};
 use butterfs_volume::{ChunkMap, Profile};
 use std::collections::BTreeMap;
@@ -201,6 +202,7 @@ pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
     for (key, data) in items {
         let place = Place::item(TreeId::DEVICE, *key);
         if key.item_type != ItemType::DEV_EXTENT {
+            state(context, *key, data);
             continue;
         }
         match DeviceExtent::parse(data) {
@@ -249,6 +251,27 @@ pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
             let place = Place::item(TreeId::DEVICE, *key);
             context.fault(FaultCode::DeviceExtentWithoutChunk, place, text);
         }
+    }
+}
+
+/// Items of the device tree that are no device extents: statistics, and the
+/// progress of a replacement. Statistics outlive their device.
+fn state(context: &Context<'_>, key: Key, data: &[u8]) {
+    let place = Place::item(TreeId::DEVICE, key);
+    let parsed = match key.item_type {
+        ItemType::PERSISTENT_ITEM if key.objectid == DEVICE_STATS_OBJECTID => {
+            DeviceStats::parse(data).map(drop)
+        }
+        ItemType::DEV_REPLACE if (key.objectid, key.offset) == (0, 0) => {
+            DeviceReplace::parse(data).map(drop)
+        }
+        _ => {
+            let text = "the device tree holds no such items";
+            return context.fault(FaultCode::ItemUnexpected, place, text);
+        }
+    };
+    if let Err(error) = parsed {
+        context.fault(FaultCode::ItemInvalid, place, error.to_string());
     }
 }
 

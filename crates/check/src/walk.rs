@@ -240,9 +240,12 @@ impl<'w> Walker<'w, '_> {
             (Some(wanted), Some(_)) if !wanted.is_subvolume() => owner == wanted,
             _ => can_hold_files(owner) || owner == TreeId::DATA_RELOC,
         };
-        let is_strange = self.tally.is_some() && self.parents.is_strange(node, hook.by);
-        if !fits || is_strange {
+        if !fits {
             let text = format!("its header names tree {owner} as its owner");
+            context.fault(FaultCode::NodeOwner, place, text);
+        } else if self.tally.is_some() && self.parents.is_strange(context, node, tree.id, hook.by) {
+            let text =
+                format!("its header names tree {owner} as its owner, which does not hold it");
             context.fault(FaultCode::NodeOwner, place, text);
         }
         let flags = node.flags();

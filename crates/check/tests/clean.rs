@@ -121,6 +121,33 @@ btrfs -q subvolume delete doomed; sync; sync
     }
 }
 
+/// Trees of relocation, also while nodes of a subvolume are replaced by theirs
+/// (how far that is stands where the progress of a deletion does), and a
+/// subvolume that is being deleted.
+#[test]
+fn volumes_half_way_are_clean() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    volume::balancing(&path, &["-n", "4096", "-m", "single"]);
+    btrfs_check(&path, Mode::Original, DataChecksums::Verify).assert_clean("a balance");
+    assert_clean(&report(&path), "a balance");
+    let mut image = support::image::Image::open(&path);
+    let (key, _) = image.find(TreeId::ROOT, |key, _| key.objectid == TreeId::RELOC.get());
+    let progress = Key::new(300, ItemType::INODE_ITEM, 0).to_bytes();
+    image.update(TreeId::ROOT, key, |item| {
+        item[220..][..progress.len()].copy_from_slice(&progress);
+    });
+    assert_clean(&report(&path), "a balance that merges");
+
+    std::fs::remove_file(&path).expect("the image can be removed");
+    volume::deleting(&path, &["-n", "4096", "-m", "dup"]);
+    btrfs_check(&path, Mode::Original, DataChecksums::Verify).assert_clean("a deletion");
+    assert_clean(&report(&path), "a deletion");
+}
+
 #[test]
 fn bitmaps_of_free_space_are_clean() {
     if !volume::can_make() {

@@ -70,6 +70,21 @@ impl StatsFacts {
     }
 }
 
+/// How a mount's requests come from the kernel.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct TransportFacts {
+    /// `io_uring` or `/dev/fuse`.
+    pub name: String,
+    /// Bytes that the buffers of one thread hold at most.
+    pub thread_buffers: u64,
+    /// Threads at most.
+    pub threads_max: u64,
+    /// Nanoseconds that waking a thread on another CPU took, where measured.
+    pub wake_up_ns: Option<u64>,
+    /// CPU time, in milliseconds, that keeping CPUs awake has taken.
+    pub awake_ms: u64,
+}
+
 /// What is known of a volume; sizes in bytes.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Facts {
@@ -89,6 +104,8 @@ pub struct Facts {
     pub device_stats: StatsFacts,
     /// Where it is mounted, the options in effect.
     pub options: Option<String>,
+    /// Where it is mounted, how requests come and what that takes.
+    pub transport: Option<TransportFacts>,
     /// Why nothing is written any more, where that is so.
     pub read_only_because: Option<String>,
 }
@@ -134,6 +151,7 @@ impl Facts {
                 .collect(),
             device_stats: StatsFacts::new(engine.device_stats()),
             options: None,
+            transport: None,
             read_only_because: volume.store().poison(),
         }
     }

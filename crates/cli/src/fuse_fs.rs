@@ -30,6 +30,7 @@ mod whole;
 
 pub use convert::Owners;
 
+use crate::facts::TransportFacts;
 use crate::service::farewell::Farewell;
 use crate::service::host;
 use butterfs::{AccessTimes, AclPolicy, FsError, Inode, InodeFlags, InodeId, Volume};
@@ -73,6 +74,8 @@ pub struct Server {
     shut: AtomicBool,
     /// Tells the kernel of changes that it does not expect.
     notifier: OnceLock<Notifier>,
+    /// How requests come.
+    transport: OnceLock<Transported>,
     /// The device number of the mount, as the table of mounts has it.
     device_number: OnceLock<String>,
     /// Files of which the kernel has pages that it could not write back.
@@ -82,6 +85,27 @@ pub struct Server {
     service: OnceLock<Vec<u8>>,
     /// Why closing the volume left something unwritten.
     unwritten: OnceLock<String>,
+}
+
+/// How a mount's requests come.
+pub struct Transported {
+    pub name: &'static str,
+    /// Bytes of the buffers of each thread, at most.
+    pub thread_buffers: u64,
+    pub threads_max: u64,
+    pub awake: Arc<butterfs_fuse::Awake>,
+}
+
+impl Transported {
+    fn facts(&self) -> TransportFacts {
+        TransportFacts {
+            name: self.name.to_owned(),
+            thread_buffers: self.thread_buffers,
+            threads_max: self.threads_max,
+            wake_up_ns: self.awake.cost().map(|cost| cost.as_nanos() as u64),
+            awake_ms: self.awake.spent().as_millis() as u64,
+        }
+    }
 }
 
 /// The answer for an error of the library. Damage and failing devices are
@@ -118,6 +142,7 @@ impl Server {
             autodefrag: OnceLock::new(),
             shut: AtomicBool::new(false),
             notifier: OnceLock::new(),
+            transport: OnceLock::new(),
             device_number: OnceLock::new(),
             stale: Arc::default(),
             telling: telling::Telling::default(),
@@ -130,6 +155,12 @@ impl Server {
     pub fn mounted_as(&self, device_number: &str) {
         // There is one mount.
         let _ = self.device_number.set(device_number.to_owned());
+    }
+
+    /// Tells how requests come.
+    pub fn served_by(&self, transport: Transported) {
+        // There is one connection.
+        let _ = self.transport.set(transport);
     }
 
     /// Defragments in the background from now on, a round every `pause`.

@@ -1,17 +1,19 @@
 //! Serving a volume at a mountpoint until it is unmounted.
 
 use crate::fail::{Context, Done, Failure, fail};
-use crate::fuse_fs::{Owners, Served, Server};
+use crate::fuse_fs::{Owners, Served, Server, Transported};
 use crate::join;
 use crate::mounts::Mount;
 use butterfs::{
-    Access, AccessTimes, AclPolicy, BlockDevice, FileDevice, MountOptions, Subvolume, TreeId,
-    Volume, WriteCache,
+    Access, AccessTimes, AclPolicy, BlockDevice, FileDevice, MountOptions, Subvolume, Transport,
+    TreeId, Volume, Wake, WriteCache,
 };
 use butterfs_device::{DeviceError, Holder};
 use butterfs_fuse::mount::{Allow, MountError, MountFlags, MountKind, UnmountMode, Unmounter};
 use butterfs_fuse::protocol::Features;
-use butterfs_fuse::{Config, Handles, Session, SessionError, on_signals, unmount_or_detach};
+use butterfs_fuse::{
+    Config, Handles, Session, SessionError, Transports, on_signals, unmount_or_detach,
+};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
@@ -36,6 +38,16 @@ fn config(source: &Path, options: &MountOptions) -> Config {
         // than most requests. Spares take over while it waits.
         threads: options.threads.unwrap_or(1),
         ..Config::default()
+    };
+    config.transports = match options.transport {
+        Transport::Uring => Transports::UringToo,
+        // One client is served as fast with either (docs/mounting.md).
+        Transport::Auto | Transport::Device => Transports::Device,
+    };
+    config.wake = match options.wake {
+        Wake::Auto => butterfs_fuse::Wake::Auto,
+        Wake::Poll => butterfs_fuse::Wake::Poll,
+        Wake::Sleep => butterfs_fuse::Wake::Sleep,
     };
     if options.acl == AclPolicy::Off {
         config.features = config.features.without(Features::POSIX_ACL);
@@ -205,6 +217,29 @@ fn lift_file_size_limit() {
     }
 }
 
+/// The parameter of the kernel that lets FUSE use io_uring.
+const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Has the kernel offer io_uring, as root may.
+fn offer_uring() {
+    let is_off = std::fs::read_to_string(ENABLE_URING).is_ok_and(|value| value.trim() == "N");
+    if is_off && std::fs::write(ENABLE_URING, "1").is_ok() {
+        tracing::info!("{ENABLE_URING} was switched on, and stays on until the next boot");
+    }
+}
+
+/// Why requests come through /dev/fuse although io_uring was wanted.
+fn why_not_uring() -> String {
+    let reason = match std::fs::read_to_string(ENABLE_URING) {
+        Ok(value) if value.trim() == "N" => {
+            format!("it is switched off; as root, `echo 1 > {ENABLE_URING}`")
+        }
+        Ok(_) => "this process may not have a ring (see the line above)".to_owned(),
+        Err(_) => "this kernel has no FUSE over io_uring; Linux 6.14 has".to_owned(),
+    };
+    format!("requests come through /dev/fuse instead of io_uring: {reason}")
+}
+
 /// Opens the volume, mounts it, calls `live`, and serves until the end.
 pub fn serve(
     source: &Path,
@@ -252,12 +287,27 @@ pub fn serve(
         false => "/".into(),
     };
     let server = Arc::new(Server::new(volume, served(options)));
+    butterfs_device::on_wait(butterfs_fuse::about_to_wait);
+    if options.transport == Transport::Uring {
+        offer_uring();
+    }
     let config = config(source, options);
     let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
         mount_block(&device, config, mountpoint, &server)?
     } else {
         Session::mount(config, mountpoint, Arc::clone(&server))?
     };
+    let uring = session.agreed().features.contains(Features::OVER_IO_URING);
+    if options.transport == Transport::Uring && !uring {
+        tracing::warn!("{}", why_not_uring());
+    }
+    let (threads_max, thread_buffers) = session.threads_max();
+    server.served_by(Transported {
+        name: if uring { "io_uring" } else { "/dev/fuse" },
+        thread_buffers: thread_buffers as u64,
+        threads_max: threads_max as u64,
+        awake: session.awake(),
+    });
     if let Some(number) = session.unmounter().device_number() {
         server.mounted_as(number);
     }

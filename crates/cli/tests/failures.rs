@@ -307,8 +307,10 @@ fn a_stream_file_is_whole_or_not_there() {
 /// Starts a receive, gives it a part of the stream, and Ctrl-C when it has
 /// applied some of it.
 fn interrupt(bench: &Bench, target: &str, stream: &[u8], seen: &str) -> ExitStatus {
-    let mut child = Command::new(BINARY)
-        .args(["receive", "-v", target])
+    // Whoever runs these tests in the background has Ctrl-C ignored, and what
+    // they start would inherit that.
+    let mut child = Command::new("env")
+        .args(["--default-signal=INT", BINARY, "receive", "-v", target])
         .current_dir(bench.path(""))
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

@@ -2,10 +2,11 @@
 
 use crate::block_device::{check_range, check_writable, parts_length};
 use crate::holder::{self, DeviceNumber};
+use crate::waiting;
 use crate::{Access, BlockDevice, DeviceError, DeviceRange, Holder, Operation, sys};
 use butterfs_format::DeviceOffset;
 use rustix::fs::{FallocateFlags, FlockOperation};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, IoSlice};
@@ -272,6 +273,28 @@ impl Drop for FileDevice {
     }
 }
 
+impl FileDevice {
+    /// Fills the beginning of `buf` with what is in the page cache, tells that
+    /// this thread is about to wait if there is more, and answers the bytes
+    /// filled.
+    fn read_known(&self, offset: DeviceOffset, buf: &mut [u8]) -> usize {
+        if !waiting::is_heard() {
+            return 0;
+        }
+        let length = buf.len();
+        let mut parts = [io::IoSliceMut::new(buf)];
+        match rustix::io::preadv2(&self.file, &mut parts, offset.get(), ReadWriteFlags::NOWAIT) {
+            Ok(read) if read == length => length,
+            // A file system that cannot tell: its reads are taken for short.
+            Err(Errno::OPNOTSUPP) => 0,
+            read => {
+                waiting::about_to_wait();
+                read.unwrap_or(0)
+            }
+        }
+    }
+}
+
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
         self.size
@@ -280,8 +303,12 @@ impl BlockDevice for FileDevice {
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         check_range(self, Operation::Read, range)?;
+        let known = self.read_known(offset, buf);
+        let at = offset
+            .get()
+            .saturating_add(u64::try_from(known).unwrap_or(u64::MAX));
         self.file
-            .read_exact_at(buf, offset.get())
+            .read_exact_at(buf.get_mut(known..).unwrap_or_default(), at)
             .map_err(|error| self.error(Operation::Read, Some(range), error))
     }
 
@@ -325,6 +352,7 @@ impl BlockDevice for FileDevice {
         if self.access == Access::ReadOnly {
             return Ok(());
         }
+        waiting::about_to_wait();
         rustix::fs::fdatasync(&self.file)
             .map_err(|errno| self.error(Operation::Flush, None, errno.into()))
     }

@@ -34,6 +34,7 @@ pub mod range;
 pub mod read_only;
 pub mod record;
 pub mod trace;
+pub mod waiting;
 
 mod pages;
 mod sys;
@@ -50,3 +51,4 @@ pub use read_only::ReadOnlyDevice;
 pub use record::{RecordDevice, Recording};
 pub use sys::ignore_file_size_signal;
 pub use trace::TraceDevice;
+pub use waiting::{about_to_wait, on_wait};

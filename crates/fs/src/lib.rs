@@ -62,6 +62,9 @@ pub struct Filesystem {
     /// Subvolumes that are being deleted while some of their inodes may still
     /// be in use: nothing of them is freed yet.
     pub(crate) leaving: Mutex<FxHashSet<TreeId>>,
+    /// Deleted subvolumes that cannot be read to their end, and why: they are
+    /// left as they are until the volume is opened again.
+    pub(crate) stuck: Mutex<FxHashMap<TreeId, String>>,
     /// Subvolumes that were looked into: what a crash left in them without
     /// names is deleted then.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,
@@ -91,6 +94,7 @@ impl Filesystem {
             renaming: Mutex::new(()),
             cleaning: Mutex::new(()),
             leaving: Mutex::new(FxHashSet::default()),
+            stuck: Mutex::new(FxHashMap::default()),
             visited: RwLock::new(FxHashSet::default()),
         }
     }

@@ -3,12 +3,13 @@
 //! threads that change their source: what they have stays as it was.
 
 mod common;
+#[path = "snapshots/storm.rs"]
+mod storm;
 
 use butterfs_device::{Access, BlockDevice, FileDevice};
 use butterfs_format::item::dir::FileType;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, TreeId};
-use butterfs_fs::file::FallocateMode;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::rename::{OldName, Place, RenameMode};
 use butterfs_fs::{Filesystem, Inode, Options};
@@ -18,7 +19,6 @@ use common::{KernelMount, Random, check, mkfs, open_subvolume, run};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -259,21 +259,32 @@ fn create(fs: &Filesystem, name: &str, flags: InodeFlags) -> Arc<Inode> {
     inode
 }
 
-/// Content of all files of a subvolume's root directory.
+/// Content of all files of a subvolume, by path.
 fn files_of(fs: &Filesystem, tree: TreeId) -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut found = Vec::new();
-    let root = Filesystem::root_of(tree);
-    fs.read_dir(root, 0, &mut |entry| {
-        if entry.target.kind == FileType::Regular {
-            found.push((entry.name.clone(), entry.target.inode));
+    let mut files = BTreeMap::new();
+    let mut waiting = vec![(Vec::new(), Filesystem::root_of(tree))];
+    while let Some((path, dir)) = waiting.pop() {
+        let mut found = Vec::new();
+        fs.read_dir(dir, 0, &mut |entry| {
+            let kind = entry.target.kind;
+            let named = entry.name != b"." && entry.name != b"..";
+            let is_here = named && !entry.target.subvolume;
+            if is_here && [FileType::Regular, FileType::Directory].contains(&kind) {
+                found.push((entry.name.clone(), kind, entry.target.inode));
+            }
+            true
+        })
+        .unwrap();
+        for (name, kind, id) in found {
+            let path = [&path[..], &name].concat();
+            if kind == FileType::Regular {
+                files.insert(path, read_all(fs, id));
+            } else {
+                waiting.push(([&path[..], b"/"].concat(), id));
+            }
         }
-        true
-    })
-    .unwrap();
-    found
-        .into_iter()
-        .map(|(name, id)| (name, read_all(fs, id)))
-        .collect()
+    }
+    files
 }
 
 #[test]
@@ -323,111 +334,4 @@ fn a_write_in_place_does_not_reach_a_snapshot() {
     });
     drop((file, other, fs, device));
     check(&image);
-}
-
-/// Writes, truncates, clones, deletes and fsyncs two files until told to stop.
-fn churn(fs: &Filesystem, thread: u64, seed: u64, stop: &AtomicBool) {
-    let mut random = Random(seed);
-    let flags = [InodeFlags::NODATACOW, InodeFlags::default()];
-    let name = |at: usize| format!("t{thread}f{at}");
-    let mut files: Vec<_> = (0..2).map(|at| create(fs, &name(at), flags[at])).collect();
-    for file in &files {
-        fs.fallocate(file, FallocateMode::Allocate, 0, 128 << 10)
-            .unwrap();
-    }
-    while !stop.load(Ordering::Acquire) {
-        let at = random.below(2) as usize;
-        let file = Arc::clone(&files[at]);
-        match random.below(12) {
-            0..=5 => {
-                let length = 1 + random.below(40_000) as usize;
-                let data = vec![random.below(256) as u8; length];
-                fs.write(&file, random.below(100_000), &data).unwrap();
-            }
-            6 => {
-                fs.truncate(&file, 0).unwrap();
-                fs.write(&file, 0, &random.data(5000)).unwrap();
-            }
-            7 => {
-                let length = fs.attributes_of(&file).unwrap().size / 4096 * 4096;
-                let copy = create(fs, &format!("t{thread}copy"), flags[at]);
-                fs.copy_range((&file, 0), (&copy, 0), length).unwrap();
-                fs.unlink(fs.root(), format!("t{thread}copy").as_bytes())
-                    .unwrap();
-            }
-            8 => {
-                fs.unlink(fs.root(), name(at).as_bytes()).unwrap();
-                files[at] = create(fs, &name(at), flags[at]);
-            }
-            9 => fs.fsync_directory().unwrap(),
-            _ => fs.fsync(&file).unwrap(),
-        }
-    }
-}
-
-/// Makes, hashes and deletes snapshots beside threads that change everything.
-fn storm(seed: u64) {
-    let (_dir, image) = mkfs(512 << 20, &[]);
-    let (device, fs) = open_paused(&image);
-    device.linger(seed);
-    let stop = AtomicBool::new(false);
-    let mut random = Random(seed);
-    let mut kept = BTreeMap::new();
-    thread::scope(|scope| {
-        for thread in 0..3 {
-            let (fs, stop) = (&fs, &stop);
-            scope.spawn(move || churn(fs, thread, seed * 10 + thread, stop));
-        }
-        let _end = StopAtEnd(&stop);
-        for number in 0..25 {
-            thread::sleep(Duration::from_millis(random.below(30)));
-            let name = format!("s{number}");
-            let tree = fs
-                .snapshot(TreeId::FS, fs.root(), name.as_bytes(), Access::ReadOnly)
-                .unwrap();
-            kept.insert(name, (tree, files_of(&fs, tree)));
-            if random.below(3) == 0 {
-                let at = random.below(kept.len() as u64) as usize;
-                let name = kept.keys().nth(at).unwrap().clone();
-                fs.delete_subvolume(fs.root(), name.as_bytes()).unwrap();
-                kept.remove(&name);
-                fs.clean().unwrap();
-            }
-        }
-    });
-    for (name, (tree, first)) in &kept {
-        assert!(
-            files_of(&fs, *tree) == *first,
-            "seed {seed}: {name} changed"
-        );
-    }
-    fs.sync_all().unwrap();
-    drop((fs, device));
-    let fs = open_subvolume(&image, TreeId::FS);
-    for (name, (tree, first)) in &kept {
-        assert!(
-            files_of(&fs, *tree) == *first,
-            "seed {seed}: {name} is other on the device"
-        );
-    }
-    drop(fs);
-    check(&image);
-}
-
-/// Ends other threads when this one fails.
-struct StopAtEnd<'a>(&'a AtomicBool);
-
-impl Drop for StopAtEnd<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
-}
-
-/// `BUTTERFS_STORMS=100` runs more of them.
-#[test]
-fn snapshots_never_change_in_a_storm() {
-    let storms = std::env::var("BUTTERFS_STORMS").map_or(2, |text| text.parse().unwrap());
-    for seed in 1..=storms {
-        storm(seed);
-    }
 }

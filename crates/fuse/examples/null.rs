@@ -5,7 +5,10 @@
 //!
 //! Prints operations per second of one client in one directory, for one and two
 //! threads, free and pinned, with and without stateless opens. "Cold" is after
-//! the kernel's entries and inodes were dropped.
+//! it was mounted anew. For `make bench` it serves a directory as it is told on
+//! standard input:
+//!
+//!     null --serve DIRECTORY
 
 use std::collections::HashMap;
 use std::fs::{self, File};
@@ -207,12 +210,6 @@ impl FileSystem for Null {
     }
 }
 
-/// Drops the kernel's entries and inodes.
-fn go_cold() {
-    rustix::fs::sync();
-    let _ = fs::write("/proc/sys/vm/drop_caches", "3");
-}
-
 /// Thousands of operations per second.
 fn rate(paths: &[PathBuf], mut operation: impl FnMut(&Path)) -> f64 {
     let start = Instant::now();
@@ -225,7 +222,7 @@ fn read_one(path: &Path) {
     let _ = File::open(path).and_then(|mut file| file.read(&mut data));
 }
 
-fn measure(root: &Path, files: usize) -> Vec<f64> {
+fn measure(root: &Path, files: usize, go_cold: &mut dyn FnMut()) -> Vec<f64> {
     let named = |kind: &str| -> Vec<PathBuf> {
         (0..files)
             .map(|number| root.join(format!("{kind}{number}")))
@@ -265,10 +262,65 @@ fn pin_client(cpu: Option<usize>) {
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
+/// Mounts and unmounts as ButterFS does, whenever standard input says so; names
+/// stay in between.
+fn serve(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let null = Arc::new(Null {
+        state: Mutex::default(),
+        style: Style::Stateless,
+    });
+    let mut session = None;
+    for line in std::io::stdin().lines() {
+        let done = match line?.as_str() {
+            "mount" => {
+                let config = config(1, Pinning::default(), Style::Stateless);
+                session = Some(Session::mount(config, directory, Arc::clone(&null))?.spawn()?);
+                "mounted"
+            }
+            "unmount" => {
+                if let Some(mut session) = session.take() {
+                    session.unmount(UnmountMode::Normal)?;
+                }
+                "unmounted"
+            }
+            "forget" => {
+                *null.state.lock() = State::default();
+                "forgotten"
+            }
+            word => return Err(format!("what is {word}?").into()),
+        };
+        println!("{done}");
+    }
+    Ok(())
+}
+
+fn config(threads: usize, pinning: Pinning, style: Style) -> Config {
+    let handles = if style == Style::Plain {
+        Handles::Kept
+    } else {
+        Handles::Stateless
+    };
+    Config {
+        threads,
+        pinning,
+        open: handles,
+        opendir: handles,
+        mount: MountOptions {
+            source: "null".into(),
+            ..MountOptions::default()
+        },
+        ..Config::default()
+    }
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let files = std::env::args()
-        .nth(1)
-        .map_or(Ok(20_000), |count| count.parse())?;
+    let arguments: Vec<String> = std::env::args().collect();
+    if let [_, word, directory] = arguments.as_slice()
+        && word == "--serve"
+    {
+        return serve(Path::new(directory));
+    }
+    let files = arguments.get(1).map_or(Ok(20_000), |count| count.parse())?;
     let heads = [
         "create", "+4K", "stat", "hot", "ls -l", "read", "hot", "unlink",
     ];
@@ -299,11 +351,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             PermissionChecks::FileSystem,
         ),
     ] {
-        let handles = if style == Style::Plain {
-            Handles::Kept
-        } else {
-            Handles::Stateless
-        };
         let label = format!(
             "{threads} {} {} {}",
             if client.is_some() { "pinned" } else { "free  " },
@@ -318,25 +365,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 "no-checks"
             },
         );
-        let config = Config {
-            threads,
-            pinning,
-            open: handles,
-            opendir: handles,
-            mount: MountOptions {
-                source: "null".into(),
-                permission_checks: checks,
-                ..MountOptions::default()
-            },
-            ..Config::default()
-        };
+        let mut config = config(threads, pinning, style);
+        config.mount.permission_checks = checks;
         let null = Arc::new(Null {
             state: Mutex::default(),
             style,
         });
-        let mut session = Session::mount(config, directory.path(), null)?.spawn()?;
+        let mount = || {
+            let mounted = Session::mount(config.clone(), directory.path(), Arc::clone(&null));
+            mounted.and_then(Session::spawn)
+        };
+        let mut session = mount()?;
         pin_client(client);
-        let rates = measure(directory.path(), files);
+        let rates = measure(directory.path(), files, &mut || {
+            let again = session.unmount(UnmountMode::Normal).and_then(|()| mount());
+            session = again.unwrap_or_else(|error| panic!("{error}"));
+        });
         pin_client(None);
         session.unmount(UnmountMode::Normal)?;
         let cells: Vec<String> = rates.iter().map(|rate| format!("{rate:7.1}")).collect();

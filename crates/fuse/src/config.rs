@@ -2,6 +2,7 @@
 //!
 //! Owns the knobs and their defaults. What came of them is in `Negotiated`.
 
+use crate::awake::Wake;
 use crate::mount::MountOptions;
 use crate::protocol::Features;
 
@@ -28,6 +29,17 @@ pub enum Pinning {
     Cpus(Vec<usize>),
 }
 
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transports {
+    /// Through /dev/fuse alone.
+    #[default]
+    Device,
+    /// Through io_uring too, where the kernel offers it (Linux 6.14 and later,
+    /// with the parameter `enable_uring` of its module fuse).
+    UringToo,
+}
+
 /// How a session is set up. All sizes are bytes.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -40,6 +52,11 @@ pub struct Config {
     pub spare_threads: usize,
     /// Where threads run.
     pub pinning: Pinning,
+    /// How requests come. Those of io_uring are served by threads of their own:
+    /// one for each CPU, and as many spares as above.
+    pub transports: Transports,
+    /// What is done about CPUs that wake slowly.
+    pub wake: Wake,
     /// The largest write, and the largest read.
     pub max_write: u32,
     /// Read-ahead at most; the kernel's own limit applies too.
@@ -93,6 +110,8 @@ impl Default for Config {
             threads: 0,
             spare_threads: 30,
             pinning: Pinning::Free,
+            transports: Transports::Device,
+            wake: Wake::Sleep,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             max_background: 64,

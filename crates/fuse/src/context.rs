@@ -3,9 +3,9 @@
 //! Owns the caller's identity as the kernel reported it. Judges no permission.
 
 use crate::RequestId;
-use crate::pool::Seat;
 use crate::protocol::layout::ExtHeader;
 use crate::protocol::wire::{Malformed, Reader, Wire};
+use crate::seat::Seat;
 
 /// Kind of the request extension that carries groups.
 const EXT_GROUPS: u32 = 32;
@@ -24,7 +24,7 @@ pub struct Context<'a> {
     pub pid: u32,
     /// With CREATE_SUPP_GROUP, the parent's group if the caller is in it.
     pub groups: Groups<'a>,
-    pub(crate) seat: Option<&'a Seat<'a>>,
+    pub(crate) seat: Option<&'a Seat>,
 }
 
 impl Context<'_> {

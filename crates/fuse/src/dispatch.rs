@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::config::Handles;
 use crate::context::{Context, Groups};
+use crate::counts::Counts;
 use crate::identity::Identity;
-use crate::pool::Seat;
 use crate::protocol::layout::{
     BmapOut, CopyFileRangeOut, GetxattrOut, IoctlOut, LseekOut, OpenOut, WriteOut,
 };
@@ -19,6 +19,7 @@ use crate::protocol::wire::{Wire, Writer, encode};
 use crate::protocol::{CopiedWidth, Message, Negotiated, Opcode, Operation, parse};
 use crate::reply::{Created, DirectoryBuffer, DirectoryPlusBuffer, Opened, ValueBuffer};
 use crate::request::Ioctl;
+use crate::seat::Seat;
 use crate::{Errno, FileSystem, RequestId};
 
 /// What goes back to the kernel.
@@ -41,7 +42,7 @@ impl From<Errno> for Outcome {
 /// Serves requests; what a transport needs to know of the file system.
 pub(crate) trait Serve: Send + Sync {
     /// Answers one request, with the reply's data in `reply`.
-    fn serve(&self, message: &Message<'_>, seat: &Seat<'_>, reply: &mut [u8]) -> Outcome;
+    fn serve(&self, message: &Message<'_>, seat: &Seat, reply: &mut [u8]) -> Outcome;
 
     /// Tells the file system, once, that nothing more comes.
     fn finish(&self);
@@ -51,14 +52,16 @@ pub(crate) trait Serve: Send + Sync {
 pub(crate) struct Server<F> {
     file_system: Arc<F>,
     agreed: Negotiated,
+    counts: Counts,
     finished: AtomicBool,
 }
 
 impl<F: FileSystem> Serve for Server<F> {
-    fn serve(&self, message: &Message<'_>, seat: &Seat<'_>, reply: &mut [u8]) -> Outcome {
+    fn serve(&self, message: &Message<'_>, seat: &Seat, reply: &mut [u8]) -> Outcome {
         let Some(opcode) = Opcode::from_number(message.header.opcode) else {
             return Outcome::Error(Errno::ENOSYS);
         };
+        self.counts.add(opcode);
         if opcode.waits() {
             seat.leave();
         }
@@ -77,9 +80,11 @@ impl<F: FileSystem> Serve for Server<F> {
     }
 
     fn finish(&self) {
-        if !self.finished.swap(true, Ordering::AcqRel)
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.file_system.destroy()))
-        {
+        if self.finished.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::debug!(requests = %self.counts, "served");
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.file_system.destroy())) {
             self.file_system.panicked();
             log_panic(&panic, Opcode::Destroy);
         }
@@ -91,6 +96,7 @@ impl<F: FileSystem> Server<F> {
         Self {
             file_system,
             agreed,
+            counts: Counts::new(),
             finished: AtomicBool::new(false),
         }
     }
@@ -99,7 +105,7 @@ impl<F: FileSystem> Server<F> {
         &self,
         opcode: Opcode,
         message: &Message<'_>,
-        seat: &Seat<'_>,
+        seat: &Seat,
         reply: &mut [u8],
     ) -> Outcome {
         let header = &message.header;

@@ -11,8 +11,11 @@
 //! file system straight into the reply buffer, and writes arrive as a slice of
 //! the request buffer, so that data is copied once, by the kernel.
 
+mod awake;
 mod config;
 mod context;
+mod counts;
+mod crew;
 mod dispatch;
 mod errno;
 mod filesystem;
@@ -24,11 +27,13 @@ mod pool;
 pub mod protocol;
 pub mod reply;
 pub mod request;
+mod seat;
 mod session;
 mod signals;
 mod transport;
 
-pub use config::{Config, Handles, Pinning};
+pub use awake::{Awake, Wake};
+pub use config::{Config, Handles, Pinning, Transports};
 pub use context::{Context, Groups};
 pub use errno::Errno;
 pub use filesystem::FileSystem;
@@ -36,5 +41,6 @@ pub use id::{FileHandle, NodeId, RequestId};
 pub use mount::{MountError, MountOptions, UnmountMode, Unmounter};
 pub use notifier::{EntryChange, InvalidRange, Notifier};
 pub use protocol::{Features, Negotiated};
+pub use seat::about_to_wait;
 pub use session::{RunningSession, Session, SessionError};
 pub use signals::{SignalGuard, on_signals, unmount_on_signals, unmount_or_detach};

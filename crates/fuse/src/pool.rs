@@ -8,7 +8,6 @@
 //! is free only while nobody could take it: at the bound of threads, or until a
 //! parked or starting thread gets to run.
 
-use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -17,35 +16,8 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::config::Pinning;
 use crate::dispatch::Serve;
+use crate::seat::{Bench, Seat};
 use crate::transport::{Queue, Served, Transport};
-
-/// Where a seat goes when its thread leaves it.
-trait Bench: Sync {
-    fn vacate(&self, index: usize);
-}
-
-/// One thread's right to read requests; held or not.
-pub(crate) struct Seat<'a> {
-    bench: &'a dyn Bench,
-    index: Cell<Option<usize>>,
-}
-
-impl Seat<'_> {
-    /// Gives the seat to another thread. Without effect when not held.
-    pub(crate) fn leave(&self) {
-        if let Some(index) = self.index.take() {
-            self.bench.vacate(index);
-        }
-    }
-}
-
-impl std::fmt::Debug for Seat<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Seat")
-            .field("index", &self.index)
-            .finish_non_exhaustive()
-    }
-}
 
 /// Numbers of threads.
 #[derive(Clone, Copy, Debug)]
@@ -72,7 +44,7 @@ struct State {
 /// All threads of one session.
 pub(crate) struct Pool<T> {
     transport: T,
-    server: Box<dyn Serve>,
+    server: Arc<dyn Serve>,
     pinning: Pinning,
     strength: Strength,
     state: Mutex<State>,
@@ -84,7 +56,7 @@ impl<T: Transport> Pool<T> {
     /// Starts the threads.
     pub(crate) fn start(
         transport: T,
-        server: Box<dyn Serve>,
+        server: Arc<dyn Serve>,
         strength: Strength,
         pinning: Pinning,
     ) -> io::Result<Arc<Self>> {
@@ -115,7 +87,7 @@ impl<T: Transport> Pool<T> {
         Ok(pool)
     }
 
-    /// Waits until all threads ended, then tells the file system.
+    /// Waits until all threads ended.
     pub(crate) fn join(&self) -> io::Result<()> {
         loop {
             let handle = self.state.lock().handles.pop();
@@ -124,7 +96,6 @@ impl<T: Transport> Pool<T> {
                 tracing::error!("a thread of the session panicked");
             }
         }
-        self.server.finish();
         self.state.lock().failure.take().map_or(Ok(()), Err)
     }
 
@@ -140,11 +111,10 @@ impl<T: Transport> Pool<T> {
     }
 
     fn work(&self) {
-        let seat = Seat {
-            bench: self,
-            index: Cell::new(None),
+        let Some(bench) = self.me.upgrade() else {
+            return;
         };
-        let mut cpu = None;
+        let seat = Seat::of(bench);
         let mut starting = true;
         let mut queue = match self.transport.queue() {
             Ok(queue) => queue,
@@ -154,7 +124,7 @@ impl<T: Transport> Pool<T> {
             }
         };
         while self.sit(&seat, &mut starting) {
-            self.pin(&seat, &mut cpu);
+            self.pin(&seat);
             match queue.serve_one(&*self.server, &seat) {
                 Served::Again => {}
                 Served::Ended => return self.close(),
@@ -170,8 +140,8 @@ impl<T: Transport> Pool<T> {
     }
 
     /// Takes a seat unless it has one; false when the session ended.
-    fn sit(&self, seat: &Seat<'_>, starting: &mut bool) -> bool {
-        if seat.index.get().is_some() {
+    fn sit(&self, seat: &Seat, starting: &mut bool) -> bool {
+        if seat.index().is_some() {
             return true;
         }
         let mut state = self.state.lock();
@@ -183,7 +153,7 @@ impl<T: Transport> Pool<T> {
                 return false;
             }
             if let Some(index) = state.free.pop() {
-                seat.index.set(Some(index));
+                seat.take(index);
                 return true;
             }
             state.parked += 1;
@@ -192,25 +162,13 @@ impl<T: Transport> Pool<T> {
         }
     }
 
-    fn pin(&self, seat: &Seat<'_>, current: &mut Option<usize>) {
-        let Pinning::Cpus(cpus) = &self.pinning else {
-            return;
-        };
-        let Some(index) = seat.index.get() else {
-            return;
-        };
-        let Some(cpu) = index.checked_rem(cpus.len()).map(|at| cpus[at]) else {
-            return;
-        };
-        if *current == Some(cpu) || cpu >= rustix::thread::CpuSet::MAX_CPU {
-            return;
+    /// Runs where the configuration wants the seat.
+    fn pin(&self, seat: &Seat) {
+        if let (Pinning::Cpus(cpus), Some(index)) = (&self.pinning, seat.index())
+            && let Some(at) = index.checked_rem(cpus.len())
+        {
+            seat.placement().on(cpus[at]);
         }
-        let mut set = rustix::thread::CpuSet::new();
-        set.set(cpu);
-        if let Err(error) = rustix::thread::sched_setaffinity(None, &set) {
-            tracing::warn!(cpu, %error, "cannot pin a thread; it runs anywhere");
-        }
-        *current = Some(cpu);
     }
 
     fn close(&self) {

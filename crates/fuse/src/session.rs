@@ -8,7 +8,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::awake::Awake;
+use crate::config::{Config, Transports};
+use crate::crew::Crew;
 use crate::dispatch::{Serve, Server};
 use crate::mount::{Guardian, MountError, Mounted, UnmountError, UnmountMode, Unmounter, mount};
 use crate::notifier::Notifier;
@@ -16,8 +18,8 @@ use crate::pool::{Pool, Strength};
 use crate::protocol::init::{MAJOR, MINOR_MIN, Offer, answer, negotiate};
 use crate::protocol::layout::InitOut;
 use crate::protocol::wire::{Wire, encode};
-use crate::protocol::{Malformed, Message, Negotiated, Opcode};
-use crate::transport::{DeviceTransport, Handshake, handshake};
+use crate::protocol::{Features, Malformed, Message, Negotiated, Opcode};
+use crate::transport::{DeviceTransport, Handshake, UringTransport, handshake, is_possible};
 use crate::{Errno, FileSystem};
 
 /// A session cannot start or go on.
@@ -58,12 +60,13 @@ pub struct Session {
     unmounter: Unmounter,
     notifier: Notifier,
     agreed: Negotiated,
+    awake: Arc<Awake>,
 }
 
 struct Parts {
     config: Config,
     device: Arc<OwnedFd>,
-    server: Box<dyn Serve>,
+    server: Arc<dyn Serve>,
     guardian: Option<Guardian>,
 }
 
@@ -73,10 +76,16 @@ impl Session {
     ///
     /// Until `run` or `spawn`, everyone who touches the mount waits.
     pub fn mount<F: FileSystem>(
-        config: Config,
+        mut config: Config,
         mountpoint: &Path,
         file_system: Arc<F>,
     ) -> Result<Self, SessionError> {
+        if config.transports == Transports::UringToo
+            && let Err(error) = is_possible()
+        {
+            tracing::info!(%error, "no io_uring here; requests come through /dev/fuse");
+            config.transports = Transports::Device;
+        }
         let Mounted {
             device,
             unmounter,
@@ -91,7 +100,8 @@ impl Session {
             let _ = unmounter.unmount(UnmountMode::Lazy);
         })?;
         tracing::debug!(?agreed, "mounted");
-        let server = Box::new(Server::new(file_system, agreed));
+        let server = Arc::new(Server::new(file_system, agreed));
+        let awake = Awake::new(config.wake);
         let parts = Some(Parts {
             config,
             device,
@@ -103,6 +113,7 @@ impl Session {
             unmounter,
             notifier,
             agreed,
+            awake,
         })
     }
 
@@ -110,6 +121,29 @@ impl Session {
     #[must_use]
     pub fn agreed(&self) -> &Negotiated {
         &self.agreed
+    }
+
+    /// What this machine's wake-ups cost, and what is done about them.
+    #[must_use]
+    pub fn awake(&self) -> Arc<Awake> {
+        Arc::clone(&self.awake)
+    }
+
+    /// Threads that may serve, and bytes of the buffers of each, at most. A
+    /// buffer takes memory as far as requests ever filled it.
+    #[must_use]
+    pub fn threads_max(&self) -> (usize, usize) {
+        let Some(parts) = &self.parts else {
+            return (0, 0);
+        };
+        let config = &parts.config;
+        let readers = config.seats() + config.spare_threads;
+        let all = match self.agreed.features.contains(Features::OVER_IO_URING) {
+            true => readers + Crew::threads_max(config.spare_threads),
+            false => readers,
+        };
+        let data = self.agreed.max_write.max(self.agreed.max_reply) as usize;
+        (all, 2 * data.next_multiple_of(1 << 12))
     }
 
     /// A way to end the session from elsewhere.
@@ -139,18 +173,46 @@ impl Session {
             seats,
             threads_max: seats + parts.config.spare_threads,
         };
-        let transport = DeviceTransport::new(parts.device, &self.agreed);
-        let started = Pool::start(transport, parts.server, strength, parts.config.pinning);
-        let pool = started.map_err(|error| {
+        self.awake.start();
+        let started = self.start_crew(&parts).and_then(|crew| {
+            let transport =
+                DeviceTransport::new(parts.device, &self.agreed, Arc::clone(&self.awake));
+            let server = Arc::clone(&parts.server);
+            let pool = Pool::start(transport, server, strength, parts.config.pinning)?;
+            Ok((crew, pool))
+        });
+        let (crew, pool) = started.map_err(|error| {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
+            parts.server.finish();
+            self.awake.stop();
             SessionError::Threads(error)
         })?;
         Ok(RunningSession {
-            pool: Some(pool),
+            threads: Some(Threads {
+                pool,
+                crew,
+                server: parts.server,
+                awake: Arc::clone(&self.awake),
+            }),
             guardian: parts.guardian,
             unmounter: self.unmounter.clone(),
             notifier: self.notifier.clone(),
         })
+    }
+
+    /// The threads of io_uring, if it was agreed: the kernel then waits for
+    /// them.
+    fn start_crew(&self, parts: &Parts) -> io::Result<Option<Arc<Crew>>> {
+        if !self.agreed.features.contains(Features::OVER_IO_URING) {
+            return Ok(None);
+        }
+        let transport = UringTransport::new(
+            Arc::clone(&parts.device),
+            &self.agreed,
+            Arc::clone(&self.awake),
+        );
+        let server = Arc::clone(&parts.server);
+        Crew::start(transport, server, parts.config.spare_threads).map(Some)
     }
 }
 
@@ -166,10 +228,18 @@ impl Drop for Session {
 /// A session whose threads run. Dropping it unmounts lazily and waits for them.
 pub struct RunningSession {
     /// Taken when joined.
-    pool: Option<Arc<Pool<DeviceTransport>>>,
+    threads: Option<Threads>,
     guardian: Option<Guardian>,
     unmounter: Unmounter,
     notifier: Notifier,
+}
+
+/// Who serves: through /dev/fuse always, and through io_uring where agreed.
+struct Threads {
+    pool: Arc<Pool<DeviceTransport>>,
+    crew: Option<Arc<Crew>>,
+    server: Arc<dyn Serve>,
+    awake: Arc<Awake>,
 }
 
 impl RunningSession {
@@ -197,12 +267,28 @@ impl RunningSession {
     }
 
     fn finish(&mut self) -> Result<(), SessionError> {
-        let Some(pool) = self.pool.take() else {
+        let Some(threads) = self.threads.take() else {
             return Ok(());
         };
+        let Threads {
+            pool,
+            crew,
+            server,
+            awake,
+        } = threads;
         let ended = pool.join();
-        // The last descriptor goes with the pool: a connection that was aborted
-        // or failed leaves a dead mount behind, which nobody else cleans up.
+        if ended.is_err() {
+            // Nobody reads the device any more.
+            let _ = self.unmounter.unmount(UnmountMode::Lazy);
+        }
+        if let Some(crew) = crew {
+            crew.join();
+        }
+        server.finish();
+        awake.stop();
+        // The last descriptor goes with the threads: a connection that was
+        // aborted or failed leaves a dead mount behind, which nobody else
+        // cleans up.
         drop(pool);
         drop(self.guardian.take());
         if self.unmounter.is_mounted() {
@@ -214,7 +300,7 @@ impl RunningSession {
 
 impl Drop for RunningSession {
     fn drop(&mut self) {
-        if self.pool.is_some() {
+        if self.threads.is_some() {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
             let _ = self.finish();
         }

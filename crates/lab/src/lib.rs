@@ -19,4 +19,5 @@ pub mod report;
 pub mod results;
 pub mod run;
 pub mod stats;
+pub mod wakeup;
 pub mod workload;

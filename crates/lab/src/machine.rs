@@ -3,6 +3,7 @@
 use crate::declaration::show_size;
 use crate::filesystem::{FileSystem, FileSystems};
 use crate::run::memory_cap;
+use crate::wakeup::WakeUp;
 use crate::workload::Workload;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -156,6 +157,7 @@ impl Machine {
                 ),
             ),
             finding("kernel", true, self.kernel.clone()),
+            finding("waking a processor", true, WakeUp::measure().to_string()),
             finding(
                 "loop devices",
                 Path::new("/dev/loop-control").exists(),

@@ -9,6 +9,7 @@ use butterfs_lab::model::{CellRecord, Outcome};
 use butterfs_lab::plan::{Choice, Devices, plan};
 use butterfs_lab::results::Results;
 use butterfs_lab::run::{Ended, Event, Job, Lab, stopped};
+use butterfs_lab::wakeup;
 use butterfs_lab::workload::{Demand, Figures, Ground, Parameters, Workload};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -679,4 +680,31 @@ fn a_device_that_compresses_is_marked() {
     assert_eq!(reason(&ran.cells[0]), "done");
     let marks = ran.cells[0].marks.join("; ");
     assert!(marks.contains("zram"), "{marks}");
+}
+
+#[test]
+fn processors_halt_or_poll_as_a_cell_asks() {
+    if !can_run() {
+        return;
+    }
+    let _one = ONE.lock();
+    let setting = || std::fs::read_to_string(wakeup::SETTING).unwrap_or_default();
+    let before = setting();
+    let cells = format!("file-system = \"ext4\"\nwake = [\"halting\", \"polling\"]\n{TINY}");
+    let ran = run(&cells, "", Catalogue::shipped(), None);
+    assert_eq!(ran.ended, Ok(Ended::Complete));
+    assert_eq!(setting(), before);
+    assert_eq!(ran.cells.len(), 2);
+    for cell in &ran.cells {
+        let wake = cell.cell.0["wake"].as_str();
+        if let Some(why) = wakeup::lack() {
+            assert!(reason(cell).contains(&why), "{:?}", cell.outcome);
+            continue;
+        }
+        assert_eq!(reason(cell), "done");
+        let found = shown(cell, "waking a processor");
+        assert_eq!(found.requested, wake);
+        let polls = found.effective.contains("poll for 200 µs");
+        assert_eq!(polls, wake == "polling", "{}", found.effective);
+    }
 }

@@ -11,6 +11,10 @@
 //! part, the lowest nodes first, so that a node which has been moved needs no
 //! second look.
 //!
+//! Each visit of a node reads all that it needs before it changes anything. So
+//! where something cannot be read, the step ends there: what came before is
+//! whole, and nothing behind it is touched.
+//!
 //! Source: the documentation's chapter on back references; volumes on which
 //! the kernel deleted subvolumes.
 
@@ -24,12 +28,25 @@ use butterfs_tree::{Node, NodeSource};
 use std::sync::Arc;
 
 /// Whether a walk has come to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub enum DropProgress {
     /// There is more to do.
     More,
+    /// What comes next cannot be read. What was done before is whole, and the
+    /// next step begins at the same place.
+    Stopped(StoreError),
     /// The tree and its root item are gone.
     Done,
+}
+
+/// Where a step ended before the end of the tree.
+struct Place {
+    /// Key of the child that comes next.
+    key: Key,
+    /// Level of the branch that has it.
+    level: u8,
+    /// What keeps the walk from it.
+    fault: Option<StoreError>,
 }
 
 /// A branch on the way, which only this tree holds.
@@ -67,10 +84,11 @@ impl Budget {
 
 impl Engine {
     /// Frees about `nodes` nodes of a deleted subvolume, within a transaction
-    /// that has room for as many.
+    /// that has room for as many. Where the tree cannot be read, that is no
+    /// error but [`DropProgress::Stopped`].
     ///
     /// # Errors
-    /// Damage; reading.
+    /// Damage of the tree of roots; reading it.
     pub fn drop_step(&mut self, tree: TreeId, nodes: usize) -> Result<DropProgress, StoreError> {
         let state = self.tree_state(tree)?;
         if state.item.refs != 0 {
@@ -85,27 +103,30 @@ impl Engine {
             budget: Budget(nodes),
             stack: Vec::new(),
         };
-        match state.item.drop_progress {
-            Some(key) => walk.resume(state.root, &key, state.item.drop_level)?,
-            None if walk.visit(state.root, Keyed::ByTree(tree))? == Visit::Later => {
-                return Ok(DropProgress::More);
-            }
-            None => {}
+        let begun = match state.item.drop_progress {
+            Some(key) => walk.resume(state.root, &key, state.item.drop_level),
+            None => walk.visit(state.root, Keyed::ByTree(tree)),
+        };
+        match begun {
+            Ok(Visit::Gone | Visit::Entered) => {}
+            Ok(Visit::Later) => return Ok(DropProgress::More),
+            Err(error) => return Ok(DropProgress::Stopped(error)),
         }
-        let position = walk.run()?;
-        match position {
-            Some((key, level)) => {
-                self.change_root_item(tree, |item| {
-                    item.drop_progress = Some(key);
-                    item.drop_level = level;
-                })?;
-                Ok(DropProgress::More)
-            }
-            None => {
-                self.forget_tree(tree)?;
-                Ok(DropProgress::Done)
-            }
+        let Some(place) = walk.run() else {
+            self.forget_tree(tree)?;
+            return Ok(DropProgress::Done);
+        };
+        let old = (state.item.drop_progress, state.item.drop_level);
+        if old != (Some(place.key), place.level) {
+            self.change_root_item(tree, |item| {
+                item.drop_progress = Some(place.key);
+                item.drop_level = place.level;
+            })?;
         }
+        Ok(match place.fault {
+            Some(error) => DropProgress::Stopped(error),
+            None => DropProgress::More,
+        })
     }
 
     fn forget_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
@@ -166,7 +187,7 @@ struct Walk<'e> {
 impl Walk<'_> {
     /// Goes back to where a step ended: the child at `key` of the branch at
     /// `level`.
-    fn resume(&mut self, root: NodeRef, key: &Key, level: u8) -> Result<(), StoreError> {
+    fn resume(&mut self, root: NodeRef, key: &Key, level: u8) -> Result<Visit, StoreError> {
         let mut at = root;
         loop {
             let node = self.engine.node(at)?;
@@ -183,14 +204,15 @@ impl Walk<'_> {
                 full_backref,
             });
             if at.level == level {
-                return Ok(());
+                return Ok(Visit::Entered);
             }
             at = child;
         }
     }
 
-    /// Walks until the step's end, and says where to go on.
-    fn run(&mut self) -> Result<Option<(Key, u8)>, StoreError> {
+    /// Walks until the step's end or to what cannot be read, and says where to
+    /// go on.
+    fn run(&mut self) -> Option<Place> {
         while let Some(frame) = self.stack.last() {
             if frame.slot == frame.node.len() {
                 self.leave();
@@ -199,13 +221,18 @@ impl Walk<'_> {
             let by = frame.children();
             let (key, level) = (frame.node.key(frame.slot), frame.node.level());
             let child = frame.node.child(frame.slot);
-            match self.visit(child, by)? {
-                Visit::Gone => self.advance(),
-                Visit::Entered => {}
-                Visit::Later => return Ok(Some((key, level))),
-            }
+            let fault = match self.visit(child, by) {
+                Ok(Visit::Gone) => {
+                    self.advance();
+                    continue;
+                }
+                Ok(Visit::Entered) => continue,
+                Ok(Visit::Later) => None,
+                Err(error) => Some(error),
+            };
+            return Some(Place { key, level, fault });
         }
-        Ok(None)
+        None
     }
 
     fn advance(&mut self) {
@@ -228,7 +255,8 @@ impl Walk<'_> {
         self.advance();
     }
 
-    /// Drops this tree's reference `by` to a node, or enters it.
+    /// Drops this tree's reference `by` to a node, or enters it. After an error
+    /// the reference is there still, and what was handed over stays so.
     fn visit(&mut self, reference: NodeRef, by: Keyed) -> Result<Visit, StoreError> {
         if !self.budget.take(1) {
             return Ok(Visit::Later);
@@ -238,7 +266,7 @@ impl Walk<'_> {
             if !state.full_backref && !self.hand_over(reference)? {
                 return Ok(Visit::Later);
             }
-            self.engine.note_dropped_subtree(reference)?;
+            self.engine.note_dropped_subtree(reference);
             self.engine.drop_node_ref(reference, by.of_node());
             return Ok(Visit::Gone);
         }

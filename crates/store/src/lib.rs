@@ -166,6 +166,7 @@ impl Store {
     /// # Errors
     /// Any error poisons the volume: the last generation stays as it was.
     pub fn commit(&self) -> Result<Generation, StoreError> {
+        butterfs_device::about_to_wait();
         self.commits_under_way.fetch_add(1, Ordering::SeqCst);
         let result = self.write_early().and_then(|()| {
             let _one_at_a_time = self.lock_commits();

@@ -1,6 +1,6 @@
 //! The mount options: name, value, help, effect. One line each.
 
-use super::{Force, MountOptions, Subvolume, WriteCache};
+use super::{Force, MountOptions, Subvolume, Transport, Wake, WriteCache};
 use butterfs_device::Access;
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
 use butterfs_store::{Barriers, Discard, LogPolicy, Roots};
@@ -372,6 +372,34 @@ pub const OPTIONS: &[OptionHelp] = &[
         |o, _, v| {
             o.write_cache = WriteCache::Kernel;
             none(v)
+        },
+    ),
+    option(
+        "transport",
+        "=auto|uring|dev",
+        "how requests come: /dev/fuse (auto, dev), or io_uring where the kernel offers it (uring)",
+        |o, _, v| {
+            o.transport = match v {
+                Some("auto") => Transport::Auto,
+                Some("uring") => Transport::Uring,
+                Some("dev") => Transport::Device,
+                _ => return Err("it is auto, uring or dev".to_owned()),
+            };
+            Ok(())
+        },
+    ),
+    option(
+        "wake",
+        "=auto|poll|sleep",
+        "keep CPUs awake while requests come: where waking them takes long (auto), always (poll), never (sleep)",
+        |o, _, v| {
+            o.wake = match v {
+                Some("auto") => Wake::Auto,
+                Some("poll") => Wake::Poll,
+                Some("sleep") => Wake::Sleep,
+                _ => return Err("it is auto, poll or sleep".to_owned()),
+            };
+            Ok(())
         },
     ),
     option(

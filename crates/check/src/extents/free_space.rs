@@ -154,6 +154,9 @@ impl FreeScan<'_, '_> {
         let end = key.objectid.saturating_add(key.offset);
         run.end = run.end.max(end);
         let Some(group) = group_at(self.groups, key.objectid) else {
+            if let Some(text) = reaches_into(self.groups, key) {
+                self.fault(FaultCode::FreeSpaceWrongGroup, key, text);
+            }
             return run.orphans.add(key);
         };
         if end > group.end {
@@ -249,6 +252,16 @@ fn group_at(groups: &[Group], at: u64) -> Option<Range<u64>> {
     range.contains(&at).then_some(range)
 }
 
+/// What is wrong with an item before which no group begins: leftovers lie
+/// where no group is, as a whole.
+fn reaches_into(groups: &[Group], key: Key) -> Option<String> {
+    let next = groups.partition_point(|(group, _)| group.objectid <= key.objectid);
+    let (group, _) = groups.get(next)?;
+    let end = key.objectid.saturating_add(key.offset);
+    let at = group.objectid;
+    (end > at).then(|| format!("it reaches into the block group at {at}"))
+}
+
 /// Logical space that lies on superblocks, as whole rows of stripe elements.
 fn superblocks(context: &Context<'_>) -> Ranges {
     let mut all = Vec::new();
@@ -302,6 +315,9 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
     for (key, _) in groups {
         let group = key.objectid..key.objectid.saturating_add(key.offset);
         while let Some(info) = infos.next_if(|info| info.key.objectid < group.start) {
+            if let Some(text) = reaches_into(groups, info.key) {
+                fault(FaultCode::FreeSpaceWrongGroup, info.key, text);
+            }
             orphans.add(info.key);
         }
         let info = infos.next_if(|info| info.key.objectid == group.start);

@@ -1,10 +1,13 @@
-//! Nodes whose references to children or data are by parent (FULL_BACKREF).
+//! Nodes whose references to children or data are by parent (FULL_BACKREF),
+//! and what follows for the tree that a node names as its owner.
 
 use super::tally::By;
-use butterfs_format::TreeId;
+use crate::context::Context;
+use crate::trees::roots::Roots;
 use butterfs_format::node::FLAG_RELOC;
+use butterfs_format::{NodeRef, TreeId};
 use butterfs_tree::Node;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// How much of the extent tree was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub(crate) struct Parents {
     nodes: FxHashSet<u64>,
     /// Nodes with several references.
     shared: FxHashSet<u64>,
+    /// Trees that hold what an owner wrote.
+    roots: FxHashMap<TreeId, Vec<NodeRef>>,
     /// Trees whose references move to their nodes step by step.
     passing: FxHashSet<TreeId>,
     knowledge: Knowledge,
@@ -30,14 +35,10 @@ pub(crate) struct Parents {
 }
 
 impl Parents {
-    pub(crate) fn new(
-        nodes: &[u64],
-        shared: &[u64],
-        passing: impl Iterator<Item = TreeId>,
-        knowledge: Knowledge,
-    ) -> Self {
-        let passing: FxHashSet<TreeId> = passing.collect();
+    pub(crate) fn new(nodes: &[u64], shared: &[u64], roots: &Roots, knowledge: Knowledge) -> Self {
+        let passing: FxHashSet<TreeId> = roots.passing().map(|root| root.id).collect();
         Self {
+            roots: roots.by_owner(),
             nodes: nodes.iter().copied().collect(),
             shared: shared.iter().copied().collect(),
             is_relocating: passing.contains(&TreeId::RELOC),
@@ -55,16 +56,61 @@ impl Parents {
         &self.shared
     }
 
-    /// True when a tree that does not own `node` holds its only reference by
-    /// tree: a node that its owner left is a parent.
-    pub(crate) fn is_strange(&self, node: &Node, by: By) -> bool {
-        let logical = node.logical().get();
-        matches!(by, By::Tree(tree) if tree != node.owner().get())
-            && !self.nodes.contains(&logical)
-            && !self.shared.contains(&logical)
-            && !self.is_relocating
-            && !self.passing.contains(&node.owner())
-            && self.knowledge == Knowledge::All
+    /// True when the tree that `node`, found in `tree`, names as its owner
+    /// does not hold it. A tree holds every node that it wrote by a reference
+    /// of its own until it lets go, and with that the node becomes a parent.
+    /// Relocation puts a parent above a node that stays as it was, and hands
+    /// what it replaced to its own tree. Deletion lets go step by step.
+    pub(crate) fn is_strange(
+        &self,
+        context: &Context<'_>,
+        node: &Node,
+        tree: TreeId,
+        by: By,
+    ) -> bool {
+        let owner = node.owner();
+        let is_held = match by {
+            By::Tree(holder) => holder == owner.get(),
+            _ => tree == owner,
+        };
+        if is_held
+            || self.contains(node)
+            || self.passing.contains(&owner)
+            || self.knowledge == Knowledge::Part
+        {
+            return false;
+        }
+        let roots = self.roots.get(&owner).map_or(&[][..], Vec::as_slice);
+        let is_missing = |root: &NodeRef| self.is_missing_in(owner, *root, context, node);
+        roots.iter().all(is_missing)
+    }
+
+    /// True when the tree of `owner` at `root` has no reference to `node` that
+    /// is the owner's or by a parent. What cannot be read may have one.
+    fn is_missing_in(
+        &self,
+        owner: TreeId,
+        root: NodeRef,
+        context: &Context<'_>,
+        node: &Node,
+    ) -> bool {
+        let Some(first) = node.first_key() else {
+            return true;
+        };
+        let (mut at, mut by) = (root, By::Tree(owner.get()));
+        while at.level > node.level() {
+            let Ok(above) = context.peek(at.into()) else {
+                return false;
+            };
+            by = if self.contains(&above) {
+                By::Parent(above.logical().get())
+            } else {
+                By::Tree(above.owner().get())
+            };
+            at = above.child(above.child_slot(&first));
+        }
+        let is_own = matches!(by, By::Parent(_)) || by == By::Tree(owner.get());
+        at.logical != node.logical() || !is_own
     }
 
     /// True when `node` is certainly no parent.

@@ -27,8 +27,9 @@ pub(crate) enum By {
 }
 
 impl By {
+    /// An even number.
     fn hash(self, hash: SumHash, logical: u64) -> u64 {
-        match self {
+        let hash = match self {
             Self::Tree(tree) => hash.words([1, logical, tree]),
             Self::Parent(parent) => hash.words([2, logical, parent]),
             Self::File {
@@ -37,7 +38,8 @@ impl By {
                 offset,
             } => hash.words([3, logical, root, inode, offset]),
             Self::Leaf(leaf) => hash.words([4, logical, leaf]),
-        }
+        };
+        hash & !1
     }
 }
 
@@ -66,11 +68,13 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
+    /// An even number.
     fn hash(self, hash: SumHash, logical: u64) -> u64 {
-        match self {
+        let hash = match self {
             Self::Node(level) => hash.words([5, logical, u64::from(level)]),
             Self::Data(length) => hash.words([6, logical, length]),
-        }
+        };
+        hash & !1
     }
 }
 
@@ -149,6 +153,11 @@ fn bucket(own: u64) -> usize {
     usize::try_from(own >> (64_u32.saturating_sub(BUCKET_BITS))).unwrap_or(0)
 }
 
+/// An odd number for each address.
+fn own_hash(hash: SumHash, logical: u64) -> u64 {
+    hash.words([0, logical]) | 1
+}
+
 fn node_hash(hash: SumHash, logical: u64, [level, generation, is_parent]: [u64; 3]) -> u64 {
     hash.words([7, logical, level, generation, is_parent])
 }
@@ -220,7 +229,7 @@ impl Tally {
 
     #[inline]
     pub(crate) fn add(&self, logical: u64, record: Record) {
-        let own = self.hash.words([0, logical]);
+        let own = own_hash(self.hash, logical);
         let index = bucket(own);
         match &self.mode {
             Mode::Sum(sums) => {
@@ -257,7 +266,7 @@ impl Tally {
         let before = found.records.len();
         found
             .records
-            .retain(|(logical, _)| bucket(self.hash.words([0, *logical])) < half);
+            .retain(|(logical, _)| bucket(own_hash(self.hash, *logical)) < half);
         let gone = before.saturating_sub(found.records.len());
         found.records.shrink_to_fit();
         taken.give(bytes_of(gone, RECORD_BYTES));
@@ -269,5 +278,65 @@ impl Tally {
             Mode::Sum(_) => Collected::default(),
             Mode::Collect { found, .. } => found.into_inner(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{By, Record, Shape, Tally};
+    use crate::hash::SumHash;
+
+    /// No wrong count passes, in whatever bit it is wrong.
+    #[test]
+    fn every_bit_of_a_count_matters() {
+        for address in (4096_u64..).step_by(4096).take(8) {
+            for bit in 0..64 {
+                for (refs, count) in [(1_u64 << bit, 0), (0, 1 << bit)] {
+                    let tally = Tally::summing(SumHash::random());
+                    let (by, shape) = (By::Leaf(7), Shape::Data(4096));
+                    let extent = Record::Extent {
+                        shape,
+                        refs: 1 ^ refs,
+                        generation: 1,
+                        is_parent: false,
+                    };
+                    let recorded = Record::Recorded {
+                        by,
+                        count: 1 ^ count,
+                    };
+                    for record in [extent, recorded, Record::Found { by, shape }] {
+                        tally.add(address, record);
+                    }
+                    assert!(!tally.agrees(), "bit {bit} of {refs:x} or {count:x}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_agrees_is_zero() {
+        let tally = Tally::summing(SumHash::random());
+        let (by, shape) = (By::Tree(5), Shape::Node(1));
+        let generation = 9;
+        let is_parent = true;
+        let records = [
+            Record::Extent {
+                shape,
+                refs: 1,
+                generation,
+                is_parent,
+            },
+            Record::Recorded { by, count: 1 },
+            Record::Found { by, shape },
+            Record::Node {
+                level: 1,
+                generation,
+                is_parent,
+            },
+        ];
+        for record in records {
+            tally.add(4096, record);
+        }
+        assert!(tally.agrees());
     }
 }

@@ -159,7 +159,8 @@ impl Roots {
         if is_global && key.offset != 0 {
             fault(format!("its key has the offset {}", key.offset));
         }
-        if id.is_subvolume() && item.root_dir != InodeNumber::ROOT {
+        let has_files = id.is_subvolume() || id == TreeId::DATA_RELOC;
+        if has_files && item.root_dir != InodeNumber::ROOT {
             fault(format!("its root directory is {}", item.root_dir));
         }
         if item.drop_progress.is_some() && item.drop_level > item.level {
@@ -167,6 +168,10 @@ impl Roots {
                 "its deletion is at level {} of {}",
                 item.drop_level, item.level
             ));
+        }
+        // A relocation notes there how far it replaced nodes.
+        if item.drop_progress.is_some() && item.refs > 0 && id != TreeId::RELOC {
+            fault("it is being deleted and still has references".to_owned());
         }
         let again = self.all.iter().rev().take(1).any(|before| before.id == id);
         if again && id != TreeId::RELOC {
@@ -212,6 +217,21 @@ impl Roots {
 
     pub(crate) fn nodes(&self) -> FxHashMap<TreeId, NodeRef> {
         self.all.iter().map(|root| (root.id, root.node())).collect()
+    }
+
+    /// Roots of trees by the tree that wrote their nodes: a relocation's tree
+    /// holds nodes of the subvolume that its key names.
+    pub(crate) fn by_owner(&self) -> FxHashMap<TreeId, Vec<NodeRef>> {
+        let mut roots: FxHashMap<TreeId, Vec<NodeRef>> = FxHashMap::default();
+        for root in &self.all {
+            let owner = if root.id == TreeId::RELOC {
+                TreeId(root.key.offset)
+            } else {
+                root.id
+            };
+            roots.entry(owner).or_default().push(root.node());
+        }
+        roots
     }
 
     /// Checks that the trees are there that must be, and that subvolumes hang

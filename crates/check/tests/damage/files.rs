@@ -160,6 +160,17 @@ fn subvolumes() -> Vec<Damage> {
             let key = sub(i);
             i.update(ROOT, key, |data| data[216] = 7);
         }),
+        damage(C::RootInvalid, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::DATA_RELOC.get()
+            });
+            i.update(ROOT, key, |data| data[172] = 1);
+        }),
+        // The progress of a deletion that never began.
+        damage(C::RootInvalid, |i| {
+            let key = sub(i);
+            i.update(ROOT, key, |data| data[221] = 1);
+        }),
         damage(C::RootMissing, |i| {
             let (key, _) = i.find(ROOT, |key, _| {
                 key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::CSUM.get()

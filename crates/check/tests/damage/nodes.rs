@@ -120,6 +120,13 @@ pub fn all() -> Vec<Damage> {
         damage(C::NodeOwner, |i| {
             leaf(i, |b| put(b, field::OWNER, (1 << 48) + 300))
         }),
+        // A leaf that the top level and a snapshot share.
+        damage(C::NodeOwner, |i| {
+            let snapshot = i.nodes(TreeId(258));
+            let mut own = i.nodes(FS).into_iter();
+            let shared = own.rfind(|node| snapshot.contains(node)).unwrap();
+            i.raw(shared, |b| put(b, field::OWNER, 256));
+        }),
         damage(C::NodeFlags, |i| leaf(i, |b| b[field::FLAGS] = 0)),
         damage(C::NodeReachedTwice, |i| {
             let twin = i.root(TreeId::DEVICE);

@@ -135,6 +135,10 @@ fn chunks() -> Vec<Damage> {
             let (key, _) = i.first(CHUNK, ItemType::DEV_ITEM);
             i.update(CHUNK, key, |data| data[82] ^= 1);
         }),
+        damage(C::ItemUnexpected, |i| {
+            let (key, _) = i.first(DEVICE, ItemType::PERSISTENT_ITEM);
+            i.rekey(DEVICE, key, Key::MIN);
+        }),
         damage(C::DeviceExtentInvalid, |i| {
             let (key, _) = i.first(DEVICE, ItemType::DEV_EXTENT);
             i.update(DEVICE, key, |data| data[24..32].fill(0));
@@ -194,6 +198,10 @@ fn extents() -> Vec<Damage> {
         damage(C::ExtentUnreferenced, |i| {
             let (_, at) = free_data(i);
             insert_extent(i, at);
+        }),
+        damage(C::ExtentReferenceCount, |i| {
+            let key = node_extent(i);
+            i.bump(EXTENT, key, 0, 1 << 63);
         }),
         damage(C::ExtentReferenceMissing, |i| {
             let key = data_extent(i);
@@ -287,6 +295,11 @@ fn free_space() -> Vec<Damage> {
         damage(C::FreeSpaceWrongGroup, |i| {
             let (key, _) = free_data(i);
             i.rekey(FREE, key, with(key, |k| k.offset += 1 << 32));
+        }),
+        // A leftover that begins before the first block group.
+        damage(C::FreeSpaceWrongGroup, |i| {
+            let key = Key::new(4096, ItemType::FREE_SPACE_INFO, 1 << 40);
+            i.insert(FREE, key, &[0; 8]);
         }),
         damage(C::FreeSpaceCount, |i| {
             let key = info(i);

@@ -1,10 +1,13 @@
 //! Volumes that mkfs.btrfs and the kernel make.
 
+use super::image::Image;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_testkit::capability::Capability;
 use butterfs_testkit::judge::{Access, KernelMount, mkfs_btrfs};
 use butterfs_testkit::run_script;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// Size of an image, most of it a hole.
 pub const SIZE: u64 = 600 << 20;
@@ -67,4 +70,90 @@ pub fn sparse_copy(from: &Path, to: &Path) {
     let words = ["--sparse=always".as_ref(), from.as_os_str(), to.as_os_str()];
     let done = Command::new("cp").args(words).status().expect("cp runs");
     assert!(done.success());
+}
+
+/// Files with several snapshots and changes on all sides.
+const SHARED: &str = r#"
+btrfs -q subvolume create source
+for i in $(seq 900); do echo "line $i of a file with some text in it" > source/file-$i; done
+seq 100000 250000 > source/big; sync
+for s in 1 2 3 4; do
+  btrfs -q subvolume snapshot source snap$s
+  for i in $(seq $s 60 900); do echo $s > source/file-$i; done
+  for i in $(seq $s 70 900); do echo $s > snap$s/file-$i; done; sync
+done
+"#;
+
+/// Makes a volume in the middle of a balance: with trees of relocation that
+/// are neither merged nor deleted yet.
+pub fn balancing(path: &Path, mkfs: &[&str]) {
+    let act = "btrfs -q balance start --full-balance .";
+    caught(path, mkfs, act, |roots| {
+        let is_relocation = |(key, _): &&(Key, _)| key.objectid == TreeId::RELOC.get();
+        let mut trees = roots.iter().filter(is_relocation).peekable();
+        let is_whole = |item: &RootItem| item.refs > 0 && item.drop_progress.is_none();
+        trees.peek().is_some() && trees.all(|(_, item)| is_whole(item) && item.level > 0)
+    });
+}
+
+/// Makes a volume before the end of a deletion that shares nodes with others.
+pub fn deleting(path: &Path, mkfs: &[&str]) {
+    let act = "btrfs -q subvolume snapshot source doomed; sync -f .; \
+        for i in $(seq 1 3 900); do echo more > doomed/file-$i; done; sync -f .; \
+        btrfs -q subvolume delete -C doomed; btrfs -q subvolume sync .";
+    caught(path, mkfs, act, |roots| {
+        roots.iter().any(|(_, item)| item.refs == 0)
+    });
+}
+
+fn roots(image: &Image) -> Vec<(Key, RootItem)> {
+    let items = image.items(TreeId::ROOT).into_iter();
+    items
+        .filter(|(key, _)| key.item_type == ItemType::ROOT_ITEM)
+        .map(|(key, data)| (key, RootItem::parse(&data).expect("a root item")))
+        .collect()
+}
+
+/// Times that something is done until it is caught in the act.
+const TRIES_MAX: usize = 40;
+
+/// Leaves a volume as a crash would at a moment whose roots fit while `act`
+/// runs in it. The image lies on another volume, where
+/// the kernel copies it in one moment (a reflink).
+fn caught(path: &Path, mkfs: &[&str], act: &str, fits: impl Fn(&[(Key, RootItem)]) -> bool) {
+    let below = path.with_extension("below");
+    mkfs_btrfs(&below, 4 << 30, &["-m", "single"]);
+    let below_mount = KernelMount::mount(&below, Access::ReadWrite, "").expect("it can be mounted");
+    let image = below_mount.path().join("image");
+    let copy = below_mount.path().join("copy");
+    make(&image, mkfs, "", SHARED);
+    let mount = KernelMount::mount(&image, Access::ReadWrite, "").expect("it can be mounted");
+    let mut caught = false;
+    for _ in 0..TRIES_MAX {
+        let mut act = Command::new("bash")
+            .args(["-c", act])
+            .current_dir(mount.path())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("bash runs");
+        while !caught && act.try_wait().expect("it can be waited for").is_none() {
+            let words = [
+                "--reflink=always".as_ref(),
+                image.as_os_str(),
+                copy.as_ref(),
+            ];
+            let done = Command::new("cp").args(words).status().expect("cp runs");
+            assert!(done.success());
+            caught = fits(&roots(&Image::open(&copy)));
+        }
+        act.wait().expect("it can be waited for");
+        if caught {
+            break;
+        }
+    }
+    assert!(caught, "no copy caught it in the act: {act}");
+    sparse_copy(&copy, path);
+    mount.unmount().expect("it can be unmounted");
+    below_mount.unmount().expect("it can be unmounted");
+    std::fs::remove_file(&below).expect("it can be removed");
 }

@@ -115,6 +115,24 @@ fn usage(target: &Target) -> Done {
     if let Some(options) = &facts.options {
         say!("    {:<24}{options}", "Mount options:");
     }
+    if let Some(transport) = &facts.transport {
+        say!(
+            "    {:<24}{}, at most {} threads with buffers of {} each",
+            "Requests come by:",
+            transport.name,
+            transport.threads_max,
+            target.size(transport.thread_buffers)
+        );
+        if let Some(nanos) = transport.wake_up_ns {
+            say!(
+                "    {:<24}{} microseconds; keeping CPUs awake took {}.{:03} s of CPU time",
+                "Waking a CPU takes:",
+                nanos / 1_000,
+                transport.awake_ms / 1_000,
+                transport.awake_ms % 1_000
+            );
+        }
+    }
     if let Some(reason) = &facts.read_only_because {
         say!("    {:<24}{reason}", "Read-only because:");
     }

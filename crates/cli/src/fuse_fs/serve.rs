@@ -390,6 +390,7 @@ impl FileSystem for Server {
         if request.name == facts::FACTS.as_bytes() {
             let facts = Facts {
                 options: Some(self.mount.options.clone()),
+                transport: self.transport.get().map(super::Transported::facts),
                 ..Facts::of(&self.volume)
             };
             value.push(&serde_json::to_vec(&facts).map_err(|_| Errno::EIO)?);

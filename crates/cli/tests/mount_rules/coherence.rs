@@ -71,7 +71,9 @@ fn processes_agree(directory: &Path, seed: u64, rounds: usize) {
         // page cache must not outlive it.
         workers[1 - writer].ask_read(Way::Psync, "RDWR", (0, SIZE), &path);
         workers[1 - writer].answer().expect("a read");
-        workers[writer].answer().expect("a write");
+        if let Err(errno) = workers[writer].answer() {
+            panic!("seed {seed}, round {round}: {written:?}: errno {errno}");
+        }
         model[offset..offset + length].fill(written.byte);
         for reader in &mut workers {
             let way = random.pick(&ways);

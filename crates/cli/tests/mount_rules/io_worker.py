@@ -55,23 +55,25 @@ class Uring:
 
     def run(self, opcode, fd, requests, rwf):
         tail = self.word(self.sq[1])
-        for address, length, offset in requests:
+        for number, (address, length, offset) in enumerate(requests):
             slot = tail & self.word(self.sq[2])
-            entry = struct.pack("<BBHiQQIIQ24x", opcode, 0, 0, fd, offset, address, length, rwf, 0)
+            entry = struct.pack("<BBHiQQIIQ24x", opcode, 0, 0, fd, offset, address, length, rwf, number)
             self.entries[slot * 64:slot * 64 + 64] = entry
             struct.pack_into("<I", self.ring, self.sq[6] + slot * 4, slot)
             tail += 1
         struct.pack_into("<I", self.ring, self.sq[1], tail)
         count = len(requests)
         syscall(URING_ENTER, self.fd, count, count, 1, 0, 0)
-        results = []
+        # They end in any order.
+        results = {}
         head = self.word(self.cq[0])
         while len(results) < count:
             at = self.cq[5] + (head & self.word(self.cq[2])) * 16
-            results.append(struct.unpack_from("<Qi", self.ring, at)[1])
+            number, result = struct.unpack_from("<Qi", self.ring, at)
+            results[number] = result
             head += 1
             struct.pack_into("<I", self.ring, self.cq[0], head)
-        return results
+        return [results[number] for number in range(count)]
 
 
 class Aio:
@@ -84,8 +86,8 @@ class Aio:
     def run(self, opcode, fd, requests, rwf):
         blocks = [
             ctypes.create_string_buffer(
-                struct.pack("<QIIHhIQQqQII", 0, 0, rwf, opcode, 0, fd, address, length, offset, 0, 0, 0), 64)
-            for address, length, offset in requests
+                struct.pack("<QIIHhIQQqQII", number, 0, rwf, opcode, 0, fd, address, length, offset, 0, 0, 0), 64)
+            for number, (address, length, offset) in enumerate(requests)
         ]
         pointers = (ctypes.c_ulong * len(blocks))(*[ctypes.addressof(block) for block in blocks])
         syscall(IO_SUBMIT, self.context.value, len(blocks), ctypes.addressof(pointers))
@@ -94,7 +96,10 @@ class Aio:
         while done < len(blocks):
             room = ctypes.addressof(events) + 32 * done
             done += syscall(IO_GETEVENTS, self.context.value, 1, len(blocks) - done, room, 0)
-        return [struct.unpack_from("<QQq", events, 32 * at)[2] for at in range(len(blocks))]
+        # They end in any order.
+        ended = [struct.unpack_from("<QQq", events, 32 * at) for at in range(len(blocks))]
+        results = {number: result for number, _, result in ended}
+        return [results[number] for number in range(len(blocks))]
 
 
 class Worker:

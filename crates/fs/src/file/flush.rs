@@ -125,6 +125,10 @@ impl Filesystem {
         state: &mut InodeState,
         inline: InlineRule,
     ) -> Result<(), FsError> {
+        // More than one unit takes several threads, or long.
+        if state.buffer.bytes() > UNIT as u64 {
+            butterfs_device::about_to_wait();
+        }
         let flushed = self.flush_waiting(inode, state, inline);
         state.flush_failed = flushed.is_err();
         flushed?;

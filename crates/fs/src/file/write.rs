@@ -153,10 +153,12 @@ impl Filesystem {
     pub(super) fn relieve(&self) {
         if self.buffers.is_high()
             && let Some(_right) = self.buffers.try_shed()
-            && let Err(error) = self.shed()
         {
-            // What the caller did is done, and no other file's fault is its.
-            tracing::debug!(%error, "no memory could be freed");
+            butterfs_device::about_to_wait();
+            if let Err(error) = self.shed() {
+                // What the caller did is done, and no other file's fault is its.
+                tracing::debug!(%error, "no memory could be freed");
+            }
         }
     }
 

@@ -22,6 +22,9 @@ pub enum Cleaning {
     Step(TreeId),
     /// The last part of a tree was freed.
     Freed(TreeId),
+    /// What comes next of a tree cannot be read. It was said in the log, and
+    /// the tree is left as it is until the volume is opened again.
+    Stuck(TreeId),
 }
 
 impl Filesystem {
@@ -113,10 +116,11 @@ impl Filesystem {
     }
 
     /// Frees a part of a deleted subvolume, in a time that does not depend on
-    /// its size.
+    /// its size. One that cannot be read to its end keeps what is left of it,
+    /// and nobody else from anything.
     ///
     /// # Errors
-    /// Not writable; damage; reading.
+    /// Not writable; no space; damage of the tree of roots; reading it.
     pub fn clean(&self) -> Result<Cleaning, FsError> {
         // Writers that lack space clean too.
         let _one_at_a_time = self.cleaning.lock();
@@ -125,16 +129,22 @@ impl Filesystem {
         };
         let mut transaction = self.store.begin(4 * NODES_PER_PATH, Purpose::Shrink)?;
         let result = transaction.drop_step(tree, STEP);
-        Ok(match transaction.end(result)? {
-            DropProgress::More => Cleaning::Step(tree),
-            DropProgress::Done => Cleaning::Freed(tree),
-        })
+        let error = match transaction.end(result) {
+            Ok(DropProgress::More) => return Ok(Cleaning::Step(tree)),
+            Ok(DropProgress::Done) => return Ok(Cleaning::Freed(tree)),
+            Err(error) if self.store.check_writable().is_err() => return Err(error.into()),
+            Ok(DropProgress::Stopped(error)) | Err(error) => error,
+        };
+        tracing::error!(%tree, %error, "a deleted subvolume cannot be freed; run a check of the volume");
+        self.stuck.lock().insert(tree, error.to_string());
+        Ok(Cleaning::Stuck(tree))
     }
 
     fn next_to_clean(&self) -> Result<Option<TreeId>, FsError> {
         let dead = self.store.read().dead_trees()?;
-        let leaving = self.leaving.lock();
-        Ok(dead.into_iter().find(|tree| !leaving.contains(tree)))
+        let (leaving, stuck) = (self.leaving.lock(), self.stuck.lock());
+        let is_free = |tree: &TreeId| !leaving.contains(tree) && !stuck.contains_key(tree);
+        Ok(dead.into_iter().find(is_free))
     }
 
     /// True when a deleted subvolume waits for [`Filesystem::clean`].
@@ -179,10 +189,19 @@ impl Filesystem {
     /// Frees all deleted subvolumes.
     ///
     /// # Errors
-    /// As [`Filesystem::clean`].
+    /// As [`Filesystem::clean`]; [`FsError::Damaged`] after all others are free,
+    /// when one of them cannot be freed.
     pub fn clean_all(&self) -> Result<(), FsError> {
         while self.clean()? != Cleaning::Idle {}
-        Ok(())
+        let stuck = self.stuck.lock();
+        let first = stuck.iter().min_by_key(|(tree, _)| **tree);
+        first.map_or(Ok(()), |(tree, reason)| {
+            Err(FsError::Damaged {
+                inode: Self::root_of(*tree),
+                at: None,
+                reason: format!("it was deleted, and cannot be freed: {reason}"),
+            })
+        })
     }
 
     /// The root directory of a subvolume.

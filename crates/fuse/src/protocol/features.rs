@@ -82,6 +82,9 @@ features! {
     /// Idmapped mounts. Needs `default_permissions`. Requests that make nothing
     /// no longer say who asks; it is read from /proc.
     ALLOW_IDMAP = 40;
+    /// Requests through rings of io_uring, one queue for each CPU. Decided by
+    /// `Config::transport`.
+    OVER_IO_URING = 41;
 }
 
 impl Features {

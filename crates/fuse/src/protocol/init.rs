@@ -7,7 +7,7 @@ use super::layout::{InitIn, InitInExt, InitOut};
 use super::parse::{Dialect, SetxattrShape};
 use super::wire::Malformed;
 use super::{Body, Features};
-use crate::config::{Config, Handles};
+use crate::config::{Config, Handles, Transports};
 
 /// The protocol's major version.
 pub(crate) const MAJOR: u32 = 7;
@@ -90,6 +90,10 @@ pub(crate) fn negotiate(offer: &Offer, config: &Config) -> Negotiated {
     wanted = match config.opendir {
         Handles::Kept => wanted.without(Features::NO_OPENDIR_SUPPORT),
         Handles::Stateless => wanted.with(Features::NO_OPENDIR_SUPPORT),
+    };
+    wanted = match config.transports {
+        Transports::Device => wanted.without(Features::OVER_IO_URING),
+        Transports::UringToo => wanted.with(Features::OVER_IO_URING),
     };
     let features = wanted & offer.features;
     let pages = if features.contains(Features::MAX_PAGES) {

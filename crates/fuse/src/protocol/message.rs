@@ -75,6 +75,17 @@ impl<'a> Message<'a> {
         })
     }
 
+    /// A request whose operation's structure and rest came apart.
+    pub(crate) fn apart(header: InHeader, operation: &'a [u8], rest: &'a [u8]) -> Self {
+        Self {
+            header,
+            body: Body {
+                head: operation,
+                tail: Some(rest),
+            },
+        }
+    }
+
     /// Body and extensions.
     pub(crate) fn parts(&self) -> Result<(Body<'a>, &'a [u8]), Malformed> {
         self.body.cut(usize::from(self.header.total_extlen) * 8)

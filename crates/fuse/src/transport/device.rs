@@ -14,14 +14,16 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno as Os;
 
 use super::buffer::AlignedBuffer;
+use super::follow::Follower;
 use super::{Queue, Served, Transport};
 use crate::Errno;
+use crate::awake::Awake;
 use crate::dispatch::{Outcome, Serve};
-use crate::pool::Seat;
 use crate::protocol::init::BUFFER_MIN;
 use crate::protocol::layout::{InHeader, OutHeader, WriteIn};
 use crate::protocol::wire::{Reader, Wire, encode};
 use crate::protocol::{Malformed, Message, Negotiated};
+use crate::seat::Seat;
 
 /// The path of the device.
 pub(crate) const DEVICE_PATH: &str = "/dev/fuse";
@@ -40,6 +42,7 @@ const REQUEST_SPARE: usize = 128 << 10;
 pub(crate) struct DeviceTransport {
     device: Arc<OwnedFd>,
     capacity: Capacity,
+    awake: Arc<Awake>,
 }
 
 /// Bytes of the buffers' data parts.
@@ -50,13 +53,14 @@ struct Capacity {
 }
 
 impl DeviceTransport {
-    pub(crate) fn new(device: Arc<OwnedFd>, agreed: &Negotiated) -> Self {
+    pub(crate) fn new(device: Arc<OwnedFd>, agreed: &Negotiated, awake: Arc<Awake>) -> Self {
         let request = (agreed.max_write as usize).max(REQUEST_SPARE);
         // Listings and values may exceed the page an ioctl's result takes.
         let reply = (agreed.max_reply as usize).max(BUFFER_MIN) + BUFFER_MIN;
         Self {
             device,
             capacity: Capacity { request, reply },
+            awake,
         }
     }
 }
@@ -69,6 +73,7 @@ impl Transport for DeviceTransport {
             device: clone_device(self.device.as_fd())?,
             request: AlignedBuffer::new(REQUEST_LEAD, self.capacity.request),
             reply: AlignedBuffer::new(OutHeader::SIZE, self.capacity.reply),
+            follower: Follower::new(Arc::clone(&self.awake)),
         })
     }
 }
@@ -102,16 +107,18 @@ pub(crate) struct DeviceQueue {
     device: OwnedFd,
     request: AlignedBuffer,
     reply: AlignedBuffer,
+    follower: Follower,
 }
 
 impl Queue for DeviceQueue {
-    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat<'_>) -> Served {
+    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat) -> Served {
         let len = match receive(self.device.as_fd(), self.request.all_mut()) {
             Ok(Received::Bytes(len)) => len,
             Ok(Received::Nothing) => return Served::Again,
             Ok(Received::Ended) => return Served::Ended,
             Err(error) => return Served::Failed(error),
         };
+        let pause = self.follower.arrived();
         let bytes = self.request.first(len);
         let message = match Message::whole(bytes) {
             Ok(message) => message,
@@ -120,10 +127,14 @@ impl Queue for DeviceQueue {
                 return Served::Again;
             }
         };
-        let unique = message.header.unique;
+        let (unique, caller) = (message.header.unique, message.header.pid);
         let (_, data) = self.reply.parts_mut();
         let outcome = server.serve(&message, seat, data);
         self.answer(unique, outcome);
+        // Who left the seat waited for something else than a request.
+        if seat.index().is_some() {
+            self.follower.answered(caller, pause, seat.placement());
+        }
         Served::Again
     }
 }

@@ -1,18 +1,20 @@
 //! How requests get from the kernel to a thread and replies back.
 //!
 //! Owns the contract for transports: one queue per thread, each request served
-//! inline on the thread that took it. `device` is /dev/fuse; an io_uring queue
-//! fits the same contract.
+//! inline on the thread that took it. `device` is /dev/fuse, `uring` io_uring.
 
 mod buffer;
 mod device;
+mod follow;
+mod uring;
 
 use std::io;
 
 pub(crate) use device::{DEVICE_PATH, DeviceTransport, Handshake, handshake};
+pub(crate) use uring::{UringTransport, is_possible, possible_cpus};
 
 use crate::dispatch::Serve;
-use crate::pool::Seat;
+use crate::seat::Seat;
 
 /// A connection from which every thread takes its own queue.
 pub(crate) trait Transport: Send + Sync + Sized + 'static {
@@ -37,5 +39,5 @@ pub(crate) enum Served {
 /// One thread's queue.
 pub(crate) trait Queue {
     /// Waits for a request, has it served and sends the reply.
-    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat<'_>) -> Served;
+    fn serve_one(&mut self, server: &dyn Serve, seat: &Seat) -> Served;
 }

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use butterfs_fuse::{Config, MountOptions, RunningSession, Session, Unmounter};
+use butterfs_fuse::{Config, MountOptions, RunningSession, Session, Transports, Unmounter, Wake};
 
 pub use memory::MemoryFs;
 
@@ -32,10 +32,19 @@ pub fn fuse_available() -> bool {
     available
 }
 
+/// Whether the kernel offers FUSE over io_uring now. `scripts/test` runs these
+/// tests with its parameter on, then off.
+pub fn uring_is_offered() -> bool {
+    std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring")
+        .is_ok_and(|value| value.trim() == "Y")
+}
+
 /// Options that tests share.
 pub fn config() -> Config {
     Config {
         threads: 2,
+        transports: Transports::UringToo,
+        wake: Wake::Poll,
         mount: MountOptions {
             source: "memory,with\\odd name".into(),
             subtype: Some("butterfs-test".into()),

@@ -19,6 +19,10 @@ pub const AXES: &[(&str, &str)] = &[
     ("scheduler", "I/O scheduler of the devices"),
     ("cache", "warm, cold or capped"),
     (
+        "wake",
+        "what idle processors of a virtual machine do: halting or polling",
+    ),
+    (
         "entropy",
         "how much of the data compresses, in percent: 0, 50, 100",
     ),

@@ -107,17 +107,20 @@ fn verify_value(fields: &Fields<'_>, axis: &str, value: &Word) -> Result<(), Mis
             format!("`{axis}` is {low} to {high}, not `{}`", value.text),
         )),
     };
+    let one_of = |words: &[&'static str]| {
+        if words.contains(&value.text.as_str()) {
+            return Ok(());
+        }
+        let hint = nearest(&value.text, words.iter().copied());
+        let what = format!("`{axis}` cannot be `{}`{hint}", value.text);
+        Err(fields.error(value.line, what))
+    };
     match axis {
         "devices" => range(1, 4),
         "entropy" => range(0, 100),
         "concurrency" => range(1, 10_000),
-        "cache" if !matches!(value.text.as_str(), "warm" | "cold" | "capped") => {
-            let hint = nearest(&value.text, ["warm", "cold", "capped"]);
-            Err(fields.error(
-                value.line,
-                format!("`cache` cannot be `{}`{hint}", value.text),
-            ))
-        }
+        "cache" => one_of(&["warm", "cold", "capped"]),
+        "wake" => one_of(&["halting", "polling"]),
         _ => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use crate::filesystem::{FileSystem, FileSystems};
 use crate::machine::Machine;
 use crate::model::CellKey;
 use crate::published::{CONCURRENCY, SYSTEM_AXES};
+use crate::wakeup::Wake;
 use crate::workload::{Demand, Parameters, Workload};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,6 +33,7 @@ const OWN_AXES: &[&str] = &[
     "profile",
     "scheduler",
     "cache",
+    "wake",
     "history",
 ];
 
@@ -258,6 +260,7 @@ fn cell(
         "capped" => Cache::Capped,
         _ => Cache::Warm,
     };
+    let wake = Wake::parse(value(choices, "wake"));
     let (profile, history, scheduler) = (get("profile"), get("history"), get("scheduler"));
     let default = mkfs.is_empty()
         && mount.is_empty()
@@ -287,6 +290,7 @@ fn cell(
         profile,
         scheduler,
         cache,
+        wake,
         history,
         parameters,
         share,
@@ -361,6 +365,9 @@ fn lack(
         if let Some(lack) = through.and_then(|other| sources.machine.lacks_file_system(other)) {
             return Some(lack);
         }
+    }
+    if let Some(lack) = cell.wake.and_then(|_| crate::wakeup::lack()) {
+        return Some(format!("its processors are woken as they are: {lack}"));
     }
     if cell.cache == Cache::Capped
         && let Err(why) = &sources.machine.cap

@@ -17,6 +17,7 @@ use crate::filesystem::FileSystems;
 use crate::machine::{Machine, free_space};
 use crate::model::{CellKey, Durability};
 use crate::stats::{Random, least_blocks};
+use crate::wakeup::Wake;
 use crate::workload::{Demand, Parameters};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -101,6 +102,8 @@ pub struct Cell {
     pub scheduler: String,
     /// State of the page cache.
     pub cache: Cache,
+    /// What idle processors do; None for what they do anyway.
+    pub wake: Option<Wake>,
     /// What the file system went through before; "" for nothing.
     pub history: String,
     /// Workload.

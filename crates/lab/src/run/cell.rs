@@ -7,7 +7,7 @@ use super::integrity::{Content, content};
 use super::meter::{Idle, Meter, Usage};
 use super::mounted::{Folders, Mounted};
 use super::open_loop;
-use super::undo::Undo;
+use super::undo::{Made, Undo};
 use crate::catalogue::Catalogue;
 use crate::declaration::show_size;
 use crate::filesystem::{FileSystem, FileSystems};
@@ -15,6 +15,7 @@ use crate::machine::Machine;
 use crate::model::{Better, CellRecord, Effective, Integrity, Metric, Outcome};
 use crate::plan::{Cache, Cell, Plan};
 use crate::stats::Random;
+use crate::wakeup::{self, WakeUp};
 use crate::workload::Figures;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -127,6 +128,7 @@ impl Bench<'_> {
         let devices = &self.devices[..cell.devices];
         self.prepare_devices(cell, devices, seed, &mut record.marks)?;
         self.cap(cell, undo, record)?;
+        wake_as_asked(cell, undo, record)?;
         let mut mounted = self.made(cell, file_system, devices, undo)?;
         mounted.mount(undo)?;
         let work = mounted.directory().join(WORK);
@@ -324,13 +326,14 @@ impl Bench<'_> {
         };
         // Clocks tick: what is left may be less than nothing.
         let kernel = (usage.kernel - self.idle.kernel * usage.time).max(0.0);
-        let charged = usage.processes + usage.server + kernel;
+        let charged = usage.processes + usage.server + kernel + usage.polled;
         cost("CPU", "CPU s", charged);
         cost("CPU of the server", "CPU s", usage.server);
         cost("CPU of kernel threads", "CPU s", kernel);
+        cost("CPU of polling", "CPU s", usage.polled);
         if self.idle.is_quiet() {
             let machine = (usage.machine - self.idle.machine * usage.time).max(0.0);
-            cost("CPU of the machine", "CPU s", machine);
+            cost("CPU of the machine", "CPU s", machine + usage.polled);
         }
         if let Some(operations) = figures.operations.filter(|count| *count > 0) {
             cost(
@@ -356,6 +359,38 @@ impl Bench<'_> {
         record.marks.extend(figures.marks);
         record.workload.extend(figures.facts);
     }
+}
+
+/// Has idle processors halt or poll as the cell asks for, until the pass ends,
+/// and notes what waking one costs then.
+fn wake_as_asked(cell: &Cell, undo: &mut Undo, record: &mut CellRecord) -> Result<(), String> {
+    if let Some(wake) = cell.wake {
+        undo.will_make(Made::Setting {
+            path: wakeup::SETTING.into(),
+            value: crate::machine::read(wakeup::SETTING),
+        })?;
+        wake.set()?;
+    }
+    let found = WakeUp::measure();
+    let polls = found.poll.map(|time| time.as_nanos());
+    record.effective.push(Effective {
+        name: "waking a processor".to_owned(),
+        requested: cell.wake.map_or("", wakeup::Wake::name).to_owned(),
+        agrees: cell
+            .wake
+            .is_none_or(|wake| polls == Some(wake.nanoseconds().into())),
+        effective: found.to_string(),
+    });
+    if let Some(cost) = found.cost {
+        record.metrics.push(Metric {
+            name: "waking a processor".to_owned(),
+            unit: "s".to_owned(),
+            value: cost.as_secs_f64(),
+            better: Better::Neither,
+            headline: false,
+        });
+    }
+    Ok(())
 }
 
 /// The workload's own checks, and its content before unmounting and after.

@@ -8,6 +8,7 @@ use crate::filesystem::FileSystems;
 use crate::machine::{Machine, read, version};
 use crate::model::Manifest;
 use crate::plan::{Devices, Plan};
+use crate::wakeup::WakeUp;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,8 @@ pub(super) fn manifest(
     put(&mut facts, "cpu", "processors", machine.cores.to_string());
     let governor = read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor");
     put(&mut facts, "cpu", "governor", governor);
+    let wake_up = WakeUp::measure().to_string();
+    put(&mut facts, "cpu", "waking a processor", wake_up);
     put(&mut facts, "memory", "total", show_size(machine.memory));
     put(
         &mut facts,

@@ -2,11 +2,13 @@
 //!
 //! CPU of a file system is spent in three places: in the processes of the
 //! workload, in the process that serves it, and in the kernel's own threads.
-//! What is charged to a cell is the sum of the three. The whole machine's time,
+//! What is charged to a cell is the sum of the three, and what processors burn
+//! by polling while it waits for them, which no clock calls busy. The whole machine's time,
 //! less what it spends when idle, stands beside it where the machine was idle.
 
 use super::device::{Device, Sectors};
 use super::process::{Process, TICKS, own_time, own_writes};
+use crate::wakeup::polled;
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -26,6 +28,9 @@ pub(crate) struct Usage {
     pub(crate) kernel: f64,
     /// CPU seconds of the whole machine.
     pub(crate) machine: f64,
+    /// CPU seconds that idle processors polled for something to do; no part of
+    /// the machine's.
+    pub(crate) polled: f64,
     /// Sectors of all devices.
     pub(crate) read: u64,
     pub(crate) written: u64,
@@ -39,6 +44,7 @@ impl Usage {
         self.server += other.server;
         self.kernel += other.kernel;
         self.machine += other.machine;
+        self.polled += other.polled;
         self.read += other.read;
         self.written += other.written;
     }
@@ -114,6 +120,7 @@ struct Start {
     server: f64,
     kernel: BTreeMap<i32, u64>,
     machine: f64,
+    polled: f64,
     sectors: Sectors,
 }
 
@@ -154,6 +161,7 @@ impl Meter {
             server: (now.server - start.server).max(0.0),
             kernel: since(&start.kernel, &now.kernel),
             machine: now.machine - start.machine,
+            polled: now.polled - start.polled,
             read: now.sectors.read.wrapping_sub(start.sectors.read),
             written: now.sectors.written.wrapping_sub(start.sectors.written),
         };
@@ -180,6 +188,7 @@ impl Meter {
             server: self.servers.iter().filter_map(Process::time).sum(),
             kernel: kernel_threads(),
             machine: machine_time(),
+            polled: polled(),
             sectors,
         }
     }

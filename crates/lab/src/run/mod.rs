@@ -32,6 +32,7 @@ use crate::machine::Machine;
 use crate::model::{CellRecord, Outcome, Run};
 use crate::plan::{Cell, Choice, Devices, Plan, plan};
 use crate::results::{Pass, Results};
+use crate::wakeup::WakeUp;
 use cell::{Bench, Turn, now};
 use device::Device;
 use mounted::Folders;
@@ -198,6 +199,8 @@ impl Lab<'_> {
                 .facts
                 .insert(FILES.to_owned(), self.given.iter().cloned().collect());
         }
+        let wake_up = WakeUp::measure();
+        watch(Event::Begins(format!("waking a processor takes {wake_up}")));
         watch(Event::Begins("measuring the idle machine".to_owned()));
         let idle = meter::Idle::measure(Duration::from_millis(1500));
         let ground = self.break_ground(plan, &mut undo, watch)?;

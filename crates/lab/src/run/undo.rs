@@ -32,6 +32,13 @@ pub enum Made {
     },
     /// A process.
     Process(Process),
+    /// A setting of the kernel that was changed.
+    Setting {
+        /// Its file.
+        path: PathBuf,
+        /// What it was.
+        value: String,
+    },
     /// A control group, which this process may be in.
     Group {
         /// The group.
@@ -166,6 +173,9 @@ fn undo(made: &Made) -> Result<(), String> {
         Made::Loop(file) => detach(file),
         Made::Mount { directory, unmount } => take_away(directory, unmount),
         Made::Process(process) => process.end(Duration::from_secs(5)),
+        Made::Setting { path, value } => {
+            fs::write(path, value).map_err(|error| format!("{}: {error}", path.display()))
+        }
         Made::Group { group, home } => {
             let procs = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
             for pid in procs.lines() {
@@ -241,4 +251,30 @@ fn take_away(directory: &Path, unmount: &[Vec<String>]) -> Result<(), String> {
             .map_err(|error| format!("{}: {error}", directory.display()))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_later_process_puts_a_setting_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let journal = folder.path().join("lab.made");
+        let path = folder.path().join("setting");
+        fs::write(&path, "0").unwrap();
+        let mut undo = Undo::begin(&journal).unwrap();
+        let made = Made::Setting {
+            path: path.clone(),
+            value: "0".to_owned(),
+        };
+        undo.will_make(made).unwrap();
+        fs::write(&path, "200000").unwrap();
+        // As a kill leaves it.
+        std::mem::forget(undo);
+        assert_eq!(Undo::left(&journal).unwrap().len(), 1);
+        drop(Undo::begin(&journal).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "0");
+        assert!(!journal.exists());
+    }
 }

@@ -136,19 +136,22 @@ impl Engine {
     }
 
     /// A deletion drops a node that others hold too: who reaches what lies
-    /// below changes, though no reference does.
-    pub(crate) fn note_dropped_subtree(&mut self, node: NodeRef) -> Result<(), StoreError> {
+    /// below changes, though no reference does. Where that cannot be read, the
+    /// numbers cannot follow; the deletion goes on.
+    pub(crate) fn note_dropped_subtree(&mut self, node: NodeRef) {
         let Some(mut quotas) = self.quotas.take() else {
-            return Ok(());
+            return;
         };
         let is_followed = quotas.is_scanned() || !quotas.is_inconsistent();
-        let result = if is_followed && !quotas.is_simple() {
-            self.touch_below(&mut quotas, node)
-        } else {
-            Ok(())
-        };
+        if is_followed
+            && !quotas.is_simple()
+            && let Err(error) = self.touch_below(&mut quotas, node)
+        {
+            tracing::error!(%error, "what a deleted subvolume shared cannot be counted");
+            quotas.running.lost = Some("a deletion of what cannot be read");
+            quotas.running.touched.clear();
+        }
         self.quotas = Some(quotas);
-        result
     }
 
     fn touch_below(&self, quotas: &mut Quotas, top: NodeRef) -> Result<(), StoreError> {

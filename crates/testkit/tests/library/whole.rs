@@ -113,12 +113,15 @@ fn before() -> Vec<Op> {
         },
         create("sub/file"),
         write("sub/file", 20_000),
-        Op::Snapshot {
-            from: path("sub"),
-            to: path("snapshot"),
-            access: SnapshotAccess::ReadOnly,
-        },
     ]);
+    for number in 0..40 {
+        ops.push(create(&format!("sub/file with a long name {number}")));
+    }
+    ops.extend([Op::Snapshot {
+        from: path("sub"),
+        to: path("snapshot"),
+        access: SnapshotAccess::ReadOnly,
+    }]);
     ops
 }
 
@@ -195,6 +198,11 @@ fn operations() -> Vec<(Vec<Op>, Op)> {
         (vec![write("kept", 12_000)], fsync("kept")),
         (vec![create("d/new"), write("d/new", 100)], fsync("d/new")),
         (vec![create("d/new"), chmod("inline")], Op::Sync),
+        // Frees it, in one step.
+        (
+            vec![create("sub/new"), Op::DeleteSubvolume { path: path("sub") }],
+            Op::Sync,
+        ),
     ]);
     all
 }

@@ -203,10 +203,13 @@ impl Sync {
         loop {
             match volume.files().clean()? {
                 Cleaning::Idle => break,
-                Cleaning::Step(_) => {}
+                Cleaning::Step(_) | Cleaning::Stuck(_) => {}
                 Cleaning::Freed(tree) => say!("Subvolume id {tree} is gone"),
             }
         }
-        Ok(volume.close()?)
+        // Errors when one cannot be freed.
+        let freed = volume.files().clean_all();
+        volume.close()?;
+        Ok(freed?)
     }
 }

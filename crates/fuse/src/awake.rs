@@ -1,0 +1,498 @@
+//! Keeping CPUs from falling asleep between two requests.
+//!
+//! Owns what is known of the machine's wake-ups, and the threads that do
+//! something about it. A caller waits for the server and the server for its
+//! next caller, so one CPU is idle for a few microseconds, over and over. Where
+//! it sleeps at once and wakes slowly (virtual machines that halt: 40
+//! microseconds), each request pays for it, many times what it costs itself.
+//!
+//! While requests follow each other, a thread of the idle class (SCHED_IDLE)
+//! runs on each CPU that serves one. It yields at once to anything else that
+//! wants to run, so it takes only time in which the CPU would sleep.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread::{JoinHandle, Thread};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::thread::CpuSet;
+
+use crate::seat::Placement;
+
+/// What is done about CPUs that wake slowly.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wake {
+    /// They are kept awake while requests come, if this machine's are slow.
+    Auto,
+    /// They are kept awake while requests come.
+    Poll,
+    /// Nothing.
+    #[default]
+    Sleep,
+}
+
+/// A wake-up that takes at least this long is worth avoiding. Switching from
+/// one thread to another takes 2 to 5 microseconds.
+const DEAR: Duration = Duration::from_micros(15);
+/// Requests that follow each other within this time are a flow.
+const GAP: Duration = Duration::from_micros(1_000);
+/// Requests of a flow before anything is done about it.
+const FLOW: u32 = 8;
+/// How long a CPU is kept awake after its last request, at most.
+const LINGER: Duration = Duration::from_micros(10_000);
+/// Each request keeps its CPU awake for so many times what a wake-up takes: a
+/// trickle of requests costs a bounded multiple of what it saves.
+const EARNED: u64 = 4;
+/// A pause of the thread that keeps a CPU awake that says that somebody else
+/// uses the CPU, which does not sleep then.
+const PREEMPTED: Duration = Duration::from_micros(1_000);
+/// How long such a CPU is left alone.
+const REST: Duration = Duration::from_millis(100);
+/// How often the thread of a caller is looked for.
+const LOOK: Duration = Duration::from_micros(1_000);
+/// How often a machine whose wake-ups were cheap is measured again: it may have
+/// been busy, and a busy CPU need not wake.
+const MEASURE_AGAIN: Duration = Duration::from_secs(10);
+
+/// One CPU.
+#[derive(Debug, Default)]
+struct Cpu {
+    /// Until when it is kept awake, in nanoseconds since `origin`.
+    until: AtomicU64,
+    /// Until when it is left alone.
+    rests: AtomicU64,
+    /// Whether its thread runs, or is told to.
+    awake: AtomicBool,
+    thread: OnceLock<Thread>,
+}
+
+/// A thread to be moved to its caller's CPU.
+#[derive(Debug)]
+struct Order {
+    caller: u32,
+    placement: Arc<Placement>,
+}
+
+/// The state of all CPUs of this process.
+#[derive(Debug)]
+pub struct Awake {
+    wake: Wake,
+    origin: Instant,
+    /// Requests are worth the trouble.
+    enabled: AtomicBool,
+    /// When the last request came, on any CPU.
+    last: AtomicU64,
+    flow: AtomicU32,
+    /// Where this process may run.
+    own: CpuSet,
+    /// By number; those that are not this process's are `None`.
+    cpus: Vec<Option<Cpu>>,
+    /// Nanoseconds that a wake-up took; zero: not measured.
+    cost: AtomicU64,
+    spent: AtomicU64,
+    /// Who looks where callers run, and the last order.
+    scout: OnceLock<Thread>,
+    order: Mutex<Option<Order>>,
+    ordered: AtomicU64,
+    closed: AtomicBool,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Awake {
+    pub(crate) fn new(wake: Wake) -> Arc<Self> {
+        let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+        let own = Placement::own_cpus();
+        // Time that is spent awake counts where a container has a quota.
+        let has_quota = std::thread::available_parallelism().is_ok_and(|n| n.get() < own.len());
+        let wake = if has_quota || own.len() < 2 {
+            Wake::Sleep
+        } else {
+            wake
+        };
+        let count = own.iter().max().map_or(0, |last| last + 1);
+        let cpu = |number| own.contains(&number).then(Cpu::default);
+        Arc::new(Self {
+            wake,
+            origin: Instant::now(),
+            enabled: AtomicBool::new(wake == Wake::Poll),
+            last: AtomicU64::new(0),
+            flow: AtomicU32::new(0),
+            own: set,
+            cpus: (0..count).map(cpu).collect(),
+            cost: AtomicU64::new(0),
+            spent: AtomicU64::new(0),
+            scout: OnceLock::new(),
+            order: Mutex::default(),
+            ordered: AtomicU64::new(0),
+            closed: AtomicBool::new(false),
+            threads: Mutex::default(),
+        })
+    }
+
+    /// What it took to wake a thread on another CPU, when that was last
+    /// measured; none with one CPU, and with [`Wake::Sleep`].
+    #[must_use]
+    pub fn cost(&self) -> Option<Duration> {
+        match self.cost.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// CPU time that keeping CPUs awake has taken.
+    #[must_use]
+    pub fn spent(&self) -> Duration {
+        Duration::from_nanos(self.spent.load(Ordering::Relaxed))
+    }
+
+    /// Begins to measure, beside whoever goes on.
+    pub(crate) fn start(self: &Arc<Self>) {
+        if self.wake == Wake::Sleep {
+            return;
+        }
+        let me = Arc::clone(self);
+        self.spawn("fuse-wake".into(), move || me.measure());
+    }
+
+    /// Ends all threads.
+    pub(crate) fn stop(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in &threads {
+            thread.thread().unpark();
+        }
+        for thread in threads {
+            let _ = thread.join();
+        }
+    }
+
+    /// A request is served on `cpu`.
+    pub(crate) fn serves(self: &Arc<Self>, cpu: usize) {
+        if self.wake == Wake::Sleep {
+            return;
+        }
+        let now = self.now();
+        let before = self.last.swap(now, Ordering::Relaxed);
+        if !self.enabled.load(Ordering::Relaxed) {
+            return;
+        }
+        if now.saturating_sub(before) > GAP.as_nanos() as u64 {
+            self.flow.store(0, Ordering::Relaxed);
+            return;
+        }
+        if self.flow.load(Ordering::Relaxed) < FLOW {
+            self.flow.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        let Some(Some(state)) = self.cpus.get(cpu) else {
+            return;
+        };
+        if now < state.rests.load(Ordering::Relaxed) {
+            return;
+        }
+        let earned = EARNED
+            * self
+                .cost
+                .load(Ordering::Relaxed)
+                .max(DEAR.as_nanos() as u64);
+        let until = state.until.load(Ordering::Relaxed).max(now) + earned;
+        let until = until.min(now + LINGER.as_nanos() as u64);
+        state.until.store(until, Ordering::Relaxed);
+        if state.awake.load(Ordering::Relaxed) || state.awake.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        match state.thread.get() {
+            Some(thread) => thread.unpark(),
+            None => {
+                let me = Arc::clone(self);
+                self.spawn(format!("fuse-awake{cpu}"), move || me.keep_awake(cpu));
+            }
+        }
+    }
+
+    /// Has a thread moved to the CPU on which `caller` runs, soon.
+    ///
+    /// Another thread looks for it: /proc tells nothing of a process in the
+    /// middle of execve(2) until that is done, and it may wait for an answer of
+    /// the thread that would ask (the close of a file).
+    pub(crate) fn move_to(self: &Arc<Self>, caller: u32, placement: &Arc<Placement>) {
+        if !self.enabled.load(Ordering::Relaxed) {
+            return;
+        }
+        let now = self.now();
+        let before = self.ordered.load(Ordering::Relaxed);
+        if now.saturating_sub(before) < LOOK.as_nanos() as u64 {
+            return;
+        }
+        self.ordered.store(now, Ordering::Relaxed);
+        let order = Order {
+            caller,
+            placement: Arc::clone(placement),
+        };
+        *self.order.lock() = Some(order);
+        match self.scout.get() {
+            Some(scout) => scout.unpark(),
+            None => {
+                let me = Arc::clone(self);
+                self.spawn("fuse-scout".into(), move || me.look());
+            }
+        }
+    }
+
+    fn look(&self) {
+        if self.scout.set(std::thread::current()).is_err() {
+            return;
+        }
+        while !self.closed.load(Ordering::SeqCst) {
+            let order = self.order.lock().take();
+            let Some(Order { caller, placement }) = order else {
+                std::thread::park();
+                continue;
+            };
+            if let Some(cpu) = cpu_of(caller) {
+                placement.on(cpu);
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.origin.elapsed().as_nanos() as u64
+    }
+
+    fn spawn(&self, name: String, work: impl FnOnce() + Send + 'static) {
+        let mut threads = self.threads.lock();
+        if self.closed.load(Ordering::SeqCst) {
+            return;
+        }
+        match std::thread::Builder::new().name(name).spawn(work) {
+            Ok(thread) => threads.push(thread),
+            Err(error) => tracing::debug!(%error, "CPUs are not kept awake"),
+        }
+    }
+
+    /// Measures until wake-ups are found to be dear.
+    fn measure(&self) {
+        let mut requests = None;
+        while !self.closed.load(Ordering::SeqCst) {
+            let last = self.last.load(Ordering::Relaxed);
+            if requests != Some(last) {
+                requests = Some(last);
+                // Twice: one round may have met a busy CPU.
+                if self.is_dear() && self.is_dear() {
+                    self.enabled.store(true, Ordering::Relaxed);
+                    return;
+                }
+            }
+            let again = Instant::now() + MEASURE_AGAIN;
+            while !self.closed.load(Ordering::SeqCst) && Instant::now() < again {
+                std::thread::park_timeout(again.saturating_duration_since(Instant::now()));
+            }
+        }
+    }
+
+    fn is_dear(&self) -> bool {
+        let Some(cost) = wake_up() else {
+            return false;
+        };
+        self.cost.store(cost.as_nanos() as u64, Ordering::Relaxed);
+        cost >= DEAR
+    }
+
+    /// The thread of one CPU.
+    fn keep_awake(&self, cpu: usize) {
+        let Some(Some(state)) = self.cpus.get(cpu) else {
+            return;
+        };
+        let _ = state.thread.set(std::thread::current());
+        let placement = Placement::within(self.own);
+        if !placement.on(cpu) || !be_idle_class() {
+            tracing::debug!(cpu, "it is not kept awake");
+            return;
+        }
+        while !self.closed.load(Ordering::SeqCst) {
+            if !state.awake.load(Ordering::Acquire) {
+                std::thread::park();
+                continue;
+            }
+            let began = cpu_time();
+            let mut before = self.now();
+            loop {
+                for _ in 0..50 {
+                    std::hint::spin_loop();
+                }
+                let now = self.now();
+                if now.saturating_sub(before) > PREEMPTED.as_nanos() as u64 {
+                    let rests = now + REST.as_nanos() as u64;
+                    state.rests.store(rests, Ordering::Relaxed);
+                    break;
+                }
+                before = now;
+                if now > state.until.load(Ordering::Relaxed) || self.closed.load(Ordering::Relaxed)
+                {
+                    break;
+                }
+            }
+            let took = cpu_time().saturating_sub(began);
+            self.spent
+                .fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
+            state.awake.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// The CPU on which a thread runs, or ran last.
+fn cpu_of(thread: u32) -> Option<usize> {
+    let mut buffer = [0; 1024];
+    let path = format!("/proc/{thread}/task/{thread}/stat");
+    let file = rustix::fs::open(
+        path,
+        rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .ok()?;
+    let len = rustix::io::read(file, &mut buffer).ok()?;
+    processor(std::str::from_utf8(&buffer[..len]).ok()?)
+}
+
+/// The field `processor` (39) of proc_pid_stat(5). The name, field 2, may have
+/// spaces and brackets.
+fn processor(stat: &str) -> Option<usize> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    after_name.split_ascii_whitespace().nth(36)?.parse().ok()
+}
+
+fn cpu_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
+}
+
+/// Makes this thread one that runs only where nothing else wants to.
+#[allow(unsafe_code, reason = "rustix has no scheduling policies")]
+fn be_idle_class() -> bool {
+    // SAFETY: the structure is plain data, of which all zeroes are a value.
+    let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
+    // SAFETY: the call reads the structure and changes this thread alone.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0 }
+}
+
+/// What it takes to wake a thread on another, idle CPU: the median of a few
+/// times. It takes 4 milliseconds. None where it cannot be measured.
+fn wake_up() -> Option<Duration> {
+    const ROUNDS: usize = 9;
+    /// Long enough that an idle CPU sleeps as deep as it does between requests.
+    const APART: Duration = Duration::from_micros(300);
+    const TIMEOUT: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 50_000_000,
+    };
+    let own = Placement::own_cpus();
+    let [here, there, ..] = own[..] else {
+        return None;
+    };
+    let bell: OwnedFd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok()?;
+    let (origin, rung) = (Instant::now(), AtomicU64::new(0));
+    let mut times = std::thread::scope(|scope| {
+        let sleeper = std::thread::Builder::new().spawn_scoped(scope, || {
+            Placement::default().on(there);
+            let mut times = Vec::with_capacity(ROUNDS);
+            while times.len() < ROUNDS {
+                let mut wait = [PollFd::new(&bell, PollFlags::IN)];
+                let rings = poll(&mut wait, Some(&TIMEOUT));
+                let now = origin.elapsed().as_nanos() as u64;
+                let is_read = rustix::io::read(&bell, &mut [0; 8]);
+                if !matches!(rings, Ok(1)) || is_read.is_err() {
+                    break;
+                }
+                times.push(now.saturating_sub(rung.load(Ordering::SeqCst)));
+            }
+            times
+        });
+        let sleeper = sleeper.ok()?;
+        let mine = Placement::default();
+        mine.on(here);
+        for _ in 0..ROUNDS {
+            std::thread::sleep(APART);
+            rung.store(origin.elapsed().as_nanos() as u64, Ordering::SeqCst);
+            if rustix::io::write(&bell, &1u64.to_ne_bytes()).is_err() {
+                break;
+            }
+        }
+        mine.anywhere();
+        sleeper.join().ok()
+    })?;
+    times.sort_unstable();
+    let median = *times.get(times.len() / 2)?;
+    Some(Duration::from_nanos(median))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_is_the_39th_field() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = format!("17 (a) b ) {}", fields.join(" "));
+        assert_eq!(processor(&stat), Some(39));
+        assert_eq!(processor("17 (short) S 1"), None);
+        let own = rustix::thread::gettid().as_raw_nonzero().get() as u32;
+        assert!(cpu_of(own).is_some());
+    }
+
+    #[test]
+    fn a_wake_up_takes_some_time() {
+        if Placement::own_cpus().len() > 1 {
+            let cost = wake_up().unwrap();
+            assert!(
+                cost > Duration::ZERO && cost < Duration::from_secs(1),
+                "{cost:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn cpus_are_kept_awake_while_requests_flow_and_no_longer() {
+        let awake = Awake::new(Wake::Poll);
+        if Placement::own_cpus().len() < 2 {
+            return;
+        }
+        let cpu = Placement::own_cpus()[0];
+        let state = awake.cpus[cpu].as_ref().unwrap();
+        awake.serves(cpu);
+        assert!(
+            !state.awake.load(Ordering::SeqCst),
+            "one request is no flow"
+        );
+        let begun = Instant::now();
+        while !state.awake.load(Ordering::SeqCst) {
+            assert!(
+                begun.elapsed() < Duration::from_secs(10),
+                "a flow keeps it awake"
+            );
+            awake.serves(cpu);
+        }
+        while state.awake.load(Ordering::SeqCst) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "it sleeps again");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        awake.stop();
+    }
+
+    #[test]
+    fn what_shall_sleep_is_left_alone() {
+        let awake = Awake::new(Wake::Sleep);
+        awake.start();
+        for _ in 0..100 {
+            awake.serves(0);
+        }
+        assert!(awake.threads.lock().is_empty());
+        assert_eq!(awake.cost(), None);
+        awake.stop();
+    }
+}

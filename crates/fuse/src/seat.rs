@@ -1,0 +1,191 @@
+//! A thread's right to take requests, the CPU it runs on, and how it gives both
+//! up while it waits.
+//!
+//! Owns no thread: who does decides what becomes of a seat that was left.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::thread::CpuSet;
+
+/// Where a seat goes when its thread leaves it.
+pub(crate) trait Bench: Send + Sync {
+    fn vacate(&self, index: usize);
+}
+
+/// One thread's right to take requests; held or not.
+pub(crate) struct Seat {
+    bench: Arc<dyn Bench>,
+    index: Cell<Option<usize>>,
+    placement: Arc<Placement>,
+}
+
+thread_local! {
+    static MINE: RefCell<Option<Rc<Seat>>> = const { RefCell::new(None) };
+}
+
+/// Lets another thread serve requests while this one waits: for a device, a
+/// commit, memory. Calls after the first do nothing, and on threads that serve
+/// none it has no effect.
+///
+/// fsync, fsyncdir, syncfs and ioctl have done so before the file system sees
+/// them.
+pub fn about_to_wait() {
+    MINE.with_borrow(|mine| {
+        if let Some(seat) = mine {
+            seat.leave();
+        }
+    });
+}
+
+impl Seat {
+    /// This thread's seat, which is not held yet.
+    pub(crate) fn of(bench: Arc<dyn Bench>) -> Rc<Self> {
+        let seat = Rc::new(Self {
+            bench,
+            index: Cell::new(None),
+            placement: Arc::default(),
+        });
+        MINE.set(Some(Rc::clone(&seat)));
+        seat
+    }
+
+    /// Which seat is held.
+    pub(crate) fn index(&self) -> Option<usize> {
+        self.index.get()
+    }
+
+    /// Holds the seat of that number.
+    pub(crate) fn take(&self, index: usize) {
+        self.index.set(Some(index));
+        self.placement.may_keep();
+    }
+
+    /// Gives the seat to another thread, and runs on any CPU from now on: what
+    /// follows takes long, and threads that it starts run where this one may.
+    /// Without effect when not held.
+    pub(crate) fn leave(&self) {
+        if let Some(index) = self.index.take() {
+            self.placement.stay_anywhere();
+            self.bench.vacate(index);
+        }
+    }
+
+    /// Where this thread runs.
+    pub(crate) fn placement(&self) -> &Arc<Placement> {
+        &self.placement
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // Whoever still wants to move this thread must not move another one
+        // that gets its number.
+        self.placement.stay_anywhere();
+    }
+}
+
+impl std::fmt::Debug for Seat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Seat")
+            .field("index", &self.index)
+            .field("placement", &self.placement)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Where one thread runs. Others may move it.
+#[derive(Debug)]
+pub(crate) struct Placement {
+    thread: rustix::thread::Pid,
+    /// The CPU that it keeps to, and whether it may be moved to one.
+    place: Mutex<Place>,
+    /// Where it could run before it was placed.
+    before: CpuSet,
+}
+
+#[derive(Debug)]
+struct Place {
+    cpu: Option<usize>,
+    may_keep: bool,
+}
+
+impl Default for Placement {
+    /// Of this thread, which runs where it may.
+    fn default() -> Self {
+        Self {
+            thread: rustix::thread::gettid(),
+            place: Mutex::new(Place {
+                cpu: None,
+                may_keep: true,
+            }),
+            before: rustix::thread::sched_getaffinity(None).unwrap_or_default(),
+        }
+    }
+}
+
+impl Placement {
+    /// Of this thread, which may run on the CPUs of `before`.
+    pub(crate) fn within(before: CpuSet) -> Self {
+        Self {
+            before,
+            ..Self::default()
+        }
+    }
+
+    /// CPUs that this thread may run on.
+    pub(crate) fn own_cpus() -> Vec<usize> {
+        let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
+        let is_own = |cpu: &usize| set.is_set(*cpu);
+        (0..CpuSet::MAX_CPU).filter(is_own).collect()
+    }
+
+    /// Has the thread keep to one CPU; false where that may not be, and it runs
+    /// as before.
+    pub(crate) fn on(&self, cpu: usize) -> bool {
+        let mut place = self.place.lock();
+        let is_own = cpu < CpuSet::MAX_CPU && self.before.is_set(cpu);
+        if place.cpu == Some(cpu) {
+            return true;
+        }
+        if !place.may_keep || !is_own {
+            return false;
+        }
+        let mut set = CpuSet::new();
+        set.set(cpu);
+        match rustix::thread::sched_setaffinity(Some(self.thread), &set) {
+            Ok(()) => {
+                place.cpu = Some(cpu);
+                true
+            }
+            Err(error) => {
+                tracing::debug!(cpu, %error, "a thread stays where it is");
+                false
+            }
+        }
+    }
+
+    /// Has the thread run wherever it could before it was placed.
+    pub(crate) fn anywhere(&self) {
+        self.release(&mut self.place.lock());
+    }
+
+    /// As `anywhere`, until `may_keep` again.
+    fn stay_anywhere(&self) {
+        let mut place = self.place.lock();
+        place.may_keep = false;
+        self.release(&mut place);
+    }
+
+    fn may_keep(&self) {
+        self.place.lock().may_keep = true;
+    }
+
+    fn release(&self, place: &mut Place) {
+        if place.cpu.take().is_some() {
+            let _ = rustix::thread::sched_setaffinity(Some(self.thread), &self.before);
+        }
+    }
+}

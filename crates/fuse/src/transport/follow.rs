@@ -1,0 +1,135 @@
+//! Serving where the caller runs.
+//!
+//! Owns the choice of the CPU for a thread that reads /dev/fuse. Where a CPU
+//! that falls idle takes long to wake (virtual machines that halt, deep sleep
+//! states), a caller and a server on two CPUs wake each other twice for each
+//! request, which costs many times what the request does. The scheduler leaves
+//! them apart as long as both CPUs are mostly idle. On one CPU they hand over
+//! by a switch.
+//!
+//! The time between a reply and the next request tells: where waking is cheap,
+//! or both are together, it is short, and nothing is done. A caller that thinks
+//! between its requests is looked for too, once a millisecond at most.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::awake::Awake;
+use crate::seat::Placement;
+
+/// A pause between reply and request from which on it is worth to see where the
+/// caller runs. A switch takes 2 to 5 microseconds, waking an idle CPU of a
+/// virtual machine 40.
+const PAUSE: Duration = Duration::from_micros(25);
+
+/// Requests during which several callers are left to the scheduler.
+const PATIENCE: u32 = 64;
+
+/// What one thread knows of its callers.
+#[derive(Debug)]
+pub(super) struct Follower {
+    awake: Arc<Awake>,
+    /// The last caller and the one before.
+    callers: [u32; 2],
+    /// Requests until a single caller is looked for again.
+    several: u32,
+    replied: Instant,
+}
+
+/// What to do after a reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// Nothing.
+    Stay,
+    /// Go where the caller is.
+    Follow,
+    /// Let the scheduler choose.
+    LetGo,
+}
+
+impl Follower {
+    pub(super) fn new(awake: Arc<Awake>) -> Self {
+        Self {
+            awake,
+            callers: [0; 2],
+            several: 0,
+            replied: Instant::now(),
+        }
+    }
+
+    /// A request came; to be told before it is served. Answers how long after
+    /// the last reply that was.
+    pub(super) fn arrived(&self) -> Duration {
+        self.awake.serves(rustix::thread::sched_getcpu());
+        self.replied.elapsed()
+    }
+
+    /// A request of `caller`, which came `pause` after the reply before, was
+    /// answered.
+    pub(super) fn answered(&mut self, caller: u32, pause: Duration, placement: &Arc<Placement>) {
+        match self.step(caller, pause) {
+            Step::Stay => {}
+            Step::LetGo => placement.anywhere(),
+            Step::Follow => self.awake.move_to(caller, placement),
+        }
+        self.replied = Instant::now();
+    }
+
+    fn step(&mut self, caller: u32, pause: Duration) -> Step {
+        // The kernel itself: read-ahead, write-back.
+        if caller == 0 {
+            return Step::Stay;
+        }
+        let [last, before] = self.callers;
+        if caller != last {
+            self.callers = [caller, last];
+            if caller == before && pause < PAUSE {
+                // Two take turns without a pause: both CPUs are at work.
+                let begins = self.several == 0;
+                self.several = PATIENCE;
+                return if begins { Step::LetGo } else { Step::Stay };
+            }
+        }
+        if self.several > 0 {
+            self.several -= 1;
+            return Step::Stay;
+        }
+        match caller != last || pause >= PAUSE {
+            true => Step::Follow,
+            false => Step::Stay,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::awake::Wake;
+
+    const SOON: Duration = Duration::from_micros(5);
+    const LATE: Duration = Duration::from_micros(90);
+
+    #[test]
+    fn one_caller_is_followed_when_it_is_far() {
+        let mut follower = Follower::new(Awake::new(Wake::Sleep));
+        assert_eq!(follower.step(7, SOON), Step::Follow, "a new one");
+        assert_eq!(follower.step(7, SOON), Step::Stay);
+        assert_eq!(follower.step(7, LATE), Step::Follow);
+        assert_eq!(follower.step(0, LATE), Step::Stay, "the kernel");
+        assert_eq!(follower.step(8, SOON), Step::Follow, "the next process");
+    }
+
+    #[test]
+    fn several_callers_are_left_to_the_scheduler() {
+        let mut follower = Follower::new(Awake::new(Wake::Sleep));
+        follower.step(7, SOON);
+        follower.step(8, SOON);
+        assert_eq!(follower.step(7, LATE), Step::Follow, "one after the other");
+        assert_eq!(follower.step(8, SOON), Step::LetGo);
+        assert_eq!(follower.step(7, SOON), Step::Stay);
+        for _ in 0..PATIENCE {
+            assert_eq!(follower.step(7, LATE), Step::Stay);
+        }
+        assert_eq!(follower.step(7, LATE), Step::Follow, "alone again");
+    }
+}
