@@ -33,7 +33,7 @@ fn a_panic_answers_eio_and_the_mount_lives() {
         assert_eq!(error.raw_os_error(), Some(libc::EIO));
     }
     assert_eq!(fs::read(mount.path("f")).unwrap(), b"alive");
-    mount.session.unmount(UnmountMode::Normal).unwrap();
+    mount.unmount();
     assert_eq!(mount.fs.destroyed.load(Ordering::Relaxed), 1);
 }
 
@@ -123,7 +123,7 @@ fn many_threads_at_once_pinned_or_not() {
                 });
             }
         });
-        mount.session.unmount(UnmountMode::Normal).unwrap();
+        mount.unmount();
     }
 }
 

@@ -93,10 +93,7 @@ fn write_back_cache_writes_everything() {
     }
     assert!(mount.fs.calls("write") < 200, "small writes are gathered");
     assert!(fs::read(mount.path("f")).unwrap() == data);
-    mount
-        .session
-        .unmount(butterfs_fuse::UnmountMode::Normal)
-        .unwrap();
+    mount.unmount();
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn a_busy_mount_stays_until_the_last_file_closes() {
     assert!(!mount.path("f").exists());
     file.sync_all().unwrap();
     drop(file);
-    mount.session.unmount(UnmountMode::Normal).unwrap();
+    mount.unmount();
     assert_eq!(mount.fs.destroyed.load(Ordering::Relaxed), 1);
 }
 

@@ -89,7 +89,7 @@ fn every_shape_of_request_arrives_whole() {
         }
         assert_eq!(fs::read_dir(mount.root()).unwrap().count(), 502);
         assert!(fs::metadata(mount.path("absent")).is_err());
-        mount.session.unmount(UnmountMode::Normal).unwrap();
+        mount.unmount();
     }
 }
 

@@ -8,8 +8,13 @@ mod tree;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use butterfs_fuse::{Config, MountOptions, RunningSession, Session, Transports, Unmounter, Wake};
+use butterfs_fuse::mount::UnmountError;
+use butterfs_fuse::session::SessionError;
+use butterfs_fuse::{
+    Config, MountOptions, RunningSession, Session, Transports, UnmountMode, Unmounter, Wake,
+};
 
 pub use memory::MemoryFs;
 
@@ -86,5 +91,19 @@ impl Mount {
 
     pub fn unmounter(&self) -> Unmounter {
         self.session.unmounter()
+    }
+
+    /// Unmounts. A process that another test starts holds a copy of every open
+    /// file until its exec, so that "busy" may pass.
+    pub fn unmount(&mut self) {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            match self.session.unmount(UnmountMode::Normal) {
+                Err(SessionError::Unmount(UnmountError::Busy(_))) if Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                other => return other.unwrap(),
+            }
+        }
     }
 }
