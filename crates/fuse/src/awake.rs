@@ -6,9 +6,15 @@
 //! it sleeps at once and wakes slowly (virtual machines that halt: 40
 //! microseconds), each request pays for it, many times what it costs itself.
 //!
-//! While requests follow each other, a thread of the idle class (SCHED_IDLE)
-//! runs on each CPU that serves one. It yields at once to anything else that
-//! wants to run, so it takes only time in which the CPU would sleep.
+//! Two ways, while requests follow each other:
+//!
+//! - With few CPUs, those that serve nothing are occupied by threads of the
+//!   lowest priority (nice 19). The scheduler moves a caller that is woken to
+//!   any idle CPU, and finds none, so caller and server stay on one CPU and
+//!   hand over by a switch.
+//! - With more CPUs, a thread of the idle class (SCHED_IDLE) runs on each CPU
+//!   that serves one. It yields at once to anything else that wants to run, so
+//!   it takes only time in which the CPU would sleep.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -46,11 +52,24 @@ const LINGER: Duration = Duration::from_micros(10_000);
 /// Each request keeps its CPU awake for so many times what a wake-up takes: a
 /// trickle of requests costs a bounded multiple of what it saves.
 const EARNED: u64 = 4;
+/// With at most so many CPUs, those that serve nothing are occupied.
+const FEW: usize = 4;
+/// A CPU that served a request so lately is not occupied.
+const LATELY: Duration = Duration::from_micros(1_000);
+/// For so long a CPU is occupied that a server is about to leave.
+const SETTLING: Duration = Duration::from_micros(500);
+/// A disturbance of a CPU where a caller was seen so lately was that caller.
+const SEEN: Duration = Duration::from_millis(20);
+/// So often a thread that occupies a CPU looks whether it has it alone.
+const WINDOW: Duration = Duration::from_micros(1_000);
 /// A pause of the thread that keeps a CPU awake that says that somebody else
 /// uses the CPU, which does not sleep then.
 const PREEMPTED: Duration = Duration::from_micros(1_000);
-/// How long such a CPU is left alone.
-const REST: Duration = Duration::from_millis(100);
+/// How long such a CPU is left alone; twice as long each time until it was
+/// found idle again. It begins short: it may have been the caller, whose server
+/// has come to it since.
+const REST: Duration = Duration::from_millis(1);
+const REST_DOUBLES: u32 = 9;
 /// How often the thread of a caller is looked for.
 const LOOK: Duration = Duration::from_micros(1_000);
 /// How often a machine whose wake-ups were cheap is measured again: it may have
@@ -64,6 +83,13 @@ struct Cpu {
     until: AtomicU64,
     /// Until when it is left alone.
     rests: AtomicU64,
+    /// When the last request was served here, and whose it was.
+    served: AtomicU64,
+    caller: AtomicU32,
+    /// When it was told last to be kept awake.
+    kept: AtomicU64,
+    /// When a caller was seen here last.
+    seen: AtomicU64,
     /// Whether its thread runs, or is told to.
     awake: AtomicBool,
     thread: OnceLock<Thread>,
@@ -90,9 +116,14 @@ pub struct Awake {
     own: CpuSet,
     /// By number; those that are not this process's are `None`.
     cpus: Vec<Option<Cpu>>,
+    /// CPUs that serve nothing are occupied, rather than those that serve kept
+    /// awake.
+    occupies: bool,
     /// Nanoseconds that a wake-up took; zero: not measured.
     cost: AtomicU64,
     spent: AtomicU64,
+    /// A server is being moved until then.
+    settled: AtomicU64,
     /// Who looks where callers run, and the last order.
     scout: OnceLock<Thread>,
     order: Mutex<Option<Order>>,
@@ -122,8 +153,10 @@ impl Awake {
             flow: AtomicU32::new(0),
             own: set,
             cpus: (0..count).map(cpu).collect(),
+            occupies: own.len() <= FEW,
             cost: AtomicU64::new(0),
             spent: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
             scout: OnceLock::new(),
             order: Mutex::default(),
             ordered: AtomicU64::new(0),
@@ -169,9 +202,10 @@ impl Awake {
         }
     }
 
-    /// A request is served on `cpu`.
-    pub(crate) fn serves(self: &Arc<Self>, cpu: usize) {
-        if self.wake == Wake::Sleep {
+    /// A request of the thread `caller` is served on `cpu`. What the kernel asks
+    /// for itself (caller 0) has nobody who waits.
+    pub(crate) fn serves(self: &Arc<Self>, cpu: usize, caller: u32) {
+        if self.wake == Wake::Sleep || caller == 0 {
             return;
         }
         let now = self.now();
@@ -190,6 +224,29 @@ impl Awake {
         let Some(Some(state)) = self.cpus.get(cpu) else {
             return;
         };
+        if !self.occupies {
+            return self.keep(cpu, state, now);
+        }
+        state.served.store(now, Ordering::Relaxed);
+        state.caller.store(caller, Ordering::Relaxed);
+        self.occupy_but(cpu, caller, now);
+    }
+
+    /// Occupies the CPUs that serve nobody but this caller, who is on `cpu`.
+    fn occupy_but(self: &Arc<Self>, cpu: usize, caller: u32, now: u64) {
+        for (other, state) in self.cpus.iter().enumerate() {
+            let Some(state) = state else { continue };
+            if other != cpu
+                && (!is_lately(&state.served, now, LATELY)
+                    || state.caller.load(Ordering::Relaxed) == caller)
+            {
+                self.keep(other, state, now);
+            }
+        }
+    }
+
+    /// Has a CPU kept awake a little longer.
+    fn keep(self: &Arc<Self>, cpu: usize, state: &Cpu, now: u64) {
         if now < state.rests.load(Ordering::Relaxed) {
             return;
         }
@@ -201,6 +258,7 @@ impl Awake {
         let until = state.until.load(Ordering::Relaxed).max(now) + earned;
         let until = until.min(now + LINGER.as_nanos() as u64);
         state.until.store(until, Ordering::Relaxed);
+        state.kept.store(now, Ordering::Relaxed);
         if state.awake.load(Ordering::Relaxed) || state.awake.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -242,7 +300,7 @@ impl Awake {
         }
     }
 
-    fn look(&self) {
+    fn look(self: &Arc<Self>) {
         if self.scout.set(std::thread::current()).is_err() {
             return;
         }
@@ -252,9 +310,19 @@ impl Awake {
                 std::thread::park();
                 continue;
             };
-            if let Some(cpu) = cpu_of(caller) {
-                placement.on(cpu);
+            let Some(cpu) = cpu_of(caller) else { continue };
+            let now = self.now();
+            if let Some(Some(state)) = self.cpus.get(cpu) {
+                state.seen.store(now, Ordering::Relaxed);
             }
+            // First, since the caller would go on to a CPU that is idle when
+            // its server comes.
+            if self.occupies && !placement.is_on(cpu) {
+                self.settled
+                    .store(now + SETTLING.as_nanos() as u64, Ordering::Relaxed);
+                self.occupy_but(cpu, caller, now);
+            }
+            placement.on(cpu);
         }
     }
 
@@ -308,32 +376,31 @@ impl Awake {
         };
         let _ = state.thread.set(std::thread::current());
         let placement = Placement::within(self.own);
-        if !placement.on(cpu) || !be_idle_class() {
+        let is_yielding = match self.occupies {
+            true => be_last(),
+            false => be_idle_class(),
+        };
+        if !placement.on(cpu) || !is_yielding {
             tracing::debug!(cpu, "it is not kept awake");
             return;
         }
+        let mut doubles = 0;
         while !self.closed.load(Ordering::SeqCst) {
             if !state.awake.load(Ordering::Acquire) {
                 std::thread::park();
                 continue;
             }
             let began = cpu_time();
-            let mut before = self.now();
-            loop {
-                for _ in 0..50 {
-                    std::hint::spin_loop();
-                }
-                let now = self.now();
-                if now.saturating_sub(before) > PREEMPTED.as_nanos() as u64 {
-                    let rests = now + REST.as_nanos() as u64;
+            match self.spin(state) {
+                Spun::Disturbed => {
+                    let rests = self.now() + (REST.as_nanos() as u64) * (1 << doubles);
                     state.rests.store(rests, Ordering::Relaxed);
-                    break;
+                    if !is_lately(&state.seen, self.now(), SEEN) {
+                        doubles = REST_DOUBLES.min(doubles + 1);
+                    }
                 }
-                before = now;
-                if now > state.until.load(Ordering::Relaxed) || self.closed.load(Ordering::Relaxed)
-                {
-                    break;
-                }
+                Spun::Alone => doubles = 0,
+                Spun::Briefly => {}
             }
             let took = cpu_time().saturating_sub(began);
             self.spent
@@ -341,6 +408,60 @@ impl Awake {
             state.awake.store(false, Ordering::Release);
         }
     }
+
+    /// Runs until the CPU need not be kept awake.
+    fn spin(&self, state: &Cpu) -> Spun {
+        let mut before = self.now();
+        let mut window = (before, cpu_time());
+        let mut ended = Spun::Briefly;
+        loop {
+            for _ in 0..50 {
+                std::hint::spin_loop();
+            }
+            let now = self.now();
+            if now.saturating_sub(before) > PREEMPTED.as_nanos() as u64 {
+                return Spun::Disturbed;
+            }
+            before = now;
+            if now > state.until.load(Ordering::Relaxed) || self.closed.load(Ordering::Relaxed) {
+                return ended;
+            }
+            if !self.occupies {
+                continue;
+            }
+            if state.served.load(Ordering::Relaxed) > state.kept.load(Ordering::Relaxed)
+                && now > self.settled.load(Ordering::Relaxed)
+            {
+                return ended;
+            }
+            let elapsed = now - window.0;
+            if elapsed > WINDOW.as_nanos() as u64 {
+                let used = cpu_time();
+                // A quarter goes to whoever shares it, or to another machine.
+                if used.saturating_sub(window.1).as_nanos() as u64 * 4 < elapsed * 3 {
+                    return Spun::Disturbed;
+                }
+                window = (now, used);
+                ended = Spun::Alone;
+            }
+        }
+    }
+}
+
+/// Whether what `at` says was no longer ago than `ago`.
+fn is_lately(at: &AtomicU64, now: u64, ago: Duration) -> bool {
+    let at = at.load(Ordering::Relaxed);
+    at > 0 && now.saturating_sub(at) < ago.as_nanos() as u64
+}
+
+/// How keeping a CPU awake ended.
+enum Spun {
+    /// Before anything could be said.
+    Briefly,
+    /// Nobody else wanted the CPU.
+    Alone,
+    /// Somebody else uses the CPU, which does not sleep then.
+    Disturbed,
 }
 
 /// The CPU on which a thread runs, or ran last.
@@ -370,6 +491,39 @@ fn cpu_time() -> Duration {
         time.tv_sec.try_into().unwrap_or(0),
         time.tv_nsec.try_into().unwrap_or(0),
     )
+}
+
+/// Makes this thread one that has the least of a CPU, a tenth of a millisecond
+/// at a time, without being of the idle class: a CPU that runs only that class
+/// counts as idle.
+#[allow(unsafe_code, reason = "rustix has no scheduling attributes")]
+fn be_last() -> bool {
+    /// `struct sched_attr` in its first version, sched_setattr(2).
+    #[repr(C)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        /// Linux 6.12 and later: how long it runs at a time, in nanoseconds.
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: libc::SCHED_OTHER as u32,
+        flags: 0,
+        nice: 19,
+        priority: 0,
+        runtime: 100_000,
+        deadline: 0,
+        period: 0,
+    };
+    // SAFETY: the call reads the structure, whose size it says itself, and
+    // changes this thread alone.
+    unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
 /// Makes this thread one that runs only where nothing else wants to.
@@ -458,29 +612,63 @@ mod tests {
 
     #[test]
     fn cpus_are_kept_awake_while_requests_flow_and_no_longer() {
-        let awake = Awake::new(Wake::Poll);
-        if Placement::own_cpus().len() < 2 {
-            return;
+        let own = Placement::own_cpus();
+        let [here, there, ..] = own[..] else { return };
+        for occupies in [false, true] {
+            let mut awake = Awake::new(Wake::Poll);
+            Arc::get_mut(&mut awake).unwrap().occupies = occupies;
+            let kept = if occupies { there } else { here };
+            let is_awake = |cpu: usize| {
+                let state = awake.cpus[cpu].as_ref().unwrap();
+                state.awake.load(Ordering::SeqCst)
+            };
+            awake.serves(here, 7);
+            assert!(!is_awake(kept), "one request is no flow");
+            let begun = Instant::now();
+            while !is_awake(kept) {
+                assert!(begun.elapsed() < Duration::from_secs(10), "a flow does it");
+                awake.serves(here, 7);
+            }
+            assert_eq!(is_awake(here), !occupies);
+            while is_awake(kept) {
+                assert!(begun.elapsed() < Duration::from_secs(20), "it sleeps again");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            awake.stop();
         }
-        let cpu = Placement::own_cpus()[0];
-        let state = awake.cpus[cpu].as_ref().unwrap();
-        awake.serves(cpu);
+    }
+
+    #[test]
+    fn cpus_that_serve_several_callers_are_not_occupied() {
+        let own = Placement::own_cpus();
+        let [here, there, ..] = own[..] else { return };
+        let mut awake = Awake::new(Wake::Sleep);
+        let inner = Arc::get_mut(&mut awake).unwrap();
+        inner.occupies = true;
+        let served = |cpu: usize, caller: u32, now: u64| {
+            let state = awake.cpus[cpu].as_ref().unwrap();
+            state.served.store(now, Ordering::Relaxed);
+            state.caller.store(caller, Ordering::Relaxed);
+        };
+        let occupies = |cpu: usize, now: u64| {
+            awake.occupy_but(here, 7, now);
+            let state = awake.cpus[cpu].as_ref().unwrap();
+            state.kept.load(Ordering::Relaxed) == now
+        };
+        const MILLI: u64 = 1_000_000;
+        served(here, 7, MILLI);
+        served(there, 8, MILLI);
         assert!(
-            !state.awake.load(Ordering::SeqCst),
-            "one request is no flow"
+            !occupies(there, MILLI + 10),
+            "another caller is served there"
         );
-        let begun = Instant::now();
-        while !state.awake.load(Ordering::SeqCst) {
-            assert!(
-                begun.elapsed() < Duration::from_secs(10),
-                "a flow keeps it awake"
-            );
-            awake.serves(cpu);
-        }
-        while state.awake.load(Ordering::SeqCst) {
-            assert!(begun.elapsed() < Duration::from_secs(20), "it sleeps again");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        assert!(!occupies(here, MILLI + 10), "itself");
+        assert!(occupies(there, 3 * MILLI), "no longer");
+        served(there, 7, 3 * MILLI);
+        assert!(
+            occupies(there, 3 * MILLI + 10),
+            "the caller came from there"
+        );
         awake.stop();
     }
 
@@ -489,7 +677,7 @@ mod tests {
         let awake = Awake::new(Wake::Sleep);
         awake.start();
         for _ in 0..100 {
-            awake.serves(0);
+            awake.serves(0, 7);
         }
         assert!(awake.threads.lock().is_empty());
         assert_eq!(awake.cost(), None);

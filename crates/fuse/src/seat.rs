@@ -142,6 +142,11 @@ impl Placement {
         (0..CpuSet::MAX_CPU).filter(is_own).collect()
     }
 
+    /// Whether the thread keeps to that CPU.
+    pub(crate) fn is_on(&self, cpu: usize) -> bool {
+        self.place.lock().cpu == Some(cpu)
+    }
+
     /// Has the thread keep to one CPU; false where that may not be, and it runs
     /// as before.
     pub(crate) fn on(&self, cpu: usize) -> bool {

@@ -118,7 +118,6 @@ impl Queue for DeviceQueue {
             Ok(Received::Ended) => return Served::Ended,
             Err(error) => return Served::Failed(error),
         };
-        let pause = self.follower.arrived();
         let bytes = self.request.first(len);
         let message = match Message::whole(bytes) {
             Ok(message) => message,
@@ -128,6 +127,7 @@ impl Queue for DeviceQueue {
             }
         };
         let (unique, caller) = (message.header.unique, message.header.pid);
+        let pause = self.follower.arrived(caller);
         let (_, data) = self.reply.parts_mut();
         let outcome = server.serve(&message, seat, data);
         self.answer(unique, outcome);

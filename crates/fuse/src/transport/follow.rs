@@ -57,10 +57,10 @@ impl Follower {
         }
     }
 
-    /// A request came; to be told before it is served. Answers how long after
-    /// the last reply that was.
-    pub(super) fn arrived(&self) -> Duration {
-        self.awake.serves(rustix::thread::sched_getcpu());
+    /// A request of `caller` came; to be told before it is served. Answers how
+    /// long after the last reply that was.
+    pub(super) fn arrived(&self, caller: u32) -> Duration {
+        self.awake.serves(rustix::thread::sched_getcpu(), caller);
         self.replied.elapsed()
     }
 

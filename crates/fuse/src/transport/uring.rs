@@ -186,7 +186,6 @@ impl Queue for UringQueue {
             Next::Ended => return Served::Ended,
             Next::Failed(error) => return Served::Failed(error),
         };
-        self.awake.serves(rustix::thread::sched_getcpu());
         match self.serve(index, server, seat) {
             Ok(()) => Served::Again,
             Err(error) => Served::Failed(error),
@@ -221,12 +220,18 @@ impl UringQueue {
     }
 
     fn serve(&mut self, index: usize, server: &dyn Serve, seat: &Seat) -> io::Result<()> {
-        let Self { slots, scratch, .. } = self;
+        let Self {
+            slots,
+            scratch,
+            awake,
+            ..
+        } = self;
         let slot = &mut slots[index];
         let (entry, header) = match slot.arrived() {
             Ok(arrived) => arrived,
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         };
+        awake.serves(rustix::thread::sched_getcpu(), header.pid);
         let Slot {
             headers, payload, ..
         } = slot;
