@@ -66,11 +66,10 @@ pub enum OptionError {
 /// How a mount's requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// As measurement says: through /dev/fuse.
+    /// Through io_uring where the kernel offers it, else through /dev/fuse.
     #[default]
     Auto,
-    /// Through io_uring where the kernel offers it, which root has it do, else
-    /// through /dev/fuse.
+    /// As `Auto`, and root has the kernel offer it.
     Uring,
     /// Through /dev/fuse.
     Device,
@@ -240,6 +239,7 @@ impl MountOptions {
             files,
             subvolume: self.subvolume.clone(),
             commit_interval: self.commit,
+            commit_when_quiet: None,
             cleaner: crate::Cleaner::default(),
             owner: butterfs_fs::names::Owner::default(),
         }

@@ -31,6 +31,10 @@ pub struct OpenOptions {
     pub subvolume: Subvolume,
     /// Time between commits while something changes.
     pub commit_interval: Duration,
+    /// A commit follows when nothing has changed for this long since the last
+    /// change; within a second more, since the cleaner's thread looks. None:
+    /// only when `commit_interval` is over.
+    pub commit_when_quiet: Option<Duration>,
     /// When the trees of deleted subvolumes are freed.
     pub cleaner: Cleaner,
     /// Who owns what [`Volume::write_file`] and [`Volume::create_dir`] make;
@@ -127,8 +131,11 @@ impl Volume {
         let committer = if writable {
             Some(Committer::start(
                 Arc::clone(&files),
-                options.commit_interval,
-                options.cleaner,
+                Pace {
+                    interval: options.commit_interval,
+                    quiet: options.commit_when_quiet,
+                    cleaner: options.cleaner,
+                },
             )?)
         } else {
             None
@@ -255,14 +262,22 @@ impl Drop for Volume {
     }
 }
 
+/// When the thread that commits does what.
+#[derive(Clone, Copy)]
+struct Pace {
+    interval: Duration,
+    quiet: Option<Duration>,
+    cleaner: Cleaner,
+}
+
 impl Committer {
-    fn start(files: Arc<Filesystem>, interval: Duration, cleaner: Cleaner) -> Result<Self, Error> {
+    fn start(files: Arc<Filesystem>, pace: Pace) -> Result<Self, Error> {
         let stop = Arc::new(Stop::default());
         let thread = std::thread::Builder::new()
             .name("commit".into())
             .spawn({
                 let stop = Arc::clone(&stop);
-                move || stop.commit_until_asked(&files, interval, cleaner)
+                move || stop.commit_until_asked(&files, pace)
             })
             .map_err(Error::Thread)?;
         Ok(Self { stop, thread })
@@ -278,7 +293,7 @@ impl Committer {
 }
 
 impl Stop {
-    fn commit_until_asked(&self, files: &Filesystem, interval: Duration, cleaner: Cleaner) {
+    fn commit_until_asked(&self, files: &Filesystem, pace: Pace) {
         /// How often deleted subvolumes are looked for.
         const LOOK: Duration = Duration::from_secs(1);
         /// Between two steps of cleaning: others come first.
@@ -287,13 +302,18 @@ impl Stop {
         let _watch = files.store().fail_on_panic();
         let mut committed = Instant::now();
         let mut pause = LOOK;
+        // What was there at the last look and since when, and at the last
+        // commit.
+        let (mut seen, mut seen_since) = (files.activity(), Instant::now());
+        let mut saved = None;
         let mut asked = self.asked.lock();
         while !*asked {
-            let next = interval.saturating_sub(committed.elapsed());
-            let wait = match cleaner {
+            let next = pace.interval.saturating_sub(committed.elapsed());
+            let wait = match pace.cleaner {
                 Cleaner::InBackground => next.min(pause),
                 Cleaner::OnDemand => next,
             };
+            let wait = pace.quiet.map_or(wait, |quiet| wait.min(quiet));
             self.changed.wait_for(&mut asked, wait);
             if *asked {
                 break;
@@ -304,15 +324,34 @@ impl Stop {
                     pause = LOOK;
                     return;
                 }
-                if committed.elapsed() >= interval {
-                    match files.write_out() {
-                        Ok(None) => {}
-                        Ok(Some(error)) => tracing::error!(%error, "all else is committed"),
-                        Err(error) => tracing::error!(%error, "a commit failed"),
-                    }
-                    committed = Instant::now();
+                let now = files.activity();
+                if now != seen {
+                    (seen, seen_since) = (now, Instant::now());
                 }
-                if cleaner == Cleaner::InBackground {
+                let is_quiet = pace.quiet.is_some_and(|quiet| {
+                    saved != Some(seen) && seen_since.elapsed() >= quiet && files.has_uncommitted()
+                });
+                if committed.elapsed() >= pace.interval || is_quiet {
+                    let is_whole = match files.write_out() {
+                        Ok(None) => true,
+                        Ok(Some(error)) => {
+                            tracing::error!(%error, "all else is committed");
+                            false
+                        }
+                        Err(error) => {
+                            tracing::error!(%error, "a commit failed");
+                            false
+                        }
+                    };
+                    committed = Instant::now();
+                    // The commit changed something itself. Was that all?
+                    (seen, seen_since) = (files.activity(), committed);
+                    saved = match is_whole && files.has_uncommitted() {
+                        true => None,
+                        false => Some(seen),
+                    };
+                }
+                if pace.cleaner == Cleaner::InBackground {
                     pause = clean(files).map_or(LOOK, |()| PAUSE);
                 }
             });

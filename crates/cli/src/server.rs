@@ -40,9 +40,8 @@ fn config(source: &Path, options: &MountOptions) -> Config {
         ..Config::default()
     };
     config.transports = match options.transport {
-        Transport::Uring => Transports::UringToo,
-        // One client is served as fast with either (docs/mounting.md).
-        Transport::Auto | Transport::Device => Transports::Device,
+        Transport::Auto | Transport::Uring => Transports::UringToo,
+        Transport::Device => Transports::Device,
     };
     config.wake = match options.wake {
         Wake::Auto => butterfs_fuse::Wake::Auto,
@@ -240,6 +239,14 @@ fn why_not_uring() -> String {
     format!("requests come through /dev/fuse instead of io_uring: {reason}")
 }
 
+/// Without changes for so long, a plain mount commits what there is.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// Whether the mount is one of a block device's own, as only root has.
+fn is_block_mount(device: &FileDevice) -> bool {
+    device.is_block_device() && rustix::process::geteuid().is_root()
+}
+
 /// Opens the volume, mounts it, calls `live`, and serves until the end.
 pub fn serve(
     source: &Path,
@@ -277,6 +284,10 @@ pub fn serve(
         live();
         return Ok(());
     };
+    // Linux tells a plain FUSE server nothing of sync(2).
+    if !is_block_mount(&device) {
+        open.commit_when_quiet = Some(QUIET);
+    }
     let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open)
         .context(source.display())?;
     let shown = match is_whole {
@@ -292,7 +303,7 @@ pub fn serve(
         offer_uring();
     }
     let config = config(source, options);
-    let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
+    let session = if is_block_mount(&device) {
         mount_block(&device, config, mountpoint, &server)?
     } else {
         Session::mount(config, mountpoint, Arc::clone(&server))?

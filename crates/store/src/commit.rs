@@ -47,6 +47,12 @@ impl Engine {
             && self.stats == self.device_stats()
     }
 
+    /// A number that every edit of a tree changes.
+    #[must_use]
+    pub const fn edits(&self) -> u64 {
+        self.edits
+    }
+
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
         self.remove_orphan_free_space()?;

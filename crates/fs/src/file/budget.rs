@@ -39,6 +39,8 @@ pub struct Budget {
     /// The number of commits at that time.
     looked_at: AtomicU64,
     dirty: Mutex<BTreeMap<InodeId, Arc<Inode>>>,
+    /// How often something was put into a buffer.
+    writes: AtomicU64,
     shedding: Mutex<()>,
     /// Bytes that wait, of each subvolume that had any.
     waiting: Mutex<FxHashMap<TreeId, Arc<AtomicU64>>>,
@@ -79,6 +81,7 @@ impl Budget {
             free_metadata: AtomicU64::new(0),
             looked_at: AtomicU64::new(0),
             dirty: Mutex::new(BTreeMap::new()),
+            writes: AtomicU64::new(0),
             shedding: Mutex::new(()),
             waiting: Mutex::new(FxHashMap::default()),
         }
@@ -216,6 +219,15 @@ impl Budget {
         let mut dirty = self.dirty.lock();
         dirty.insert(inode.id, inode);
         self.note_files(&dirty);
+    }
+
+    pub(crate) fn note_write(&self) {
+        self.writes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A number that every write into a buffer changes.
+    pub(crate) fn writes(&self) -> u64 {
+        self.writes.load(Ordering::Relaxed)
     }
 
     fn note_files(&self, dirty: &BTreeMap<InodeId, Arc<Inode>>) {

@@ -15,6 +15,13 @@ use butterfs_store::{StoreError, now};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// A mark of what has changed so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Activity {
+    edits: u64,
+    writes: u64,
+}
+
 /// An inode's buffer is flushed when it holds this many bytes.
 const FLUSH_AT: u64 = 8 << 20;
 /// Data that go into the buffer in one piece, and a part of the budget that
@@ -78,6 +85,21 @@ impl Filesystem {
         })
     }
 
+    /// True when a commit would find something to do.
+    #[must_use]
+    pub fn has_uncommitted(&self) -> bool {
+        !self.store.read().is_clean() || self.has_waiting()
+    }
+
+    /// What every change alters: two that are the same had none in between.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        Activity {
+            edits: self.store.read().edits(),
+            writes: self.buffers.writes(),
+        }
+    }
+
     /// Bytes of all files that wait in memory.
     #[must_use]
     pub fn dirty_bytes(&self) -> u64 {
@@ -132,6 +154,7 @@ impl Filesystem {
         // Who closes the volume looks at the buffers after it is closed: one of
         // the two sees the other.
         self.store.check_open()?;
+        self.buffers.note_write();
         let time = now();
         state.item.size = state.item.size.max(end);
         state.item.mtime = time;
