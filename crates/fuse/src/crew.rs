@@ -5,9 +5,9 @@
 //! CPUs that the process does not run on have their threads together.
 //!
 //! Invariant: each possible CPU has a queue from the start. A request that finds
-//! all threads of its CPU at work waits until one of them is done, also when a
-//! new thread joins them: the kernel looks for it only then. So there are
-//! always some threads more than wait, unless the bound of threads is reached.
+//! all threads of its CPU at work waits until one of them is done, or until a
+//! new thread that joins them nudges the kernel. So there are always some
+//! threads more than wait, unless the bound of threads is reached.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -20,7 +20,7 @@ use crate::seat::{Bench, Placement, Seat};
 use crate::transport::{Queue, Served, UringTransport, possible_cpus};
 
 /// Threads of a post that do not wait for a device, if possible.
-const READY: usize = 4;
+const READY: usize = 2;
 
 /// Threads that may fail one after the other before the crew gives up.
 const FAILURES_MAX: usize = 8;
@@ -78,7 +78,7 @@ impl Crew {
         });
         for post in 0..crew.posts.len() {
             for _ in 0..READY {
-                crew.spawn(post)?;
+                crew.spawn(post, false)?;
             }
         }
         Ok(crew)
@@ -101,18 +101,18 @@ impl Crew {
         }
     }
 
-    fn spawn(&self, post: usize) -> io::Result<()> {
+    fn spawn(&self, post: usize, is_spare: bool) -> io::Result<()> {
         let Some(crew) = self.me.upgrade() else {
             return Ok(());
         };
         let handle = std::thread::Builder::new()
             .name(format!("fuse-cpu{post}"))
-            .spawn(move || crew.work(post))?;
+            .spawn(move || crew.work(post, is_spare))?;
         self.state.lock().handles.push(handle);
         Ok(())
     }
 
-    fn work(&self, index: usize) {
+    fn work(&self, index: usize, is_spare: bool) {
         let Some(bench) = self.me.upgrade() else {
             return;
         };
@@ -129,6 +129,10 @@ impl Crew {
             Ok(queue) => queue,
             Err(error) => return self.fail(index, &seat, &error),
         };
+        // The first ones come before all requests.
+        if is_spare {
+            self.transport.nudge();
+        }
         loop {
             match queue.serve_one(&*self.server, &seat) {
                 Served::Again => {}
@@ -168,7 +172,7 @@ impl Crew {
         state.alive += 1;
         state.ready[post] += 1;
         drop(state);
-        if let Err(error) = self.spawn(post) {
+        if let Err(error) = self.spawn(post, true) {
             tracing::error!(%error, "no thread could be started for a queue of io_uring");
         }
     }
@@ -184,7 +188,7 @@ impl Bench for Crew {
         state.ready[post] += 1;
         state.alive += 1;
         drop(state);
-        if let Err(error) = self.spawn(post) {
+        if let Err(error) = self.spawn(post, true) {
             tracing::warn!(%error, "cannot start a spare thread; requests wait for each other");
             let mut state = self.state.lock();
             state.alive -= 1;

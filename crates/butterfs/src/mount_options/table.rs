@@ -377,7 +377,7 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "transport",
         "=auto|uring|dev",
-        "how requests come: /dev/fuse (auto, dev), or io_uring where the kernel offers it (uring)",
+        "how requests come: by io_uring where the kernel offers it (auto), which root switches on (uring), or by /dev/fuse (dev)",
         |o, _, v| {
             o.transport = match v {
                 Some("auto") => Transport::Auto,

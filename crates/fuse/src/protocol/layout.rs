@@ -109,6 +109,7 @@ wire! {
     struct NotifyInvalInode { ino: u64, off: i64, len: i64 }
     struct NotifyInvalEntry { parent: u64, namelen: u32, flags: u32 }
     struct NotifyDelete { parent: u64, child: u64, namelen: u32, padding: u32 }
+    struct NotifyRetrieve { notify_unique: u64, nodeid: u64, offset: u64, size: u32, padding: u32 }
     struct NotifyStore { nodeid: u64, offset: u64, size: u32, padding: u32 }
 }
 

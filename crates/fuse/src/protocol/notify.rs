@@ -2,7 +2,9 @@
 //!
 //! Owns their encoding alone.
 
-use super::layout::{NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyStore, OutHeader};
+use super::layout::{
+    NotifyDelete, NotifyInvalEntry, NotifyInvalInode, NotifyRetrieve, NotifyStore, OutHeader,
+};
 use super::wire::{Wire, Writer};
 
 /// A notification whose variable part, a name or data, is borrowed.
@@ -12,6 +14,8 @@ pub(crate) enum Notification<'a> {
     InvalEntry(NotifyInvalEntry, &'a [u8]),
     Delete(NotifyDelete, &'a [u8]),
     Store(NotifyStore, &'a [u8]),
+    /// The kernel answers with a request, NOTIFY_REPLY.
+    Retrieve(NotifyRetrieve),
 }
 
 impl Notification<'_> {
@@ -20,6 +24,7 @@ impl Notification<'_> {
             Self::InvalInode(_) => 2,
             Self::InvalEntry(..) => 3,
             Self::Store(..) => 4,
+            Self::Retrieve(_) => 5,
             Self::Delete(..) => 6,
         }
     }
@@ -31,6 +36,7 @@ impl Notification<'_> {
             Self::InvalEntry(_, name) => (NotifyInvalEntry::SIZE, name, true),
             Self::Delete(_, name) => (NotifyDelete::SIZE, name, true),
             Self::Store(_, data) => (NotifyStore::SIZE, data, false),
+            Self::Retrieve(_) => (NotifyRetrieve::SIZE, &[][..], false),
         };
         let mut bytes = vec![0; OutHeader::SIZE + fixed + tail.len() + usize::from(ends_with_nul)];
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -45,6 +51,7 @@ impl Notification<'_> {
             Self::InvalEntry(fixed, _) => writer.store(&fixed),
             Self::Delete(fixed, _) => writer.store(&fixed),
             Self::Store(fixed, _) => writer.store(&fixed),
+            Self::Retrieve(fixed) => writer.store(&fixed),
         }
         writer.bytes(tail);
         bytes

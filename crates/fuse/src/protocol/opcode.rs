@@ -106,6 +106,14 @@ impl Opcode {
         )
     }
 
+    /// Whether only a regular file is asked so.
+    pub(crate) const fn is_of_a_file(self) -> bool {
+        matches!(
+            self,
+            Self::Read | Self::Write | Self::Fsync | Self::Fallocate
+        )
+    }
+
     /// Whether serving it usually waits for a device, so that another thread
     /// should take over the queue meanwhile.
     #[must_use]

@@ -8,6 +8,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{Mode, OFlags};
@@ -22,7 +23,7 @@ use crate::dispatch::{Outcome, Serve};
 use crate::protocol::init::BUFFER_MIN;
 use crate::protocol::layout::{InHeader, OutHeader, WriteIn};
 use crate::protocol::wire::{Reader, Wire, encode};
-use crate::protocol::{Malformed, Message, Negotiated};
+use crate::protocol::{Features, Malformed, Message, Negotiated, Opcode};
 use crate::seat::Seat;
 
 /// The path of the device.
@@ -37,12 +38,18 @@ const REQUEST_LEAD: usize = InHeader::SIZE + WriteIn::SIZE;
 /// Room for what is not write data: names, targets, values, extensions.
 const REQUEST_SPARE: usize = 128 << 10;
 
+/// Forgets that come within this time are read together, if they are all that
+/// comes here.
+const GATHERING: Duration = Duration::from_millis(5);
+
 /// The connection through /dev/fuse.
 #[derive(Debug)]
 pub(crate) struct DeviceTransport {
     device: Arc<OwnedFd>,
     capacity: Capacity,
     awake: Arc<Awake>,
+    /// Requests come through io_uring, and here what has no reply.
+    is_beside: bool,
 }
 
 /// Bytes of the buffers' data parts.
@@ -61,6 +68,7 @@ impl DeviceTransport {
             device,
             capacity: Capacity { request, reply },
             awake,
+            is_beside: agreed.features.contains(Features::OVER_IO_URING),
         }
     }
 }
@@ -74,6 +82,7 @@ impl Transport for DeviceTransport {
             request: AlignedBuffer::new(REQUEST_LEAD, self.capacity.request),
             reply: AlignedBuffer::new(OutHeader::SIZE, self.capacity.reply),
             follower: Follower::new(Arc::clone(&self.awake)),
+            is_beside: self.is_beside,
         })
     }
 }
@@ -108,6 +117,7 @@ pub(crate) struct DeviceQueue {
     request: AlignedBuffer,
     reply: AlignedBuffer,
     follower: Follower,
+    is_beside: bool,
 }
 
 impl Queue for DeviceQueue {
@@ -127,6 +137,19 @@ impl Queue for DeviceQueue {
             }
         };
         let (unique, caller) = (message.header.unique, message.header.pid);
+        if self.is_beside {
+            let forgets = [Opcode::Forget as u32, Opcode::BatchForget as u32];
+            let is_forget = forgets.contains(&message.header.opcode);
+            let (_, data) = self.reply.parts_mut();
+            let outcome = server.serve(&message, seat, data);
+            self.answer(unique, outcome);
+            if is_forget {
+                // Nobody waits for it, and each one that found this thread
+                // waiting would wake a CPU.
+                std::thread::sleep(GATHERING);
+            }
+            return Served::Again;
+        }
         let pause = self.follower.arrived(caller);
         let (_, data) = self.reply.parts_mut();
         let outcome = server.serve(&message, seat, data);

@@ -13,6 +13,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -23,9 +24,10 @@ use crate::Errno;
 use crate::awake::Awake;
 use crate::dispatch::{Outcome, Serve};
 use crate::protocol::init::BUFFER_MIN;
-use crate::protocol::layout::{InHeader, OutHeader};
+use crate::protocol::layout::{InHeader, NotifyRetrieve, OutHeader};
+use crate::protocol::notify::Notification;
 use crate::protocol::wire::{Reader, Wire, encode, wire};
-use crate::protocol::{Malformed, Message, Negotiated};
+use crate::protocol::{Malformed, Message, Negotiated, Opcode};
 use crate::seat::Seat;
 
 const CMD_REGISTER: u32 = 1;
@@ -68,6 +70,8 @@ pub(crate) struct UringTransport {
     /// Bytes of a reply to a request that has a payload itself.
     scratch: usize,
     awake: Arc<Awake>,
+    /// The regular file that the last request of one was about.
+    file: Arc<AtomicU64>,
 }
 
 impl UringTransport {
@@ -80,6 +84,26 @@ impl UringTransport {
             payload,
             scratch: payload + BUFFER_MIN,
             awake,
+            file: Arc::default(),
+        }
+    }
+
+    /// Has the kernel look at the requests that wait for a slot of this CPU's
+    /// queue, of which a free one was just added. It does so when a slot is
+    /// given back, so it is asked for a request that takes the free one at once
+    /// and means nothing: no bytes of the cached data of a file. It must be a
+    /// regular file that the kernel knows; without one, requests wait until
+    /// another is done.
+    pub(crate) fn nudge(&self) {
+        let nothing = Notification::Retrieve(NotifyRetrieve {
+            notify_unique: 0,
+            nodeid: self.file.load(Ordering::Relaxed),
+            offset: 0,
+            size: 0,
+            padding: 0,
+        });
+        if let Err(error) = rustix::io::write(&*self.device, &nothing.encode()) {
+            tracing::debug!(%error, "requests may wait for each other");
         }
     }
 
@@ -92,6 +116,7 @@ impl UringTransport {
             slots: Vec::with_capacity(queues.len()),
             scratch: AlignedBuffer::new(0, self.scratch),
             awake: Arc::clone(&self.awake),
+            file: Arc::clone(&self.file),
         };
         for number in queues {
             queue.slots.push(Slot::new(*number, self.payload));
@@ -167,6 +192,7 @@ pub(crate) struct UringQueue {
     slots: Vec<Slot>,
     scratch: AlignedBuffer,
     awake: Arc<Awake>,
+    file: Arc<AtomicU64>,
 }
 
 /// What there is to do.
@@ -224,6 +250,7 @@ impl UringQueue {
             slots,
             scratch,
             awake,
+            file,
             ..
         } = self;
         let slot = &mut slots[index];
@@ -232,6 +259,9 @@ impl UringQueue {
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         };
         awake.serves(rustix::thread::sched_getcpu(), header.pid);
+        if Opcode::from_number(header.opcode).is_some_and(Opcode::is_of_a_file) {
+            file.store(header.nodeid, Ordering::Relaxed);
+        }
         let Slot {
             headers, payload, ..
         } = slot;

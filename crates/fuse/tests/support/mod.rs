@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use butterfs_fuse::mount::UnmountError;
-use butterfs_fuse::session::SessionError;
 use butterfs_fuse::{
-    Config, MountOptions, RunningSession, Session, Transports, UnmountMode, Unmounter, Wake,
+    Config, MountOptions, RunningSession, Session, SessionError, Transports, UnmountMode,
+    Unmounter, Wake,
 };
 
 pub use memory::MemoryFs;
