@@ -41,7 +41,7 @@ impl Engine {
     /// waits, the tree is made anew with its replay, which is one change.
     pub(crate) fn begin_remake(&mut self, access: Access) -> Result<(), StoreError> {
         if access == Access::ReadOnly {
-            tracing::info!("clear_cache: nothing is done, since nothing is written");
+            tracing::warn!("clear_cache: nothing is done, since nothing is written");
             return Ok(());
         }
         if !self.remakes_free_space {
@@ -96,7 +96,7 @@ impl Engine {
             self.superblock_changed = true;
         }
         let (groups, ranges) = (gathered.groups, gathered.ranges);
-        tracing::info!(
+        tracing::warn!(
             groups,
             ranges,
             "clear_cache: the free-space tree is made anew from the extent tree"
@@ -110,9 +110,9 @@ impl Engine {
         let superblock = &self.superblock;
         if superblock.cache_generation == superblock.generation.get() {
             self.superblock_changed = true;
-            tracing::info!("clear_cache: the old space cache (v1) is put out of use");
+            tracing::warn!("clear_cache: the old space cache (v1) is put out of use");
         } else {
-            tracing::info!("clear_cache: the volume keeps no free space that could be wrong");
+            tracing::warn!("clear_cache: the volume keeps no free space that could be wrong");
         }
     }
 
