@@ -8,7 +8,7 @@ use crate::volume::OpenOptions;
 use butterfs_device::Access;
 use butterfs_format::compression::{Algorithm, Level};
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow, Options};
-use butterfs_store::{Barriers, Discard, LogPolicy, Roots};
+use butterfs_store::{Barriers, Discard, FreeSpace, LogPolicy, Roots};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -110,6 +110,8 @@ pub struct MountOptions {
     pub log: LogPolicy,
     /// Which roots of trees the volume may be opened by.
     pub roots: Roots,
+    /// Whether the record of free space is believed.
+    pub free_space: FreeSpace,
     /// Whether access control lists count.
     pub acl: AclPolicy,
     /// Whether fsync uses the fsync log.
@@ -158,6 +160,7 @@ impl Default for MountOptions {
             discard: Discard::Off,
             log: LogPolicy::Replay,
             roots: Roots::Last,
+            free_space: FreeSpace::Kept,
             acl: AclPolicy::On,
             log_fsync: true,
             threads: None,
@@ -234,6 +237,7 @@ impl MountOptions {
                 discard: self.discard,
                 log: self.log,
                 roots: self.roots,
+                free_space: self.free_space,
                 ..butterfs_store::OpenOptions::default()
             },
             files,

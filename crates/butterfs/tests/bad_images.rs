@@ -3,6 +3,8 @@
 //! asked for.
 
 mod common;
+#[path = "bad_images/free_space.rs"]
+mod free_space;
 #[path = "bad_images/space.rs"]
 mod space;
 #[path = "bad_images/unfinished.rs"]

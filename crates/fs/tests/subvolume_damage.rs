@@ -1,18 +1,19 @@
-//! Deleted subvolumes that cannot be read to their end: what can be is freed,
-//! the rest stays, and keeps nobody from anything. When it can be read again,
-//! it is freed.
+//! Deleted subvolumes that cannot be read to their end, or whose references
+//! the extent tree lacks: what can be is freed, the rest stays, and keeps
+//! nobody from anything. When it is whole again, it is freed.
 
 mod common;
 
-use butterfs_format::{InodeId, NodeRef, TreeId};
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::{InodeId, ItemType, Key, NodeRef, TreeId};
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::subvolume::du::Limits;
 use butterfs_fs::{Filesystem, FsError};
-use butterfs_store::{Access, QuotaMode};
+use butterfs_store::{Access, Purpose, QuotaMode};
 use butterfs_tree::NodeSource;
 use common::{Random, check, check_ours, mkfs, open_subvolume};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
@@ -162,6 +163,12 @@ fn dead(fs: &Filesystem) -> Vec<TreeId> {
 /// gives how many steps went well before it.
 fn judge(image: &Path, deleted: &Deleted, node: NodeRef) -> usize {
     let damage = Damage::make(image, node);
+    judge_damaged(image, deleted, || damage.undo())
+}
+
+/// Deletes what is deleted in a volume with a damage in the large subvolume,
+/// which `undo` undoes.
+fn judge_damaged(image: &Path, deleted: &Deleted, undo: impl FnOnce()) -> usize {
     let mut random = Random(4);
     let fs = open(image);
     let steps = clean(&fs);
@@ -188,7 +195,7 @@ fn judge(image: &Path, deleted: &Deleted, node: NodeRef) -> usize {
     fill(&fs, dir, 400..500, &mut random);
     fs.sync_all().unwrap();
     drop(fs);
-    damage.undo();
+    undo();
     check(image);
     check_ours(image);
     let fs = open(image);
@@ -243,6 +250,145 @@ fn what_cannot_be_read_stays_and_the_rest_goes() {
     println!("steps that went well before: {before:?}");
     assert_eq!(before[0], 0);
     assert!(before[4] > 2 && before[7] > 1, "{before:?}");
+}
+
+/// What the extent tree lacks of an extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lacks {
+    /// Its item.
+    All,
+    /// The reference: it names another tree.
+    Reference,
+}
+
+/// Sets items of the extent tree, or takes them out.
+fn set_extent(image: &Path, key: Key, data: Option<&[u8]>) {
+    let fs = open(image);
+    let mut transaction = fs.store().begin(64, Purpose::Grow).unwrap();
+    match data {
+        Some(data) => butterfs_tree::replace(&mut *transaction, TreeId::EXTENT, &key, data),
+        None => butterfs_tree::remove(&mut *transaction, TreeId::EXTENT, &key).map(drop),
+    }
+    .unwrap();
+    transaction.finish();
+    fs.store().commit().unwrap();
+}
+
+fn extent(image: &Path, key: Key) -> Vec<u8> {
+    let fs = open(image);
+    let engine = fs.store().read();
+    let found = butterfs_tree::find(&*engine, TreeId::EXTENT, &key).unwrap();
+    let (leaf, slot) = found.unwrap_or_else(|| panic!("no {key:?}"));
+    leaf.data(slot).to_vec()
+}
+
+/// Keys of the items of the data extents in a leaf.
+fn data_of(fs: &Filesystem, leaf: NodeRef) -> Vec<Key> {
+    let node = fs.store().read().node(leaf).unwrap();
+    let slots = (0..node.len()).filter(|slot| node.key(*slot).item_type == ItemType::EXTENT_DATA);
+    let extents = slots.filter_map(|slot| {
+        let extent = FileExtent::parse(node.data(slot)).unwrap();
+        let FileExtentBody::Regular(place) = extent.body else {
+            return None;
+        };
+        let (start, length) = (place.disk.get(), place.disk_length);
+        (start != 0).then(|| Key::new(start, ItemType::EXTENT_ITEM, length))
+    });
+    extents.collect()
+}
+
+#[test]
+fn what_the_extent_tree_lacks_stays_and_the_rest_goes() {
+    let (dir, image) = mkfs(128 << 20, &["-n", "4096", "-m", "single"]);
+    let deleted = volume(&image);
+    let fs = open(&image);
+    let kept = fs.lookup(fs.root(), b"kept").unwrap().inode.tree;
+    let shared: Vec<_> = nodes_of(&fs, kept).into_iter().map(|(at, _)| at).collect();
+    let nodes = nodes_of(&fs, deleted.large);
+    let leaves = nodes.iter().map(|(at, _)| *at).filter(|at| at.level == 0);
+    let (shared, own): (Vec<_>, Vec<_>) = leaves.partition(|at| shared.contains(at));
+    let node = |at: NodeRef| Key::new(at.logical.get(), ItemType::METADATA_ITEM, 0);
+    let data = |leaves: &[NodeRef]| {
+        let mut found = leaves.iter().map(|leaf| data_of(&fs, *leaf));
+        *found.find(|keys| !keys.is_empty()).unwrap().last().unwrap()
+    };
+    let victims = [
+        ("a node of its own", node(own[own.len() / 2])),
+        ("data of its own", data(&own[own.len() / 2..])),
+        ("a shared node", node(shared[shared.len() / 2])),
+        ("shared data", data(&shared[shared.len() / 2..])),
+    ];
+    drop(fs);
+    let mut before = Vec::new();
+    for (what, key) in victims {
+        for lacks in [Lacks::All, Lacks::Reference] {
+            println!("{what} lacks {lacks:?}");
+            let copy = dir.path().join("copy.img");
+            fs::copy(&image, &copy).unwrap();
+            let old = extent(&copy, key);
+            let mut other = old.clone();
+            // The tree of its only reference, which is inline.
+            let tree = 25..33;
+            assert_eq!(
+                other[tree.clone()],
+                deleted.large.get().to_le_bytes(),
+                "{what}"
+            );
+            other[tree].copy_from_slice(&TreeId::FS.get().to_le_bytes());
+            let new = (lacks == Lacks::Reference).then_some(&other[..]);
+            set_extent(&copy, key, new);
+            let undo = || {
+                let mut item = old.clone();
+                if lacks == Lacks::Reference {
+                    // It may say by now who refers to what is below.
+                    item = extent(&copy, key);
+                    item[25..33].copy_from_slice(&old[25..33]);
+                }
+                set_extent(&copy, key, Some(&item));
+            };
+            before.push(judge_damaged(&copy, &deleted, undo));
+        }
+    }
+    println!("steps that went well before: {before:?}");
+}
+
+/// Others can go on as long as they need nothing of a leaf of the extent tree
+/// that cannot be read.
+#[test]
+fn a_leaf_of_the_extent_tree_that_cannot_be_read_stops_the_cleaning_alone() {
+    let (_dir, image) = mkfs(128 << 20, &["-n", "4096", "-m", "single"]);
+    let deleted = volume(&image);
+    let fs = open(&image);
+    let own = nodes_of(&fs, deleted.large).into_iter().map(|(at, _)| at);
+    let own = own.filter(|at| at.level == 0 && !data_of(&fs, *at).is_empty());
+    let wanted: BTreeSet<Key> = own.flat_map(|at| data_of(&fs, at)).collect();
+    let leaves = nodes_of(&fs, TreeId::EXTENT).into_iter().map(|(at, _)| at);
+    let only_data = |at: &NodeRef| {
+        let node = fs.store().read().node(*at).unwrap();
+        at.level == 0 && (0..node.len()).all(|slot| wanted.contains(&node.key(slot)))
+    };
+    let victim = leaves.filter(only_data).last().unwrap();
+    drop(fs);
+    let damage = Damage::make(&image, victim);
+    let fs = open(&image);
+    let steps = clean(&fs);
+    assert!(steps.contains(&Cleaning::Stuck(deleted.large)), "{steps:?}");
+    assert_eq!(steps.last(), Some(&Cleaning::Freed(deleted.small)));
+    let dir = fs.create(fs.root(), b"new", &directory()).unwrap().id;
+    fs.sync_all().unwrap();
+    assert_eq!(fs.store().poison(), None);
+    drop(fs);
+    damage.undo();
+    let fs = open(&image);
+    let steps = clean(&fs);
+    assert_eq!(steps.last(), Some(&Cleaning::Freed(deleted.large)));
+    fill(&fs, dir, 0..400, &mut Random(6));
+    fs.sync_all().unwrap();
+    let place = fs.lookup(fs.root(), b"kept").unwrap().inode;
+    assert!(files_of(&fs, place) == deleted.kept, "the snapshot changed");
+    drop(fs);
+    check(&image);
+    check_ours(&image);
 }
 
 /// Quota groups cannot follow what a deleted subvolume shared when it cannot be

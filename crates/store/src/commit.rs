@@ -55,6 +55,11 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
+        if self.remakes_free_space {
+            return Err(StoreError::Internal(
+                "a commit came before the free-space tree was made anew",
+            ));
+        }
         self.remove_orphan_free_space()?;
         if self.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so

@@ -11,9 +11,11 @@
 //! part, the lowest nodes first, so that a node which has been moved needs no
 //! second look.
 //!
-//! Each visit of a node reads all that it needs before it changes anything. So
-//! where something cannot be read, the step ends there: what came before is
-//! whole, and nothing behind it is touched.
+//! Each visit of a node reads all that it needs before it changes anything, and
+//! looks whether the extent tree has the references that are to be dropped:
+//! the commit that finds one missing would fail. So where something cannot be
+//! read or is missing, the step ends there: what came before is whole, and
+//! nothing behind it is touched.
 //!
 //! Source: the documentation's chapter on back references; volumes on which
 //! the kernel deleted subvolumes.
@@ -21,7 +23,7 @@
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{ExtentKind, Outcome};
-use crate::extent::share::{Keyed, data_children};
+use crate::extent::share::{ExtentState, Keyed, data_children};
 use crate::subvolume::orphan_key;
 use butterfs_format::{Generation, Key, NodeRef, TreeId};
 use butterfs_tree::{Node, NodeSource};
@@ -32,8 +34,9 @@ use std::sync::Arc;
 pub enum DropProgress {
     /// There is more to do.
     More,
-    /// What comes next cannot be read. What was done before is whole, and the
-    /// next step begins at the same place.
+    /// What comes next cannot be read, or the extent tree lacks references to
+    /// it. What was done before is whole, and the next step begins at the same
+    /// place.
     Stopped(StoreError),
     /// The tree and its root item are gone.
     Done,
@@ -84,8 +87,8 @@ impl Budget {
 
 impl Engine {
     /// Frees about `nodes` nodes of a deleted subvolume, within a transaction
-    /// that has room for as many. Where the tree cannot be read, that is no
-    /// error but [`DropProgress::Stopped`].
+    /// that has room for as many. Where the tree cannot be read or the extent
+    /// tree lacks references, that is no error but [`DropProgress::Stopped`].
     ///
     /// # Errors
     /// Damage of the tree of roots; reading it.
@@ -139,16 +142,21 @@ impl Engine {
         Ok(())
     }
 
-    fn state_of_node(
-        &self,
-        node: NodeRef,
-    ) -> Result<crate::extent::share::ExtentState, StoreError> {
+    /// A node's references, of which `by` is one that is to be dropped.
+    fn state_to_drop(&self, node: NodeRef, by: Keyed) -> Result<ExtentState, StoreError> {
+        self.verify_node_ref(node, by.of_node())?;
+        self.state_of_node(node)
+    }
+
+    fn state_of_node(&self, node: NodeRef) -> Result<ExtentState, StoreError> {
         let length = self.identity.node_size as u64;
         self.extent_state(node.logical, length, Self::node_kind(node))
     }
 
-    /// Drops the references of a leaf to its data.
+    /// Drops the references of a leaf to its data. Before an error nothing is
+    /// dropped.
     fn drop_data_of(&mut self, leaf: &Node, by: Keyed) -> Result<(), StoreError> {
+        self.verify_refs_of_children(leaf, by)?;
         for (place, by) in data_children(leaf, by)? {
             let change = (by, -1);
             let outcome =
@@ -188,7 +196,7 @@ impl Walk<'_> {
     /// Goes back to where a step ended: the child at `key` of the branch at
     /// `level`.
     fn resume(&mut self, root: NodeRef, key: &Key, level: u8) -> Result<Visit, StoreError> {
-        let mut at = root;
+        let (mut at, mut by) = (root, Keyed::ByTree(self.tree));
         loop {
             let node = self.engine.node(at)?;
             if node.is_leaf() || at.level < level {
@@ -196,7 +204,8 @@ impl Walk<'_> {
                 return Err(corrupt_item(TreeId::ROOT, *key, reason));
             }
             let slot = node.child_slot(key);
-            let full_backref = self.engine.state_of_node(at)?.full_backref;
+            let full_backref = self.engine.state_to_drop(at, by)?.full_backref;
+            by = keyed(&node, full_backref);
             let child = node.child(slot);
             self.stack.push(Frame {
                 node,
@@ -261,7 +270,7 @@ impl Walk<'_> {
         if !self.budget.take(1) {
             return Ok(Visit::Later);
         }
-        let state = self.engine.state_of_node(reference)?;
+        let state = self.engine.state_to_drop(reference, by)?;
         if state.count > 1 {
             if !state.full_backref && !self.hand_over(reference)? {
                 return Ok(Visit::Later);
@@ -307,10 +316,11 @@ impl Walk<'_> {
         if !self.budget.take(1) {
             return Ok(false);
         }
+        let by_tree = Keyed::ByTree(self.tree);
+        self.engine.verify_refs_of_children(&node, by_tree)?;
         let by_itself = Keyed::ByParent(reference.logical);
         self.engine.refer_to_children(&node, by_itself, 1)?;
-        self.engine
-            .refer_to_children(&node, Keyed::ByTree(self.tree), -1)?;
+        self.engine.refer_to_children(&node, by_tree, -1)?;
         self.engine.mark_full_backref(reference);
         Ok(true)
     }

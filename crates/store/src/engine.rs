@@ -128,6 +128,8 @@ pub struct Engine {
     pub(crate) superblock_changed: bool,
     /// The free-space tree is there, valid and kept.
     pub(crate) free_space_tree: bool,
+    /// It is to be made anew before anything else; not believed till then.
+    pub(crate) remakes_free_space: bool,
     /// Gaps between block groups for which that tree has items; the next
     /// commit removes them.
     pub(crate) orphan_free_space: Vec<std::ops::Range<u64>>,

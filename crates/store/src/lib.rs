@@ -41,7 +41,7 @@ pub use engine::{Engine, SpaceKind, TreeState};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{
-    Access, FoundSuperblock, LogPolicy, OpenOptions, Roots, SpaceFault, read_superblock,
+    Access, FoundSuperblock, FreeSpace, LogPolicy, OpenOptions, Roots, SpaceFault, read_superblock,
 };
 pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,

@@ -51,6 +51,8 @@ pub struct OpenOptions {
     pub log: LogPolicy,
     /// Which roots of trees may be used.
     pub roots: Roots,
+    /// Whether the free-space tree is believed.
+    pub free_space: FreeSpace,
     /// Changed nodes that a commit may write while others wait for it; more are
     /// written before it begins.
     pub left_to_commit: usize,
@@ -78,6 +80,18 @@ pub enum Roots {
     OrBackups,
 }
 
+/// What to do about the record of free space when a volume is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FreeSpace {
+    /// It is believed and kept.
+    #[default]
+    Kept,
+    /// Where the volume is opened for writing, the free-space tree is made anew
+    /// from the extent tree, and a cache of the old kind is put out of use
+    /// (`clear_cache`).
+    Remade,
+}
+
 /// Bytes of nodes that a view keeps.
 const VIEW_CACHE: usize = 32 << 20;
 
@@ -90,6 +104,7 @@ impl Default for OpenOptions {
             discard: Discard::Off,
             log: LogPolicy::Replay,
             roots: Roots::Last,
+            free_space: FreeSpace::Kept,
             left_to_commit: early::LEFT_TO_COMMIT,
         }
     }
@@ -227,15 +242,19 @@ impl Store {
         let copies_differ = !copies_agree(&*device, &superblock);
         let mut engine = load_engine(&device, &superblock, options)?;
         let space = Arc::clone(&engine.space);
+        if options.free_space == FreeSpace::Remade {
+            engine.begin_remake(options.access)?;
+        }
         if options.access == Access::ReadWrite
             && let Err(error) = engine.find_orphan_free_space()
         {
             tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
         }
         // A crash tore a copy, or it rotted: the next commit writes all anew.
-        engine.superblock_changed = copies_differ;
+        engine.superblock_changed |= copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
-        Ok(Self {
+        let remade = options.free_space == FreeSpace::Remade && !engine.log_waits;
+        let store = Self {
             engine: RwLock::new(engine),
             space,
             committing: Mutex::new(()),
@@ -248,7 +267,19 @@ impl Store {
             reason: Mutex::new(None),
             barriers: options.barriers,
             discard: options.discard,
-        })
+        };
+        if remade && options.access == Access::ReadWrite {
+            store.commit_remade()?;
+        }
+        Ok(store)
+    }
+
+    /// The commit that `clear_cache` asks for, where there is something to do.
+    fn commit_remade(&self) -> Result<(), StoreError> {
+        if !self.read().is_clean() {
+            self.commit()?;
+        }
+        Ok(())
     }
 }
 
@@ -407,7 +438,11 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         .backup_roots
         .iter()
         .position(|b| b.tree_root.generation == superblock.generation);
-    let free_space_tree = superblock.has_valid_free_space_tree();
+    // Also one that is there and not valid.
+    let remakes_free_space = options.free_space == FreeSpace::Remade
+        && options.access == Access::ReadWrite
+        && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
+    let free_space_tree = !remakes_free_space && superblock.has_valid_free_space_tree();
     Engine {
         stamp: NodeStamp {
             fsid: identity.fsid,
@@ -434,6 +469,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         unallocated_cache: crate::engine::UnallocatedCache::default(),
         superblock_changed: false,
         free_space_tree,
+        remakes_free_space,
         orphan_free_space: Vec::new(),
         identity,
         durable: superblock.clone(),

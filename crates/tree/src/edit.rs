@@ -439,7 +439,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
     }
 
     /// Merges the path's node at `depth` with a neighbour that uses at most
-    /// `room` bytes; false when there is none.
+    /// `room` bytes; false when there is none that can be read.
     fn merge(
         &mut self,
         depth: usize,
@@ -457,7 +457,10 @@ impl<'s, S: NodeSink> Editor<'s, S> {
             let above = self.sink.node(parent)?;
             // The bound of the last sibling is beyond the parent; it was
             // checked when the parent was entered, and is not needed here.
-            let sibling = load_child(self.sink, &above, sibling_slot, &mut None)?;
+            // Nothing needs a neighbour that is damaged: the node stays small.
+            let Ok(sibling) = load_child(self.sink, &above, sibling_slot, &mut None) else {
+                continue;
+            };
             if sibling.used_bytes() > room {
                 continue;
             }

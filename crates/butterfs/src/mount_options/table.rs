@@ -3,7 +3,7 @@
 use super::{Force, MountOptions, Subvolume, Transport, Wake, WriteCache};
 use butterfs_device::Access;
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
-use butterfs_store::{Barriers, Discard, LogPolicy, Roots};
+use butterfs_store::{Barriers, Discard, FreeSpace, LogPolicy, Roots};
 use std::time::Duration;
 
 type Value<'a> = Option<&'a str>;
@@ -302,8 +302,11 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "clear_cache",
         "",
-        "accepted: the free-space tree is kept as it is",
-        nothing,
+        "make the free-space tree anew from the extent tree, once",
+        |o, _, v| {
+            o.free_space = FreeSpace::Remade;
+            none(v)
+        },
     ),
     option(
         "skip_balance",

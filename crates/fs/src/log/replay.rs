@@ -115,6 +115,7 @@ fn replay_all(
     for log in &logs {
         log.pin(engine)?;
     }
+    engine.remake_free_space()?;
     engine.load_for_replay(logs.iter().map(LogItems::nodes).sum())?;
     let mut replayed = Vec::new();
     for log in logs {

@@ -22,8 +22,9 @@ pub enum Cleaning {
     Step(TreeId),
     /// The last part of a tree was freed.
     Freed(TreeId),
-    /// What comes next of a tree cannot be read. It was said in the log, and
-    /// the tree is left as it is until the volume is opened again.
+    /// What comes next of a tree cannot be read, or the extent tree lacks
+    /// references to it. It was said in the log, and the tree is left as it is
+    /// until the volume is opened again.
     Stuck(TreeId),
 }
 

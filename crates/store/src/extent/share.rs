@@ -11,7 +11,7 @@
 use super::pending::{Backref, ExtentKind};
 use super::record::ExtentRecord;
 use crate::engine::Engine;
-use crate::error::{StoreError, bad_item};
+use crate::error::{StoreError, bad_item, corrupt_item};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::node::FLAG_RELOC;
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
@@ -84,7 +84,7 @@ impl Engine {
         let net = pending.map_or(0, |p| p.net());
         let marked = pending.is_some_and(|p| p.set_full_backref);
         let count = count.checked_add_signed(net).ok_or_else(|| {
-            crate::error::corrupt_item(
+            corrupt_item(
                 TreeId::EXTENT,
                 Key::new(logical.get(), ItemType::EXTENT_ITEM, length),
                 "has fewer references than were found",
@@ -94,6 +94,96 @@ impl Engine {
             count,
             full_backref: full_backref || marked,
         })
+    }
+
+    /// Errors unless an extent has the references that are to be dropped, as
+    /// of the coming commit. Where one is missing that commit would fail, and
+    /// the volume with it.
+    pub(crate) fn verify_refs(
+        &self,
+        (logical, length): (Logical, u64),
+        kind: ExtentKind,
+        drops: &[(Backref, i64)],
+    ) -> Result<(), StoreError> {
+        let fault = |what| {
+            let key = Key::new(logical.get(), ItemType::EXTENT_ITEM, length);
+            Err(corrupt_item(TreeId::EXTENT, key, what))
+        };
+        let pending = self.pending.get(logical);
+        let record = match pending {
+            Some(pending) if pending.new => None,
+            _ => Some(ExtentRecord::load(self, logical, length, kind)?),
+        };
+        let waits = |by| pending.map_or(0, |pending| pending.changes.get(by));
+        for (by, count) in drops {
+            let wanted = count - waits(*by);
+            if wanted <= 0 {
+                continue;
+            }
+            let Some(record) = &record else {
+                return fault("is new and lacks a reference that is to be dropped");
+            };
+            let mut has = record.count_of(self, *by)?;
+            if has < wanted {
+                // Counted in two places, or far behind others whose hashes collide.
+                let all = record.all_refs(self)?;
+                let same = all.iter().filter(|(other, _)| other == by);
+                has = same.map(|(_, count)| i64::from(*count)).sum();
+            }
+            if has < wanted {
+                return fault("lacks a reference that is to be dropped");
+            }
+        }
+        let dropped: i64 = drops.iter().map(|(_, count)| count).sum();
+        let net = pending.map_or(0, |pending| pending.net()) - dropped;
+        let refs = record.as_ref().map_or(0, |record| record.refs);
+        let left = match refs.checked_add_signed(net) {
+            Some(left) => left,
+            None => return fault("has fewer references than were found"),
+        };
+        let inline = record.iter().flat_map(|record| &record.inline);
+        let mut kept = inline.filter(|(by, count)| {
+            let drops = drops.iter().filter(|(other, _)| other == by);
+            let drops: i64 = drops.map(|(_, count)| count).sum();
+            i64::from(*count) + waits(*by) > drops
+        });
+        if left == 0 && kept.next().is_some() {
+            return fault("has more references than it counts");
+        }
+        Ok(())
+    }
+
+    /// [`Engine::verify_refs`] of the references of a node to all its children.
+    pub(crate) fn verify_refs_of_children(
+        &self,
+        node: &Node,
+        keyed: Keyed,
+    ) -> Result<(), StoreError> {
+        if !node.is_leaf() {
+            for slot in 0..node.len() {
+                self.verify_node_ref(node.child(slot), keyed.of_node())?;
+            }
+            return Ok(());
+        }
+        let mut children: Vec<_> = data_children(node, keyed)?
+            .into_iter()
+            .map(|(place, by)| ((place.disk, place.disk_length), by))
+            .collect();
+        children.sort_unstable();
+        for same in children.chunk_by(|(a, _), (b, _)| a == b) {
+            let drops: Vec<_> = same
+                .chunk_by(|(_, a), (_, b)| a == b)
+                .map(|same| (same[0].1, same.len() as i64))
+                .collect();
+            self.verify_refs(same[0].0, ExtentKind::Data, &drops)?;
+        }
+        Ok(())
+    }
+
+    /// [`Engine::verify_refs`] of one reference to a node.
+    pub(crate) fn verify_node_ref(&self, node: NodeRef, by: Backref) -> Result<(), StoreError> {
+        let extent = (node.logical, self.identity.node_size as u64);
+        self.verify_refs(extent, Self::node_kind(node), &[(by, 1)])
     }
 
     /// The children of `node` are referred to by itself from now on.

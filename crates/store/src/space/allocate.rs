@@ -14,6 +14,9 @@ use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
 use std::ops::Range;
 
+/// Sees key and data of an extent's item.
+pub(super) type VisitExtent<'v> = dyn FnMut(Key, &[u8]) -> Result<(), StoreError> + 'v;
+
 impl Engine {
     const fn slot(kind: SpaceKind) -> usize {
         match kind {
@@ -173,7 +176,7 @@ impl Engine {
         let ranges = if self.free_space_tree {
             free_space_tree::read_free_ranges(self, &span)?
         } else {
-            self.gaps_between_extents(group)?
+            self.gaps_between_extents(group, &mut |_, _| Ok(()))?
         };
         let mut free = RangeSet::default();
         for range in ranges {
@@ -200,12 +203,17 @@ impl Engine {
     }
 
     /// Free ranges by the extent tree, for volumes without a free-space tree.
-    fn gaps_between_extents(&self, group: &BlockGroup) -> Result<Vec<Range<u64>>, StoreError> {
+    /// `visit` sees the extents' items.
+    pub(super) fn gaps_between_extents(
+        &self,
+        group: &BlockGroup,
+        visit: &mut VisitExtent<'_>,
+    ) -> Result<Vec<Range<u64>>, StoreError> {
         let mut gaps = Vec::new();
         let mut at = group.start.get();
         let first = Key::new(at, ItemType::MIN, 0);
         let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
-        while let Some(key) = cursor.key() {
+        while let Some((key, data)) = cursor.item() {
             if key.objectid >= group.end() {
                 break;
             }
@@ -229,6 +237,7 @@ impl Engine {
                     },
                 ));
             }
+            visit(key, data)?;
             if key.objectid > at {
                 gaps.push(at..key.objectid);
             }

@@ -8,6 +8,7 @@
 //! Source: the documentation's on-disk format page and dumps of kernel volumes.
 
 use crate::error::{StoreError, corrupt_item};
+use butterfs_format::node::ITEM_SIZE;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::{Cursor, Editor, NodeSink, NodeSource, find};
 use std::ops::Range;
@@ -182,6 +183,39 @@ pub fn add_group<S: NodeSink>(
         editor.insert(&extent_key(range), &[])?;
     }
     Ok(())
+}
+
+/// All items of a block group, ascending, in the form that takes less room.
+/// `free` ascends and is coalesced.
+pub fn items_of_group(group: &GroupSpan, free: &[Range<u64>]) -> Vec<(Key, Vec<u8>)> {
+    let bitmaps = group.length.div_ceil(group.bitmap_span());
+    let bitmap_bytes = bitmaps * (BITMAP_SIZE + ITEM_SIZE as u64);
+    let in_bitmaps = (free.len() * ITEM_SIZE) as u64 > bitmap_bytes;
+    let info = Info {
+        extents: free.len() as u32,
+        flags: if in_bitmaps { USING_BITMAPS } else { 0 },
+    };
+    let mut items = vec![(group.info_key(), info.encode().to_vec())];
+    if !in_bitmaps {
+        items.extend(free.iter().map(|range| (extent_key(range), Vec::new())));
+        return items;
+    }
+    let mut at = group.start.get();
+    while at < group.end() {
+        let end = group.end().min(at + group.bitmap_span());
+        let bits = (end - at) / group.sector_size;
+        let mut bitmap = vec![0; bits.div_ceil(8) as usize];
+        let first = free.partition_point(|range| range.end <= at);
+        for range in free[first..].iter().take_while(|range| range.start < end) {
+            let start = (range.start.max(at) - at) / group.sector_size;
+            for bit in start..(range.end.min(end) - at) / group.sector_size {
+                bitmap[(bit / 8) as usize] |= 1 << (bit % 8);
+            }
+        }
+        items.push((Key::new(at, ItemType::FREE_SPACE_BITMAP, end - at), bitmap));
+        at = end;
+    }
+    items
 }
 
 /// Gaps between block groups that are looked at for leftovers.

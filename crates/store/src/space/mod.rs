@@ -4,3 +4,4 @@ mod allocate;
 pub mod block_group;
 pub mod free_space_tree;
 pub mod ranges;
+mod remake;

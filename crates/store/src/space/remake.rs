@@ -1,0 +1,185 @@
+//! Making the free-space tree anew from the extent tree (`clear_cache`).
+//!
+//! Until that is done nothing of the old tree is believed: free space is found
+//! between the extents. The new tree says what the extent tree says before
+//! anything that waits is applied; what waits, the new tree's own nodes among
+//! it, is applied to both at the commit. The nodes of the old tree are those
+//! that the extent tree gives to it, so the old tree need not be readable.
+//!
+//! Invariant: no commit comes between opening and this.
+
+use super::block_group::{BlockGroup, Standing};
+use super::free_space_tree;
+use super::ranges::RangeSet;
+use crate::engine::Engine;
+use crate::error::{StoreError, bad_item};
+use crate::extent::pending::Backref;
+use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
+use crate::{Access, Purpose, SpaceKind};
+use butterfs_format::features::CompatRo;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
+use butterfs_format::{ItemType, Key, NodeRef, TreeId};
+use butterfs_tree::{Editor, NodeSink, TreeError};
+
+/// What the last commit's extent tree says of free space.
+#[derive(Default)]
+struct Gathered {
+    /// Items of the new tree, ascending.
+    items: Vec<(Key, Vec<u8>)>,
+    /// Nodes of the old one.
+    nodes: Vec<NodeRef>,
+    /// Block groups.
+    groups: usize,
+    /// Free ranges.
+    ranges: usize,
+}
+
+impl Engine {
+    /// What `clear_cache` asks for when a volume is opened. Where a fsync log
+    /// waits, the tree is made anew with its replay, which is one change.
+    pub(crate) fn begin_remake(&mut self, access: Access) -> Result<(), StoreError> {
+        if access == Access::ReadOnly {
+            tracing::warn!("clear_cache: nothing is done, since nothing is written");
+            return Ok(());
+        }
+        if !self.remakes_free_space {
+            self.clear_old_cache();
+            return Ok(());
+        }
+        if self.log_waits {
+            return Ok(());
+        }
+        self.remake_free_space()
+    }
+
+    /// Makes the free-space tree anew where that was asked for and not done
+    /// yet. Nothing is changed when there is an error before the first edit;
+    /// after it the change must not be published.
+    ///
+    /// # Errors
+    /// Damage of the extent tree, no space, reading.
+    pub fn remake_free_space(&mut self) -> Result<(), StoreError> {
+        if !self.remakes_free_space {
+            return Ok(());
+        }
+        let gathered = self.gather_free_space()?;
+        self.reserve(self.nodes_to_remake(&gathered), Purpose::Shrink)?;
+        match self.tree_state(TreeId::FREE_SPACE) {
+            Ok(_) => {
+                let root = self.create(TreeId::FREE_SPACE, 0)?;
+                self.set_root(TreeId::FREE_SPACE, root)?;
+            }
+            Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {
+                let item = RootItem {
+                    refs: 1,
+                    bytes_used: u64::try_from(self.node_size()).unwrap_or(u64::MAX),
+                    ..RootItem::default()
+                };
+                self.create_tree(TreeId::FREE_SPACE, item)?;
+            }
+            Err(error) => return Err(error),
+        }
+        let mut editor = Editor::new(self, TreeId::FREE_SPACE);
+        for (key, data) in &gathered.items {
+            editor.insert(key, data)?;
+        }
+        for node in &gathered.nodes {
+            self.drop_node_ref(*node, Backref::Tree(TreeId::FREE_SPACE));
+        }
+        self.orphan_free_space.clear();
+        self.free_space_tree = true;
+        self.remakes_free_space = false;
+        if !self.superblock.has_valid_free_space_tree() {
+            self.superblock.compat_ro |= CompatRo::FREE_SPACE_TREE_VALID;
+            self.superblock_changed = true;
+        }
+        let (groups, ranges) = (gathered.groups, gathered.ranges);
+        tracing::warn!(
+            groups,
+            ranges,
+            "clear_cache: the free-space tree is made anew from the extent tree"
+        );
+        Ok(())
+    }
+
+    /// `clear_cache` of a volume that has no free-space tree: a cache of the
+    /// old kind is put out of use, which the next commit does.
+    fn clear_old_cache(&mut self) {
+        let superblock = &self.superblock;
+        if superblock.cache_generation == superblock.generation.get() {
+            self.superblock_changed = true;
+            tracing::warn!("clear_cache: the old space cache (v1) is put out of use");
+        } else {
+            tracing::warn!("clear_cache: the volume keeps no free space that could be wrong");
+        }
+    }
+
+    fn gather_free_space(&self) -> Result<Gathered, StoreError> {
+        let sector = self.sector_size();
+        let mut gathered = Gathered::default();
+        let committed = |group: &&BlockGroup| group.standing == Standing::Committed;
+        for group in self.groups.values().filter(committed) {
+            let mut nodes = Vec::new();
+            let has_nodes = group
+                .flags
+                .intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM);
+            let gaps = self.gaps_between_extents(group, &mut |key, data| {
+                if has_nodes {
+                    nodes.extend(node_of_old_tree(key, data)?);
+                }
+                Ok(())
+            })?;
+            let mut free = RangeSet::default();
+            for gap in gaps {
+                free.insert(gap);
+            }
+            for range in &group.excluded {
+                free.remove(range.clone());
+            }
+            let free: Vec<_> = free.iter().collect();
+            gathered.groups += 1;
+            gathered.ranges += free.len();
+            gathered.nodes.extend(nodes);
+            let items = free_space_tree::items_of_group(&group.span(sector), &free);
+            gathered.items.extend(items);
+        }
+        Ok(gathered)
+    }
+
+    /// Nodes that change at most: those of the new tree, and those of the
+    /// extent tree that know of both trees' nodes.
+    fn nodes_to_remake(&self, gathered: &Gathered) -> usize {
+        /// Of a node that a split left.
+        const HALF: usize = 2;
+        let size = |data: &Vec<u8>| ITEM_SIZE + data.len();
+        let bytes: usize = gathered.items.iter().map(|(_, data)| size(data)).sum();
+        let new = HALF * bytes / (self.node_size() - HEADER_SIZE) + 2;
+        let new = new + new / 16;
+        let known = self.used(SpaceKind::Metadata) / self.node_size() as u64;
+        let known = usize::try_from(known).unwrap_or(usize::MAX);
+        new + HALF * (new + gathered.nodes.len()).min(known) + 16
+    }
+}
+
+/// The node that an extent item describes, when the free-space tree refers to
+/// it.
+fn node_of_old_tree(key: Key, data: &[u8]) -> Result<Option<NodeRef>, StoreError> {
+    let record =
+        ExtentRecord::parse(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+    let by = Backref::Tree(TreeId::FREE_SPACE);
+    if record.flags & FLAG_TREE_BLOCK == 0 || !record.inline.iter().any(|(other, _)| *other == by) {
+        return Ok(None);
+    }
+    let level = match (key.item_type, &record.info) {
+        (ItemType::METADATA_ITEM, _) => u8::try_from(key.offset).unwrap_or(u8::MAX),
+        (_, Some(info)) => info[Key::SIZE],
+        (_, None) => 0,
+    };
+    Ok(Some(NodeRef {
+        logical: butterfs_format::Logical(key.objectid),
+        generation: record.generation,
+        level,
+    }))
+}
