@@ -7,7 +7,8 @@
 //!     repeats=N         default 5
 //!     files=N mib=N     files of a step, MiB of the large file
 //!     transports=A,B    `butterfs mount -o transport=` (default uring,dev);
-//!                       what the mount does not take is left out
+//!                       what the mount does not take is left out; other
+//!                       options may follow: dev+writeback
 //!     wake=STATES       halting,polling: mounts with either; default as it is
 //!     json=FILE         where the figures go
 //!     against=FILE      figures to compare with
@@ -181,7 +182,9 @@ impl Ground {
             }
             output.status.success()
         };
-        let options = wanted.iter().map(|one| format!("transport={one}"));
+        let options = wanted
+            .iter()
+            .map(|one| format!("transport={}", one.replace('+', ",")));
         let mut found: Vec<String> = options.filter(taken).collect();
         if found.is_empty() {
             found.push(String::new());

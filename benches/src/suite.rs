@@ -271,6 +271,19 @@ impl Pass<'_> {
         self.step("write 8 KiB, durable", "MiB/s", |volume| {
             write_all(&*volume.create("small", 0), &noise, 8 << 10, small)
         });
+        self.step(
+            "write 1 byte, durable at the end",
+            "operations/s",
+            |volume| {
+                let (file, start, mut count) = (volume.create("bytes", 0), Instant::now(), 0);
+                while start.elapsed() < time {
+                    file.write(count, &noise[..1]);
+                    count += 1;
+                }
+                file.fsync();
+                count as usize
+            },
+        );
         let mut buffer = vec![0; MIB];
         let mut read = |volume: &Volume| {
             let file = volume.file("large", Caching::Cached);
@@ -302,6 +315,7 @@ impl Pass<'_> {
         drop(file);
         self.volume().remove("large");
         self.volume().remove("small");
+        self.volume().remove("bytes");
         self.volume().sync();
     }
 

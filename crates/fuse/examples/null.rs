@@ -28,7 +28,7 @@ use butterfs_fuse::request::{
 };
 use butterfs_fuse::{
     Config, Context, Errno, FileHandle, FileSystem, Handles, MountOptions, NodeId, Pinning,
-    Session, UnmountMode,
+    Session, UnmountMode, Wake,
 };
 use parking_lot::Mutex;
 
@@ -273,7 +273,10 @@ fn serve(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
     for line in std::io::stdin().lines() {
         let done = match line?.as_str() {
             "mount" => {
-                let config = config(1, Pinning::default(), Style::Stateless);
+                let config = Config {
+                    wake: Wake::Auto,
+                    ..config(1, Pinning::default(), Style::Stateless)
+                };
                 session = Some(Session::mount(config, directory, Arc::clone(&null))?.spawn()?);
                 "mounted"
             }

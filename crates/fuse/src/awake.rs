@@ -8,13 +8,14 @@
 //!
 //! Two ways, while requests follow each other:
 //!
-//! - With few CPUs, those that serve nothing are occupied by threads of the
-//!   lowest priority (nice 19). The scheduler moves a caller that is woken to
-//!   any idle CPU, and finds none, so caller and server stay on one CPU and
-//!   hand over by a switch.
-//! - With more CPUs, a thread of the idle class (SCHED_IDLE) runs on each CPU
-//!   that serves one. It yields at once to anything else that wants to run, so
-//!   it takes only time in which the CPU would sleep.
+//! - With few CPUs and one caller, the CPUs that serve nothing are *occupied* by
+//!   threads of the lowest priority (nice 19). The scheduler moves a caller that
+//!   is woken to any idle CPU, and finds none, so caller and server stay on one
+//!   CPU and hand over by a switch.
+//! - Else CPUs are *held*: a thread of the idle class (SCHED_IDLE) runs on each
+//!   CPU that serves requests (with few CPUs, on all). It yields at once to
+//!   anything else that wants to run, so it takes only time in which the CPU
+//!   would sleep. The scheduler counts such a CPU as idle.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -76,23 +77,46 @@ const LOOK: Duration = Duration::from_micros(1_000);
 /// been busy, and a busy CPU need not wake.
 const MEASURE_AGAIN: Duration = Duration::from_secs(10);
 
+/// How a CPU is kept from sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Occupy,
+    Hold,
+}
+
 /// One CPU.
 #[derive(Debug, Default)]
 struct Cpu {
-    /// Until when it is kept awake, in nanoseconds since `origin`.
-    until: AtomicU64,
-    /// Until when it is left alone.
-    rests: AtomicU64,
     /// When the last request was served here, and whose it was.
     served: AtomicU64,
     caller: AtomicU32,
-    /// When it was told last to be kept awake.
-    kept: AtomicU64,
     /// When a caller was seen here last.
     seen: AtomicU64,
-    /// Whether its thread runs, or is told to.
-    awake: AtomicBool,
+    occupier: Keeper,
+    holder: Keeper,
+}
+
+/// A thread that keeps one CPU from sleeping.
+#[derive(Debug, Default)]
+struct Keeper {
+    /// Until when it does, in nanoseconds since `origin`.
+    until: AtomicU64,
+    /// When it was last told to.
+    told: AtomicU64,
+    /// Until when it leaves the CPU alone.
+    rests: AtomicU64,
+    /// Whether it runs, or is told to.
+    runs: AtomicBool,
     thread: OnceLock<Thread>,
+}
+
+impl Cpu {
+    const fn keeper(&self, way: Way) -> &Keeper {
+        match way {
+            Way::Occupy => &self.occupier,
+            Way::Hold => &self.holder,
+        }
+    }
 }
 
 /// A thread to be moved to its caller's CPU.
@@ -116,9 +140,12 @@ pub struct Awake {
     own: CpuSet,
     /// By number; those that are not this process's are `None`.
     cpus: Vec<Option<Cpu>>,
-    /// CPUs that serve nothing are occupied, rather than those that serve kept
-    /// awake.
-    occupies: bool,
+    /// There are so few CPUs that they may be occupied.
+    are_few: bool,
+    /// Whose the last request was, and when one came that was another's than
+    /// the one before.
+    caller: AtomicU32,
+    turned: AtomicU64,
     /// Nanoseconds that a wake-up took; zero: not measured.
     cost: AtomicU64,
     spent: AtomicU64,
@@ -153,7 +180,9 @@ impl Awake {
             flow: AtomicU32::new(0),
             own: set,
             cpus: (0..count).map(cpu).collect(),
-            occupies: own.len() <= FEW,
+            are_few: own.len() <= FEW,
+            caller: AtomicU32::new(0),
+            turned: AtomicU64::new(0),
             cost: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -224,12 +253,19 @@ impl Awake {
         let Some(Some(state)) = self.cpus.get(cpu) else {
             return;
         };
-        if !self.occupies {
-            return self.keep(cpu, state, now);
+        if !self.are_few {
+            return self.keep(cpu, Way::Hold, now);
         }
         state.served.store(now, Ordering::Relaxed);
         state.caller.store(caller, Ordering::Relaxed);
-        self.occupy_but(cpu, caller, now);
+        if self.caller.swap(caller, Ordering::Relaxed) != caller {
+            self.turned.store(now, Ordering::Relaxed);
+        }
+        if is_lately(&self.turned, now, LATELY) {
+            (0..self.cpus.len()).for_each(|cpu| self.keep(cpu, Way::Hold, now));
+        } else {
+            self.occupy_but(cpu, caller, now);
+        }
     }
 
     /// Occupies the CPUs that serve nobody but this caller, who is on `cpu`.
@@ -240,14 +276,18 @@ impl Awake {
                 && (!is_lately(&state.served, now, LATELY)
                     || state.caller.load(Ordering::Relaxed) == caller)
             {
-                self.keep(other, state, now);
+                self.keep(other, Way::Occupy, now);
             }
         }
     }
 
-    /// Has a CPU kept awake a little longer.
-    fn keep(self: &Arc<Self>, cpu: usize, state: &Cpu, now: u64) {
-        if now < state.rests.load(Ordering::Relaxed) {
+    /// Has a CPU kept from sleeping a little longer.
+    fn keep(self: &Arc<Self>, cpu: usize, way: Way, now: u64) {
+        let Some(Some(state)) = self.cpus.get(cpu) else {
+            return;
+        };
+        let keeper = state.keeper(way);
+        if now < keeper.rests.load(Ordering::Relaxed) {
             return;
         }
         let earned = EARNED
@@ -255,18 +295,22 @@ impl Awake {
                 .cost
                 .load(Ordering::Relaxed)
                 .max(DEAR.as_nanos() as u64);
-        let until = state.until.load(Ordering::Relaxed).max(now) + earned;
+        let until = keeper.until.load(Ordering::Relaxed).max(now) + earned;
         let until = until.min(now + LINGER.as_nanos() as u64);
-        state.until.store(until, Ordering::Relaxed);
-        state.kept.store(now, Ordering::Relaxed);
-        if state.awake.load(Ordering::Relaxed) || state.awake.swap(true, Ordering::AcqRel) {
+        keeper.until.store(until, Ordering::Relaxed);
+        keeper.told.store(now, Ordering::Relaxed);
+        if keeper.runs.load(Ordering::Relaxed) || keeper.runs.swap(true, Ordering::AcqRel) {
             return;
         }
-        match state.thread.get() {
+        match keeper.thread.get() {
             Some(thread) => thread.unpark(),
             None => {
                 let me = Arc::clone(self);
-                self.spawn(format!("fuse-awake{cpu}"), move || me.keep_awake(cpu));
+                let name = match way {
+                    Way::Occupy => format!("fuse-occupy{cpu}"),
+                    Way::Hold => format!("fuse-hold{cpu}"),
+                };
+                self.spawn(name, move || me.keep_awake(cpu, way));
             }
         }
     }
@@ -317,7 +361,7 @@ impl Awake {
             }
             // First, since the caller would go on to a CPU that is idle when
             // its server comes.
-            if self.occupies && !placement.is_on(cpu) {
+            if self.are_few && !placement.is_on(cpu) {
                 self.settled
                     .store(now + SETTLING.as_nanos() as u64, Ordering::Relaxed);
                 self.occupy_but(cpu, caller, now);
@@ -369,16 +413,17 @@ impl Awake {
         cost >= DEAR
     }
 
-    /// The thread of one CPU.
-    fn keep_awake(&self, cpu: usize) {
+    /// A thread of one CPU.
+    fn keep_awake(&self, cpu: usize, way: Way) {
         let Some(Some(state)) = self.cpus.get(cpu) else {
             return;
         };
-        let _ = state.thread.set(std::thread::current());
+        let keeper = state.keeper(way);
+        let _ = keeper.thread.set(std::thread::current());
         let placement = Placement::within(self.own);
-        let is_yielding = match self.occupies {
-            true => be_last(),
-            false => be_idle_class(),
+        let is_yielding = match way {
+            Way::Occupy => be_last(),
+            Way::Hold => be_idle_class(),
         };
         if !placement.on(cpu) || !is_yielding {
             tracing::debug!(cpu, "it is not kept awake");
@@ -386,15 +431,15 @@ impl Awake {
         }
         let mut doubles = 0;
         while !self.closed.load(Ordering::SeqCst) {
-            if !state.awake.load(Ordering::Acquire) {
+            if !keeper.runs.load(Ordering::Acquire) {
                 std::thread::park();
                 continue;
             }
             let began = cpu_time();
-            match self.spin(state) {
+            match self.spin(state, way) {
                 Spun::Disturbed => {
                     let rests = self.now() + (REST.as_nanos() as u64) * (1 << doubles);
-                    state.rests.store(rests, Ordering::Relaxed);
+                    keeper.rests.store(rests, Ordering::Relaxed);
                     if !is_lately(&state.seen, self.now(), SEEN) {
                         doubles = REST_DOUBLES.min(doubles + 1);
                     }
@@ -405,12 +450,13 @@ impl Awake {
             let took = cpu_time().saturating_sub(began);
             self.spent
                 .fetch_add(took.as_nanos() as u64, Ordering::Relaxed);
-            state.awake.store(false, Ordering::Release);
+            keeper.runs.store(false, Ordering::Release);
         }
     }
 
     /// Runs until the CPU need not be kept awake.
-    fn spin(&self, state: &Cpu) -> Spun {
+    fn spin(&self, state: &Cpu, way: Way) -> Spun {
+        let keeper = state.keeper(way);
         let mut before = self.now();
         let mut window = (before, cpu_time());
         let mut ended = Spun::Briefly;
@@ -423,13 +469,14 @@ impl Awake {
                 return Spun::Disturbed;
             }
             before = now;
-            if now > state.until.load(Ordering::Relaxed) || self.closed.load(Ordering::Relaxed) {
+            if now > keeper.until.load(Ordering::Relaxed) || self.closed.load(Ordering::Relaxed) {
                 return ended;
             }
-            if !self.occupies {
+            if way == Way::Hold {
+                ended = Spun::Alone;
                 continue;
             }
-            if state.served.load(Ordering::Relaxed) > state.kept.load(Ordering::Relaxed)
+            if state.served.load(Ordering::Relaxed) > keeper.told.load(Ordering::Relaxed)
                 && now > self.settled.load(Ordering::Relaxed)
             {
                 return ended;
@@ -616,11 +663,12 @@ mod tests {
         let [here, there, ..] = own[..] else { return };
         for occupies in [false, true] {
             let mut awake = Awake::new(Wake::Poll);
-            Arc::get_mut(&mut awake).unwrap().occupies = occupies;
+            Arc::get_mut(&mut awake).unwrap().are_few = occupies;
             let kept = if occupies { there } else { here };
             let is_awake = |cpu: usize| {
                 let state = awake.cpus[cpu].as_ref().unwrap();
-                state.awake.load(Ordering::SeqCst)
+                let ways = [&state.occupier, &state.holder];
+                ways.iter().any(|way| way.runs.load(Ordering::SeqCst))
             };
             awake.serves(here, 7);
             assert!(!is_awake(kept), "one request is no flow");
@@ -644,7 +692,7 @@ mod tests {
         let [here, there, ..] = own[..] else { return };
         let mut awake = Awake::new(Wake::Sleep);
         let inner = Arc::get_mut(&mut awake).unwrap();
-        inner.occupies = true;
+        inner.are_few = true;
         let served = |cpu: usize, caller: u32, now: u64| {
             let state = awake.cpus[cpu].as_ref().unwrap();
             state.served.store(now, Ordering::Relaxed);
@@ -653,7 +701,7 @@ mod tests {
         let occupies = |cpu: usize, now: u64| {
             awake.occupy_but(here, 7, now);
             let state = awake.cpus[cpu].as_ref().unwrap();
-            state.kept.load(Ordering::Relaxed) == now
+            state.occupier.told.load(Ordering::Relaxed) == now
         };
         const MILLI: u64 = 1_000_000;
         served(here, 7, MILLI);

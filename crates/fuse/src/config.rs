@@ -59,7 +59,8 @@ pub struct Config {
     pub wake: Wake,
     /// The largest write, and the largest read.
     pub max_write: u32,
-    /// Read-ahead at most; the kernel's own limit applies too.
+    /// Read-ahead at most, in bytes. The kernel's own limit, 128 KiB, applies to
+    /// mounts of ordinary users.
     pub max_readahead: u32,
     /// Requests the kernel sends in the background (read-ahead, write-back).
     pub max_background: u16,

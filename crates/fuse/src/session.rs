@@ -12,7 +12,9 @@ use crate::awake::Awake;
 use crate::config::{Config, Transports};
 use crate::crew::Crew;
 use crate::dispatch::{Serve, Server};
-use crate::mount::{Guardian, MountError, Mounted, UnmountError, UnmountMode, Unmounter, mount};
+use crate::mount::{
+    Guardian, MountError, MountKind, Mounted, UnmountError, UnmountMode, Unmounter, mount,
+};
 use crate::notifier::Notifier;
 use crate::pool::{Pool, Strength};
 use crate::protocol::init::{MAJOR, MINOR_MIN, Offer, answer, negotiate};
@@ -99,6 +101,7 @@ impl Session {
         .inspect_err(|_| {
             let _ = unmounter.unmount(UnmountMode::Lazy);
         })?;
+        read_ahead(&config, &unmounter);
         tracing::debug!(?agreed, "mounted");
         let server = Arc::new(Server::new(file_system, agreed));
         let awake = Awake::new(config.wake);
@@ -320,6 +323,22 @@ impl std::fmt::Debug for RunningSession {
         f.debug_struct("RunningSession")
             .field("mountpoint", &self.unmounter.mountpoint())
             .finish_non_exhaustive()
+    }
+}
+
+/// Has the kernel read ahead as far as the configuration has it. By itself it
+/// takes 128 KiB at most; root can tell it more, mount by mount.
+fn read_ahead(config: &Config, unmounter: &Unmounter) {
+    let Some(device) = unmounter.device_number() else {
+        return;
+    };
+    let suffix = match config.mount.kind {
+        MountKind::Plain => "",
+        MountKind::Block { .. } => "-fuseblk",
+    };
+    let path = format!("/sys/class/bdi/{device}{suffix}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&path, (config.max_readahead >> 10).to_string()) {
+        tracing::debug!(%error, path, "the kernel's own read-ahead applies");
     }
 }
 
