@@ -12,7 +12,7 @@ use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{
-    LogPolicy, OpenOptions as StoreOptions, Purpose, SpaceFault, Store, StoreError,
+    FreeSpace, LogPolicy, OpenOptions as StoreOptions, Purpose, SpaceFault, Store, StoreError,
 };
 use parking_lot::{Condvar, Mutex};
 use std::path::Path;
@@ -386,6 +386,9 @@ fn open_store(
     let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
     if !waits {
         let tree = find_subvolume(&store, &options.subvolume)?;
+        if options.store.free_space == FreeSpace::Remade {
+            store.commit_remade()?;
+        }
         return Ok((store, tree));
     }
     if options.store.access == Access::ReadWrite {
@@ -397,6 +400,8 @@ fn open_store(
     let overlay: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(device));
     let changing = StoreOptions {
         access: Access::ReadWrite,
+        // What a reader asked for in vain.
+        free_space: FreeSpace::Kept,
         ..options.store.clone()
     };
     let overlay = match Store::open(Arc::clone(&overlay), &changing) {

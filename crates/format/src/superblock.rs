@@ -333,6 +333,11 @@ impl Superblock {
         older.log_root_level = 0;
         older.total_bytes = backup.total_bytes;
         older.bytes_used = backup.bytes_used;
+        // Caches of the old kind were made for a newer commit; the next one may
+        // get their generation's number.
+        if older.cache_generation != 0 {
+            older.cache_generation = u64::MAX;
+        }
         older
     }
 

@@ -253,8 +253,7 @@ impl Store {
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed |= copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
-        let remade = options.free_space == FreeSpace::Remade && !engine.log_waits;
-        let store = Self {
+        Ok(Self {
             engine: RwLock::new(engine),
             space,
             committing: Mutex::new(()),
@@ -267,16 +266,17 @@ impl Store {
             reason: Mutex::new(None),
             barriers: options.barriers,
             discard: options.discard,
-        };
-        if remade && options.access == Access::ReadWrite {
-            store.commit_remade()?;
-        }
-        Ok(store)
+        })
     }
 
-    /// The commit that `clear_cache` asks for, where there is something to do.
-    fn commit_remade(&self) -> Result<(), StoreError> {
-        if !self.read().is_clean() {
+    /// Commits what `clear_cache` changed in memory when the volume was opened.
+    /// Before, nothing is written, so that a volume that cannot be used as was
+    /// asked stays as it is.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub fn commit_remade(&self) -> Result<(), StoreError> {
+        if self.access == Access::ReadWrite && !self.read().is_clean() {
             self.commit()?;
         }
         Ok(())

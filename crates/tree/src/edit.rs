@@ -458,8 +458,10 @@ impl<'s, S: NodeSink> Editor<'s, S> {
             // The bound of the last sibling is beyond the parent; it was
             // checked when the parent was entered, and is not needed here.
             // Nothing needs a neighbour that is damaged: the node stays small.
-            let Ok(sibling) = load_child(self.sink, &above, sibling_slot, &mut None) else {
-                continue;
+            let sibling = match load_child(self.sink, &above, sibling_slot, &mut None) {
+                Ok(sibling) => sibling,
+                Err(TreeError::Corrupt { .. } | TreeError::Store(_)) => continue,
+                Err(error) => return Err(error),
             };
             if sibling.used_bytes() > room {
                 continue;

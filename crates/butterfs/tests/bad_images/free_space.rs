@@ -172,6 +172,66 @@ fn nothing_is_made_anew_by_a_reader() {
     }
 }
 
+/// What lies there would be free, and be overwritten.
+#[test]
+fn an_extent_tree_that_lies_is_not_believed() {
+    let image = image(Single);
+    // Not the first item of a leaf, which the node above would belie.
+    let is_node = |key: &Key, data: &[u8]| {
+        key.item_type == ItemType::METADATA_ITEM && data[25..33] == TreeId::FS.get().to_le_bytes()
+    };
+    let second = |kind: ItemType| {
+        let mut seen = 0;
+        move |key: &Key, data: &[u8]| {
+            let is_wanted =
+                key.item_type == kind && (kind == ItemType::EXTENT_ITEM || is_node(key, data));
+            seen += usize::from(is_wanted);
+            seen == 2
+        }
+    };
+    let (node, data) = (
+        second(ItemType::METADATA_ITEM),
+        second(ItemType::EXTENT_ITEM),
+    );
+    let forget = |bytes: &mut [u8], at: usize, _: usize| bytes[at + 8] = 0xB0;
+    let device = |change: &dyn Fn(&MemoryDevice)| {
+        let device = image.copy();
+        change(&device);
+        device
+    };
+    let extents = TreeId::EXTENT;
+    let lies = [
+        device(&|device| edit_item(&image, device, extents, node, forget)),
+        device(&|device| edit_item(&image, device, extents, data, forget)),
+        device(&|device| {
+            edit_item(&image, device, extents, node, |bytes, _, data| {
+                put_u64(bytes, data + 25, FREE.get());
+            });
+        }),
+    ];
+    for device in lies {
+        let before = device.snapshot();
+        let Err(error) = Volume::open_device(device.clone(), clearing()) else {
+            panic!("it is opened");
+        };
+        let text = one_sentence(&error);
+        assert!(text.contains("butterfs check"), "{text}");
+        assert_eq!(device.first_difference(&before), None);
+        open(&device, Access::ReadWrite).unwrap();
+    }
+}
+
+/// A mount that cannot be had as was asked leaves the volume as it is.
+#[test]
+fn nothing_is_made_anew_for_a_subvolume_that_is_not_there() {
+    let device = image(Single).copy();
+    let before = device.snapshot();
+    let mut options = clearing();
+    options.subvolume = butterfs::Subvolume::Path(b"absent".into());
+    assert!(Volume::open_device(device.clone(), options).is_err());
+    assert_eq!(device.first_difference(&before), None);
+}
+
 /// Free space in many pieces takes less room as bitmaps.
 #[test]
 fn free_space_in_pieces_becomes_bitmaps() {

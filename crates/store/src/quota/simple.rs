@@ -11,7 +11,7 @@
 use super::Quotas;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::pending::{ExtentKind, PendingExtent};
+use crate::extent::pending::{Backref, ExtentKind, PendingExtent};
 use crate::extent::record::ExtentRecord;
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{Generation, Logical, TreeId};
@@ -65,6 +65,11 @@ impl Engine {
             return Ok(None);
         }
         let record = ExtentRecord::load(self, logical, extent.length, extent.kind)?;
+        // A tree of the volume's own is nobody's; its node may be damaged.
+        let is_own = |(by, _)| matches!(by, Backref::Tree(tree) if !TreeId::is_subvolume(tree));
+        if matches!(extent.kind, ExtentKind::Node { .. }) && extent.changes.iter().all(is_own) {
+            return Ok(None);
+        }
         let is_freed = record.refs.checked_add_signed(extent.net()) == Some(0);
         if !is_freed || record.generation < from {
             return Ok(None);

@@ -12,7 +12,7 @@ use super::block_group::{BlockGroup, Standing};
 use super::free_space_tree;
 use super::ranges::RangeSet;
 use crate::engine::Engine;
-use crate::error::{StoreError, bad_item};
+use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::Backref;
 use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
 use crate::{Access, Purpose, SpaceKind};
@@ -122,15 +122,37 @@ impl Engine {
         let committed = |group: &&BlockGroup| group.standing == Standing::Committed;
         for group in self.groups.values().filter(committed) {
             let mut nodes = Vec::new();
+            let mut used = 0_u64;
             let has_nodes = group
                 .flags
                 .intersects(BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM);
             let gaps = self.gaps_between_extents(group, &mut |key, data| {
+                let length = match key.item_type {
+                    ItemType::METADATA_ITEM => self.node_size() as u64,
+                    _ => key.offset,
+                };
+                if !key.objectid.is_multiple_of(sector) || !length.is_multiple_of(sector) {
+                    return Err(corrupt_item(TreeId::EXTENT, key, "is no whole sectors"));
+                }
+                used += length;
                 if has_nodes {
                     nodes.extend(node_of_old_tree(key, data)?);
                 }
                 Ok(())
             })?;
+            // Else an extent is missing, and what lies there would be free.
+            if used != group.used {
+                let key = Key::new(group.start.get(), ItemType::BLOCK_GROUP_ITEM, group.length);
+                let what = format!(
+                    "says that {} bytes are used, and its extents have {used}; \
+                     run `butterfs check` before clear_cache",
+                    group.used
+                );
+                return Err(corrupt_item(TreeId::EXTENT, key, what));
+            }
+            for node in &nodes {
+                self.verify_is_of_old_tree(*node)?;
+            }
             let mut free = RangeSet::default();
             for gap in gaps {
                 free.insert(gap);
@@ -146,6 +168,28 @@ impl Engine {
             gathered.items.extend(items);
         }
         Ok(gathered)
+    }
+
+    /// Errors when another tree's node is what the extent tree gives to the old
+    /// free-space tree. One that cannot be read may be what `clear_cache` is
+    /// for.
+    fn verify_is_of_old_tree(&self, node: NodeRef) -> Result<(), StoreError> {
+        match self.node_at(node.logical, node.level) {
+            Ok(found) if found.owner() != TreeId::FREE_SPACE => {
+                let key = Key::new(
+                    node.logical.get(),
+                    ItemType::METADATA_ITEM,
+                    u64::from(node.level),
+                );
+                let what = format!(
+                    "gives a node of tree {} to the free-space tree; \
+                     run `butterfs check` before clear_cache",
+                    found.owner()
+                );
+                Err(corrupt_item(TreeId::EXTENT, key, what))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Nodes that change at most: those of the new tree, and those of the
