@@ -306,6 +306,7 @@ impl Stop {
         // commit.
         let (mut seen, mut seen_since) = (files.activity(), Instant::now());
         let mut saved = None;
+        let (mut ended_with, mut told) = (None, None);
         let mut asked = self.asked.lock();
         while !*asked {
             let next = pace.interval.saturating_sub(committed.elapsed());
@@ -332,21 +333,26 @@ impl Stop {
                     saved != Some(seen) && seen_since.elapsed() >= quiet && files.has_uncommitted()
                 });
                 if committed.elapsed() >= pace.interval || is_quiet {
-                    let is_whole = match files.write_out() {
-                        Ok(None) => true,
-                        Ok(Some(error)) => {
-                            tracing::error!(%error, "all else is committed");
-                            false
-                        }
-                        Err(error) => {
-                            tracing::error!(%error, "a commit failed");
-                            false
-                        }
+                    let failure = match files.write_out() {
+                        Ok(None) => None,
+                        Ok(Some(error)) => Some(format!("all else is committed: {error}")),
+                        Err(error) => Some(format!("a commit failed: {error}")),
                     };
+                    // Once for each interval: it may be so at each commit.
+                    if let Some(failure) = &failure
+                        && (told.as_ref() != Some(failure) || committed.elapsed() >= pace.interval)
+                    {
+                        tracing::error!("{failure}");
+                    }
+                    let is_sound = failure.is_none();
+                    told = failure;
                     committed = Instant::now();
-                    // The commit changed something itself. Was that all?
+                    // The commit changed something itself. Was that all? One
+                    // more commit tells, if somebody was there at all.
                     (seen, seen_since) = (files.activity(), committed);
-                    saved = match is_whole && files.has_uncommitted() {
+                    let was_used = ended_with != Some(now);
+                    ended_with = Some(seen);
+                    saved = match is_sound && was_used && files.has_uncommitted() {
                         true => None,
                         false => Some(seen),
                     };

@@ -239,13 +239,8 @@ fn why_not_uring() -> String {
     format!("requests come through /dev/fuse instead of io_uring: {reason}")
 }
 
-/// Without changes for so long, a plain mount commits what there is.
+/// Without changes for so long, a mount commits what there is.
 const QUIET: Duration = Duration::from_secs(1);
-
-/// Whether the mount is one of a block device's own, as only root has.
-fn is_block_mount(device: &FileDevice) -> bool {
-    device.is_block_device() && rustix::process::geteuid().is_root()
-}
 
 /// Opens the volume, mounts it, calls `live`, and serves until the end.
 pub fn serve(
@@ -285,9 +280,7 @@ pub fn serve(
         return Ok(());
     };
     // Linux tells a plain FUSE server nothing of sync(2).
-    if !is_block_mount(&device) {
-        open.commit_when_quiet = Some(QUIET);
-    }
+    open.commit_when_quiet = Some(QUIET);
     let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open)
         .context(source.display())?;
     let shown = match is_whole {
@@ -303,7 +296,7 @@ pub fn serve(
         offer_uring();
     }
     let config = config(source, options);
-    let session = if is_block_mount(&device) {
+    let session = if device.is_block_device() && rustix::process::geteuid().is_root() {
         mount_block(&device, config, mountpoint, &server)?
     } else {
         Session::mount(config, mountpoint, Arc::clone(&server))?

@@ -59,8 +59,14 @@ const FEW: usize = 4;
 const LATELY: Duration = Duration::from_micros(1_000);
 /// For so long a CPU is occupied that a server is about to leave.
 const SETTLING: Duration = Duration::from_micros(500);
-/// A disturbance of a CPU where a caller was seen so lately was that caller.
+/// A disturbance of a CPU where a caller was seen so lately was that caller, the
+/// first times.
 const SEEN: Duration = Duration::from_millis(20);
+const EXCUSED: u32 = 2;
+/// Wake-ups that take longer were held up by other work.
+const COST_MAX: Duration = Duration::from_micros(200);
+/// Without requests for so long, wake-ups can be measured.
+const IDLE: Duration = Duration::from_millis(100);
 /// So often a thread that occupies a CPU looks whether it has it alone.
 const WINDOW: Duration = Duration::from_micros(1_000);
 /// A pause of the thread that keeps a CPU awake that says that somebody else
@@ -73,8 +79,7 @@ const REST: Duration = Duration::from_millis(1);
 const REST_DOUBLES: u32 = 9;
 /// How often the thread of a caller is looked for.
 const LOOK: Duration = Duration::from_micros(1_000);
-/// How often a machine whose wake-ups were cheap is measured again: it may have
-/// been busy, and a busy CPU need not wake.
+/// How often a machine is measured again.
 const MEASURE_AGAIN: Duration = Duration::from_secs(10);
 
 /// How a CPU is kept from sleeping.
@@ -258,7 +263,8 @@ impl Awake {
         }
         state.served.store(now, Ordering::Relaxed);
         state.caller.store(caller, Ordering::Relaxed);
-        if self.caller.swap(caller, Ordering::Relaxed) != caller {
+        let before = self.caller.swap(caller, Ordering::Relaxed);
+        if before != caller && before != 0 {
             self.turned.store(now, Ordering::Relaxed);
         }
         if is_lately(&self.turned, now, LATELY) {
@@ -385,17 +391,21 @@ impl Awake {
         }
     }
 
-    /// Measures until wake-ups are found to be dear.
+    /// Measures at the begin, and now and then while the mount is in use: the
+    /// machine may have been busy. What is done about dear wake-ups makes them
+    /// cheap, so it is ended only by what was measured without requests.
     fn measure(&self) {
         let mut requests = None;
         while !self.closed.load(Ordering::SeqCst) {
             let last = self.last.load(Ordering::Relaxed);
-            if requests != Some(last) {
+            let is_flowing = is_lately(&self.last, self.now(), IDLE);
+            let is_enabled = self.enabled.load(Ordering::Relaxed);
+            if requests != Some(last) && !(is_enabled && is_flowing) {
                 requests = Some(last);
                 // Twice: one round may have met a busy CPU.
-                if self.is_dear() && self.is_dear() {
-                    self.enabled.store(true, Ordering::Relaxed);
-                    return;
+                let is_dear = self.is_dear() && self.is_dear();
+                if is_dear || self.wake == Wake::Auto {
+                    self.enabled.store(is_dear, Ordering::Relaxed);
                 }
             }
             let again = Instant::now() + MEASURE_AGAIN;
@@ -409,6 +419,7 @@ impl Awake {
         let Some(cost) = wake_up() else {
             return false;
         };
+        let cost = cost.min(COST_MAX);
         self.cost.store(cost.as_nanos() as u64, Ordering::Relaxed);
         cost >= DEAR
     }
@@ -429,7 +440,7 @@ impl Awake {
             tracing::debug!(cpu, "it is not kept awake");
             return;
         }
-        let mut doubles = 0;
+        let (mut doubles, mut excused) = (0, 0);
         while !self.closed.load(Ordering::SeqCst) {
             if !keeper.runs.load(Ordering::Acquire) {
                 std::thread::park();
@@ -440,11 +451,13 @@ impl Awake {
                 Spun::Disturbed => {
                     let rests = self.now() + (REST.as_nanos() as u64) * (1 << doubles);
                     keeper.rests.store(rests, Ordering::Relaxed);
-                    if !is_lately(&state.seen, self.now(), SEEN) {
+                    if is_lately(&state.seen, self.now(), SEEN) && excused < EXCUSED {
+                        excused += 1;
+                    } else {
                         doubles = REST_DOUBLES.min(doubles + 1);
                     }
                 }
-                Spun::Alone => doubles = 0,
+                Spun::Alone => (doubles, excused) = (0, 0),
                 Spun::Briefly => {}
             }
             let took = cpu_time().saturating_sub(began);
@@ -582,8 +595,8 @@ fn be_idle_class() -> bool {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0 }
 }
 
-/// What it takes to wake a thread on another, idle CPU: the median of a few
-/// times. It takes 4 milliseconds. None where it cannot be measured.
+/// What it takes to wake a thread on another, idle CPU: the lower quartile of a
+/// few times, since other work holds some of them up. It takes 4 milliseconds. None where it cannot be measured.
 fn wake_up() -> Option<Duration> {
     const ROUNDS: usize = 9;
     /// Long enough that an idle CPU sleeps as deep as it does between requests.
@@ -628,8 +641,8 @@ fn wake_up() -> Option<Duration> {
         sleeper.join().ok()
     })?;
     times.sort_unstable();
-    let median = *times.get(times.len() / 2)?;
-    Some(Duration::from_nanos(median))
+    let quartile = *times.get(times.len() / 4)?;
+    Some(Duration::from_nanos(quartile))
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub struct Config {
     /// Where threads run.
     pub pinning: Pinning,
     /// How requests come. Those of io_uring are served by threads of their own:
-    /// one for each CPU, and as many spares as above.
+    /// one or two for each CPU, and as many spares as above.
     pub transports: Transports,
     /// What is done about CPUs that wake slowly.
     pub wake: Wake,

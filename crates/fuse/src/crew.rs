@@ -1,36 +1,44 @@
 //! The threads that serve the queues of io_uring.
 //!
-//! Owns a few threads for each CPU of the process, which serve what is asked
-//! there, and the spares that join a CPU while its threads wait for a device.
-//! CPUs that the process does not run on have their threads together.
+//! Owns a few threads for each CPU, which serve what is asked there, and the
+//! spares that join a CPU while its threads wait for a device. CPUs that are
+//! switched off have one thread together.
 //!
-//! Invariant: each possible CPU has a queue from the start. A request that finds
-//! all threads of its CPU at work waits until one of them is done, or until a
-//! new thread that joins them nudges the kernel. So there are always some
-//! threads more than wait, unless the bound of threads is reached.
+//! Invariants: each possible CPU has a queue from the start, or the kernel holds
+//! all requests back; so a thread whose queue fails tries again until the end. A
+//! request that finds all threads of its CPU at work waits until one of them is
+//! done, or until a new thread that joins them nudges the kernel. So there are
+//! always some threads more than wait, unless the bound of threads is reached.
 
 use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use crate::dispatch::Serve;
 use crate::seat::{Bench, Placement, Seat};
-use crate::transport::{Queue, Served, UringTransport, possible_cpus};
+use crate::transport::{Queue, Served, UringQueue, UringTransport, cpus_of, rings_are_possible};
 
-/// Threads of a post that do not wait for a device, if possible.
+/// Threads of a CPU of this process that do not wait for a device, if possible.
 const READY: usize = 2;
+/// With more CPUs than these, one.
+const MANY: usize = 32;
 
-/// Threads that may fail one after the other before the crew gives up.
-const FAILURES_MAX: usize = 8;
+/// Between two tries to have a queue.
+const PAUSE: Duration = Duration::from_millis(200);
+/// After a spare that could not be had, none is tried for so long.
+const WITHOUT_SPARES: Duration = Duration::from_secs(1);
 
-/// A place at which threads serve: a CPU, or all CPUs elsewhere.
+/// A place at which threads serve: a CPU, or all CPUs that are switched off.
 struct Post {
     /// The kernel's queues that are served here.
     queues: Vec<u16>,
     /// Where its threads run; none: anywhere.
     cpu: Option<usize>,
+    /// Threads that are to be ready.
+    ready: usize,
 }
 
 struct State {
@@ -39,8 +47,9 @@ struct State {
     ready: Vec<usize>,
     /// Threads that have not ended.
     alive: usize,
-    failures: usize,
     closed: bool,
+    /// When a spare could not be had.
+    lacked: Option<Instant>,
     handles: Vec<JoinHandle<()>>,
 }
 
@@ -51,6 +60,8 @@ pub(crate) struct Crew {
     posts: Vec<Post>,
     threads_max: usize,
     state: Mutex<State>,
+    /// The end of the session.
+    ended: Condvar,
     me: Weak<Self>,
 }
 
@@ -61,33 +72,46 @@ impl Crew {
         server: Arc<dyn Serve>,
         spare_threads: usize,
     ) -> io::Result<Arc<Self>> {
-        let posts = posts(possible_cpus()?, &Placement::own_cpus());
+        let posts = own_posts()?;
+        let threads = threads_of(&posts);
         let crew = Arc::new_cyclic(|me| Self {
             transport,
             server,
-            threads_max: READY * posts.len() + spare_threads,
+            threads_max: threads + spare_threads,
             state: Mutex::new(State {
-                ready: vec![READY; posts.len()],
-                alive: READY * posts.len(),
-                failures: 0,
+                ready: posts.iter().map(|post| post.ready).collect(),
+                alive: threads,
                 closed: false,
+                lacked: None,
                 handles: Vec::new(),
             }),
             posts,
+            ended: Condvar::new(),
             me: me.clone(),
         });
-        for post in 0..crew.posts.len() {
-            for _ in 0..READY {
-                crew.spawn(post, false)?;
+        for (number, post) in crew.posts.iter().enumerate() {
+            for _ in 0..post.ready {
+                crew.spawn(number, false)?;
             }
         }
         Ok(crew)
     }
 
+    /// Whether this process can have what a crew needs: to be asked before the
+    /// kernel is told that there will be one.
+    pub(crate) fn is_possible() -> io::Result<()> {
+        rings_are_possible(threads_of(&own_posts()?))
+    }
+
     /// Threads of a crew at most.
     pub(crate) fn threads_max(spare_threads: usize) -> usize {
-        let possible = possible_cpus().unwrap_or(1);
-        READY * posts(possible, &Placement::own_cpus()).len() + spare_threads
+        own_posts().map_or(0, |posts| threads_of(&posts)) + spare_threads
+    }
+
+    /// Ends those who still try to have a queue.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.ended.notify_all();
     }
 
     /// Waits until all threads ended.
@@ -125,9 +149,8 @@ impl Crew {
             }
         };
         sit();
-        let mut queue = match self.transport.queue(&post.queues) {
-            Ok(queue) => queue,
-            Err(error) => return self.fail(index, &seat, &error),
+        let Some(mut queue) = self.queue(index, is_spare, &seat) else {
+            return;
         };
         // The first ones come before all requests.
         if is_spare {
@@ -136,13 +159,15 @@ impl Crew {
         loop {
             match queue.serve_one(&*self.server, &seat) {
                 Served::Again => {}
-                Served::Ended => {
-                    self.state.lock().closed = true;
-                    return;
-                }
+                Served::Ended => return self.close(),
                 Served::Failed(error) => {
+                    tracing::error!(%error, "a queue of io_uring failed; another one takes its place");
                     queue.abandon();
-                    return self.fail(index, &seat, &error);
+                    let Some(another) = self.queue(index, is_spare, &seat) else {
+                        return;
+                    };
+                    queue = another;
+                    self.transport.nudge();
                 }
             }
             if seat.index().is_none() {
@@ -152,28 +177,34 @@ impl Crew {
         }
     }
 
-    /// A thread cannot go on; another one tries in its place.
-    fn fail(&self, post: usize, seat: &Seat, error: &io::Error) {
-        seat.placement().anywhere();
-        let mut state = self.state.lock();
-        state.alive -= 1;
-        if seat.index().is_some() {
-            state.ready[post] -= 1;
-        }
-        state.failures += 1;
-        if state.closed {
-            return;
-        }
-        if state.failures > FAILURES_MAX {
-            tracing::error!(%error, "a queue of io_uring failed; mount with -o transport=dev");
-            return;
-        }
-        tracing::warn!(%error, "a queue of io_uring failed; another one takes its place");
-        state.alive += 1;
-        state.ready[post] += 1;
-        drop(state);
-        if let Err(error) = self.spawn(post, true) {
-            tracing::error!(%error, "no thread could be started for a queue of io_uring");
+    /// A queue for a thread of that post. None: the session ended, or a spare
+    /// is not to be had, and others go on.
+    fn queue(&self, post: usize, is_spare: bool, seat: &Seat) -> Option<UringQueue> {
+        let mut is_first = true;
+        loop {
+            let error = match self.transport.queue(&self.posts[post].queues) {
+                Ok(queue) => return Some(queue),
+                Err(error) => error,
+            };
+            let mut state = self.state.lock();
+            if is_spare {
+                tracing::warn!(%error, "no spare queue of io_uring; requests wait for each other");
+                state.lacked = Some(Instant::now());
+                state.alive -= 1;
+                if seat.index().is_some() {
+                    state.ready[post] -= 1;
+                }
+                return None;
+            }
+            if std::mem::take(&mut is_first) {
+                tracing::error!(%error, "no queue of io_uring; requests wait until there is one");
+            }
+            if !state.closed {
+                self.ended.wait_for(&mut state, PAUSE);
+            }
+            if state.closed {
+                return None;
+            }
         }
     }
 }
@@ -182,7 +213,13 @@ impl Bench for Crew {
     fn vacate(&self, post: usize) {
         let mut state = self.state.lock();
         state.ready[post] -= 1;
-        if state.ready[post] >= READY || state.closed || state.alive >= self.threads_max {
+        let lacks = state.lacked.is_some_and(|at| at.elapsed() < WITHOUT_SPARES);
+        if state.ready[post] >= self.posts[post].ready
+            || self.posts[post].queues.len() > 1
+            || state.closed
+            || lacks
+            || state.alive >= self.threads_max
+        {
             return;
         }
         state.ready[post] += 1;
@@ -191,27 +228,50 @@ impl Bench for Crew {
         if let Err(error) = self.spawn(post, true) {
             tracing::warn!(%error, "cannot start a spare thread; requests wait for each other");
             let mut state = self.state.lock();
+            state.lacked = Some(Instant::now());
             state.alive -= 1;
             state.ready[post] -= 1;
         }
     }
 }
 
-/// One post for each CPU of this process, and one for all others.
-fn posts(possible: usize, own: &[usize]) -> Vec<Post> {
-    let queue = |cpu: usize| u16::try_from(cpu).ok();
-    let (own, others): (Vec<_>, Vec<_>) = (0..possible).partition(|cpu| own.contains(cpu));
-    let mut posts: Vec<Post> = own
+fn own_posts() -> io::Result<Vec<Post>> {
+    let possible = cpus_of("possible")?;
+    Ok(posts(
+        &possible,
+        &cpus_of("online")?,
+        &Placement::own_cpus(),
+    ))
+}
+
+fn threads_of(posts: &[Post]) -> usize {
+    posts.iter().map(|post| post.ready).sum()
+}
+
+/// One post for each CPU that runs, and one for all others.
+fn posts(possible: &[u16], online: &[u16], own: &[usize]) -> Vec<Post> {
+    let (running, off): (Vec<u16>, Vec<u16>) =
+        possible.iter().partition(|cpu| online.contains(cpu));
+    let mut posts: Vec<Post> = running
         .into_iter()
-        .map(|cpu| Post {
-            queues: queue(cpu).into_iter().collect(),
-            cpu: Some(cpu),
+        .map(|cpu| {
+            let number = usize::from(cpu);
+            let is_own = own.contains(&number);
+            Post {
+                queues: vec![cpu],
+                cpu: is_own.then_some(number),
+                ready: match is_own && own.len() <= MANY {
+                    true => READY,
+                    false => 1,
+                },
+            }
         })
         .collect();
-    if !others.is_empty() {
+    if !off.is_empty() {
         posts.push(Post {
-            queues: others.into_iter().filter_map(queue).collect(),
+            queues: off,
             cpu: None,
+            ready: 1,
         });
     }
     posts
@@ -223,18 +283,22 @@ mod tests {
 
     #[test]
     fn every_possible_cpu_has_a_queue_once() {
-        for (possible, own) in [
-            (1, vec![0]),
-            (4, vec![0, 2]),
-            (8, vec![]),
-            (2, vec![0, 1, 5]),
+        for (possible, online, own) in [
+            (vec![0], vec![0], vec![0]),
+            (vec![0, 1, 2, 3], vec![0, 1, 2], vec![0, 2]),
+            ((0..8).collect(), (0..8).collect(), vec![]),
+            (vec![0, 1], vec![0, 1], vec![0, 1, 5]),
+            ((0..200).collect(), (0..100).collect(), (0..64).collect()),
         ] {
-            let posts = posts(possible, &own);
+            let posts = posts(&possible, &online, &own);
             let mut queues: Vec<_> = posts.iter().flat_map(|post| post.queues.clone()).collect();
             queues.sort_unstable();
-            assert_eq!(queues, (0..possible as u16).collect::<Vec<_>>());
-            for post in posts.iter().filter(|post| post.cpu.is_some()) {
-                assert_eq!(post.queues.len(), 1);
+            assert_eq!(queues, possible);
+            for post in &posts {
+                assert!(post.ready > 0);
+                let is_off = !online.contains(&post.queues[0]);
+                assert!(post.queues.len() == 1 || is_off, "one waits for the other");
+                assert!(!is_off || post.cpu.is_none());
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::protocol::init::{MAJOR, MINOR_MIN, Offer, answer, negotiate};
 use crate::protocol::layout::InitOut;
 use crate::protocol::wire::{Wire, encode};
 use crate::protocol::{Features, Malformed, Message, Negotiated, Opcode};
-use crate::transport::{DeviceTransport, Handshake, UringTransport, handshake, is_possible};
+use crate::transport::{DeviceTransport, Handshake, UringTransport, handshake};
 use crate::{Errno, FileSystem};
 
 /// A session cannot start or go on.
@@ -83,7 +83,7 @@ impl Session {
         file_system: Arc<F>,
     ) -> Result<Self, SessionError> {
         if config.transports == Transports::UringToo
-            && let Err(error) = is_possible()
+            && let Err(error) = Crew::is_possible()
         {
             tracing::info!(%error, "no io_uring here; requests come through /dev/fuse");
             config.transports = Transports::Device;
@@ -177,13 +177,14 @@ impl Session {
             threads_max: seats + parts.config.spare_threads,
         };
         self.awake.start();
-        let started = self.start_crew(&parts).and_then(|crew| {
-            let transport =
-                DeviceTransport::new(parts.device, &self.agreed, Arc::clone(&self.awake));
-            let server = Arc::clone(&parts.server);
-            let pool = Pool::start(transport, server, strength, parts.config.pinning)?;
-            Ok((crew, pool))
-        });
+        // The pool first: whatever becomes of the crew, somebody reads the
+        // device, on which the end of the mount is announced.
+        let device = Arc::clone(&parts.device);
+        let transport = DeviceTransport::new(device, &self.agreed, Arc::clone(&self.awake));
+        let pinning = parts.config.pinning.clone();
+        let server = Arc::clone(&parts.server);
+        let started = Pool::start(transport, server, strength, pinning)
+            .and_then(|pool| Ok((self.start_crew(&parts)?, pool)));
         let (crew, pool) = started.map_err(|error| {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
             parts.server.finish();
@@ -285,6 +286,7 @@ impl RunningSession {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
         }
         if let Some(crew) = crew {
+            crew.close();
             crew.join();
         }
         server.finish();

@@ -97,6 +97,9 @@ fn a_burst_of_waiting_fsyncs_does_not_stop_others() {
         }
         condition()
     };
+    // Of the whole machine; nothing else makes the kernel warn.
+    let warnings = || fs::read_to_string("/sys/kernel/warn_count").ok();
+    let warned = warnings();
     mount.fs.hold_fsync();
     std::thread::scope(|scope| {
         for file in &files {
@@ -116,6 +119,7 @@ fn a_burst_of_waiting_fsyncs_does_not_stop_others() {
         assert!(all_wait, "all fsyncs run at once");
         assert!(is_served, "the rest is served");
     });
+    assert_eq!(warnings(), warned, "the kernel warned; see dmesg");
 }
 
 #[test]

@@ -74,6 +74,7 @@ impl Filesystem {
             return Ok(false);
         };
         if !state.buffer.is_charged() {
+            self.buffers.note_write();
             self.buffers.adopt(inode, state);
         }
         state.buffer.clear();

@@ -83,7 +83,7 @@ features! {
     /// no longer say who asks; it is read from /proc.
     ALLOW_IDMAP = 40;
     /// Requests through rings of io_uring, one queue for each CPU. Decided by
-    /// `Config::transport`.
+    /// `Config::transports`.
     OVER_IO_URING = 41;
 }
 

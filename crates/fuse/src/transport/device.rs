@@ -138,17 +138,18 @@ impl Queue for DeviceQueue {
         };
         let (unique, caller) = (message.header.unique, message.header.pid);
         if self.is_beside {
-            let forgets = [Opcode::Forget as u32, Opcode::BatchForget as u32];
-            let is_forget = forgets.contains(&message.header.opcode);
-            let (_, data) = self.reply.parts_mut();
-            let outcome = server.serve(&message, seat, data);
-            self.answer(unique, outcome);
+            let opcode = Opcode::from_number(message.header.opcode);
+            let is_forget = matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget));
+            // What else comes here says that the kernel does without io_uring.
+            self.is_beside = is_forget || opcode == Some(Opcode::Interrupt);
             if is_forget {
+                let (_, data) = self.reply.parts_mut();
+                server.serve(&message, seat, data);
                 // Nobody waits for it, and each one that found this thread
                 // waiting would wake a CPU.
                 std::thread::sleep(GATHERING);
+                return Served::Again;
             }
-            return Served::Again;
         }
         let pause = self.follower.arrived(caller);
         let (_, data) = self.reply.parts_mut();

@@ -72,6 +72,7 @@ pub(crate) struct UringTransport {
     awake: Arc<Awake>,
     /// The regular file that the last request of one was about.
     file: Arc<AtomicU64>,
+    nudges: AtomicU64,
 }
 
 impl UringTransport {
@@ -85,6 +86,7 @@ impl UringTransport {
             scratch: payload + BUFFER_MIN,
             awake,
             file: Arc::default(),
+            nudges: AtomicU64::new(0),
         }
     }
 
@@ -95,8 +97,12 @@ impl UringTransport {
     /// regular file that the kernel knows; without one, requests wait until
     /// another is done.
     pub(crate) fn nudge(&self) {
+        // The kernel finds requests by their number: not zero, and no other
+        // one's. It counts its own by twos from 2; the lowest bit marks
+        // interrupts, the highest what is sent again.
+        let number = self.nudges.fetch_add(1, Ordering::Relaxed) + 1;
         let nothing = Notification::Retrieve(NotifyRetrieve {
-            notify_unique: 0,
+            notify_unique: 1 << 61 | number << 1,
             nodeid: self.file.load(Ordering::Relaxed),
             offset: 0,
             size: 0,
@@ -127,20 +133,27 @@ impl UringTransport {
     }
 }
 
-/// Whether this process can have a ring of the kind that queues need.
-pub(crate) fn is_possible() -> io::Result<()> {
-    possible_cpus()?;
-    ring(1).map(|_| ())
+/// Whether this process can have so many rings at one time.
+pub(crate) fn rings_are_possible(count: usize) -> io::Result<()> {
+    let rings: io::Result<Vec<_>> = (0..count).map(|_| ring(1)).collect();
+    rings.map(drop)
 }
 
-/// CPUs that this kernel could ever have; it wants a queue for each.
-pub(crate) fn possible_cpus() -> io::Result<usize> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
-    let last = text.trim().rsplit(['-', ',']).next();
-    match last.and_then(|last| last.parse::<usize>().ok()) {
-        Some(last) => Ok(last + 1),
-        None => Err(io::ErrorKind::InvalidData.into()),
+/// CPUs that are `possible` (this kernel could ever have them, and wants a queue
+/// for each) or `online`.
+pub(crate) fn cpus_of(state: &str) -> io::Result<Vec<u16>> {
+    let text = std::fs::read_to_string(format!("/sys/devices/system/cpu/{state}"))?;
+    listed(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// The numbers of a list like "0-3,6".
+fn listed(text: &str) -> Option<Vec<u16>> {
+    let mut all = Vec::new();
+    for part in text.trim().split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        all.extend(first.parse::<u16>().ok()?..=last.parse().ok()?);
     }
+    Some(all)
 }
 
 fn ring(slots: usize) -> io::Result<IoUring<Entry128, cqueue::Entry>> {
@@ -376,5 +389,19 @@ fn after(error: io::Error) -> Next {
     match error.raw_os_error() {
         Some(libc::EINTR | libc::EAGAIN | libc::EBUSY | libc::ETIME) => Next::Nothing,
         _ => Next::Failed(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus_are_understood() {
+        assert_eq!(listed("0\n"), Some(vec![0]));
+        assert_eq!(listed("0-2,5,7-8\n"), Some(vec![0, 1, 2, 5, 7, 8]));
+        assert_eq!(listed(""), None);
+        assert_eq!(listed("a-b"), None);
+        assert!(!cpus_of("online").unwrap().is_empty());
     }
 }
