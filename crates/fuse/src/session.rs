@@ -88,6 +88,11 @@ impl Session {
             tracing::info!(%error, "no io_uring here; requests come through /dev/fuse");
             config.transports = Transports::Device;
         }
+        // The helper unmounts what answers ENOTCONN, once; queues of io_uring
+        // that end answer otherwise for a moment.
+        if config.mount.auto_unmount {
+            config.transports = Transports::Device;
+        }
         let Mounted {
             device,
             unmounter,

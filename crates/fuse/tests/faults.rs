@@ -68,60 +68,6 @@ fn a_waiting_fsync_does_not_stop_others() {
     assert_eq!(mount.fs.calls("fsync"), 12);
 }
 
-/// More at once, from one CPU, than there are threads for it: none waits for
-/// another.
-#[test]
-fn a_burst_of_waiting_fsyncs_does_not_stop_others() {
-    const BURST: usize = 24;
-    if !fuse_available() {
-        return;
-    }
-    let mount = Mount::new(Config {
-        spare_threads: 2 * BURST,
-        ..config()
-    });
-    let files: Vec<File> = (0..BURST)
-        .map(|number| File::create(mount.path(&format!("f{number}"))).unwrap())
-        .collect();
-    let stay = || {
-        let own = rustix::thread::sched_getaffinity(None).unwrap();
-        let first = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| own.is_set(*cpu));
-        let mut only = rustix::thread::CpuSet::new();
-        only.set(first.unwrap());
-        rustix::thread::sched_setaffinity(None, &only).unwrap();
-    };
-    let passes = |condition: &dyn Fn() -> bool| {
-        let end = Instant::now() + Duration::from_secs(10);
-        while !condition() && Instant::now() < end {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        condition()
-    };
-    // Of the whole machine; nothing else makes the kernel warn.
-    let warnings = || fs::read_to_string("/sys/kernel/warn_count").ok();
-    let warned = warnings();
-    mount.fs.hold_fsync();
-    std::thread::scope(|scope| {
-        for file in &files {
-            scope.spawn(move || {
-                stay();
-                file.sync_all().unwrap();
-            });
-        }
-        let all_wait = passes(&|| mount.fs.calls("fsync") == BURST);
-        scope.spawn(|| {
-            stay();
-            fs::write(mount.path("other"), "x").unwrap();
-        });
-        let is_served = passes(&|| mount.fs.calls("write") == 1);
-        // Else the threads above would be waited for without end.
-        mount.fs.release_fsync();
-        assert!(all_wait, "all fsyncs run at once");
-        assert!(is_served, "the rest is served");
-    });
-    assert_eq!(warnings(), warned, "the kernel warned; see dmesg");
-}
-
 #[test]
 fn an_interrupt_reaches_the_file_system() {
     if !fuse_available() {

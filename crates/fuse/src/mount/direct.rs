@@ -27,8 +27,8 @@ impl Target {
         let refused = |error: Os| match error {
             Os::NOENT => MountError::MountpointMissing(mountpoint.into()),
             Os::NOTDIR => MountError::NotADirectory(mountpoint.into()),
-            // CANCELED: its queues of io_uring are being ended.
-            Os::NOTCONN | Os::CANCELED => MountError::Stale(mountpoint.into()),
+            // The others: its queues of io_uring are being ended.
+            Os::NOTCONN | Os::CANCELED | Os::CONNABORTED => MountError::Stale(mountpoint.into()),
             other => MountError::Mountpoint {
                 path: mountpoint.into(),
                 source: other.into(),
