@@ -43,7 +43,7 @@ pub enum Wake {
 
 /// A wake-up that takes at least this long is worth avoiding. Switching from
 /// one thread to another takes 2 to 5 microseconds.
-const DEAR: Duration = Duration::from_micros(15);
+const DEAR: Duration = Duration::from_micros(10);
 /// Requests that follow each other within this time are a flow.
 const GAP: Duration = Duration::from_micros(1_000);
 /// Requests of a flow before anything is done about it.
@@ -52,7 +52,7 @@ const FLOW: u32 = 8;
 const LINGER: Duration = Duration::from_micros(10_000);
 /// Each request keeps its CPU awake for so many times what a wake-up takes: a
 /// trickle of requests costs a bounded multiple of what it saves.
-const EARNED: u64 = 4;
+const EARNED: u64 = 8;
 /// With at most so many CPUs, those that serve nothing are occupied.
 const FEW: usize = 4;
 /// A CPU that served a request so lately is not occupied.
@@ -402,9 +402,10 @@ impl Awake {
             let is_enabled = self.enabled.load(Ordering::Relaxed);
             if requests != Some(last) && !(is_enabled && is_flowing) {
                 requests = Some(last);
-                // Twice: one round may have met a busy CPU.
-                let is_dear = self.is_dear() && self.is_dear();
-                if is_dear || self.wake == Wake::Auto {
+                // Twice: one round may have met a busy CPU. Where the two
+                // differ, all stays as it is.
+                let (is_dear, is_again) = (self.is_dear(), self.is_dear());
+                if is_dear == is_again && self.wake == Wake::Auto {
                     self.enabled.store(is_dear, Ordering::Relaxed);
                 }
             }
@@ -595,8 +596,8 @@ fn be_idle_class() -> bool {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0 }
 }
 
-/// What it takes to wake a thread on another, idle CPU: the lower quartile of a
-/// few times, since other work holds some of them up. It takes 4 milliseconds. None where it cannot be measured.
+/// What it takes to wake a thread on another, idle CPU: the median of a few
+/// times. It takes 4 milliseconds. None where it cannot be measured.
 fn wake_up() -> Option<Duration> {
     const ROUNDS: usize = 9;
     /// Long enough that an idle CPU sleeps as deep as it does between requests.
@@ -641,8 +642,8 @@ fn wake_up() -> Option<Duration> {
         sleeper.join().ok()
     })?;
     times.sort_unstable();
-    let quartile = *times.get(times.len() / 4)?;
-    Some(Duration::from_nanos(quartile))
+    let median = *times.get(times.len() / 2)?;
+    Some(Duration::from_nanos(median))
 }
 
 #[cfg(test)]
