@@ -4,6 +4,10 @@
 #[path = "log_promises/against_kernel.rs"]
 mod against_kernel;
 mod common;
+#[path = "log_promises/promises.rs"]
+mod promises;
+#[path = "log_promises/sequence.rs"]
+mod sequence;
 
 use butterfs_format::{InodeId, TreeId};
 use butterfs_fs::file::FallocateMode;

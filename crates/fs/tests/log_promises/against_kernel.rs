@@ -2,7 +2,11 @@
 //! right after the fsync that ends it: what the kernel keeps, ButterFS keeps,
 //! and each replays the other's log as its own.
 
-use super::common::{KernelMount, Random, check, is_root, mkfs, open_subvolume, run};
+use super::common::{KernelMount, check, is_root, mkfs, open_subvolume, run};
+use super::promises::Found;
+use super::sequence::{
+    ATTRIBUTES, BASE, Content, FileNumber, Handle, Name, PATHS, Sequence, State, Step, base,
+};
 use butterfs_format::{InodeId, InodeNumber, TreeId};
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::rename::{OldName, Place, RenameMode};
@@ -14,304 +18,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Names that steps use, in directories that the last commit has.
-const PATHS: [&str; 6] = ["d1/a", "d1/b", "d1/c", "d2/a", "d2/b", "d1/d"];
-const ATTRIBUTES: [&str; 2] = ["user.one", "user.two"];
-
-/// A name, by its place in [`PATHS`].
-type Name = usize;
-/// A file, by the order in which files were made.
-type FileNumber = usize;
-
-/// Whether the file stays open when its name goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Handle {
-    Kept,
-    Closed,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    Create(Name),
-    Link(FileNumber, Name),
-    Unlink(Name, Handle),
-    Rename(Name, Name, Handle),
-    Exchange(Name, Name),
-    Write(FileNumber, u8),
-    SetAttribute(FileNumber, usize, u8),
-    RemoveAttribute(FileNumber, usize),
-    Fsync(FileNumber),
-}
-
-/// What a volume shows: files are known by their numbers.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
-    names: BTreeMap<Name, FileNumber>,
-    /// Length and first byte.
-    data: BTreeMap<FileNumber, Content>,
-    attributes: BTreeMap<(FileNumber, usize), Vec<u8>>,
-}
-
-impl State {
-    fn names_of(&self, file: FileNumber) -> usize {
-        self.names.values().filter(|other| **other == file).count()
-    }
-
-    fn unname(&mut self, name: Name) -> Option<FileNumber> {
-        self.names.remove(&name)
-    }
-
-    fn apply(&mut self, step: Step, files: FileNumber) {
-        match step {
-            Step::Create(name) => {
-                self.names.insert(name, files);
-                self.data.insert(files, Content::default());
-            }
-            Step::Link(file, name) => {
-                self.names.insert(name, file);
-            }
-            Step::Unlink(name, _) => {
-                self.unname(name);
-            }
-            Step::Rename(from, to, _) => {
-                if self.names.get(&from) != self.names.get(&to) {
-                    let file = self.unname(from).unwrap();
-                    self.names.insert(to, file);
-                }
-            }
-            Step::Exchange(one, two) => {
-                let (first, second) = (self.names[&one], self.names[&two]);
-                self.names.insert(one, second);
-                self.names.insert(two, first);
-            }
-            Step::Write(file, byte) => {
-                self.data.insert(file, Content::of(byte));
-            }
-            Step::SetAttribute(file, at, byte) => {
-                self.attributes.insert((file, at), vec![byte]);
-            }
-            Step::RemoveAttribute(file, at) => {
-                self.attributes.remove(&(file, at));
-            }
-            Step::Fsync(_) => {}
-        }
-    }
-
-    /// Facts of `now` that the last commit did not have, and that `self` kept.
-    fn keeps<'a>(&'a self, now: &'a Self, before: &'a Self) -> Vec<Fact> {
-        let mut facts = Vec::new();
-        for name in 0..PATHS.len() {
-            let fact = now.names.get(&name);
-            if fact == self.names.get(&name) && fact != before.names.get(&name) {
-                facts.push(Fact::Name(name, fact.copied()));
-            }
-        }
-        for (file, data) in &now.data {
-            let named = now.names_of(*file) > 0 && self.names_of(*file) > 0;
-            if named && self.data.get(file) == Some(data) && before.data.get(file) != Some(data) {
-                facts.push(Fact::Data(*file));
-            }
-            for at in 0..ATTRIBUTES.len() {
-                let key = (*file, at);
-                let fact = now.attributes.get(&key);
-                if named && fact == self.attributes.get(&key) && fact != before.attributes.get(&key)
-                {
-                    facts.push(Fact::Attribute(*file, at));
-                }
-            }
-        }
-        facts
-    }
-
-    fn has(&self, fact: Fact, now: &Self) -> bool {
-        match fact {
-            Fact::Name(name, file) => self.names.get(&name).copied() == file,
-            Fact::Data(file) => self.data.get(&file) == now.data.get(&file),
-            Fact::Attribute(file, at) => {
-                self.attributes.get(&(file, at)) == now.attributes.get(&(file, at))
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Fact {
-    Name(Name, Option<FileNumber>),
-    Data(FileNumber),
-    Attribute(FileNumber, usize),
-}
-
-impl Fact {
-    fn is_of(self, file: FileNumber, before: &State) -> bool {
-        match self {
-            Self::Name(name, now) => now == Some(file) || before.names.get(&name) == Some(&file),
-            Self::Data(of) | Self::Attribute(of, _) => of == file,
-        }
-    }
-}
-
-/// Content of one byte, again and again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Content {
-    byte: u8,
-    length: usize,
-}
-
-impl Content {
-    const fn of(byte: u8) -> Self {
-        let length = if byte.is_multiple_of(2) { 100 } else { 8192 };
-        Self { byte, length }
-    }
-
-    fn read(data: &[u8]) -> Self {
-        let byte = data.first().copied().unwrap_or_default();
-        assert!(data.iter().all(|other| *other == byte), "mixed content");
-        let length = data.len();
-        Self { byte, length }
-    }
-
-    fn bytes(self) -> Vec<u8> {
-        vec![self.byte; self.length]
-    }
-}
-
-/// A sequence that both sides can run.
-struct Sequence {
-    steps: Vec<Step>,
-    before: State,
-    now: State,
-}
-
-/// The state before each sequence: three files, one of them with two names.
-const BASE: [Step; 8] = [
-    Step::Create(0),
-    Step::Create(1),
-    Step::Link(1, 3),
-    Step::Create(4),
-    Step::Write(0, 2),
-    Step::Write(1, 4),
-    Step::SetAttribute(0, 0, 1),
-    Step::SetAttribute(1, 0, 1),
-];
-
-fn base() -> State {
-    let mut state = State::default();
-    let mut files = 0;
-    for step in BASE {
-        state.apply(step, files);
-        files += usize::from(matches!(step, Step::Create(_)));
-    }
-    state
-}
-
-impl Sequence {
-    fn of(steps: &[Step]) -> Self {
-        let before = base();
-        let mut now = before.clone();
-        let mut files = now.data.len();
-        for step in steps {
-            now.apply(*step, files);
-            files += usize::from(matches!(step, Step::Create(_)));
-        }
-        Self {
-            steps: steps.to_vec(),
-            before,
-            now,
-        }
-    }
-
-    fn random(seed: u64) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) + 1);
-        let mut state = base();
-        let mut files = state.data.len();
-        let mut closed = Vec::new();
-        let mut steps = Vec::new();
-        let length = 3 + random.below(7) as usize;
-        while steps.len() < length {
-            let Some(step) = pick(
-                &mut random,
-                &state,
-                files,
-                &closed,
-                steps.len() + 1 == length,
-            ) else {
-                continue;
-            };
-            if let Step::Unlink(name, Handle::Closed) = step {
-                closed.push(state.names[&name]);
-            }
-            if let Step::Rename(_, to, Handle::Closed) = step {
-                closed.extend(state.names.get(&to));
-            }
-            state.apply(step, files);
-            files += usize::from(matches!(step, Step::Create(_)));
-            steps.push(step);
-        }
-        Self::of(&steps)
-    }
-}
-
-/// A step that is possible, or none.
-fn pick(
-    random: &mut Random,
-    state: &State,
-    files: usize,
-    closed: &[FileNumber],
-    last: bool,
-) -> Option<Step> {
-    let names: Vec<Name> = state.names.keys().copied().collect();
-    let free: Vec<Name> = (0..PATHS.len()).filter(|n| !names.contains(n)).collect();
-    let open: Vec<FileNumber> = (0..files).filter(|n| !closed.contains(n)).collect();
-    let one = |random: &mut Random, all: &[usize]| {
-        (!all.is_empty()).then(|| all[random.below(all.len() as u64) as usize])
-    };
-    let file = one(random, &open)?;
-    let byte = random.below(200) as u8;
-    let at = random.below(ATTRIBUTES.len() as u64) as usize;
-    let handle = |random: &mut Random, name: Option<Name>| {
-        let last = name.is_some_and(|name| state.names_of(state.names[&name]) == 1);
-        // One stays open, to be fsynced at the end.
-        match last && random.below(2) == 0 && open.len() > 1 {
-            true => Handle::Closed,
-            false => Handle::Kept,
-        }
-    };
-    if last {
-        return Some(Step::Fsync(file));
-    }
-    Some(match random.below(20) {
-        0..2 => Step::Create(one(random, &free)?),
-        2..5 if state.names_of(file) > 0 => Step::Link(file, one(random, &free)?),
-        5..8 => {
-            let name = one(random, &names)?;
-            Step::Unlink(name, handle(random, Some(name)))
-        }
-        8..11 => {
-            let (from, to) = (
-                one(random, &names)?,
-                random.below(PATHS.len() as u64) as usize,
-            );
-            if state.names.get(&to) == state.names.get(&from) {
-                return None;
-            }
-            let replaced = state.names.contains_key(&to).then_some(to);
-            Step::Rename(from, to, handle(random, replaced))
-        }
-        11 => {
-            let (first, second) = (one(random, &names)?, one(random, &names)?);
-            if state.names[&first] == state.names[&second] {
-                return None;
-            }
-            Step::Exchange(first, second)
-        }
-        12..14 => Step::Write(file, byte),
-        14 => Step::SetAttribute(file, at, byte),
-        15..17 if state.attributes.contains_key(&(file, at)) => Step::RemoveAttribute(file, at),
-        17..20 => Step::Fsync(file),
-        _ => return None,
-    })
-}
 
 /// Who runs a sequence.
 trait Side {
@@ -609,8 +315,8 @@ impl Base {
         (crash, side.inodes())
     }
 
-    /// The crash that ButterFS leaves, the files' inodes, and the steps before
-    /// the last one that it committed at.
+    /// The crash that ButterFS leaves, the files' inodes, and the steps that it
+    /// committed at.
     fn ours(&self, steps: &[Step]) -> (PathBuf, Vec<u64>, Vec<usize>) {
         let image = self.copy(&self.image, "ours.img");
         let fs = open_subvolume(&image, TreeId::FS);
@@ -620,7 +326,8 @@ impl Base {
         for (at, step) in steps.iter().enumerate() {
             let before = generation();
             side.run(*step);
-            if generation() != before && at + 1 < steps.len() {
+            if generation() != before {
+                assert!(matches!(step, Step::Fsync(_)), "{step:?} committed");
                 commits.push(at);
             }
         }
@@ -645,7 +352,6 @@ impl Base {
     }
 
     fn judge(&self, sequence: &Sequence) -> Result<(), String> {
-        let (before, now) = (&sequence.before, &sequence.now);
         let (crash, inodes) = self.kernel(&sequence.steps, &[]);
         let [kernel, ours_of_kernel] = self.replayed(&crash, &inodes);
         if kernel != ours_of_kernel {
@@ -660,35 +366,19 @@ impl Base {
                 "ButterFS' log: it makes {ours:?}, the kernel {kernel_of_ours:?}"
             ));
         }
-        let Some(Step::Fsync(last)) = sequence.steps.last() else {
-            return Err("it does not end with an fsync".to_owned());
+        let found = Found {
+            sequence,
+            commits: &commits,
+            state: &ours,
         };
-        // What ButterFS committed is where the last fsync starts from.
-        let committed = match commits.last() {
-            Some(at) => Sequence::of(&sequence.steps[..=*at]).now,
-            None => before.clone(),
-        };
-        for fact in kernel.keeps(now, before) {
-            // What the kernel keeps of other files depends on what it did
-            // since its last commit, which ButterFS may have done long ago.
-            let promised = commits.is_empty() || fact.is_of(*last, &committed);
-            if promised && !ours.has(fact, now) {
-                return Err(format!("{fact:?} is lost: {ours:?}"));
-            }
-        }
-        if commits.is_empty() {
+        found.keeps_promises()?;
+        found.keeps_what_the_kernel_keeps(&kernel)?;
+        if found.commits_before_last().is_empty() {
             return Ok(());
         }
-        // So the names are held against a kernel that committed when ButterFS
-        // did. (Its commits bring along the data of all files.)
-        let (crash, inodes) = self.kernel(&sequence.steps, &commits);
+        let (crash, inodes) = self.kernel(&sequence.steps, found.commits_before_last());
         let [kernel, _] = self.replayed(&crash, &inodes);
-        for fact in kernel.keeps(now, &committed) {
-            if matches!(fact, Fact::Name(..)) && !ours.has(fact, now) {
-                return Err(format!("{fact:?} is lost after a commit: {ours:?}"));
-            }
-        }
-        Ok(())
+        found.keeps_names_of_the_committing_kernel(&kernel)
     }
 }
 
