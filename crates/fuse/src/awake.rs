@@ -12,10 +12,14 @@
 //!   threads of the lowest priority (nice 19). The scheduler moves a caller that
 //!   is woken to any idle CPU, and finds none, so caller and server stay on one
 //!   CPU and hand over by a switch.
-//! - Else CPUs are *held*: a thread of the idle class (SCHED_IDLE) runs on each
-//!   CPU that serves requests (with few CPUs, on all). It yields at once to
-//!   anything else that wants to run, so it takes only time in which the CPU
-//!   would sleep. The scheduler counts such a CPU as idle.
+//! - With few CPUs and two callers of /dev/fuse, all CPUs are *held*: a thread of
+//!   the idle class (SCHED_IDLE) runs on each. It yields at once to anything else
+//!   that wants to run, so it takes only time in which the CPU would sleep. The
+//!   scheduler counts such a CPU as idle.
+//! - With few CPUs and more callers nothing is done: the CPUs are at work, and
+//!   holding them costs a fifth of what dbench does. The same with several
+//!   callers over io_uring, who have servers on their own CPUs.
+//! - With more CPUs, those that serve requests are held.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -57,6 +61,8 @@ const EARNED: u64 = 8;
 const FEW: usize = 4;
 /// A CPU that served a request so lately is not occupied.
 const LATELY: Duration = Duration::from_micros(1_000);
+/// For so long three callers count as many.
+const CROWDED: Duration = Duration::from_micros(2_000);
 /// For so long a CPU is occupied that a server is about to leave.
 const SETTLING: Duration = Duration::from_micros(500);
 /// A disturbance of a CPU where a caller was seen so lately was that caller, the
@@ -151,6 +157,11 @@ pub struct Awake {
     /// the one before.
     caller: AtomicU32,
     turned: AtomicU64,
+    /// The caller before that one, and when one came that was neither.
+    other_caller: AtomicU32,
+    crowded: AtomicU64,
+    /// Requests of several callers come to one place.
+    is_shared: bool,
     /// Nanoseconds that a wake-up took; zero: not measured.
     cost: AtomicU64,
     spent: AtomicU64,
@@ -165,7 +176,8 @@ pub struct Awake {
 }
 
 impl Awake {
-    pub(crate) fn new(wake: Wake) -> Arc<Self> {
+    /// `is_shared`: one thread serves several callers, wherever they run.
+    pub(crate) fn new(wake: Wake, is_shared: bool) -> Arc<Self> {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
         let own = Placement::own_cpus();
         // Time that is spent awake counts where a container has a quota.
@@ -188,6 +200,9 @@ impl Awake {
             are_few: own.len() <= FEW,
             caller: AtomicU32::new(0),
             turned: AtomicU64::new(0),
+            other_caller: AtomicU32::new(0),
+            crowded: AtomicU64::new(0),
+            is_shared,
             cost: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -266,11 +281,14 @@ impl Awake {
         let before = self.caller.swap(caller, Ordering::Relaxed);
         if before != caller && before != 0 {
             self.turned.store(now, Ordering::Relaxed);
+            if self.other_caller.swap(before, Ordering::Relaxed) != caller {
+                self.crowded.store(now, Ordering::Relaxed);
+            }
         }
-        if is_lately(&self.turned, now, LATELY) {
-            (0..self.cpus.len()).for_each(|cpu| self.keep(cpu, Way::Hold, now));
-        } else {
+        if !is_lately(&self.turned, now, LATELY) {
             self.occupy_but(cpu, caller, now);
+        } else if self.is_shared && !is_lately(&self.crowded, now, CROWDED) {
+            (0..self.cpus.len()).for_each(|cpu| self.keep(cpu, Way::Hold, now));
         }
     }
 
@@ -676,7 +694,7 @@ mod tests {
         let own = Placement::own_cpus();
         let [here, there, ..] = own[..] else { return };
         for occupies in [false, true] {
-            let mut awake = Awake::new(Wake::Poll);
+            let mut awake = Awake::new(Wake::Poll, true);
             Arc::get_mut(&mut awake).unwrap().are_few = occupies;
             let kept = if occupies { there } else { here };
             let is_awake = |cpu: usize| {
@@ -704,7 +722,7 @@ mod tests {
     fn cpus_that_serve_several_callers_are_not_occupied() {
         let own = Placement::own_cpus();
         let [here, there, ..] = own[..] else { return };
-        let mut awake = Awake::new(Wake::Sleep);
+        let mut awake = Awake::new(Wake::Sleep, true);
         let inner = Arc::get_mut(&mut awake).unwrap();
         inner.are_few = true;
         let served = |cpu: usize, caller: u32, now: u64| {
@@ -736,7 +754,7 @@ mod tests {
 
     #[test]
     fn what_shall_sleep_is_left_alone() {
-        let awake = Awake::new(Wake::Sleep);
+        let awake = Awake::new(Wake::Sleep, true);
         awake.start();
         for _ in 0..100 {
             awake.serves(0, 7);

@@ -109,7 +109,8 @@ impl Session {
         read_ahead(&config, &unmounter);
         tracing::debug!(?agreed, "mounted");
         let server = Arc::new(Server::new(file_system, agreed));
-        let awake = Awake::new(config.wake);
+        let is_shared = !agreed.features.contains(Features::OVER_IO_URING);
+        let awake = Awake::new(config.wake, is_shared);
         let parts = Some(Parts {
             config,
             device,

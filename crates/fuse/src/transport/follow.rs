@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn one_caller_is_followed_when_it_is_far() {
-        let mut follower = Follower::new(Awake::new(Wake::Sleep));
+        let mut follower = Follower::new(Awake::new(Wake::Sleep, true));
         assert_eq!(follower.step(7, SOON), Step::Follow, "a new one");
         assert_eq!(follower.step(7, SOON), Step::Stay);
         assert_eq!(follower.step(7, LATE), Step::Follow);
@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn several_callers_are_left_to_the_scheduler() {
-        let mut follower = Follower::new(Awake::new(Wake::Sleep));
+        let mut follower = Follower::new(Awake::new(Wake::Sleep, true));
         follower.step(7, SOON);
         follower.step(8, SOON);
         assert_eq!(follower.step(7, LATE), Step::Follow, "one after the other");
