@@ -6,7 +6,7 @@
 //! it sleeps at once and wakes slowly (virtual machines that halt: 40
 //! microseconds), each request pays for it, many times what it costs itself.
 //!
-//! Two ways, while requests follow each other:
+//! What is done while requests follow each other depends on CPUs and callers:
 //!
 //! - With few CPUs and one caller, the CPUs that serve nothing are *occupied* by
 //!   threads of the lowest priority (nice 19). The scheduler moves a caller that
@@ -16,9 +16,9 @@
 //!   the idle class (SCHED_IDLE) runs on each. It yields at once to anything else
 //!   that wants to run, so it takes only time in which the CPU would sleep. The
 //!   scheduler counts such a CPU as idle.
-//! - With few CPUs and more callers nothing is done: the CPUs are at work, and
-//!   holding them costs a fifth of what dbench does. The same with several
-//!   callers over io_uring, who have servers on their own CPUs.
+//! - With few CPUs and more callers nothing: the CPUs are at work, and dbench is
+//!   a fifth slower when they are held. Nor with several callers over io_uring,
+//!   who have servers on their own CPUs.
 //! - With more CPUs, those that serve requests are held.
 
 use std::os::fd::OwnedFd;
