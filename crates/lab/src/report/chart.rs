@@ -87,10 +87,12 @@ impl Axis {
         }
     }
 
-    /// The same with ticks of one's own; it ends with the last value.
-    pub(super) fn with_ticks(mut self, ticks: Vec<(f64, String)>) -> Self {
-        self.ticks = ticks;
+    /// The same with those of other ticks that lie on it; it ends with the
+    /// last value.
+    pub(super) fn with_ticks(mut self, mut ticks: Vec<(f64, String)>) -> Self {
         self.high = self.last;
+        ticks.retain(|(place, _)| (self.low..=self.high).contains(place));
+        self.ticks = ticks;
         self
     }
 
@@ -397,6 +399,15 @@ pub(super) fn legend(systems: &[(usize, &str, Durability)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ticks_that_lie_outside_of_an_axis_are_left_out() {
+        // Four operations reach no p90.
+        let axis = Axis::holding("percentile", Spacing::Linear, [0.1, 0.9])
+            .with_ticks(vec![(0.3, "50".to_owned()), (1.0, "90".to_owned())]);
+        let labels: Vec<&str> = axis.ticks.iter().map(|(_, label)| &**label).collect();
+        assert_eq!(labels, ["50"]);
+    }
 
     #[test]
     fn a_simplified_line_passes_near_all_points() {

@@ -91,7 +91,6 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
         ]
         .into_iter()
         .map(|(share, label)| (nines(share), label.to_owned()))
-        .filter(|(place, _)| *place <= all().map(|(x, _)| *x).fold(0.0, f64::max) + 0.1)
         .collect(),
     );
     let y = Axis::holding("milliseconds", Spacing::Logarithmic, all().map(|(_, y)| *y));
