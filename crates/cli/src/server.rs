@@ -20,12 +20,17 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 /// Flags for mount(2).
 pub fn flags(options: &MountOptions) -> MountFlags {
     config(Path::new(""), options).mount.flags
 }
+
+/// Threads that read /dev/fuse for several callers, at most: all take from one
+/// queue of the kernel's.
+const READERS_MAX: usize = 4;
 
 fn config(source: &Path, options: &MountOptions) -> Config {
     let mut config = Config {
@@ -37,6 +42,10 @@ fn config(source: &Path, options: &MountOptions) -> Config {
         // One thread serves on the CPU that asks; waking another one costs more
         // than most requests. Spares take over while it waits.
         threads: options.threads.unwrap_or(1),
+        threads_for_several: match options.threads {
+            Some(_) => 0,
+            None => available_parallelism().map_or(1, |n| n.get().min(READERS_MAX)),
+        },
         ..Config::default()
     };
     config.transports = match options.transport {

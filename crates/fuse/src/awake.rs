@@ -12,14 +12,12 @@
 //!   threads of the lowest priority (nice 19). The scheduler moves a caller that
 //!   is woken to any idle CPU, and finds none, so caller and server stay on one
 //!   CPU and hand over by a switch.
-//! - With few CPUs and two callers of /dev/fuse, all CPUs are *held*: a thread of
-//!   the idle class (SCHED_IDLE) runs on each. It yields at once to anything else
-//!   that wants to run, so it takes only time in which the CPU would sleep. The
+//! - With few CPUs and several callers nothing: the CPUs are at work, and two
+//!   threads serve them.
+//! - With more CPUs, those that serve requests are *held*: a thread of the idle
+//!   class (SCHED_IDLE) runs on each. It yields at once to anything else that
+//!   wants to run, so it takes only time in which the CPU would sleep. The
 //!   scheduler counts such a CPU as idle.
-//! - With few CPUs and more callers nothing: the CPUs are at work, and dbench is
-//!   a fifth slower when they are held. Nor with several callers over io_uring,
-//!   who have servers on their own CPUs.
-//! - With more CPUs, those that serve requests are held.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -31,6 +29,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::thread::CpuSet;
 
+use crate::crowd::Crowd;
 use crate::seat::Placement;
 
 /// What is done about CPUs that wake slowly.
@@ -61,8 +60,6 @@ const EARNED: u64 = 8;
 const FEW: usize = 4;
 /// A CPU that served a request so lately is not occupied.
 const LATELY: Duration = Duration::from_micros(1_000);
-/// For so long three callers count as many.
-const CROWDED: Duration = Duration::from_micros(2_000);
 /// For so long a CPU is occupied that a server is about to leave.
 const SETTLING: Duration = Duration::from_micros(500);
 /// A disturbance of a CPU where a caller was seen so lately was that caller, the
@@ -153,15 +150,7 @@ pub struct Awake {
     cpus: Vec<Option<Cpu>>,
     /// There are so few CPUs that they may be occupied.
     are_few: bool,
-    /// Whose the last request was, and when one came that was another's than
-    /// the one before.
-    caller: AtomicU32,
-    turned: AtomicU64,
-    /// The caller before that one, and when one came that was neither.
-    other_caller: AtomicU32,
-    crowded: AtomicU64,
-    /// Requests of several callers come to one place.
-    is_shared: bool,
+    crowd: Crowd,
     /// Nanoseconds that a wake-up took; zero: not measured.
     cost: AtomicU64,
     spent: AtomicU64,
@@ -176,8 +165,7 @@ pub struct Awake {
 }
 
 impl Awake {
-    /// `is_shared`: one thread serves several callers, wherever they run.
-    pub(crate) fn new(wake: Wake, is_shared: bool) -> Arc<Self> {
+    pub(crate) fn new(wake: Wake) -> Arc<Self> {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
         let own = Placement::own_cpus();
         // Time that is spent awake counts where a container has a quota.
@@ -198,11 +186,7 @@ impl Awake {
             own: set,
             cpus: (0..count).map(cpu).collect(),
             are_few: own.len() <= FEW,
-            caller: AtomicU32::new(0),
-            turned: AtomicU64::new(0),
-            other_caller: AtomicU32::new(0),
-            crowded: AtomicU64::new(0),
-            is_shared,
+            crowd: Crowd::default(),
             cost: AtomicU64::new(0),
             spent: AtomicU64::new(0),
             settled: AtomicU64::new(0),
@@ -212,6 +196,11 @@ impl Awake {
             closed: AtomicBool::new(false),
             threads: Mutex::default(),
         })
+    }
+
+    /// Whether requests of several callers are mixed.
+    pub(crate) fn has_several_callers(&self) -> bool {
+        self.crowd.are_several()
     }
 
     /// What it took to wake a thread on another CPU, when that was last
@@ -254,6 +243,7 @@ impl Awake {
     /// A request of the thread `caller` is served on `cpu`. What the kernel asks
     /// for itself (caller 0) has nobody who waits.
     pub(crate) fn serves(self: &Arc<Self>, cpu: usize, caller: u32) {
+        self.crowd.note(caller);
         if self.wake == Wake::Sleep || caller == 0 {
             return;
         }
@@ -278,17 +268,8 @@ impl Awake {
         }
         state.served.store(now, Ordering::Relaxed);
         state.caller.store(caller, Ordering::Relaxed);
-        let before = self.caller.swap(caller, Ordering::Relaxed);
-        if before != caller && before != 0 {
-            self.turned.store(now, Ordering::Relaxed);
-            if self.other_caller.swap(before, Ordering::Relaxed) != caller {
-                self.crowded.store(now, Ordering::Relaxed);
-            }
-        }
-        if !is_lately(&self.turned, now, LATELY) {
+        if !self.crowd.are_several() {
             self.occupy_but(cpu, caller, now);
-        } else if self.is_shared && !is_lately(&self.crowded, now, CROWDED) {
-            (0..self.cpus.len()).for_each(|cpu| self.keep(cpu, Way::Hold, now));
         }
     }
 
@@ -694,7 +675,7 @@ mod tests {
         let own = Placement::own_cpus();
         let [here, there, ..] = own[..] else { return };
         for occupies in [false, true] {
-            let mut awake = Awake::new(Wake::Poll, true);
+            let mut awake = Awake::new(Wake::Poll);
             Arc::get_mut(&mut awake).unwrap().are_few = occupies;
             let kept = if occupies { there } else { here };
             let is_awake = |cpu: usize| {
@@ -722,7 +703,7 @@ mod tests {
     fn cpus_that_serve_several_callers_are_not_occupied() {
         let own = Placement::own_cpus();
         let [here, there, ..] = own[..] else { return };
-        let mut awake = Awake::new(Wake::Sleep, true);
+        let mut awake = Awake::new(Wake::Sleep);
         let inner = Arc::get_mut(&mut awake).unwrap();
         inner.are_few = true;
         let served = |cpu: usize, caller: u32, now: u64| {
@@ -754,7 +735,7 @@ mod tests {
 
     #[test]
     fn what_shall_sleep_is_left_alone() {
-        let awake = Awake::new(Wake::Sleep, true);
+        let awake = Awake::new(Wake::Sleep);
         awake.start();
         for _ in 0..100 {
             awake.serves(0, 7);

@@ -47,6 +47,8 @@ pub struct Config {
     /// Waking a thread on another CPU costs more than most requests: one
     /// thread is fastest for one client, more let clients work in parallel.
     pub threads: usize,
+    /// As many while several callers take turns, if that is more.
+    pub threads_for_several: usize,
     /// Threads beyond those, started when a request waits for a device so that
     /// others are served meanwhile.
     pub spare_threads: usize,
@@ -103,12 +105,18 @@ impl Config {
             threads => threads,
         }
     }
+
+    /// The same while several callers take turns.
+    pub(crate) fn seats_max(&self) -> usize {
+        self.seats().max(self.threads_for_several)
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             threads: 0,
+            threads_for_several: 0,
             spare_threads: 30,
             pinning: Pinning::Free,
             transports: Transports::Device,

@@ -16,6 +16,7 @@ mod config;
 mod context;
 mod counts;
 mod crew;
+mod crowd;
 mod dispatch;
 mod errno;
 mod filesystem;

@@ -1,14 +1,16 @@
 //! The threads of a session.
 //!
 //! Owns how many threads wait for requests (seats), and the spares that take
-//! over a seat while its thread waits for a device. Each thread has its own
-//! queue and serves what it reads from it.
+//! over a seat while its thread waits for a device. Some seats are open only
+//! while several callers take turns. Each thread has its own queue and serves
+//! what it reads from it.
 //!
 //! Invariant: a thread reads from its queue only while it holds a seat. A seat
 //! is free only while nobody could take it: at the bound of threads, or until a
 //! parked or starting thread gets to run.
 
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
@@ -24,12 +26,16 @@ use crate::transport::{Queue, Served, Transport};
 pub(crate) struct Strength {
     /// Threads that wait for requests at one time.
     pub(crate) seats: usize,
+    /// The same while several callers take turns.
+    pub(crate) seats_max: usize,
     /// Threads in all.
     pub(crate) threads_max: usize,
 }
 
 struct State {
     free: Vec<usize>,
+    /// Seats that are not open.
+    shut: Vec<usize>,
     parked: usize,
     starting: usize,
     /// Threads that have not ended.
@@ -48,6 +54,8 @@ pub(crate) struct Pool<T> {
     pinning: Pinning,
     strength: Strength,
     state: Mutex<State>,
+    /// Seats are shut, and could be opened.
+    has_shut: AtomicBool,
     vacancy: Condvar,
     me: Weak<Self>,
 }
@@ -67,6 +75,7 @@ impl<T: Transport> Pool<T> {
             strength,
             state: Mutex::new(State {
                 free: (0..strength.seats).rev().collect(),
+                shut: (strength.seats..strength.seats_max).collect(),
                 parked: 0,
                 starting: strength.seats,
                 alive: strength.seats,
@@ -75,6 +84,7 @@ impl<T: Transport> Pool<T> {
                 failure: None,
                 handles: Vec::new(),
             }),
+            has_shut: AtomicBool::new(strength.seats < strength.seats_max),
             vacancy: Condvar::new(),
             me: me.clone(),
         });
@@ -126,7 +136,7 @@ impl<T: Transport> Pool<T> {
         while self.sit(&seat, &mut starting) {
             self.pin(&seat);
             match queue.serve_one(&*self.server, &seat) {
-                Served::Again => {}
+                Served::Again => self.open_or_shut(&seat),
                 Served::Ended => return self.close(),
                 Served::Failed(error) => {
                     // Threads that exist may be luckier; new ones would only
@@ -159,6 +169,29 @@ impl<T: Transport> Pool<T> {
             state.parked += 1;
             self.vacancy.wait(&mut state);
             state.parked -= 1;
+        }
+    }
+
+    /// Opens the seats for several callers when there are, and shuts this one
+    /// when it is one of those and they are gone.
+    fn open_or_shut(&self, seat: &Seat) {
+        let are_several = self.transport.has_several_callers();
+        if are_several && self.has_shut.load(Ordering::Relaxed) {
+            let shut = {
+                let mut state = self.state.lock();
+                self.has_shut.store(false, Ordering::Relaxed);
+                std::mem::take(&mut state.shut)
+            };
+            shut.into_iter().for_each(|index| self.vacate(index));
+        } else if !are_several
+            && seat
+                .index()
+                .is_some_and(|index| index >= self.strength.seats)
+            && let Some(index) = seat.give_back()
+        {
+            let mut state = self.state.lock();
+            state.shut.push(index);
+            self.has_shut.store(true, Ordering::Relaxed);
         }
     }
 

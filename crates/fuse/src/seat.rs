@@ -67,10 +67,16 @@ impl Seat {
     /// follows takes long, and threads that it starts run where this one may.
     /// Without effect when not held.
     pub(crate) fn leave(&self) {
-        if let Some(index) = self.index.take() {
-            self.placement.stay_anywhere();
+        if let Some(index) = self.give_back() {
             self.bench.vacate(index);
         }
+    }
+
+    /// As `leave`, for who gives the seat to nobody.
+    pub(crate) fn give_back(&self) -> Option<usize> {
+        let index = self.index.take()?;
+        self.placement.stay_anywhere();
+        Some(index)
     }
 
     /// Where this thread runs.

@@ -109,8 +109,7 @@ impl Session {
         read_ahead(&config, &unmounter);
         tracing::debug!(?agreed, "mounted");
         let server = Arc::new(Server::new(file_system, agreed));
-        let is_shared = !agreed.features.contains(Features::OVER_IO_URING);
-        let awake = Awake::new(config.wake, is_shared);
+        let awake = Awake::new(config.wake);
         let parts = Some(Parts {
             config,
             device,
@@ -146,7 +145,7 @@ impl Session {
             return (0, 0);
         };
         let config = &parts.config;
-        let readers = config.seats() + config.spare_threads;
+        let readers = config.seats_max() + config.spare_threads;
         let all = match self.agreed.features.contains(Features::OVER_IO_URING) {
             true => readers + Crew::threads_max(config.spare_threads),
             false => readers,
@@ -177,10 +176,11 @@ impl Session {
         let Some(parts) = self.parts.take() else {
             unreachable!("only spawn takes the parts, and it takes the session")
         };
-        let seats = parts.config.seats();
+        let config = &parts.config;
         let strength = Strength {
-            seats,
-            threads_max: seats + parts.config.spare_threads,
+            seats: config.seats(),
+            seats_max: config.seats_max(),
+            threads_max: config.seats_max() + config.spare_threads,
         };
         self.awake.start();
         // The pool first: whatever becomes of the crew, somebody reads the

@@ -85,6 +85,10 @@ impl Transport for DeviceTransport {
             is_beside: self.is_beside,
         })
     }
+
+    fn has_several_callers(&self) -> bool {
+        self.awake.has_several_callers()
+    }
 }
 
 /// A descriptor with its own processing queue, or, where the device may not be

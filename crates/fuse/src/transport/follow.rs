@@ -22,17 +22,14 @@ use crate::seat::Placement;
 /// virtual machine 40.
 const PAUSE: Duration = Duration::from_micros(25);
 
-/// Requests during which several callers are left to the scheduler.
-const PATIENCE: u32 = 64;
-
 /// What one thread knows of its callers.
 #[derive(Debug)]
 pub(super) struct Follower {
     awake: Arc<Awake>,
-    /// The last caller and the one before.
-    callers: [u32; 2],
-    /// Requests until a single caller is looked for again.
-    several: u32,
+    /// The last caller.
+    caller: u32,
+    /// Several callers were left to the scheduler.
+    let_go: bool,
     replied: Instant,
 }
 
@@ -51,8 +48,8 @@ impl Follower {
     pub(super) fn new(awake: Arc<Awake>) -> Self {
         Self {
             awake,
-            callers: [0; 2],
-            several: 0,
+            caller: 0,
+            let_go: false,
             replied: Instant::now(),
         }
     }
@@ -80,21 +77,15 @@ impl Follower {
         if caller == 0 {
             return Step::Stay;
         }
-        let [last, before] = self.callers;
-        if caller != last {
-            self.callers = [caller, last];
-            if caller == before && pause < PAUSE {
-                // Two take turns without a pause: both CPUs are at work.
-                let begins = self.several == 0;
-                self.several = PATIENCE;
-                return if begins { Step::LetGo } else { Step::Stay };
-            }
+        let last = std::mem::replace(&mut self.caller, caller);
+        let are_several = self.awake.has_several_callers();
+        let began = are_several && !self.let_go;
+        self.let_go = are_several;
+        if began {
+            // Both CPUs are at work.
+            return Step::LetGo;
         }
-        if self.several > 0 {
-            self.several -= 1;
-            return Step::Stay;
-        }
-        match caller != last || pause >= PAUSE {
+        match !are_several && (caller != last || pause >= PAUSE) {
             true => Step::Follow,
             false => Step::Stay,
         }
@@ -109,9 +100,13 @@ mod tests {
     const SOON: Duration = Duration::from_micros(5);
     const LATE: Duration = Duration::from_micros(90);
 
+    fn follower() -> Follower {
+        Follower::new(Awake::new(Wake::Sleep))
+    }
+
     #[test]
     fn one_caller_is_followed_when_it_is_far() {
-        let mut follower = Follower::new(Awake::new(Wake::Sleep, true));
+        let mut follower = follower();
         assert_eq!(follower.step(7, SOON), Step::Follow, "a new one");
         assert_eq!(follower.step(7, SOON), Step::Stay);
         assert_eq!(follower.step(7, LATE), Step::Follow);
@@ -121,15 +116,12 @@ mod tests {
 
     #[test]
     fn several_callers_are_left_to_the_scheduler() {
-        let mut follower = Follower::new(Awake::new(Wake::Sleep, true));
-        follower.step(7, SOON);
-        follower.step(8, SOON);
-        assert_eq!(follower.step(7, LATE), Step::Follow, "one after the other");
-        assert_eq!(follower.step(8, SOON), Step::LetGo);
-        assert_eq!(follower.step(7, SOON), Step::Stay);
-        for _ in 0..PATIENCE {
-            assert_eq!(follower.step(7, LATE), Step::Stay);
-        }
+        let mut follower = follower();
+        let awake = Arc::clone(&follower.awake);
+        (0..99).for_each(|n| awake.serves(0, 7 + n % 2));
+        assert_eq!(follower.step(7, SOON), Step::LetGo);
+        assert_eq!(follower.step(8, LATE), Step::Stay);
+        (0..99).for_each(|_| awake.serves(0, 7));
         assert_eq!(follower.step(7, LATE), Step::Follow, "alone again");
     }
 }

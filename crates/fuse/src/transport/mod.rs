@@ -23,6 +23,9 @@ pub(crate) trait Transport: Send + Sync + Sized + 'static {
 
     /// Opens a queue; called on the thread that will use it.
     fn queue(&self) -> io::Result<Self::Queue>;
+
+    /// Whether requests of several callers are mixed.
+    fn has_several_callers(&self) -> bool;
 }
 
 /// What became of one turn.

@@ -1,0 +1,96 @@
+//! Whether several callers take turns.
+//!
+//! Owns that answer for all threads of a session. One thread serves one caller
+//! best: with two, the kernel wakes the other CPU for every second request. Two
+//! callers keep two CPUs at work by themselves, and are served best by two
+//! threads.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+/// A request of another caller than the last one's counts so much more than one
+/// of the same. Callers that each wait for their answers take turns at nearly
+/// every request; processes that follow each other, as in a shell's loop, make
+/// several requests each.
+const TURN: u32 = 2;
+/// The sum above which callers count as several, ...
+const SEVERAL: u32 = 32;
+/// ... and its bound: so many requests of one caller end that.
+const MAX: u32 = 64;
+
+/// What is known of the callers of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Crowd {
+    last: AtomicU32,
+    sum: AtomicU32,
+    several: AtomicBool,
+}
+
+impl Crowd {
+    /// A request of the thread `caller` came; zero is the kernel itself, which
+    /// counts for nothing. Races with other threads cost accuracy alone.
+    pub(crate) fn note(&self, caller: u32) {
+        if caller == 0 {
+            return;
+        }
+        let is_turn = self.last.load(Ordering::Relaxed) != caller;
+        let sum = self.sum.load(Ordering::Relaxed);
+        let now = match is_turn {
+            true => {
+                self.last.store(caller, Ordering::Relaxed);
+                (sum + TURN).min(MAX)
+            }
+            false => sum.saturating_sub(1),
+        };
+        if now != sum {
+            self.sum.store(now, Ordering::Relaxed);
+        }
+        let several = match self.are_several() {
+            true => now > 0,
+            false => now > SEVERAL,
+        };
+        if several != self.are_several() {
+            self.several.store(several, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether requests of several callers are mixed.
+    pub(crate) fn are_several(&self) -> bool {
+        self.several.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(callers: impl IntoIterator<Item = u32>) -> Crowd {
+        let crowd = Crowd::default();
+        callers.into_iter().for_each(|caller| crowd.note(caller));
+        crowd
+    }
+
+    #[test]
+    fn callers_that_take_turns_are_several() {
+        assert!(after((0..40).map(|n| 7 + n % 2)).are_several(), "two");
+        assert!(after((0..40).map(|n| 7 + n % 5)).are_several(), "five");
+        let pairs = (0..80).map(|n| 7 + n / 2 % 2);
+        assert!(after(pairs).are_several(), "two requests each");
+        assert!(!after([7, 8, 7, 8]).are_several(), "a few");
+    }
+
+    #[test]
+    fn callers_that_follow_each_other_are_not() {
+        assert!(!after((0..900).map(|_| 7)).are_several(), "one");
+        let loop_of_a_shell = (0..900).map(|n| 7 + n / 4);
+        assert!(!after(loop_of_a_shell).are_several());
+        let with_the_kernel = (0..900).map(|n| n % 2 * 7);
+        assert!(!after(with_the_kernel).are_several());
+    }
+
+    #[test]
+    fn one_that_goes_on_alone_is_one_again() {
+        let crowd = after((0..400).map(|n| 7 + n % 2));
+        (0..=MAX).for_each(|_| crowd.note(7));
+        assert!(!crowd.are_several());
+    }
+}
