@@ -248,3 +248,93 @@ impl<T: Transport> Bench for Pool<T> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::Outcome;
+    use crate::protocol::Message;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::{Duration, Instant};
+
+    /// Turns without requests, counted by seat.
+    #[derive(Default)]
+    struct Turns {
+        several: AtomicBool,
+        ends: AtomicBool,
+        of_seat: [AtomicUsize; 2],
+    }
+
+    struct Nothing;
+
+    impl Serve for Nothing {
+        fn serve(&self, _: &Message<'_>, _: &Seat, _: &mut [u8]) -> Outcome {
+            Outcome::Silent
+        }
+
+        fn finish(&self) {}
+    }
+
+    impl Transport for Arc<Turns> {
+        type Queue = Self;
+
+        fn queue(&self) -> io::Result<Self> {
+            Ok(Self::clone(self))
+        }
+
+        fn has_several_callers(&self) -> bool {
+            self.several.load(Ordering::SeqCst)
+        }
+    }
+
+    impl Queue for Arc<Turns> {
+        fn serve_one(&mut self, _: &dyn Serve, seat: &Seat) -> Served {
+            if self.ends.load(Ordering::SeqCst) {
+                return Served::Ended;
+            }
+            self.of_seat[seat.index().unwrap()].fetch_add(1, Ordering::SeqCst);
+            std::thread::sleep(Duration::from_micros(100));
+            Served::Again
+        }
+    }
+
+    /// Waits until the first seat has had some more turns, and says how many
+    /// the other one had meanwhile.
+    fn turns_of_the_second(turns: &Turns) -> usize {
+        let count = |seat: usize| turns.of_seat[seat].load(Ordering::SeqCst);
+        let (first, second, begun) = (count(0), count(1), Instant::now());
+        while count(0) < first + 20 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "nobody serves");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        count(1) - second
+    }
+
+    #[test]
+    fn a_second_seat_is_open_while_there_are_several_callers() {
+        let turns = Arc::new(Turns::default());
+        let strength = Strength {
+            seats: 1,
+            seats_max: 2,
+            threads_max: 2,
+        };
+        let transport = Arc::clone(&turns);
+        let pool = Pool::start(transport, Arc::new(Nothing), strength, Pinning::Free).unwrap();
+        let becomes = |is_open: bool| {
+            let begun = Instant::now();
+            while (turns_of_the_second(&turns) > 0) != is_open {
+                assert!(begun.elapsed() < Duration::from_secs(20), "{is_open}");
+            }
+        };
+        assert_eq!(turns_of_the_second(&turns), 0);
+        for _ in 0..3 {
+            turns.several.store(true, Ordering::SeqCst);
+            becomes(true);
+            turns.several.store(false, Ordering::SeqCst);
+            becomes(false);
+            assert_eq!(turns_of_the_second(&turns), 0, "and stays so");
+        }
+        turns.ends.store(true, Ordering::SeqCst);
+        pool.join().unwrap();
+    }
+}
