@@ -1,8 +1,9 @@
 //! The threads that serve the queues of io_uring.
 //!
 //! Owns a few threads for each CPU, which serve what is asked there, and the
-//! spares that join a CPU while its threads wait for a device. CPUs that are
-//! switched off have one thread together.
+//! spares that join a CPU while its threads wait for a device. A thread whose
+//! last request moved much runs on any CPU: it copies beside its caller. CPUs
+//! that are switched off have one thread together.
 //!
 //! Invariants: each possible CPU has a queue from the start, or the kernel holds
 //! all requests back; so a thread whose queue fails tries again until the end. A
@@ -142,11 +143,14 @@ impl Crew {
         };
         let seat = Seat::of(bench);
         let post = &self.posts[index];
-        let sit = || {
-            seat.take(index);
+        let keep_to_post = || {
             if let Some(cpu) = post.cpu {
                 seat.placement().on(cpu);
             }
+        };
+        let sit = || {
+            seat.take(index);
+            keep_to_post();
         };
         sit();
         let Some(mut queue) = self.queue(index, is_spare, &seat) else {
@@ -158,7 +162,8 @@ impl Crew {
         }
         loop {
             match queue.serve_one(&*self.server, &seat) {
-                Served::Again => {}
+                Served::Again if queue.moves_much() => seat.placement().anywhere(),
+                Served::Again => keep_to_post(),
                 Served::Ended => return self.close(),
                 Served::Failed(error) => {
                     tracing::error!(%error, "a queue of io_uring failed; another one takes its place");

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::awake::Awake;
+use crate::awake::{Awake, BULK};
 use crate::seat::Placement;
 
 /// A pause between reply and request from which on it is worth to see where the
@@ -54,17 +54,26 @@ impl Follower {
         }
     }
 
-    /// A request of `caller` came; to be told before it is served. Answers how
-    /// long after the last reply that was.
-    pub(super) fn arrived(&self, caller: u32) -> Duration {
-        self.awake.serves(rustix::thread::sched_getcpu(), caller);
+    /// A request came. Answers how long after the last reply that was.
+    pub(super) fn arrived(&self) -> Duration {
         self.replied.elapsed()
     }
 
-    /// A request of `caller`, which came `pause` after the reply before, was
-    /// answered.
-    pub(super) fn answered(&mut self, caller: u32, pause: Duration, placement: &Arc<Placement>) {
-        match self.step(caller, pause) {
+    /// A request of `caller` was served, and is to be answered.
+    pub(super) fn serves(&self, caller: u32, bytes: usize) {
+        let cpu = rustix::thread::sched_getcpu();
+        self.awake.serves(cpu, caller, bytes);
+    }
+
+    /// It was answered; it had come `pause` after the reply before.
+    pub(super) fn answered(
+        &mut self,
+        caller: u32,
+        bytes: usize,
+        pause: Duration,
+        placement: &Arc<Placement>,
+    ) {
+        match self.step(caller, bytes, pause) {
             Step::Stay => {}
             Step::LetGo => placement.anywhere(),
             Step::Follow => self.awake.move_to(caller, placement),
@@ -72,7 +81,10 @@ impl Follower {
         self.replied = Instant::now();
     }
 
-    fn step(&mut self, caller: u32, pause: Duration) -> Step {
+    fn step(&mut self, caller: u32, bytes: usize, pause: Duration) -> Step {
+        if bytes >= BULK {
+            return Step::LetGo;
+        }
         // The kernel itself: read-ahead, write-back.
         if caller == 0 {
             return Step::Stay;
@@ -107,21 +119,26 @@ mod tests {
     #[test]
     fn one_caller_is_followed_when_it_is_far() {
         let mut follower = follower();
-        assert_eq!(follower.step(7, SOON), Step::Follow, "a new one");
-        assert_eq!(follower.step(7, SOON), Step::Stay);
-        assert_eq!(follower.step(7, LATE), Step::Follow);
-        assert_eq!(follower.step(0, LATE), Step::Stay, "the kernel");
-        assert_eq!(follower.step(8, SOON), Step::Follow, "the next process");
+        assert_eq!(follower.step(7, 0, SOON), Step::Follow, "a new one");
+        assert_eq!(follower.step(7, 0, SOON), Step::Stay);
+        assert_eq!(follower.step(7, 0, LATE), Step::Follow);
+        assert_eq!(follower.step(0, 0, LATE), Step::Stay, "the kernel");
+        assert_eq!(
+            follower.step(7, BULK, LATE),
+            Step::LetGo,
+            "they copy side by side"
+        );
+        assert_eq!(follower.step(8, 0, SOON), Step::Follow, "the next process");
     }
 
     #[test]
     fn several_callers_are_left_to_the_scheduler() {
         let mut follower = follower();
         let awake = Arc::clone(&follower.awake);
-        (0..99).for_each(|n| awake.serves(0, 7 + n % 2));
-        assert_eq!(follower.step(7, SOON), Step::LetGo);
-        assert_eq!(follower.step(8, LATE), Step::Stay);
-        (0..99).for_each(|_| awake.serves(0, 7));
-        assert_eq!(follower.step(7, LATE), Step::Follow, "alone again");
+        (0..99).for_each(|n| awake.serves(0, 7 + n % 2, 0));
+        assert_eq!(follower.step(7, 0, SOON), Step::LetGo);
+        assert_eq!(follower.step(8, 0, LATE), Step::Stay);
+        (0..99).for_each(|_| awake.serves(0, 7, 0));
+        assert_eq!(follower.step(7, 0, LATE), Step::Follow, "alone again");
     }
 }

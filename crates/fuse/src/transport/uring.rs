@@ -21,7 +21,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use super::buffer::AlignedBuffer;
 use super::{Queue, Served};
 use crate::Errno;
-use crate::awake::Awake;
+use crate::awake::{Awake, BULK};
 use crate::dispatch::{Outcome, Serve};
 use crate::protocol::init::BUFFER_MIN;
 use crate::protocol::layout::{InHeader, NotifyRetrieve, OutHeader};
@@ -123,6 +123,7 @@ impl UringTransport {
             scratch: AlignedBuffer::new(0, self.scratch),
             awake: Arc::clone(&self.awake),
             file: Arc::clone(&self.file),
+            moves_much: false,
         };
         for number in queues {
             queue.slots.push(Slot::new(*number, self.payload));
@@ -206,6 +207,7 @@ pub(crate) struct UringQueue {
     scratch: AlignedBuffer,
     awake: Arc<Awake>,
     file: Arc<AtomicU64>,
+    moves_much: bool,
 }
 
 /// What there is to do.
@@ -233,6 +235,12 @@ impl Queue for UringQueue {
 }
 
 impl UringQueue {
+    /// Whether the last request moved so many bytes that it is served best beside
+    /// its caller.
+    pub(crate) const fn moves_much(&self) -> bool {
+        self.moves_much
+    }
+
     /// Gives up a queue that failed. Its memory is lost: the kernel may still
     /// write into it.
     pub(crate) fn abandon(self) {
@@ -264,6 +272,7 @@ impl UringQueue {
             scratch,
             awake,
             file,
+            moves_much,
             ..
         } = self;
         let slot = &mut slots[index];
@@ -271,7 +280,6 @@ impl UringQueue {
             Ok(arrived) => arrived,
             Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
         };
-        awake.serves(rustix::thread::sched_getcpu(), header.pid);
         if Opcode::from_number(header.opcode).is_some_and(Opcode::is_of_a_file) {
             file.store(header.nodeid, Ordering::Relaxed);
         }
@@ -290,6 +298,9 @@ impl UringQueue {
                 Some(scratch),
             )
         };
+        let bytes = entry.payload_size as usize + outcome.len();
+        awake.serves(rustix::thread::sched_getcpu(), header.pid, bytes);
+        *moves_much = bytes >= BULK;
         let (error, len) = match outcome {
             Outcome::Silent => (0, 0),
             Outcome::Data(len) if len <= payload.all_mut().len() => (0, len),
