@@ -225,11 +225,13 @@ impl Awake {
         Duration::from_nanos(self.spent.load(Ordering::Relaxed))
     }
 
-    /// Begins to measure, beside whoever goes on.
+    /// Measures, and goes on with that beside whoever goes on.
     pub(crate) fn start(self: &Arc<Self>) {
         if self.wake == Wake::Sleep {
             return;
         }
+        // Who mounts begins to work at once.
+        self.judge();
         let me = Arc::clone(self);
         self.spawn("fuse-wake".into(), move || me.measure());
     }
@@ -397,28 +399,36 @@ impl Awake {
         }
     }
 
-    /// Measures at the begin, and now and then while the mount is in use: the
-    /// machine may have been busy. What is done about dear wake-ups makes them
-    /// cheap, so it is ended only by what was measured without requests.
+    /// Measures again, now and then while the mount is in use: the machine may
+    /// have been busy. What is done about dear wake-ups makes them cheap, so it
+    /// is ended only by what was measured without requests.
     fn measure(&self) {
-        let mut requests = None;
-        while !self.closed.load(Ordering::SeqCst) {
-            let last = self.last.load(Ordering::Relaxed);
-            let is_flowing = is_lately(&self.last, self.now(), IDLE);
-            let is_enabled = self.enabled.load(Ordering::Relaxed);
-            if requests != Some(last) && !(is_enabled && is_flowing) {
-                requests = Some(last);
-                // Twice: one round may have met a busy CPU. Where the two
-                // differ, all stays as it is.
-                let (is_dear, is_again) = (self.is_dear(), self.is_dear());
-                if is_dear == is_again && self.wake == Wake::Auto {
-                    self.enabled.store(is_dear, Ordering::Relaxed);
-                }
-            }
+        let mut requests = 0;
+        loop {
             let again = Instant::now() + MEASURE_AGAIN;
             while !self.closed.load(Ordering::SeqCst) && Instant::now() < again {
                 std::thread::park_timeout(again.saturating_duration_since(Instant::now()));
             }
+            if self.closed.load(Ordering::SeqCst) {
+                return;
+            }
+            let last = self.last.load(Ordering::Relaxed);
+            let is_flowing = is_lately(&self.last, self.now(), IDLE);
+            let is_enabled = self.enabled.load(Ordering::Relaxed);
+            if requests != last && !(is_enabled && is_flowing) {
+                requests = last;
+                self.judge();
+            }
+        }
+    }
+
+    /// Decides whether anything is done. Twice: one round may have met a busy
+    /// CPU. Where the two differ, all stays as it is.
+    fn judge(&self) {
+        let is_dear = self.is_dear();
+        let is_new = is_dear != self.enabled.load(Ordering::Relaxed);
+        if is_new && self.wake == Wake::Auto && is_dear == self.is_dear() {
+            self.enabled.store(is_dear, Ordering::Relaxed);
         }
     }
 
