@@ -8,8 +8,9 @@ use butterfs_fs::file::FallocateMode;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::{Filesystem, Inode, Options};
 use butterfs_store::{OpenOptions, Store};
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, CWD, OFlags};
 use std::fs::{self, File};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -149,6 +150,12 @@ impl Handle for File {
     }
 }
 
+/// As `ls`, `find` and git ask: without the time of birth, for which FUSE has a
+/// request of its own and std::fs asks, too.
+fn attributes(directory: BorrowedFd<'_>, name: &Path) {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).unwrap();
+}
+
 impl Directory for PathBuf {
     fn create(&self, name: &str, data: &[u8]) {
         let file = File::create_new(self.join(name)).unwrap();
@@ -157,15 +164,15 @@ impl Directory for PathBuf {
         }
     }
     fn stat(&self, name: &str) {
-        fs::symlink_metadata(self.join(name)).unwrap();
+        attributes(CWD, &self.join(name));
     }
     fn unlink(&self, name: &str) {
         fs::remove_file(self.join(name)).unwrap();
     }
     fn list(&self) -> usize {
-        let mut count = 0;
+        let (mut count, directory) = (0, File::open(self).unwrap());
         for entry in fs::read_dir(self).unwrap() {
-            entry.unwrap().metadata().unwrap();
+            attributes(directory.as_fd(), Path::new(&entry.unwrap().file_name()));
             count += 1;
         }
         count

@@ -12,7 +12,7 @@
 //!   threads of the lowest priority (nice 19). The scheduler moves a caller that
 //!   is woken to any idle CPU, and finds none, so caller and server stay on one
 //!   CPU and hand over by a switch.
-//! - Beside requests that move much at a time nothing: the copying takes longer
+//! - Beside reads of much at a time nothing: the copying takes longer
 //!   than waking a CPU, and caller and server do it side by side.
 //! - With few CPUs and several callers nothing: the CPUs are at work, and two
 //!   threads serve them.
@@ -46,8 +46,9 @@ pub enum Wake {
     Sleep,
 }
 
-/// A request that moves at least so many bytes has caller and server copy for
-/// longer than waking a CPU takes: they are faster side by side.
+/// A read of at least so many bytes has caller and server copy for longer than
+/// waking a CPU takes: they are faster side by side. (Writers are not: threads
+/// of the library use the other CPU to write out what they hand over.)
 pub(crate) const BULK: usize = 128 << 10;
 
 /// A wake-up that takes at least this long is worth avoiding. Switching from
@@ -248,12 +249,11 @@ impl Awake {
         }
     }
 
-    /// A request of the thread `caller`, which moves so many bytes, was served on
-    /// `cpu` and is to be answered. What the kernel asks for itself (caller 0) has
-    /// nobody who waits.
-    pub(crate) fn serves(self: &Arc<Self>, cpu: usize, caller: u32, bytes: usize) {
+    /// A request of the thread `caller`, which reads so many bytes, is served on
+    /// `cpu`. What the kernel asks for itself (caller 0) has nobody who waits.
+    pub(crate) fn serves(self: &Arc<Self>, cpu: usize, caller: u32, reads: usize) {
         self.crowd.note(caller);
-        if self.wake == Wake::Sleep || caller == 0 || bytes >= BULK {
+        if self.wake == Wake::Sleep || caller == 0 || reads >= BULK {
             return;
         }
         let now = self.now();

@@ -2,8 +2,8 @@
 //!
 //! Owns a few threads for each CPU, which serve what is asked there, and the
 //! spares that join a CPU while its threads wait for a device. A thread whose
-//! last request moved much runs on any CPU: it copies beside its caller. CPUs
-//! that are switched off have one thread together.
+//! last request was a long read runs on any CPU: it copies beside its caller.
+//! CPUs that are switched off have one thread together.
 //!
 //! Invariants: each possible CPU has a queue from the start, or the kernel holds
 //! all requests back; so a thread whose queue fails tries again until the end. A
@@ -162,7 +162,7 @@ impl Crew {
         }
         loop {
             match queue.serve_one(&*self.server, &seat) {
-                Served::Again if queue.moves_much() => seat.placement().anywhere(),
+                Served::Again if queue.reads_much() => seat.placement().anywhere(),
                 Served::Again => keep_to_post(),
                 Served::Ended => return self.close(),
                 Served::Failed(error) => {

@@ -33,16 +33,6 @@ pub(crate) enum Outcome {
     Error(Errno),
 }
 
-impl Outcome {
-    /// Bytes of the reply's data.
-    pub(crate) const fn len(&self) -> usize {
-        match self {
-            Self::Data(len) => *len,
-            Self::Silent | Self::Error(_) => 0,
-        }
-    }
-}
-
 impl From<Errno> for Outcome {
     fn from(error: Errno) -> Self {
         Self::Error(error)

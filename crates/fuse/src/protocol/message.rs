@@ -3,7 +3,8 @@
 //! Owns the two shapes a body can have. From /dev/fuse it is one piece; an
 //! io_uring queue delivers the operation's own structure and the rest apart.
 
-use super::layout::InHeader;
+use super::layout::{InHeader, ReadIn};
+use super::opcode::Opcode;
 use super::wire::{Malformed, Reader, Wire};
 
 /// The bytes after the header.
@@ -83,6 +84,17 @@ impl<'a> Message<'a> {
                 head: operation,
                 tail: Some(rest),
             },
+        }
+    }
+
+    /// Bytes of a file that it asks for; none if it is no read.
+    pub(crate) fn reads(&self) -> usize {
+        match Opcode::from_number(self.header.opcode) {
+            Some(Opcode::Read) => self
+                .body
+                .split::<ReadIn>()
+                .map_or(0, |(read, _)| read.size as usize),
+            _ => 0,
         }
     }
 

@@ -155,16 +155,15 @@ impl Queue for DeviceQueue {
                 return Served::Again;
             }
         }
-        let pause = self.follower.arrived();
+        let reads = message.reads();
+        let pause = self.follower.arrived(caller, reads);
         let (_, data) = self.reply.parts_mut();
         let outcome = server.serve(&message, seat, data);
-        let bytes = len + outcome.len();
-        self.follower.serves(caller, bytes);
         self.answer(unique, outcome);
         // Who left the seat waited for something else than a request.
         if seat.index().is_some() {
             self.follower
-                .answered(caller, bytes, pause, seat.placement());
+                .answered(caller, reads, pause, seat.placement());
         }
         Served::Again
     }

@@ -54,26 +54,23 @@ impl Follower {
         }
     }
 
-    /// A request came. Answers how long after the last reply that was.
-    pub(super) fn arrived(&self) -> Duration {
-        self.replied.elapsed()
-    }
-
-    /// A request of `caller` was served, and is to be answered.
-    pub(super) fn serves(&self, caller: u32, bytes: usize) {
+    /// A request of `caller` came, which reads so many bytes; to be told before
+    /// it is served. Answers how long after the last reply that was.
+    pub(super) fn arrived(&self, caller: u32, reads: usize) -> Duration {
         let cpu = rustix::thread::sched_getcpu();
-        self.awake.serves(cpu, caller, bytes);
+        self.awake.serves(cpu, caller, reads);
+        self.replied.elapsed()
     }
 
     /// It was answered; it had come `pause` after the reply before.
     pub(super) fn answered(
         &mut self,
         caller: u32,
-        bytes: usize,
+        reads: usize,
         pause: Duration,
         placement: &Arc<Placement>,
     ) {
-        match self.step(caller, bytes, pause) {
+        match self.step(caller, reads, pause) {
             Step::Stay => {}
             Step::LetGo => placement.anywhere(),
             Step::Follow => self.awake.move_to(caller, placement),
@@ -81,8 +78,8 @@ impl Follower {
         self.replied = Instant::now();
     }
 
-    fn step(&mut self, caller: u32, bytes: usize, pause: Duration) -> Step {
-        if bytes >= BULK {
+    fn step(&mut self, caller: u32, reads: usize, pause: Duration) -> Step {
+        if reads >= BULK {
             return Step::LetGo;
         }
         // The kernel itself: read-ahead, write-back.

@@ -123,7 +123,7 @@ impl UringTransport {
             scratch: AlignedBuffer::new(0, self.scratch),
             awake: Arc::clone(&self.awake),
             file: Arc::clone(&self.file),
-            moves_much: false,
+            reads_much: false,
         };
         for number in queues {
             queue.slots.push(Slot::new(*number, self.payload));
@@ -207,7 +207,7 @@ pub(crate) struct UringQueue {
     scratch: AlignedBuffer,
     awake: Arc<Awake>,
     file: Arc<AtomicU64>,
-    moves_much: bool,
+    reads_much: bool,
 }
 
 /// What there is to do.
@@ -235,10 +235,10 @@ impl Queue for UringQueue {
 }
 
 impl UringQueue {
-    /// Whether the last request moved so many bytes that it is served best beside
-    /// its caller.
-    pub(crate) const fn moves_much(&self) -> bool {
-        self.moves_much
+    /// Whether the last request was a read of so many bytes that it is served best
+    /// beside its caller.
+    pub(crate) const fn reads_much(&self) -> bool {
+        self.reads_much
     }
 
     /// Gives up a queue that failed. Its memory is lost: the kernel may still
@@ -272,7 +272,7 @@ impl UringQueue {
             scratch,
             awake,
             file,
-            moves_much,
+            reads_much,
             ..
         } = self;
         let slot = &mut slots[index];
@@ -286,6 +286,9 @@ impl UringQueue {
         let Slot {
             headers, payload, ..
         } = slot;
+        let reads = Message::apart(header, &headers.operation, &[]).reads();
+        awake.serves(rustix::thread::sched_getcpu(), header.pid, reads);
+        *reads_much = reads >= BULK;
         let (outcome, reply) = if entry.payload_size == 0 {
             // Nothing of the request is there, so the reply may be.
             let message = Message::apart(header, &headers.operation, &[]);
@@ -298,9 +301,6 @@ impl UringQueue {
                 Some(scratch),
             )
         };
-        let bytes = entry.payload_size as usize + outcome.len();
-        awake.serves(rustix::thread::sched_getcpu(), header.pid, bytes);
-        *moves_much = bytes >= BULK;
         let (error, len) = match outcome {
             Outcome::Silent => (0, 0),
             Outcome::Data(len) if len <= payload.all_mut().len() => (0, len),

@@ -126,6 +126,7 @@ pub const SHIPPED: &[(&str, &str)] = &[
         "oltp-2012",
         include_str!("../../experiments/oltp-2012.toml"),
     ),
+    ("programs", include_str!("../../experiments/programs.toml")),
     ("smoke", include_str!("../../experiments/smoke.toml")),
 ];
 
