@@ -8,6 +8,7 @@ use std::process::ExitCode;
 const EDGES: &[(&str, &[&str])] = &[
     ("format", &[]),
     ("device", &["format"]),
+    ("kernel", &["format"]),
     ("volume", &["format", "device"]),
     ("tree", &["format"]),
     ("store", &["format", "device", "volume", "tree"]),
@@ -19,7 +20,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "butterfs",
-        &["format", "device", "volume", "tree", "store", "fs", "admin"],
+        &[
+            "format", "device", "kernel", "volume", "tree", "store", "fs", "admin",
+        ],
     ),
     ("fuse", &[]),
     (
@@ -30,7 +33,7 @@ const EDGES: &[(&str, &[&str])] = &[
     (
         "cli",
         &[
-            "butterfs", "fuse", "admin", "check", "device", "format", "fs", "lab", "store", "tree",
+            "butterfs", "fuse", "admin", "check", "device", "format", "kernel", "lab", "tree",
         ],
     ),
 ];

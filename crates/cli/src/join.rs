@@ -232,7 +232,7 @@ fn connection_of(point: &Path) -> Result<OwnedFd, Failure> {
 pub fn save(point: &Path) -> Done {
     let root = std::fs::File::open(point).context(point.display())?;
     rustix::fs::syncfs(&root).context(point.display())?;
-    butterfs_device::kernel_btrfs::sync(root.as_fd()).context(point.display())
+    butterfs_kernel::sync(root.as_fd()).context(point.display())
 }
 
 /// Flags that a mount has now.

@@ -17,6 +17,7 @@ use crate::commands::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Done, Failure, fail};
 use crate::mounts::Mount;
 use crate::place::Place;
+use butterfs_kernel::is_kernel_btrfs;
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -91,12 +92,6 @@ impl Asked {
             Self::Show(show) => visit(show.place()),
         }
     }
-}
-
-/// True where the kernel's Btrfs has what is at `path`.
-pub fn is_kernel_btrfs(path: &Path) -> bool {
-    const MAGIC: i64 = 0x9123_683e;
-    rustix::fs::statfs(path).is_ok_and(|found| found.f_type == MAGIC)
 }
 
 /// Turns a path below a mountpoint into the mountpoint and the path in the

@@ -8,7 +8,7 @@ use crate::fail::{Context, Done, Failure};
 use crate::sizes;
 use butterfs::quota::{Assigned, GroupId, LimitChange, QgroupLimitFlags, QgroupStatusFlags};
 use butterfs::{FsError, Volume};
-use butterfs_device::kernel_quota::{self as kernel, GroupLimit, Way};
+use butterfs_kernel::{self as kernel, GroupLimit, Way};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;

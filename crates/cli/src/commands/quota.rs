@@ -8,7 +8,7 @@ use crate::place::{Place, json};
 use butterfs::du::{Limits, Progress};
 use butterfs::quota::{QgroupStatus, QgroupStatusFlags, QuotaMode};
 use butterfs::{FsError, Volume};
-use butterfs_device::kernel_quota::{self as kernel, QuotaSwitch};
+use butterfs_kernel::{self as kernel, QuotaSwitch};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mounted::Mounted;

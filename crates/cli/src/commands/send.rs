@@ -8,8 +8,8 @@ mod kernel;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::output::{self, Output};
 use crate::place::Place;
+use crate::service::Asked;
 use crate::service::host::{self, Printed};
-use crate::service::{self, Asked};
 use crate::whole_file::WholeFile;
 use butterfs::send::{
     Beginning, CommandSink, DataMode, Ending, SendError, SendOptions, SendRequest, StreamWriter,
@@ -147,7 +147,7 @@ impl Send {
     pub fn start(self) -> Done {
         let mounted = |word: &OsString| Place::parse(word).is_none() || Path::new(word).exists();
         match self.snapshots.iter().find(|word| mounted(word)) {
-            Some(word) if service::is_kernel_btrfs(Path::new(word)) => kernel::send(self),
+            Some(word) if butterfs_kernel::is_kernel_btrfs(Path::new(word)) => kernel::send(self),
             _ => Asked::Send(self).run(),
         }
     }

@@ -1,7 +1,7 @@
 //! Dedupe and defragmentation over ioctls.
 //!
 //! FICLONE and FIDEDUPERANGE never reach a FUSE server; requests of ButterFS'
-//! own stand in for the second (`butterfs_device::butterfs_mount`). What a
+//! own stand in for the second (`butterfs_kernel::butterfs_mount`). What a
 //! caller may do follows from how it opened its files, which the kernel
 //! checked: the source for reading, the target for writing.
 //!
@@ -10,11 +10,11 @@
 use super::requests::Command;
 use super::{Answered, Server};
 use butterfs::{Algorithm, Deduped, Defragment, Defragmented, InodeFlags, Recompress, Sharing};
-use butterfs_device::butterfs_mount::{self as own, Request};
-use butterfs_device::kernel_btrfs as btrfs;
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+use butterfs_kernel as btrfs;
+use butterfs_kernel::butterfs_mount::{self as own, Request};
 
 /// Extents of this size are large enough where the caller says nothing, as in
 /// the kernel.

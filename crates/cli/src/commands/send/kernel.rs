@@ -5,7 +5,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::output;
 use butterfs::TreeId;
 use butterfs::send::DataMode;
-use butterfs_device::kernel_btrfs::{
+use butterfs_kernel::{
     self as btrfs, SEND_COMPRESSED, SEND_NO_DATA, SEND_NO_END, SEND_NO_HEADER, SendCommand,
 };
 use std::ffi::OsString;

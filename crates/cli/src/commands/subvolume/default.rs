@@ -5,7 +5,7 @@ use super::{open, subvolume_at};
 use crate::fail::{Context, Done, fail};
 use crate::place::{Place, json};
 use butterfs::TreeId;
-use butterfs_device::kernel_btrfs as btrfs;
+use butterfs_kernel as btrfs;
 use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;

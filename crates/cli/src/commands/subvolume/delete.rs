@@ -5,7 +5,7 @@ use super::subvolume_at;
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{Cleaner, Cleaning, TreeId, Volume};
-use butterfs_device::kernel_btrfs as btrfs;
+use butterfs_kernel as btrfs;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;

@@ -1,29 +1,15 @@
-//! Requests about quotas to a mounted Btrfs: the kernel's, or a mount of
-//! ButterFS.
+//! Quotas: on and off, counts, groups and their limits.
 //!
-//! Owns their numbers and layouts, the reading of trees by request, and the
-//! unsafe code that pairs them. Where a file system is none of these, they
-//! answer ENOTTY or EOPNOTSUPP; where quotas are off, ENOTCONN.
-//!
-//! Source: the documentation's page on ioctls; the interface header
-//! linux/btrfs.h.
+//! Where quotas are off, these requests answer ENOTCONN.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
+use crate::argument::BTRFS;
+use crate::words::{word, words};
 use butterfs_format::item::qgroup::GroupId;
-use butterfs_format::{InodeNumber, ItemType, Key, TreeId};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use std::os::fd::BorrowedFd;
 
-const BTRFS: u8 = 0x94;
-/// Bytes of a search: what is wanted, then what was found.
-const SEARCH: usize = 4096;
-/// Where the items begin in it.
-const FOUND: usize = 104;
-/// Bytes before each item.
-const ITEM_HEADER: usize = 32;
-/// Bytes of a path that is looked up, with what it belongs to.
-const LOOKUP: usize = 4096;
 /// A limit that is taken away.
 const NO_LIMIT: u64 = u64::MAX;
 
@@ -65,24 +51,6 @@ pub struct GroupLimit {
     pub flag: u64,
     /// Bytes; `None` takes the limit away.
     pub bytes: Option<u64>,
-}
-
-fn words<const N: usize, const BYTES: usize>(values: [u64; N]) -> [u8; BYTES] {
-    let mut bytes = [0; BYTES];
-    for (to, value) in bytes.chunks_exact_mut(8).zip(values) {
-        to.copy_from_slice(&value.to_ne_bytes());
-    }
-    bytes
-}
-
-fn word(bytes: &[u8], at: usize) -> u64 {
-    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    u64::from_ne_bytes(found.copied().unwrap_or_default())
-}
-
-fn half(bytes: &[u8], at: usize) -> u32 {
-    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
-    u32::from_ne_bytes(found.copied().unwrap_or_default())
 }
 
 /// A mount of ButterFS reads arguments that its kernel does not pass from the
@@ -177,71 +145,4 @@ pub fn limit_group(file: BorrowedFd<'_>, limit: GroupLimit) -> Result<(), Errno>
     let argument: [u8; 48] = words([limit.group.0, limit.flag, bytes, bytes, 0, 0]);
     // SAFETY: the request reads exactly 48 bytes.
     unsafe { ioctl(file, Setter::<NUMBER, _>::new(argument)) }
-}
-
-/// An item that a search found.
-pub type FoundItem = (Key, Vec<u8>);
-
-/// All items of a tree from `first` to `last`. For root alone.
-///
-/// # Errors
-/// What the file system says; ENOENT when there is no such tree.
-pub fn search_tree(
-    file: BorrowedFd<'_>,
-    tree: TreeId,
-    (first, last): (Key, Key),
-) -> Result<Vec<FoundItem>, Errno> {
-    const NUMBER: Opcode = opcode::read_write::<[u8; SEARCH]>(BTRFS, 17);
-    let mut all = Vec::new();
-    let mut from = first;
-    loop {
-        let mut argument: [u8; SEARCH] = words([
-            tree.get(),
-            from.objectid,
-            last.objectid,
-            from.offset,
-            last.offset,
-            0,
-            u64::MAX,
-            u64::from(from.item_type.0) | u64::from(last.item_type.0) << 32,
-            u64::from(u32::MAX),
-        ]);
-        // SAFETY: the request reads and writes exactly 4096 bytes.
-        unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument))? };
-        let count = half(&argument, 64);
-        let mut rest = argument.get(FOUND..).unwrap_or_default();
-        for _ in 0..count {
-            let length = usize::try_from(half(rest, 28)).map_err(|_| Errno::IO)?;
-            let kind = u8::try_from(half(rest, 24)).map_err(|_| Errno::IO)?;
-            let key = Key::new(word(rest, 8), ItemType(kind), word(rest, 16));
-            let end = ITEM_HEADER.checked_add(length).ok_or(Errno::IO)?;
-            let data = rest.get(ITEM_HEADER..end).ok_or(Errno::IO)?;
-            all.push((key, data.to_vec()));
-            rest = rest.get(end..).ok_or(Errno::IO)?;
-        }
-        let next = all.last().and_then(|(key, _)| key.successor());
-        match next {
-            Some(next) if count > 0 && next <= last => from = next,
-            _ => return Ok(all),
-        }
-    }
-}
-
-/// Path of a directory within its subvolume, with a slash at its end; empty
-/// for the root. For root alone.
-///
-/// # Errors
-/// What the file system says.
-pub fn directory_path(
-    file: BorrowedFd<'_>,
-    tree: TreeId,
-    directory: InodeNumber,
-) -> Result<Vec<u8>, Errno> {
-    const NUMBER: Opcode = opcode::read_write::<[u8; LOOKUP]>(BTRFS, 18);
-    let mut argument: [u8; LOOKUP] = words([tree.get(), directory.get()]);
-    // SAFETY: the request reads and writes exactly 4096 bytes.
-    unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut argument))? };
-    let name = argument.get(16..).unwrap_or_default();
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(0);
-    Ok(name.get(..end).unwrap_or_default().to_vec())
 }

@@ -7,7 +7,7 @@
 //! ENOTTY.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
-use crate::kernel_btrfs::{DedupeRequest, Deduped};
+use crate::sharing::{DedupeRequest, Deduped};
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Opcode, Updater, ioctl, opcode};
 use std::os::fd::{AsRawFd, BorrowedFd};
