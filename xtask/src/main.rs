@@ -31,9 +31,14 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     ("testkit", &["format", "device"]),
     (
+        "server",
+        &["butterfs", "fuse", "device", "format", "kernel", "tree"],
+    ),
+    (
         "cli",
         &[
-            "butterfs", "fuse", "admin", "check", "device", "format", "kernel", "lab", "tree",
+            "butterfs", "fuse", "server", "admin", "check", "device", "format", "kernel", "lab",
+            "tree",
         ],
     ),
 ];

@@ -20,6 +20,7 @@ pub mod receive;
 pub mod reflink;
 pub mod rescue;
 pub mod send;
+mod served;
 pub mod subvolume;
 pub mod umount;
 

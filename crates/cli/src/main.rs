@@ -20,16 +20,14 @@ macro_rules! note {
 
 mod arguments;
 mod commands;
+mod dates;
 mod facts;
 mod fail;
-mod fuse_fs;
+mod host;
 mod interrupt;
-mod join;
 mod log;
-mod mounts;
 mod output;
 mod place;
-mod server;
 mod service;
 mod sizes;
 mod whole_file;

@@ -6,10 +6,11 @@
 mod kernel;
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::host::{self, Printed};
+use crate::output::Notes;
 use crate::output::{self, Output};
 use crate::place::Place;
-use crate::service::Asked;
-use crate::service::host::{self, Printed};
+use crate::service::OnVolume;
 use crate::whole_file::WholeFile;
 use butterfs::send::{
     Beginning, CommandSink, DataMode, Ending, SendError, SendOptions, SendRequest, StreamWriter,
@@ -17,6 +18,7 @@ use butterfs::send::{
 use butterfs::{InodeNumber, TreeId, Volume};
 use butterfs_format::send_stream::{Command, Version};
 use butterfs_format::{Generation, UuidBytes};
+use butterfs_server::Connection;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::{Deserialize, Serialize};
@@ -148,12 +150,92 @@ impl Send {
         let mounted = |word: &OsString| Place::parse(word).is_none() || Path::new(word).exists();
         match self.snapshots.iter().find(|word| mounted(word)) {
             Some(word) if butterfs_kernel::is_kernel_btrfs(Path::new(word)) => kernel::send(self),
-            _ => Asked::Send(self).run(),
+            _ => self.run(),
         }
     }
 
-    /// Lets `visit` change all places.
-    pub fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+    fn options(&self) -> Result<SendOptions, Failure> {
+        let version = match (self.proto, self.compressed_data) {
+            (Some(1), true) => return fail("--compressed-data needs --proto 2"),
+            (None, false) | (Some(1), false) => Version::One,
+            (None, true) | (Some(0 | 2), _) => Version::Two,
+            (Some(other), _) => return fail(format!("version {other} of streams is not known")),
+        };
+        let data = match (self.no_data, self.compressed_data) {
+            (true, _) => DataMode::Omit,
+            (false, true) => DataMode::Encoded,
+            (false, false) => DataMode::Plain,
+        };
+        Ok(SendOptions {
+            version,
+            data,
+            ..SendOptions::default()
+        })
+    }
+
+    fn output(&self) -> Result<StreamOutput, Failure> {
+        if host::is_serving() {
+            return Ok(StreamOutput::Printed(Printed));
+        }
+        if let Some(path) = &self.file {
+            return Ok(StreamOutput::File(WholeFile::create(path)?));
+        }
+        if io::stdout().is_terminal() {
+            return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
+        }
+        Ok(StreamOutput::Standard(output::own()))
+    }
+
+    fn send(
+        &self,
+        volume: &Volume,
+        request: &SendRequest<'_>,
+        options: &SendOptions,
+        beginning: Beginning,
+        out: StreamOutput,
+    ) -> Result<StreamOutput, SendError> {
+        let bar = self.bar(volume, request, options)?;
+        let mut sink = Counted {
+            inner: StreamWriter::new(out, options.version, beginning),
+            bar,
+        };
+        volume.files().send(request, options, &mut sink)?;
+        sink.bar.finish_and_clear();
+        sink.inner.finish()
+    }
+
+    /// A bar that knows how much there is to send, where somebody sees it.
+    fn bar(
+        &self,
+        volume: &Volume,
+        request: &SendRequest<'_>,
+        options: &SendOptions,
+    ) -> Result<ProgressBar, SendError> {
+        if self.quiet || !io::stderr().is_terminal() {
+            return Ok(ProgressBar::hidden());
+        }
+        let mut estimate = Estimate::default();
+        let without_data = SendOptions {
+            data: DataMode::Omit,
+            ..*options
+        };
+        volume.files().send(request, &without_data, &mut estimate)?;
+        let bar = ProgressBar::new(estimate.content + estimate.commands);
+        if let Ok(style) = ProgressStyle::with_template(
+            "{wide_bar} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
+        ) {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Ok(bar)
+    }
+}
+
+impl OnVolume for Send {
+    const NAME: &'static str = "send";
+    const TAG: &'static str = "Send";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         let first = self.snapshots.first().cloned().unwrap_or_default();
         let words = self.snapshots.iter_mut();
         let others = self.parent.iter_mut().chain(&mut self.clone_source);
@@ -183,15 +265,7 @@ impl Send {
         Ok(())
     }
 
-    /// Where the stream is to go, for who prints it for another process.
-    pub fn take_output(&mut self) -> Result<StreamOutput, Failure> {
-        let output = self.output();
-        self.file = None;
-        output
-    }
-
-    /// Runs it on a volume that is not mounted, or on a server's.
-    pub fn run(self) -> Done {
+    fn run_here(self) -> Done {
         let places: Vec<Place> = self
             .snapshots
             .iter()
@@ -270,80 +344,12 @@ impl Send {
         out.finish()
     }
 
-    fn options(&self) -> Result<SendOptions, Failure> {
-        let version = match (self.proto, self.compressed_data) {
-            (Some(1), true) => return fail("--compressed-data needs --proto 2"),
-            (None, false) | (Some(1), false) => Version::One,
-            (None, true) | (Some(0 | 2), _) => Version::Two,
-            (Some(other), _) => return fail(format!("version {other} of streams is not known")),
-        };
-        let data = match (self.no_data, self.compressed_data) {
-            (true, _) => DataMode::Omit,
-            (false, true) => DataMode::Encoded,
-            (false, false) => DataMode::Plain,
-        };
-        Ok(SendOptions {
-            version,
-            data,
-            ..SendOptions::default()
-        })
-    }
-
-    fn output(&self) -> Result<StreamOutput, Failure> {
-        if host::is_serving() {
-            return Ok(StreamOutput::Printed(Printed));
-        }
-        if let Some(path) = &self.file {
-            return Ok(StreamOutput::File(WholeFile::create(path)?));
-        }
-        if io::stdout().is_terminal() {
-            return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
-        }
-        Ok(StreamOutput::Standard(output::own()))
-    }
-
-    fn send(
-        &self,
-        volume: &Volume,
-        request: &SendRequest<'_>,
-        options: &SendOptions,
-        beginning: Beginning,
-        out: StreamOutput,
-    ) -> Result<StreamOutput, SendError> {
-        let bar = self.bar(volume, request, options)?;
-        let mut sink = Counted {
-            inner: StreamWriter::new(out, options.version, beginning),
-            bar,
-        };
-        volume.files().send(request, options, &mut sink)?;
-        sink.bar.finish_and_clear();
-        sink.inner.finish()
-    }
-
-    /// A bar that knows how much there is to send, where somebody sees it.
-    fn bar(
-        &self,
-        volume: &Volume,
-        request: &SendRequest<'_>,
-        options: &SendOptions,
-    ) -> Result<ProgressBar, SendError> {
-        if self.quiet || !io::stderr().is_terminal() {
-            return Ok(ProgressBar::hidden());
-        }
-        let mut estimate = Estimate::default();
-        let without_data = SendOptions {
-            data: DataMode::Omit,
-            ..*options
-        };
-        volume.files().send(request, &without_data, &mut estimate)?;
-        let bar = ProgressBar::new(estimate.content + estimate.commands);
-        if let Ok(style) = ProgressStyle::with_template(
-            "{wide_bar} {bytes} of {total_bytes} ({bytes_per_sec}, {eta} left)",
-        ) {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Ok(bar)
+    fn ask(mut self, server: Connection) -> Done {
+        let mut stream = self.output()?;
+        // This process writes it there.
+        self.file = None;
+        server.run(&self.request()?, &mut stream, &mut Notes)?;
+        stream.finish()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `butterfs subvolume create` and `snapshot`.
 
-use super::site::{Site, directory_in, open_directory, open_volume, said};
+use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at};
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs::quota::GroupId;
 use butterfs::{Access, NewInode, Owner, Volume};
@@ -136,7 +136,7 @@ impl Snapshot {
                 let Site::Unmounted(place) = above else {
                     return fail("the snapshot is in no volume");
                 };
-                let tree = super::subvolume_at(&volume, from)?;
+                let tree = subvolume_at(&volume, from)?;
                 let directory = directory_in(&volume, &place.path)?;
                 let access = if self.read_only {
                     Access::ReadOnly

@@ -3,9 +3,10 @@
 //!
 //! Source: the kernel's interface header linux/fs.h.
 
+use super::answered::Answered;
+use super::argument::{Bytes, Fields};
 use super::callers_memory::read_caller;
-use super::subvolumes::{Bytes, Fields};
-use super::{Answered, Server};
+use super::server::Server;
 use butterfs::{FsError, StoreError, Trim};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;

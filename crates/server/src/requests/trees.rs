@@ -5,10 +5,11 @@
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
+use super::answered::{Answered, errno};
+use super::argument::{Bytes, Fields};
 use super::callers_memory::write_caller;
-use super::requests::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_INTO_SIZE, SEARCH_ITEMS, SEARCH_SIZE};
-use super::subvolumes::{Bytes, Fields};
-use super::{Answered, Server, errno};
+use super::ioctl::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_INTO_SIZE, SEARCH_ITEMS, SEARCH_SIZE};
+use super::server::Server;
 use butterfs::paths_of::Paths;
 use butterfs::{FsError, InodeId, InodeNumber, TreeId};
 use butterfs_format::{ItemType, Key};

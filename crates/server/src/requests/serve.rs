@@ -1,9 +1,11 @@
 //! The requests: names and attributes here, data in `serve_data`.
 
-use super::{Answered, Server, convert};
-use crate::facts::{self, Facts};
-use crate::join;
-use crate::service::SERVICE;
+use super::answered::{Answered, errno};
+use super::convert;
+use super::protected::attributes_last;
+use super::server::{Server, Transported};
+use crate::attributes::{FACTS, LABEL, PLACE, SERVICE, STATS};
+use crate::facts::Facts;
 use butterfs::{
     AclPolicy, FsError, NewInode, OldName, Owner, Place, Privileges, RenameMode, SetAttributes,
     SetMode,
@@ -100,7 +102,7 @@ impl FileSystem for Server {
         let target = match self.files().lookup(self.id(request.parent), request.name) {
             Ok(target) => target,
             Err(FsError::NotFound) => return Ok(Entry::absent(FOREVER)),
-            Err(error) => return Err(super::errno(&error)),
+            Err(error) => return Err(errno(&error)),
         };
         let inode = self.files().inode(target.inode).answered()?;
         self.entry(&inode)
@@ -132,7 +134,7 @@ impl FileSystem for Server {
             birth: Some(convert::timestamp(attributes.btime)),
             attributes: set.fold(0, |all, (_, bit)| all | bit),
             attributes_mask: STATX_ATTRIBUTES.iter().fold(0, |all, (_, bit)| all | bit),
-            timeout: super::attributes_last(attributes.flags),
+            timeout: attributes_last(attributes.flags),
         })
     }
 
@@ -349,10 +351,10 @@ impl FileSystem for Server {
     }
 
     fn setxattr(&self, context: &Context<'_>, request: SetXattr<'_>) -> Answer<()> {
-        if request.name == facts::LABEL.as_bytes() {
+        if request.name == LABEL.as_bytes() {
             return self.set_label(context, request.value);
         }
-        if request.name == facts::STATS.as_bytes() {
+        if request.name == STATS.as_bytes() {
             return self.reset_stats(context);
         }
         self.check_attribute(request.name)?;
@@ -387,16 +389,16 @@ impl FileSystem for Server {
         request: GetXattr<'_>,
         value: &mut ValueBuffer<'_>,
     ) -> Answer<()> {
-        if request.name == facts::FACTS.as_bytes() {
+        if request.name == FACTS.as_bytes() {
             let facts = Facts {
                 options: Some(self.mount.options.clone()),
-                transport: self.transport.get().map(super::Transported::facts),
+                transport: self.transport.get().map(Transported::facts),
                 ..Facts::of(&self.volume)
             };
             value.push(&serde_json::to_vec(&facts).map_err(|_| Errno::EIO)?);
             return Ok(());
         }
-        if let Some(which) = request.name.strip_prefix(join::PLACE.as_bytes()) {
+        if let Some(which) = request.name.strip_prefix(PLACE.as_bytes()) {
             // It leads past directories that callers may not enter.
             self.check_privileged(context)?;
             value.push(&self.place_from_top(which)?);

@@ -5,7 +5,6 @@
 //! of its own tells, and the request waits only for so long: no number of
 //! requests can take all threads of the server for ever.
 
-use super::Server;
 use butterfs_fuse::Notifier;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -41,17 +40,18 @@ impl Drop for Turn {
     }
 }
 
-impl Server {
+impl Telling {
     /// Has `say` tell the kernel, and waits for it at most for `patience`.
     pub(super) fn tell(
         &self,
+        notifier: Option<&Notifier>,
         patience: Duration,
         say: impl FnOnce(&Notifier) + Send + 'static,
     ) -> Told {
-        let Some(notifier) = self.notifier.get().cloned() else {
+        let Some(notifier) = notifier.cloned() else {
             return Told::Done;
         };
-        let turn = Turn(Arc::clone(&self.telling.0));
+        let turn = Turn(Arc::clone(&self.0));
         if turn.0.fetch_add(1, Ordering::AcqRel) >= TELLING_MAX {
             tracing::warn!("the kernel does not take what it is told; names may be stale");
             return Told::Later;

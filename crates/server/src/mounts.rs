@@ -29,6 +29,7 @@ pub struct Mount {
 impl Mount {
     /// Mounts that a process sees, `self` or a number; none where there is no
     /// such process.
+    #[must_use]
     pub fn seen_by(process: &str) -> Vec<Self> {
         let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
         let lines = table.split(|byte| *byte == b'\n');
@@ -52,6 +53,7 @@ impl Mount {
 
     /// The mount that an absolute path without symbolic links leads into, among
     /// those that this process sees.
+    #[must_use]
     pub fn of_path(path: &Path) -> Option<Self> {
         let over = |mount: &Self| path.starts_with(&mount.point);
         // Of several at one place, the last covers the others.
@@ -63,12 +65,14 @@ impl Mount {
     }
 
     /// True for what a server of ButterFS has mounted, or says that it is one.
+    #[must_use]
     pub fn is_ours(&self) -> bool {
         self.kind.ends_with(".butterfs")
     }
 
     /// True for what root has mounted by FUSE: the kernel says so, whatever the
     /// server does.
+    #[must_use]
     pub fn is_roots(&self) -> bool {
         self.options.split(',').any(|word| word == "user_id=0")
     }

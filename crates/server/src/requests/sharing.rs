@@ -7,8 +7,9 @@
 //!
 //! Source of the layouts: the kernel's interface header linux/btrfs.h.
 
-use super::requests::Command;
-use super::{Answered, Server};
+use super::answered::Answered;
+use super::ioctl::Command;
+use super::server::Server;
 use butterfs::{Algorithm, Deduped, Defragment, Defragmented, InodeFlags, Recompress, Sharing};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;

@@ -8,33 +8,16 @@
 //! later is refused, and the kernel drops the pages, so that all readers see
 //! what the file has.
 
+use super::answered::{Answered, errno};
 use super::intent::{self, Intent};
+use super::protected::{ASKED, KEPT};
+use super::server::Server;
 use super::telling::Told;
-use super::{Answered, Server};
 use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
 use butterfs_fuse::request::{SetAttr, TimeChange, Write};
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
-use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
-
-/// Flags of files that are protected.
-pub(super) const KEPT: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
-
-/// Flags of files of which the server must know how they are opened: what a
-/// conversion saved is protected too.
-pub(super) const ASKED: InodeFlags = KEPT.union(InodeFlags::READONLY);
-
-/// Files of which the kernel has pages that were refused, and a thread is
-/// about to have them dropped.
-#[derive(Debug, Default)]
-pub(super) struct Stale(Mutex<BTreeSet<u64>>);
-
-impl Stale {
-    fn nodes(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
 
 /// What of a write that the kernel's cache sends is written.
 pub(super) enum FromCache {
@@ -237,7 +220,7 @@ impl Server {
                 self.check_change(&victim)
             }
             Err(FsError::NotFound) => Ok(()),
-            Err(error) => Err(super::errno(&error)),
+            Err(error) => Err(errno(&error)),
         }
     }
 }

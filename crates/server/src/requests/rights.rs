@@ -3,8 +3,9 @@
 //! Owns the questions that requests ask; `butterfs::access` decides. The
 //! errors are those of the kernel's Btrfs.
 
+use super::answered::Answered;
 use super::caller::Caller;
-use super::{Answered, Server};
+use super::server::Server;
 use butterfs::access::{Guarded, Wanted};
 use butterfs::{Attributes, InodeFlags, InodeId, Owner};
 use butterfs_fuse::{Context, Errno};

@@ -1,9 +1,12 @@
 //! Requests on data, directory listings with attributes, and ioctls.
 
+use super::answered::Answered;
 use super::autodefrag::Spot;
 use super::caller::Caller;
-use super::guard::{FromCache, KEPT};
-use super::{Answered, Server, convert};
+use super::convert;
+use super::guard::FromCache;
+use super::protected::KEPT;
+use super::server::Server;
 use butterfs::access::{Capability, Credentials};
 use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, Privileges, SeekTarget};
 use butterfs_format::superblock::LABEL_SIZE;

@@ -5,8 +5,8 @@
 //! reads until the server's process is gone: what it says, or nothing where it
 //! died.
 
-use super::server_of;
-use crate::fail::{Done, Failure, fail};
+use crate::attributes::server_of;
+use crate::error::ServerError;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{PidfdFlags, pidfd_open};
 use std::io::{self, Read, Write};
@@ -35,13 +35,13 @@ fn address(service: &[u8]) -> io::Result<SocketAddr> {
 
 /// Those who wait for the server's end.
 #[derive(Clone, Default)]
-pub struct Farewell {
+pub(crate) struct Farewell {
     waiting: Arc<Mutex<Vec<UnixStream>>>,
 }
 
 impl Farewell {
     /// Lets others wait for the end of the server whose socket is `service`.
-    pub fn start(service: &[u8]) -> Result<Self, Failure> {
+    pub(crate) fn start(service: &[u8]) -> Result<Self, ServerError> {
         let listener = UnixListener::bind_addr(&address(service)?)?;
         let farewell = Self::default();
         let waiting = Arc::clone(&farewell.waiting);
@@ -68,10 +68,10 @@ impl Farewell {
 
     /// Says how the mount ended. The sockets stay open until the process has
     /// let go of the device.
-    pub fn say(&self, done: &Done) {
+    pub(crate) fn say(&self, done: &Result<(), ServerError>) {
         let words = match done {
-            Ok(()) => DONE,
-            Err(failure) => &failure.0,
+            Ok(()) => DONE.to_owned(),
+            Err(error) => error.to_string(),
         };
         let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,6 +90,7 @@ fn is_there(client: &UnixStream) -> bool {
 }
 
 /// Waits for the end of a server.
+#[derive(Debug)]
 pub struct Waiter {
     server: UnixStream,
     /// The server's process: at its end, and no earlier, it has let go of all
@@ -99,16 +100,18 @@ pub struct Waiter {
 }
 
 /// What is known of a server's end.
+#[derive(Debug)]
 pub enum End {
     /// It goes on.
     Waits,
     /// It ended, and said this.
-    Ended(Done),
+    Ended(Result<(), ServerError>),
 }
 
 impl Waiter {
     /// For the server of the mount at `mountpoint`; `None` where it cannot be
     /// asked from here.
+    #[must_use]
     pub fn new(mountpoint: &Path) -> Option<Self> {
         let service = server_of(mountpoint)?;
         let mut server = UnixStream::connect_addr(&address(&service).ok()?).ok()?;
@@ -125,7 +128,10 @@ impl Waiter {
     }
 
     /// Waits for at most `time`.
-    pub fn wait(&mut self, time: Duration) -> Result<End, Failure> {
+    ///
+    /// # Errors
+    /// The connection to the server cannot be used.
+    pub fn wait(&mut self, time: Duration) -> Result<End, ServerError> {
         self.server.set_read_timeout(Some(time))?;
         let mut part = [0; 512];
         loop {
@@ -159,13 +165,14 @@ impl Waiter {
         }
     }
 
-    fn verdict(&self) -> Done {
+    fn verdict(&self) -> Result<(), ServerError> {
         if self.words == DONE.as_bytes() {
             return Ok(());
         }
         if self.words.is_empty() {
-            return fail("the server died; what changed since the last commit is lost");
+            return Err(ServerError::Died);
         }
-        fail(String::from_utf8_lossy(&self.words).into_owned())
+        let words = String::from_utf8_lossy(&self.words).into_owned();
+        Err(ServerError::LastWord(words))
     }
 }

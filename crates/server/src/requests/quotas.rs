@@ -11,12 +11,13 @@
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
+use super::answered::Answered;
+use super::argument::{Bytes, Fields};
 use super::callers_memory::read_caller;
-use super::requests::{
+use super::ioctl::{
     INHERIT, INHERIT_ADDRESS, INHERIT_HEADER, INHERIT_SIZE, LIMIT_SIZE, QuotaCommand, RESCAN_SIZE,
 };
-use super::subvolumes::{Bytes, Fields};
-use super::{Answered, Server};
+use super::server::Server;
 use butterfs::du::Limits;
 use butterfs::quota::{GroupId, LimitChange, QgroupLimitFlags, QuotaMode};
 use butterfs::{Engine, FsError};
@@ -25,8 +26,8 @@ use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::atomic::Ordering;
+use std::sync::{PoisonError, TryLockError};
 
 /// Greatest argument that is read from a caller's memory.
 const ARGUMENT_MAX: u64 = 4096;
@@ -35,23 +36,6 @@ const NO_LIMIT: u64 = u64::MAX;
 const ENABLE: u64 = 1;
 const DISABLE: u64 = 2;
 const ENABLE_SIMPLE: u64 = 4;
-
-/// A count of all groups.
-#[derive(Debug, Default)]
-pub(super) struct Rescan {
-    running: Mutex<()>,
-    nodes: AtomicU64,
-}
-
-impl Rescan {
-    fn is_running(&self) -> bool {
-        matches!(self.running.try_lock(), Err(TryLockError::WouldBlock))
-    }
-
-    fn wait(&self) {
-        drop(self.running.lock().unwrap_or_else(PoisonError::into_inner));
-    }
-}
 
 impl Server {
     /// Serves an ioctl on quotas or trees; `None` when it is none.
