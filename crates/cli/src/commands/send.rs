@@ -1,148 +1,32 @@
 //! `butterfs send`.
 //!
-//! Owns the arguments, the choice of a parent among clone sources, and the
-//! progress bar; the stream is the library's, or the kernel's ([`kernel`]).
+//! Owns the progress bar; the stream is the library's, or the kernel's
+//! ([`kernel`]).
 
+mod arguments;
 mod kernel;
+mod relatives;
+
+pub use arguments::Send;
 
 use crate::fail::{Context, Done, Failure, fail};
-use crate::host::{self, Printed};
 use crate::output::Notes;
-use crate::output::{self, Output};
 use crate::place::Place;
 use crate::service::OnVolume;
-use crate::whole_file::WholeFile;
+use arguments::StreamOutput;
 use butterfs::send::{
     Beginning, CommandSink, DataMode, Ending, SendError, SendOptions, SendRequest, StreamWriter,
 };
 use butterfs::{InodeNumber, TreeId, Volume};
-use butterfs_format::send_stream::{Command, Version};
-use butterfs_format::{Generation, UuidBytes};
+use butterfs_format::send_stream::Command;
 use butterfs_server::Connection;
-use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::{Deserialize, Serialize};
+use relatives::{Named, Relations, nearest};
 use std::ffi::{OsStr, OsString};
-use std::io::{self, IsTerminal, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
-
-/// Sends read-only snapshots as a stream, whole or as what changed since
-/// another one.
-#[derive(Args, Debug, Deserialize, Serialize)]
-#[command(after_help = "Examples:
-  butterfs send disk.img:/monday | butterfs receive backup.img:/
-  butterfs send -p disk.img:/monday disk.img:/tuesday -f tuesday.stream
-  butterfs send -p mnt/monday mnt/tuesday | butterfs receive /backup
-  butterfs send --compressed-data -p /monday disk.img:/tuesday | ssh host btrfs receive /backup
-
-Only what differs is read: nodes that both snapshots share are skipped. btrfs
-receive of any kernel takes version 1, which is the default; --compressed-data
-needs version 2.")]
-pub struct Send {
-    /// Snapshot that the receiver has; only what changed since is sent.
-    #[arg(short, long, value_name = "SNAPSHOT")]
-    parent: Option<OsString>,
-    /// Snapshot that the receiver has, to clone from; may be given several
-    /// times. Without -p, the nearest one is the parent.
-    #[arg(short, long, value_name = "SNAPSHOT")]
-    clone_source: Vec<OsString>,
-    /// Write to this file, not to standard output.
-    #[arg(short = 'f', long, value_name = "FILE")]
-    file: Option<PathBuf>,
-    /// Several snapshots make one stream, without ends between them.
-    #[arg(short = 'e', long)]
-    one_stream: bool,
-    /// Version of the stream: 1 or 2; 0 is the newest.
-    #[arg(long, value_name = "N")]
-    proto: Option<u32>,
-    /// Send compressed extents as they lie.
-    #[arg(long)]
-    compressed_data: bool,
-    /// Send which ranges changed, but no data; it cannot be received.
-    #[arg(long)]
-    no_data: bool,
-    /// No progress, and no word but errors.
-    #[arg(short, long, conflicts_with = "verbose")]
-    quiet: bool,
-    /// Say what is sent from what.
-    #[arg(short, long)]
-    verbose: bool,
-    /// Subvolume id that paths start from.
-    #[arg(long, value_name = "ID")]
-    subvolid: Option<u64>,
-    /// Read-only snapshots of one volume: VOLUME:/path, or paths where it is
-    /// mounted.
-    #[arg(required = true, value_name = "SNAPSHOT")]
-    snapshots: Vec<OsString>,
-}
-
-/// Where a stream goes.
-pub enum StreamOutput {
-    /// A file, which has its name when it is whole.
-    File(WholeFile),
-    /// Standard output.
-    Standard(Output),
-    /// The process that asked.
-    Printed(Printed),
-}
-
-impl StreamOutput {
-    /// All was written.
-    pub fn finish(mut self) -> Done {
-        self.flush()?;
-        match self {
-            Self::File(file) => file.finish(),
-            Self::Standard(_) | Self::Printed(_) => Ok(()),
-        }
-    }
-}
-
-impl Write for StreamOutput {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::File(file) => file.write(bytes),
-            Self::Standard(out) => out.write(bytes),
-            Self::Printed(out) => out.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Self::File(file) => file.flush(),
-            Self::Standard(out) => out.flush(),
-            Self::Printed(out) => out.flush(),
-        }
-    }
-}
-
-impl AsFd for StreamOutput {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::File(file) => file.as_fd(),
-            Self::Standard(out) => out.as_fd(),
-            Self::Printed(_) => unreachable!("a server sends no volume that the kernel has"),
-        }
-    }
-}
-
-/// A snapshot to send, or to send from.
-struct Named {
-    tree: TreeId,
-    relations: Relations,
-    name: Vec<u8>,
-}
-
-/// What tells which snapshots are relatives.
-#[derive(Clone, Copy)]
-struct Relations {
-    uuid: UuidBytes,
-    parent_uuid: UuidBytes,
-    /// The generation in which it was made.
-    made: Generation,
-}
 
 impl Send {
     /// Runs it, here or where the snapshots are mounted.
@@ -152,38 +36,6 @@ impl Send {
             Some(word) if butterfs_kernel::is_kernel_btrfs(Path::new(word)) => kernel::send(self),
             _ => self.run(),
         }
-    }
-
-    fn options(&self) -> Result<SendOptions, Failure> {
-        let version = match (self.proto, self.compressed_data) {
-            (Some(1), true) => return fail("--compressed-data needs --proto 2"),
-            (None, false) | (Some(1), false) => Version::One,
-            (None, true) | (Some(0 | 2), _) => Version::Two,
-            (Some(other), _) => return fail(format!("version {other} of streams is not known")),
-        };
-        let data = match (self.no_data, self.compressed_data) {
-            (true, _) => DataMode::Omit,
-            (false, true) => DataMode::Encoded,
-            (false, false) => DataMode::Plain,
-        };
-        Ok(SendOptions {
-            version,
-            data,
-            ..SendOptions::default()
-        })
-    }
-
-    fn output(&self) -> Result<StreamOutput, Failure> {
-        if host::is_serving() {
-            return Ok(StreamOutput::Printed(Printed));
-        }
-        if let Some(path) = &self.file {
-            return Ok(StreamOutput::File(WholeFile::create(path)?));
-        }
-        if io::stdout().is_terminal() {
-            return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
-        }
-        Ok(StreamOutput::Standard(output::own()))
     }
 
     fn send(
@@ -382,26 +234,6 @@ fn named(volume: &Volume, place: &Place) -> Result<Named, Failure> {
         },
         name: name.unwrap_or(b"top-level").to_vec(),
     })
-}
-
-/// The relative of `sent` that is nearest in time: a snapshot of the same
-/// subvolume, what it is a snapshot of, or a snapshot of it.
-fn nearest<'s>(sent: &Named, sources: &'s [Named]) -> Option<&'s Named> {
-    let known = |uuid: &[u8; 16]| *uuid != [0; 16];
-    let related = |other: &&Named| {
-        let (a, b) = (&sent.relations, &other.relations);
-        (known(&a.parent_uuid) && (a.parent_uuid == b.parent_uuid || a.parent_uuid == b.uuid))
-            || (known(&b.parent_uuid) && b.parent_uuid == a.uuid)
-    };
-    let distance = |other: &&Named| {
-        let (a, b) = (sent.relations.made, other.relations.made);
-        a.get().abs_diff(b.get())
-    };
-    sources
-        .iter()
-        .filter(|other| other.tree != sent.tree)
-        .filter(related)
-        .min_by_key(distance)
 }
 
 /// How much a stream says.

@@ -1,6 +1,7 @@
 //! Snapshots that the kernel has mounted: the kernel sends them.
 
-use super::{Named, Relations, Send, nearest};
+use super::arguments::Send;
+use super::relatives::{Named, Relations, nearest};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::output;
 use butterfs::TreeId;
