@@ -23,7 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("fuse", &[]),
     (
         "server",
-        &["butterfs", "fuse", "device", "format", "kernel", "tree"],
+        &["butterfs", "fuse", "device", "format", "kernel"],
     ),
     ("lab", &["butterfs", "device"]),
     ("testkit", &["format"]),

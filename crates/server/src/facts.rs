@@ -140,8 +140,7 @@ impl Facts {
     #[must_use]
     pub fn of(volume: &Volume) -> Self {
         let usage = volume.usage();
-        let engine = volume.store().read();
-        let superblock = engine.superblock();
+        let superblock = volume.superblock();
         Self {
             label: String::from_utf8_lossy(&superblock.label).into_owned(),
             uuid: Uuid::from_bytes(superblock.fsid).to_string(),
@@ -164,10 +163,10 @@ impl Facts {
                     device: kind.device,
                 })
                 .collect(),
-            device_stats: StatsFacts::new(engine.device_stats()),
+            device_stats: StatsFacts::new(volume.device_stats()),
             options: None,
             transport: None,
-            read_only_because: volume.store().poison(),
+            read_only_because: volume.failure(),
         }
     }
 

@@ -298,7 +298,7 @@ fn end(server: &Server, unmounter: &Unmounter) {
 /// What is not on the device although `destroy` closed the volume, if any.
 fn lost(server: &Server) -> Result<(), ServerError> {
     let waiting = server.volume().files().dirty_bytes();
-    if let Some(reason) = server.volume().store().poison() {
+    if let Some(reason) = server.volume().failure() {
         return Err(ServerError::Failed { reason, waiting });
     }
     match server.unwritten() {

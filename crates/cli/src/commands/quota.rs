@@ -237,10 +237,8 @@ impl StatusFacts {
             })),
             QuotaSite::Unmounted(place) => {
                 let volume = place.open_read_only(None)?;
-                let engine = volume.store().read();
-                Ok(engine.quotas().map_or(Self::OFF, |quotas| {
-                    let reason = quotas.reason().map(str::to_owned);
-                    Self::on(quotas.status(), quotas.groups().count(), reason)
+                Ok(volume.quota_state().map_or(Self::OFF, |quotas| {
+                    Self::on(&quotas.status, quotas.groups.len(), quotas.reason)
                 }))
             }
         }

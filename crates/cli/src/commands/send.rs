@@ -221,16 +221,16 @@ fn named(volume: &Volume, place: &Place) -> Result<Named, Failure> {
     if id.number != InodeNumber::ROOT {
         return fail(format!("{place}: it is no subvolume"));
     }
-    let state = volume.store().read().tree_state(id.tree).context(place)?;
+    let item = volume.trees().root_item(id.tree).context(place)?;
     let name = path
         .split(|byte| *byte == b'/')
         .rfind(|name| !name.is_empty());
     Ok(Named {
         tree: id.tree,
         relations: Relations {
-            uuid: state.item.uuid,
-            parent_uuid: state.item.parent_uuid,
-            made: state.item.otransid,
+            uuid: item.uuid,
+            parent_uuid: item.parent_uuid,
+            made: item.otransid,
         },
         name: name.unwrap_or(b"top-level").to_vec(),
     })

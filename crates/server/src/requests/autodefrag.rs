@@ -6,7 +6,7 @@
 //!
 //! Bound: so many parts; of more, those that are written to again later count.
 
-use butterfs::{Defragment, Filesystem, FsError, InodeFlags, InodeId, Sharing};
+use butterfs::{Defragment, Filesystem, FsError, InodeFlags, InodeId, Sharing, Volume};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -55,13 +55,13 @@ pub(super) struct Autodefrag {
 
 impl Autodefrag {
     /// Starts the thread, which looks every `pause`.
-    pub(super) fn start(files: Arc<Filesystem>, pause: Duration) -> std::io::Result<Self> {
+    pub(super) fn start(volume: Volume, pause: Duration) -> std::io::Result<Self> {
         let shared: Arc<(Mutex<State>, Condvar)> = Arc::default();
         let thread = std::thread::Builder::new()
             .name("autodefrag".into())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || work(&shared, &files, pause)
+                move || work(&shared, &volume, pause)
             })?;
         Ok(Self {
             shared,
@@ -91,7 +91,7 @@ impl Autodefrag {
     }
 }
 
-fn work(shared: &(Mutex<State>, Condvar), files: &Filesystem, pause: Duration) {
+fn work(shared: &(Mutex<State>, Condvar), volume: &Volume, pause: Duration) {
     let (state, changed) = shared;
     loop {
         let waiting = lock(state);
@@ -103,10 +103,10 @@ fn work(shared: &(Mutex<State>, Condvar), files: &Filesystem, pause: Duration) {
         let parts = std::mem::take(&mut waiting.parts);
         drop(waiting);
         for (id, part) in parts {
-            if lock(state).ended || files.store().check_writable().is_err() {
+            if lock(state).ended || !volume.is_writable() {
                 break;
             }
-            if let Err(error) = defragment(files, id, part) {
+            if let Err(error) = defragment(volume.files(), id, part) {
                 // It is as it was; the next write into it counts again.
                 tracing::debug!(%error, "a part of a file stays as it is");
             }

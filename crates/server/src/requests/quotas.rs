@@ -20,7 +20,6 @@ use super::ioctl::{
 use super::server::Server;
 use butterfs::du::Limits;
 use butterfs::quota::{GroupId, LimitChange, QgroupLimitFlags, QuotaMode};
-use butterfs::{Engine, FsError};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
@@ -78,26 +77,23 @@ impl Server {
             QuotaCommand::Relate => {
                 let (child, parent) = (GroupId(data.u64(8)?), GroupId(data.u64(16)?));
                 let comes = data.u64(0)? != 0;
-                self.change_quotas(|engine| {
-                    // What became of the numbers is in their status.
-                    let _ = if comes {
-                        engine.assign_quota_group(child, parent)?
-                    } else {
-                        engine.remove_quota_relation(child, parent)?
-                    };
-                    Ok(())
-                })?;
+                let changed = if comes {
+                    self.volume.assign_quota_group(child, parent)
+                } else {
+                    self.volume.remove_quota_relation(child, parent)
+                };
+                // What became of the numbers is in their status.
+                changed.answered()?;
             }
             QuotaCommand::Group => {
                 let group = GroupId(data.u64(8)?);
                 let comes = data.u64(0)? != 0;
-                self.change_quotas(|engine| {
-                    if comes {
-                        Ok(engine.create_quota_group(group)?)
-                    } else {
-                        Ok(engine.destroy_quota_group(group)?)
-                    }
-                })?;
+                let changed = if comes {
+                    self.volume.create_quota_group(group)
+                } else {
+                    self.volume.destroy_quota_group(group)
+                };
+                changed.answered()?;
             }
             QuotaCommand::Limit => {
                 let bytes = read_caller(context, request.argument, LIMIT_SIZE)?;
@@ -122,18 +118,9 @@ impl Server {
     /// Writes down that the numbers were found to be wrong, so that who reads
     /// the quota tree learns it.
     pub(super) fn say_quota_state(&self) {
-        let quotas_say = |quotas: &butterfs::quota::Quotas| quotas.reason().is_some();
-        let found = self.volume.store().read().quotas().is_some_and(quotas_say);
-        if found && let Err(error) = self.files().change_quotas(|_| Ok(())) {
+        if let Err(error) = self.volume.say_quota_state() {
             tracing::info!(%error, "the state of quotas was not written");
         }
-    }
-
-    fn change_quotas(
-        &self,
-        change: impl FnOnce(&mut Engine) -> Result<(), FsError>,
-    ) -> Result<(), Errno> {
-        self.files().change_quotas(change).answered()
     }
 
     fn switch_quotas(&self, command: u64) -> Result<(), Errno> {
@@ -187,7 +174,7 @@ impl Server {
             referenced: limit(QgroupLimitFlags::MAX_REFERENCED, 16)?,
             exclusive: limit(QgroupLimitFlags::MAX_EXCLUSIVE, 24)?,
         };
-        self.change_quotas(|engine| Ok(engine.limit_quota_group(group, change)?))
+        self.volume.limit_quota_group(group, change).answered()
     }
 
     /// Groups that a request puts a new subvolume into.

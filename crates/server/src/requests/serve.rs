@@ -77,7 +77,7 @@ impl FileSystem for Server {
     }
 
     fn panicked(&self) {
-        self.volume.store().fail_after_panic();
+        self.volume.fail_after_panic();
     }
 
     fn admit(&self) -> Answer<()> {

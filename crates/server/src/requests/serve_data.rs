@@ -35,7 +35,7 @@ impl Server {
         &self,
         sync: impl FnOnce() -> Result<(), FsError>,
     ) -> Result<(), Errno> {
-        if self.volume.store().access() == butterfs::Access::ReadOnly {
+        if self.volume.access() == butterfs::Access::ReadOnly {
             return Ok(());
         }
         sync().answered()
@@ -242,11 +242,10 @@ impl Server {
         self.check_privileged(context)?;
         match self.volume.set_label(label) {
             // As in the kernel it is on the device at once.
-            Ok(()) => self.volume.store().commit().map(drop),
-            Err(butterfs::Error::Store(error)) => Err(error),
+            Ok(()) => self.volume.commit().map(drop),
+            Err(butterfs::Error::Store(error)) => Err(error.into()),
             Err(_) => return Err(Errno::EIO),
         }
-        .map_err(FsError::from)
         .answered()
     }
 
@@ -284,9 +283,8 @@ impl Server {
             GETLABEL => {
                 let room = output.get_mut(..LABEL_SIZE).ok_or(Errno::EINVAL)?;
                 room.fill(0);
-                let engine = self.volume.store().read();
-                let label = &engine.superblock().label;
-                room[..label.len()].copy_from_slice(label);
+                let label = self.volume.superblock().label;
+                room[..label.len()].copy_from_slice(&label);
                 filled = LABEL_SIZE;
             }
             SETLABEL => {

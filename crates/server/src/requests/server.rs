@@ -86,12 +86,12 @@ impl Transported {
 impl Server {
     /// Serves `volume` as `mount` says.
     pub(crate) fn new(volume: Volume, mount: Served) -> Self {
-        let sector = volume.store().read().sector_size();
+        let sector = volume.superblock().sector_size;
         Self {
             nodes: Nodes::new(volume.files().root().tree),
             volume,
             mount,
-            sector: sector.try_into().unwrap_or(4096),
+            sector,
             rescan: Rescan::default(),
             autodefrag: OnceLock::new(),
             shut: AtomicBool::new(false),
@@ -119,7 +119,7 @@ impl Server {
 
     /// Defragments in the background from now on, a round every `pause`.
     pub(crate) fn start_autodefrag(&self, pause: std::time::Duration) {
-        match Autodefrag::start(Arc::clone(self.files()), pause) {
+        match Autodefrag::start(self.volume.share(), pause) {
             Ok(started) => {
                 let _ = self.autodefrag.set(started);
             }

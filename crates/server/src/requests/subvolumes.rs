@@ -137,7 +137,7 @@ impl Server {
             Command::Sync => self.files().sync_all().answered()?,
             Command::StartSync => {
                 self.files().sync_all().answered()?;
-                let generation = self.volume.store().read().superblock().generation;
+                let generation = self.volume.superblock().generation;
                 Fields {
                     bytes: output,
                     at: 0,

@@ -5,18 +5,17 @@
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
-use super::answered::{Answered, errno};
+use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::callers_memory::write_caller;
 use super::ioctl::{LOOKUP_SIZE, SEARCH_HEADER, SEARCH_INTO_SIZE, SEARCH_ITEMS, SEARCH_SIZE};
 use super::server::Server;
-use butterfs::paths_of::Paths;
-use butterfs::{FsError, InodeId, InodeNumber, TreeId};
+use butterfs::{InodeId, InodeNumber, TreeId, TreeItem};
 use butterfs_format::{ItemType, Key};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
-use butterfs_tree::{Cursor, NodeSource, TreeError};
+use std::ops::ControlFlow;
 
 /// Where an answer says how many items it has.
 const COUNT: usize = 64;
@@ -129,31 +128,27 @@ impl Server {
     }
 
     fn find_items(&self, search: &Search, items: &mut [u8]) -> Result<Found, Errno> {
-        let damaged = |error: TreeError| match error {
-            TreeError::NoSuchTree(_) => Errno::ENOENT,
-            error => errno(&FsError::from(error)),
-        };
-        let engine = self.volume.store().read();
-        engine.root(search.tree).map_err(damaged)?;
-        let cursor = Cursor::seek_in(&*engine, search.tree, &search.first);
-        let mut cursor = cursor.map_err(damaged)?;
         let mut count = 0;
+        let mut needed = None;
         let room = items.len();
         let mut fields = Fields {
             bytes: items,
             at: 0,
         };
-        while let (Some((key, data)), Some((leaf, _))) = (cursor.item(), cursor.leaf()) {
+        let mut visit = |item: TreeItem<'_>| {
+            let TreeItem {
+                generation,
+                key,
+                data,
+            } = item;
             if key > search.last || count == search.count_max {
-                break;
+                return ControlFlow::Break(());
             }
-            let generation = leaf.generation().get();
+            let generation = generation.get();
             if search.generations.contains(&generation) {
                 if SEARCH_HEADER + data.len() > room - fields.at {
-                    if count == 0 {
-                        return Ok(Found::TooLong(SEARCH_HEADER + data.len()));
-                    }
-                    break;
+                    needed = Some(SEARCH_HEADER + data.len());
+                    return ControlFlow::Break(());
                 }
                 let length = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 fields
@@ -165,11 +160,18 @@ impl Server {
                     .put(data);
                 count += 1;
             }
-            cursor.next().map_err(damaged)?;
-        }
-        Ok(Found::Items {
-            count,
-            bytes: fields.at,
+            ControlFlow::Continue(())
+        };
+        let trees = self.volume.trees();
+        trees
+            .items_from(search.tree, &search.first, &mut visit)
+            .answered()?;
+        Ok(match needed {
+            Some(needed) if count == 0 => Found::TooLong(needed),
+            _ => Found::Items {
+                count,
+                bytes: fields.at,
+            },
         })
     }
 
@@ -199,11 +201,8 @@ impl Server {
             return Ok(LOOKUP_SIZE);
         }
         self.check_privileged(context)?;
-        let engine = self.volume.store().read();
-        let root = engine.root(tree).map_err(|_| Errno::ENOENT)?;
-        let mut path = Paths::new(&engine, tree, root)
-            .directory(directory)
-            .answered()?;
+        let path = self.volume.trees().directory_path(tree, directory);
+        let mut path = path.answered()?;
         if !path.is_empty() {
             path.push(b'/');
         }

@@ -7,7 +7,7 @@ use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::callers_memory::read_caller;
 use super::server::Server;
-use butterfs::{FsError, StoreError, Trim};
+use butterfs::{FsError, Trim};
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
@@ -68,7 +68,7 @@ impl Server {
             window: start..start.saturating_add(length),
             length_min: length_min.max(self.sector.into()),
         };
-        let trimmed = self.volume.store().trim(&wanted).map_err(FsError::from);
+        let trimmed = self.volume.trim(&wanted);
         let mut fields = Fields {
             bytes: output.get_mut(..TRIM_SIZE).ok_or(Errno::EINVAL)?,
             at: 0,
@@ -99,14 +99,13 @@ impl Server {
         if self.shut.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let store = self.volume.store();
         let done = match saved {
-            _ if store.check_writable().is_err() => Ok(()),
+            _ if !self.volume.is_writable() => Ok(()),
             Saved::All => self.files().sync_all(),
-            Saved::Trees => store.commit().map(drop).map_err(FsError::from),
+            Saved::Trees => self.volume.commit().map(drop),
             Saved::Nothing => Ok(()),
         };
-        store.fail(&StoreError::ShutDown);
+        self.volume.shut_down();
         done
     }
 }

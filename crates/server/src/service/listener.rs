@@ -163,13 +163,12 @@ fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), Ser
     });
     match request {
         Ok(request) => {
-            let store = Arc::clone(volume.store());
-            let _watch = store.fail_on_panic();
-            run(Command {
+            let command = Command {
                 request,
-                volume,
+                volume: volume.share(),
                 answer,
-            });
+            };
+            volume.watch_panics(|| run(command));
         }
         Err(error) => answer.end(Err(&error.to_string())),
     }

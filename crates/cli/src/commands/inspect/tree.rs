@@ -36,12 +36,12 @@ impl DumpTree {
             Some(name) => vec![parse_tree(name)?],
             None => all_trees(&volume)?,
         };
-        let engine = volume.store().read();
+        let trees_now = volume.trees();
         let mut found = Vec::new();
         let mut damaged = 0;
         for tree in trees {
-            let root = match engine.tree_state(tree) {
-                Ok(state) => state.root,
+            let root = match trees_now.root(tree) {
+                Ok(root) => root,
                 Err(error) if self.tree.is_none() && !self.json => {
                     say!("tree {}: {error}", object_name(tree.get()));
                     damaged += 1;
@@ -50,7 +50,7 @@ impl DumpTree {
                 Err(error) => return Err(error.into()),
             };
             if self.json {
-                damaged += walk(&*engine, root, Damage::Silent, |node| {
+                damaged += walk(&trees_now, root, Damage::Silent, |node| {
                     if node.is_leaf() {
                         found.extend((0..node.len()).map(|slot| item(tree, node, slot)));
                     }
@@ -63,13 +63,13 @@ impl DumpTree {
                 TreeId::CHUNK => say!("chunk tree"),
                 _ => say!("tree key ({} ROOT_ITEM 0)", object_name(tree.get())),
             }
-            damaged += walk(&*engine, root, Damage::Shown, |node| print(tree, node))?;
+            damaged += walk(&trees_now, root, Damage::Shown, |node| print(tree, node))?;
         }
         if self.json {
             json(&found)?;
             return whole(damaged);
         }
-        let superblock = engine.superblock();
+        let superblock = trees_now.superblock();
         say!("total bytes {}", superblock.total_bytes);
         say!("bytes used {}", superblock.bytes_used);
         say!("uuid {}", Uuid::from_bytes(superblock.fsid));
@@ -114,11 +114,11 @@ fn parse_tree(name: &str) -> Result<TreeId, Failure> {
 }
 
 fn all_trees(volume: &Volume) -> Result<Vec<TreeId>, Failure> {
-    let engine = volume.store().read();
+    let trees_now = volume.trees();
     let mut trees = vec![TreeId::ROOT, TreeId::CHUNK];
-    let root = engine.tree_state(TreeId::ROOT)?.root;
+    let root = trees_now.root(TreeId::ROOT)?;
     // Damage is shown and counted when the tree itself is.
-    walk(&*engine, root, Damage::Silent, |node| {
+    walk(&trees_now, root, Damage::Silent, |node| {
         let keys = (0..node.len()).map(|slot| node.key(slot));
         let roots = keys.filter(|key| key.item_type == ItemType::ROOT_ITEM && node.is_leaf());
         trees.extend(roots.map(|key| TreeId(key.objectid)));
