@@ -37,6 +37,7 @@ lint:
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --manifest-path fuzz/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}/fuzz -- -D warnings
 	cargo run -q -p xtask -- edges
+	cargo run -q -p xtask -- circles > /dev/null
 
 # Random operations, many seeds (about twenty minutes).
 soak:

@@ -114,7 +114,7 @@ fn make_base(way: usize) -> Base {
         files.fsync(&old).expect("a log");
     }
     let device = Arc::new(device.snapshot());
-    let engine = volume.store().read();
+    let engine = volume.files().store().read();
     let base = Base {
         nodes: all_nodes(&engine),
         node_size: engine.node_size(),

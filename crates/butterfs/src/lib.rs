@@ -21,9 +21,12 @@ mod clone_tree;
 mod error;
 mod mount_options;
 mod paths;
+mod quotas;
 mod receive_directory;
 mod rescue;
+mod state;
 mod subvolumes;
+mod trees;
 mod usage;
 mod volume;
 
@@ -36,6 +39,7 @@ pub use paths::{Walk, WalkEntry};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};
+pub use trees::{TreeItem, Trees};
 pub use usage::{KindUsage, Usage};
 pub use volume::{Cleaner, OpenOptions, Volume};
 
@@ -60,23 +64,16 @@ pub use butterfs_fs::subvolume::{Cleaning, Received, diff, du, find_new, history
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
-pub use butterfs_store::{
-    Barriers, Discard, Engine, LogPolicy, Purpose, SpaceKind, Store, StoreError, Trim,
-};
+pub use butterfs_store::{Barriers, Discard, LogPolicy, StoreError, Trim};
 pub use butterfs_tree::CompareCost;
-
-/// Paths of inodes, from the names that they know of themselves.
-pub mod paths_of {
-    pub use butterfs_fs::subvolume::paths::Paths;
-}
 
 /// Quota groups.
 pub mod quota {
+    pub use crate::quotas::QuotaState;
     pub use butterfs_format::item::qgroup::{
         GroupId, QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
     };
-    pub use butterfs_fs::subvolume::quota::scan;
     pub use butterfs_store::{
-        Assigned, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode, Quotas,
+        Assigned, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
     };
 }

@@ -180,8 +180,7 @@ impl Volume {
     }
 
     /// The store below.
-    #[must_use]
-    pub fn store(&self) -> &Arc<Store> {
+    pub(crate) fn store(&self) -> &Arc<Store> {
         self.files.store()
     }
 

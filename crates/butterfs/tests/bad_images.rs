@@ -194,7 +194,7 @@ fn a_rotten_node_without_a_copy_is_an_error() {
 /// Where the data of a file lie.
 fn data_place(volume: &Volume, path: &str) -> (Logical, Vec<DeviceOffset>) {
     let id = volume.resolve(path.as_bytes()).unwrap();
-    let engine = volume.store().read();
+    let engine = volume.files().store().read();
     let first = Key::new(id.number.get(), ItemType::EXTENT_DATA, 0);
     let cursor = Cursor::seek_in(&*engine, TreeId::FS, &first).unwrap();
     let extent = FileExtent::parse(cursor.data()).unwrap();

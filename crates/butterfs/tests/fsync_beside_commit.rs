@@ -203,7 +203,7 @@ fn no_commit_follows_a_write_out_that_failed() {
     let others: Vec<_> = (0..4)
         .map(|_| {
             let volume = Arc::clone(&volume);
-            thread::spawn(move || volume.store().commit())
+            thread::spawn(move || volume.commit())
         })
         .collect();
     thread::sleep(Duration::from_millis(50));
@@ -214,7 +214,7 @@ fn no_commit_follows_a_write_out_that_failed() {
         let result = other.join().unwrap();
         assert!(result.is_err(), "a commit succeeded: {result:?}");
     }
-    assert!(volume.store().poison().is_some());
+    assert!(volume.failure().is_some());
     drop(volume);
     let left = Arc::new(gate.under.snapshot());
     assert_eq!(after_a_crash(&left, "after a write that failed"), [2; 8192]);

@@ -114,7 +114,7 @@ impl Bench {
 
     /// How full the block groups are.
     fn space(&self) -> String {
-        let engine = self.volume().store().read();
+        let engine = self.volume().files().store().read();
         let lines = engine.groups().map(|group| {
             let flags = group.flags.describe();
             let (length, used) = (group.length >> 10, group.used >> 10);
@@ -128,7 +128,7 @@ impl Bench {
         self.volume()
             .sync()
             .unwrap_or_else(|error| panic!("{when}: {error}\n{}", self.space()));
-        assert_eq!(self.volume().store().poison(), None, "{when}");
+        assert_eq!(self.volume().failure(), None, "{when}");
     }
 
     fn reopen(&mut self) {

@@ -6,7 +6,7 @@ use crate::code::FaultCode;
 use crate::context::Context;
 use crate::data;
 use crate::devices::{self, ChunkTree};
-use crate::error::CheckError;
+use crate::error::{CheckError, DevicesFault, Unreadable};
 use crate::extents::checksums::ChecksumScan;
 use crate::extents::compare;
 use crate::extents::diagnose::{self, Lost};
@@ -48,7 +48,7 @@ pub fn check(
     let pool = rayon::ThreadPoolBuilder::new()
         .num_threads(options.threads)
         .build()
-        .map_err(|error| CheckError::Threads(error.to_string()))?;
+        .map_err(|error| CheckError::Threads(Arc::new(error)))?;
     pool.install(|| run(devices, options, progress))
 }
 
@@ -60,7 +60,7 @@ fn run(
     let faults = Arc::new(Collector::new(options.faults_max));
     let members = superblocks::open(devices, options.superblock, &faults)?;
     let Some(superblock) = members.first().map(|member| member.superblock.clone()) else {
-        return Err(CheckError::Devices("no device was given".to_owned()));
+        return Err(CheckError::Devices(DevicesFault::None));
     };
     let mut map = ChunkMap::default();
     for (logical, chunk) in &superblock.sys_chunks {
@@ -89,7 +89,7 @@ fn run(
     let view = check.context.quiet();
     drop((check, context));
     let Some(faults) = Arc::into_inner(faults) else {
-        return Err(CheckError::Unreadable("a thread is left over".to_owned()));
+        return Err(CheckError::Unreadable(Unreadable::ThreadLeft));
     };
     let mut report = faults.finish(figures);
     paths::add(&mut report, &view, &roots);
@@ -208,9 +208,7 @@ impl<'a> Check<'a> {
         context.budget.verify()?;
         let chunks = devices::parse(context, &items.summary);
         if chunks.chunks.is_empty() {
-            return Err(CheckError::Unreadable(
-                "its chunk tree is damaged".to_owned(),
-            ));
+            return Err(CheckError::Unreadable(Unreadable::ChunkTree));
         }
         let map = devices::map(context, &chunks);
         let context = context.with_map(map);

@@ -1,7 +1,40 @@
 //! Why a volume could not be checked at all.
 
 use butterfs_device::DeviceError;
+use butterfs_format::DeviceId;
+use butterfs_format::features::Incompat;
+use std::sync::Arc;
 use thiserror::Error;
+
+/// Why not even the first nodes could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Unreadable {
+    /// Where chunks lie is not known.
+    #[error("its chunk tree is damaged")]
+    ChunkTree,
+    /// A fault of this program.
+    #[error("a thread is left over")]
+    ThreadLeft,
+}
+
+/// Why devices are not those of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DevicesFault {
+    /// There is none.
+    #[error("no device was given")]
+    None,
+    /// One is not of the volume of the others.
+    #[error("{0} belongs to another volume")]
+    OtherVolume(String),
+    /// One is there twice.
+    #[error("device {0} was given twice")]
+    Twice(DeviceId),
+    /// The volume has more.
+    #[error("the volume has {0} devices; give all of them")]
+    TooFew(u64),
+}
 
 /// Why a volume could not be checked at all. What is wrong inside of a volume
 /// is in the report instead.
@@ -17,14 +50,14 @@ pub enum CheckError {
         reason: String,
     },
     /// Devices of different volumes, or too few.
-    #[error("{0}")]
-    Devices(String),
+    #[error(transparent)]
+    Devices(#[from] DevicesFault),
     /// A feature that the check does not know.
-    #[error("the volume uses {0}, which this version cannot check")]
-    Unsupported(String),
+    #[error("the volume uses {}, which this version cannot check", .0.names().join(", "))]
+    Unsupported(Incompat),
     /// Not even the first nodes can be read.
     #[error("the volume cannot be read: {0}")]
-    Unreadable(String),
+    Unreadable(Unreadable),
     /// A bound was met.
     #[error("the check needs more than {limit} bytes of memory; give it more (--memory)")]
     Memory {
@@ -33,7 +66,7 @@ pub enum CheckError {
     },
     /// Threads.
     #[error("cannot start threads: {0}")]
-    Threads(String),
+    Threads(Arc<rayon::ThreadPoolBuildError>),
     /// A device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -43,7 +43,7 @@ mod walk;
 
 pub use check::check;
 pub use code::{FaultCode, Severity};
-pub use error::CheckError;
+pub use error::{CheckError, DevicesFault, Unreadable};
 pub use progress::{NoProgress, Phase, Progress, Status};
 pub use report::{Fault, Figures, Place, Report};
 

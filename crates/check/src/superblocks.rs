@@ -1,13 +1,14 @@
 //! Superblocks and their copies.
 
 use crate::code::FaultCode;
-use crate::error::CheckError;
+use crate::error::{CheckError, DevicesFault};
 use crate::report::{Collector, Place};
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, DeviceError};
 use butterfs_format::features::Incompat;
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
-use butterfs_format::{DeviceId, DeviceOffset};
+use butterfs_format::{DeviceId, DeviceOffset, ParseError};
 use std::sync::Arc;
+use thiserror::Error;
 
 /// Features that can be checked; what they add is looked at where it lies.
 const KNOWN: Incompat = Incompat(Incompat::SUPPORTED.0 | Incompat::RAID56.0 | Incompat::RAID1C34.0);
@@ -24,16 +25,25 @@ pub(crate) struct Member {
     pub(crate) superblock: Superblock,
 }
 
+/// Why a copy of the superblock is none.
+#[derive(Debug, Error)]
+enum CopyFault {
+    /// It cannot be read.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// It is damaged.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+}
+
 fn size() -> u64 {
     u64::try_from(SIZE).unwrap_or(u64::MAX)
 }
 
-fn read(device: &dyn BlockDevice, offset: DeviceOffset) -> Result<Superblock, String> {
+fn read(device: &dyn BlockDevice, offset: DeviceOffset) -> Result<Superblock, CopyFault> {
     let mut bytes = vec![0; SIZE];
-    device
-        .read_at(offset, &mut bytes)
-        .map_err(|error| error.to_string())?;
-    Superblock::parse(&bytes, offset).map_err(|error| error.to_string())
+    device.read_at(offset, &mut bytes)?;
+    Ok(Superblock::parse(&bytes, offset)?)
 }
 
 /// Reads the superblock of a device and compares its copies.
@@ -45,7 +55,7 @@ fn member(
     wanted: Option<usize>,
     faults: &Collector,
 ) -> Result<Member, CheckError> {
-    let copies: Vec<(DeviceOffset, Result<Superblock, String>)> = COPIES
+    let copies: Vec<(DeviceOffset, Result<Superblock, CopyFault>)> = COPIES
         .into_iter()
         .filter(|offset| offset.saturating_add(size()).get() <= device.size())
         .map(|offset| (offset, read(&*device, offset)))
@@ -94,7 +104,7 @@ fn compare(
     device: &dyn BlockDevice,
     chosen: &Superblock,
     offset: DeviceOffset,
-    copy: &Result<Superblock, String>,
+    copy: &Result<Superblock, CopyFault>,
     faults: &Collector,
 ) {
     // Beyond the end of the volume no copy is written.
@@ -161,18 +171,17 @@ pub(crate) fn open(
     // The newest one speaks for the volume.
     members.sort_by_key(|member| std::cmp::Reverse(member.superblock.generation));
     let Some(first) = members.first().map(|member| member.superblock.clone()) else {
-        return Err(CheckError::Devices("no device was given".to_owned()));
+        return Err(CheckError::Devices(DevicesFault::None));
     };
     let mut ids: Vec<DeviceId> = Vec::new();
     for member in &members {
         let own = &member.superblock;
         if own.fsid != first.fsid {
-            let text = format!("{} belongs to another volume", member.device.identity());
-            return Err(CheckError::Devices(text));
+            let device = member.device.identity();
+            return Err(CheckError::Devices(DevicesFault::OtherVolume(device)));
         }
         if ids.contains(&own.device.id) {
-            let text = format!("device {} was given twice", own.device.id);
-            return Err(CheckError::Devices(text));
+            return Err(CheckError::Devices(DevicesFault::Twice(own.device.id)));
         }
         ids.push(own.device.id);
         if member.device.size() < own.device.total_bytes {
@@ -186,14 +195,11 @@ pub(crate) fn open(
         }
     }
     if u64::try_from(ids.len()).is_ok_and(|given| given < first.num_devices) {
-        return Err(CheckError::Devices(format!(
-            "the volume has {} devices; give all of them",
-            first.num_devices
-        )));
+        return Err(CheckError::Devices(DevicesFault::TooFew(first.num_devices)));
     }
     let unknown = first.incompat.without(KNOWN);
     if !unknown.is_empty() {
-        return Err(CheckError::Unsupported(unknown.names().join(", ")));
+        return Err(CheckError::Unsupported(unknown));
     }
     fields(&first, faults);
     Ok(members)

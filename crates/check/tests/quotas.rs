@@ -5,9 +5,9 @@
 mod support;
 
 use butterfs_check::FaultCode;
-use butterfs_device::kernel_quota::{QuotaSwitch, switch_quotas};
 use butterfs_device::{Access, FileDevice};
 use butterfs_format::{ItemType, Key, TreeId};
+use butterfs_kernel::{QuotaSwitch, switch_quotas};
 use butterfs_store::{OpenOptions, Store};
 use butterfs_testkit::judge::scratch_dir;
 use butterfs_testkit::run_script;

@@ -20,16 +20,15 @@ macro_rules! note {
 
 mod arguments;
 mod commands;
+mod dates;
 mod facts;
 mod fail;
-mod fuse_fs;
+mod host;
 mod interrupt;
-mod join;
 mod log;
-mod mounts;
 mod output;
 mod place;
-mod server;
+mod run;
 mod service;
 mod sizes;
 mod whole_file;
@@ -40,7 +39,7 @@ fn main() -> ExitCode {
     // A write beyond `ulimit -f` is an error, not the end of a server.
     butterfs_device::ignore_file_size_signal();
     let ended = match arguments::from_command_line(std::env::args_os()) {
-        Ok(arguments) => commands::run(arguments),
+        Ok(arguments) => run::run(arguments),
         Err(ended) => ended,
     };
     interrupt::end_by_signal();

@@ -7,7 +7,7 @@
 //! advice: what cannot be written there is dropped, and harms nobody.
 
 use crate::fail::Done;
-use crate::service::host;
+use crate::host;
 use std::fmt;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};

@@ -1,7 +1,7 @@
 //! `VOLUME:/path` on the command line, and output that commands share.
 
 use crate::fail::{Context, Done, Failure, fail};
-use crate::service::host;
+use crate::host;
 use butterfs::{OpenOptions, Subvolume, Volume};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;

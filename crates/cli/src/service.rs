@@ -1,48 +1,48 @@
-//! Commands about mounted volumes, carried out by the server that has them.
+//! Commands about volumes, mounted or not.
 //!
-//! Owns which commands can be asked for ([`Asked`]) and how a path becomes one
-//! in the mounted volume. A command reads a volume that is open: its own where
-//! the volume is not mounted; where it is, the command goes to the server of
-//! the mount ([`client`]), which runs it ([`host`]) and sends back what it
-//! prints. The server's name is the value of an extended attribute of the
-//! mount's root; who asks is known from the socket.
+//! Owns how a path becomes one in the mounted volume. A command reads a volume
+//! that is open: its own where the volume is not mounted; where it is, the
+//! command goes to the server of the mount, which runs it and sends back what
+//! it prints.
 
-pub mod client;
-pub mod farewell;
-pub mod host;
-mod parts;
-
-use crate::commands::send::Send;
-use crate::commands::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Done, Failure, fail};
-use crate::mounts::Mount;
+use crate::output::{self, Notes};
 use crate::place::Place;
-use serde::{Deserialize, Serialize};
+use butterfs_kernel::is_kernel_btrfs;
+use butterfs_server::{Connection, Mount, server_of};
+use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The attribute of a mount's root with the name of its server's socket, which
-/// is in no directory.
-pub const SERVICE: &str = "butterfs.service";
+/// A command that runs on an open volume, here or in the server of a mount.
+pub trait OnVolume: Serialize + Sized {
+    /// As people call it.
+    const NAME: &'static str;
+    /// As requests do.
+    const TAG: &'static str;
 
-/// A command that a server can run.
-#[derive(Debug, Deserialize, Serialize)]
-pub enum Asked {
-    Diff(Diff),
-    Du(Du),
-    FindNew(FindNew),
-    History(History),
-    List(List),
-    Send(Send),
-    Show(Show),
-}
+    /// Lets `visit` change all places.
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done;
 
-impl Asked {
+    /// Runs it on the volume that its places, or the server, have open.
+    fn run_here(self) -> Done;
+
+    /// Has a server run it, and prints what that prints.
+    fn ask(self, server: Connection) -> Done {
+        let request = self.request()?;
+        Ok(server.run(&request, &mut output::own(), &mut Notes)?)
+    }
+
+    /// The bytes by which a server is asked.
+    fn request(&self) -> Result<Vec<u8>, Failure> {
+        Ok(serde_json::to_vec(&BTreeMap::from([(Self::TAG, self)]))?)
+    }
+
     /// Runs it, here or where the volume is mounted.
-    pub fn run(mut self) -> Done {
+    fn run(mut self) -> Done {
         let mut mounts: Vec<Option<PathBuf>> = Vec::new();
-        let command = self.name();
         self.each_place(&mut |place| {
-            mounts.push(localize(place, command)?);
+            mounts.push(localize(place, Self::NAME)?);
             Ok(())
         })?;
         let mount = mounts.first().cloned().flatten();
@@ -50,53 +50,10 @@ impl Asked {
             return fail("all paths must be in one volume");
         }
         match mount {
-            Some(mount) => client::ask(&mount, self),
+            Some(mount) => self.ask(Connection::to(&mount)?),
             None => self.run_here(),
         }
     }
-
-    /// Runs it on the volume that its places, or the server, have open.
-    pub(self) fn run_here(self) -> Done {
-        match self {
-            Self::Diff(diff) => diff.run(),
-            Self::Du(du) => du.run(),
-            Self::FindNew(find_new) => find_new.run(),
-            Self::History(history) => history.run(),
-            Self::List(list) => list.run(),
-            Self::Send(send) => send.run(),
-            Self::Show(show) => show.run(),
-        }
-    }
-
-    const fn name(&self) -> &'static str {
-        match self {
-            Self::Diff(_) => "subvolume diff",
-            Self::Du(_) => "subvolume du",
-            Self::FindNew(_) => "subvolume find-new",
-            Self::History(_) => "subvolume history",
-            Self::List(_) => "subvolume list",
-            Self::Send(_) => "send",
-            Self::Show(_) => "subvolume show",
-        }
-    }
-
-    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
-        match self {
-            Self::Diff(diff) => diff.places().into_iter().try_for_each(visit),
-            Self::Du(du) => du.places().iter_mut().try_for_each(visit),
-            Self::FindNew(find_new) => visit(find_new.place()),
-            Self::History(history) => visit(history.place()),
-            Self::List(list) => visit(list.place()),
-            Self::Send(send) => send.each_place(visit),
-            Self::Show(show) => visit(show.place()),
-        }
-    }
-}
-
-/// True where the kernel's Btrfs has what is at `path`.
-pub fn is_kernel_btrfs(path: &Path) -> bool {
-    const MAGIC: i64 = 0x9123_683e;
-    rustix::fs::statfs(path).is_ok_and(|found| found.f_type == MAGIC)
 }
 
 /// Turns a path below a mountpoint into the mountpoint and the path in the
@@ -153,12 +110,4 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     let mountpoint = first.map_or(mountpoint, |first| first.point);
     place.volume.clone_from(&mountpoint);
     Ok(Some(mountpoint))
-}
-
-/// The name of the socket of the server that has a volume mounted there.
-pub fn server_of(mountpoint: &Path) -> Option<Vec<u8>> {
-    let mut name = vec![0; 256];
-    let length = rustix::fs::getxattr(mountpoint, SERVICE, &mut name[..]).ok()?;
-    name.truncate(length);
-    Some(name)
 }

@@ -16,8 +16,14 @@ use std::path::{Path, PathBuf};
 pub enum Holder {
     /// It is mounted here.
     Mount(PathBuf),
-    /// The kernel has this Btrfs volume open, mounted where we cannot see.
-    KernelVolume(String),
+    /// The kernel has a volume open of which it is a part, mounted where we
+    /// cannot see.
+    KernelVolume {
+        /// Type of the file system.
+        kind: String,
+        /// What the kernel calls the volume.
+        name: String,
+    },
     /// The kernel swaps to it.
     Swap,
     /// A device built on top of it: device mapper, RAID.
@@ -56,7 +62,7 @@ impl Holder {
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
-            Self::Mount(_) | Self::KernelVolume(_) => "unmount it first",
+            Self::Mount(_) | Self::KernelVolume { .. } => "unmount it first",
             Self::Swap => "turn the swap off first",
             Self::StackedDevice(_) => "use that device, or take it apart first",
             Self::Loop { holder, .. } => holder.advice(),
@@ -70,7 +76,11 @@ impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Mount(at) => write!(f, "the mount at {}", at.display()),
-            Self::KernelVolume(uuid) => write!(f, "the kernel's Btrfs volume {uuid}"),
+            Self::KernelVolume { kind, name } => {
+                let mut letters = kind.chars();
+                let first = letters.next().unwrap_or_default().to_ascii_uppercase();
+                write!(f, "the kernel's {first}{} volume {name}", letters.as_str())
+            }
             Self::Swap => f.write_str("the kernel as swap"),
             Self::StackedDevice(name) => write!(f, "the device {name}"),
             Self::Loop { device, holder } => write!(f, "{holder} over {}", device.display()),
@@ -191,7 +201,8 @@ pub(crate) fn holder_of_block_device(device: DeviceNumber) -> Option<Holder> {
     let mounts = parse_mountinfo(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default());
     let swaps = fs::read_to_string("/proc/swaps").unwrap_or_default();
     let look = |device: DeviceNumber| -> Option<Holder> {
-        // Btrfs shows an anonymous number, so its source counts too.
+        // A file system on several devices shows an anonymous number, so its
+        // source counts too.
         let mounted = mounts.iter().find(|mount| {
             mount.number == device.text()
                 || (mount.source.is_absolute()
@@ -208,9 +219,16 @@ pub(crate) fn holder_of_block_device(device: DeviceNumber) -> Option<Holder> {
             return Some(Holder::Swap);
         }
         let name = device.name()?;
-        for volume in entries(Path::new("/sys/fs/btrfs")) {
+        // File systems on several devices list them.
+        for volume in entries(Path::new("/sys/fs"))
+            .iter()
+            .flat_map(|kind| entries(kind))
+        {
             if volume.join("devices").join(&name).exists() {
-                let uuid = base_name(&volume);
+                let of_kernel = Holder::KernelVolume {
+                    kind: volume.parent().map(base_name).unwrap_or_default(),
+                    name: base_name(&volume),
+                };
                 // Its mount point is that of another of its devices.
                 let point = entries(&volume.join("devices")).iter().find_map(|link| {
                     let dev = Path::new("/dev").join(base_name(link));
@@ -220,7 +238,7 @@ pub(crate) fn holder_of_block_device(device: DeviceNumber) -> Option<Holder> {
                         .find(|m| DeviceNumber::from_path(&m.source) == Some(number))?;
                     Some(mount.point.clone())
                 });
-                return Some(point.map_or(Holder::KernelVolume(uuid), Holder::Mount));
+                return Some(point.map_or(of_kernel, Holder::Mount));
             }
         }
         let stacked = entries(&device.sys_path().join("holders"));

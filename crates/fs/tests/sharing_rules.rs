@@ -8,7 +8,6 @@ mod common;
 mod freed_meanwhile;
 
 use butterfs_device::Access;
-use butterfs_device::kernel_btrfs::{self as kernel, CloneRequest, DedupeRequest};
 use butterfs_format::compression::Algorithm;
 use butterfs_format::{InodeId, TreeId};
 use butterfs_fs::file::{
@@ -17,6 +16,7 @@ use butterfs_fs::file::{
 use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::options::DataCow;
 use butterfs_fs::{Filesystem, FsError, Inode, Options};
+use butterfs_kernel::{self as kernel, CloneRequest, DedupeRequest};
 use common::{KernelMount, Random, check, is_root, mkfs, open_subvolume, open_with, run};
 use std::fs::File;
 use std::os::fd::AsFd;

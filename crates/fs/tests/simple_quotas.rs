@@ -4,12 +4,12 @@
 
 mod common;
 
-use butterfs_device::kernel_quota::{QuotaSwitch, switch_quotas};
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{InodeId, TreeId};
 use butterfs_fs::Filesystem;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::subvolume::du::Limits;
+use butterfs_kernel::{QuotaSwitch, switch_quotas};
 use butterfs_store::{Access, QuotaMode};
 use common::{KernelMount, Random, check_ours, mkfs, open_subvolume, run};
 use std::collections::BTreeMap;

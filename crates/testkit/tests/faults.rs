@@ -92,7 +92,7 @@ fn data_that_could_not_be_written_are_written_again() {
         faulty.inject(Fault::Fail(Operation::Write, When::After(0)));
         assert!(world.try_run("fsync a").is_err(), "it was not written");
         assert!(faulty.pending().is_empty(), "the fault came");
-        assert_eq!(world.volume.store().poison(), None);
+        assert_eq!(world.volume.failure(), None);
         world.run("fsync a; fsync b; sync");
         let (_, model, _) = world.crash();
         judge_promise(&memory, &model, *kind).expect("all that was acknowledged");

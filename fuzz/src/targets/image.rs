@@ -99,7 +99,7 @@ fn look(volume: &Volume) {
     if let Err(error) = walked {
         assert_one_sentence(&error);
     }
-    let _ = volume.store().read().groups().count();
+    let _ = volume.files().store().read().groups().count();
     let mut seen = BTreeSet::new();
     let mut waiting = vec![volume.files().root()];
     while let Some(id) = waiting.pop() {

@@ -4,12 +4,12 @@
 //! system or an ordinary user cannot do what a command says.
 
 use super::DirectoryKind;
-use butterfs_device::kernel_btrfs::{self as btrfs, CloneRequest, EncodedRequest};
 use butterfs_format::compression::Scratch;
 use butterfs_format::send_stream::{
     CloneRange, Command, EncodedWrite, Encoding, PathTimes, SourceStamp, Special,
 };
 use butterfs_fs::receive::{NewSubvolume, TargetError};
+use butterfs_kernel::{self as btrfs, CloneRequest, EncodedRequest};
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, Gid, Mode, OFlags, RenameFlags, ResolveFlags, Timespec,
     Timestamps, Uid, XattrFlags, chownat, fallocate, ftruncate, linkat, mkdirat, mknodat, openat2,

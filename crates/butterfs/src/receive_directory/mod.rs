@@ -15,10 +15,10 @@ mod files;
 mod notes;
 mod search;
 
-use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
 use butterfs_format::TreeId;
 use butterfs_format::send_stream::{Command, SourceStamp};
 use butterfs_fs::receive::{Begun, Left, NewSubvolume, Note, Position, Start, Target, TargetError};
+use butterfs_kernel::{self as btrfs, Changes};
 use files::Files;
 use notes::Notes;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};

@@ -4,9 +4,9 @@
 //! Asks for nothing that an ordinary user may not ask; where he may not go,
 //! nothing is found.
 
-use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
 use butterfs_format::TreeId;
 use butterfs_format::send_stream::SourceStamp;
+use butterfs_kernel::{self as btrfs, Changes};
 use rustix::fs::{
     AtFlags, Mode, OFlags, ResolveFlags, StatxAttributes, StatxFlags, openat, openat2, statx,
 };

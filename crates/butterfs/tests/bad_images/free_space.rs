@@ -28,7 +28,7 @@ fn clear(device: &Arc<MemoryDevice>) -> Volume {
 
 /// Keys of the free-space tree.
 fn keys(volume: &Volume) -> Vec<Key> {
-    let engine = volume.store().read();
+    let engine = volume.files().store().read();
     let mut cursor = Cursor::seek_in(&*engine, FREE, &Key::MIN).unwrap();
     let mut all = Vec::new();
     while let Some(key) = cursor.key() {

@@ -88,7 +88,7 @@ impl Image {
 
 /// Every node of the committed trees, roots before what is below.
 pub fn all_nodes(volume: &Volume) -> Vec<Place> {
-    let engine = volume.store().read();
+    let engine = volume.files().store().read();
     let map = engine.space().map();
     let start = |tree| (tree, engine.root(tree).unwrap());
     let mut waiting = vec![start(TreeId::ROOT), start(TreeId::CHUNK)];
@@ -209,7 +209,7 @@ pub fn read_all(volume: &Volume) -> Result<usize, Error> {
 
 /// Reads every node of the volume.
 pub fn read_nodes(volume: &Volume, nodes: &[Place]) {
-    let engine = volume.store().read();
+    let engine = volume.files().store().read();
     for place in nodes {
         engine.node(place.node).unwrap();
     }

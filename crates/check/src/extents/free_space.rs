@@ -9,9 +9,10 @@ use crate::report::Place;
 use crate::walk::{Leaf, Visitor};
 use butterfs_format::bytes::Reader;
 use butterfs_format::superblock::{COPIES, COPY_SPAN};
-use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_format::{ItemType, Key, Logical, ParseError, TreeId};
 use butterfs_volume::Profile;
 use std::ops::Range;
+use thiserror::Error;
 
 /// Flag of an info: its block group's free space is in bitmaps.
 const USING_BITMAPS: u32 = 1;
@@ -104,22 +105,45 @@ pub(crate) struct FreeScan<'s, 'a> {
     pub(crate) groups: &'s [Group],
 }
 
+/// What is wrong with an item of the free-space tree.
+#[derive(Debug, Error)]
+enum FreeSpaceFault {
+    /// It ends early.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// Its key names parts of sectors, or nothing.
+    #[error("its range is not one of whole sectors")]
+    Range,
+    /// What describes a block group is too long, or has unknown flags.
+    #[error("it has {bytes} bytes and flags {flags:#x}")]
+    Info { bytes: usize, flags: u32 },
+    /// No such item belongs there.
+    #[error("the free-space tree holds no such item")]
+    Type,
+    /// A bitmap does not fit its range.
+    #[error("{bytes} bytes are no bitmap of {bits} sectors")]
+    Bitmap { bytes: u64, bits: u64 },
+}
+
 impl FreeScan<'_, '_> {
-    fn item(&self, run: &mut FreeRun, key: Key, data: &[u8]) -> Result<(), String> {
+    fn item(&self, run: &mut FreeRun, key: Key, data: &[u8]) -> Result<(), FreeSpaceFault> {
         let sector = self.context.sector();
         let end = key.objectid.checked_add(key.offset);
         let aligned = key.objectid.is_multiple_of(sector) && key.offset.is_multiple_of(sector);
         let Some(end) = end.filter(|_| aligned && key.offset > 0) else {
-            return Err("its range is not one of whole sectors".to_owned());
+            return Err(FreeSpaceFault::Range);
         };
         let is_bitmap = key.item_type == ItemType::FREE_SPACE_BITMAP;
         match key.item_type {
             ItemType::FREE_SPACE_INFO => {
                 let mut r = Reader::new("free space info", data);
-                let ranges = r.u32().map_err(|error| error.to_string())?;
-                let flags = r.u32().map_err(|error| error.to_string())?;
+                let ranges = r.u32()?;
+                let flags = r.u32()?;
                 if r.remaining() != 0 || flags & !USING_BITMAPS != 0 {
-                    return Err(format!("it has {} bytes and flags {flags:#x}", data.len()));
+                    return Err(FreeSpaceFault::Info {
+                        bytes: data.len(),
+                        flags,
+                    });
                 }
                 run.infos.push(Info {
                     key,
@@ -133,7 +157,7 @@ impl FreeScan<'_, '_> {
                 end,
             }),
             ItemType::FREE_SPACE_BITMAP => bitmap(run, key, data, sector)?,
-            _ => return Err("the free-space tree holds no such item".to_owned()),
+            _ => return Err(FreeSpaceFault::Type),
         }
         self.holder(run, key, is_bitmap);
         Ok(())
@@ -180,11 +204,11 @@ impl FreeScan<'_, '_> {
     }
 }
 
-fn bitmap(run: &mut FreeRun, key: Key, data: &[u8], sector: u64) -> Result<(), String> {
+fn bitmap(run: &mut FreeRun, key: Key, data: &[u8], sector: u64) -> Result<(), FreeSpaceFault> {
     let bits = key.offset.checked_div(sector).unwrap_or(0);
     let bytes = u64::try_from(data.len()).unwrap_or(u64::MAX);
     if bytes != bits.div_ceil(8) {
-        return Err(format!("{bytes} bytes are no bitmap of {bits} sectors"));
+        return Err(FreeSpaceFault::Bitmap { bytes, bits });
     }
     let mut at = key.objectid;
     let mut left = bits;
@@ -215,7 +239,8 @@ impl Visitor for FreeScan<'_, '_> {
     fn leaf(&self, leaf: &Leaf<'_>) -> FreeRun {
         let mut run = FreeRun::default();
         for (key, data) in leaf.items() {
-            if let Err(text) = self.item(&mut run, key, data) {
+            if let Err(fault) = self.item(&mut run, key, data) {
+                let text = fault.to_string();
                 self.context
                     .fault(FaultCode::FreeSpaceInvalid, leaf.item(key), text);
             }

@@ -69,7 +69,7 @@ impl ExtentScan<'_, '_> {
             |text: String| context.fault(FaultCode::ExtentItemInvalid, leaf.item(key), text);
         let item = match ExtentItem::parse(key, data, context.node_bytes()) {
             Ok(item) => item,
-            Err(text) => return invalid(text),
+            Err(fault) => return invalid(fault.to_string()),
         };
         if item.owner.is_some() && !context.superblock.incompat.contains(Incompat::SIMPLE_QUOTA) {
             invalid("it has an owner, but the volume never had simple quotas".to_owned());
@@ -206,7 +206,8 @@ impl Visitor for ExtentScan<'_, '_> {
                         self.context
                             .fault(FaultCode::ItemUnexpected, leaf.item(key), text);
                     }
-                    Err(text) => {
+                    Err(fault) => {
+                        let text = fault.to_string();
                         self.context
                             .fault(FaultCode::ExtentItemInvalid, leaf.item(key), text);
                     }

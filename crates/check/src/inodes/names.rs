@@ -5,10 +5,49 @@ use crate::hash::SumHash;
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry};
 use butterfs_format::item::inode::{ExtrefEntries, RefEntries};
-use butterfs_format::{InodeNumber, ItemType, Key};
+use butterfs_format::{InodeNumber, ItemType, Key, ParseError};
+use thiserror::Error;
 
 /// Bytes of a name at most.
 const NAME_MAX: usize = 255;
+
+/// What is wrong with an item that holds names.
+#[derive(Debug, Error)]
+pub(crate) enum NameFault {
+    /// It ends early, or says so much.
+    #[error(transparent)]
+    Parse(#[from] ParseError),
+    /// A directory entry of an impossible name or type, or with data.
+    #[error("the entry {0:?} cannot be")]
+    Entry(String),
+    /// A name under the hash of another one.
+    #[error("the hash of {name:?} is {hash}")]
+    Hash { name: String, hash: u64 },
+    /// A directory entry that points to what is no inode and no subvolume.
+    #[error("the entry {name:?} points to {location}")]
+    Target { name: String, location: Key },
+    /// An index entry for more than one name.
+    #[error("it has several entries")]
+    SeveralEntries,
+    /// A name twice.
+    #[error("the name {0:?} is there twice")]
+    Duplicate(String),
+    /// A directory item without an entry.
+    #[error("it has no entry")]
+    NoEntry,
+    /// A name that an inode cannot have.
+    #[error("the name {0:?} cannot be")]
+    Name(String),
+    /// An inode's record of names without one.
+    #[error("it has no name")]
+    NoName,
+    /// An extended attribute of a wrong form, or twice.
+    #[error("the attribute {0:?} cannot be")]
+    Attribute(String),
+    /// An item for attributes without one.
+    #[error("it has no attribute")]
+    NoAttribute,
+}
 
 /// One side of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +119,11 @@ fn target_of(location: Key) -> Option<(u64, bool)> {
 ///
 /// # Errors
 /// What is wrong with one of them.
-pub(crate) fn entries(key: Key, data: &[u8], mut each: impl FnMut(Name<'_>)) -> Result<(), String> {
+pub(crate) fn entries(
+    key: Key,
+    data: &[u8],
+    mut each: impl FnMut(Name<'_>),
+) -> Result<(), NameFault> {
     let is_index = key.item_type == ItemType::DIR_INDEX;
     let mut seen: Vec<&[u8]> = Vec::new();
     for entry in DirEntries::new(data) {
@@ -90,22 +133,28 @@ pub(crate) fn entries(key: Key, data: &[u8], mut each: impl FnMut(Name<'_>)) -> 
             data,
             kind,
             ..
-        } = entry.map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(name);
+        } = entry?;
+        let text = || String::from_utf8_lossy(name).into_owned();
         if !is_valid(name) || !data.is_empty() || kind.number() == 8 {
-            return Err(format!("the entry {text:?} cannot be"));
+            return Err(NameFault::Entry(text()));
         }
         if !is_index && name_hash(name) != key.offset {
-            return Err(format!("the hash of {text:?} is {}", name_hash(name)));
+            return Err(NameFault::Hash {
+                name: text(),
+                hash: name_hash(name),
+            });
         }
         let Some((target, is_subvolume)) = target_of(location) else {
-            return Err(format!("the entry {text:?} points to {location}"));
+            return Err(NameFault::Target {
+                name: text(),
+                location,
+            });
         };
         if is_index && !seen.is_empty() {
-            return Err("it has several entries".to_owned());
+            return Err(NameFault::SeveralEntries);
         }
         if seen.contains(&name) {
-            return Err(format!("the name {text:?} is there twice"));
+            return Err(NameFault::Duplicate(text()));
         }
         seen.push(name);
         each(Name {
@@ -123,7 +172,7 @@ pub(crate) fn entries(key: Key, data: &[u8], mut each: impl FnMut(Name<'_>)) -> 
         });
     }
     if seen.is_empty() {
-        return Err("it has no entry".to_owned());
+        return Err(NameFault::NoEntry);
     }
     Ok(())
 }
@@ -136,9 +185,8 @@ pub(crate) fn own_names(
     key: Key,
     data: &[u8],
     mut each: impl FnMut(Name<'_>),
-) -> Result<(), String> {
+) -> Result<(), NameFault> {
     let mut own = |directory: u64, index: u64, name: &[u8]| {
-        let text = String::from_utf8_lossy(name);
         let is_root = key.objectid == InodeNumber::ROOT.get();
         let fits = if is_root {
             directory == key.objectid && name == b".." && index == 0
@@ -146,7 +194,7 @@ pub(crate) fn own_names(
             directory != key.objectid && is_valid(name)
         };
         if !fits {
-            return Err(format!("the name {text:?} cannot be"));
+            return Err(NameFault::Name(String::from_utf8_lossy(name).into_owned()));
         }
         each(Name {
             side: Side::Own,
@@ -160,21 +208,23 @@ pub(crate) fn own_names(
         Ok(())
     };
     if data.is_empty() {
-        return Err("it has no name".to_owned());
+        return Err(NameFault::NoName);
     }
     if key.item_type == ItemType::INODE_REF {
         for entry in RefEntries::new(data) {
-            let entry = entry.map_err(|error| error.to_string())?;
+            let entry = entry?;
             own(key.offset, entry.index, entry.name)?;
         }
         return Ok(());
     }
     for entry in ExtrefEntries::new(data) {
-        let entry = entry.map_err(|error| error.to_string())?;
+        let entry = entry?;
         let hash = extref_hash(InodeNumber(entry.parent.get()), entry.name);
         if hash != key.offset {
-            let text = String::from_utf8_lossy(entry.name);
-            return Err(format!("the hash of {text:?} is {hash}"));
+            return Err(NameFault::Hash {
+                name: String::from_utf8_lossy(entry.name).into_owned(),
+                hash,
+            });
         }
         own(entry.parent.get(), entry.index, entry.name)?;
     }
@@ -185,21 +235,24 @@ pub(crate) fn own_names(
 ///
 /// # Errors
 /// What is wrong with it.
-pub(crate) fn attributes(key: Key, data: &[u8]) -> Result<(), String> {
+pub(crate) fn attributes(key: Key, data: &[u8]) -> Result<(), NameFault> {
     let mut seen: Vec<&[u8]> = Vec::new();
     for entry in DirEntries::new(data) {
-        let entry = entry.map_err(|error| error.to_string())?;
-        let text = String::from_utf8_lossy(entry.name);
+        let entry = entry?;
+        let text = || String::from_utf8_lossy(entry.name).into_owned();
         if name_hash(entry.name) != key.offset {
-            return Err(format!("the hash of {text:?} is {}", name_hash(entry.name)));
+            return Err(NameFault::Hash {
+                name: text(),
+                hash: name_hash(entry.name),
+            });
         }
         if entry.kind.number() != 8 || entry.location != Key::MIN || seen.contains(&entry.name) {
-            return Err(format!("the attribute {text:?} cannot be"));
+            return Err(NameFault::Attribute(text()));
         }
         seen.push(entry.name);
     }
     if seen.is_empty() {
-        return Err("it has no attribute".to_owned());
+        return Err(NameFault::NoAttribute);
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::file_extent::{self, Bounds};
 use super::name_sink::NameSink;
-use super::names::{self, Name};
+use super::names::{self, Name, NameFault};
 use super::prealloc::Suspects;
 use super::refs;
 use super::run::{DIRECTORY, Facts, FsRun, Rules, SYMLINK, entry_kind, kind_of};
@@ -117,13 +117,12 @@ impl FsScan<'_, '_> {
             inode.entry_bytes = inode.entry_bytes.saturating_add(bytes);
             self.name(run, name);
         });
-        if let Err(text) = read {
-            let code = if text.contains("twice") {
-                FaultCode::NameDuplicate
-            } else {
-                FaultCode::NameInvalid
+        if let Err(fault) = read {
+            let code = match fault {
+                NameFault::Duplicate(_) => FaultCode::NameDuplicate,
+                _ => FaultCode::NameInvalid,
             };
-            rules.fault(code, key, text);
+            rules.fault(code, key, fault.to_string());
         }
     }
 
@@ -137,8 +136,8 @@ impl FsScan<'_, '_> {
                 self.name(run, name);
             }
         });
-        if let Err(text) = read {
-            rules.fault(FaultCode::NameInvalid, key, text);
+        if let Err(fault) = read {
+            rules.fault(FaultCode::NameInvalid, key, fault.to_string());
         }
         if is_root && key.offset != key.objectid {
             let text = "the root directory has a name in another directory";
@@ -196,8 +195,8 @@ impl FsScan<'_, '_> {
             ItemType::EXTENT_DATA => self.extent(rules, run, leaf, key, data),
             ItemType::XATTR_ITEM => {
                 run.inode(rules, key.objectid);
-                if let Err(text) = names::attributes(key, data) {
-                    rules.fault(FaultCode::ItemInvalid, key, text);
+                if let Err(fault) = names::attributes(key, data) {
+                    rules.fault(FaultCode::ItemInvalid, key, fault.to_string());
                 }
             }
             ItemType::VERITY_DESC | ItemType::VERITY_MERKLE => {

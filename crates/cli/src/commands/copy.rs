@@ -6,15 +6,15 @@
 
 mod into;
 mod out;
+mod tally;
 
-use crate::fail::{Context, Done, Failure, fail};
-use crate::interrupt::Interrupt;
+use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{MountOptions, Subvolume, Volume};
 use clap::Args;
-use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use indicatif::HumanBytes;
 use std::ffi::OsString;
-use std::time::Duration;
+use tally::Tally;
 
 /// Copies files and directories into or out of a volume, with all below them
 /// and all metadata.
@@ -40,72 +40,6 @@ pub struct Copy {
     /// Sources and then the destination; one side is VOLUME:/path.
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     words: Vec<OsString>,
-}
-
-/// What was copied so far.
-pub(super) struct Tally {
-    bar: ProgressBar,
-    files: u64,
-    bytes: u64,
-    /// Metadata that the host did not take.
-    left_out: u64,
-    interrupt: Interrupt,
-}
-
-impl Tally {
-    fn new(quiet: bool) -> Result<Self, Failure> {
-        let bar = if quiet {
-            ProgressBar::hidden()
-        } else {
-            // It hides itself when standard error is no terminal.
-            ProgressBar::new_spinner()
-        };
-        if let Ok(style) = ProgressStyle::with_template(
-            "{spinner} {msg} files, {bytes} in {elapsed} ({bytes_per_sec})",
-        ) {
-            bar.set_style(style);
-        }
-        bar.enable_steady_tick(Duration::from_millis(100));
-        Ok(Self {
-            bar,
-            files: 0,
-            bytes: 0,
-            left_out: 0,
-            interrupt: Interrupt::watch()?,
-        })
-    }
-
-    /// Fails when somebody wants the copying to end.
-    fn check_interrupt(&self) -> Done {
-        self.interrupt.check()
-    }
-
-    fn file(&mut self) {
-        self.files += 1;
-        if self.files.is_multiple_of(64) {
-            self.bar.set_message(self.files.to_string());
-        }
-    }
-
-    fn data(&mut self, bytes: usize) {
-        self.bytes += bytes as u64;
-        self.bar.inc(bytes as u64);
-    }
-
-    /// How copying ended; where it failed, with what is there nevertheless.
-    fn ended(&self, copied: Done) -> Done {
-        copied.or_else(|failure| {
-            self.bar.finish_and_clear();
-            fail(format!(
-                "{}; {} files before it are copied, each whole",
-                failure.0, self.files
-            ))
-        })
-    }
-
-    fn leave_out(&mut self) {
-        self.left_out += 1;
-    }
 }
 
 impl Copy {

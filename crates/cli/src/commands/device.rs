@@ -1,6 +1,6 @@
 //! `butterfs device`: facts about the devices of a volume.
 
-use crate::facts::{self, Facts};
+use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
 use clap::{Args, Subcommand};
@@ -47,7 +47,7 @@ impl Device {
             check,
             volume,
         } = self.what;
-        let stats = Facts::at(&volume)?.device_stats;
+        let stats = facts::at(&volume)?.device_stats;
         if as_json {
             json(&stats)?;
         } else {

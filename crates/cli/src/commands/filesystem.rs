@@ -1,6 +1,6 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
-use crate::facts::{self, Facts};
+use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
 use crate::sizes::human;
@@ -71,7 +71,7 @@ impl Filesystem {
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {
-                    say!("{}", Facts::at(&volume)?.label);
+                    say!("{}", facts::at(&volume)?.label);
                     Ok(())
                 }
                 Some(label) => facts::set_label(&volume, label.as_bytes()),
@@ -81,7 +81,7 @@ impl Filesystem {
 }
 
 fn df(target: &Target) -> Done {
-    let facts = Facts::at(&target.volume)?;
+    let facts = facts::at(&target.volume)?;
     if target.json {
         return json(&facts.kinds);
     }
@@ -98,7 +98,7 @@ fn df(target: &Target) -> Done {
 }
 
 fn usage(target: &Target) -> Done {
-    let facts = Facts::at(&target.volume)?;
+    let facts = facts::at(&target.volume)?;
     if target.json {
         return json(&facts);
     }
@@ -159,7 +159,7 @@ fn usage(target: &Target) -> Done {
 }
 
 fn show(target: &Target) -> Done {
-    let facts = Facts::at(&target.volume)?;
+    let facts = facts::at(&target.volume)?;
     if target.json {
         return json(&facts);
     }

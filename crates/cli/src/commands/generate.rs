@@ -1,9 +1,8 @@
 //! Completions and manual, from the same tables as the help.
 
-use crate::arguments::Arguments;
 use crate::fail::Done;
 use crate::output;
-use clap::{Args, CommandFactory};
+use clap::{Args, Command};
 use clap_complete::Shell;
 use std::io::Write;
 
@@ -22,9 +21,8 @@ pub struct Manual {
 }
 
 impl Completions {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let mut command = Arguments::command();
+    /// Runs it, for the whole command line.
+    pub fn run(self, mut command: Command) -> Done {
         let mut text = Vec::new();
         clap_complete::generate(self.shell, &mut command, "butterfs", &mut text);
         Ok(output::own().write_all(&text)?)
@@ -32,9 +30,8 @@ impl Completions {
 }
 
 impl Manual {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let mut command = Arguments::command();
+    /// Runs it, for the whole command line.
+    pub fn run(self, mut command: Command) -> Done {
         command.build();
         let wanted = match &self.command {
             None => command,

@@ -5,6 +5,7 @@
 
 mod extents;
 mod items;
+mod names;
 mod superblock;
 mod tree;
 

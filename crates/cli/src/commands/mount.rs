@@ -3,9 +3,11 @@
 //! Owns the background: the command starts itself again with `-f` and
 //! `--ready`, waits for the line that says that the mount is live, and ends.
 
+use super::served;
 use crate::fail::{Context, Done, fail};
-use crate::{join, log, server};
+use crate::log;
 use butterfs::{Access, MountOptions, OPTIONS};
+use butterfs_server::{Mounted, Remount};
 use clap::Args;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -102,7 +104,7 @@ impl Mount {
             log::start(log::Target::Terminal)?;
         }
         let say_ready = self.ready;
-        let served = server::serve(&source, &mountpoint, &options, || {
+        let served = serve(&source, &mountpoint, &options, || {
             if say_ready {
                 let _ = rustix::process::chdir("/");
                 let mut out = std::io::stdout();
@@ -139,7 +141,11 @@ impl Mount {
         let Some(mountpoint) = self.mountpoint.as_ref().or(self.source.as_ref()) else {
             return fail("a mountpoint is needed");
         };
-        join::remount(mountpoint, &words)
+        let remount = Remount::plan(mountpoint, &words)?;
+        for word in remount.ignored() {
+            note!("butterfs: {word} is an option of the volume, which stays as it was mounted");
+        }
+        Ok(remount.apply()?)
     }
 
     fn in_background(&self, source: &Path, mountpoint: &Path) -> Done {
@@ -173,6 +179,20 @@ impl Mount {
         }
         fail(said)
     }
+}
+
+/// Mounts, says that the mount is live, and serves it until the end.
+fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl FnOnce()) -> Done {
+    match butterfs_server::mount(source, mountpoint, options)? {
+        Mounted::Joined => live(),
+        Mounted::Served(mut serving) => {
+            serving.end_on_signals()?;
+            serving.run_commands(served::runner());
+            live();
+            serving.wait()?;
+        }
+    }
+    Ok(())
 }
 
 /// Whether the source can be read but not written: a device that is

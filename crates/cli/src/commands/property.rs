@@ -4,7 +4,7 @@ use crate::commands::subvolume::site::{Site, open_directory, open_volume, said};
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{Access, TreeId, Volume};
-use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
+use butterfs_kernel::{self as btrfs, Changes};
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 use std::os::fd::AsFd;

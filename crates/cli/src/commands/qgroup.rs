@@ -8,7 +8,7 @@ use crate::fail::{Context, Done, Failure};
 use crate::sizes;
 use butterfs::quota::{Assigned, GroupId, LimitChange, QgroupLimitFlags, QgroupStatusFlags};
 use butterfs::{FsError, Volume};
-use butterfs_device::kernel_quota::{self as kernel, GroupLimit, Way};
+use butterfs_kernel::{self as kernel, GroupLimit, Way};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use std::ffi::OsString;
@@ -111,14 +111,10 @@ fn change<R>(
 }
 
 impl One {
-    fn run(
-        &self,
-        way: Way,
-        edit: impl FnOnce(&mut butterfs::Engine) -> Result<(), FsError>,
-    ) -> Done {
+    fn run(&self, way: Way, edit: impl FnOnce(&Volume) -> Result<(), FsError>) -> Done {
         change(
             &self.volume,
-            |volume| volume.files().change_quotas(edit),
+            |volume| edit(volume),
             |mounted| {
                 mounted.ask(&self.group.to_string(), |file| {
                     kernel::change_group(file, self.group, way)
@@ -129,13 +125,9 @@ impl One {
 }
 
 impl Relation {
-    fn run(
-        &self,
-        way: Way,
-        edit: impl FnOnce(&mut butterfs::Engine) -> Result<Assigned, FsError>,
-    ) -> Done {
+    fn run(&self, way: Way, edit: impl FnOnce(&Volume) -> Result<Assigned, FsError>) -> Done {
         let unmounted = |volume: &Volume| {
-            let assigned = volume.files().change_quotas(edit)?;
+            let assigned = edit(volume)?;
             if assigned == Assigned::NeedsRescan && !self.no_rescan {
                 quota::rescan(volume, &ProgressBar::hidden())?;
             }
@@ -175,9 +167,7 @@ impl Limit {
                     ..LimitChange::default()
                 }
             };
-            volume
-                .files()
-                .change_quotas(|engine| Ok(engine.limit_quota_group(self.group, change)?))
+            volume.limit_quota_group(self.group, change)
         };
         change(&self.volume, unmounted, |mounted| {
             let flag = if self.exclusive {
@@ -202,17 +192,15 @@ impl Qgroup {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
-            What::Create(one) => {
-                one.run(Way::Add, |engine| Ok(engine.create_quota_group(one.group)?))
+            What::Create(one) => one.run(Way::Add, |volume| volume.create_quota_group(one.group)),
+            What::Destroy(one) => {
+                one.run(Way::Remove, |volume| volume.destroy_quota_group(one.group))
             }
-            What::Destroy(one) => one.run(Way::Remove, |engine| {
-                Ok(engine.destroy_quota_group(one.group)?)
+            What::Assign(relation) => relation.run(Way::Add, |volume| {
+                volume.assign_quota_group(relation.child, relation.parent)
             }),
-            What::Assign(relation) => relation.run(Way::Add, |engine| {
-                Ok(engine.assign_quota_group(relation.child, relation.parent)?)
-            }),
-            What::Remove(relation) => relation.run(Way::Remove, |engine| {
-                Ok(engine.remove_quota_relation(relation.child, relation.parent)?)
+            What::Remove(relation) => relation.run(Way::Remove, |volume| {
+                volume.remove_quota_relation(relation.child, relation.parent)
             }),
             What::Limit(limit) => limit.run(),
             What::Show(show) => show.run(),

@@ -8,7 +8,7 @@ use crate::place::{Place, json};
 use butterfs::du::{Limits, Progress};
 use butterfs::quota::{QgroupStatus, QgroupStatusFlags, QuotaMode};
 use butterfs::{FsError, Volume};
-use butterfs_device::kernel_quota::{self as kernel, QuotaSwitch};
+use butterfs_kernel::{self as kernel, QuotaSwitch};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mounted::Mounted;
@@ -237,10 +237,8 @@ impl StatusFacts {
             })),
             QuotaSite::Unmounted(place) => {
                 let volume = place.open_read_only(None)?;
-                let engine = volume.store().read();
-                Ok(engine.quotas().map_or(Self::OFF, |quotas| {
-                    let reason = quotas.reason().map(str::to_owned);
-                    Self::on(quotas.status(), quotas.groups().count(), reason)
+                Ok(volume.quota_state().map_or(Self::OFF, |quotas| {
+                    Self::on(&quotas.status, quotas.groups.len(), quotas.reason)
                 }))
             }
         }

@@ -4,13 +4,15 @@
 //! not mounted; mounts, of ButterFS and of the kernel, are in `host`.
 
 mod host;
+mod how;
 
-use super::dedupe::{Span, same_file};
+use super::dedupe::same_file;
 use super::subvolume::site::{Site, open_volume};
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{CloneSpan, FsError, InodeId, OldName, RenameMode, Volume};
 use clap::Args;
+use how::{How, working_name};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
@@ -27,33 +29,12 @@ Mode, owner, times, attributes, ACLs, hard links and holes are kept. On a mount
 of ButterFS, cp --reflink=auto shares data as well; cp --reflink=always fails
 there, because its request never reaches a FUSE server.")]
 pub struct Reflink {
-    /// Directories with all that is below them; subvolumes become directories.
-    #[arg(short, long)]
-    recursive: bool,
-    /// Replace a file that has the name already.
-    #[arg(short, long)]
-    force: bool,
-    /// Share a range alone, into a file that is there: its offset in the
-    /// source, its length (0: up to the end) and its offset in the destination.
-    #[arg(
-        long,
-        value_name = "SOURCE_OFFSET:LENGTH:DEST_OFFSET",
-        value_parser = Span::parse,
-        conflicts_with_all = ["recursive", "force"]
-    )]
-    range: Vec<Span>,
+    #[command(flatten)]
+    how: How,
     /// VOLUME:/path, or a path on a mounted Btrfs.
     source: OsString,
     /// The new name, or a directory to put it into; on the same volume.
     destination: OsString,
-}
-
-/// The name of a copy until it is complete.
-fn working_name(name: &[u8]) -> Vec<u8> {
-    let end = format!(".reflink-{}", std::process::id());
-    // A name has at most 255 bytes.
-    let kept = name.len().min(255 - 1 - end.len());
-    [b".", &name[..kept], end.as_bytes()].concat()
 }
 
 impl Reflink {
@@ -68,7 +49,7 @@ impl Reflink {
                 volume.close().context(source.volume.display())?;
                 done
             }
-            (Site::Mounted(source), Site::Mounted(to)) => host::reflink(&self, &source, &to),
+            (Site::Mounted(source), Site::Mounted(to)) => host::reflink(&self.how, &source, &to),
             _ => fail(format!(
                 "{} and {} are on different volumes; data are shared within one: use butterfs copy",
                 self.source.display(),
@@ -79,13 +60,13 @@ impl Reflink {
 
     fn in_volume(&self, volume: &Volume, source: &Place, to: &Place) -> Done {
         let from = volume.resolve(source.path.as_bytes()).context(source)?;
-        if self.range.is_empty() {
+        if self.how.range.is_empty() {
             return self.whole(volume, (from, source), to);
         }
         let files = volume.files();
         let target = volume.resolve(to.path.as_bytes()).context(to)?;
         let (from, target) = (files.inode(from)?, files.inode(target)?);
-        for range in &self.range {
+        for range in &self.how.range {
             let span = CloneSpan {
                 from: range.from,
                 to: range.to,
@@ -100,7 +81,7 @@ impl Reflink {
     fn whole(&self, volume: &Volume, (from, source): (InodeId, &Place), to: &Place) -> Done {
         let files = volume.files();
         let attributes = files.attributes(from).context(source)?;
-        if attributes.is_directory() && !self.recursive {
+        if attributes.is_directory() && !self.how.recursive {
             return fail(format!("{source}: is a directory; copy it with -r"));
         }
         let path = to.path.as_bytes();
@@ -125,7 +106,7 @@ impl Reflink {
             Ok(found) if found.subvolume || files.attributes(found.inode)?.is_directory() => {
                 return fail(format!("{to}: has a directory of that name already"));
             }
-            Ok(_) if !self.force => {
+            Ok(_) if !self.how.force => {
                 return fail(format!("{to}: exists already; replace it with -f"));
             }
             Ok(_) => {}

@@ -5,9 +5,7 @@
 //! the source.
 
 use crate::fail::{Context, Done, fail};
-use crate::join;
-use crate::mounts::Mount;
-use crate::service::farewell::{End, Waiter};
+use butterfs_server::{End, Mount, Waiter};
 use clap::Args;
 use rustix::fs::FlockOperation;
 use rustix::mount::UnmountFlags;
@@ -56,7 +54,7 @@ impl Umount {
         let mut others = others.filter(|other| other.device == mount.device);
         if let Some(other) = others.next() {
             // Its server goes on: it has other mounts.
-            return join::save(&other.point);
+            return Ok(butterfs_server::save(&other.point)?);
         }
         wait_until_ended(&mount, waiter)?;
         if is_silent {
@@ -107,7 +105,7 @@ fn wait_until_ended(mount: &Mount, mut waiter: Option<Waiter>) -> Done {
         let time = LOOK;
         if let Some(server) = &mut waiter {
             if let End::Ended(done) = server.wait(time)? {
-                verdict = done;
+                verdict = done.map_err(Into::into);
                 waiter = None;
                 continue;
             }

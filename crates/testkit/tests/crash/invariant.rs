@@ -4,10 +4,11 @@
 //! Data may be written in place where they are not copied on write, and into
 //! preallocated space: then only metadata are watched.
 
-use butterfs::{Access, BlockDevice, LogPolicy, MemoryDevice, OpenOptions, Store};
+use butterfs::{Access, BlockDevice, LogPolicy, MemoryDevice, OpenOptions};
 use butterfs_device::record::{Action, Event};
 use butterfs_format::superblock::{COPIES, SIZE};
 use butterfs_format::{ItemType, Key, TreeId};
+use butterfs_store::Store;
 use butterfs_tree::Cursor;
 use std::collections::BTreeMap;
 use std::ops::Range;

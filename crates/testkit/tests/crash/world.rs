@@ -424,7 +424,7 @@ impl World {
                 self.model.acknowledge_names(now);
             }
             "counted" => {
-                let engine = self.volume.store().read();
+                let engine = self.volume.files().store().read();
                 let quotas = engine.quotas().expect("quotas are on");
                 assert!(!quotas.is_inconsistent(), "{:?}", quotas.reason());
             }

@@ -161,7 +161,7 @@ impl LogImage {
         let mut look = OpenOptions::read_only();
         look.store.log = LogPolicy::Ignore;
         let volume = Volume::open_device(shared, look).expect("it opens");
-        let engine = volume.store().read();
+        let engine = volume.files().store().read();
         let superblock = engine.superblock();
         let roots = Leaf::load(
             &engine,

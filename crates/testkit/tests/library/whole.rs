@@ -277,7 +277,7 @@ fn attempt(
         return Ended::NotReached;
     }
     let went_well = matches!(result, Ok(Ok(())));
-    if tree.0.store().poison().is_some() {
+    if tree.0.failure().is_some() {
         assert!(tree.0.close().is_err(), "{context}: nothing is durable");
         drop(tree);
         let found = look(&open(&device));

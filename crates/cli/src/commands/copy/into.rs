@@ -1,6 +1,6 @@
 //! From the host into a volume.
 
-use super::Tally;
+use super::tally::Tally;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::whole_file::name_beside;

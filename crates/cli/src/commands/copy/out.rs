@@ -1,6 +1,6 @@
 //! From a volume to the host.
 
-use super::Tally;
+use super::tally::Tally;
 use crate::fail::{Done, Failure};
 use crate::place::Place;
 use crate::whole_file::name_beside;

@@ -1,6 +1,6 @@
 //! Extent items as text: references and who holds them.
 
-use super::tree::object_name;
+use super::names::object_name;
 use butterfs_format::{ItemType, Key};
 
 /// Flag of an extent that is a node.

@@ -106,7 +106,7 @@ fn bytes(data: &[u8]) -> Done {
 }
 
 fn time(name: &str, time: Timespec) -> Done {
-    let date = crate::commands::list::date(time.seconds);
+    let date = crate::dates::date(time.seconds);
     let second = time.seconds.rem_euclid(60);
     say!(
         "\t\t{name} {}.{} ({date}:{second:02})",

@@ -1,33 +1,16 @@
 //! Trees as text.
 
+use super::names::{NAMES, key_text, object_name};
 use super::{DumpTree, items};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use butterfs::{OpenOptions, TreeId, Volume};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, NodeHeader, POINTER_SIZE};
-use butterfs_format::{ItemType, Key, NodeRef};
+use butterfs_format::{ItemType, NodeRef};
 use butterfs_tree::{Node, NodeSource};
 use serde::Serialize;
 use std::sync::Arc;
 use uuid::Uuid;
-
-/// Trees by name: on the command line, and as the Btrfs tools print them.
-const NAMES: &[(TreeId, &str, &str)] = &[
-    (TreeId::ROOT, "root", "ROOT_TREE"),
-    (TreeId::EXTENT, "extent", "EXTENT_TREE"),
-    (TreeId::CHUNK, "chunk", "CHUNK_TREE"),
-    (TreeId::DEVICE, "dev", "DEV_TREE"),
-    (TreeId::FS, "fs", "FS_TREE"),
-    (TreeId::ROOT_TREE_DIR, "", "ROOT_TREE_DIR"),
-    (TreeId::CSUM, "csum", "CSUM_TREE"),
-    (TreeId::QUOTA, "quota", "QUOTA_TREE"),
-    (TreeId::UUID, "uuid", "UUID_TREE"),
-    (TreeId::FREE_SPACE, "free-space", "FREE_SPACE_TREE"),
-    (TreeId::BLOCK_GROUP, "block-group", "BLOCK_GROUP_TREE"),
-    (TreeId::DATA_RELOC, "data-reloc", "DATA_RELOC_TREE"),
-    (TreeId::RELOC, "reloc", "TREE_RELOC"),
-    (TreeId::LOG, "log", "TREE_LOG"),
-];
 
 /// Other names that the Btrfs tools take.
 const ALIASES: &[(&str, TreeId)] = &[
@@ -44,30 +27,6 @@ struct Item {
     bytes: String,
 }
 
-pub(super) fn object_name(number: u64) -> String {
-    let known = NAMES.iter().find(|(tree, ..)| tree.get() == number);
-    match (known, number) {
-        (Some((_, _, name)), _) => (*name).to_owned(),
-        (None, u64::MAX) => "-1".to_owned(),
-        (None, n) if n == u64::MAX - 4 => "ORPHAN".to_owned(),
-        (None, n) if n == u64::MAX - 9 => "EXTENT_CSUM".to_owned(),
-        (None, n) => n.to_string(),
-    }
-}
-
-/// A key as the Btrfs tools print it.
-pub(super) fn key_text(tree: TreeId, key: Key) -> String {
-    // Objects are trees in the tree of roots alone.
-    let object = match tree {
-        TreeId::ROOT | TreeId::CSUM => object_name(key.objectid),
-        _ if key.item_type == ItemType::ORPHAN_ITEM => object_name(key.objectid),
-        TreeId::CHUNK if key.item_type == ItemType::CHUNK_ITEM => "FIRST_CHUNK_TREE".to_owned(),
-        TreeId::CHUNK if key.item_type == ItemType::DEV_ITEM => "DEV_ITEMS".to_owned(),
-        _ => key.objectid.to_string(),
-    };
-    format!("({object} {:?} {})", key.item_type, key.offset)
-}
-
 impl DumpTree {
     /// Runs it.
     pub fn run(self) -> Done {
@@ -77,12 +36,12 @@ impl DumpTree {
             Some(name) => vec![parse_tree(name)?],
             None => all_trees(&volume)?,
         };
-        let engine = volume.store().read();
+        let trees_now = volume.trees();
         let mut found = Vec::new();
         let mut damaged = 0;
         for tree in trees {
-            let root = match engine.tree_state(tree) {
-                Ok(state) => state.root,
+            let root = match trees_now.root(tree) {
+                Ok(root) => root,
                 Err(error) if self.tree.is_none() && !self.json => {
                     say!("tree {}: {error}", object_name(tree.get()));
                     damaged += 1;
@@ -91,7 +50,7 @@ impl DumpTree {
                 Err(error) => return Err(error.into()),
             };
             if self.json {
-                damaged += walk(&*engine, root, Damage::Silent, |node| {
+                damaged += walk(&trees_now, root, Damage::Silent, |node| {
                     if node.is_leaf() {
                         found.extend((0..node.len()).map(|slot| item(tree, node, slot)));
                     }
@@ -104,13 +63,13 @@ impl DumpTree {
                 TreeId::CHUNK => say!("chunk tree"),
                 _ => say!("tree key ({} ROOT_ITEM 0)", object_name(tree.get())),
             }
-            damaged += walk(&*engine, root, Damage::Shown, |node| print(tree, node))?;
+            damaged += walk(&trees_now, root, Damage::Shown, |node| print(tree, node))?;
         }
         if self.json {
             json(&found)?;
             return whole(damaged);
         }
-        let superblock = engine.superblock();
+        let superblock = trees_now.superblock();
         say!("total bytes {}", superblock.total_bytes);
         say!("bytes used {}", superblock.bytes_used);
         say!("uuid {}", Uuid::from_bytes(superblock.fsid));
@@ -155,11 +114,11 @@ fn parse_tree(name: &str) -> Result<TreeId, Failure> {
 }
 
 fn all_trees(volume: &Volume) -> Result<Vec<TreeId>, Failure> {
-    let engine = volume.store().read();
+    let trees_now = volume.trees();
     let mut trees = vec![TreeId::ROOT, TreeId::CHUNK];
-    let root = engine.tree_state(TreeId::ROOT)?.root;
+    let root = trees_now.root(TreeId::ROOT)?;
     // Damage is shown and counted when the tree itself is.
-    walk(&*engine, root, Damage::Silent, |node| {
+    walk(&trees_now, root, Damage::Silent, |node| {
         let keys = (0..node.len()).map(|slot| node.key(slot));
         let roots = keys.filter(|key| key.item_type == ItemType::ROOT_ITEM && node.is_leaf());
         trees.extend(roots.map(|key| TreeId(key.objectid)));

@@ -1,7 +1,7 @@
 //! `butterfs lab choose`: three questions, the least that can tell, an answer.
 
-use super::run::{butterfs, cancel, free_name, lab, watch};
-use super::{Here, Place};
+use super::given::Here;
+use super::run::{Place, butterfs, cancel, free_name, lab, watch};
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs_lab::choose::{Answers, CONTENTS, Candidate, KINDS, NEEDS, advise, finalists};
 use butterfs_lab::experiment::Experiment;

@@ -1,6 +1,6 @@
 //! `butterfs lab run` and `resume`: progress, and Ctrl-C.
 
-use super::{Here, Planned};
+use super::given::{Here, Planned};
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs_lab::model::{CellRecord, Outcome};
 use butterfs_lab::plan::show_time;

@@ -1,7 +1,7 @@
 //! What the lab shows: what there is, reports, comparisons.
 
-use super::Here;
-use super::Place;
+use super::given::Here;
+use super::run::Place;
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs_lab::experiment::{Experiment, SHIPPED};
 use butterfs_lab::machine::install_command;

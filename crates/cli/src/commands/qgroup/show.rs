@@ -83,17 +83,17 @@ fn row(id: GroupId, group: &QuotaGroup, path: Option<&[u8]>) -> Row {
 fn unmounted(place: &Place) -> Result<Option<Facts>, Failure> {
     let volume = place.open_read_only(None)?;
     let subvolumes = volume.subvolumes()?;
-    let engine = volume.store().read();
     let path = |id: GroupId| {
         let info = id.tree().and_then(|tree| subvolumes.get(tree));
         info.and_then(|info| info.path.as_deref())
     };
-    Ok(engine.quotas().map(|quotas| Facts {
-        mode: mode(quotas.is_simple()),
-        inconsistent: quotas.is_inconsistent() && !quotas.is_simple(),
+    Ok(volume.quota_state().map(|quotas| Facts {
+        mode: mode(quotas.is_simple),
+        inconsistent: quotas.is_inconsistent && !quotas.is_simple,
         qgroups: quotas
-            .groups()
-            .map(|(id, group)| row(id, group, path(id)))
+            .groups
+            .iter()
+            .map(|(id, group)| row(*id, group, path(*id)))
             .collect(),
     }))
 }

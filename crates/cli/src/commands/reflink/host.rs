@@ -5,12 +5,12 @@
 //! which the server answers by sharing; then it is asked whether they are
 //! shared, so that no copy passes for a reflink.
 
-use super::{Reflink, Span, working_name};
-use crate::commands::dedupe::dedupe_open;
+use super::how::{How, working_name};
+use crate::commands::dedupe::{Span, dedupe_open};
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs::copy_host_tree;
-use butterfs_device::butterfs_mount as own;
-use butterfs_device::kernel_btrfs::{self as btrfs, CloneRequest, Deduped};
+use butterfs_kernel::butterfs_mount as own;
+use butterfs_kernel::{self as btrfs, CloneRequest, Deduped};
 use rustix::fs::{IFlags, RenameFlags, ioctl_getflags, ioctl_setflags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Shares ranges of `source`, or copies it whole.
-pub fn reflink(wanted: &Reflink, source: &Path, to: &Path) -> Done {
+pub fn reflink(wanted: &How, source: &Path, to: &Path) -> Done {
     if !wanted.range.is_empty() {
         let from = File::open(source).context(source.display())?;
         let target = File::options().read(true).write(true).open(to);
@@ -36,7 +36,7 @@ pub fn reflink(wanted: &Reflink, source: &Path, to: &Path) -> Done {
     whole(wanted, source, to)
 }
 
-fn whole(wanted: &Reflink, source: &Path, to: &Path) -> Done {
+fn whole(wanted: &How, source: &Path, to: &Path) -> Done {
     let facts = std::fs::symlink_metadata(source).context(source.display())?;
     if facts.is_dir() && !wanted.recursive {
         return fail(format!(

@@ -1,11 +1,12 @@
 //! Snapshots that the kernel has mounted: the kernel sends them.
 
-use super::{Named, Relations, Send, nearest};
+use super::arguments::Send;
+use super::relatives::{Named, Relations, nearest};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::output;
 use butterfs::TreeId;
 use butterfs::send::DataMode;
-use butterfs_device::kernel_btrfs::{
+use butterfs_kernel::{
     self as btrfs, SEND_COMPRESSED, SEND_NO_DATA, SEND_NO_END, SEND_NO_HEADER, SendCommand,
 };
 use std::ffi::OsString;

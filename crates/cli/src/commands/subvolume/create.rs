@@ -1,11 +1,11 @@
 //! `butterfs subvolume create` and `snapshot`.
 
-use super::site::{Site, directory_in, open_directory, open_volume, said};
+use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at};
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs::quota::GroupId;
 use butterfs::{Access, NewInode, Owner, Volume};
-use butterfs_device::kernel_btrfs::{self as btrfs, Changes};
-use butterfs_device::kernel_quota::allow_reading;
+use butterfs_kernel::allow_reading;
+use butterfs_kernel::{self as btrfs, Changes};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -136,7 +136,7 @@ impl Snapshot {
                 let Site::Unmounted(place) = above else {
                     return fail("the snapshot is in no volume");
                 };
-                let tree = super::subvolume_at(&volume, from)?;
+                let tree = subvolume_at(&volume, from)?;
                 let directory = directory_in(&volume, &place.path)?;
                 let access = if self.read_only {
                     Access::ReadOnly

@@ -1,11 +1,11 @@
 //! `butterfs subvolume get-default` and `set-default`.
 
-use super::site::{Site, open_directory, open_volume, said};
-use super::{open, subvolume_at};
+use super::shown::text;
+use super::site::{Site, open_directory, open_volume, said, subvolume_at};
 use crate::fail::{Context, Done, fail};
 use crate::place::{Place, json};
 use butterfs::TreeId;
-use butterfs_device::kernel_btrfs as btrfs;
+use butterfs_kernel as btrfs;
 use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -44,12 +44,12 @@ struct Fact {
 impl GetDefault {
     /// Runs it.
     pub fn run(self) -> Done {
-        let volume = open(&self.volume, None)?;
+        let volume = self.volume.open_read_only(None)?;
         let tree = volume.files().default_subvolume()?;
         let path = volume.subvolumes()?;
         let path = path
             .get(tree)
-            .and_then(|found| found.path.as_deref().map(super::text));
+            .and_then(|found| found.path.as_deref().map(text));
         if self.json {
             return json(&Fact {
                 id: tree.get(),

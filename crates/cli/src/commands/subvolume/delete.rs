@@ -1,11 +1,10 @@
 //! `butterfs subvolume delete` and `sync`.
 
-use super::site::{Site, open_directory, open_volume, open_volume_with, said};
-use super::subvolume_at;
+use super::site::{Site, open_directory, open_volume, open_volume_with, said, subvolume_at};
 use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use butterfs::{Cleaner, Cleaning, TreeId, Volume};
-use butterfs_device::kernel_btrfs as btrfs;
+use butterfs_kernel as btrfs;
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;

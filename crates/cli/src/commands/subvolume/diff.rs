@@ -1,9 +1,11 @@
 //! `butterfs subvolume diff`.
 
-use super::{open, subvolume_at, text};
+use super::shown::text;
+use super::site::subvolume_at;
 use crate::fail::{Done, Failure, fail};
 use crate::output;
 use crate::place::Place;
+use crate::service::OnVolume;
 use butterfs::diff::{Compared, Difference, DifferenceKind, Field, FileDifference};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -160,18 +162,20 @@ pub(super) fn in_words(file: &FileDifference) -> String {
     words.join("; ")
 }
 
-impl Diff {
-    /// The places that it is about.
-    pub const fn places(&mut self) -> [&mut Place; 2] {
-        [&mut self.old, &mut self.new]
+impl OnVolume for Diff {
+    const NAME: &'static str = "subvolume diff";
+    const TAG: &'static str = "Diff";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.old)?;
+        visit(&mut self.new)
     }
 
-    /// Runs it.
-    pub fn run(self) -> Done {
+    fn run_here(self) -> Done {
         if self.old.volume != self.new.volume {
             return fail("both subvolumes must be in one volume");
         }
-        let volume = open(&self.old, self.subvolid)?;
+        let volume = self.old.open_read_only(self.subvolid)?;
         let compared = Compared {
             old: subvolume_at(&volume, &self.old)?,
             new: subvolume_at(&volume, &self.new)?,
@@ -203,7 +207,9 @@ impl Diff {
         }
         Ok(())
     }
+}
 
+impl Diff {
     fn is_left_out(&self, difference: &Difference) -> bool {
         let Difference::File(file) = difference else {
             return false;

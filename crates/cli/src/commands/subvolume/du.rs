@@ -1,8 +1,10 @@
 //! `butterfs subvolume du`.
 
-use super::{open, subvolume_at, text};
+use super::shown::text;
+use super::site::subvolume_at;
 use crate::fail::{Done, Failure, fail};
 use crate::place::{Place, json};
+use crate::service::OnVolume;
 use crate::sizes::{self, human};
 use butterfs::TreeId;
 use butterfs::du::{Limits, Progress, Space, SpaceSharing};
@@ -100,21 +102,22 @@ fn limits(memory: u64) -> Limits {
     }
 }
 
-impl Du {
-    /// The places that it is about.
-    pub fn places(&mut self) -> &mut [Place] {
-        &mut self.places
+impl OnVolume for Du {
+    const NAME: &'static str = "subvolume du";
+    const TAG: &'static str = "Du";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        self.places.iter_mut().try_for_each(visit)
     }
 
-    /// Runs it.
-    pub fn run(self) -> Done {
+    fn run_here(self) -> Done {
         let Some(first) = self.places.first() else {
             return fail("no volume was named");
         };
         if self.places.iter().any(|place| place.volume != first.volume) {
             return fail("all paths must be in one volume");
         }
-        let volume = open(first, self.subvolid)?;
+        let volume = first.open_read_only(self.subvolid)?;
         let subvolumes = volume.subvolumes()?;
         let wanted = if self.places.len() == 1 && first.path == "/" {
             None
@@ -140,7 +143,9 @@ impl Du {
         self.print(&facts)?;
         Ok(())
     }
+}
 
+impl Du {
     fn facts(
         &self,
         subvolumes: &Subvolumes,

@@ -1,8 +1,10 @@
 //! `butterfs subvolume find-new`.
 
-use super::{open, subvolume_at, text};
+use super::shown::text;
+use super::site::subvolume_at;
 use crate::fail::{Done, Failure};
 use crate::place::{Place, json};
+use crate::service::OnVolume;
 use butterfs::Generation;
 use butterfs::find_new::{NewExtent, NewExtentKind};
 use clap::Args;
@@ -67,15 +69,16 @@ fn fact(extent: &NewExtent) -> Fact {
     }
 }
 
-impl FindNew {
-    /// The place that it is about.
-    pub const fn place(&mut self) -> &mut Place {
-        &mut self.place
+impl OnVolume for FindNew {
+    const NAME: &'static str = "subvolume find-new";
+    const TAG: &'static str = "FindNew";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.place)
     }
 
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let volume = open(&self.place, self.subvolid)?;
+    fn run_here(self) -> Done {
+        let volume = self.place.open_read_only(self.subvolid)?;
         let tree = subvolume_at(&volume, &self.place)?;
         let mut extents = Vec::new();
         let end = volume.find_new::<Failure>(tree, Generation(self.generation), &mut |found| {

@@ -1,9 +1,10 @@
 //! `butterfs subvolume history`.
 
 use super::diff::{Fact, file_fact, in_words};
-use super::{moment, open, text};
+use super::shown::{moment, text};
 use crate::fail::{Context, Done};
 use crate::place::{Place, json};
+use crate::service::OnVolume;
 use butterfs::history::{AtPath, FileVersion, HistoryEntry};
 use butterfs::list::Subvolumes;
 use clap::Args;
@@ -83,15 +84,16 @@ fn fact(subvolumes: &Subvolumes, entry: &HistoryEntry) -> Version {
     }
 }
 
-impl History {
-    /// The place that it is about.
-    pub const fn place(&mut self) -> &mut Place {
-        &mut self.place
+impl OnVolume for History {
+    const NAME: &'static str = "subvolume history";
+    const TAG: &'static str = "History";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.place)
     }
 
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let volume = open(&self.place, self.subvolid)?;
+    fn run_here(self) -> Done {
+        let volume = self.place.open_read_only(self.subvolid)?;
         let subvolumes = volume.subvolumes()?;
         let mut entries = volume
             .history(self.place.path.as_bytes())

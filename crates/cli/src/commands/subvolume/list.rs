@@ -1,8 +1,9 @@
 //! `butterfs subvolume list`.
 
-use super::{moment, open, text, uuid};
+use super::shown::{moment, text, uuid};
 use crate::fail::Done;
 use crate::place::{Place, json};
+use crate::service::OnVolume;
 use butterfs::TreeId;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use clap::Args;
@@ -209,15 +210,16 @@ impl Row {
     }
 }
 
-impl List {
-    /// The place that it is about.
-    pub const fn place(&mut self) -> &mut Place {
-        &mut self.place
+impl OnVolume for List {
+    const NAME: &'static str = "subvolume list";
+    const TAG: &'static str = "List";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.place)
     }
 
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let volume = open(&self.place, self.subvolid)?;
+    fn run_here(self) -> Done {
+        let volume = self.place.open_read_only(self.subvolid)?;
         let subvolumes = volume.subvolumes()?;
         if self.tree {
             return tree(&subvolumes);
@@ -251,7 +253,9 @@ impl List {
         }
         Ok(())
     }
+}
 
+impl List {
     fn shows(&self, info: &SubvolumeInfo, here: TreeId) -> bool {
         let item = &info.item;
         let holds = |bound: Option<Bound>, value| bound.is_none_or(|bound| bound.holds(value));

@@ -1,8 +1,10 @@
 //! `butterfs subvolume show`.
 
-use super::{moment, open, subvolume_at, text, uuid};
+use super::shown::{moment, text, uuid};
+use super::site::subvolume_at;
 use crate::fail::{Done, fail};
 use crate::place::{Place, json};
+use crate::service::OnVolume;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use butterfs::{Timespec, TreeId};
 use clap::Args;
@@ -87,15 +89,16 @@ fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
     }
 }
 
-impl Show {
-    /// The place that it is about.
-    pub const fn place(&mut self) -> &mut Place {
-        &mut self.place
+impl OnVolume for Show {
+    const NAME: &'static str = "subvolume show";
+    const TAG: &'static str = "Show";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.place)
     }
 
-    /// Runs it.
-    pub fn run(self) -> Done {
-        let volume = open(&self.place, self.subvolid)?;
+    fn run_here(self) -> Done {
+        let volume = self.place.open_read_only(self.subvolid)?;
         let subvolumes = volume.subvolumes()?;
         let found = match (self.rootid, self.uuid) {
             (Some(id), _) => subvolumes.get(TreeId(id)),

@@ -3,7 +3,7 @@
 
 use crate::fail::{Context, Failure, fail};
 use crate::place::Place;
-use butterfs::{Cleaner, InodeId, OpenOptions, Subvolume, Volume};
+use butterfs::{Cleaner, InodeId, OpenOptions, Subvolume, TreeId, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -114,6 +114,13 @@ pub fn open_volume_with(path: &Path, cleaner: Cleaner) -> Result<Volume, Failure
 /// The directory at a path of a volume.
 pub fn directory_in(volume: &Volume, path: &OsStr) -> Result<InodeId, Failure> {
     volume.resolve(path.as_bytes()).context(path.display())
+}
+
+/// The subvolume whose root is at a place.
+pub fn subvolume_at(volume: &Volume, place: &Place) -> Result<TreeId, Failure> {
+    volume
+        .subvolume_at(place.path.as_bytes())
+        .context(place.volume.display())
 }
 
 /// What the other side says, in words.

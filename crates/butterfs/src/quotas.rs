@@ -1,0 +1,104 @@
+//! Quota groups of a volume: what there is, and changes of it.
+
+use crate::Volume;
+use crate::quota::{Assigned, GroupId, LimitChange, QgroupStatus, QuotaGroup};
+use butterfs_fs::FsError;
+use std::collections::BTreeMap;
+
+/// The quota groups of a volume on which quotas are on.
+#[derive(Clone, Debug)]
+pub struct QuotaState {
+    /// As the quota tree has it.
+    pub status: QgroupStatus,
+    /// They are simple quotas.
+    pub is_simple: bool,
+    /// The numbers are known to be wrong.
+    pub is_inconsistent: bool,
+    /// Why, where that is known.
+    pub reason: Option<String>,
+    /// All groups.
+    pub groups: BTreeMap<GroupId, QuotaGroup>,
+}
+
+impl Volume {
+    /// The quota groups; `None` where quotas are off.
+    #[must_use]
+    pub fn quota_state(&self) -> Option<QuotaState> {
+        let engine = self.store().read();
+        let quotas = engine.quotas()?;
+        Some(QuotaState {
+            status: *quotas.status(),
+            is_simple: quotas.is_simple(),
+            is_inconsistent: quotas.is_inconsistent(),
+            reason: quotas.reason().map(str::to_owned),
+            groups: quotas
+                .groups()
+                .map(|(id, group)| (id, group.clone()))
+                .collect(),
+        })
+    }
+
+    /// Writes down that the numbers were found to be wrong, if they were, so
+    /// that who reads the quota tree learns it.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub fn say_quota_state(&self) -> Result<(), FsError> {
+        let is_known = |quotas: &butterfs_store::Quotas| quotas.reason().is_some();
+        if !self.store().read().quotas().is_some_and(is_known) {
+            return Ok(());
+        }
+        self.files().change_quotas(|_| Ok(()))
+    }
+
+    /// Makes a group.
+    ///
+    /// # Errors
+    /// Quotas are off; it is there, or of level 0; those of a commit.
+    pub fn create_quota_group(&self, group: GroupId) -> Result<(), FsError> {
+        self.files()
+            .change_quotas(|engine| Ok(engine.create_quota_group(group)?))
+    }
+
+    /// Removes a group.
+    ///
+    /// # Errors
+    /// Quotas are off; it is not there, has members, or is a subvolume's; those
+    /// of a commit.
+    pub fn destroy_quota_group(&self, group: GroupId) -> Result<(), FsError> {
+        self.files()
+            .change_quotas(|engine| Ok(engine.destroy_quota_group(group)?))
+    }
+
+    /// Puts a group into another one; says what became of the numbers.
+    ///
+    /// # Errors
+    /// Quotas are off; the levels do not ascend, they are related already, one
+    /// is not there; those of a commit.
+    pub fn assign_quota_group(&self, child: GroupId, parent: GroupId) -> Result<Assigned, FsError> {
+        self.files()
+            .change_quotas(|engine| Ok(engine.assign_quota_group(child, parent)?))
+    }
+
+    /// Takes a group out of another one; says what became of the numbers.
+    ///
+    /// # Errors
+    /// Quotas are off; they are not related; those of a commit.
+    pub fn remove_quota_relation(
+        &self,
+        child: GroupId,
+        parent: GroupId,
+    ) -> Result<Assigned, FsError> {
+        self.files()
+            .change_quotas(|engine| Ok(engine.remove_quota_relation(child, parent)?))
+    }
+
+    /// Limits a group.
+    ///
+    /// # Errors
+    /// Quotas are off; it is not there; those of a commit.
+    pub fn limit_quota_group(&self, group: GroupId, change: LimitChange) -> Result<(), FsError> {
+        self.files()
+            .change_quotas(|engine| Ok(engine.limit_quota_group(group, change)?))
+    }
+}

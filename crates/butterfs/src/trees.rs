@@ -1,0 +1,122 @@
+//! The trees of a volume, item by item and node by node.
+
+use crate::Volume;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::superblock::Superblock;
+use butterfs_format::{Generation, InodeNumber, Key, NodeRef, TreeId};
+use butterfs_fs::FsError;
+use butterfs_fs::subvolume::paths::Paths;
+use butterfs_store::{Engine, StoreError};
+use butterfs_tree::{Cursor, Node, NodeSource, TreeError};
+use std::fmt;
+use std::ops::{ControlFlow, Deref};
+use std::sync::Arc;
+
+/// All trees of a volume, as they are now, changes included that no commit has
+/// yet. Nobody changes them while this is there: it is not to be kept.
+pub struct Trees<'v>(Box<dyn Deref<Target = Engine> + 'v>);
+
+impl fmt::Debug for Trees<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Trees").finish_non_exhaustive()
+    }
+}
+
+/// An item, and when the leaf that holds it was written.
+#[derive(Clone, Copy, Debug)]
+pub struct TreeItem<'t> {
+    /// Generation of its leaf.
+    pub generation: Generation,
+    /// Its key.
+    pub key: Key,
+    /// Its data.
+    pub data: &'t [u8],
+}
+
+impl Volume {
+    /// A look at all trees.
+    #[must_use]
+    pub fn trees(&self) -> Trees<'_> {
+        Trees(Box::new(self.store().read()))
+    }
+}
+
+/// A tree that is not there is an answer, and no damage.
+fn absent(error: TreeError) -> FsError {
+    match error {
+        TreeError::NoSuchTree(_) => FsError::NotFound,
+        error => error.into(),
+    }
+}
+
+impl Trees<'_> {
+    /// The superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        self.0.superblock()
+    }
+
+    /// Root of a tree.
+    ///
+    /// # Errors
+    /// There is no such tree; reading.
+    pub fn root(&self, tree: TreeId) -> Result<NodeRef, StoreError> {
+        Ok(self.0.tree_state(tree)?.root)
+    }
+
+    /// The root item of a subvolume or another tree.
+    ///
+    /// # Errors
+    /// There is no such tree; reading.
+    pub fn root_item(&self, tree: TreeId) -> Result<RootItem, StoreError> {
+        Ok(self.0.tree_state(tree)?.item)
+    }
+
+    /// Gives the items of a tree from `first` on, until `visit` breaks.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] without such a tree; damage, reading.
+    pub fn items_from(
+        &self,
+        tree: TreeId,
+        first: &Key,
+        visit: &mut dyn FnMut(TreeItem<'_>) -> ControlFlow<()>,
+    ) -> Result<(), FsError> {
+        let engine: &Engine = &self.0;
+        engine.root(tree).map_err(absent)?;
+        let mut cursor = Cursor::seek_in(engine, tree, first).map_err(absent)?;
+        while let (Some((key, data)), Some((leaf, _))) = (cursor.item(), cursor.leaf()) {
+            let item = TreeItem {
+                generation: leaf.generation(),
+                key,
+                data,
+            };
+            if visit(item).is_break() {
+                break;
+            }
+            cursor.next().map_err(absent)?;
+        }
+        Ok(())
+    }
+
+    /// Path of a directory in its subvolume; empty for the root.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] without such a subvolume or directory; damage,
+    /// reading.
+    pub fn directory_path(&self, tree: TreeId, directory: InodeNumber) -> Result<Vec<u8>, FsError> {
+        let engine: &Engine = &self.0;
+        let root = engine.root(tree).map_err(|_| FsError::NotFound)?;
+        Paths::new(engine, tree, root).directory(directory)
+    }
+}
+
+impl NodeSource for Trees<'_> {
+    fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        self.0.node(reference)
+    }
+
+    fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
+        self.0.root(tree)
+    }
+}

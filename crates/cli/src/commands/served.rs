@@ -1,0 +1,76 @@
+//! Commands that the server of a mount runs for other processes.
+
+use super::send::Send;
+use super::subvolume::{Diff, Du, FindNew, History, List, Show};
+use crate::fail::{Context, Done};
+use crate::host;
+use crate::service::OnVolume;
+use butterfs_server::{Command, Runner};
+use serde::Deserialize;
+use std::sync::Arc;
+
+/// A command that a server can run, by its [`OnVolume::TAG`].
+#[derive(Debug, Deserialize)]
+enum Asked {
+    Diff(Diff),
+    Du(Du),
+    FindNew(FindNew),
+    History(History),
+    List(List),
+    Send(Send),
+    Show(Show),
+}
+
+impl Asked {
+    fn run(self) -> Done {
+        match self {
+            Self::Diff(diff) => diff.run_here(),
+            Self::Du(du) => du.run_here(),
+            Self::FindNew(find_new) => find_new.run_here(),
+            Self::History(history) => history.run_here(),
+            Self::List(list) => list.run_here(),
+            Self::Send(send) => send.run_here(),
+            Self::Show(show) => show.run_here(),
+        }
+    }
+}
+
+/// Runs what is asked for.
+pub fn runner() -> Runner {
+    Arc::new(|command: Command| {
+        let Command {
+            request,
+            volume,
+            answer,
+        } = command;
+        let asked = serde_json::from_slice(&request).context("a request that is none");
+        if matches!(asked, Ok(Asked::Send(_))) {
+            // Who writes a stream holds no lock.
+            let _ = answer.is_stream();
+        }
+        host::run(volume, answer, || asked?.run());
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_are_those_of_the_requests() {
+        let tags = [
+            Diff::TAG,
+            Du::TAG,
+            FindNew::TAG,
+            History::TAG,
+            List::TAG,
+            Send::TAG,
+            Show::TAG,
+        ];
+        for tag in tags {
+            let request = format!("{{\"{tag}\": null}}");
+            let error = serde_json::from_str::<Asked>(&request).expect_err("no arguments");
+            assert!(error.to_string().contains("invalid type: null"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,48 @@
+//! Running what the command line asks for.
+
+use crate::arguments::{Arguments, Command};
+use crate::fail::Done;
+use crate::{log, output};
+use clap::CommandFactory;
+use std::process::ExitCode;
+
+/// Exit code of a mount that failed, as mount(8) has it.
+const MOUNT_FAILED: u8 = 32;
+
+/// Runs a command that logs to the terminal.
+fn offline(run: impl FnOnce() -> Done) -> Done {
+    log::start(log::Target::Terminal)?;
+    run()
+}
+
+/// Runs a command; says on standard error what failed.
+pub fn run(arguments: Arguments) -> ExitCode {
+    if let Command::Check(check) = &arguments.command {
+        return check.run();
+    }
+    let (done, failure_code) = match arguments.command {
+        Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
+        Command::Umount(umount) => (umount.run(), 1),
+        Command::Mkfs(mkfs) => (offline(|| mkfs.run()), 1),
+        Command::Filesystem(filesystem) => (offline(|| filesystem.run()), 1),
+        Command::Ls(list) => (offline(|| list.run()), 1),
+        Command::Cat(cat) => (offline(|| cat.run()), 1),
+        Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Reflink(reflink) => (offline(|| reflink.run()), 1),
+        Command::Dedupe(dedupe) => (offline(|| dedupe.run()), 1),
+        Command::Device(device) => (offline(|| device.run()), 1),
+        Command::Subvolume(subvolume) => (offline(|| subvolume.run()), 1),
+        Command::Property(property) => (offline(|| property.run()), 1),
+        Command::Quota(quota) => (offline(|| quota.run()), 1),
+        Command::Qgroup(qgroup) => (offline(|| qgroup.run()), 1),
+        Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
+        Command::Send(send) => (offline(|| send.start()), 1),
+        Command::Receive(receive) => (offline(|| receive.run()), 1),
+        Command::Check(_) => (Ok(()), 0),
+        Command::Inspect(inspect) => (offline(|| inspect.run()), 1),
+        Command::Lab(lab) => (offline(|| lab.run()), 1),
+        Command::Completions(completions) => (completions.run(Arguments::command()), 1),
+        Command::Manual(manual) => (manual.run(Arguments::command()), 1),
+    };
+    output::end(done.map(|()| ExitCode::SUCCESS), failure_code)
+}

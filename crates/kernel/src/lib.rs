@@ -1,0 +1,59 @@
+//! Requests to a mounted Btrfs that have no safe wrapper elsewhere: the
+//! kernel's, or a mount of ButterFS.
+//!
+//! Owns their numbers and layouts, and the unsafe code that pairs them. Where
+//! a file system is none of these, they answer ENOTTY or EOPNOTSUPP. What a
+//! mount of ButterFS answers beside the kernel's is in [`butterfs_mount`].
+//! Knows nothing of volumes: it asks whoever has one mounted.
+//!
+//! Source: the documentation's page on ioctls; the interface header
+//! linux/btrfs.h.
+
+#![cfg_attr(
+    not(test),
+    deny(
+        clippy::as_conversions,
+        clippy::indexing_slicing,
+        clippy::unwrap_used,
+        clippy::panic
+    )
+)]
+
+pub mod butterfs_mount;
+
+mod argument;
+mod defragment;
+mod encoded;
+mod inherit;
+mod mounted;
+mod place;
+mod quota;
+mod search;
+mod send;
+mod sharing;
+mod subvolume;
+mod subvolume_info;
+mod sync;
+mod words;
+
+pub use defragment::{
+    DEFRAGMENT, DEFRAGMENT_COMPRESS, DEFRAGMENT_LEVEL, DEFRAGMENT_UNCOMPRESS, DefragmentRequest,
+    defragment,
+};
+pub use encoded::{EncodedRequest, encoded_write};
+pub use mounted::is_kernel_btrfs;
+pub use place::{directory_path, subvolume_place, subvolumes_in};
+pub use quota::{
+    GroupLimit, QuotaSwitch, Way, allow_reading, change_group, change_relation, limit_group,
+    rescan_progress, start_rescan, switch_quotas, wait_for_rescan,
+};
+pub use search::{FoundItem, search_tree};
+pub use send::{SEND_COMPRESSED, SEND_NO_DATA, SEND_NO_END, SEND_NO_HEADER, SendCommand, send};
+pub use sharing::{CloneRequest, DedupeRequest, Deduped, clone_range, dedupe_range};
+pub use subvolume::{
+    create_subvolume, delete_subvolume, delete_subvolume_by_id, set_default_subvolume, snapshot,
+};
+pub use subvolume_info::{
+    Changes, SubvolumeInfo, changes, set_changes, set_received, subvolume_info,
+};
+pub use sync::sync;

@@ -1,0 +1,29 @@
+//! Attributes of a mount's root that no listing shows.
+//!
+//! Owns their names, and the question for the socket of a mount's server: by
+//! these, who has no connection to a server finds it, and the kernel checks
+//! who may ask.
+
+use std::path::Path;
+
+/// Holds a mount's facts, as JSON.
+pub(crate) const FACTS: &str = "butterfs.facts";
+/// Sets a mount's error counters to zero.
+pub(crate) const STATS: &str = "butterfs.stats";
+/// Sets a mount's label.
+pub(crate) const LABEL: &str = "butterfs.label";
+/// Begins the name of the attribute with the path, from the top level, of a
+/// subvolume: of an id or `default`. Only servers that serve the top level
+/// have it.
+pub(crate) const PLACE: &str = "butterfs.place.";
+/// Holds the name of its server's socket, which is in no directory.
+pub(crate) const SERVICE: &str = "butterfs.service";
+
+/// The name of the socket of the server that has a volume mounted there.
+#[must_use]
+pub fn server_of(mountpoint: &Path) -> Option<Vec<u8>> {
+    let mut name = vec![0; 256];
+    let length = rustix::fs::getxattr(mountpoint, SERVICE, &mut name[..]).ok()?;
+    name.truncate(length);
+    Some(name)
+}

@@ -1,0 +1,194 @@
+//! What can go wrong with a mount.
+
+use butterfs::{DeviceError, FsError};
+use butterfs_fuse::SessionError;
+use rustix::io::Errno;
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a volume cannot be served, or a mount not be used as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The source cannot be opened.
+    #[error("{}: {error}", .source_path.display())]
+    Source {
+        /// File or device.
+        source_path: PathBuf,
+        /// Why.
+        error: DeviceError,
+    },
+    /// It holds no volume that can be opened.
+    #[error("{}: {error}", .source_path.display())]
+    Open {
+        /// File or device.
+        source_path: PathBuf,
+        /// Why.
+        error: butterfs::Error,
+    },
+    /// The device cannot be taken back from the kernel.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The volume has no such subvolume, or what it has cannot be read.
+    #[error(transparent)]
+    Volume(#[from] butterfs::Error),
+    /// A path in the volume cannot be found.
+    #[error(transparent)]
+    Files(#[from] FsError),
+    /// The limit on file sizes lies within a volume that is to be written.
+    #[error(
+        "{}: the volume has {size} bytes, and this process may write files of {limit} only; \
+         raise the limit (`ulimit -f unlimited`) or mount with -o ro",
+        .source_path.display()
+    )]
+    FileSizeLimit {
+        /// File that holds the volume.
+        source_path: PathBuf,
+        /// Its bytes.
+        size: u64,
+        /// Bytes that may be written.
+        limit: u64,
+    },
+    /// The kernel does not mount, or the connection to it broke.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// The system refused something.
+    #[error("{what}: {error}")]
+    System {
+        /// What it was about.
+        what: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// The system refused something that has no name.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// What a server says of itself cannot be understood.
+    #[error("{}: {error}", .mount.display())]
+    NotUnderstood {
+        /// The mount.
+        mount: PathBuf,
+        /// Why.
+        error: serde_json::Error,
+    },
+    /// No server of ButterFS answers there.
+    #[error(
+        "{}: no ButterFS volume is mounted here; name the mountpoint, or the file or device that \
+         holds a volume",
+        .0.display()
+    )]
+    NoVolume(PathBuf),
+    /// Nothing of ButterFS is mounted there.
+    #[error("{}: nothing of ButterFS is mounted here", .0.display())]
+    NotMounted(PathBuf),
+    /// It was mounted when its server was asked for, and is not now.
+    #[error("{}: is not mounted any more", .0.display())]
+    Gone(PathBuf),
+    /// Only who serves the volume, and root, may do this.
+    #[error("only root and the user who mounted may do this")]
+    NotAllowed,
+    /// A label that no volume can have.
+    #[error("a label has at most 255 bytes and no NUL")]
+    Label,
+    /// A directory that should be a subvolume's root is none.
+    #[error("{}: is no subvolume", .0.display())]
+    NoSubvolumeRoot(PathBuf),
+    /// The volume, which is mounted, has no such subvolume.
+    #[error("{}: there is no such subvolume", .0.display())]
+    NoSubvolume(PathBuf),
+    /// The volume is open for reading only.
+    #[error(
+        "{}: the volume was mounted with -o ro at {} and is open for reading only; unmount it \
+         there first",
+        .source_path.display(), .mount.display()
+    )]
+    OpenReadOnly {
+        /// What is mounted.
+        source_path: PathBuf,
+        /// Where.
+        mount: PathBuf,
+    },
+    /// Another server answered than the volume's.
+    #[error("{}: what answered is not the server of this volume", .0.display())]
+    OtherServer(PathBuf),
+    /// The server of a mount cannot be reached.
+    #[error("{}: its server cannot be reached from here", .0.display())]
+    OutOfReach(PathBuf),
+    /// The server of a mount cannot be reached, for a reason.
+    #[error("{}: its server cannot be reached from here: {error}", .mount.display())]
+    NotReached {
+        /// The mount.
+        mount: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// The server of a mount does not have it any more.
+    #[error("the server has no connection to the kernel")]
+    NoConnection,
+    /// The server did not finish what it was asked for.
+    #[error("{}: its server did not finish the command: {error}", .mount.display())]
+    NotFinished {
+        /// The mount.
+        mount: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// A command failed that a server ran; its own words.
+    #[error("{0}")]
+    Answered(String),
+    /// A server's last word: what was lost.
+    #[error("{0}")]
+    LastWord(String),
+    /// A server died.
+    #[error("the server died; what changed since the last commit is lost")]
+    Died,
+    /// The volume failed while it was mounted.
+    #[error(
+        "the volume became read-only while it was mounted ({reason}): changes since its last \
+         commit are lost, with {waiting} bytes of data that were never written"
+    )]
+    Failed {
+        /// Why.
+        reason: String,
+        /// Bytes that waited in memory.
+        waiting: u64,
+    },
+    /// Not everything was written at the end.
+    #[error("not everything is on the device, and what is not is lost: {0}")]
+    Unwritten(String),
+}
+
+impl ServerError {
+    /// With `what` before the error's own text.
+    pub(crate) fn system(what: impl Display, error: impl Into<io::Error>) -> Self {
+        Self::System {
+            what: what.to_string(),
+            error: error.into(),
+        }
+    }
+}
+
+impl From<Errno> for ServerError {
+    fn from(error: Errno) -> Self {
+        Self::Io(error.into())
+    }
+}
+
+/// Says what the system refused.
+pub(crate) trait About<T> {
+    /// Puts `what` before the error's own text.
+    fn about(self, what: impl Display) -> Result<T, ServerError>;
+    /// Puts the path before it.
+    fn at(self, path: &Path) -> Result<T, ServerError>;
+}
+
+impl<T, E: Into<io::Error>> About<T> for Result<T, E> {
+    fn about(self, what: impl Display) -> Result<T, ServerError> {
+        self.map_err(|error| ServerError::system(what, error))
+    }
+
+    fn at(self, path: &Path) -> Result<T, ServerError> {
+        self.map_err(|error| ServerError::system(path.display(), error))
+    }
+}

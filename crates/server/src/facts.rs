@@ -1,0 +1,214 @@
+//! Facts about a volume, and where they come from.
+//!
+//! Owns [`Facts`]: gathered from a volume that is open here, or asked from the
+//! server that has it mounted. A server gives its facts as the value of an
+//! extended attribute of the mount's root that no listing shows, and takes a
+//! new label the same way.
+
+use crate::attributes::{FACTS, LABEL, STATS};
+use crate::error::{About, ServerError};
+use butterfs::Volume;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+use uuid::Uuid;
+
+/// Space of one kind and profile, in bytes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct KindFacts {
+    /// Data, System or Metadata, or several of them.
+    pub kind: String,
+    /// How its copies lie.
+    pub profile: String,
+    /// Of its block groups.
+    pub total: u64,
+    /// Of it, in use.
+    pub used: u64,
+    /// On the device, all copies.
+    pub device: u64,
+}
+
+/// Error counters of a device, by the names of `btrfs device stats`.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct StatsFacts {
+    /// Writes that failed.
+    pub write_io_errs: u64,
+    /// Reads that failed.
+    pub read_io_errs: u64,
+    /// Flushes that failed.
+    pub flush_io_errs: u64,
+    /// Blocks with a wrong checksum.
+    pub corruption_errs: u64,
+    /// Nodes of another commit than they should be.
+    pub generation_errs: u64,
+}
+
+impl StatsFacts {
+    const fn new(values: [u64; 5]) -> Self {
+        let [
+            write_io_errs,
+            read_io_errs,
+            flush_io_errs,
+            corruption_errs,
+            generation_errs,
+        ] = values;
+        Self {
+            write_io_errs,
+            read_io_errs,
+            flush_io_errs,
+            corruption_errs,
+            generation_errs,
+        }
+    }
+
+    /// Names and values.
+    #[must_use]
+    pub const fn named(&self) -> [(&'static str, u64); 5] {
+        [
+            ("write_io_errs", self.write_io_errs),
+            ("read_io_errs", self.read_io_errs),
+            ("flush_io_errs", self.flush_io_errs),
+            ("corruption_errs", self.corruption_errs),
+            ("generation_errs", self.generation_errs),
+        ]
+    }
+}
+
+/// How a mount's requests come from the kernel.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct TransportFacts {
+    /// `io_uring` or `/dev/fuse`.
+    pub name: String,
+    /// Bytes that the buffers of one thread hold at most.
+    pub thread_buffers: u64,
+    /// Threads at most.
+    pub threads_max: u64,
+    /// Nanoseconds that waking a thread on another CPU took, where measured.
+    pub wake_up_ns: Option<u64>,
+    /// CPU time, in milliseconds, that keeping CPUs awake has taken.
+    pub awake_ms: u64,
+}
+
+/// What is known of a volume; sizes in bytes.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct Facts {
+    /// Its label.
+    pub label: String,
+    /// Its id.
+    pub uuid: String,
+    /// Number of its devices.
+    pub devices: u64,
+    /// Of extents and nodes, each copy once.
+    pub used: u64,
+    /// Number of this device.
+    pub device_id: u64,
+    /// Bytes of this device.
+    pub device_size: u64,
+    /// Bytes of it that chunks have.
+    pub device_allocated: u64,
+    /// What is used on the device, copies counted.
+    pub device_used: u64,
+    /// Bytes of it that no chunk has.
+    pub device_unallocated: u64,
+    /// Bytes that files can still take.
+    pub free_estimated: u64,
+    /// Space by kind and profile.
+    pub kinds: Vec<KindFacts>,
+    /// Errors that its device made.
+    pub device_stats: StatsFacts,
+    /// Where it is mounted, the options in effect.
+    pub options: Option<String>,
+    /// Where it is mounted, how requests come and what that takes.
+    pub transport: Option<TransportFacts>,
+    /// Why nothing is written any more, where that is so.
+    pub read_only_because: Option<String>,
+}
+
+fn kind_name(flags: BlockGroupFlags) -> String {
+    // "Data+Metadata" where both are in one group.
+    let names = [
+        (BlockGroupFlags::DATA, "Data"),
+        (BlockGroupFlags::SYSTEM, "System"),
+        (BlockGroupFlags::METADATA, "Metadata"),
+    ];
+    let set = names.iter().filter(|(bit, _)| flags.contains(*bit));
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join("+")
+}
+
+impl Facts {
+    /// Of a volume that is open here.
+    #[must_use]
+    pub fn of(volume: &Volume) -> Self {
+        let usage = volume.usage();
+        let superblock = volume.superblock();
+        Self {
+            label: String::from_utf8_lossy(&superblock.label).into_owned(),
+            uuid: Uuid::from_bytes(superblock.fsid).to_string(),
+            devices: superblock.num_devices,
+            used: usage.used(),
+            device_id: superblock.device.id.get(),
+            device_size: usage.device_size,
+            device_allocated: usage.device_allocated,
+            device_used: usage.device_used(),
+            device_unallocated: usage.unallocated(),
+            free_estimated: usage.data_free,
+            kinds: usage
+                .kinds
+                .iter()
+                .map(|kind| KindFacts {
+                    kind: kind_name(kind.flags),
+                    profile: kind.flags.profile_name().to_owned(),
+                    total: kind.total,
+                    used: kind.used,
+                    device: kind.device,
+                })
+                .collect(),
+            device_stats: StatsFacts::new(volume.device_stats()),
+            options: None,
+            transport: None,
+            read_only_because: volume.failure(),
+        }
+    }
+
+    /// Of the volume that a server has mounted at `mountpoint`.
+    ///
+    /// # Errors
+    /// No server of ButterFS answers there.
+    pub fn of_mount(mountpoint: &Path) -> Result<Self, ServerError> {
+        let mut value = vec![0; 1 << 16];
+        let length = rustix::fs::getxattr(mountpoint, FACTS, &mut value[..])
+            .map_err(|_| ServerError::NoVolume(mountpoint.to_owned()))?;
+        value.truncate(length);
+        serde_json::from_slice(&value).map_err(|error| ServerError::NotUnderstood {
+            mount: mountpoint.to_owned(),
+            error,
+        })
+    }
+}
+
+/// Has the server of a mount set the error counters of its volume to zero.
+///
+/// # Errors
+/// No server answers there, or not to this caller.
+pub fn reset_stats(mountpoint: &Path) -> Result<(), ServerError> {
+    tell(mountpoint, STATS, b"0")
+}
+
+/// Has the server of a mount give its volume another label.
+///
+/// # Errors
+/// No server answers there, or not to this caller; the label is too long.
+pub fn set_label(mountpoint: &Path, label: &[u8]) -> Result<(), ServerError> {
+    tell(mountpoint, LABEL, label)
+}
+
+/// Tells the server of a mount.
+fn tell(path: &Path, what: &str, value: &[u8]) -> Result<(), ServerError> {
+    let set = rustix::fs::setxattr(path, what, value, rustix::fs::XattrFlags::empty());
+    match set {
+        Err(rustix::io::Errno::OPNOTSUPP) => Err(ServerError::NoVolume(path.to_owned())),
+        Err(rustix::io::Errno::PERM) => Err(ServerError::NotAllowed),
+        Err(rustix::io::Errno::INVAL) => Err(ServerError::Label),
+        set => set.at(path),
+    }
+}

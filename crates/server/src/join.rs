@@ -1,0 +1,168 @@
+//! Several mounts of one volume, where root mounts.
+//!
+//! Owns making them as the kernel's Btrfs does: the file system is one, from
+//! its top level on, with one server; each mount shows the directory of a
+//! subvolume and has its own flags. So what one mount changes the others see.
+//!
+//! A process that finds its volume served asks nobody for anything: with the
+//! server's descriptor of /dev/fuse, which root may take, the kernel makes
+//! another mount of the same file system. A block device needs no descriptor.
+//!
+//! Ordinary users have no such mounts: their one mount begins at its
+//! subvolume.
+
+use crate::attributes::{PLACE, server_of};
+use crate::error::{About, ServerError};
+use crate::facts::Facts;
+use crate::mounts::Mount;
+use crate::place::narrow;
+use butterfs::{Access, MountOptions, Subvolume};
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::net::sockopt::socket_peercred;
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+
+const DEVICE: &str = "/dev/fuse";
+/// Mounts a volume once more that is mounted; `None` where that cannot be: it
+/// is not mounted here, or not by root.
+pub(crate) fn join(
+    (source, point): (&Path, &Path),
+    options: &MountOptions,
+    flags: MountFlags,
+) -> Option<Result<(), ServerError>> {
+    if !rustix::process::geteuid().is_root() || point.starts_with("/dev/fd") {
+        return None;
+    }
+    let mounts = Mount::seen_by("self").into_iter();
+    // Anybody may call a mount of his own by the name of this source.
+    let of_source = |mount: &Mount| mount.is_ours() && mount.is_roots() && mount.source == source;
+    let serves_all = |mount: &Mount| place_of(&mount.point, &Subvolume::Default).is_some();
+    let there = mounts.filter(of_source).find(serves_all)?;
+    Some(match place_of(&there.point, &options.subvolume) {
+        Some(place) => mount_again(&there, (point, &place), options, flags),
+        None => Err(ServerError::NoSubvolume(source.to_owned())),
+    })
+}
+
+/// Where a subvolume is, by the server of a mount.
+fn place_of(point: &Path, subvolume: &Subvolume) -> Option<PathBuf> {
+    let which = match subvolume {
+        Subvolume::Path(path) => {
+            return Some(Path::new("/").join(OsString::from_vec(path.clone())));
+        }
+        Subvolume::Id(id) => id.to_string(),
+        Subvolume::Default => "default".to_owned(),
+    };
+    let mut path = vec![0; 64 << 10];
+    let name = format!("{PLACE}{which}");
+    let length = rustix::fs::getxattr(point, name, &mut path[..]).ok()?;
+    path.truncate(length);
+    Some(OsString::from_vec(path).into())
+}
+
+/// Whether the server has the volume open for reading alone.
+fn is_read_only(there: &Mount) -> Result<bool, ServerError> {
+    let in_effect = Facts::of_mount(&there.point)?.options.unwrap_or_default();
+    Ok(in_effect.split(',').next() == Some("ro"))
+}
+
+/// Errors where the server has the volume open for reading alone.
+pub(crate) fn check_writable(there: &Mount) -> Result<(), ServerError> {
+    if !is_read_only(there)? {
+        return Ok(());
+    }
+    Err(ServerError::OpenReadOnly {
+        source_path: there.source.clone(),
+        mount: there.point.clone(),
+    })
+}
+
+fn mount_again(
+    there: &Mount,
+    (point, place): (&Path, &Path),
+    options: &MountOptions,
+    flags: MountFlags,
+) -> Result<(), ServerError> {
+    if options.access == Access::ReadWrite {
+        check_writable(there)?;
+    }
+    let is_block = there.kind.starts_with("fuseblk");
+    let device = match is_block {
+        true => {
+            rustix::fs::open(DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).about(DEVICE)?
+        }
+        false => connection_of(&there.point)?,
+    };
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id=0,default_permissions,allow_other",
+        device.as_raw_fd()
+    );
+    if is_block {
+        data.push_str(",blksize=4096");
+    }
+    let data = std::ffi::CString::new(data).about("mount options")?;
+    // Whether it can be written is the file system's, whether through this mount
+    // its own.
+    let shared = match is_read_only(there)? {
+        true => flags | MountFlags::RDONLY,
+        false => flags - MountFlags::RDONLY,
+    };
+    rustix::mount::mount(
+        &there.source,
+        point,
+        &there.kind[..],
+        shared,
+        data.as_c_str(),
+    )
+    .at(point)?;
+    if Mount::of_path(point).is_none_or(|made| made.device != there.device) {
+        let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
+        return Err(ServerError::OtherServer(there.source.clone()));
+    }
+    let done = narrow(point, place).and_then(|()| {
+        let flags = flags | MountFlags::BIND;
+        rustix::mount::mount_remount(point, flags, "").at(point)
+    });
+    if done.is_err() {
+        // What could not be finished goes.
+        let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
+    }
+    done
+}
+
+/// The process that serves a mount.
+fn process_of(point: &Path) -> Option<Pid> {
+    let name = server_of(point)?;
+    let address = SocketAddr::from_abstract_name(name).ok()?;
+    let server = UnixStream::connect_addr(&address).ok()?;
+    let peer = socket_peercred(&server).ok()?;
+    // Anybody may listen where root's server does not.
+    peer.uid.is_root().then_some(peer.pid)
+}
+
+/// The descriptor by which the server of a mount is connected to the kernel.
+fn connection_of(point: &Path) -> Result<OwnedFd, ServerError> {
+    let Some(server) = process_of(point) else {
+        return Err(ServerError::OutOfReach(point.to_owned()));
+    };
+    let process = pidfd_open(server, PidfdFlags::empty()).about("the server")?;
+    let directory = format!("/proc/{}/fd", server.as_raw_nonzero());
+    for entry in std::fs::read_dir(&directory).about("the server")? {
+        let entry = entry.about("the server")?;
+        let is_device = std::fs::read_link(entry.path())
+            .is_ok_and(|target| target.as_os_str().as_bytes() == DEVICE.as_bytes());
+        let number = entry.file_name();
+        let number = number.to_str().and_then(|text| text.parse().ok());
+        if let (true, Some(number)) = (is_device, number) {
+            return pidfd_getfd(&process, number, PidfdGetfdFlags::empty())
+                .about("the server's connection");
+        }
+    }
+    Err(ServerError::NoConnection)
+}

@@ -1,0 +1,33 @@
+//! The server of a mount: a volume of the library, shown by the kernel through
+//! FUSE.
+//!
+//! Owns the binding of FUSE's requests to the library, ioctls on subvolumes and
+//! quotas, how several mounts share one server ([`mount`]), facts of a mount
+//! ([`Facts`]), and the sockets by which other processes have a server run
+//! commands ([`Connection`]) and learn how it ended ([`Waiter`]). Owns no
+//! commands and prints nothing; events go to `tracing`.
+//!
+//! A program that has a volume open serves it by [`serve`]. The command
+//! `butterfs mount` uses [`mount`].
+
+mod attributes;
+mod error;
+mod facts;
+mod join;
+mod mounts;
+mod options;
+mod place;
+mod remount;
+mod requests;
+mod serve;
+mod service;
+mod source;
+mod uring;
+
+pub use attributes::server_of;
+pub use error::ServerError;
+pub use facts::{Facts, KindFacts, StatsFacts, TransportFacts, reset_stats, set_label};
+pub use mounts::Mount;
+pub use remount::{Remount, save};
+pub use serve::{Mounted, Serving, mount, serve};
+pub use service::{Answer, Command, Connection, End, Runner, Waiter};

@@ -1,0 +1,111 @@
+//! The kernel's table of mounts, `/proc/PID/mountinfo`.
+//!
+//! Owns its parsing. It asks no file system, so it works where a server is
+//! gone.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// A line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Number of the mount.
+    pub id: u64,
+    /// `major:minor` of what is mounted.
+    pub device: String,
+    /// The directory of the file system that it shows.
+    pub root: PathBuf,
+    /// Where.
+    pub point: PathBuf,
+    /// Type.
+    pub kind: String,
+    /// What the mounter called the source.
+    pub source: PathBuf,
+    /// Options of the file system, as the kernel tells them.
+    options: String,
+}
+
+impl Mount {
+    /// Mounts that a process sees, `self` or a number; none where there is no
+    /// such process.
+    #[must_use]
+    pub fn seen_by(process: &str) -> Vec<Self> {
+        let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
+        let lines = table.split(|byte| *byte == b'\n');
+        lines.filter_map(Self::parse).collect()
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        Some(Self {
+            id: text(fields.first()?).parse().ok()?,
+            device: text(fields.get(2)?),
+            root: unescape(fields.get(3)?),
+            point: unescape(fields.get(4)?),
+            kind: text(fields.get(dash + 1)?),
+            source: unescape(fields.get(dash + 2)?),
+            options: text(fields.get(dash + 3)?),
+        })
+    }
+
+    /// The mount that an absolute path without symbolic links leads into, among
+    /// those that this process sees.
+    #[must_use]
+    pub fn of_path(path: &Path) -> Option<Self> {
+        let over = |mount: &Self| path.starts_with(&mount.point);
+        // Of several at one place, the last covers the others.
+        let length = |mount: &Self| mount.point.as_os_str().len();
+        Self::seen_by("self")
+            .into_iter()
+            .filter(over)
+            .max_by_key(length)
+    }
+
+    /// True for what a server of ButterFS has mounted, or says that it is one.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.kind.ends_with(".butterfs")
+    }
+
+    /// True for what root has mounted by FUSE: the kernel says so, whatever the
+    /// server does.
+    #[must_use]
+    pub fn is_roots(&self) -> bool {
+        self.options.split(',').any(|word| word == "user_id=0")
+    }
+}
+
+/// Octal escapes (`\040`) undone.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = field;
+    while let Some((first, tail)) = rest.split_first() {
+        let octal = tail.get(..3).filter(|_| *first == b'\\');
+        let value = octal
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(value.unwrap_or(*first));
+        rest = if value.is_some() { &tail[3..] } else { tail };
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_parsed() {
+        let line = b"36 35 0:52 /sub /mnt/a\\040b rw,noatime shared:1 - fuse.butterfs /v\\134x rw,user_id=0";
+        let mount = Mount::parse(line).expect("a mount");
+        assert_eq!((mount.id, &mount.device[..]), (36, "0:52"));
+        assert_eq!(mount.point, PathBuf::from("/mnt/a b"));
+        assert_eq!(mount.source, PathBuf::from("/v\\x"));
+        assert!(mount.is_ours() && mount.is_roots());
+        assert_eq!(Mount::parse(b""), None);
+        assert_eq!(Mount::parse(b"1 2 0:3 / /mnt rw - "), None);
+    }
+}

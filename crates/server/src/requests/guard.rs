@@ -1,0 +1,226 @@
+//! What must not change although permissions allow it.
+//!
+//! Owns the checks of read-only subvolumes and of immutable and append-only
+//! files, which the kernel leaves to a FUSE server.
+//!
+//! Pages of a shared mapping may be dirty in the kernel when a file or its
+//! subvolume becomes protected: they are brought here before. What is dirtied
+//! later is refused, and the kernel drops the pages, so that all readers see
+//! what the file has.
+
+use super::answered::{Answered, errno};
+use super::intent::{self, Intent};
+use super::protected::{ASKED, KEPT};
+use super::server::Server;
+use super::telling::Told;
+use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
+use butterfs_fuse::request::{SetAttr, TimeChange, Write};
+use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What of a write that the kernel's cache sends is written.
+pub(super) enum FromCache {
+    /// All of it.
+    All,
+    /// What is behind this offset; the rest is there already.
+    After(u64),
+}
+
+impl Server {
+    /// Errors where the subvolume is read-only.
+    pub(super) fn check_tree(&self, tree: TreeId) -> Result<(), Errno> {
+        match self.files().subvolume_access(tree).answered()? {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(Errno::EROFS),
+        }
+    }
+
+    pub(super) fn flags(inode: &Inode) -> InodeFlags {
+        inode.state.read().item.flags
+    }
+
+    /// Errors where data at `offset` must not change.
+    pub(super) fn check_write(&self, inode: &Inode, offset: u64) -> Result<(), Errno> {
+        self.check_tree(inode.id.tree)?;
+        let state = inode.state.read();
+        let flags = state.item.flags;
+        let appends = offset >= state.item.size;
+        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends)
+        {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Errors where pages from the kernel's cache must not be written. The
+    /// page where an append-only file ended is sent whole: what the file had
+    /// of it must be as it was.
+    pub(super) fn check_cached_write(
+        &self,
+        inode: &Inode,
+        request: &Write<'_>,
+    ) -> Result<FromCache, Errno> {
+        match self.check_write(inode, request.offset) {
+            Err(Errno::EPERM) if !Self::flags(inode).contains(InodeFlags::IMMUTABLE) => {}
+            checked => return checked.map(|()| FromCache::All),
+        }
+        let end = request.offset + request.data.len() as u64;
+        let size = inode.state.read().item.size.clamp(request.offset, end);
+        let length = usize::try_from(size - request.offset).map_err(|_| Errno::EPERM)?;
+        let mut had = vec![0; length];
+        let read = self.files().read(inode, request.offset, &mut had);
+        if read.answered()? != length || request.data[..length] != had[..] {
+            return Err(Errno::EPERM);
+        }
+        Ok(FromCache::After(size))
+    }
+
+    /// Has the kernel drop its pages of a file, of which some were refused, so
+    /// that nobody reads what the file does not have. A thread of its own
+    /// does: the kernel waits for the answer to the refused write.
+    pub(super) fn drop_pages(&self, node: NodeId) {
+        let Some(notifier) = self.notifier.get().cloned() else {
+            return;
+        };
+        if !self.stale.nodes().insert(node.0) {
+            return;
+        }
+        let stale = Arc::clone(&self.stale);
+        let drop_them = move || {
+            // A page that is refused from now on is dropped anew.
+            stale.nodes().remove(&node.0);
+            let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
+        };
+        let thread = std::thread::Builder::new().name("butterfs-stale".into());
+        if let Err(error) = thread.spawn(drop_them) {
+            self.stale.nodes().remove(&node.0);
+            tracing::warn!(%error, "readers may see data that were refused");
+        }
+    }
+
+    /// Brings what the kernel's cache has of a file here. Without locks: the
+    /// writes are other requests.
+    ///
+    /// # Errors
+    /// EAGAIN when it takes too long.
+    pub(super) fn write_back(&self, node: NodeId) -> Result<(), Errno> {
+        self.write_back_all(vec![node])
+    }
+
+    /// [`Server::write_back`] of all files of a subvolume.
+    pub(super) fn write_back_tree(&self, tree: TreeId) -> Result<(), Errno> {
+        self.write_back_all(self.nodes.files_of(tree))
+    }
+
+    fn write_back_all(&self, nodes: Vec<NodeId>) -> Result<(), Errno> {
+        /// Of a caller's, who may ask again.
+        const PATIENCE: Duration = Duration::from_secs(10);
+        let told = self.tell(PATIENCE, move |notifier| {
+            for node in nodes {
+                // A kernel that does not know the node has no pages of it.
+                let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
+            }
+        });
+        match told {
+            Told::Done => Ok(()),
+            Told::Later => Err(Errno::EAGAIN),
+        }
+    }
+
+    /// Errors where the caller is about to open a protected file for writing.
+    pub(super) fn check_open(&self, context: &Context<'_>, inode: &Inode) -> Result<(), Errno> {
+        const S_IFMT: u32 = libc::S_IFMT;
+        let (flags, mode) = {
+            let state = inode.state.read();
+            (state.item.flags, state.item.mode)
+        };
+        if !flags.intersects(ASKED) || mode & S_IFMT != libc::S_IFREG {
+            return Ok(());
+        }
+        match intent::of(context.pid) {
+            Intent::Other => Ok(()),
+            Intent::Write if flags.intersects(KEPT) => Err(Errno::EPERM),
+            Intent::Append if flags.contains(InodeFlags::IMMUTABLE) => Err(Errno::EPERM),
+            _ if flags.contains(InodeFlags::READONLY) => Err(Errno::EACCES),
+            Intent::Append | Intent::Write => Ok(()),
+        }
+    }
+
+    /// Errors where attributes must not change as asked. Of append-only files
+    /// times may be set to now.
+    pub(super) fn check_attributes(&self, inode: &Inode, request: &SetAttr) -> Result<(), Errno> {
+        let others = request.mode.is_some()
+            || request.uid.is_some()
+            || request.gid.is_some()
+            || request.size.is_some();
+        // With its own cache of writes the kernel tells the times of those.
+        if !others && request.ctime.is_some() && request.atime.is_none() {
+            return self.check_tree(inode.id.tree);
+        }
+        let now = |time| matches!(time, Some(TimeChange::Now));
+        let all_now = now(request.atime) && (now(request.mtime) || request.ctime.is_some());
+        if !others && all_now {
+            // The offset is behind every end.
+            return self.check_write(inode, u64::MAX);
+        }
+        // Nothing at all: set-id bits go, of a file that was written to.
+        let nothing = !others && request.atime.is_none() && request.mtime.is_none();
+        if nothing {
+            return self.check_tree(inode.id.tree);
+        }
+        self.check_change(inode)
+    }
+
+    /// Errors where attributes or size must not change.
+    pub(super) fn check_change(&self, inode: &Inode) -> Result<(), Errno> {
+        self.check_tree(inode.id.tree)?;
+        if Self::flags(inode).intersects(KEPT) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Brings a change of names in `dirs` to the device, where the mount or a
+    /// directory asks for that (`dirsync`, `chattr +D`, `+S`).
+    pub(super) fn after_names(&self, dirs: &[InodeId]) -> Result<(), Errno> {
+        let asks = |dir: &InodeId| -> Result<bool, Errno> {
+            let dir = self.files().inode(*dir).answered()?;
+            Ok(Self::flags(&dir).intersects(InodeFlags::DIRSYNC | InodeFlags::SYNC))
+        };
+        let mut wanted = self.mount.sync_names;
+        for dir in dirs {
+            wanted |= asks(dir)?;
+        }
+        if wanted {
+            self.files().fsync_directory().answered()?;
+        }
+        Ok(())
+    }
+
+    /// Errors where a directory must not get names.
+    pub(super) fn check_add(&self, dir: InodeId) -> Result<(), Errno> {
+        self.check_tree(dir.tree)?;
+        let dir = self.files().inode(dir).answered()?;
+        if Self::flags(&dir).contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno::EPERM);
+        }
+        Ok(())
+    }
+
+    /// Errors where a directory must not lose this name.
+    pub(super) fn check_remove(&self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        let held = self.files().inode(dir).answered()?;
+        self.check_change(&held)?;
+        match self.files().lookup(dir, name) {
+            // Whether it can go is the library's to say.
+            Ok(target) if target.subvolume => Ok(()),
+            Ok(target) => {
+                let victim = self.files().inode(target.inode).answered()?;
+                self.check_change(&victim)
+            }
+            Err(FsError::NotFound) => Ok(()),
+            Err(error) => Err(errno(&error)),
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! A volume served to the kernel: the library behind the FUSE trait.
+//!
+//! Owns the translation of requests, the kernel's lookups (`nodes`) and what
+//! the server must enforce itself (immutable and append-only files, read-only
+//! subvolumes). Permissions are the kernel's (`default_permissions`).
+//!
+//! Opens are stateless: the kernel asks for nothing at open and close. Only
+//! this server changes the volume, so names and attributes, absent names too,
+//! never expire, but for attributes of immutable and append-only files
+//! (`intent`). Reads that the kernel answers from its cache are unseen and
+//! change no access time.
+
+mod answered;
+mod argument;
+mod autodefrag;
+mod caller;
+mod callers_memory;
+mod convert;
+mod guard;
+mod intent;
+mod ioctl;
+mod nodes;
+mod protected;
+mod quotas;
+mod rescan;
+mod rights;
+mod serve;
+mod serve_data;
+mod server;
+mod sharing;
+mod stale;
+mod subvolumes;
+mod telling;
+mod trees;
+mod whole;
+
+pub(crate) use convert::Owners;
+pub(crate) use server::{Served, Server, Transported};

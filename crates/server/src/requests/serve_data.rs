@@ -1,0 +1,340 @@
+//! Requests on data, directory listings with attributes, and ioctls.
+
+use super::answered::Answered;
+use super::autodefrag::Spot;
+use super::caller::Caller;
+use super::convert;
+use super::guard::FromCache;
+use super::protected::KEPT;
+use super::server::Server;
+use butterfs::access::{Capability, Credentials};
+use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, Privileges, SeekTarget};
+use butterfs_format::superblock::LABEL_SIZE;
+use butterfs_fuse::reply::{
+    DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
+};
+use butterfs_fuse::request::{
+    self, CopyFileRange, Fallocate, FallocateFlags, Ioctl, Lseek, OFlags, Write,
+};
+use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+
+const GETFLAGS: u32 = 0x8008_6601;
+const SETFLAGS: u32 = 0x4008_6602;
+const FSGETXATTR: u32 = 0x801c_581f;
+const FSSETXATTR: u32 = 0x401c_5820;
+const GETLABEL: u32 = 0x8100_9431;
+const SETLABEL: u32 = 0x4100_9432;
+const S_ISUID: u32 = 0o4_000;
+const S_ISGID: u32 = 0o2_000;
+/// Bytes of `struct fsxattr`.
+const FSXATTR: usize = 28;
+
+impl Server {
+    /// Runs `sync` unless nothing can have changed.
+    pub(super) fn unless_read_only(
+        &self,
+        sync: impl FnOnce() -> Result<(), FsError>,
+    ) -> Result<(), Errno> {
+        if self.volume.access() == butterfs::Access::ReadOnly {
+            return Ok(());
+        }
+        sync().answered()
+    }
+
+    pub(super) fn push_plus(
+        &self,
+        entry: &ListedEntry,
+        listing: &mut DirectoryPlusBuffer<'_>,
+    ) -> Result<Push, Errno> {
+        let files = self.files();
+        let dots = matches!(&entry.name[..], b"." | b"..");
+        let node = if dots {
+            Entry::absent(FOREVER)
+        } else {
+            match files.inode(entry.target.inode) {
+                Ok(inode) => self.entry(&inode)?,
+                // Damage of one inode must not hide its neighbours.
+                Err(error) => {
+                    tracing::error!(%error, "an entry is listed without attributes");
+                    Entry::absent(FOREVER)
+                }
+            }
+        };
+        let ino = match node.node {
+            NodeId(0) => self.nodes.node_of(entry.target.inode).answered()?.0,
+            known => known.0,
+        };
+        let push = listing.push(
+            &DirectoryEntry {
+                ino,
+                next: entry.next,
+                kind: convert::kind(entry.target.kind),
+                name: &entry.name,
+            },
+            &node,
+        );
+        if push == Push::Full && node.node.0 != 0 {
+            self.nodes.forget(files, node.node, 1).answered()?;
+        }
+        Ok(push)
+    }
+
+    pub(super) fn write_data(
+        &self,
+        context: &Context<'_>,
+        request: &Write<'_>,
+    ) -> Result<usize, Errno> {
+        let inode = self.inode(request.node)?;
+        let mut already = 0;
+        if request.write_flags.from_cache {
+            match self.check_cached_write(&inode, request) {
+                Ok(FromCache::All) => {}
+                Ok(FromCache::After(offset)) => {
+                    already = usize::try_from(offset - request.offset).unwrap_or(0);
+                }
+                Err(error) => {
+                    self.drop_pages(request.node);
+                    return Err(error);
+                }
+            }
+        } else {
+            self.check_write(&inode, request.offset)?;
+        }
+        let at = request.offset + already as u64;
+        let spot = self.autodefrag.get().map(|_| Spot {
+            offset: at,
+            length: (request.data.len() - already) as u64,
+            size: inode.state.read().item.size,
+        });
+        let written = self.files().write(&inode, at, &request.data[already..]);
+        let written = already + written.answered()?;
+        if let (Some(autodefrag), Some(spot)) = (self.autodefrag.get(), spot) {
+            autodefrag.note(inode.id, spot);
+        }
+        if request.write_flags.clear_set_id {
+            self.drop_privileges(context, &inode, request.node)?;
+        }
+        let flags = Self::flags(&inode);
+        if flags.contains(InodeFlags::SYNC) {
+            self.files().fsync(&inode).answered()?;
+        } else if request.flags.contains(OFlags::DIRECT) && flags.contains(InodeFlags::NODATACOW) {
+            // Databases take a finished direct write over data in place as one
+            // that the device has, though perhaps not durably.
+            self.files().flush_inode(&inode).answered()?;
+        }
+        Ok(written)
+    }
+
+    /// What of a file's privileges goes when the caller may not keep all.
+    /// Without the execute bit the set-group bit stays where the caller is of
+    /// the group.
+    pub(super) fn dropped_by(&self, context: &Context<'_>, inode: &Inode) -> Privileges {
+        let (mode, owner) = {
+            let item = &inode.state.read().item;
+            (item.mode, self.shown_owner(item.uid, item.gid))
+        };
+        let caller = Caller::of(context);
+        let stays = mode & S_ISGID == 0
+            || caller.is_member(owner.gid)
+            || caller.has_over(Capability::KeepSetId, owner);
+        if stays {
+            Privileges::Drop
+        } else {
+            Privileges::DropAll
+        }
+    }
+
+    /// Takes set-id bits and capabilities from a file that was written to, and
+    /// has the kernel ask for its mode again, which it does not by itself.
+    fn drop_privileges(
+        &self,
+        context: &Context<'_>,
+        inode: &Inode,
+        node: NodeId,
+    ) -> Result<(), Errno> {
+        let before = inode.state.read().item.mode;
+        let privileges = self.dropped_by(context, inode);
+        self.files().drop_privileges(inode, privileges).answered()?;
+        if inode.state.read().item.mode != before {
+            self.attributes_changed(node);
+        }
+        Ok(())
+    }
+
+    /// Has the kernel ask for the attributes of a node again, after a change
+    /// that does not tell it of them.
+    fn attributes_changed(&self, node: NodeId) {
+        if let Some(notifier) = self.notifier.get() {
+            // Advisory: a kernel that forgot the node asks anyway.
+            let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
+        }
+    }
+
+    /// As the kernel does for a file whose content changes: who has not all
+    /// rights takes its privileges. The requests that come here do not say
+    /// whether the caller may keep them, so the caller is looked at.
+    fn modified_by(&self, context: &Context<'_>, inode: &Inode, node: NodeId) -> Result<(), Errno> {
+        let mode = inode.state.read().item.mode;
+        if mode & (S_ISUID | S_ISGID) != 0 && Caller::of(context).has(Capability::KeepSetId) {
+            return Ok(());
+        }
+        self.drop_privileges(context, inode, node)
+    }
+
+    pub(super) fn allocate(&self, context: &Context<'_>, request: &Fallocate) -> Result<(), Errno> {
+        const KEEP: FallocateFlags = FallocateFlags::KEEP_SIZE;
+        let mode = if request.mode.is_empty() {
+            FallocateMode::Allocate
+        } else if request.mode == KEEP {
+            FallocateMode::AllocateKeepSize
+        } else if request.mode == FallocateFlags::PUNCH_HOLE | KEEP {
+            FallocateMode::PunchHole
+        } else if request.mode == FallocateFlags::ZERO_RANGE {
+            FallocateMode::ZeroRange
+        } else if request.mode == FallocateFlags::ZERO_RANGE | KEEP {
+            FallocateMode::ZeroRangeKeepSize
+        } else {
+            return Err(Errno::EOPNOTSUPP);
+        };
+        let inode = self.inode(request.node)?;
+        match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                self.check_write(&inode, u64::MAX)?;
+            }
+            _ => self.check_change(&inode)?,
+        }
+        self.files()
+            .fallocate(&inode, mode, request.offset, request.length)
+            .answered()?;
+        self.modified_by(context, &inode, request.node)
+    }
+
+    pub(super) fn seek(&self, request: &Lseek) -> Result<u64, Errno> {
+        let target = match request.target {
+            request::SeekTarget::Data => SeekTarget::Data,
+            request::SeekTarget::Hole => SeekTarget::Hole,
+        };
+        let inode = self.inode(request.node)?;
+        self.files().seek(&inode, target, request.offset).answered()
+    }
+
+    pub(super) fn copy(
+        &self,
+        context: &Context<'_>,
+        request: &CopyFileRange,
+    ) -> Result<u64, Errno> {
+        let from = self.inode(request.node_in)?;
+        let to = self.inode(request.node_out)?;
+        self.check_write(&to, request.offset_out)?;
+        let copied = self
+            .files()
+            .copy_range(
+                (&from, request.offset_in),
+                (&to, request.offset_out),
+                request.length,
+            )
+            .answered()?;
+        self.modified_by(context, &to, request.node_out)?;
+        Ok(copied)
+    }
+
+    pub(super) fn set_label(&self, context: &Context<'_>, label: &[u8]) -> Result<(), Errno> {
+        self.check_privileged(context)?;
+        match self.volume.set_label(label) {
+            // As in the kernel it is on the device at once.
+            Ok(()) => self.volume.commit().map(drop),
+            Err(butterfs::Error::Store(error)) => Err(error.into()),
+            Err(_) => return Err(Errno::EIO),
+        }
+        .answered()
+    }
+
+    pub(super) fn reset_stats(&self, context: &Context<'_>) -> Result<(), Errno> {
+        self.check_privileged(context)?;
+        self.volume.reset_device_stats().map_err(|_| Errno::EROFS)
+    }
+
+    pub(super) fn control(
+        &self,
+        context: &Context<'_>,
+        request: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<IoctlResult, Errno> {
+        if let Some(done) = self.control_subvolume(context, request, output) {
+            return done;
+        }
+        if let Some(done) = self.control_quota(context, request, output) {
+            return done;
+        }
+        if let Some(done) = self.control_whole(context, request, output) {
+            return done;
+        }
+        if let Some(done) = self.control_sharing(context, request, output) {
+            return done;
+        }
+        let inode = self.inode(request.node)?;
+        let old = self.files().attributes_of(&inode).answered()?;
+        let word = |at: usize| -> Result<u32, Errno> {
+            let bytes = request.data.get(at..at + 4).and_then(|b| b.try_into().ok());
+            Ok(u32::from_ne_bytes(bytes.ok_or(Errno::EINVAL)?))
+        };
+        let mut filled = 0;
+        match request.command {
+            GETLABEL => {
+                let room = output.get_mut(..LABEL_SIZE).ok_or(Errno::EINVAL)?;
+                room.fill(0);
+                let label = self.volume.superblock().label;
+                room[..label.len()].copy_from_slice(&label);
+                filled = LABEL_SIZE;
+            }
+            SETLABEL => {
+                let label = request.data.split(|byte| *byte == 0).next();
+                self.set_label(context, label.unwrap_or_default())?;
+            }
+            GETFLAGS => {
+                let room = output.first_chunk_mut().ok_or(Errno::EINVAL)?;
+                *room = convert::fs_flags(old.flags).to_ne_bytes();
+                filled = 4;
+            }
+            FSGETXATTR => {
+                let room = output.get_mut(..FSXATTR).ok_or(Errno::EINVAL)?;
+                room.fill(0);
+                room[..4].copy_from_slice(&convert::xflags(old.flags).to_ne_bytes());
+                filled = FSXATTR;
+            }
+            SETFLAGS | FSSETXATTR => {
+                let caller = Caller::of(context);
+                self.check_tree(inode.id.tree)?;
+                if !self.guarded_by(&old).is_owned_by(&caller) {
+                    return Err(Errno::EPERM);
+                }
+                // Neither extent sizes nor project ids, as in the kernel.
+                let others = request.data.get(4..).unwrap_or_default();
+                let asked = |range| {
+                    others
+                        .get(range)
+                        .is_some_and(|b: &[u8]| b.iter().any(|b| *b != 0))
+                };
+                if request.command == FSSETXATTR && (asked(0..4) || asked(8..16)) {
+                    return Err(Errno::EOPNOTSUPP);
+                }
+                let wanted = if request.command == SETFLAGS {
+                    convert::from_fs_flags(word(0)?)?
+                } else {
+                    convert::from_xflags(old.flags, word(0)?)?
+                };
+                let protects = (wanted & KEPT) != (old.flags & KEPT);
+                if protects && !caller.has(Capability::Immutable) {
+                    return Err(Errno::EPERM);
+                }
+                if protects {
+                    self.write_back(request.node)?;
+                }
+                self.files().set_flags(&inode, wanted).answered()?;
+                self.attributes_changed(request.node);
+            }
+            _ => return Err(Errno::ENOTTY),
+        }
+        Ok(IoctlResult { value: 0, filled })
+    }
+}

@@ -1,0 +1,188 @@
+//! The server of one volume: what its requests share.
+
+use super::answered::Answered;
+use super::autodefrag::Autodefrag;
+use super::convert::{self, Owners};
+use super::nodes::Nodes;
+use super::protected::attributes_last;
+use super::rescan::Rescan;
+use super::stale::Stale;
+use super::telling::{Telling, Told};
+use crate::facts::TransportFacts;
+use butterfs::{AccessTimes, AclPolicy, Inode, InodeId, Volume};
+use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
+use butterfs_fuse::{Errno, NodeId, Notifier};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+/// How a volume is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Served {
+    /// Owners that all files seem to have.
+    pub(crate) owners: Owners,
+    /// When access times of all but directories change.
+    pub(crate) access_times: AccessTimes,
+    /// When those of directories change.
+    pub(crate) directory_access_times: AccessTimes,
+    /// Every change of names goes to the device at once.
+    pub(crate) sync_names: bool,
+    /// The mount options in effect, for people.
+    pub(crate) options: String,
+    /// Whether access control lists count.
+    pub(crate) acl: AclPolicy,
+    /// Users may delete their own subvolumes.
+    pub(crate) user_subvol_rm_allowed: bool,
+}
+
+/// A volume being served.
+pub(crate) struct Server {
+    pub(super) volume: Volume,
+    pub(super) nodes: Nodes,
+    pub(super) mount: Served,
+    pub(super) sector: u32,
+    /// The count of quota groups that is being made.
+    pub(super) rescan: Rescan,
+    /// Defragments in the background, where the mount asks for it.
+    pub(super) autodefrag: OnceLock<Autodefrag>,
+    /// Somebody asked that the volume is used no more.
+    pub(super) shut: AtomicBool,
+    /// Tells the kernel of changes that it does not expect.
+    pub(super) notifier: OnceLock<Notifier>,
+    /// How requests come.
+    pub(super) transport: OnceLock<Transported>,
+    /// The device number of the mount, as the table of mounts has it.
+    pub(super) device_number: OnceLock<String>,
+    /// Files of which the kernel has pages that it could not write back.
+    pub(super) stale: Arc<Stale>,
+    pub(super) telling: Telling,
+    /// The name of the socket where commands are asked for.
+    pub(super) service: OnceLock<Vec<u8>>,
+    /// Why closing the volume left something unwritten.
+    pub(super) unwritten: OnceLock<String>,
+}
+
+/// How a mount's requests come.
+pub(crate) struct Transported {
+    pub(crate) name: &'static str,
+    /// Bytes of the buffers of each thread, at most.
+    pub(crate) thread_buffers: u64,
+    pub(crate) threads_max: u64,
+    pub(crate) awake: Arc<butterfs_fuse::Awake>,
+}
+
+impl Transported {
+    pub(super) fn facts(&self) -> TransportFacts {
+        TransportFacts {
+            name: self.name.to_owned(),
+            thread_buffers: self.thread_buffers,
+            threads_max: self.threads_max,
+            wake_up_ns: self.awake.cost().map(|cost| cost.as_nanos() as u64),
+            awake_ms: self.awake.spent().as_millis() as u64,
+        }
+    }
+}
+
+impl Server {
+    /// Serves `volume` as `mount` says.
+    pub(crate) fn new(volume: Volume, mount: Served) -> Self {
+        let sector = volume.superblock().sector_size;
+        Self {
+            nodes: Nodes::new(volume.files().root().tree),
+            volume,
+            mount,
+            sector,
+            rescan: Rescan::default(),
+            autodefrag: OnceLock::new(),
+            shut: AtomicBool::new(false),
+            notifier: OnceLock::new(),
+            transport: OnceLock::new(),
+            device_number: OnceLock::new(),
+            stale: Arc::default(),
+            telling: Telling::default(),
+            service: OnceLock::new(),
+            unwritten: OnceLock::new(),
+        }
+    }
+
+    /// Tells the device number that the mount got.
+    pub(crate) fn mounted_as(&self, device_number: &str) {
+        // There is one mount.
+        let _ = self.device_number.set(device_number.to_owned());
+    }
+
+    /// Tells how requests come.
+    pub(crate) fn served_by(&self, transport: Transported) {
+        // There is one connection.
+        let _ = self.transport.set(transport);
+    }
+
+    /// Defragments in the background from now on, a round every `pause`.
+    pub(crate) fn start_autodefrag(&self, pause: std::time::Duration) {
+        match Autodefrag::start(self.volume.share(), pause) {
+            Ok(started) => {
+                let _ = self.autodefrag.set(started);
+            }
+            Err(error) => tracing::error!(%error, "autodefrag does not work"),
+        }
+    }
+
+    /// Tells where commands are asked for.
+    pub(crate) fn commands_asked_at(&self, socket: Vec<u8>) {
+        // There is one.
+        let _ = self.service.set(socket);
+    }
+
+    /// Has `say` tell the kernel, and waits for it at most for `patience`.
+    pub(super) fn tell(
+        &self,
+        patience: Duration,
+        say: impl FnOnce(&Notifier) + Send + 'static,
+    ) -> Told {
+        self.telling.tell(self.notifier.get(), patience, say)
+    }
+
+    /// Why closing the volume left something unwritten, if it did.
+    pub(crate) fn unwritten(&self) -> Option<&str> {
+        self.unwritten.get().map(String::as_str)
+    }
+
+    /// The volume.
+    pub(crate) const fn volume(&self) -> &Volume {
+        &self.volume
+    }
+
+    pub(super) fn files(&self) -> &Arc<butterfs::Filesystem> {
+        self.volume.files()
+    }
+
+    pub(super) fn inode(&self, node: NodeId) -> Result<Arc<Inode>, Errno> {
+        self.nodes.get(self.files(), node).answered()
+    }
+
+    pub(super) fn id(&self, node: NodeId) -> InodeId {
+        self.nodes.id(node)
+    }
+
+    pub(super) fn attr_reply(&self, inode: &Inode) -> Result<AttrReply, Errno> {
+        let attributes = self.files().attributes_of(inode).answered()?;
+        let node = self.nodes.node_of(inode.id).answered()?;
+        Ok(AttrReply {
+            attr: convert::attr(&attributes, node, self.mount.owners),
+            timeout: attributes_last(attributes.flags),
+        })
+    }
+
+    /// An entry for `inode`, which counts as a lookup.
+    pub(super) fn entry(&self, inode: &Arc<Inode>) -> Result<Entry, Errno> {
+        let AttrReply { attr, timeout } = self.attr_reply(inode)?;
+        let node = self.nodes.remember(self.files(), inode).answered()?;
+        Ok(Entry {
+            node,
+            generation: inode.state.read().item.generation.get(),
+            attr,
+            entry_timeout: FOREVER,
+            attr_timeout: timeout,
+        })
+    }
+}

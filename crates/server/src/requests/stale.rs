@@ -1,0 +1,15 @@
+//! Pages that the kernel could not write back.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Files of which the kernel has pages that were refused, and a thread is
+/// about to have them dropped.
+#[derive(Debug, Default)]
+pub(super) struct Stale(Mutex<BTreeSet<u64>>);
+
+impl Stale {
+    pub(super) fn nodes(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,76 @@
+//! Telling the kernel what it does not expect, while a request waits for it.
+//!
+//! Such a notification waits for locks of the kernel (a directory's names, a
+//! file's pages), and whoever holds them may wait for this server. So a thread
+//! of its own tells, and the request waits only for so long: no number of
+//! requests can take all threads of the server for ever.
+
+use butterfs_fuse::Notifier;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// Notifications that may be under way.
+const TELLING_MAX: usize = 128;
+
+/// For changes of names: whoever asks for one may look at once, so it is waited
+/// for; who holds a directory for longer holds up nobody.
+pub(super) const NAME_PATIENCE: Duration = Duration::from_secs(1);
+
+/// Notifications under way.
+#[derive(Debug, Default)]
+pub(super) struct Telling(Arc<AtomicUsize>);
+
+/// What became of a notification.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Told {
+    /// The kernel knows.
+    Done,
+    /// It will know later; or too many were under way.
+    Later,
+}
+
+/// One notification under way.
+struct Turn(Arc<AtomicUsize>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+impl Telling {
+    /// Has `say` tell the kernel, and waits for it at most for `patience`.
+    pub(super) fn tell(
+        &self,
+        notifier: Option<&Notifier>,
+        patience: Duration,
+        say: impl FnOnce(&Notifier) + Send + 'static,
+    ) -> Told {
+        let Some(notifier) = notifier.cloned() else {
+            return Told::Done;
+        };
+        let turn = Turn(Arc::clone(&self.0));
+        if turn.0.fetch_add(1, Ordering::AcqRel) >= TELLING_MAX {
+            tracing::warn!("the kernel does not take what it is told; names may be stale");
+            return Told::Later;
+        }
+        let (done, said) = channel();
+        let run = move || {
+            let _turn = turn;
+            say(&notifier);
+            // The request may not wait any more.
+            let _ = done.send(());
+        };
+        let thread = std::thread::Builder::new().name("butterfs-tell".into());
+        match thread.spawn(run) {
+            Ok(_) if said.recv_timeout(patience).is_ok() => Told::Done,
+            Ok(_) => Told::Later,
+            Err(error) => {
+                tracing::warn!(%error, "the kernel is not told of a change");
+                Told::Later
+            }
+        }
+    }
+}

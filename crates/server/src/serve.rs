@@ -1,0 +1,308 @@
+//! Serving a volume at a mountpoint until it is unmounted.
+
+use crate::error::{About, ServerError};
+use crate::mounts::Mount;
+use crate::requests::{Server, Transported};
+use crate::service::{Farewell, Runner};
+use crate::{join, options, place, service, source, uring};
+use butterfs::{
+    Access, BlockDevice, FileDevice, MountOptions, Subvolume, Transport, TreeId, Volume,
+};
+use butterfs_device::DeviceError;
+use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter};
+use butterfs_fuse::protocol::Features;
+use butterfs_fuse::{
+    Config, RunningSession, Session, SessionError, SignalGuard, on_signals, unmount_or_detach,
+};
+use rustix::mount::UnmountFlags;
+use std::fmt;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Without changes for so long, a mount commits what there is.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// What came of a mount.
+#[derive(Debug)]
+pub enum Mounted {
+    /// This process serves the volume.
+    Served(Serving),
+    /// Another process serves it already: the kernel made one mount more of
+    /// what that serves, and this process has nothing to do with it.
+    Joined,
+}
+
+/// A volume that this process serves at a mountpoint. Dropped, it is unmounted
+/// lazily, and nobody learns whether everything was written.
+pub struct Serving {
+    server: Arc<Server>,
+    session: RunningSession,
+    farewell: Option<Farewell>,
+    signals: Option<SignalGuard>,
+}
+
+impl fmt::Debug for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Serving").finish_non_exhaustive()
+    }
+}
+
+impl Serving {
+    /// The volume. The program may use it beside the mount, but the kernel does
+    /// not learn what it changes.
+    #[must_use]
+    pub fn volume(&self) -> &Volume {
+        self.server.volume()
+    }
+
+    /// Ends on SIGINT, SIGTERM and SIGHUP from now on: everything is written,
+    /// and all mounts of the volume go.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn end_on_signals(&mut self) -> Result<(), ServerError> {
+        let (saved, unmounter) = (Arc::clone(&self.server), self.session.unmounter());
+        let signals = on_signals(move |_| end(&saved, &unmounter)).about("signals")?;
+        self.signals = Some(signals);
+        Ok(())
+    }
+
+    /// Has `run` run commands about the volume for others from now on, and
+    /// tells those who will wait for the end how it came. Where that cannot be,
+    /// the mount goes on without.
+    pub fn run_commands(&mut self, run: Runner) {
+        let started = service::start(self.server.volume(), run).and_then(|name| {
+            let farewell = Farewell::start(&name)?;
+            Ok((name, farewell))
+        });
+        match started {
+            Ok((name, farewell)) => {
+                self.server.commands_asked_at(name);
+                self.farewell = Some(farewell);
+            }
+            Err(error) => tracing::error!("commands are not served: {error}"),
+        }
+    }
+
+    /// Unmounts, and returns when everything is on the device.
+    ///
+    /// # Errors
+    /// Files are open; not everything could be written.
+    pub fn unmount(mut self) -> Result<(), ServerError> {
+        self.session.unmount(UnmountMode::Normal)?;
+        self.wait()
+    }
+
+    /// Serves until somebody unmounts.
+    ///
+    /// # Errors
+    /// The connection to the kernel broke, or not everything could be written.
+    pub fn wait(self) -> Result<(), ServerError> {
+        let served = self.session.join();
+        drop(self.signals);
+        let done = served
+            .map_err(ServerError::from)
+            .and_then(|()| lost(&self.server));
+        if let Some(farewell) = self.farewell {
+            farewell.say(&done);
+        }
+        done
+    }
+}
+
+/// Serves an open volume at `mountpoint`. Of `options`, those count that are
+/// about the mount; those about the volume are for who opens it.
+///
+/// # Errors
+/// The kernel does not mount there.
+///
+/// ```no_run
+/// use butterfs::{MountOptions, Volume};
+/// use std::path::Path;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let options = MountOptions::default();
+/// let volume = Volume::open(Path::new("disk.img"), options.open_options())?;
+/// butterfs_server::serve(volume, Path::new("/mnt"), &options)?.wait()?;
+/// # Ok(())
+/// # }
+/// ```
+pub fn serve(
+    volume: Volume,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<Serving, ServerError> {
+    let config = options::config(Path::new("butterfs"), options);
+    start(volume, options, |server| {
+        Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
+    })
+}
+
+/// Opens the volume in the file or block device `source` and serves it at
+/// `mountpoint`. Where it is served already, root gets one mount more of that;
+/// root's mounts share names, pages and changes. Both paths are absolute and
+/// without symbolic links.
+///
+/// # Errors
+/// The source is in use or holds no volume that can be opened so; the kernel
+/// does not mount there.
+pub fn mount(
+    source: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+) -> Result<Mounted, ServerError> {
+    // Root's mounts can be several, so all of the volume is served.
+    let is_whole = rustix::process::geteuid().is_root() && !mountpoint.starts_with("/dev/fd");
+    let mut open = options.open_options();
+    if is_whole {
+        open.subvolume = Subvolume::Id(TreeId::FS.get());
+    }
+    source::lift_file_size_limit();
+    source::check_file_size_limit(source, options.access)?;
+    let device = match open_or_join((source, mountpoint), options)? {
+        Some(device) => Arc::new(device),
+        None => return Ok(Mounted::Joined),
+    };
+    // Linux tells a plain FUSE server nothing of sync(2).
+    open.commit_when_quiet = Some(QUIET);
+    let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open);
+    let volume = volume.map_err(|error| ServerError::Open {
+        source_path: source.to_owned(),
+        error,
+    })?;
+    let shown = match is_whole {
+        true => {
+            let tree = volume.find_subvolume(&options.subvolume)?;
+            place::path_from_top(volume.files(), tree)?
+        }
+        false => "/".into(),
+    };
+    let config = options::config(source, options);
+    let serving = start(volume, options, |server| {
+        if device.is_block_device() && rustix::process::geteuid().is_root() {
+            mount_block(&device, config, mountpoint, server)
+        } else {
+            Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
+        }
+    })?;
+    if let Err(error) = place::narrow(mountpoint, &shown) {
+        let _ = serving.session.unmounter().unmount(UnmountMode::Lazy);
+        return Err(error);
+    }
+    Ok(Mounted::Served(serving))
+}
+
+/// Opens the device; `None` where its volume is served already and was joined.
+fn open_or_join(
+    (source, mountpoint): (&Path, &Path),
+    options: &MountOptions,
+) -> Result<Option<FileDevice>, ServerError> {
+    let join = || join::join((source, mountpoint), options, options::flags(options));
+    let is_block = |facts: std::fs::Metadata| facts.file_type().is_block_device();
+    // A block device that is mounted can be opened for reading all the same.
+    if source.metadata().is_ok_and(is_block)
+        && let Some(joined) = join()
+    {
+        return joined.map(|()| None);
+    }
+    match source::open_source(source, options.access) {
+        Ok(device) => Ok(Some(device)),
+        Err(error) => {
+            let is_busy = matches!(error, DeviceError::Busy { .. });
+            match is_busy.then(join).flatten() {
+                Some(joined) => joined.map(|()| None),
+                None => Err(ServerError::Source {
+                    source_path: source.to_owned(),
+                    error,
+                }),
+            }
+        }
+    }
+}
+
+/// Serves `volume` to the kernel, which `mount` connects to.
+fn start(
+    volume: Volume,
+    options: &MountOptions,
+    mount: impl FnOnce(&Arc<Server>) -> Result<Session, ServerError>,
+) -> Result<Serving, ServerError> {
+    let server = Arc::new(Server::new(volume, options::served(options)));
+    butterfs_device::on_wait(butterfs_fuse::about_to_wait);
+    if options.transport == Transport::Uring {
+        uring::offer_uring();
+    }
+    let session = mount(&server)?;
+    let uring = session.agreed().features.contains(Features::OVER_IO_URING);
+    if options.transport == Transport::Uring && !uring {
+        tracing::warn!("{}", uring::why_not_uring());
+    }
+    let (threads_max, thread_buffers) = session.threads_max();
+    server.served_by(Transported {
+        name: if uring { "io_uring" } else { "/dev/fuse" },
+        thread_buffers: thread_buffers as u64,
+        threads_max: threads_max as u64,
+        awake: session.awake(),
+    });
+    if let Some(number) = session.unmounter().device_number() {
+        server.mounted_as(number);
+    }
+    if options.autodefrag && options.access == Access::ReadWrite {
+        server.start_autodefrag(options.commit);
+    }
+    Ok(Serving {
+        server,
+        session: session.spawn()?,
+        farewell: None,
+        signals: None,
+    })
+}
+
+/// Mounts a block device as one: umount and syncfs wait for the server there.
+/// A kernel that forbids writing to mounted devices forbids that to the server
+/// too; then the mount is a plain one.
+fn mount_block(
+    device: &FileDevice,
+    config: Config,
+    mountpoint: &Path,
+    server: &Arc<Server>,
+) -> Result<Session, ServerError> {
+    let mut block = config.clone();
+    block.mount.kind = MountKind::Block { block_size: 4096 };
+    device.hand_over();
+    match Session::mount(block, mountpoint, Arc::clone(server)) {
+        Err(SessionError::Mount(MountError::Busy(_))) => {
+            device.take_back()?;
+            tracing::info!("mounted plainly: the kernel keeps the device to itself otherwise");
+            Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
+        }
+        mounted => Ok(mounted?),
+    }
+}
+
+/// Ends on a signal: saves what waits, since the next signal may be SIGKILL, and
+/// unmounts all mounts of the volume, the last one first.
+fn end(server: &Server, unmounter: &Unmounter) {
+    if let Err(error) = server.volume().sync() {
+        tracing::error!(%error, "not everything is on the device");
+    }
+    let mounts = Mount::seen_by("self").into_iter().rev();
+    for mount in mounts.filter(|mount| Some(&mount.device[..]) == unmounter.device_number()) {
+        // What cannot go now is told by the last.
+        let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW);
+    }
+    unmount_or_detach(unmounter);
+}
+
+/// What is not on the device although `destroy` closed the volume, if any.
+fn lost(server: &Server) -> Result<(), ServerError> {
+    let waiting = server.volume().files().dirty_bytes();
+    if let Some(reason) = server.volume().failure() {
+        return Err(ServerError::Failed { reason, waiting });
+    }
+    match server.unwritten() {
+        Some(reason) => Err(ServerError::Unwritten(reason.to_owned())),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,72 @@
+//! Asking the server of a mount.
+
+use super::parts::{self, Part};
+use crate::attributes::server_of;
+use crate::error::ServerError;
+use std::io::{self, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixStream};
+use std::path::{Path, PathBuf};
+
+/// A connection to the server of a mount.
+#[derive(Debug)]
+pub struct Connection {
+    mount: PathBuf,
+    server: UnixStream,
+}
+
+impl Connection {
+    /// To the server of the mount at `mountpoint`.
+    ///
+    /// # Errors
+    /// It is not mounted, or the server cannot be reached from here.
+    pub fn to(mountpoint: &Path) -> Result<Self, ServerError> {
+        let mount = mountpoint.to_owned();
+        let name = server_of(mountpoint).ok_or_else(|| ServerError::Gone(mount.clone()))?;
+        let connected = SocketAddr::from_abstract_name(name)
+            .and_then(|address| UnixStream::connect_addr(&address));
+        match connected {
+            Ok(server) => Ok(Self { mount, server }),
+            Err(error) => Err(ServerError::NotReached { mount, error }),
+        }
+    }
+
+    /// Has the server run a command, and writes what it prints, as it comes, to
+    /// `output` and `notes`.
+    ///
+    /// # Errors
+    /// The command failed, the server did not finish it, or what it prints
+    /// cannot be written.
+    pub fn run(
+        mut self,
+        request: &[u8],
+        output: &mut impl Write,
+        notes: &mut impl Write,
+    ) -> Result<(), ServerError> {
+        // Who refuses may have gone before it read everything: what it says is
+        // read in any case.
+        let sent = parts::write_request(&mut self.server, request);
+        loop {
+            match parts::read(&mut self.server) {
+                Ok(Part::Output(part)) => output.write_all(&part)?,
+                Ok(Part::Note(part)) => notes.write_all(&part)?,
+                Ok(Part::End(Err(text))) => {
+                    output.flush()?;
+                    return Err(ServerError::Answered(text));
+                }
+                Ok(Part::End(Ok(()))) => {
+                    sent.map_err(|error: io::Error| {
+                        ServerError::system(self.mount.display(), error)
+                    })?;
+                    return Ok(output.flush()?);
+                }
+                Err(error) => {
+                    return Err(ServerError::NotFinished {
+                        mount: self.mount,
+                        error,
+                    });
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The last word of a server: whether everything is on the device.
+//!
+//! Owns a second socket of the server, whose name follows from the first one's.
+//! Who waits for the end of a mount connects to it before it unmounts, and
+//! reads until the server's process is gone: what it says, or nothing where it
+//! died.
+
+use crate::attributes::server_of;
+use crate::error::ServerError;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{PidfdFlags, pidfd_open};
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Who may wait at a time.
+const WAITING_MAX: usize = 16;
+/// Bytes of a last word.
+const WORDS_MAX: usize = 4096;
+/// What a server says when nothing was lost; else it says what was.
+const DONE: &str = "done\n";
+/// What it says first, to who will be told: a server that ends tells nobody
+/// whom it has not heard of.
+const HEARD: &[u8] = b"+";
+/// Time for that.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn address(service: &[u8]) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name([service, b"-end"].concat())
+}
+
+/// Those who wait for the server's end.
+#[derive(Clone, Default)]
+pub(crate) struct Farewell {
+    waiting: Arc<Mutex<Vec<UnixStream>>>,
+}
+
+impl Farewell {
+    /// Lets others wait for the end of the server whose socket is `service`.
+    pub(crate) fn start(service: &[u8]) -> Result<Self, ServerError> {
+        let listener = UnixListener::bind_addr(&address(service)?)?;
+        let farewell = Self::default();
+        let waiting = Arc::clone(&farewell.waiting);
+        let allowed = [0, rustix::process::geteuid().as_raw()];
+        std::thread::Builder::new()
+            .name("farewell".into())
+            .spawn(move || {
+                for client in listener.incoming().flatten() {
+                    let who = rustix::net::sockopt::socket_peercred(&client);
+                    let may = who.is_ok_and(|who| allowed.contains(&who.uid.as_raw()));
+                    let mut waiting = waiting.lock().unwrap_or_else(PoisonError::into_inner);
+                    waiting.retain(is_there);
+                    if may
+                        && waiting.len() < WAITING_MAX
+                        && client.set_nonblocking(true).is_ok()
+                        && (&client).write_all(HEARD).is_ok()
+                    {
+                        waiting.push(client);
+                    }
+                }
+            })?;
+        Ok(farewell)
+    }
+
+    /// Says how the mount ended. The sockets stay open until the process has
+    /// let go of the device.
+    pub(crate) fn say(&self, done: &Result<(), ServerError>) {
+        let words = match done {
+            Ok(()) => DONE.to_owned(),
+            Err(error) => error.to_string(),
+        };
+        let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        for client in waiting.iter_mut() {
+            // Who does not listen any more misses nothing.
+            let _ = client.write_all(words);
+        }
+    }
+}
+
+/// Whether who waits is still there.
+fn is_there(client: &UnixStream) -> bool {
+    let mut byte = [0];
+    let read = (&*client).read(&mut byte);
+    read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Waits for the end of a server.
+#[derive(Debug)]
+pub struct Waiter {
+    server: UnixStream,
+    /// The server's process: at its end, and no earlier, it has let go of all
+    /// its files.
+    process: Option<OwnedFd>,
+    words: Vec<u8>,
+}
+
+/// What is known of a server's end.
+#[derive(Debug)]
+pub enum End {
+    /// It goes on.
+    Waits,
+    /// It ended, and said this.
+    Ended(Result<(), ServerError>),
+}
+
+impl Waiter {
+    /// For the server of the mount at `mountpoint`; `None` where it cannot be
+    /// asked from here.
+    #[must_use]
+    pub fn new(mountpoint: &Path) -> Option<Self> {
+        let service = server_of(mountpoint)?;
+        let mut server = UnixStream::connect_addr(&address(&service).ok()?).ok()?;
+        server.set_read_timeout(Some(PATIENCE)).ok()?;
+        let mut heard = [0];
+        server.read_exact(&mut heard).ok()?;
+        let process = rustix::net::sockopt::socket_peercred(&server).ok();
+        let process = process.and_then(|who| pidfd_open(who.pid, PidfdFlags::empty()).ok());
+        Some(Self {
+            server,
+            process,
+            words: Vec::new(),
+        })
+    }
+
+    /// Waits for at most `time`.
+    ///
+    /// # Errors
+    /// The connection to the server cannot be used.
+    pub fn wait(&mut self, time: Duration) -> Result<End, ServerError> {
+        self.server.set_read_timeout(Some(time))?;
+        let mut part = [0; 512];
+        loop {
+            match self.server.read(&mut part) {
+                Ok(0) => {
+                    self.wait_for_process();
+                    return Ok(End::Ended(self.verdict()));
+                }
+                Ok(read) => {
+                    let room = WORDS_MAX.saturating_sub(self.words.len());
+                    self.words.extend_from_slice(&part[..read.min(room)]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(End::Waits),
+                // As when it was killed.
+                Err(_) => return Ok(End::Ended(self.verdict())),
+            }
+        }
+    }
+
+    /// Waits until the process that closed its end is gone, which is soon.
+    fn wait_for_process(&self) {
+        if let Some(process) = &self.process {
+            let patience = Timespec {
+                tv_sec: PATIENCE.as_secs().try_into().unwrap_or(i64::MAX),
+                tv_nsec: 0,
+            };
+            let mut ends = [PollFd::new(process, PollFlags::IN)];
+            // What cannot be waited for is gone, or not to be seen from here.
+            let _ = rustix::event::poll(&mut ends, Some(&patience));
+        }
+    }
+
+    fn verdict(&self) -> Result<(), ServerError> {
+        if self.words == DONE.as_bytes() {
+            return Ok(());
+        }
+        if self.words.is_empty() {
+            return Err(ServerError::Died);
+        }
+        let words = String::from_utf8_lossy(&self.words).into_owned();
+        Err(ServerError::LastWord(words))
+    }
+}

@@ -1,0 +1,202 @@
+//! Running commands for others, in the server of a mount.
+//!
+//! Owns the socket and who may ask: root, and the user who mounted. Every
+//! request is answered with an end that says how it went; who did not get every
+//! part before it gets no end. Who may not ask is told so at once: nobody else
+//! waits for what they send.
+
+use super::parts::{self, PART};
+use crate::error::{About, ServerError};
+use butterfs::{FsError, Volume};
+use std::fmt;
+use std::io::{self, BufWriter};
+use std::net::Shutdown;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Requests that are served at a time.
+const SERVED_MAX: usize = 16;
+/// Who asks must send its request in this time. All but a stream is printed
+/// while others may have to wait for it, so it must be read in this time too.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// As the main thread's.
+const STACK: usize = 8 << 20;
+
+/// Runs a command that another process asked for, on a thread of its own. A
+/// command that is dropped without [`Answer::end`] has failed for who asked.
+pub type Runner = Arc<dyn Fn(Command) + Send + Sync>;
+
+/// A command that another process asked for.
+#[derive(Debug)]
+pub struct Command {
+    /// What is asked for.
+    pub request: Vec<u8>,
+    /// The volume; everything but some files' data is on the device.
+    pub volume: Volume,
+    /// To whom it goes.
+    pub answer: Answer,
+}
+
+/// The process that asked.
+pub struct Answer {
+    stream: BufWriter<UnixStream>,
+    /// A part could not be sent: what follows would stand in the wrong place.
+    gone: bool,
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
+
+impl Answer {
+    /// What follows may be read as slowly as who asked likes: it is written
+    /// while nobody else waits for it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn is_stream(&self) -> io::Result<()> {
+        self.stream.get_ref().set_write_timeout(None)
+    }
+
+    /// Sends bytes for standard output.
+    ///
+    /// # Errors
+    /// Who asked does not read them.
+    pub fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send(bytes, parts::write_output)
+    }
+
+    /// Sends bytes for standard error.
+    ///
+    /// # Errors
+    /// Who asked does not read them.
+    pub fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.send(bytes, parts::write_note)
+    }
+
+    fn send(
+        &mut self,
+        bytes: &[u8],
+        put: fn(&mut BufWriter<UnixStream>, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for part in bytes.chunks(PART) {
+            if self.gone {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            let sent = put(&mut self.stream, part);
+            self.gone = sent.is_err();
+            sent?;
+        }
+        Ok(())
+    }
+
+    /// Says how it ended, or why it failed, to who has got all that came
+    /// before.
+    pub fn end(mut self, done: Result<(), &str>) {
+        if !self.gone {
+            self.gone = parts::write_end(&mut self.stream, done).is_err();
+        }
+        if self.gone {
+            // What is still in memory must not follow.
+            let _ = self.stream.get_ref().shutdown(Shutdown::Both);
+            tracing::debug!("a command for another process: who asked does not read the answer");
+        } else if let Err(text) = done {
+            tracing::debug!("a command for another process: {text}");
+        }
+    }
+}
+
+/// Listens, and serves what is asked in threads of its own until the process
+/// ends. Gives the name of the socket.
+pub(crate) fn start(volume: &Volume, run: Runner) -> Result<Vec<u8>, ServerError> {
+    let name = format!("butterfs-{}", uuid::Uuid::new_v4()).into_bytes();
+    let address = SocketAddr::from_abstract_name(&name)?;
+    let listener = UnixListener::bind_addr(&address)?;
+    let volume = volume.share();
+    let serving = Arc::new(AtomicUsize::new(0));
+    std::thread::Builder::new()
+        .name("service".into())
+        .spawn(move || {
+            for client in listener.incoming().flatten() {
+                let volume = volume.share();
+                let Some(turn) = Turn::take(&serving) else {
+                    // Little enough to wait for nobody.
+                    let _ = parts::write_end(&mut &client, Err("too many commands at a time"));
+                    continue;
+                };
+                let run = Arc::clone(&run);
+                let serve_it = move || {
+                    if let Err(error) = serve(client, volume, &run) {
+                        tracing::debug!("a command for another process: {error}");
+                    }
+                    drop(turn);
+                };
+                let started = std::thread::Builder::new()
+                    .name("command".into())
+                    .stack_size(STACK)
+                    .spawn(serve_it);
+                if let Err(error) = started {
+                    tracing::error!(%error, "a command cannot be served");
+                }
+            }
+        })?;
+    Ok(name)
+}
+
+fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), ServerError> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let request = read(&mut stream);
+    let answer = Answer {
+        stream: BufWriter::with_capacity(PART, stream),
+        gone: false,
+    };
+    let request = request.and_then(|request| match volume.sync() {
+        // All but some files' data can be looked at; their own fsync tells.
+        Ok(()) | Err(butterfs::Error::Fs(FsError::NotFlushed { .. })) => Ok(request),
+        Err(error) => Err(error.into()),
+    });
+    match request {
+        Ok(request) => {
+            let command = Command {
+                request,
+                volume: volume.share(),
+                answer,
+            };
+            volume.watch_panics(|| run(command));
+        }
+        Err(error) => answer.end(Err(&error.to_string())),
+    }
+    Ok(())
+}
+
+/// What is asked for, by who may.
+fn read(stream: &mut UnixStream) -> Result<Vec<u8>, ServerError> {
+    let who = rustix::net::sockopt::socket_peercred(&*stream)?;
+    let allowed = [0, rustix::process::geteuid().as_raw()];
+    if !allowed.contains(&who.uid.as_raw()) {
+        return Err(ServerError::NotAllowed);
+    }
+    parts::read_request(stream).about("the request")
+}
+
+/// One of the requests that are served.
+struct Turn(Arc<AtomicUsize>);
+
+impl Turn {
+    fn take(serving: &Arc<AtomicUsize>) -> Option<Self> {
+        let turn = Self(Arc::clone(serving));
+        (serving.fetch_add(1, Ordering::AcqRel) < SERVED_MAX).then_some(turn)
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,110 @@
+//! The file or device that holds a volume, opened to be served.
+
+use crate::error::ServerError;
+use crate::mounts::Mount;
+use butterfs::{Access, FileDevice};
+use butterfs_device::{DeviceError, Holder};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Opens the device. A server whose mount is gone holds its volume until all is
+/// written: it is waited for.
+pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, DeviceError> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Between a lock that is refused and the look for its holder, the holder
+    /// may have ended.
+    const NOBODY: Duration = Duration::from_secs(1);
+    let started = Instant::now();
+    loop {
+        let error = match FileDevice::open(source, access) {
+            Err(error) => error,
+            opened => return opened,
+        };
+        let left = PATIENCE.saturating_sub(started.elapsed());
+        let try_again = match &error {
+            DeviceError::Busy {
+                holder: Holder::Process { pid, .. },
+                ..
+            } => !left.is_zero() && is_ending(*pid, source) && wait_for_end(*pid),
+            DeviceError::Busy {
+                holder: Holder::Unknown,
+                ..
+            } if started.elapsed() < NOBODY => {
+                std::thread::sleep(Duration::from_millis(20));
+                true
+            }
+            _ => false,
+        };
+        if !try_again {
+            return Err(error);
+        }
+    }
+}
+
+/// True for the server of a volume that is mounted nowhere.
+fn is_ending(pid: u32, source: &Path) -> bool {
+    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let serves = line.split(|byte| *byte == 0).nth(1) == Some(b"mount");
+    let mounts = Mount::seen_by(&pid.to_string());
+    let is_here = |mount: &Mount| mount.is_ours() && mount.source == source;
+    // None at all: who asks may not look.
+    serves && !mounts.is_empty() && !mounts.iter().any(is_here)
+}
+
+/// Waits for the end of a process, for a while; false where that cannot be.
+fn wait_for_end(pid: u32) -> bool {
+    const WHILE: Timespec = Timespec {
+        tv_sec: 0,
+        tv_nsec: 100_000_000,
+    };
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
+        return false;
+    };
+    let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
+        return true;
+    };
+    let mut ends = [PollFd::new(&process, PollFlags::IN)];
+    rustix::event::poll(&mut ends, Some(&WHILE)).is_ok()
+}
+
+/// Errors where the limit on file sizes lies within a volume that is to be
+/// written.
+pub(crate) fn check_file_size_limit(source: &Path, access: Access) -> Result<(), ServerError> {
+    let limit = getrlimit(Resource::Fsize).current;
+    let size = match source.metadata() {
+        Ok(facts) if facts.is_file() && access == Access::ReadWrite => facts.len(),
+        _ => 0,
+    };
+    match limit {
+        Some(limit) if size > limit => Err(ServerError::FileSizeLimit {
+            source_path: source.to_owned(),
+            size,
+            limit,
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// A volume is as great as it is, whatever limit the shell has. What the
+/// process may not lift stays.
+pub(crate) fn lift_file_size_limit() {
+    let now = getrlimit(Resource::Fsize);
+    let wanted = [
+        Rlimit {
+            current: None,
+            maximum: None,
+        },
+        Rlimit {
+            current: now.maximum,
+            ..now
+        },
+    ];
+    let lifted = wanted
+        .into_iter()
+        .any(|limit| setrlimit(Resource::Fsize, limit).is_ok());
+    if !lifted {
+        tracing::debug!("the limit on file sizes stays");
+    }
+}
