@@ -87,7 +87,8 @@ impl Transport for DeviceTransport {
     }
 
     fn has_several_callers(&self) -> bool {
-        self.awake.has_several_callers()
+        // Beside io_uring there is nothing to serve but forgets.
+        !self.is_beside && self.awake.has_several_callers()
     }
 }
 
