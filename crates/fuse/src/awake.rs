@@ -23,7 +23,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
@@ -89,6 +89,8 @@ const REST: Duration = Duration::from_millis(1);
 const REST_DOUBLES: u32 = 9;
 /// How often the thread of a caller is looked for.
 const LOOK: Duration = Duration::from_micros(1_000);
+/// For so long a mount waits for the first measurement.
+const FIRST: Duration = Duration::from_millis(50);
 /// How often a machine is measured again.
 const MEASURE_AGAIN: Duration = Duration::from_secs(10);
 
@@ -231,10 +233,15 @@ impl Awake {
         if self.wake == Wake::Sleep {
             return;
         }
-        // Who mounts begins to work at once.
-        self.judge();
+        let (judged, wait) = mpsc::channel();
         let me = Arc::clone(self);
-        self.spawn("fuse-wake".into(), move || me.measure());
+        self.spawn("fuse-wake".into(), move || {
+            me.judge();
+            let _ = judged.send(());
+            me.measure();
+        });
+        // Who mounts begins to work at once. A busy machine may take longer.
+        let _ = wait.recv_timeout(FIRST);
     }
 
     /// Ends all threads.
@@ -252,16 +259,20 @@ impl Awake {
     /// A request of the thread `caller`, which reads so many bytes, is served on
     /// `cpu`. What the kernel asks for itself (caller 0) has nobody who waits.
     pub(crate) fn serves(self: &Arc<Self>, cpu: usize, caller: u32, reads: usize) {
-        self.crowd.note(caller);
-        if self.wake == Wake::Sleep || caller == 0 || reads >= BULK {
+        if caller == 0 {
             return;
         }
         let now = self.now();
         let before = self.last.swap(now, Ordering::Relaxed);
+        let since = Duration::from_nanos(now.saturating_sub(before));
+        self.crowd.note(caller, since);
+        if self.wake == Wake::Sleep || reads >= BULK {
+            return;
+        }
         if !self.enabled.load(Ordering::Relaxed) {
             return;
         }
-        if now.saturating_sub(before) > GAP.as_nanos() as u64 {
+        if since > GAP {
             self.flow.store(0, Ordering::Relaxed);
             return;
         }

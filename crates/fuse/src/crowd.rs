@@ -6,12 +6,15 @@
 //! threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
 
 /// A request of another caller than the last one's counts so much more than one
 /// of the same. Callers that each wait for their answers take turns at nearly
-/// every request; processes that follow each other, as in a shell's loop, make
-/// several requests each.
+/// every request.
 const TURN: u32 = 2;
+/// Such a request comes within this time after the one before: there was one
+/// waiting. Processes that follow each other, as in a shell's loop, begin later.
+const SOON: Duration = Duration::from_micros(100);
 /// The sum above which callers count as several, ...
 const SEVERAL: u32 = 32;
 /// ... and its bound: so many requests of one caller end that.
@@ -26,9 +29,10 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// A request of the thread `caller` came; zero is the kernel itself, which
-    /// counts for nothing. Races with other threads cost accuracy alone.
-    pub(crate) fn note(&self, caller: u32) {
+    /// A request of the thread `caller` came, so long after the one before. Zero
+    /// is the kernel itself, which counts for nothing. Races with other threads
+    /// cost accuracy alone.
+    pub(crate) fn note(&self, caller: u32, since: Duration) {
         if caller == 0 {
             return;
         }
@@ -37,7 +41,8 @@ impl Crowd {
         let now = match is_turn {
             true => {
                 self.last.store(caller, Ordering::Relaxed);
-                (sum + TURN).min(MAX)
+                let counts = if since < SOON { TURN } else { 0 };
+                (sum + counts).min(MAX)
             }
             false => sum.saturating_sub(1),
         };
@@ -63,9 +68,12 @@ impl Crowd {
 mod tests {
     use super::*;
 
+    const AT_ONCE: Duration = Duration::from_micros(10);
+
     fn after(callers: impl IntoIterator<Item = u32>) -> Crowd {
         let crowd = Crowd::default();
-        callers.into_iter().for_each(|caller| crowd.note(caller));
+        let callers = callers.into_iter();
+        callers.for_each(|caller| crowd.note(caller, AT_ONCE));
         crowd
     }
 
@@ -81,8 +89,13 @@ mod tests {
     #[test]
     fn callers_that_follow_each_other_are_not() {
         assert!(!after((0..900).map(|_| 7)).are_several(), "one");
-        let loop_of_a_shell = (0..900).map(|n| 7 + n / 4);
-        assert!(!after(loop_of_a_shell).are_several());
+        let loop_of_a_shell = Crowd::default();
+        for n in 0..900 {
+            // Two requests of each process.
+            let begins = Duration::from_millis(if n % 2 == 0 { 1 } else { 0 });
+            loop_of_a_shell.note(7 + n / 2, begins);
+        }
+        assert!(!loop_of_a_shell.are_several());
         let with_the_kernel = (0..900).map(|n| n % 2 * 7);
         assert!(!after(with_the_kernel).are_several());
     }
@@ -90,7 +103,7 @@ mod tests {
     #[test]
     fn one_that_goes_on_alone_is_one_again() {
         let crowd = after((0..400).map(|n| 7 + n % 2));
-        (0..=MAX).for_each(|_| crowd.note(7));
+        (0..=MAX).for_each(|_| crowd.note(7, AT_ONCE));
         assert!(!crowd.are_several());
     }
 }

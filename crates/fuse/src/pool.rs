@@ -15,6 +15,7 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::config::Pinning;
 use crate::dispatch::Serve;
@@ -52,6 +53,8 @@ pub(crate) struct Pool<T> {
     transport: T,
     server: Arc<dyn Serve>,
     pinning: Pinning,
+    /// Where the threads may run.
+    cpus: CpuSet,
     strength: Strength,
     state: Mutex<State>,
     /// Seats are shut, and could be opened.
@@ -68,10 +71,12 @@ impl<T: Transport> Pool<T> {
         strength: Strength,
         pinning: Pinning,
     ) -> io::Result<Arc<Self>> {
+        let cpus = sched_getaffinity(None)?;
         let pool = Arc::new_cyclic(|me| Self {
             transport,
             server,
             pinning,
+            cpus,
             strength,
             state: Mutex::new(State {
                 free: (0..strength.seats).rev().collect(),
@@ -124,6 +129,8 @@ impl<T: Transport> Pool<T> {
         let Some(bench) = self.me.upgrade() else {
             return;
         };
+        // Not where the thread was placed that started this one.
+        let _ = sched_setaffinity(None, &self.cpus);
         let seat = Seat::of(bench);
         let mut starting = true;
         let mut queue = match self.transport.queue() {

@@ -86,13 +86,14 @@ impl Serving {
         }
     }
 
-    /// Unmounts, and returns when everything is on the device.
+    /// Unmounts. [`Serving::wait`] then says whether everything is on the
+    /// device.
     ///
     /// # Errors
-    /// Files are open; not everything could be written.
-    pub fn unmount(mut self) -> Result<(), ServerError> {
-        self.session.unmount(UnmountMode::Normal)?;
-        self.wait()
+    /// Files are open: the volume is served as before.
+    pub fn unmount(&self) -> Result<(), ServerError> {
+        let unmounted = self.session.unmounter().unmount(UnmountMode::Normal);
+        Ok(unmounted.map_err(SessionError::from)?)
     }
 
     /// Serves until somebody unmounts.

@@ -28,8 +28,6 @@ pub(super) struct Follower {
     awake: Arc<Awake>,
     /// The last caller.
     caller: u32,
-    /// Several callers were left to the scheduler.
-    let_go: bool,
     replied: Instant,
 }
 
@@ -49,7 +47,6 @@ impl Follower {
         Self {
             awake,
             caller: 0,
-            let_go: false,
             replied: Instant::now(),
         }
     }
@@ -87,14 +84,11 @@ impl Follower {
             return Step::Stay;
         }
         let last = std::mem::replace(&mut self.caller, caller);
-        let are_several = self.awake.has_several_callers();
-        let began = are_several && !self.let_go;
-        self.let_go = are_several;
-        if began {
+        if self.awake.has_several_callers() {
             // Both CPUs are at work.
             return Step::LetGo;
         }
-        match !are_several && (caller != last || pause >= PAUSE) {
+        match caller != last || pause >= PAUSE {
             true => Step::Follow,
             false => Step::Stay,
         }
@@ -134,7 +128,7 @@ mod tests {
         let awake = Arc::clone(&follower.awake);
         (0..99).for_each(|n| awake.serves(0, 7 + n % 2, 0));
         assert_eq!(follower.step(7, 0, SOON), Step::LetGo);
-        assert_eq!(follower.step(8, 0, LATE), Step::Stay);
+        assert_eq!(follower.step(8, 0, LATE), Step::LetGo);
         (0..99).for_each(|_| awake.serves(0, 7, 0));
         assert_eq!(follower.step(7, 0, LATE), Step::Follow, "alone again");
     }
