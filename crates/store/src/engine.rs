@@ -33,6 +33,7 @@ use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A tree that was looked at.
 #[derive(Clone, Debug)]
@@ -159,6 +160,8 @@ pub struct Engine {
     pub(crate) next_tree: Option<u64>,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
+    /// Nodes that were read from the device.
+    pub(crate) reads_under_lock: AtomicU64,
 }
 
 impl Engine {
@@ -332,6 +335,7 @@ impl Engine {
     }
 
     fn read_expected(&self, expected: Expected) -> Result<Arc<Node>, StoreError> {
+        self.reads_under_lock.fetch_add(1, Ordering::Relaxed);
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;

@@ -17,6 +17,7 @@ mod device_stats;
 mod drop_tree;
 mod early;
 mod engine;
+mod engine_lock;
 mod error;
 mod extent;
 #[cfg(feature = "inject")]
@@ -38,6 +39,7 @@ pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataHolder, DataOwner};
 pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
+pub use engine_lock::LockWaits;
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use open::{
@@ -59,8 +61,9 @@ use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::Superblock;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
+use engine_lock::EngineLock;
 use log::Batch;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -70,7 +73,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Lock order: `writing_nodes`, `committing`, the engine's.
 #[derive(Debug)]
 pub struct Store {
-    engine: RwLock<Engine>,
+    engine: EngineLock,
     space: Arc<LogicalSpace>,
     /// Held by who writes superblocks.
     committing: Mutex<()>,
@@ -120,6 +123,18 @@ impl Store {
     /// The engine, to read.
     pub fn read(&self) -> RwLockReadGuard<'_, Engine> {
         self.engine.read()
+    }
+
+    /// What waiting for the engine has cost so far.
+    pub fn lock_waits(&self) -> LockWaits {
+        let (count, total) = self.engine.waits();
+        let engine = self.engine.read();
+        LockWaits {
+            count,
+            total,
+            reads_under_lock: engine.reads_under_lock.load(Ordering::Relaxed),
+            reads_outside: 0,
+        }
     }
 
     /// Logical space, for data I/O.

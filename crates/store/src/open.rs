@@ -254,7 +254,7 @@ impl Store {
         engine.superblock_changed |= copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
         Ok(Self {
-            engine: RwLock::new(engine),
+            engine: crate::engine_lock::EngineLock::new(engine),
             space,
             committing: Mutex::new(()),
             writing_nodes: Mutex::new(()),
@@ -485,6 +485,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         quotas: None,
         next_tree: None,
         edits: 0,
+        reads_under_lock: std::sync::atomic::AtomicU64::new(0),
         superblock,
         space,
     }
