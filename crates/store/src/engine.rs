@@ -18,6 +18,7 @@ use crate::log::{FsyncLog, LogSpace};
 use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
+use crate::space::block_groups::BlockGroups;
 use crate::space::ranges::RangeSet;
 use crate::view::{Held, HoldId};
 use butterfs_format::features::Incompat;
@@ -71,17 +72,28 @@ impl SpaceKind {
     }
 }
 
-/// Number of chunks and unallocated bytes at that time, per kind.
+/// What new chunks of one kind could be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unallocated {
+    /// Bytes of all of them.
+    pub(crate) bytes: u64,
+    /// Bytes of the next one.
+    pub(crate) next: u64,
+}
+
+/// What new chunks could be, per kind, until a chunk comes or goes.
 #[derive(Debug, Default)]
-pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<(usize, u64)>; 3]>);
+pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<Unallocated>; 3]>);
 
 impl UnallocatedCache {
-    pub(crate) fn get(&self) -> [Option<(usize, u64)>; 3] {
-        *self.0.lock()
+    /// What is known of `kind`, or what `look` finds.
+    pub(crate) fn get(&self, kind: SpaceKind, look: impl FnOnce() -> Unallocated) -> Unallocated {
+        *self.0.lock()[kind as usize].get_or_insert_with(look)
     }
 
-    pub(crate) fn set(&self, values: [Option<(usize, u64)>; 3]) {
-        *self.0.lock() = values;
+    /// A chunk came or went.
+    pub(crate) fn forget(&mut self) {
+        *self.0.get_mut() = [None; 3];
     }
 }
 
@@ -101,7 +113,7 @@ pub struct Engine {
     pub(crate) writing: FxHashMap<Logical, Arc<Node>>,
     pub(crate) cache: NodeCache,
     pub(crate) chunks: BTreeMap<Logical, Chunk>,
-    pub(crate) groups: BTreeMap<Logical, BlockGroup>,
+    pub(crate) groups: BlockGroups,
     /// The group that was allocated from last, per kind.
     pub(crate) current: [Option<Logical>; 3],
     pub(crate) pending: PendingRefs,
@@ -123,7 +135,7 @@ pub struct Engine {
     pub(crate) last_hold: HoldId,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,
-    /// Bytes that new chunks could have by kind, valid for a number of chunks.
+    /// What new chunks could be.
     pub(crate) unallocated_cache: UnallocatedCache,
     /// The superblock's own fields (label, flags) changed.
     pub(crate) superblock_changed: bool,

@@ -14,6 +14,7 @@ use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
 use crate::quota::Quotas;
 use crate::space::block_group::{BlockGroup, Standing};
+use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
 use crate::{Barriers, Discard, Store};
@@ -456,7 +457,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         writing: FxHashMap::default(),
         cache: NodeCache::new(options.cache_bytes, identity.node_size),
         chunks: BTreeMap::new(),
-        groups: BTreeMap::new(),
+        groups: BlockGroups::default(),
         current: [None; 3],
         pending: PendingRefs::default(),
         checksums: PendingChecksums::default(),
@@ -502,8 +503,8 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
     engine.read_as = ReadAs::Former;
     engine.load_roots()?;
     engine.chunks = live.chunks.clone();
-    let groups = live.groups.values().map(|group| {
-        let copy = BlockGroup {
+    for group in live.groups.values() {
+        engine.groups.insert(BlockGroup {
             start: group.start,
             length: group.length,
             flags: group.flags,
@@ -516,10 +517,8 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
             dirty: false,
             standing: Standing::Committed,
             read_only: true,
-        };
-        (group.start, copy)
-    });
-    engine.groups = groups.collect();
+        });
+    }
     engine.quotas = live.quotas().map(Quotas::copied);
     Ok(engine)
 }
@@ -615,29 +614,26 @@ impl Engine {
     }
 
     fn load_groups(&mut self) -> Result<(), StoreError> {
-        let mut groups = BTreeMap::new();
+        let mut groups = BlockGroups::default();
         for (logical, chunk) in &self.chunks {
             let Some(item) = self.read_group(*logical, chunk)? else {
                 tracing::warn!(%logical, "a chunk has no block group; its space is not used");
                 continue;
             };
-            groups.insert(
-                *logical,
-                BlockGroup {
-                    start: *logical,
-                    length: chunk.length,
-                    flags: chunk.flags,
-                    used: item.used,
-                    promised: 0,
-                    pinned: 0,
-                    excluded: excluded(*logical, chunk),
-                    free: None,
-                    cursor: logical.get(),
-                    dirty: false,
-                    standing: Standing::Committed,
-                    read_only: false,
-                },
-            );
+            groups.insert(BlockGroup {
+                start: *logical,
+                length: chunk.length,
+                flags: chunk.flags,
+                used: item.used,
+                promised: 0,
+                pinned: 0,
+                excluded: excluded(*logical, chunk),
+                free: None,
+                cursor: logical.get(),
+                dirty: false,
+                standing: Standing::Committed,
+                read_only: false,
+            });
         }
         self.verify_gaps()?;
         self.groups = groups;

@@ -107,7 +107,7 @@ impl Store {
             let mut engine = self.engine.write();
             engine.load_group_at(Logical(span.start))?;
             let engine = RwLockWriteGuard::downgrade(engine);
-            let group = engine.groups.get(&Logical(span.start));
+            let group = engine.groups.get(Logical(span.start));
             // Removed meanwhile, or not to be written to.
             let Some(free) = group
                 .filter(|group| !group.read_only)
