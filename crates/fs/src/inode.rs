@@ -206,15 +206,17 @@ impl Filesystem {
             return Ok(inode);
         }
         self.visit(id.tree);
-        let engine = self.store.read();
-        if crate::dir::is_absent_subvolume(id) {
-            let item = absent_subvolume(&engine, id.tree)?;
-            return Ok(self.inodes.insert(Inode::new(id, item)));
-        }
-        check_alive(&engine, id.tree)?;
-        let inode = Inode::new(id, load_item(&engine, id)?);
-        self.load_properties(&engine, &inode)?;
-        Ok(self.inodes.insert(inode))
+        // It enters the table while nothing of it can change.
+        self.store.look(|engine| {
+            if crate::dir::is_absent_subvolume(id) {
+                let item = absent_subvolume(engine, id.tree)?;
+                return Ok(self.inodes.insert(Inode::new(id, item)));
+            }
+            check_alive(engine, id.tree)?;
+            let inode = Inode::new(id, load_item(engine, id)?);
+            self.load_properties(engine, &inode)?;
+            Ok(self.inodes.insert(inode))
+        })
     }
 }
 

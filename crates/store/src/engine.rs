@@ -15,6 +15,7 @@ use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::inject;
 use crate::log::{FsyncLog, LogSpace};
+use crate::missing::OnMissing;
 use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
@@ -284,15 +285,16 @@ impl Engine {
             level: item.level,
         };
         // What cannot be read is an error when it is needed.
-        if let Ok(node) = self.node(root)
-            && node.owner() != tree
-            && tree != TreeId::RELOC
-        {
-            return Err(TreeError::Corrupt {
-                logical: root.logical,
-                fault: NodeFault::Owner,
+        match self.node(root) {
+            Ok(node) if node.owner() != tree && tree != TreeId::RELOC => {
+                return Err(TreeError::Corrupt {
+                    logical: root.logical,
+                    fault: NodeFault::Owner,
+                }
+                .into());
             }
-            .into());
+            Err(error @ TreeError::Missing(_)) => return Err(error.into()),
+            Ok(_) | Err(_) => {}
         }
         Ok(TreeState {
             root,
@@ -458,7 +460,14 @@ impl NodeSource for Engine {
                 return Ok(node);
             }
         }
-        Ok(self.read_node(reference)?)
+        match self.on_missing(reference) {
+            OnMissing::Use(node) => {
+                self.cache.insert(Arc::clone(&node));
+                Ok(node)
+            }
+            OnMissing::GiveUp => Err(TreeError::Missing(reference)),
+            OnMissing::Read => Ok(self.read_node(reference)?),
+        }
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {

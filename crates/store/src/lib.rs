@@ -25,6 +25,7 @@ pub mod inject;
 #[cfg(not(feature = "inject"))]
 mod inject;
 mod log;
+mod missing;
 mod open;
 mod quota;
 mod reserve;
@@ -42,6 +43,7 @@ pub use engine::{Engine, SpaceKind, TreeState};
 pub use engine_lock::LockWaits;
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
+pub use missing::Tries;
 pub use open::{
     Access, FoundSuperblock, FreeSpace, LogPolicy, OpenOptions, Roots, SpaceFault, read_superblock,
 };
@@ -59,13 +61,14 @@ pub use view::{Steady, View};
 use butterfs_format::Generation;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::Superblock;
+use butterfs_tree::VolumeIdentity;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
 use engine_lock::EngineLock;
 use log::Batch;
 use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open volume.
@@ -75,6 +78,10 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Store {
     engine: EngineLock,
     space: Arc<LogicalSpace>,
+    /// As the engine has it.
+    identity: VolumeIdentity,
+    /// Nodes that were read without the engine.
+    reads_outside: AtomicU64,
     /// Held by who writes superblocks.
     committing: Mutex<()>,
     /// Held by who writes nodes of generations. Before `committing`, so that
@@ -133,7 +140,7 @@ impl Store {
             count,
             total,
             reads_under_lock: engine.reads_under_lock.load(Ordering::Relaxed),
-            reads_outside: 0,
+            reads_outside: self.reads_outside.load(Ordering::Relaxed),
         }
     }
 

@@ -30,7 +30,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 mod verify;
 
@@ -242,7 +242,7 @@ impl Store {
         }
         let copies_differ = !copies_agree(&*device, &superblock);
         let mut engine = load_engine(&device, &superblock, options)?;
-        let space = Arc::clone(&engine.space);
+        let (space, identity) = (Arc::clone(&engine.space), engine.identity);
         if options.free_space == FreeSpace::Remade {
             engine.begin_remake(options.access)?;
         }
@@ -257,6 +257,8 @@ impl Store {
         Ok(Self {
             engine: crate::engine_lock::EngineLock::new(engine),
             space,
+            identity,
+            reads_outside: AtomicU64::new(0),
             committing: Mutex::new(()),
             writing_nodes: Mutex::new(()),
             commits_under_way: AtomicUsize::new(0),
@@ -486,7 +488,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         quotas: None,
         next_tree: None,
         edits: 0,
-        reads_under_lock: std::sync::atomic::AtomicU64::new(0),
+        reads_under_lock: AtomicU64::new(0),
         superblock,
         space,
     }
