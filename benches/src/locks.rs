@@ -24,6 +24,8 @@ const THREADS: [usize; 5] = [1, 2, 4, 8, 16];
 const RUNS: usize = 3;
 /// Files of each directory that are looked up and read.
 const FILES: usize = 500;
+/// Threads that create beside lookups.
+const CREATORS: usize = 7;
 /// Items that the large commit has to write.
 const CHANGED: usize = 100_000;
 /// What a read of the slow device takes.
@@ -271,6 +273,49 @@ fn beside_commit(image: &Path) {
     }
 }
 
+/// Lookups while many others create: nobody is forgotten.
+fn beside_creates(image: &Path) {
+    println!(
+        "\n| beside creates by {CREATORS} threads | number | median ms | p99.9 ms | longest ms |"
+    );
+    println!("|---|---|---|---|---|");
+    fresh(image);
+    let fs = library(image);
+    let dirs: Vec<InodeId> = (0..CREATORS)
+        .map(|n| new_directory(&fs, &format!("d{n}")))
+        .collect();
+    let looked = new_directory(&fs, "looked");
+    new_file(&fs, looked, "file", &[]);
+    let end = AtomicBool::new(false);
+    let (fs, end) = (&fs, &end);
+    let (looks, creates) = std::thread::scope(|scope| {
+        let creators: Vec<_> = dirs
+            .iter()
+            .map(|dir| {
+                scope.spawn(move || {
+                    times(end, |count| {
+                        new_file(fs, *dir, &format!("c{count}"), &[]);
+                    })
+                })
+            })
+            .collect();
+        let looks = scope.spawn(move || {
+            times(end, |_| {
+                fs.lookup(looked, b"file").unwrap();
+            })
+        });
+        std::thread::sleep(Duration::from_secs(1));
+        end.store(true, Ordering::Relaxed);
+        let creates: Vec<f64> = creators
+            .into_iter()
+            .flat_map(|job| job.join().unwrap())
+            .collect();
+        (looks.join().unwrap(), creates)
+    });
+    println!("| lookup | {}", tail(looks));
+    println!("| create | {}", tail(creates));
+}
+
 /// Lookups and creates of what is in memory while somebody else looks up what
 /// is not, on a device whose reads take long.
 fn beside_cold_reads(image: &Path) {
@@ -362,6 +407,7 @@ pub fn measure(base: &Path, milliseconds: usize) -> io::Result<()> {
         println!("| {name} |{}", best.iter().map(cell).collect::<String>());
     }
     beside_commit(&image);
+    beside_creates(&image);
     beside_cold_reads(&image);
     fs::remove_file(&image)
 }

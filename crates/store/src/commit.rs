@@ -42,7 +42,7 @@ impl Engine {
             && self.orphan_free_space.is_empty()
             && self.pending.is_empty()
             && self.groups.first_new().is_none()
-            && !self.trees.read().values().any(|state| state.changed)
+            && !self.trees.any_changed()
             && !self.superblock_changed
             && self.stats == self.device_stats()
     }
@@ -112,7 +112,6 @@ impl Engine {
         let generation = self.generation;
         let changed: Vec<(TreeId, TreeState)> = self
             .trees
-            .get_mut()
             .iter_mut()
             .filter(|(_, state)| state.changed)
             .map(|(tree, state)| {
@@ -134,7 +133,7 @@ impl Engine {
             }
         }
         // The edits changed the root tree itself, which has no item.
-        if let Some(state) = self.trees.get_mut().get_mut(&TreeId::ROOT) {
+        if let Some(state) = self.trees.get_mut(TreeId::ROOT) {
             state.changed = false;
         }
         Ok(())
@@ -173,10 +172,7 @@ impl Engine {
             generation: Generation(0),
             level: 0,
         };
-        self.trees
-            .read()
-            .get(&tree)
-            .map_or(NONE, |state| state.root)
+        self.trees.see(tree, |state| state.root).unwrap_or(NONE)
     }
 
     fn update_superblock(&mut self) -> Result<(), StoreError> {

@@ -16,11 +16,13 @@ use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::inject;
 use crate::log::{FsyncLog, LogSpace};
 use crate::missing::OnMissing;
+use crate::near::{self, EngineNumber};
 use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use crate::space::block_groups::BlockGroups;
 use crate::space::ranges::RangeSet;
+use crate::trees::Trees;
 use crate::view::{Held, HoldId};
 use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
@@ -31,7 +33,6 @@ use butterfs_tree::{
     Cursor, Expected, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
 };
 use butterfs_volume::{LogicalSpace, ReadAs};
-use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -102,6 +103,8 @@ impl UnallocatedCache {
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) identity: VolumeIdentity,
+    /// No other engine of the process has it.
+    pub(crate) number: EngineNumber,
     pub(crate) stamp: NodeStamp,
     pub(crate) superblock: Superblock,
     pub(crate) space: Arc<LogicalSpace>,
@@ -109,7 +112,7 @@ pub struct Engine {
     pub(crate) read_as: ReadAs,
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
-    pub(crate) trees: RwLock<FxHashMap<TreeId, TreeState>>,
+    pub(crate) trees: Trees,
     pub(crate) dirty: FxHashMap<Logical, Arc<Node>>,
     pub(crate) writing: FxHashMap<Logical, Arc<Node>>,
     pub(crate) cache: NodeCache,
@@ -260,11 +263,11 @@ impl Engine {
     /// # Errors
     /// [`TreeError::NoSuchTree`], reading.
     pub fn tree_state(&self, tree: TreeId) -> Result<TreeState, StoreError> {
-        if let Some(state) = self.trees.read().get(&tree) {
-            return Ok(state.clone());
+        if let Some(state) = self.trees.see(tree, TreeState::clone) {
+            return Ok(state);
         }
         let state = self.load_tree(tree)?;
-        self.trees.write().insert(tree, state.clone());
+        self.trees.add_loaded(tree, state.clone());
         Ok(state)
     }
 
@@ -315,7 +318,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         self.tree_state(tree)?;
         self.note_edit();
-        if let Some(state) = self.trees.get_mut().get_mut(&tree) {
+        if let Some(state) = self.trees.get_mut(tree) {
             change(&mut state.item);
             state.changed = true;
         }
@@ -342,6 +345,29 @@ impl Engine {
             generation: None,
             level: Some(level),
         })
+    }
+
+    fn find_node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        let found = self
+            .dirty
+            .get(&reference.logical)
+            .or_else(|| self.writing.get(&reference.logical))
+            .cloned()
+            .or_else(|| self.cache.get(reference.logical));
+        if let Some(node) = found {
+            // A cached node was verified against another pointer perhaps.
+            if node.reference() == reference {
+                return Ok(node);
+            }
+        }
+        match self.on_missing(reference) {
+            OnMissing::Use(node) => {
+                self.cache.insert(Arc::clone(&node));
+                Ok(node)
+            }
+            OnMissing::GiveUp => Err(TreeError::Missing(reference)),
+            OnMissing::Read => Ok(self.read_node(reference)?),
+        }
     }
 
     fn read_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
@@ -448,31 +474,25 @@ impl Engine {
 impl NodeSource for Engine {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
         inject::point()?;
-        let found = self
+        self.find_node(reference)
+    }
+
+    fn see<R>(&self, reference: NodeRef, look: impl FnOnce(&Node) -> R) -> Result<R, TreeError> {
+        inject::point()?;
+        let changed = self
             .dirty
             .get(&reference.logical)
-            .or_else(|| self.writing.get(&reference.logical))
-            .cloned()
-            .or_else(|| self.cache.get(reference.logical));
-        if let Some(node) = found {
-            // A cached node was verified against another pointer perhaps.
-            if node.reference() == reference {
-                return Ok(node);
-            }
-        }
-        match self.on_missing(reference) {
-            OnMissing::Use(node) => {
-                self.cache.insert(Arc::clone(&node));
-                Ok(node)
-            }
-            OnMissing::GiveUp => Err(TreeError::Missing(reference)),
-            OnMissing::Read => Ok(self.read_node(reference)?),
+            .or_else(|| self.writing.get(&reference.logical));
+        match changed {
+            Some(node) if node.reference() == reference => Ok(look(node)),
+            Some(_) => self.find_node(reference).map(|node| look(&node)),
+            None => near::see(self.number, reference, || self.find_node(reference), look),
         }
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
-        if let Some(state) = self.trees.read().get(&tree) {
-            return Ok(state.root);
+        if let Some(root) = self.trees.see(tree, |state| state.root) {
+            return Ok(root);
         }
         Ok(self.tree_state(tree)?.root)
     }
@@ -519,8 +539,7 @@ impl NodeSink for Engine {
         self.note_edit();
         let state = self
             .trees
-            .get_mut()
-            .get_mut(&tree)
+            .get_mut(tree)
             .ok_or(TreeError::NoSuchTree(tree))?;
         state.root = root;
         state.changed = true;

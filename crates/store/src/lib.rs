@@ -26,12 +26,14 @@ pub mod inject;
 mod inject;
 mod log;
 mod missing;
+mod near;
 mod open;
 mod quota;
 mod reserve;
 mod space;
 mod subvolume;
 mod transaction;
+mod trees;
 mod trim;
 mod view;
 
@@ -40,7 +42,7 @@ pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataHolder, DataOwner};
 pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
-pub use engine_lock::LockWaits;
+pub use engine_lock::{LockWaits, Reading};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
@@ -66,7 +68,7 @@ use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
 use engine_lock::EngineLock;
 use log::Batch;
-use parking_lot::{Mutex, MutexGuard, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -128,7 +130,7 @@ pub(crate) struct CommitLocks<'s> {
 
 impl Store {
     /// The engine, to read.
-    pub fn read(&self) -> RwLockReadGuard<'_, Engine> {
+    pub fn read(&self) -> Reading<'_> {
         self.engine.read()
     }
 
@@ -304,12 +306,13 @@ impl Store {
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
         let one_at_a_time = self.committing.lock();
         let _watch = self.fail_on_panic();
+        // Whoever wrote it meanwhile has failed the volume, or it is durable.
+        self.check_writable()?;
+        if self.read().is_durable(ticket) {
+            return Ok(());
+        }
         let prepared = {
             let mut engine = self.change_writable()?;
-            let now = engine.log_ticket();
-            if now.generation > ticket.generation || now.batch > ticket.batch {
-                return Ok(());
-            }
             engine.prepare_log()
         };
         let result = match prepared {

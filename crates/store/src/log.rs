@@ -466,6 +466,20 @@ impl Engine {
         }
     }
 
+    /// Whether what a ticket is for was published, for whoever has the commit
+    /// lock.
+    pub(crate) const fn is_durable(&self, ticket: LogTicket) -> bool {
+        self.generation.get() > ticket.generation.get() || self.log.batch > ticket.batch
+    }
+
+    /// When an inode is durable of which nothing is to be logged; `None` where
+    /// something is.
+    #[must_use]
+    pub fn ticket_of_logged(&self, id: InodeId) -> Option<LogTicket> {
+        let is_logged = !self.log_waits && !self.log.changed.contains_key(&id);
+        is_logged.then(|| self.log_ticket())
+    }
+
     /// Root of `tree` in the last committed generation, if it was there.
     ///
     /// # Errors

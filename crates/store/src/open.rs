@@ -12,11 +12,13 @@ use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
 use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
+use crate::near::EngineNumber;
 use crate::quota::Quotas;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
+use crate::trees::Trees;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
@@ -26,7 +28,7 @@ use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, ReadAs};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -452,7 +454,8 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
             chunk_tree_uuid: [0; 16],
         },
         generation: Generation(superblock.generation.get() + 1),
-        trees: RwLock::new(FxHashMap::default()),
+        trees: Trees::default(),
+        number: EngineNumber::next(),
         dirty: FxHashMap::default(),
         lost: LostRefs::default(),
         lost_writing: LostRefs::default(),
@@ -545,7 +548,7 @@ impl Engine {
                 item: RootItem::default(),
                 changed: false,
             };
-            self.trees.get_mut().insert(tree, state);
+            self.trees.insert(tree, state);
         }
         let bytes = self.node(chunk)?;
         verify_root(&bytes, TreeId::CHUNK)?;

@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::missing::Tries;
 use crate::reserve::{Crowding, Purpose};
 use crate::{Access, Store};
-use parking_lot::RwLockWriteGuard;
+use crossbeam_utils::sync::ShardedLockWriteGuard;
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// The engine, to change. A panic while it is held fails the volume.
 #[derive(Debug)]
 pub(crate) struct Change<'s> {
-    engine: RwLockWriteGuard<'s, Engine>,
+    engine: ShardedLockWriteGuard<'s, Engine>,
     store: &'s Store,
     /// A panic was under way before: what is cleaned up after it is whole.
     was_panicking: bool,

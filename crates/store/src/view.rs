@@ -8,14 +8,13 @@
 //! it never gives wrong content, for a node says which generation wrote it. For
 //! the same reason a view heals nothing: a copy that differs may be newer.
 
-use crate::Store;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
+use crate::{Reading, Store};
 use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
-use parking_lot::RwLockReadGuard;
 use std::ops::{Deref, Range};
 
 /// Space of nodes that may be held in any case.
@@ -85,7 +84,7 @@ impl Deref for View<'_> {
 #[derive(Debug)]
 pub enum Steady<'s> {
     /// It is open for reading alone.
-    Still(RwLockReadGuard<'s, Engine>),
+    Still(Reading<'s>),
     /// Its last commit.
     View(Box<View<'s>>),
 }
