@@ -18,7 +18,7 @@ use crate::error::StoreError;
 use butterfs_format::{Logical, NodeRef};
 use butterfs_tree::{Expected, Node, TreeError};
 use rustc_hash::FxHashMap;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -39,32 +39,45 @@ pub struct Tries {
 }
 
 /// A try that is under way on this thread.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Try {
     /// Of the engine that is tried; no other engine is spoken of.
     engine: *const Engine,
     /// The engine's edits at its beginning.
     edits: u64,
+}
+
+/// What the try under way has read, and what it missed. Most tries miss nothing
+/// and never come here.
+#[derive(Debug, Default)]
+struct Met {
     missing: Vec<NodeRef>,
     nodes: FxHashMap<Logical, Arc<Node>>,
 }
 
 thread_local! {
-    static NOW: RefCell<Option<Try>> = const { RefCell::new(None) };
+    static NOW: Cell<Option<Try>> = const { Cell::new(None) };
+    /// The try under way came to [`MET`].
+    static HAS_MET: Cell<bool> = const { Cell::new(false) };
+    static MET: RefCell<Met> = RefCell::default();
 }
 
 /// Ends the try when it is dropped, by a panic too.
 struct Running<'t> {
     tries: &'t mut Tries,
     outer: Option<Try>,
+    outer_has_met: bool,
+    outer_met: Option<Met>,
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let own = NOW.replace(self.outer.take());
-        if let Some(own) = own {
-            self.tries.missing = own.missing;
-            self.tries.nodes = own.nodes;
+        NOW.set(self.outer);
+        let has_met = HAS_MET.replace(self.outer_has_met);
+        if has_met || self.outer_met.is_some() {
+            let met = MET.replace(self.outer_met.take().unwrap_or_default());
+            self.tries.missing = met.missing;
+            self.tries.nodes = met.nodes;
         }
     }
 }
@@ -86,11 +99,22 @@ impl Tries {
         let own = (!self.gave_up).then(|| Try {
             engine: std::ptr::from_ref(engine),
             edits: engine.edits(),
-            missing: Vec::new(),
-            nodes: std::mem::take(&mut self.nodes),
         });
-        let outer = NOW.replace(own);
-        Running { tries: self, outer }
+        let outer_has_met = HAS_MET.get();
+        let has_nodes = own.is_some() && !self.nodes.is_empty();
+        let outer_met = (outer_has_met || has_nodes).then(|| {
+            MET.replace(Met {
+                missing: Vec::new(),
+                nodes: std::mem::take(&mut self.nodes),
+            })
+        });
+        HAS_MET.set(has_nodes);
+        Running {
+            outer: NOW.replace(own),
+            outer_has_met,
+            outer_met,
+            tries: self,
+        }
     }
 
     /// Whether the try that ended missed something: its result means nothing,
@@ -104,14 +128,14 @@ impl Tries {
 impl Engine {
     /// What to do about a node that is not in memory.
     pub(crate) fn on_missing(&self, reference: NodeRef) -> OnMissing {
-        NOW.with_borrow_mut(|now| {
-            let own = now
-                .as_mut()
-                .filter(|own| std::ptr::eq(own.engine, std::ptr::from_ref(self)));
-            let Some(own) = own else {
-                return OnMissing::Read;
-            };
-            let read = own.nodes.get(&reference.logical);
+        let own = NOW.get();
+        let own = own.filter(|own| std::ptr::eq(own.engine, std::ptr::from_ref(self)));
+        let Some(own) = own else {
+            return OnMissing::Read;
+        };
+        HAS_MET.set(true);
+        MET.with_borrow_mut(|met| {
+            let read = met.nodes.get(&reference.logical);
             if let Some(node) = read.filter(|node| node.reference() == reference) {
                 return OnMissing::Use(Arc::clone(node));
             }
@@ -119,7 +143,7 @@ impl Engine {
                 // A change cannot be begun again.
                 return OnMissing::Read;
             }
-            own.missing.push(reference);
+            met.missing.push(reference);
             OnMissing::GiveUp
         })
     }
