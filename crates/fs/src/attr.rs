@@ -129,9 +129,10 @@ impl Filesystem {
         if let Some(inode) = self.inodes.get(id) {
             return self.attributes_of(&inode);
         }
-        let engine = self.store.read();
-        crate::inode::check_alive(&engine, id.tree)?;
-        let item = crate::inode::load_item(&engine, id)?;
+        let item = self.store.look(|engine| {
+            crate::inode::check_alive(engine, id.tree)?;
+            crate::inode::load_item(engine, id)
+        })?;
         let allocated = item.nbytes.next_multiple_of(self.sector_size);
         Ok(Attributes::new(id, &item, allocated))
     }

@@ -11,7 +11,7 @@ use crate::inode::InodeState;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, TreeId};
-use butterfs_store::{Engine, Purpose, TreeAccess};
+use butterfs_store::{Engine, Purpose, TreeAccess, Tries};
 use parking_lot::RwLockWriteGuard;
 
 /// Inodes that a change alters in memory before it is certain.
@@ -92,18 +92,32 @@ impl Filesystem {
     }
 
     /// Runs `change` in a transaction of `nodes`. It is a user's change, of a
-    /// subvolume that can be written, and alters `inodes` with the trees.
+    /// subvolume that can be written, and alters `inodes` with the trees. Where
+    /// it meets a node before its first edit that is not in memory, it is run
+    /// again with that node: up to there it must only look.
     pub(crate) fn change<A: Altered, R>(
         &self,
         inodes: &mut A,
         tree: TreeId,
         (nodes, purpose): (usize, Purpose),
-        change: impl FnOnce(&mut Engine, &mut A) -> Result<R, FsError>,
+        mut change: impl FnMut(&mut Engine, &mut A) -> Result<R, FsError>,
     ) -> Result<R, FsError> {
-        self.change_own(inodes, tree, (nodes, purpose), |engine, inodes| {
-            check_writable(engine, tree)?;
-            change(engine, inodes)
-        })
+        let mut tries = Tries::default();
+        loop {
+            let before = inodes.before();
+            let mut transaction = self.begin(nodes, purpose)?;
+            let result = transaction.attempt(&mut tries, |engine| {
+                check_writable(engine, tree)?;
+                change(engine, inodes)
+            });
+            if !tries.missed() || transaction.has_edited() {
+                let result = transaction.end(result);
+                return result.inspect_err(|_| inodes.undo(before));
+            }
+            drop(transaction);
+            inodes.undo(before);
+            self.store.load_missing(&mut tries);
+        }
     }
 
     /// [`Filesystem::change`] of any subvolume that was not deleted: what was

@@ -534,6 +534,33 @@ pub(crate) fn links_at(
     Ok(all)
 }
 
+/// The directory that holds `dir`, which lives.
+fn parent_in_trees(engine: &Engine, dir: InodeId) -> Result<InodeId, FsError> {
+    if dir.number != InodeNumber::ROOT {
+        let first = links(engine, dir)?.into_iter().next();
+        let link = first.ok_or(FsError::NotFound)?;
+        return Ok(InodeId {
+            tree: dir.tree,
+            number: link.parent,
+        });
+    }
+    // A subvolume's parent is in the tree of roots.
+    let first = Key::new(dir.tree.get(), ItemType::ROOT_BACKREF, 0);
+    let cursor = Cursor::seek_in(engine, TreeId::ROOT, &first)?;
+    match cursor.item() {
+        Some((key, data))
+            if key.objectid == dir.tree.get() && key.item_type == ItemType::ROOT_BACKREF =>
+        {
+            let directory = data.first_chunk().copied().map(u64::from_le_bytes);
+            Ok(InodeId {
+                tree: TreeId(key.offset),
+                number: InodeNumber(directory.ok_or(FsError::NotFound)?),
+            })
+        }
+        _ => Ok(dir),
+    }
+}
+
 impl Filesystem {
     /// What `name` in `dir` points to; "." and ".." too.
     ///
@@ -546,9 +573,10 @@ impl Filesystem {
             _ if name.len() > NAME_MAX => return Err(FsError::NameTooLong),
             _ => {}
         }
-        let engine = self.store.read();
-        check_alive(&engine, dir.tree)?;
-        lookup(&engine, dir, name)?.ok_or(FsError::NotFound)
+        self.store.look(|engine| {
+            check_alive(engine, dir.tree)?;
+            lookup(engine, dir, name)?.ok_or(FsError::NotFound)
+        })
     }
 
     const fn directory_target(inode: InodeId) -> Target {
@@ -574,31 +602,10 @@ impl Filesystem {
                 number: InodeNumber::ROOT,
             });
         }
-        let engine = self.store.read();
-        check_alive(&engine, dir.tree)?;
-        if dir.number != InodeNumber::ROOT {
-            let first = links(&engine, dir)?.into_iter().next();
-            let link = first.ok_or(FsError::NotFound)?;
-            return Ok(InodeId {
-                tree: dir.tree,
-                number: link.parent,
-            });
-        }
-        // A subvolume's parent is in the tree of roots.
-        let first = Key::new(dir.tree.get(), ItemType::ROOT_BACKREF, 0);
-        let cursor = Cursor::seek_in(&*engine, TreeId::ROOT, &first)?;
-        match cursor.item() {
-            Some((key, data))
-                if key.objectid == dir.tree.get() && key.item_type == ItemType::ROOT_BACKREF =>
-            {
-                let directory = data.first_chunk().copied().map(u64::from_le_bytes);
-                Ok(InodeId {
-                    tree: TreeId(key.offset),
-                    number: InodeNumber(directory.ok_or(FsError::NotFound)?),
-                })
-            }
-            _ => Ok(dir),
-        }
+        self.store.look(|engine| {
+            check_alive(engine, dir.tree)?;
+            parent_in_trees(engine, dir)
+        })
     }
 
     /// The path of an inode for messages, relative to its subvolume, or its
@@ -622,10 +629,11 @@ impl Filesystem {
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = inode;
         while at.number != InodeNumber::ROOT {
-            let engine = self.store.read();
-            check_alive(&engine, at.tree)?;
-            let link = links(&engine, at)?.into_iter().next();
-            drop(engine);
+            let links = self.store.look(|engine| {
+                check_alive(engine, at.tree)?;
+                links(engine, at)
+            })?;
+            let link = links.into_iter().next();
             let Some(link) = link.filter(|_| parts.len() < PARTS_MAX) else {
                 return Ok(None);
             };
@@ -688,17 +696,18 @@ impl Filesystem {
 
     /// The last index in a directory; 0 when it is empty.
     fn last_index(&self, dir: InodeId) -> Result<u64, FsError> {
-        let engine = self.store.read();
-        check_alive(&engine, dir.tree)?;
-        let greatest = index_key(dir, u64::MAX);
-        let mut cursor = Cursor::seek_in(&*engine, dir.tree, &greatest)?;
-        if cursor.key() != Some(greatest) && !cursor.prev()? {
-            return Ok(0);
-        }
-        let last = cursor
-            .key()
-            .filter(|key| key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX);
-        Ok(last.map_or(0, |key| key.offset))
+        self.store.look(|engine| {
+            check_alive(engine, dir.tree)?;
+            let greatest = index_key(dir, u64::MAX);
+            let mut cursor = Cursor::seek_in(engine, dir.tree, &greatest)?;
+            if cursor.key() != Some(greatest) && !cursor.prev()? {
+                return Ok(0);
+            }
+            let last = cursor.key().filter(|key| {
+                key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX
+            });
+            Ok(last.map_or(0, |key| key.offset))
+        })
     }
 
     /// Some entries from a position on, and the index after them; `None` at
@@ -708,31 +717,41 @@ impl Filesystem {
         dir: InodeId,
         from: Position,
     ) -> Result<(Vec<ListedEntry>, Option<u64>), FsError> {
-        const BATCH: usize = 256;
-        let engine = self.store.read();
-        check_alive(&engine, dir.tree)?;
-        let mut batch = Vec::new();
-        let mut cursor = Cursor::seek_in(&*engine, dir.tree, &index_key(dir, from.index))?;
-        while let Some((key, data)) = cursor.item() {
-            let inside = key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX;
-            if !inside || from.last.is_some_and(|last| key.offset > last) {
-                break;
-            }
-            if batch.len() >= BATCH {
-                return Ok((batch, Some(key.offset)));
-            }
-            let next = from.after(dir, key.offset)?;
-            for entry in DirEntries::new(data) {
-                let entry =
-                    entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
-                batch.push(ListedEntry {
-                    name: entry.name.to_vec(),
-                    target: target(&engine, dir, &entry)?,
-                    next,
-                });
-            }
-            cursor.next()?;
-        }
-        Ok((batch, None))
+        self.store.look(|engine| {
+            check_alive(engine, dir.tree)?;
+            batch_from(engine, dir, from)
+        })
     }
+}
+
+/// Some entries of `dir` from a position on, and the index after them; `None`
+/// at the listing's end.
+fn batch_from(
+    engine: &Engine,
+    dir: InodeId,
+    from: Position,
+) -> Result<(Vec<ListedEntry>, Option<u64>), FsError> {
+    const BATCH: usize = 256;
+    let mut batch = Vec::new();
+    let mut cursor = Cursor::seek_in(engine, dir.tree, &index_key(dir, from.index))?;
+    while let Some((key, data)) = cursor.item() {
+        let inside = key.objectid == dir.number.get() && key.item_type == ItemType::DIR_INDEX;
+        if !inside || from.last.is_some_and(|last| key.offset > last) {
+            break;
+        }
+        if batch.len() >= BATCH {
+            return Ok((batch, Some(key.offset)));
+        }
+        let next = from.after(dir, key.offset)?;
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
+            batch.push(ListedEntry {
+                name: entry.name.to_vec(),
+                target: target(engine, dir, &entry)?,
+                next,
+            });
+        }
+        cursor.next()?;
+    }
+    Ok((batch, None))
 }

@@ -109,6 +109,12 @@ impl<E: Into<StoreError>> From<E> for FsError {
 }
 
 impl FsError {
+    /// True where a node is only not in memory: the operation is begun again
+    /// with it.
+    pub(crate) const fn is_missing_node(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_missing_node())
+    }
+
     /// A damaged item of an inode.
     #[must_use]
     pub fn bad_item(inode: InodeId, what: &str, error: &ParseError) -> Self {

@@ -14,6 +14,7 @@ use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Engine, TreeAccess};
 use butterfs_tree::{TreeError, find};
+use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -82,14 +83,18 @@ impl InodeState {
     }
 }
 
-const SHARDS: usize = 16;
+const SHARDS: usize = 64;
+/// Inodes of so many numbers in a row are in one shard: those of one directory
+/// were mostly made together, and threads that work in different directories
+/// seldom meet.
+const IN_A_ROW: u64 = 64;
 /// Inodes kept beyond those in use.
 const CAPACITY: usize = 32_768;
 
 /// Inodes in use, and some that were.
 #[derive(Debug)]
 pub(crate) struct InodeTable {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<CachePadded<Mutex<Shard>>>,
 }
 
 #[derive(Debug, Default)]
@@ -126,10 +131,10 @@ impl Inode {
 impl InodeTable {
     pub(crate) fn new() -> Self {
         let shard = || {
-            Mutex::new(Shard {
+            CachePadded::new(Mutex::new(Shard {
                 inodes: FxHashMap::default(),
                 limit: CAPACITY / SHARDS,
-            })
+            }))
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
@@ -137,7 +142,7 @@ impl InodeTable {
     }
 
     fn shard(&self, id: InodeId) -> &Mutex<Shard> {
-        &self.shards[id.number.get() as usize % SHARDS]
+        &self.shards[(id.number.get() / IN_A_ROW) as usize % SHARDS]
     }
 
     /// The inode, if it is in the table.
@@ -206,15 +211,17 @@ impl Filesystem {
             return Ok(inode);
         }
         self.visit(id.tree);
-        let engine = self.store.read();
-        if crate::dir::is_absent_subvolume(id) {
-            let item = absent_subvolume(&engine, id.tree)?;
-            return Ok(self.inodes.insert(Inode::new(id, item)));
-        }
-        check_alive(&engine, id.tree)?;
-        let inode = Inode::new(id, load_item(&engine, id)?);
-        self.load_properties(&engine, &inode)?;
-        Ok(self.inodes.insert(inode))
+        // It enters the table while nothing of it can change.
+        self.store.look(|engine| {
+            if crate::dir::is_absent_subvolume(id) {
+                let item = absent_subvolume(engine, id.tree)?;
+                return Ok(self.inodes.insert(Inode::new(id, item)));
+            }
+            check_alive(engine, id.tree)?;
+            let inode = Inode::new(id, load_item(engine, id)?);
+            self.load_properties(engine, &inode)?;
+            Ok(self.inodes.insert(inode))
+        })
     }
 }
 

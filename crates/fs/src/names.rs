@@ -537,7 +537,7 @@ impl Filesystem {
                 }
                 let link = dir::find_link(engine, target.inode, parent.number, name)?
                     .ok_or_else(|| missing_link(target.inode))?;
-                let plan = orphan::plan_last(engine, &inode, state_of(locked, target.inode));
+                let plan = orphan::plan_last(engine, &inode, state_of(locked, target.inode))?;
                 dir::remove_entry(engine, parent, &link)?;
                 let dir_state = state_of(locked, parent);
                 touch_directory(engine, parent, dir_state, -name_bytes(name))?;

@@ -97,11 +97,22 @@ pub(crate) struct Deletion {
 /// What can be deleted at once when an inode loses a name, looked at before
 /// the first edit. `None` where it lives on, or has items that cannot be read:
 /// then it waits as an orphan, and its name goes all the same.
-pub(crate) fn plan_last(engine: &Engine, inode: &Inode, state: &InodeState) -> Option<Deletion> {
+///
+/// # Errors
+/// A node that is only not in memory.
+pub(crate) fn plan_last(
+    engine: &Engine,
+    inode: &Inode,
+    state: &InodeState,
+) -> Result<Option<Deletion>, FsError> {
     if state.item.nlink > 1 || inode.pins.load(Ordering::Acquire) > 0 {
-        return None;
+        return Ok(None);
     }
-    plan(engine, inode.id).ok()
+    match plan(engine, inode.id) {
+        Ok(deletion) => Ok(Some(deletion)),
+        Err(error) if error.is_missing_node() => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 fn plan(engine: &Engine, id: InodeId) -> Result<Deletion, FsError> {

@@ -384,7 +384,7 @@ fn replace(
 ) -> Result<orphan::Fate, FsError> {
     let link = dir::find_link(engine, target.inode, to.dir.number, to.name)?
         .ok_or_else(|| missing_link(target.inode))?;
-    let plan = orphan::plan_last(engine, replaced, state_of(locked, target.inode));
+    let plan = orphan::plan_last(engine, replaced, state_of(locked, target.inode))?;
     dir::remove_entry(engine, to.dir, &link)?;
     let dir_state = state_of(locked, to.dir);
     touch_directory(engine, to.dir, dir_state, -name_bytes(to.name))?;

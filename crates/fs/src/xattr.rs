@@ -107,6 +107,24 @@ pub(crate) fn delete(engine: &mut Engine, id: InodeId, name: &[u8]) -> Result<bo
     dir::remove_hashed(engine, id, &key(id, name), name)
 }
 
+/// Names of all attributes of an inode.
+fn names_of(engine: &Engine, id: InodeId) -> Result<Vec<Vec<u8>>, FsError> {
+    let first = Key::new(id.number.get(), ItemType::XATTR_ITEM, 0);
+    let mut cursor = Cursor::seek_in(engine, id.tree, &first)?;
+    let mut names = Vec::new();
+    while let Some((found, data)) = cursor.item() {
+        if found.objectid != id.number.get() || found.item_type != ItemType::XATTR_ITEM {
+            break;
+        }
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
+            names.push(entry.name.to_vec());
+        }
+        cursor.next()?;
+    }
+    Ok(names)
+}
+
 impl Filesystem {
     /// Value of an extended attribute.
     ///
@@ -117,9 +135,10 @@ impl Filesystem {
         if !matches!(name, ACL_ACCESS | ACL_DEFAULT) {
             check_has_attributes(id)?;
         }
-        let engine = self.store.read();
-        check_alive(&engine, id.tree)?;
-        get(&engine, id, name)?.ok_or(FsError::NoAttribute)
+        self.store.look(|engine| {
+            check_alive(engine, id.tree)?;
+            get(engine, id, name)?.ok_or(FsError::NoAttribute)
+        })
     }
 
     /// Names of all extended attributes.
@@ -127,22 +146,10 @@ impl Filesystem {
     /// # Errors
     /// Damage, reading.
     pub fn list_xattrs(&self, id: InodeId) -> Result<Vec<Vec<u8>>, FsError> {
-        let engine = self.store.read();
-        check_alive(&engine, id.tree)?;
-        let first = Key::new(id.number.get(), ItemType::XATTR_ITEM, 0);
-        let mut cursor = Cursor::seek_in(&*engine, id.tree, &first)?;
-        let mut names = Vec::new();
-        while let Some((found, data)) = cursor.item() {
-            if found.objectid != id.number.get() || found.item_type != ItemType::XATTR_ITEM {
-                break;
-            }
-            for entry in DirEntries::new(data) {
-                let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
-                names.push(entry.name.to_vec());
-            }
-            cursor.next()?;
-        }
-        Ok(names)
+        self.store.look(|engine| {
+            check_alive(engine, id.tree)?;
+            names_of(engine, id)
+        })
     }
 
     /// Sets an extended attribute. An access ACL changes the mode; the

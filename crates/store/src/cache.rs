@@ -2,16 +2,18 @@
 
 use butterfs_format::Logical;
 use butterfs_tree::Node;
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-const SHARDS: usize = 16;
+/// Many, so that threads which work in different places seldom meet.
+const SHARDS: usize = 64;
 
 /// Nodes as the device has them, dropped by second chance when full.
 #[derive(Debug)]
 pub struct NodeCache {
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<CachePadded<Mutex<Shard>>>,
 }
 
 #[derive(Debug)]
@@ -32,14 +34,14 @@ struct Slot {
 impl NodeCache {
     /// A cache of at most `bytes` of nodes of `node_size`.
     pub fn new(bytes: usize, node_size: usize) -> Self {
-        let capacity = (bytes / node_size / SHARDS).max(8);
+        let capacity = (bytes / node_size / SHARDS).max(2);
         let shard = || {
-            Mutex::new(Shard {
+            CachePadded::new(Mutex::new(Shard {
                 slots: Vec::new(),
                 index: FxHashMap::default(),
                 hand: 0,
                 capacity,
-            })
+            }))
         };
         Self {
             shards: (0..SHARDS).map(|_| shard()).collect(),
@@ -49,7 +51,7 @@ impl NodeCache {
     fn shard(&self, logical: Logical) -> &Mutex<Shard> {
         // Addresses are multiples of the sector size; mix the bits above.
         let mixed = (logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        &self.shards[(mixed >> 60) as usize % SHARDS]
+        &self.shards[(mixed >> 58) as usize % SHARDS]
     }
 
     /// The node at `logical`, if it is here.

@@ -3,7 +3,7 @@
 //! A chunk is made in memory at once (any edit may need one); its items enter
 //! the trees at the commit, before any extent in it does.
 
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::{Engine, SpaceKind, Unallocated};
 use crate::error::StoreError;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
@@ -70,31 +70,28 @@ impl Engine {
 
     /// Flags for a new chunk: those of the newest group of this kind.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
-        self.groups
-            .values()
-            .rev()
-            .map(|group| group.flags)
-            .find(|flags| flags.contains(kind.flag()))
-            .unwrap_or(kind.flag())
+        let newest = self.groups.newest_flags(kind);
+        newest.unwrap_or(kind.flag())
     }
 
     /// Bytes that new chunks of `kind` could have.
     pub(crate) fn unallocated(&self, kind: SpaceKind) -> u64 {
-        if let Some((chunks, bytes)) = self.unallocated_cache.get()[kind as usize]
-            && chunks == self.chunks.len()
-        {
-            return bytes;
-        }
-        let bytes = placement::possible(self.flags_for(kind), &self.device_spaces());
-        let mut cache = self.unallocated_cache.get();
-        cache[kind as usize] = Some((self.chunks.len(), bytes));
-        self.unallocated_cache.set(cache);
-        bytes
+        self.look_at_unallocated(kind).bytes
+    }
+
+    fn look_at_unallocated(&self, kind: SpaceKind) -> Unallocated {
+        self.unallocated_cache.get(kind, || {
+            let (flags, spaces) = (self.flags_for(kind), self.device_spaces());
+            Unallocated {
+                bytes: placement::possible(flags, &spaces),
+                next: placement::plan(flags, &spaces).map_or(0, |plan| plan.length),
+            }
+        })
     }
 
     /// Bytes of the next chunk of `kind`; 0 when there is no room for one.
     pub(crate) fn next_chunk(&self, kind: SpaceKind) -> u64 {
-        placement::plan(self.flags_for(kind), &self.device_spaces()).map_or(0, |plan| plan.length)
+        self.look_at_unallocated(kind).next
     }
 
     /// Bytes of devices that a byte of `kind` takes.
@@ -156,24 +153,22 @@ impl Engine {
         for range in &excluded {
             free.remove(range.clone());
         }
-        self.groups.insert(
-            logical,
-            BlockGroup {
-                start: logical,
-                length: chunk.length,
-                flags,
-                used: 0,
-                promised: 0,
-                pinned: 0,
-                excluded,
-                free: Some(free),
-                cursor: logical.get(),
-                dirty: false,
-                standing: Standing::New,
-                read_only: false,
-            },
-        );
+        self.groups.insert(BlockGroup {
+            start: logical,
+            length: chunk.length,
+            flags,
+            used: 0,
+            promised: 0,
+            pinned: 0,
+            excluded,
+            free: Some(free),
+            cursor: logical.get(),
+            dirty: false,
+            standing: Standing::New,
+            read_only: false,
+        });
         self.chunks.insert(logical, chunk);
+        self.unallocated_cache.forget();
         Ok(())
     }
 
@@ -191,12 +186,12 @@ impl Engine {
         // Before a new group has items where leftovers were seen.
         self.remove_orphan_free_space()?;
         loop {
-            let next = self.groups.values().find(|group| group.is_new());
-            let Some(start) = next.map(|group| group.start) else {
+            let Some(start) = self.groups.first_new() else {
                 return Ok(());
             };
-            let group = self.groups.get_mut(&start).expect("found above");
-            group.standing = Standing::Entered;
+            self.groups
+                .change(start, |group| group.standing = Standing::Entered);
+            let group = self.groups.get(start).expect("found above");
             let span = group.span(self.superblock.sector_size.into());
             let (key, item) = (group.item_key(), group.item());
             let mut free = RangeSet::default();
@@ -246,20 +241,12 @@ impl Engine {
     /// kind. Their space held nothing in the last generation either.
     pub(crate) fn remove_empty_groups(&mut self) -> Result<(), StoreError> {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
-            let of_kind = |group: &&BlockGroup| group.flags.contains(kind.flag());
-            let mut left = self.groups.values().filter(of_kind).count();
-            let empty: Vec<Logical> = self
-                .groups
-                .values()
-                .filter(of_kind)
-                .filter(|group| {
-                    let idle = group.used == 0 && group.promised == 0 && group.pinned == 0;
-                    idle && group.standing == Standing::Committed && !group.dirty
-                })
-                .map(|group| group.start)
-                .collect();
-            for start in empty {
-                if left > 1 {
+            let mut left = self.groups.count(kind);
+            for start in self.groups.idle(kind) {
+                let group = self.groups.get(start);
+                let is_known = group
+                    .is_some_and(|group| group.standing == Standing::Committed && !group.dirty);
+                if is_known && left > 1 {
                     self.remove_group(start)?;
                     left -= 1;
                 }
@@ -269,10 +256,11 @@ impl Engine {
     }
 
     fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
-        let (Some(group), Some(chunk)) = (self.groups.remove(&start), self.chunks.remove(&start))
+        let (Some(group), Some(chunk)) = (self.groups.remove(start), self.chunks.remove(&start))
         else {
             return Err(StoreError::Internal("a block group without a chunk"));
         };
+        self.unallocated_cache.forget();
         for current in &mut self.current {
             current.take_if(|at| *at == start);
         }

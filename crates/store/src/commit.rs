@@ -6,7 +6,7 @@
 
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
-use crate::space::block_group::{BlockGroup, Standing};
+use crate::space::block_group::Standing;
 use crate::space::free_space_tree;
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::inode::Timespec;
@@ -41,8 +41,8 @@ impl Engine {
         self.dirty.is_empty()
             && self.orphan_free_space.is_empty()
             && self.pending.is_empty()
-            && !self.groups.values().any(BlockGroup::is_new)
-            && !self.trees.read().values().any(|state| state.changed)
+            && self.groups.first_new().is_none()
+            && !self.trees.any_changed()
             && !self.superblock_changed
             && self.stats == self.device_stats()
     }
@@ -79,8 +79,8 @@ impl Engine {
             }
             self.write_root_items(now)?;
             self.write_group_items()?;
-            let new_groups = self.groups.values().any(BlockGroup::is_new);
-            if self.pending.is_empty() && !new_groups && !self.groups.values().any(|g| g.dirty) {
+            let new_groups = self.groups.first_new().is_some();
+            if self.pending.is_empty() && !new_groups && !self.groups.has_dirty() {
                 settled = true;
                 break;
             }
@@ -112,7 +112,6 @@ impl Engine {
         let generation = self.generation;
         let changed: Vec<(TreeId, TreeState)> = self
             .trees
-            .get_mut()
             .iter_mut()
             .filter(|(_, state)| state.changed)
             .map(|(tree, state)| {
@@ -134,7 +133,7 @@ impl Engine {
             }
         }
         // The edits changed the root tree itself, which has no item.
-        if let Some(state) = self.trees.get_mut().get_mut(&TreeId::ROOT) {
+        if let Some(state) = self.trees.get_mut(TreeId::ROOT) {
             state.changed = false;
         }
         Ok(())
@@ -151,15 +150,15 @@ impl Engine {
 
     fn write_group_items(&mut self) -> Result<(), StoreError> {
         let tree = self.group_tree();
-        let items: Vec<(Key, BlockGroupItem)> = self
-            .groups
-            .values_mut()
-            .filter(|group| group.dirty && !group.is_new())
-            .map(|group| {
-                group.dirty = false;
-                (group.item_key(), group.item())
-            })
-            .collect();
+        let mut items: Vec<(Key, BlockGroupItem)> = Vec::new();
+        for start in self.groups.dirty() {
+            self.groups.change(start, |group| {
+                if !group.is_new() {
+                    group.dirty = false;
+                    items.push((group.item_key(), group.item()));
+                }
+            });
+        }
         let mut editor = Editor::new(self, tree);
         for (key, item) in items {
             editor.replace(&key, &item.encode())?;
@@ -173,16 +172,14 @@ impl Engine {
             generation: Generation(0),
             level: 0,
         };
-        self.trees
-            .read()
-            .get(&tree)
-            .map_or(NONE, |state| state.root)
+        self.trees.see(tree, |state| state.root).unwrap_or(NONE)
     }
 
     fn update_superblock(&mut self) -> Result<(), StoreError> {
         let root = self.root_now(TreeId::ROOT);
         let chunk = self.root_now(TreeId::CHUNK);
-        let used = self.groups.values().map(|group| group.used).sum();
+        self.groups.verify()?;
+        let used = self.groups.applied();
         let generation = self.generation;
         let backup = BackupRoot {
             tree_root: root,
@@ -221,8 +218,9 @@ impl Engine {
         debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
         self.writing = std::mem::take(&mut self.dirty);
         self.frozen.clear();
-        for group in self.groups.values_mut() {
-            group.standing = Standing::Committed;
+        for start in self.groups.uncommitted() {
+            self.groups
+                .change(start, |group| group.standing = Standing::Committed);
         }
         self.follow_quotas();
         let mut nodes = Vec::with_capacity(self.writing.len());

@@ -133,7 +133,7 @@ impl Engine {
     }
 
     fn forget_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
-        let state = self.trees.get_mut().remove(&tree);
+        let state = self.trees.remove(tree);
         if let Some(key) = state.and_then(|state| state.item_key) {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }

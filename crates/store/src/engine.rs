@@ -15,10 +15,14 @@ use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::inject;
 use crate::log::{FsyncLog, LogSpace};
+use crate::missing::OnMissing;
+use crate::near::{self, EngineNumber};
 use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
+use crate::space::block_groups::BlockGroups;
 use crate::space::ranges::RangeSet;
+use crate::trees::Trees;
 use crate::view::{Held, HoldId};
 use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
@@ -29,10 +33,10 @@ use butterfs_tree::{
     Cursor, Expected, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
 };
 use butterfs_volume::{LogicalSpace, ReadAs};
-use parking_lot::RwLock;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A tree that was looked at.
 #[derive(Clone, Debug)]
@@ -70,17 +74,28 @@ impl SpaceKind {
     }
 }
 
-/// Number of chunks and unallocated bytes at that time, per kind.
+/// What new chunks of one kind could be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unallocated {
+    /// Bytes of all of them.
+    pub(crate) bytes: u64,
+    /// Bytes of the next one.
+    pub(crate) next: u64,
+}
+
+/// What new chunks could be, per kind, until a chunk comes or goes.
 #[derive(Debug, Default)]
-pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<(usize, u64)>; 3]>);
+pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<Unallocated>; 3]>);
 
 impl UnallocatedCache {
-    pub(crate) fn get(&self) -> [Option<(usize, u64)>; 3] {
-        *self.0.lock()
+    /// What is known of `kind`, or what `look` finds.
+    pub(crate) fn get(&self, kind: SpaceKind, look: impl FnOnce() -> Unallocated) -> Unallocated {
+        *self.0.lock()[kind as usize].get_or_insert_with(look)
     }
 
-    pub(crate) fn set(&self, values: [Option<(usize, u64)>; 3]) {
-        *self.0.lock() = values;
+    /// A chunk came or went.
+    pub(crate) fn forget(&mut self) {
+        *self.0.get_mut() = [None; 3];
     }
 }
 
@@ -88,6 +103,8 @@ impl UnallocatedCache {
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) identity: VolumeIdentity,
+    /// No other engine of the process has it.
+    pub(crate) number: EngineNumber,
     pub(crate) stamp: NodeStamp,
     pub(crate) superblock: Superblock,
     pub(crate) space: Arc<LogicalSpace>,
@@ -95,12 +112,12 @@ pub struct Engine {
     pub(crate) read_as: ReadAs,
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
-    pub(crate) trees: RwLock<FxHashMap<TreeId, TreeState>>,
+    pub(crate) trees: Trees,
     pub(crate) dirty: FxHashMap<Logical, Arc<Node>>,
     pub(crate) writing: FxHashMap<Logical, Arc<Node>>,
     pub(crate) cache: NodeCache,
     pub(crate) chunks: BTreeMap<Logical, Chunk>,
-    pub(crate) groups: BTreeMap<Logical, BlockGroup>,
+    pub(crate) groups: BlockGroups,
     /// The group that was allocated from last, per kind.
     pub(crate) current: [Option<Logical>; 3],
     pub(crate) pending: PendingRefs,
@@ -122,7 +139,7 @@ pub struct Engine {
     pub(crate) last_hold: HoldId,
     /// Backup root that the next commit overwrites.
     pub(crate) backup_slot: usize,
-    /// Bytes that new chunks could have by kind, valid for a number of chunks.
+    /// What new chunks could be.
     pub(crate) unallocated_cache: UnallocatedCache,
     /// The superblock's own fields (label, flags) changed.
     pub(crate) superblock_changed: bool,
@@ -159,6 +176,8 @@ pub struct Engine {
     pub(crate) next_tree: Option<u64>,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
+    /// Nodes that were read from the device.
+    pub(crate) reads_under_lock: AtomicU64,
 }
 
 impl Engine {
@@ -244,11 +263,11 @@ impl Engine {
     /// # Errors
     /// [`TreeError::NoSuchTree`], reading.
     pub fn tree_state(&self, tree: TreeId) -> Result<TreeState, StoreError> {
-        if let Some(state) = self.trees.read().get(&tree) {
-            return Ok(state.clone());
+        if let Some(state) = self.trees.see(tree, TreeState::clone) {
+            return Ok(state);
         }
         let state = self.load_tree(tree)?;
-        self.trees.write().insert(tree, state.clone());
+        self.trees.add_loaded(tree, state.clone());
         Ok(state)
     }
 
@@ -269,15 +288,16 @@ impl Engine {
             level: item.level,
         };
         // What cannot be read is an error when it is needed.
-        if let Ok(node) = self.node(root)
-            && node.owner() != tree
-            && tree != TreeId::RELOC
-        {
-            return Err(TreeError::Corrupt {
-                logical: root.logical,
-                fault: NodeFault::Owner,
+        match self.node(root) {
+            Ok(node) if node.owner() != tree && tree != TreeId::RELOC => {
+                return Err(TreeError::Corrupt {
+                    logical: root.logical,
+                    fault: NodeFault::Owner,
+                }
+                .into());
             }
-            .into());
+            Err(error @ TreeError::Missing(_)) => return Err(error.into()),
+            Ok(_) | Err(_) => {}
         }
         Ok(TreeState {
             root,
@@ -298,7 +318,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         self.tree_state(tree)?;
         self.note_edit();
-        if let Some(state) = self.trees.get_mut().get_mut(&tree) {
+        if let Some(state) = self.trees.get_mut(tree) {
             change(&mut state.item);
             state.changed = true;
         }
@@ -327,11 +347,35 @@ impl Engine {
         })
     }
 
+    fn find_node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
+        let found = self
+            .dirty
+            .get(&reference.logical)
+            .or_else(|| self.writing.get(&reference.logical))
+            .cloned()
+            .or_else(|| self.cache.get(reference.logical));
+        if let Some(node) = found {
+            // A cached node was verified against another pointer perhaps.
+            if node.reference() == reference {
+                return Ok(node);
+            }
+        }
+        match self.on_missing(reference) {
+            OnMissing::Use(node) => {
+                self.cache.insert(Arc::clone(&node));
+                Ok(node)
+            }
+            OnMissing::GiveUp => Err(TreeError::Missing(reference)),
+            OnMissing::Read => Ok(self.read_node(reference)?),
+        }
+    }
+
     fn read_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
         self.read_expected(Expected::from(reference))
     }
 
     fn read_expected(&self, expected: Expected) -> Result<Arc<Node>, StoreError> {
+        self.reads_under_lock.fetch_add(1, Ordering::Relaxed);
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;
@@ -430,24 +474,25 @@ impl Engine {
 impl NodeSource for Engine {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
         inject::point()?;
-        let found = self
+        self.find_node(reference)
+    }
+
+    fn see<R>(&self, reference: NodeRef, look: impl FnOnce(&Node) -> R) -> Result<R, TreeError> {
+        inject::point()?;
+        let changed = self
             .dirty
             .get(&reference.logical)
-            .or_else(|| self.writing.get(&reference.logical))
-            .cloned()
-            .or_else(|| self.cache.get(reference.logical));
-        if let Some(node) = found {
-            // A cached node was verified against another pointer perhaps.
-            if node.reference() == reference {
-                return Ok(node);
-            }
+            .or_else(|| self.writing.get(&reference.logical));
+        match changed {
+            Some(node) if node.reference() == reference => Ok(look(node)),
+            Some(_) => self.find_node(reference).map(|node| look(&node)),
+            None => near::see(self.number, reference, || self.find_node(reference), look),
         }
-        Ok(self.read_node(reference)?)
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
-        if let Some(state) = self.trees.read().get(&tree) {
-            return Ok(state.root);
+        if let Some(root) = self.trees.see(tree, |state| state.root) {
+            return Ok(root);
         }
         Ok(self.tree_state(tree)?.root)
     }
@@ -494,8 +539,7 @@ impl NodeSink for Engine {
         self.note_edit();
         let state = self
             .trees
-            .get_mut()
-            .get_mut(&tree)
+            .get_mut(tree)
             .ok_or(TreeError::NoSuchTree(tree))?;
         state.root = root;
         state.changed = true;

@@ -96,10 +96,20 @@ pub enum StoreError {
 }
 
 impl StoreError {
+    /// True where a node is only not in memory: the operation is begun again
+    /// with it.
+    #[must_use]
+    pub const fn is_missing_node(&self) -> bool {
+        matches!(self, Self::Tree(TreeError::Missing(_)))
+    }
+
     /// True where bytes of the volume are not what they should be, which an
     /// older state of it might help with.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
+        if self.is_missing_node() {
+            return false;
+        }
         matches!(
             self,
             Self::Tree(_) | Self::Volume(_) | Self::CorruptItem { .. } | Self::Inconsistent(_)

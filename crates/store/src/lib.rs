@@ -17,6 +17,7 @@ mod device_stats;
 mod drop_tree;
 mod early;
 mod engine;
+mod engine_lock;
 mod error;
 mod extent;
 #[cfg(feature = "inject")]
@@ -24,12 +25,15 @@ pub mod inject;
 #[cfg(not(feature = "inject"))]
 mod inject;
 mod log;
+mod missing;
+mod near;
 mod open;
 mod quota;
 mod reserve;
 mod space;
 mod subvolume;
 mod transaction;
+mod trees;
 mod trim;
 mod view;
 
@@ -38,8 +42,10 @@ pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataHolder, DataOwner};
 pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
+pub use engine_lock::{LockWaits, Reading};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use log::{GivenName, LogEditor, LogTicket};
+pub use missing::Tries;
 pub use open::{
     Access, FoundSuperblock, FreeSpace, LogPolicy, OpenOptions, Roots, SpaceFault, read_superblock,
 };
@@ -57,12 +63,14 @@ pub use view::{Steady, View};
 use butterfs_format::Generation;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::Superblock;
+use butterfs_tree::VolumeIdentity;
 use butterfs_volume::LogicalSpace;
 use commit::PreparedCommit;
+use engine_lock::EngineLock;
 use log::Batch;
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open volume.
@@ -70,8 +78,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Lock order: `writing_nodes`, `committing`, the engine's.
 #[derive(Debug)]
 pub struct Store {
-    engine: RwLock<Engine>,
+    engine: EngineLock,
     space: Arc<LogicalSpace>,
+    /// As the engine has it.
+    identity: VolumeIdentity,
+    /// Nodes that were read without the engine.
+    reads_outside: AtomicU64,
     /// Held by who writes superblocks.
     committing: Mutex<()>,
     /// Held by who writes nodes of generations. Before `committing`, so that
@@ -118,8 +130,20 @@ pub(crate) struct CommitLocks<'s> {
 
 impl Store {
     /// The engine, to read.
-    pub fn read(&self) -> RwLockReadGuard<'_, Engine> {
+    pub fn read(&self) -> Reading<'_> {
         self.engine.read()
+    }
+
+    /// What waiting for the engine has cost so far.
+    pub fn lock_waits(&self) -> LockWaits {
+        let (count, total) = self.engine.waits();
+        let engine = self.engine.read();
+        LockWaits {
+            count,
+            total,
+            reads_under_lock: engine.reads_under_lock.load(Ordering::Relaxed),
+            reads_outside: self.reads_outside.load(Ordering::Relaxed),
+        }
     }
 
     /// Logical space, for data I/O.
@@ -282,12 +306,13 @@ impl Store {
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
         let one_at_a_time = self.committing.lock();
         let _watch = self.fail_on_panic();
+        // Whoever wrote it meanwhile has failed the volume, or it is durable.
+        self.check_writable()?;
+        if self.read().is_durable(ticket) {
+            return Ok(());
+        }
         let prepared = {
             let mut engine = self.change_writable()?;
-            let now = engine.log_ticket();
-            if now.generation > ticket.generation || now.batch > ticket.batch {
-                return Ok(());
-            }
             engine.prepare_log()
         };
         let result = match prepared {

@@ -433,10 +433,8 @@ impl Engine {
     /// knows no other.
     #[must_use]
     pub fn is_in_committed_group(&self, logical: Logical) -> bool {
-        let group = self.groups.range(..=logical).next_back();
-        group.is_some_and(|(_, group)| {
-            logical.get() < group.end() && group.standing == Standing::Committed
-        })
+        let group = self.groups.containing(logical);
+        group.is_some_and(|group| group.standing == Standing::Committed)
     }
 
     /// The log of `tree`, to change.
@@ -466,6 +464,20 @@ impl Engine {
             generation: self.generation,
             batch: self.log.batch,
         }
+    }
+
+    /// Whether what a ticket is for was published, for whoever has the commit
+    /// lock.
+    pub(crate) const fn is_durable(&self, ticket: LogTicket) -> bool {
+        self.generation.get() > ticket.generation.get() || self.log.batch > ticket.batch
+    }
+
+    /// When an inode is durable of which nothing is to be logged; `None` where
+    /// something is.
+    #[must_use]
+    pub fn ticket_of_logged(&self, id: InodeId) -> Option<LogTicket> {
+        let is_logged = !self.log_waits && !self.log.changed.contains_key(&id);
+        is_logged.then(|| self.log_ticket())
     }
 
     /// Root of `tree` in the last committed generation, if it was there.
@@ -506,15 +518,11 @@ impl Engine {
             return Err(StoreError::NoSpace);
         }
         // A replay would not know a chunk that the last commit does not have.
-        self.groups
-            .values_mut()
-            .filter(|group| {
-                group.flags.contains(SpaceKind::Metadata.flag())
-                    && group.standing == Standing::Committed
-            })
-            .find_map(|group| group.take(size, size))
-            .map(Logical)
-            .ok_or(StoreError::NoSpace)
+        self.take_where(SpaceKind::Metadata, size, size, |group| {
+            group.standing == Standing::Committed
+        })
+        .map(Logical)
+        .ok_or(StoreError::NoSpace)
     }
 
     /// Takes back the space of a data extent that lost its last reference

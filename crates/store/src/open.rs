@@ -12,10 +12,13 @@ use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
 use crate::extent::pending::PendingRefs;
 use crate::log::{FsyncLog, LogSpace};
+use crate::near::EngineNumber;
 use crate::quota::Quotas;
 use crate::space::block_group::{BlockGroup, Standing};
+use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
+use crate::trees::Trees;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
@@ -25,11 +28,11 @@ use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, ReadAs};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 mod verify;
 
@@ -241,7 +244,7 @@ impl Store {
         }
         let copies_differ = !copies_agree(&*device, &superblock);
         let mut engine = load_engine(&device, &superblock, options)?;
-        let space = Arc::clone(&engine.space);
+        let (space, identity) = (Arc::clone(&engine.space), engine.identity);
         if options.free_space == FreeSpace::Remade {
             engine.begin_remake(options.access)?;
         }
@@ -254,8 +257,10 @@ impl Store {
         engine.superblock_changed |= copies_differ;
         engine.primary_damaged = !found.damaged.is_empty();
         Ok(Self {
-            engine: RwLock::new(engine),
+            engine: crate::engine_lock::EngineLock::new(engine),
             space,
+            identity,
+            reads_outside: AtomicU64::new(0),
             committing: Mutex::new(()),
             writing_nodes: Mutex::new(()),
             commits_under_way: AtomicUsize::new(0),
@@ -449,14 +454,15 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
             chunk_tree_uuid: [0; 16],
         },
         generation: Generation(superblock.generation.get() + 1),
-        trees: RwLock::new(FxHashMap::default()),
+        trees: Trees::default(),
+        number: EngineNumber::next(),
         dirty: FxHashMap::default(),
         lost: LostRefs::default(),
         lost_writing: LostRefs::default(),
         writing: FxHashMap::default(),
         cache: NodeCache::new(options.cache_bytes, identity.node_size),
         chunks: BTreeMap::new(),
-        groups: BTreeMap::new(),
+        groups: BlockGroups::default(),
         current: [None; 3],
         pending: PendingRefs::default(),
         checksums: PendingChecksums::default(),
@@ -485,6 +491,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         quotas: None,
         next_tree: None,
         edits: 0,
+        reads_under_lock: AtomicU64::new(0),
         superblock,
         space,
     }
@@ -501,8 +508,8 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
     engine.read_as = ReadAs::Former;
     engine.load_roots()?;
     engine.chunks = live.chunks.clone();
-    let groups = live.groups.values().map(|group| {
-        let copy = BlockGroup {
+    for group in live.groups.values() {
+        engine.groups.insert(BlockGroup {
             start: group.start,
             length: group.length,
             flags: group.flags,
@@ -515,10 +522,8 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
             dirty: false,
             standing: Standing::Committed,
             read_only: true,
-        };
-        (group.start, copy)
-    });
-    engine.groups = groups.collect();
+        });
+    }
     engine.quotas = live.quotas().map(Quotas::copied);
     Ok(engine)
 }
@@ -543,7 +548,7 @@ impl Engine {
                 item: RootItem::default(),
                 changed: false,
             };
-            self.trees.get_mut().insert(tree, state);
+            self.trees.insert(tree, state);
         }
         let bytes = self.node(chunk)?;
         verify_root(&bytes, TreeId::CHUNK)?;
@@ -614,29 +619,26 @@ impl Engine {
     }
 
     fn load_groups(&mut self) -> Result<(), StoreError> {
-        let mut groups = BTreeMap::new();
+        let mut groups = BlockGroups::default();
         for (logical, chunk) in &self.chunks {
             let Some(item) = self.read_group(*logical, chunk)? else {
                 tracing::warn!(%logical, "a chunk has no block group; its space is not used");
                 continue;
             };
-            groups.insert(
-                *logical,
-                BlockGroup {
-                    start: *logical,
-                    length: chunk.length,
-                    flags: chunk.flags,
-                    used: item.used,
-                    promised: 0,
-                    pinned: 0,
-                    excluded: excluded(*logical, chunk),
-                    free: None,
-                    cursor: logical.get(),
-                    dirty: false,
-                    standing: Standing::Committed,
-                    read_only: false,
-                },
-            );
+            groups.insert(BlockGroup {
+                start: *logical,
+                length: chunk.length,
+                flags: chunk.flags,
+                used: item.used,
+                promised: 0,
+                pinned: 0,
+                excluded: excluded(*logical, chunk),
+                free: None,
+                cursor: logical.get(),
+                dirty: false,
+                standing: Standing::Committed,
+                read_only: false,
+            });
         }
         self.verify_gaps()?;
         self.groups = groups;

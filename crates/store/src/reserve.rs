@@ -2,7 +2,6 @@
 
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
-use crate::space::block_group::BlockGroup;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +15,29 @@ const REFERENCES_MAX: usize = 300_000;
 /// Bytes of waiting checksums above which a generation is committed.
 const CHECKSUMS_MAX: usize = 32 << 20;
 
-/// Nodes that a single change with its commit needs at most, about.
+/// Nodes that a single change with its commit needs at most, about: a step of
+/// an orphan's deletion, the largest change of the file layer, asks for 70, and
+/// each of its 400 items may be in nodes of its own.
 const CHANGE_NODES_MAX: u64 = 300;
+/// Nodes that a commit changes whatever is pending: the paths, of at most eight
+/// levels, into the eight trees of the volume itself.
+const COMMIT_NODES: u64 = 8 * 8;
+/// Nodes of the chunk tree that a new chunk changes: a path of eight levels.
+const CHUNK_TREE_NODES: u64 = 8;
+/// Bytes that an extent takes in the extent tree at most, with its first
+/// reference: descriptor (25), item (24), first key where nodes have one (18),
+/// an inline reference (29); and an item of the free-space tree (25).
+const EXTENT_BYTES: u64 = 128;
+/// Bytes that each further reference takes: descriptor (25) and item (28).
+const REFERENCE_BYTES: u64 = 64;
+/// Nodes that an extent to drop changes: a leaf of the extent tree, and one of
+/// the free-space tree.
+const LEAVES_OF_EXTENT: u64 = 2;
+/// Nodes that items fill, by bytes: a split leaves them half full.
+const HALF_FULL: u64 = 2;
+/// Data should not take metadata space when less is left than for so many
+/// changed nodes: those of the largest flush, twice.
+const NODES_BEFORE_DATA: u64 = 64;
 
 /// How much the running generation holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,7 +134,7 @@ impl Engine {
             return Err(StoreError::NoSpace);
         }
         self.ensure_loaded(SpaceKind::Metadata, need)?;
-        self.ensure_loaded(SpaceKind::System, 8 * size)
+        self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
     /// Makes space known for the commit of what is pending. What it may need at
@@ -125,7 +145,7 @@ impl Engine {
         let need = self.commit_nodes_max() * size;
         let available = self.available(SpaceKind::Metadata);
         self.ensure_loaded(SpaceKind::Metadata, need.min(available))?;
-        self.ensure_loaded(SpaceKind::System, 8 * size)
+        self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
     /// How many extents may lose a reference in one step, wherever they lie,
@@ -136,7 +156,7 @@ impl Engine {
         const ALWAYS: u64 = 16;
         let nodes = self.available(SpaceKind::Metadata) / self.node_size() as u64;
         let free = nodes.saturating_sub(self.commit_nodes_max());
-        usize::try_from((free / 2).max(ALWAYS)).unwrap_or(usize::MAX)
+        usize::try_from((free / LEAVES_OF_EXTENT).max(ALWAYS)).unwrap_or(usize::MAX)
     }
 
     /// The counts of what waits in memory.
@@ -149,7 +169,7 @@ impl Engine {
     #[must_use]
     pub fn is_short_of_metadata(&self) -> bool {
         let kept = self.kept_in_reserve() + self.acknowledged.metadata();
-        let need = (64 + self.commit_nodes_max()) * self.node_size() as u64;
+        let need = (NODES_BEFORE_DATA + self.commit_nodes_max()) * self.node_size() as u64;
         self.available(SpaceKind::Metadata) < kept + need
     }
 
@@ -186,11 +206,7 @@ impl Engine {
     }
 
     fn metadata_in_groups(&self) -> u64 {
-        let groups = self.groups.values();
-        groups
-            .filter(|group| group.flags.contains(BlockGroupFlags::METADATA))
-            .map(BlockGroup::available)
-            .sum()
+        self.groups.available(SpaceKind::Metadata)
     }
 
     /// Bytes of metadata chunks that are to be made for `need` bytes to fit.
@@ -237,9 +253,13 @@ impl Engine {
         let existing = self.used(SpaceKind::Metadata) / size;
         // Further references of an extent have items of their own.
         let further = (self.pending.references() as u64).saturating_sub(pending);
-        let items = pending * 128 + further * 64;
+        let items = pending * EXTENT_BYTES + further * REFERENCE_BYTES;
         let new = items / size + self.checksums.bytes() as u64 / size;
         let quotas = self.quotas().map_or(0, |q| q.commit_nodes_max(size));
-        2 * pending.min(existing) + further.min(existing) + 2 * new + quotas + 64
+        LEAVES_OF_EXTENT * pending.min(existing)
+            + further.min(existing)
+            + HALF_FULL * new
+            + quotas
+            + COMMIT_NODES
     }
 }

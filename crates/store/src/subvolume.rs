@@ -209,7 +209,7 @@ impl Engine {
             item,
             changed: false,
         };
-        self.trees.get_mut().insert(tree, state);
+        self.trees.insert(tree, state);
         self.note_new_tree(tree);
         Ok(())
     }
@@ -336,8 +336,8 @@ impl Engine {
             item if item.flags.contains(RootFlags::READONLY) => TreeAccess::ReadOnly,
             _ => TreeAccess::ReadWrite,
         };
-        if let Some(state) = self.trees.read().get(&tree) {
-            return Ok(of(&state.item));
+        if let Some(access) = self.trees.see(tree, |state| of(&state.item)) {
+            return Ok(access);
         }
         match self.tree_state(tree) {
             Ok(state) => Ok(of(&state.item)),

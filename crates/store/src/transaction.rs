@@ -10,9 +10,10 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::missing::Tries;
 use crate::reserve::{Crowding, Purpose};
 use crate::{Access, Store};
-use parking_lot::RwLockWriteGuard;
+use crossbeam_utils::sync::ShardedLockWriteGuard;
 use std::fmt::Display;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::Ordering;
@@ -20,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// The engine, to change. A panic while it is held fails the volume.
 #[derive(Debug)]
 pub(crate) struct Change<'s> {
-    engine: RwLockWriteGuard<'s, Engine>,
+    engine: ShardedLockWriteGuard<'s, Engine>,
     store: &'s Store,
     /// A panic was under way before: what is cleaned up after it is whole.
     was_panicking: bool,
@@ -84,6 +85,13 @@ impl<'s> Transaction<'s> {
             engine,
             finished: false,
         }
+    }
+
+    /// Runs `change`; where that meets a node which is not in memory before its
+    /// first edit, it ends, and `tries` has missed it: this transaction is to be
+    /// dropped, and begun again with the node.
+    pub fn attempt<R>(&mut self, tries: &mut Tries, change: impl FnOnce(&mut Engine) -> R) -> R {
+        self.engine.try_change(tries, change)
     }
 
     /// True when it changed something.
@@ -171,7 +179,7 @@ impl Store {
     /// [`StoreError::NoSpace`] before anything changed; not writable.
     pub fn begin(&self, nodes: usize, purpose: Purpose) -> Result<Transaction<'_>, StoreError> {
         for attempt in 0..2 {
-            let mut engine = self.change_writable()?;
+            let engine = self.change_writable()?;
             if engine.log_waits {
                 return Err(StoreError::LogWaits);
             }
@@ -181,18 +189,38 @@ impl Store {
                 Crowding::Full => true,
             };
             if !commit {
-                match engine.reserve(nodes, purpose) {
-                    Ok(()) => return Ok(Transaction::new(engine)),
+                match self.reserve(engine, nodes, purpose) {
+                    Ok(engine) => return Ok(Transaction::new(engine)),
                     Err(StoreError::NoSpace) if attempt == 0 => {}
                     Err(error) => return Err(error),
                 }
+            } else {
+                drop(engine);
             }
-            drop(engine);
             self.commit()?;
         }
-        let mut engine = self.change_writable()?;
-        engine.reserve(nodes, purpose)?;
-        Ok(Transaction::new(engine))
+        let engine = self.change_writable()?;
+        Ok(Transaction::new(self.reserve(engine, nodes, purpose)?))
+    }
+
+    /// Reserves room; the free-space tree is read without the engine where it
+    /// is not in memory.
+    fn reserve<'s>(
+        &'s self,
+        mut engine: Change<'s>,
+        nodes: usize,
+        purpose: Purpose,
+    ) -> Result<Change<'s>, StoreError> {
+        let mut tries = Tries::default();
+        loop {
+            let reserved = engine.try_change(&mut tries, |engine| engine.reserve(nodes, purpose));
+            if !tries.missed() {
+                return reserved.map(|()| engine);
+            }
+            drop(engine);
+            self.load_missing(&mut tries);
+            engine = self.change_writable()?;
+        }
     }
 
     /// Begins the replay of the fsync log, which is one change.

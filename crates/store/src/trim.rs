@@ -13,7 +13,6 @@ use crate::space::ranges::RangeSet;
 use butterfs_device::DeviceRange;
 use butterfs_format::superblock::{COPIES, COPY_SPAN};
 use butterfs_format::{DeviceId, DeviceOffset, Logical};
-use parking_lot::RwLockWriteGuard;
 use std::ops::Range;
 
 /// Bytes that a step discards at most.
@@ -104,10 +103,9 @@ impl Store {
         let mut trimmed = 0;
         while at < end {
             self.check_writable()?;
-            let mut engine = self.engine.write();
-            engine.load_group_at(Logical(span.start))?;
-            let engine = RwLockWriteGuard::downgrade(engine);
-            let group = engine.groups.get(&Logical(span.start));
+            self.engine.write().load_group_at(Logical(span.start))?;
+            let engine = self.engine.read();
+            let group = engine.groups.get(Logical(span.start));
             // Removed meanwhile, or not to be written to.
             let Some(free) = group
                 .filter(|group| !group.read_only)

@@ -8,14 +8,13 @@
 //! it never gives wrong content, for a node says which generation wrote it. For
 //! the same reason a view heals nothing: a copy that differs may be newer.
 
-use crate::Store;
-use crate::engine::Engine;
+use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
 use crate::space::block_group::BlockGroup;
 use crate::space::ranges::RangeSet;
+use crate::{Reading, Store};
 use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
-use parking_lot::RwLockReadGuard;
 use std::ops::{Deref, Range};
 
 /// Space of nodes that may be held in any case.
@@ -85,7 +84,7 @@ impl Deref for View<'_> {
 #[derive(Debug)]
 pub enum Steady<'s> {
     /// It is open for reading alone.
-    Still(RwLockReadGuard<'s, Engine>),
+    Still(Reading<'s>),
     /// Its last commit.
     View(Box<View<'s>>),
 }
@@ -192,17 +191,15 @@ impl Engine {
         };
         let holds_nodes = |group: &BlockGroup| group.flags.contains(BlockGroupFlags::METADATA);
         let (kept, rest): (Vec<_>, Vec<_>) = freed.iter().cloned().partition(|range| {
-            let group = self.groups.range(..=Logical(range.start)).next_back();
-            group.is_some_and(|(_, group)| holds_nodes(group))
+            let group = self.groups.containing(Logical(range.start));
+            group.is_some_and(holds_nodes)
         });
         for range in kept {
             held.freed.insert(range);
         }
         self.give_back_pinned(&rest);
-        let groups = self.groups.values().filter(|group| holds_nodes(group));
-        let free = groups.fold(HELD_LEAST, |sum, group| {
-            sum.saturating_add(group.available())
-        });
+        let free = self.groups.available(SpaceKind::Metadata);
+        let free = free.saturating_add(HELD_LEAST);
         let is_too_much = held.freed.total() > free;
         self.held = Some(held);
         if is_too_much {
@@ -224,9 +221,8 @@ impl Engine {
 
     /// True when a range must not be discarded although it is free.
     pub(crate) fn is_kept(&self, range: &Range<u64>) -> bool {
-        let group = self.groups.range(..=Logical(range.start)).next_back();
-        let has_nodes =
-            group.is_some_and(|(_, group)| group.flags.contains(BlockGroupFlags::METADATA));
+        let group = self.groups.containing(Logical(range.start));
+        let has_nodes = group.is_some_and(|group| group.flags.contains(BlockGroupFlags::METADATA));
         self.held.is_some() && has_nodes
     }
 }

@@ -196,11 +196,50 @@ pub fn find<S: NodeSource>(
     tree: TreeId,
     key: &Key,
 ) -> Result<Option<(Arc<Node>, usize)>, TreeError> {
-    let mut node = source.node(source.root(tree)?)?;
-    let mut bound = None;
-    while !node.is_leaf() {
-        let slot = node.child_slot(key);
-        node = edit::load_child(source, &node, slot, &mut bound)?;
+    let mut at = source.root(tree)?;
+    let mut place: Option<Place> = None;
+    while at.level > 0 {
+        let below = source.see(at, |node| {
+            verify(node, place.as_ref())?;
+            let slot = node.child_slot(key);
+            let bound = match slot + 1 < node.len() {
+                true => Some(node.key(slot + 1)),
+                false => place.as_ref().and_then(|place| place.bound),
+            };
+            let below = Place {
+                first: node.key(slot),
+                bound,
+                owner: node.owner(),
+            };
+            Ok::<_, TreeError>((node.child(slot), below))
+        });
+        let (child, below) = below??;
+        (at, place) = (child, Some(below));
     }
-    Ok(node.search(key).ok().map(|slot| (node, slot)))
+    let leaf = source.node(at)?;
+    verify(&leaf, place.as_ref())?;
+    Ok(leaf.search(key).ok().map(|slot| (leaf, slot)))
+}
+
+/// What the branch above a node says of it.
+struct Place {
+    /// Its first key.
+    first: Key,
+    /// The first key behind it.
+    bound: Option<Key>,
+    /// The tree that owns the branch.
+    owner: TreeId,
+}
+
+/// Checks a node against the branch above it; a root has none.
+fn verify(node: &Node, place: Option<&Place>) -> Result<(), TreeError> {
+    let Some(place) = place else {
+        return Ok(());
+    };
+    node.verify_place(&place.first, place.bound.as_ref())
+        .and_then(|()| node.verify_owner_below(place.owner))
+        .map_err(|fault| TreeError::Corrupt {
+            logical: node.logical(),
+            fault,
+        })
 }

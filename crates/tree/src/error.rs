@@ -1,6 +1,6 @@
 //! What can go wrong with a tree.
 
-use butterfs_format::{Key, Logical, TreeId};
+use butterfs_format::{Key, Logical, NodeRef, TreeId};
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -90,6 +90,10 @@ pub enum TreeError {
     /// Call in the wrong order; a fault in ButterFS.
     #[error("internal error, please report it: {0}")]
     Misuse(&'static str),
+    /// A node is not in memory, and who asked wants to be told instead of
+    /// waiting for it.
+    #[error("the tree node at logical {} is not in memory", .0.logical)]
+    Missing(NodeRef),
     /// What the source or sink met.
     #[error(transparent)]
     Store(Arc<dyn std::error::Error + Send + Sync>),

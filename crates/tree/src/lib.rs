@@ -37,6 +37,19 @@ pub trait NodeSource {
     /// Whatever reading or verifying it met.
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError>;
 
+    /// What `look` makes of the node that `reference` points to. A source that
+    /// many threads share does without counting who has the node. `look` asks
+    /// this source for nothing.
+    ///
+    /// # Errors
+    /// As [`NodeSource::node`].
+    fn see<R>(&self, reference: NodeRef, look: impl FnOnce(&Node) -> R) -> Result<R, TreeError>
+    where
+        Self: Sized,
+    {
+        self.node(reference).map(|node| look(&node))
+    }
+
     /// Root of `tree`.
     ///
     /// # Errors

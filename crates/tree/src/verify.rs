@@ -141,9 +141,17 @@ impl Node {
     /// [`NodeFault::Owner`]
     #[inline]
     pub fn verify_owner(&self, parent: &Self) -> Result<(), NodeFault> {
+        self.verify_owner_below(parent.owner())
+    }
+
+    /// [`Node::verify_owner`] by the tree that owns the parent.
+    ///
+    /// # Errors
+    /// [`NodeFault::Owner`]
+    pub fn verify_owner_below(&self, above: TreeId) -> Result<(), NodeFault> {
         // Above are the levels of quota groups, which are no trees.
         let of_subvolume = |tree: TreeId| tree.is_subvolume() && tree.get() >> 48 == 0;
-        let (owner, above) = (self.owner(), parent.owner());
+        let owner = self.owner();
         let relocated = owner == TreeId::RELOC || above == TreeId::RELOC;
         if owner == above || relocated || (of_subvolume(owner) && of_subvolume(above)) {
             return Ok(());

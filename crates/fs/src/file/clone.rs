@@ -277,8 +277,8 @@ impl Filesystem {
                         if new.kind == NewKind::Prealloc {
                             state.item.flags |= InodeFlags::PREALLOC;
                         }
-                        engine.note_sharing(id.tree, new.place.disk_length);
                         extents::insert_shared(engine, id, state, &new)?;
+                        engine.note_sharing(id.tree, new.place.disk_length);
                     }
                 }
                 let old_end = state.disk_size / self.sector_size * self.sector_size;

@@ -98,14 +98,12 @@ impl Filesystem {
             return Ok(0);
         }
         let request = offset..offset + count as u64;
-        let (pieces, sectors) = {
-            let engine = self.store.read();
-            let sectors = Sectors {
-                size: engine.sector_size(),
-                checksum: engine.superblock().checksum_type,
-            };
-            (self.plan_read(&engine, id, state, &request)?, sectors)
+        let sectors = Sectors {
+            size: self.sector_size,
+            checksum: self.checksum,
         };
+        let look = |engine: &Engine| self.plan_read(engine, id, state, &request);
+        let pieces = self.store.look(look)?;
         let mut at = offset;
         for piece in &pieces {
             let target = (piece.range.start - offset) as usize..(piece.range.end - offset) as usize;
@@ -258,7 +256,10 @@ impl Filesystem {
             .contains(InodeFlags::NODATASUM);
         let disk = place.disk.get()..place.disk.get() + place.disk_length;
         let sums = match summed {
-            true => Some(self.store.read().data_checksums(disk)?),
+            true => {
+                let look = |engine: &Engine| engine.data_checksums(disk.clone());
+                Some(self.store.look(look)?)
+            }
             false => None,
         };
         let sectors = Sectors {

@@ -245,10 +245,10 @@ impl Filesystem {
             return Ok(());
         }
         let start = size / self.sector_size * self.sector_size;
-        let in_extent = {
-            let engine = self.store.read();
-            !super::extents::counting(&engine, inode.id, state, start..size, 1)?.is_empty()
-        };
+        let in_extent = self.store.look(|engine| {
+            let found = super::extents::counting(engine, inode.id, state, start..size, 1)?;
+            Ok::<_, FsError>(!found.is_empty())
+        })?;
         if in_extent {
             self.load_sector(inode, state, start)?;
         }

@@ -79,6 +79,10 @@ impl Filesystem {
 
     /// Puts a file into the log; `None` when a commit must do.
     fn log_inode(&self, id: InodeId, state: &InodeState) -> Result<Option<LogTicket>, FsError> {
+        self.store.check_writable()?;
+        if let Some(ticket) = self.store.read().ticket_of_logged(id) {
+            return Ok(Some(ticket));
+        }
         let mut engine = match self.store.begin(NODES, Purpose::Grow) {
             Ok(engine) => engine,
             Err(StoreError::NoSpace) => return Ok(None),

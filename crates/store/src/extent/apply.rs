@@ -29,6 +29,8 @@ fn push(ranges: &mut Vec<Range<u64>>, range: Range<u64>) {
     }
 }
 
+const NO_GROUP: StoreError = StoreError::Internal("a block group went away");
+
 /// Constants of the batch.
 struct Context {
     generation: Generation,
@@ -100,7 +102,7 @@ impl Engine {
             })?;
         }
         for (start, parts) in by_group {
-            let group = &self.groups[&start];
+            let group = self.groups.get(start).ok_or(NO_GROUP)?;
             if group.is_new() {
                 return Err(StoreError::Internal(
                     "extents were applied to a block group before its items",
@@ -120,21 +122,15 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let mut at = range.start;
         while at < range.end {
-            let group = self
-                .groups
-                .range_mut(..=Logical(at))
-                .next_back()
-                .map(|(_, group)| group)
-                .filter(|group| at < group.end());
-            let Some(group) = group else {
+            let Some(group) = self.groups.containing(Logical(at)) else {
                 return Err(corrupt_item(
                     TreeId::EXTENT,
                     Key::new(at, ItemType::EXTENT_ITEM, range.end - at),
                     "lies in no block group",
                 ));
             };
-            let end = range.end.min(group.end());
-            visit(group, at..end);
+            let (start, end) = (group.start, range.end.min(group.end()));
+            self.groups.change(start, |group| visit(group, at..end));
             at = end;
         }
         Ok(())

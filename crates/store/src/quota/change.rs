@@ -281,7 +281,7 @@ impl Engine {
             self.dirty.remove(&reference.logical);
             self.drop_node_ref(reference, Backref::Tree(TreeId::QUOTA));
         }
-        let state = self.trees.get_mut().remove(&TreeId::QUOTA);
+        let state = self.trees.remove(TreeId::QUOTA);
         if let Some(key) = state.and_then(|state| state.item_key) {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }

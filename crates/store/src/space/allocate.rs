@@ -5,14 +5,16 @@
 //! edit), because loading reads the free-space tree.
 
 use super::block_group::BlockGroup;
+use super::block_groups::BlockGroups;
 use super::free_space_tree;
 use super::ranges::RangeSet;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::{StoreError, bad_item};
-use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
 use std::ops::Range;
+
+const NO_GROUP: StoreError = StoreError::Internal("a block group went away");
 
 /// Sees key and data of an extent's item.
 pub(super) type VisitExtent<'v> = dyn FnMut(Key, &[u8]) -> Result<(), StoreError> + 'v;
@@ -66,42 +68,53 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let best = self
-            .groups
-            .values()
-            .filter(|group| group.flags.contains(BlockGroupFlags::DATA) && !group.read_only)
-            .filter_map(|group| Some((group.free.as_ref()?.greatest(), group.start)))
-            .max();
+        let best = self.groups.roomiest(SpaceKind::Data);
         let Some((greatest, start)) = best.filter(|(greatest, _)| *greatest >= sector) else {
             return Err(StoreError::NoSpace);
         };
-        let group = self.groups.get_mut(&start).ok_or(StoreError::NoSpace)?;
-        let taken = group
-            .free
-            .as_mut()
-            .and_then(|free| free.take_greatest(greatest.min(wanted)))
-            .ok_or(StoreError::NoSpace)?;
-        group.promised += taken.end - taken.start;
-        Ok(taken)
+        let taken = self.groups.change(start, |group| {
+            let taken = group.free.as_mut()?.take_greatest(greatest.min(wanted))?;
+            group.promised += taken.end - taken.start;
+            Some(taken)
+        });
+        taken.flatten().ok_or(StoreError::NoSpace)
     }
 
     pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
+        self.take_where(kind, length, align, |_| true)
+    }
+
+    /// Takes space from the group that was allocated from last, or else from
+    /// the one whose greatest free range is just large enough, of groups that
+    /// are `suitable`.
+    pub(crate) fn take_where(
+        &mut self,
+        kind: SpaceKind,
+        length: u64,
+        align: u64,
+        suitable: impl Fn(&BlockGroup) -> bool,
+    ) -> Option<u64> {
         let slot = Self::slot(kind);
+        let take = |groups: &mut BlockGroups, start| {
+            let take = |group: &mut BlockGroup| match suitable(group) {
+                true => group.take(length, align),
+                false => None,
+            };
+            groups.change(start, take).flatten()
+        };
         if let Some(start) = self.current[slot]
-            && let Some(at) = self
-                .groups
-                .get_mut(&start)
-                .and_then(|group| group.take(length, align))
+            && let Some(at) = take(&mut self.groups, start)
         {
             return Some(at);
         }
-        for group in self.groups.values_mut() {
-            if group.flags.contains(kind.flag())
-                && let Some(at) = group.take(length, align)
-            {
-                self.current[slot] = Some(group.start);
+        let mut place = self.groups.next_fitting(kind, length, None);
+        while let Some((_, start)) = place {
+            if let Some(at) = take(&mut self.groups, start) {
+                self.current[slot] = Some(start);
                 return Some(at);
             }
+            // It did not change: what is aligned differently is not taken.
+            place = self.groups.next_fitting(kind, length, place);
         }
         None
     }
@@ -126,13 +139,7 @@ impl Engine {
     /// [`StoreError::NoSpace`], reading.
     pub(crate) fn ensure_loaded(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
         loop {
-            let loaded: u64 = self
-                .groups
-                .values()
-                .filter(|group| group.flags.contains(kind.flag()) && group.free.is_some())
-                .map(BlockGroup::available)
-                .sum();
-            if loaded >= bytes {
+            if self.groups.loaded(kind) >= bytes {
                 return Ok(());
             }
             if !self.load_next(kind)? {
@@ -144,14 +151,7 @@ impl Engine {
     /// Loads the most promising group of `kind` that is not; false when there
     /// is none with space.
     fn load_next(&mut self, kind: SpaceKind) -> Result<bool, StoreError> {
-        let next = self
-            .groups
-            .values()
-            .filter(|group| group.flags.contains(kind.flag()) && group.free.is_none())
-            .map(|group| (group.available(), group.start))
-            .filter(|(available, _)| *available > 0)
-            .max();
-        let Some((_, start)) = next else {
+        let Some(start) = self.groups.roomiest_unloaded(kind) else {
             return Ok(false);
         };
         self.load_group(start)?;
@@ -164,14 +164,14 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub(crate) fn load_group_at(&mut self, start: Logical) -> Result<(), StoreError> {
-        match self.groups.get(&start) {
+        match self.groups.get(start) {
             Some(group) if group.free.is_none() => self.load_group(start),
             _ => Ok(()),
         }
     }
 
     fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
-        let group = &self.groups[&start];
+        let group = self.groups.get(start).ok_or(NO_GROUP)?;
         let span = group.span(self.sector_size());
         let ranges = if self.free_space_tree {
             free_space_tree::read_free_ranges(self, &span)?
@@ -196,10 +196,11 @@ impl Engine {
         for range in self.pending.new_in(whole) {
             free.remove(range);
         }
-        let group = self.groups.get_mut(&start).expect("looked up above");
-        group.cursor = start.get();
-        group.free = Some(free);
-        Ok(())
+        let loaded = self.groups.change(start, |group| {
+            group.cursor = start.get();
+            group.free = Some(free);
+        });
+        loaded.ok_or(NO_GROUP)
     }
 
     /// Free ranges by the extent tree, for volumes without a free-space tree.
@@ -253,23 +254,14 @@ impl Engine {
     /// Bytes that can be allocated for `kind`, in groups and in new chunks.
     #[must_use]
     pub fn available(&self, kind: SpaceKind) -> u64 {
-        let groups: u64 = self
-            .groups
-            .values()
-            .filter(|group| group.flags.contains(kind.flag()))
-            .map(BlockGroup::available)
-            .sum();
-        groups + self.unallocated(kind)
+        let groups = self.groups.available(kind);
+        groups.saturating_add(self.unallocated(kind))
     }
 
     /// Bytes used by extents (applied or promised) and pinned, for `kind`.
     #[must_use]
     pub fn used(&self, kind: SpaceKind) -> u64 {
-        self.groups
-            .values()
-            .filter(|group| group.flags.contains(kind.flag()))
-            .map(|group| group.used + group.promised)
-            .sum()
+        self.groups.used(kind)
     }
 }
 

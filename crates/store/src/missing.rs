@@ -1,0 +1,212 @@
+//! Nodes that are not in memory, read without the engine's lock.
+//!
+//! Owns the tries of an operation: one that meets a node which is not in memory
+//! gives up before its first edit, lets go of the engine, reads the node, and
+//! begins again. So nobody waits for a device that somebody else reads from.
+//!
+//! What was read belongs to the operation ([`Tries`]) until it uses it under
+//! the lock, by the very reference that it read it for: only then does it
+//! enter the cache. A node that was freed meanwhile is never used. An operation
+//! keeps what it read, so each try gets further, however small the cache is.
+//!
+//! Nothing is healed or called damaged here, for what is read may have been
+//! freed and written anew: whatever goes wrong is read again under the lock.
+
+use crate::Store;
+use crate::engine::Engine;
+use crate::error::StoreError;
+use butterfs_format::{Logical, NodeRef};
+use butterfs_tree::{Expected, Node, TreeError};
+use rustc_hash::FxHashMap;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Tries after which an operation reads under the lock: others change what it
+/// looks for faster than it reads.
+const TRIES_MAX: usize = 256;
+
+/// What an operation has read for itself.
+#[derive(Debug, Default)]
+pub struct Tries {
+    /// What the last try missed.
+    missing: Vec<NodeRef>,
+    /// Nodes that it read, by their references.
+    nodes: FxHashMap<Logical, Arc<Node>>,
+    tries: usize,
+    /// Read under the lock from now on.
+    gave_up: bool,
+}
+
+/// A try that is under way on this thread.
+#[derive(Clone, Copy, Debug)]
+struct Try {
+    /// Of the engine that is tried; no other engine is spoken of.
+    engine: *const Engine,
+    /// The engine's edits at its beginning.
+    edits: u64,
+}
+
+/// What the try under way has read, and what it missed. Most tries miss nothing
+/// and never come here.
+#[derive(Debug, Default)]
+struct Met {
+    missing: Vec<NodeRef>,
+    nodes: FxHashMap<Logical, Arc<Node>>,
+}
+
+thread_local! {
+    static NOW: Cell<Option<Try>> = const { Cell::new(None) };
+    /// The try under way came to [`MET`].
+    static HAS_MET: Cell<bool> = const { Cell::new(false) };
+    static MET: RefCell<Met> = RefCell::default();
+}
+
+/// Ends the try when it is dropped, by a panic too.
+struct Running<'t> {
+    tries: &'t mut Tries,
+    outer: Option<Try>,
+    outer_has_met: bool,
+    outer_met: Option<Met>,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        NOW.set(self.outer);
+        let has_met = HAS_MET.replace(self.outer_has_met);
+        if has_met || self.outer_met.is_some() {
+            let met = MET.replace(self.outer_met.take().unwrap_or_default());
+            self.tries.missing = met.missing;
+            self.tries.nodes = met.nodes;
+        }
+    }
+}
+
+/// What is done where a node is not in memory.
+pub(crate) enum OnMissing {
+    /// The operation has it already.
+    Use(Arc<Node>),
+    /// The try ends.
+    GiveUp,
+    /// It is read now.
+    Read,
+}
+
+impl Tries {
+    /// A try on `engine`, which is locked; until what this gives is dropped.
+    fn begin(&mut self, engine: &Engine) -> Running<'_> {
+        self.missing.clear();
+        let own = (!self.gave_up).then(|| Try {
+            engine: std::ptr::from_ref(engine),
+            edits: engine.edits(),
+        });
+        let outer_has_met = HAS_MET.get();
+        let has_nodes = own.is_some() && !self.nodes.is_empty();
+        let outer_met = (outer_has_met || has_nodes).then(|| {
+            MET.replace(Met {
+                missing: Vec::new(),
+                nodes: std::mem::take(&mut self.nodes),
+            })
+        });
+        HAS_MET.set(has_nodes);
+        Running {
+            outer: NOW.replace(own),
+            outer_has_met,
+            outer_met,
+            tries: self,
+        }
+    }
+
+    /// Whether the try that ended missed something: its result means nothing,
+    /// if it changed nothing.
+    #[must_use]
+    pub const fn missed(&self) -> bool {
+        !self.missing.is_empty()
+    }
+}
+
+impl Engine {
+    /// What to do about a node that is not in memory.
+    pub(crate) fn on_missing(&self, reference: NodeRef) -> OnMissing {
+        let own = NOW.get();
+        let own = own.filter(|own| std::ptr::eq(own.engine, std::ptr::from_ref(self)));
+        let Some(own) = own else {
+            return OnMissing::Read;
+        };
+        HAS_MET.set(true);
+        MET.with_borrow_mut(|met| {
+            let read = met.nodes.get(&reference.logical);
+            if let Some(node) = read.filter(|node| node.reference() == reference) {
+                return OnMissing::Use(Arc::clone(node));
+            }
+            if own.edits != self.edits() {
+                // A change cannot be begun again.
+                return OnMissing::Read;
+            }
+            met.missing.push(reference);
+            OnMissing::GiveUp
+        })
+    }
+
+    /// Runs a try of a change of this engine.
+    pub(crate) fn try_change<R>(
+        &mut self,
+        tries: &mut Tries,
+        change: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        let running = tries.begin(self);
+        let result = change(self);
+        drop(running);
+        result
+    }
+}
+
+impl Store {
+    /// Looks at the engine, as it is at one moment. Where a node is not in
+    /// memory, it is read without the engine, and `look` is called again: it
+    /// must do nothing but look, or do so last.
+    ///
+    /// # Errors
+    /// Those of `look`.
+    pub fn look<R, E>(&self, mut look: impl FnMut(&Engine) -> Result<R, E>) -> Result<R, E> {
+        let mut tries = Tries::default();
+        loop {
+            let engine = self.read();
+            let running = tries.begin(&engine);
+            let result = look(&engine);
+            drop(running);
+            drop(engine);
+            if !tries.missed() {
+                return result;
+            }
+            self.load_missing(&mut tries);
+        }
+    }
+
+    /// Reads what a try missed. Where that fails, the next try reads under the
+    /// lock, and knows whether it is an error.
+    pub fn load_missing(&self, tries: &mut Tries) {
+        tries.tries += 1;
+        let loaded = tries.missing.drain(..).try_for_each(|reference| {
+            let node = self.load_node(reference)?;
+            tries.nodes.insert(reference.logical, node);
+            Ok::<_, StoreError>(())
+        });
+        tries.gave_up = loaded.is_err() || tries.tries >= TRIES_MAX;
+    }
+
+    /// Reads a node without the engine: its first copy, and nothing is healed.
+    fn load_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
+        self.reads_outside.fetch_add(1, Ordering::Relaxed);
+        let mut buffer = vec![0; self.identity.node_size];
+        self.space.read_copy(reference.logical, 0, &mut buffer)?;
+        let expected = Expected::from(reference);
+        let node = Node::verify(buffer.into(), &self.identity, expected);
+        node.map(Arc::new).map_err(|fault| {
+            StoreError::Tree(TreeError::Corrupt {
+                logical: reference.logical,
+                fault,
+            })
+        })
+    }
+}

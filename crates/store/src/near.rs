@@ -1,0 +1,70 @@
+//! Branches that a thread used last, kept for itself.
+//!
+//! Every search of a tree passes its root. With one place for all threads, each
+//! of them would count itself in and out there, and processors would wait for
+//! each other's counts. Here a search writes nothing that threads share.
+//!
+//! Only nodes that no longer change are kept: one that was committed is what
+//! its reference says for as long as the engine lives, since an address is used
+//! again by a later generation alone.
+//!
+//! Bound: [`PLACES`] nodes for each thread.
+
+use butterfs_format::NodeRef;
+use butterfs_tree::{Node, TreeError};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Nodes that a thread keeps at most.
+const PLACES: usize = 32;
+
+/// Tells the engines of a process apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct EngineNumber(u64);
+
+impl EngineNumber {
+    pub(crate) fn next() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+struct Kept {
+    engine: EngineNumber,
+    reference: NodeRef,
+    node: Arc<Node>,
+}
+
+thread_local! {
+    static NEAR: RefCell<[Option<Kept>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
+}
+
+/// What `look` makes of a committed node; `find` gets it when it is not here.
+pub(crate) fn see<R>(
+    engine: EngineNumber,
+    reference: NodeRef,
+    find: impl FnOnce() -> Result<Arc<Node>, TreeError>,
+    look: impl FnOnce(&Node) -> R,
+) -> Result<R, TreeError> {
+    // Nodes lie at multiples of at least 4 KiB, mostly 16 KiB; mix what is above.
+    let mixed = (reference.logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let place = (mixed >> 59) as usize % PLACES;
+    NEAR.with_borrow_mut(|near| {
+        let kept = &mut near[place];
+        if let Some(kept) = kept
+            && kept.engine == engine
+            && kept.reference == reference
+        {
+            return Ok(look(&kept.node));
+        }
+        let node = find()?;
+        let result = look(&node);
+        *kept = Some(Kept {
+            engine,
+            reference,
+            node,
+        });
+        Ok(result)
+    })
+}

@@ -1,0 +1,67 @@
+//! The trees of a volume that were looked at.
+//!
+//! Who only reads may find that a tree was not looked at yet. What it loads is
+//! put aside under a lock of its own, until somebody changes the engine; all
+//! others find their trees without a lock.
+
+use crate::engine::TreeState;
+use butterfs_format::TreeId;
+use parking_lot::RwLock;
+use rustc_hash::FxHashMap;
+
+type States = FxHashMap<TreeId, TreeState>;
+
+/// States of trees. Each tree is in one of the two maps.
+#[derive(Debug, Default)]
+pub(crate) struct Trees {
+    known: States,
+    /// Loaded by readers since the engine was changed last.
+    loaded: RwLock<States>,
+}
+
+impl Trees {
+    /// What `look` makes of a tree's state, when it is here.
+    pub(crate) fn see<R>(&self, tree: TreeId, look: impl FnOnce(&TreeState) -> R) -> Option<R> {
+        if let Some(state) = self.known.get(&tree) {
+            return Some(look(state));
+        }
+        self.loaded.read().get(&tree).map(look)
+    }
+
+    /// Adds what a reader loaded. Readers of one moment load the same.
+    pub(crate) fn add_loaded(&self, tree: TreeId, state: TreeState) {
+        self.loaded.write().insert(tree, state);
+    }
+
+    fn known_mut(&mut self) -> &mut States {
+        let loaded = self.loaded.get_mut();
+        if !loaded.is_empty() {
+            for (tree, state) in loaded.drain() {
+                self.known.entry(tree).or_insert(state);
+            }
+        }
+        &mut self.known
+    }
+
+    pub(crate) fn get_mut(&mut self, tree: TreeId) -> Option<&mut TreeState> {
+        self.known_mut().get_mut(&tree)
+    }
+
+    pub(crate) fn insert(&mut self, tree: TreeId, state: TreeState) {
+        self.known_mut().insert(tree, state);
+    }
+
+    pub(crate) fn remove(&mut self, tree: TreeId) -> Option<TreeState> {
+        self.known_mut().remove(&tree)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = (&TreeId, &mut TreeState)> {
+        self.known_mut().iter_mut()
+    }
+
+    /// Whether the root item of one is to be written.
+    pub(crate) fn any_changed(&self) -> bool {
+        let changed = |states: &States| states.values().any(|state| state.changed);
+        changed(&self.known) || changed(&self.loaded.read())
+    }
+}
