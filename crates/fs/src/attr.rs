@@ -133,6 +133,10 @@ impl Filesystem {
             crate::inode::check_alive(engine, id.tree)?;
             crate::inode::load_item(engine, id)
         })?;
+        // Another thread may have loaded and changed it meanwhile.
+        if let Some(inode) = self.inodes.get(id) {
+            return self.attributes_of(&inode);
+        }
         let allocated = item.nbytes.next_multiple_of(self.sector_size);
         Ok(Attributes::new(id, &item, allocated))
     }

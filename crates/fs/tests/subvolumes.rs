@@ -334,6 +334,40 @@ fn random_snapshots_and_deletions() {
     }
 }
 
+/// A subvolume that is made, filled and deleted in one generation: its nodes
+/// have no space any more, and no commit writes them where others may lie.
+#[test]
+fn nodes_of_what_was_deleted_at_once_are_not_written() {
+    let (dir, image) = mkfs(256 << 20, &["-n", "4096", "--mixed"]);
+    let fs = open_with(&image, TreeId::FS, &Options::default());
+    let tree = fs
+        .create_subvolume(fs.root(), b"brief", &directory())
+        .unwrap();
+    let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+    for number in 0..2000 {
+        let name = format!("a rather long name of file number {number}");
+        fs.create(root(tree), name.as_bytes(), &new).unwrap();
+    }
+    let before = fs.store().read().dirty_bytes();
+    let generation = fs.store().read().generation();
+    fs.delete_subvolume(fs.root(), b"brief").unwrap();
+    fs.clean_all().unwrap();
+    assert_eq!(fs.store().read().generation(), generation, "no commit came");
+    let after = fs.store().read().dirty_bytes();
+    assert!(after * 4 < before, "{before} bytes of nodes, {after} after");
+    let inode = fs.create(fs.root(), b"lasts", &new).unwrap();
+    let data = vec![7; 8 << 20];
+    fs.write(&inode, 0, &data).unwrap();
+    fs.sync_all().unwrap();
+    let mut read = vec![0; data.len()];
+    fs.read(&inode, 0, &mut read).unwrap();
+    assert!(read == data);
+    drop(inode);
+    drop(fs);
+    check(&image);
+    drop(dir);
+}
+
 /// A crash between any two steps of a deletion: it goes on, here and in the
 /// kernel.
 #[test]

@@ -244,9 +244,12 @@ impl Engine {
             let mut left = self.groups.count(kind);
             for start in self.groups.idle(kind) {
                 let group = self.groups.get(start);
-                let is_known = group
-                    .is_some_and(|group| group.standing == Standing::Committed && !group.dirty);
-                if is_known && left > 1 {
+                // What the removal of another one has put here counts, too.
+                let is_idle = group.is_some_and(|group| {
+                    let held = group.used + group.promised + group.pinned;
+                    group.standing == Standing::Committed && !group.dirty && held == 0
+                });
+                if is_idle && left > 1 {
                     self.remove_group(start)?;
                     left -= 1;
                 }

@@ -97,6 +97,7 @@ impl Engine {
         }
         self.update_superblock()?;
         self.log_writing = self.end_log();
+        self.verify_space_of(self.dirty.keys().copied())?;
         Ok(self.freeze())
     }
 

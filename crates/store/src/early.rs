@@ -101,8 +101,29 @@ impl Engine {
         Ok(more)
     }
 
+    /// Errors unless each changed node at one of these addresses has its space:
+    /// written elsewhere, it would overwrite what is somebody else's.
+    pub(crate) fn verify_space_of(
+        &self,
+        addresses: impl IntoIterator<Item = Logical>,
+    ) -> Result<(), StoreError> {
+        let length = self.node_size() as u64;
+        for logical in addresses {
+            let group = self.groups.containing(logical);
+            let free = group.and_then(|group| group.free.as_ref());
+            let range = logical.get()..logical.get() + length;
+            if group.is_none() || free.is_some_and(|free| free.overlapping(range).next().is_some())
+            {
+                return Err(StoreError::Internal("a changed node lies in free space"));
+            }
+        }
+        Ok(())
+    }
+
     /// The nodes at these addresses, as they are now, sealed.
-    fn begin_batch(&mut self, addresses: &[Logical]) -> Vec<Arc<Node>> {
+    fn begin_batch(&mut self, addresses: &[Logical]) -> Result<Vec<Arc<Node>>, StoreError> {
+        let changed = addresses.iter().copied();
+        self.verify_space_of(changed.filter(|at| self.dirty.contains_key(at)))?;
         let checksum = self.identity.checksum;
         let mut batch = Vec::with_capacity(addresses.len());
         for logical in addresses {
@@ -114,7 +135,7 @@ impl Engine {
                 self.early.in_flight.insert(*logical);
             }
         }
-        batch
+        Ok(batch)
     }
 
     fn end_batch(&mut self) {
@@ -167,7 +188,7 @@ impl Store {
     }
 
     fn write_batch(&self, addresses: &[Logical]) -> Result<(), StoreError> {
-        let batch = self.change().begin_batch(addresses);
+        let batch = self.change().begin_batch(addresses)?;
         let blocks: Vec<_> = batch
             .iter()
             .map(|node| (node.logical(), node.bytes()))
