@@ -112,7 +112,7 @@ fn an_unnamed_file_can_get_a_name() {
     let bench = Bench::new();
     let mounted = bench.mount("rw");
     let open = || {
-        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
         rustix::fs::open(bench.path("mnt"), flags, Mode::from_raw_mode(0o640)).expect("O_TMPFILE")
     };
     let (named, never_named) = (open(), open());
@@ -288,7 +288,7 @@ fn attack(root: &Path) -> Vec<(&'static str, Option<i32>)> {
     use rustix::fs::{FallocateFlags, Mode, OFlags, XattrFlags};
     let saved = root.join("ext2_saved");
     let image = saved.join("image");
-    let open = |flags| rustix::fs::open(&image, flags, Mode::empty());
+    let open = |flags| rustix::fs::open(&image, flags | OFlags::CLOEXEC, Mode::empty());
     let writing = |change: &dyn Fn(&std::fs::File) -> std::io::Result<()>| {
         let file = std::fs::File::from(open(OFlags::RDWR)?);
         change(&file)?;
