@@ -6,7 +6,7 @@
 //! Invariants: an inode whose buffer is not empty is in the list; `total` is
 //! the sum of all buffers that were adopted.
 
-use super::buffer::Sums;
+use super::buffer::{Spare, Sums};
 use super::fallocate::PREALLOC_MAX;
 use crate::inode::{Inode, InodeState};
 use butterfs_format::{InodeId, TreeId};
@@ -42,6 +42,8 @@ pub struct Budget {
     /// How often something was put into a buffer.
     writes: AtomicU64,
     shedding: Mutex<()>,
+    /// Memory for runs of all buffers.
+    spare: Arc<Spare>,
     /// Bytes that wait, of each subvolume that had any.
     waiting: Mutex<FxHashMap<TreeId, Arc<AtomicU64>>>,
 }
@@ -83,6 +85,7 @@ impl Budget {
             dirty: Mutex::new(BTreeMap::new()),
             writes: AtomicU64::new(0),
             shedding: Mutex::new(()),
+            spare: Arc::default(),
             waiting: Mutex::new(FxHashMap::default()),
         }
     }
@@ -215,6 +218,7 @@ impl Budget {
         state.buffer.charge_to(Sums {
             all: Arc::clone(&self.acknowledged.bytes),
             subvolume,
+            spare: Arc::clone(&self.spare),
         });
         let mut dirty = self.dirty.lock();
         dirty.insert(inode.id, inode);

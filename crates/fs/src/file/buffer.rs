@@ -3,6 +3,7 @@
 //! Owns the runs of one inode and their count in the sum of all inodes: the
 //! count follows every change, so that no caller can forget it.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,6 +11,34 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Runs grow up to this many bytes.
 const RUN_MAX: usize = 1 << 20;
+/// A run that grows to this much gets the memory of a whole one at once.
+const ROOMY_FROM: usize = 128 << 10;
+/// Whole runs whose memory is kept for the next ones: as much as one inode
+/// gathers before it is flushed, twice.
+const SPARE_MAX: usize = 16;
+
+/// Memory of runs that were flushed. Memory that is given back to the system
+/// and asked for again costs a page fault for each of its pages.
+#[derive(Debug, Default)]
+pub(crate) struct Spare(Mutex<Vec<Vec<u8>>>);
+
+impl Spare {
+    /// An empty run with room for all that a run can hold.
+    fn take(&self) -> Vec<u8> {
+        let spare = self.0.lock().pop();
+        spare.unwrap_or_else(|| Vec::with_capacity(RUN_MAX))
+    }
+
+    fn put(&self, mut run: Vec<u8>) {
+        if run.capacity() >= RUN_MAX {
+            let mut spare = self.0.lock();
+            if spare.len() < SPARE_MAX {
+                run.clear();
+                spare.push(run);
+            }
+        }
+    }
+}
 
 /// What a buffer's bytes are part of.
 #[derive(Clone, Debug)]
@@ -18,6 +47,8 @@ pub(crate) struct Sums {
     pub(crate) all: Arc<AtomicU64>,
     /// Those of the subvolume.
     pub(crate) subvolume: Arc<AtomicU64>,
+    /// Memory for all inodes' runs.
+    pub(crate) spare: Arc<Spare>,
 }
 
 /// Dirty data of one inode: disjoint runs of whole sectors.
@@ -79,7 +110,10 @@ impl WriteBuffer {
 
     /// Drops everything.
     pub fn clear(&mut self) {
-        self.runs.clear();
+        let runs = std::mem::take(&mut self.runs);
+        if let Some(sums) = &self.sums {
+            runs.into_values().for_each(|run| sums.spare.put(run));
+        }
         self.set_bytes(0);
     }
 
@@ -120,8 +154,9 @@ impl WriteBuffer {
             let gap = next.map_or(usize::MAX, |next| {
                 usize::try_from(next - at).unwrap_or(usize::MAX)
             });
-            let (run, room) = self.run_ending_at(at);
+            let (start, room) = self.run_ending_at(at);
             let take = rest.len().min(gap).min(room);
+            let run = self.run_with_room(start, take);
             let grown = run.len();
             run.extend_from_slice(&rest[..take]);
             let padded = run.len().next_multiple_of(sector as usize);
@@ -133,16 +168,30 @@ impl WriteBuffer {
         }
     }
 
-    /// A run that can grow at `at`, and by how much.
-    fn run_ending_at(&mut self, at: u64) -> (&mut Vec<u8>, usize) {
+    /// The run at `start`, which may be new, and is about to grow.
+    fn run_with_room(&mut self, start: u64, more: usize) -> &mut Vec<u8> {
+        let run = self.runs.entry(start).or_default();
+        let grown = run.len() + more;
+        if grown > run.capacity()
+            && grown >= ROOMY_FROM
+            && let Some(sums) = &self.sums
+        {
+            let mut roomy = sums.spare.take();
+            roomy.extend_from_slice(run);
+            *run = roomy;
+        }
+        run
+    }
+
+    /// Where the run begins that can grow at `at`, and by how much.
+    fn run_ending_at(&self, at: u64) -> (u64, usize) {
         let before = self
             .runs
             .range(..at)
             .next_back()
             .filter(|(start, data)| **start + data.len() as u64 == at && data.len() < RUN_MAX)
             .map(|(start, data)| (*start, RUN_MAX - data.len()));
-        let (start, room) = before.unwrap_or((at, RUN_MAX));
-        (self.runs.entry(start).or_default(), room)
+        before.unwrap_or((at, RUN_MAX))
     }
 
     /// Copies what is here of `offset..` over `target`.
@@ -221,6 +270,7 @@ mod tests {
         buffer.charge_to(Sums {
             all: Arc::clone(&sum),
             subvolume: Arc::clone(&of_subvolume),
+            spare: Arc::default(),
         });
         let mut model: Vec<Option<u8>> = vec![None; SIZE];
         for _ in 0..20_000 {

@@ -8,6 +8,7 @@
 
 use super::extents::{self, Body, Found};
 use super::flush::{EXTENT_MAX, InlineRule, Output, Plan};
+use super::outgoing::Sums;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
@@ -274,9 +275,6 @@ impl Filesystem {
         let mut data = vec![0; usize::try_from(bytes).unwrap_or(0)];
         self.read_locked(id, state, window.range.start, &mut data)?;
         let mut outputs = self.cut_whole(window.range.start, &data, plan);
-        if !state.item.flags.contains(InodeFlags::NODATASUM) {
-            self.checksum(&mut outputs);
-        }
         self.allocate(&mut outputs)?;
         let pays = match wanted.compress {
             Recompress::Keep => outputs.len() < window.extents,
@@ -286,6 +284,9 @@ impl Filesystem {
             self.give_back(&outputs);
             return Ok(None);
         }
+        let sums = Sums::wanted_unless(state.item.flags.contains(InodeFlags::NODATASUM));
+        // Space that does not take writes is left alone.
+        self.write_outputs(&mut outputs, sums)?;
         let result = self.bring_in(id, state, &outputs);
         if result.is_err() {
             self.give_back(&outputs);
@@ -299,7 +300,6 @@ impl Filesystem {
         state: &mut InodeState,
         outputs: &[Output<'_>],
     ) -> Result<(), FsError> {
-        self.write_outputs(outputs)?;
         // Unlike what was acknowledged, this may not use the reserve.
         drop(self.store.begin(60 + outputs.len(), Purpose::Grow)?);
         self.enter(id, state, outputs)

@@ -7,6 +7,7 @@
 use super::SIZE_MAX;
 use super::extents::COMPRESSED_MAX;
 use super::flush::{Output, Target};
+use super::outgoing::Sums;
 use super::write::check_file;
 use crate::Filesystem;
 use crate::error::FsError;
@@ -91,7 +92,6 @@ impl Filesystem {
                 sums: Vec::new(),
             })
             .collect();
-        self.checksum(&mut outputs);
         self.allocate(&mut outputs)?;
         let size = state.item.size;
         let time = now();
@@ -102,7 +102,7 @@ impl Filesystem {
         let _in_flight = self
             .buffers
             .in_flight(units.iter().map(|unit| unit.data.len() as u64).sum());
-        let written = self.write_outputs(&outputs);
+        let written = self.write_outputs(&mut outputs, Sums::Wanted);
         let is_written = written.is_ok();
         let result = written.and_then(|()| self.enter(inode.id, &mut state, &outputs));
         if result.is_err() {

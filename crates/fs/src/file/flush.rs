@@ -7,13 +7,13 @@
 
 use super::buffer::WriteBuffer;
 use super::extents::{self, Body, Found, NewExtent, NewKind};
+use super::outgoing::Sums;
 use super::read::with_scratch;
 use super::truncate;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::options::Compress;
-use butterfs_format::ChecksumType;
 use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeFlags;
@@ -95,6 +95,7 @@ pub(super) struct Output<'a> {
     /// Whole sectors, in one or more pieces.
     pub parts: Vec<Cow<'a, [u8]>>,
     pub target: Target,
+    /// Checksums of the bytes on disk, once they were written.
     pub sums: Vec<u8>,
 }
 
@@ -306,15 +307,13 @@ impl Filesystem {
             // not tried again.
             state.item.flags |= InodeFlags::NOCOMPRESS;
         }
-        if !state.item.flags.contains(InodeFlags::NODATASUM) {
-            self.checksum(&mut outputs);
-        }
         self.allocate(&mut outputs)?;
         let raw = outputs
             .iter()
             .filter(|o| matches!(o.target, Target::New(_)));
         let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
-        if let Err(error) = self.write_outputs(&outputs) {
+        let sums = Sums::wanted_unless(state.item.flags.contains(InodeFlags::NODATASUM));
+        if let Err(error) = self.write_outputs(&mut outputs, sums) {
             // Not given back: the next flush takes other space, and what does
             // not take writes is left alone until the volume is opened again.
             tracing::error!(%error, "data were not written; they wait in memory");
@@ -504,12 +503,6 @@ impl Filesystem {
         Ok(bytes == range.end - range.start)
     }
 
-    pub(super) fn checksum(&self, outputs: &mut [Output<'_>]) {
-        for output in outputs {
-            output.sums = sums_of(&output.parts, self.checksum, self.sector_size);
-        }
-    }
-
     /// A transaction for data that were acknowledged: they may use the reserve,
     /// rather than be lost.
     fn begin_acknowledged(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
@@ -532,7 +525,6 @@ impl Filesystem {
     pub(super) fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
         let mut engine = self.begin_acknowledged(8)?;
         let sector = self.sector_size;
-        let sum_size = self.checksum.size();
         let mut at = 0;
         while at < outputs.len() {
             if outputs[at].target != Target::New(None) {
@@ -552,7 +544,7 @@ impl Filesystem {
             if got < wanted && outputs[at].compression.is_some() {
                 // A unit needs one piece; plain data take any.
                 engine.give_back(Logical(range.start), got);
-                match outputs[at].unpacked(sector, self.checksum) {
+                match outputs[at].unpacked(sector) {
                     Ok(plain) => outputs[at] = plain,
                     Err(error) => {
                         drop(engine);
@@ -565,7 +557,7 @@ impl Filesystem {
             self.buffers.used(got);
             self.unpacked.forget(&range);
             if got < wanted {
-                let rest = outputs[at].split_off(got, sector, sum_size);
+                let rest = outputs[at].split_off(got);
                 outputs.insert(at + 1, rest);
             }
             outputs[at].target = Target::New(Some(range.start));
@@ -582,25 +574,6 @@ impl Filesystem {
                 }
             }
         }
-    }
-
-    pub(super) fn write_outputs(&self, outputs: &[Output<'_>]) -> Result<(), FsError> {
-        let mut blocks: Vec<(Logical, &[u8])> = Vec::new();
-        for output in outputs {
-            let start = match output.target {
-                Target::New(None) => continue,
-                Target::New(Some(start)) | Target::Overwrite(start) | Target::Prealloc(start) => {
-                    start
-                }
-            };
-            let mut at = start;
-            for part in &output.parts {
-                blocks.push((Logical(at), &part[..]));
-                at += part.len() as u64;
-            }
-        }
-        blocks.sort_by_key(|(logical, _)| *logical);
-        Ok(self.store.space().write_many(&blocks)?)
     }
 
     /// Brings the file extents of written outputs into the tree.
@@ -774,20 +747,9 @@ fn plain<'a>(segment: &Segment<'a>, range: Range<u64>) -> Vec<Output<'a>> {
         .collect()
 }
 
-/// Checksums of whole sectors.
-fn sums_of(parts: &[Cow<'_, [u8]>], kind: ChecksumType, sector: u64) -> Vec<u8> {
-    let sector = sector as usize;
-    let bytes: usize = parts.iter().map(|part| part.len()).sum();
-    let mut sums = Vec::with_capacity(bytes / sector * kind.size());
-    for bytes in parts.iter().flat_map(|part| part.chunks(sector)) {
-        sums.extend_from_slice(&kind.compute(bytes)[..kind.size()]);
-    }
-    sums
-}
-
 impl<'a> Output<'a> {
     /// A compressed unit as plain data again.
-    fn unpacked(&self, sector: u64, checksum: ChecksumType) -> Result<Output<'a>, FsError> {
+    fn unpacked(&self, sector: u64) -> Result<Output<'a>, FsError> {
         let mut bytes = vec![0; self.length as usize];
         let packed = self.parts.concat();
         if let Some(algorithm) = self.compression {
@@ -800,7 +762,7 @@ impl<'a> Output<'a> {
             start: self.start,
             length: self.length,
             compression: None,
-            sums: sums_of(&[Cow::Borrowed(&bytes[..])], checksum, sector),
+            sums: Vec::new(),
             parts: vec![Cow::Owned(bytes)],
             target: Target::New(None),
         })
@@ -814,24 +776,35 @@ impl Output<'_> {
     }
 
     /// Keeps the first `bytes` and gives the rest.
-    fn split_off(&mut self, bytes: u64, sector: u64, sum_size: usize) -> Self {
-        let whole = self.parts.concat();
-        let (kept, rest) = whole.split_at(bytes as usize);
-        let sums = if self.sums.is_empty() {
-            Vec::new()
-        } else {
-            self.sums.split_off((bytes / sector) as usize * sum_size)
-        };
-        self.parts = vec![Cow::Owned(kept.to_vec())];
+    fn split_off(&mut self, bytes: u64) -> Self {
+        let mut left = bytes as usize;
+        let mut rest = Vec::new();
+        for part in std::mem::take(&mut self.parts) {
+            let (kept, later) = match part {
+                part if part.len() <= left => (Some(part), None),
+                part if left == 0 => (None, Some(part)),
+                Cow::Borrowed(part) => {
+                    let (kept, later) = part.split_at(left);
+                    (Some(Cow::Borrowed(kept)), Some(Cow::Borrowed(later)))
+                }
+                Cow::Owned(mut kept) => {
+                    let later = kept.split_off(left);
+                    (Some(Cow::Owned(kept)), Some(Cow::Owned(later)))
+                }
+            };
+            left -= kept.as_ref().map_or(0, |kept| kept.len());
+            self.parts.extend(kept);
+            rest.extend(later);
+        }
         let length = self.length - bytes;
         self.length = bytes;
         Output {
             start: self.start + bytes,
             length,
             compression: None,
-            parts: vec![Cow::Owned(rest.to_vec())],
+            parts: rest,
             target: Target::New(None),
-            sums,
+            sums: Vec::new(),
         }
     }
 }

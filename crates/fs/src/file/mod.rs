@@ -15,6 +15,7 @@ mod extent_map;
 pub(crate) mod extents;
 mod fallocate;
 pub(crate) mod flush;
+mod outgoing;
 pub(crate) mod read;
 mod seek;
 mod truncate;
