@@ -11,7 +11,7 @@ use butterfs_format::{InodeId, InodeNumber};
 use butterfs_fs::attr::Attributes;
 use butterfs_fs::dir::ListedEntry;
 use butterfs_fs::names::{NewInode, S_IFDIR, S_IFREG};
-use butterfs_fs::{Filesystem, FsError, Inode};
+use butterfs_fs::{Filesystem, FsError, Inode, InodeFault};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -166,7 +166,7 @@ impl Volume {
                 let error = FsError::Damaged {
                     inode: id,
                     at: None,
-                    reason: "the directory has a second name; run a check of the volume".into(),
+                    fault: InodeFault::SecondName,
                 };
                 return Err(Error::at(&entry.path, error).into());
             }

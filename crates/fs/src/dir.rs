@@ -8,6 +8,7 @@
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{InodeState, check_alive};
+use crate::inode_fault::InodeFault;
 use crate::listing::Position;
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
@@ -201,7 +202,7 @@ pub(crate) fn next_index(
     let next = index.checked_add(1).ok_or_else(|| FsError::Damaged {
         inode: dir,
         at: None,
-        reason: "its directory index has an impossible position; run a check of the volume".into(),
+        fault: InodeFault::IndexPosition,
     })?;
     state.next_index = Some(next);
     Ok(index)
@@ -286,7 +287,7 @@ pub(crate) fn remove_entry(engine: &mut Engine, dir: InodeId, link: &Link) -> Re
     Err(FsError::Damaged {
         inode: dir,
         at: None,
-        reason: "an entry lacks its index or hash item; run a check of the volume".into(),
+        fault: InodeFault::HalfEntry,
     })
 }
 

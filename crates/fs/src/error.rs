@@ -1,5 +1,6 @@
 //! What a file operation can answer.
 
+use crate::inode_fault::InodeFault;
 use butterfs_format::{FileOffset, InodeId, ParseError};
 use butterfs_store::{QuotaError, StoreError};
 use thiserror::Error;
@@ -75,14 +76,14 @@ pub enum FsError {
     #[error("busy: {0}")]
     Busy(&'static str),
     /// EIO: an inode's data or items are damaged.
-    #[error("inode {} of subvolume {}{}: {reason}", .inode.number, .inode.tree, .at.map(|at| format!(" at offset {at}")).unwrap_or_default())]
+    #[error("inode {} of subvolume {}{}: {fault}", .inode.number, .inode.tree, .at.map(|at| format!(" at offset {at}")).unwrap_or_default())]
     Damaged {
         /// Inode.
         inode: InodeId,
         /// Offset in the file, for data.
         at: Option<FileOffset>,
-        /// What is wrong, with addresses.
-        reason: String,
+        /// What is wrong.
+        fault: InodeFault,
     },
     /// Data that could not be brought to the device wait in memory for the
     /// next try; everything else is on the device. The errno is the cause's.
@@ -117,11 +118,14 @@ impl FsError {
 
     /// A damaged item of an inode.
     #[must_use]
-    pub fn bad_item(inode: InodeId, what: &str, error: &ParseError) -> Self {
+    pub fn bad_item(inode: InodeId, item: &'static str, error: &ParseError) -> Self {
         Self::Damaged {
             inode,
             at: None,
-            reason: format!("its {what} is damaged: {error}"),
+            fault: InodeFault::Item {
+                item,
+                error: error.clone(),
+            },
         }
     }
 

@@ -8,6 +8,7 @@ use crate::Filesystem;
 use crate::error::FsError;
 use crate::file::SIZE_MAX;
 use crate::file::buffer::WriteBuffer;
+use crate::inode_fault::InodeFault;
 use crate::names::S_IFDIR;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
@@ -244,7 +245,7 @@ pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsErr
                 return Err(FsError::Damaged {
                     inode: id,
                     at: None,
-                    reason: "its size is impossible; run a check of the volume".into(),
+                    fault: InodeFault::Size,
                 });
             }
             Ok(item)

@@ -16,6 +16,7 @@ pub mod dir;
 pub mod error;
 pub mod file;
 pub mod inode;
+mod inode_fault;
 mod listing;
 pub mod log;
 pub mod names;
@@ -29,10 +30,11 @@ pub mod xattr;
 
 pub use error::FsError;
 pub use inode::{Inode, InodeState};
+pub use inode_fault::{ExtentFault, InodeFault, LogFault, WrongSum};
 pub use options::Options;
 
 use butterfs_format::{ChecksumType, InodeId, InodeNumber, TreeId};
-use butterfs_store::Store;
+use butterfs_store::{Store, StoreError};
 use inode::InodeTable;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -64,7 +66,7 @@ pub struct Filesystem {
     pub(crate) leaving: Mutex<FxHashSet<TreeId>>,
     /// Deleted subvolumes that cannot be read to their end, and why: they are
     /// left as they are until the volume is opened again.
-    pub(crate) stuck: Mutex<FxHashMap<TreeId, String>>,
+    pub(crate) stuck: Mutex<FxHashMap<TreeId, StoreError>>,
     /// Subvolumes that were looked into: what a crash left in them without
     /// names is deleted then.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,

@@ -8,6 +8,7 @@
 //! Invariant: a position is below 2^63, and never 0 but at the start.
 
 use crate::error::FsError;
+use crate::inode_fault::InodeFault;
 use butterfs_format::InodeId;
 
 /// Set in positions that know where their listing ends.
@@ -52,8 +53,7 @@ impl Position {
             return Err(FsError::Damaged {
                 inode: dir,
                 at: None,
-                reason: "its directory index has an impossible position; run a check of the volume"
-                    .into(),
+                fault: InodeFault::IndexPosition,
             });
         }
         Ok(match self.last {

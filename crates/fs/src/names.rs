@@ -8,6 +8,7 @@ use crate::change::Locked;
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
+use crate::inode_fault::InodeFault;
 use crate::options::DataCow;
 use crate::{Filesystem, orphan, xattr};
 use butterfs_format::compression::Algorithm;
@@ -213,7 +214,7 @@ impl Filesystem {
                     number: InodeNumber(number),
                 },
                 at: None,
-                reason: "no inode number is left; run a check of the volume".into(),
+                fault: InodeFault::NoNumberLeft,
             });
         }
         next.insert(tree, number + 1);
@@ -604,7 +605,7 @@ pub(crate) fn missing_link(inode: InodeId) -> FsError {
     FsError::Damaged {
         inode,
         at: None,
-        reason: "it does not know its own name; run a check of the volume".into(),
+        fault: InodeFault::NoOwnName,
     }
 }
 

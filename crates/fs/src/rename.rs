@@ -4,6 +4,7 @@ use crate::change::{Locked, check_writable};
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, store_item};
+use crate::inode_fault::InodeFault;
 use crate::names::{
     NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location,
     lock_all, missing_link, name_bytes, state_of, touch_directory,
@@ -234,7 +235,7 @@ impl Filesystem {
         Err(FsError::Damaged {
             inode: into,
             at: None,
-            reason: "its parents form a loop; run a check of the volume".into(),
+            fault: InodeFault::Loop,
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
+use crate::item_fault::ItemFault;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_tree::{Cursor, Editor, find};
@@ -173,7 +174,7 @@ impl Engine {
                     break;
                 }
                 if sums.len() % size != 0 || found.offset % sector != 0 {
-                    return Err(corrupt_item(TreeId::CSUM, found, "has a wrong size"));
+                    return Err(corrupt_item(TreeId::CSUM, found, ItemFault::Size));
                 }
                 copy(found.offset, sums);
             } else if found > key(range.end) {

@@ -24,6 +24,7 @@ use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{ExtentKind, Outcome};
 use crate::extent::share::{ExtentState, Keyed, data_children};
+use crate::item_fault::ItemFault;
 use crate::subvolume::orphan_key;
 use butterfs_format::{Generation, Key, NodeRef, TreeId};
 use butterfs_tree::{Node, NodeSource};
@@ -200,8 +201,7 @@ impl Walk<'_> {
         loop {
             let node = self.engine.node(at)?;
             if node.is_leaf() || at.level < level {
-                let reason = "has an impossible place for its deletion to go on";
-                return Err(corrupt_item(TreeId::ROOT, *key, reason));
+                return Err(corrupt_item(TreeId::ROOT, *key, ItemFault::DropPosition));
             }
             let slot = node.child_slot(key);
             let full_backref = self.engine.state_to_drop(at, by)?.full_backref;

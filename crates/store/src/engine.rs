@@ -14,6 +14,7 @@ use crate::early::Early;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
 use crate::inject;
+use crate::item_fault::ItemFault;
 use crate::log::{FsyncLog, LogSpace};
 use crate::missing::OnMissing;
 use crate::near::{self, EngineNumber};
@@ -461,8 +462,8 @@ impl Engine {
         let new = self.new_node(tree, old.level, node.first_key())?;
         if new.logical == old.logical {
             let key = Key::new(old.logical.get(), ItemType::FREE_SPACE_EXTENT, 0);
-            let what = "calls a block free that a tree uses; run butterfs check";
-            return Err(corrupt_item(TreeId::FREE_SPACE, key, what));
+            let fault = ItemFault::FreeButUsed;
+            return Err(corrupt_item(TreeId::FREE_SPACE, key, fault));
         }
         let copy = node.copied_to(new.logical, new.generation, tree);
         self.dirty.insert(new.logical, Arc::new(copy));

@@ -1,7 +1,8 @@
 //! What can go wrong with a volume.
 
+use crate::item_fault::ItemFault;
 use butterfs_device::DeviceError;
-use butterfs_format::{Key, Logical, ParseError, TreeId};
+use butterfs_format::{Key, ParseError, TreeId};
 use butterfs_tree::TreeError;
 use butterfs_volume::VolumeError;
 use std::sync::Arc;
@@ -29,14 +30,14 @@ pub enum StoreError {
         reason: String,
     },
     /// An item has impossible content.
-    #[error("item {key} of tree {tree} {what}; run a check of the volume")]
+    #[error("item {key} of tree {tree} {fault}; run a check of the volume")]
     CorruptItem {
         /// Tree.
         tree: TreeId,
         /// Item.
         key: Key,
         /// What is wrong.
-        what: String,
+        fault: ItemFault,
     },
     /// What says where space lies disagrees with itself.
     #[error(
@@ -44,14 +45,6 @@ pub enum StoreError {
          the device and run a check of the volume"
     )]
     Inconsistent(#[from] crate::open::SpaceFault),
-    /// Data fail their checksum on every copy, or cannot be read.
-    #[error("data at logical {logical} are damaged: {reason}")]
-    DamagedData {
-        /// Address of the sector.
-        logical: Logical,
-        /// Checksum values or the read error.
-        reason: String,
-    },
     /// The volume uses what ButterFS does not know.
     #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing (mount it with -o ro)" } else { "" })]
     Unsupported {
@@ -151,15 +144,11 @@ impl From<VolumeError> for StoreError {
 }
 
 /// A [`StoreError::CorruptItem`].
-pub fn corrupt_item(tree: TreeId, key: Key, what: impl Into<String>) -> StoreError {
-    StoreError::CorruptItem {
-        tree,
-        key,
-        what: what.into(),
-    }
+pub const fn corrupt_item(tree: TreeId, key: Key, fault: ItemFault) -> StoreError {
+    StoreError::CorruptItem { tree, key, fault }
 }
 
 /// A [`StoreError::CorruptItem`] from a parser's error.
 pub fn bad_item(tree: TreeId, key: Key, error: &ParseError) -> StoreError {
-    corrupt_item(tree, key, format!("is damaged: {error}"))
+    corrupt_item(tree, key, ItemFault::Parse(error.clone()))
 }

@@ -24,6 +24,7 @@ mod extent;
 pub mod inject;
 #[cfg(not(feature = "inject"))]
 mod inject;
+mod item_fault;
 mod log;
 mod missing;
 mod near;
@@ -44,6 +45,7 @@ pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use engine_lock::{LockWaits, Reading};
 pub use error::{StoreError, bad_item, corrupt_item};
+pub use item_fault::ItemFault;
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
 pub use open::{

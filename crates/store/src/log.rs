@@ -11,6 +11,7 @@
 
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
+use crate::item_fault::ItemFault;
 use crate::space::block_group::Standing;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::inode::InodeItem;
@@ -740,7 +741,7 @@ impl Engine {
             return Err(StoreError::CorruptItem {
                 tree: TreeId::LOG,
                 key: Key::new(start, ItemType::EXTENT_ITEM, extent.length),
-                what: "overlaps what the last commit has".to_owned(),
+                fault: ItemFault::LogOverlaps,
             });
         }
         self.for_each_group_part(&range, |group, part| {

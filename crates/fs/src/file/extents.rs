@@ -5,6 +5,7 @@
 
 use crate::error::FsError;
 use crate::inode::InodeState;
+use crate::inode_fault::{ExtentFault, InodeFault};
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::{Generation, InodeId, ItemType, Key};
@@ -94,37 +95,37 @@ impl Found {
     }
 }
 
-fn damaged(id: InodeId, at: u64, fault: &str) -> FsError {
+const fn damaged(inode: InodeId, at: u64, fault: ExtentFault) -> FsError {
     FsError::Damaged {
-        inode: id,
+        inode,
         at: Some(butterfs_format::FileOffset(at)),
-        reason: format!("its file extent {fault}; run a check of the volume"),
+        fault: InodeFault::Extent(fault),
     }
 }
 
 /// Why a file extent at `offset` cannot be, if so. What passes has an end that
 /// is an offset, whole sectors, and lies inside its extent.
-fn fault_of(offset: u64, extent: &FileExtent<'_>, sector: u64) -> Option<&'static str> {
+fn fault_of(offset: u64, extent: &FileExtent<'_>, sector: u64) -> Option<ExtentFault> {
     let packed = extent.compression.is_some();
     if packed && extent.ram_bytes > COMPRESSED_MAX {
-        return Some("is compressed but larger than 128 KiB");
+        return Some(ExtentFault::PackedTooLarge);
     }
     let place = match &extent.body {
         FileExtentBody::Inline(data) => {
             if offset != 0 {
-                return Some("is inline but not at the start");
+                return Some(ExtentFault::InlineNotFirst);
             }
             let length = data.len() as u64;
-            return (!packed && length != extent.ram_bytes).then_some("has a wrong inline length");
+            return (!packed && length != extent.ram_bytes).then_some(ExtentFault::InlineLength);
         }
-        FileExtentBody::Prealloc(_) if packed => return Some("is preallocated and compressed"),
+        FileExtentBody::Prealloc(_) if packed => return Some(ExtentFault::PackedPrealloc),
         FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => place,
     };
     if offset.checked_add(place.length).is_none() {
-        return Some("ends beyond all offsets");
+        return Some(ExtentFault::BeyondOffsets);
     }
     if [offset, place.length].iter().any(|n| n % sector != 0) {
-        return Some("does not consist of whole sectors of the file");
+        return Some(ExtentFault::PartOfSector);
     }
     let disk = place.disk.get();
     if disk == 0 {
@@ -134,17 +135,16 @@ fn fault_of(offset: u64, extent: &FileExtent<'_>, sector: u64) -> Option<&'stati
         .iter()
         .any(|n| n % sector != 0)
     {
-        return Some("does not consist of whole sectors of its extent");
+        return Some(ExtentFault::PartOfExtentSector);
     }
     if disk.checked_add(place.disk_length).is_none() {
-        return Some("lies beyond all addresses");
+        return Some(ExtentFault::BeyondAddresses);
     }
     if packed {
-        return (place.disk_length > COMPRESSED_MAX)
-            .then_some("is larger compressed than it can be");
+        return (place.disk_length > COMPRESSED_MAX).then_some(ExtentFault::PackedSize);
     }
     // The parser saw that the sum does not overflow.
-    (place.offset + place.length > place.disk_length).then_some("reaches beyond its extent")
+    (place.offset + place.length > place.disk_length).then_some(ExtentFault::BeyondExtent)
 }
 
 /// Key of the file extent at `offset`.
@@ -172,7 +172,7 @@ pub(crate) fn overlapping(
         if at.objectid == id.number.get() && at.item_type == ItemType::EXTENT_DATA {
             let extent = Found::new(id, at, data, engine.sector_size())?;
             if extent.start < end {
-                return Err(damaged(id, at.offset, "overlaps the one before it"));
+                return Err(damaged(id, at.offset, ExtentFault::Overlaps));
             }
             end = extent.end();
             if end > range.start {
@@ -537,28 +537,56 @@ mod tests {
                 FileExtentBody::Prealloc(_) => FileExtentBody::Prealloc(place),
                 _ => FileExtentBody::Regular(place),
             };
-            fault_of(offset, &item, SECTOR).unwrap_or_default()
+            fault_of(offset, &item, SECTOR)
         };
         let packed = Some(Algorithm::Zstd);
-        assert!(fault(0, &|e, _| (e.compression, e.ram_bytes) = (packed, 1 << 20)).contains("128"));
-        assert!(fault(u64::MAX - 4095, &|_, _| ()).contains("beyond all offsets"));
-        assert!(fault(100, &|_, _| ()).contains("sectors of the file"));
-        assert!(fault(0, &|_, p| p.length = 100).contains("sectors of the file"));
-        assert!(fault(0, &|_, p| p.disk = Logical(5)).contains("sectors of its extent"));
-        assert!(fault(0, &|_, p| p.offset = 5).contains("sectors of its extent"));
-        assert!(fault(0, &|_, p| p.disk = Logical(u64::MAX - 4095)).contains("addresses"));
-        assert!(fault(0, &|_, p| p.disk_length = SECTOR).contains("beyond its extent"));
+        assert_eq!(
+            fault(0, &|e, _| (e.compression, e.ram_bytes) = (packed, 1 << 20)),
+            Some(ExtentFault::PackedTooLarge)
+        );
+        assert_eq!(
+            fault(u64::MAX - 4095, &|_, _| ()),
+            Some(ExtentFault::BeyondOffsets)
+        );
+        assert_eq!(fault(100, &|_, _| ()), Some(ExtentFault::PartOfSector));
+        assert_eq!(
+            fault(0, &|_, p| p.length = 100),
+            Some(ExtentFault::PartOfSector)
+        );
+        assert_eq!(
+            fault(0, &|_, p| p.disk = Logical(5)),
+            Some(ExtentFault::PartOfExtentSector)
+        );
+        assert_eq!(
+            fault(0, &|_, p| p.offset = 5),
+            Some(ExtentFault::PartOfExtentSector)
+        );
+        assert_eq!(
+            fault(0, &|_, p| p.disk = Logical(u64::MAX - 4095)),
+            Some(ExtentFault::BeyondAddresses)
+        );
+        assert_eq!(
+            fault(0, &|_, p| p.disk_length = SECTOR),
+            Some(ExtentFault::BeyondExtent)
+        );
         let large = 64 * SECTOR;
-        assert!(
-            fault(0, &|e, p| (e.compression, p.disk_length) = (packed, large)).contains("larger")
+        assert_eq!(
+            fault(0, &|e, p| (e.compression, p.disk_length) = (packed, large)),
+            Some(ExtentFault::PackedSize)
         );
         let prealloc = |e: &mut FileExtent<'_>, p: &mut ExtentPlace| {
             e.compression = packed;
             e.body = FileExtentBody::Prealloc(*p);
         };
-        assert!(fault(0, &prealloc).contains("preallocated and compressed"));
+        assert_eq!(fault(0, &prealloc), Some(ExtentFault::PackedPrealloc));
         let inline = extent(FileExtentBody::Inline(b"abc"));
-        assert!(fault_of(0, &inline, SECTOR).is_some_and(|f| f.contains("inline length")));
-        assert!(fault_of(SECTOR, &inline, SECTOR).is_some_and(|f| f.contains("start")));
+        assert_eq!(
+            fault_of(0, &inline, SECTOR),
+            Some(ExtentFault::InlineLength)
+        );
+        assert_eq!(
+            fault_of(SECTOR, &inline, SECTOR),
+            Some(ExtentFault::InlineNotFirst)
+        );
     }
 }

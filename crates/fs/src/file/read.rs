@@ -7,14 +7,19 @@ use super::extents::{self, Body, COMPRESSED_MAX};
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
+use crate::inode_fault::{ExtentFault, InodeFault, WrongSum};
 use butterfs_format::compression::{Algorithm, Scratch};
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{ChecksumType, FileOffset, InodeId, Logical};
-use butterfs_store::{Engine, SectorChecksums};
+use butterfs_store::{Engine, SectorChecksums, StoreError};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Bytes that are read at a time, and compared with their checksums while the
+/// processor's cache has them.
+const BATCH: usize = 256 << 10;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -245,7 +250,7 @@ impl Filesystem {
             return Err(FsError::Damaged {
                 inode: inode.id,
                 at: Some(at),
-                reason: "an extent is larger compressed than it can be".into(),
+                fault: InodeFault::Extent(ExtentFault::PackedSize),
             });
         }
         let summed = !inode
@@ -288,11 +293,11 @@ impl Filesystem {
         sums: Option<&SectorChecksums>,
         sectors: Sectors,
     ) -> Result<(), FsError> {
-        let damaged = |offset: u64, reason: String| {
+        let damaged = |offset: u64, fault: InodeFault| {
             let fault = FsError::Damaged {
                 inode: id,
                 at: Some(FileOffset(at.get().saturating_add(offset))),
-                reason,
+                fault,
             };
             let path = self.path_for_message(id);
             tracing::error!(path, error = %fault, "file data cannot be read");
@@ -303,15 +308,15 @@ impl Filesystem {
                 .store
                 .space()
                 .read(logical, target)
-                .map_err(|error| damaged(0, error.to_string()));
+                .map_err(|error| damaged(0, unread(error, None)));
         };
         let size = sectors.size as usize;
         let place = |sector: usize| Logical(logical.get() + (sector * size) as u64);
         for sector in 0..target.len() / size {
             if sums.get(sector).is_none() {
                 // No copy can be told good; that is no device's fault.
-                let reason = format!("no checksum is known for logical {}", place(sector));
-                return Err(damaged((sector * size) as u64, reason));
+                let fault = InodeFault::NoChecksum(place(sector));
+                return Err(damaged((sector * size) as u64, fault));
             }
         }
         let good = |sector: usize, bytes: &[u8]| {
@@ -319,26 +324,33 @@ impl Filesystem {
                 sectors.checksum.compute(bytes)[..expected.len()] == *expected
             })
         };
-        let whole = self
-            .store
-            .space()
-            .read_verified(logical, target, &mut |bytes| {
-                bytes
-                    .chunks(size)
-                    .enumerate()
-                    .all(|(sector, bytes)| good(sector, bytes))
+        let space = self.store.space();
+        let per_batch = (BATCH / size).max(1);
+        let is_good = target
+            .chunks_mut(per_batch * size)
+            .enumerate()
+            .all(|(batch, bytes)| {
+                let first = batch * per_batch;
+                let verify = &mut |bytes: &[u8]| {
+                    let mut sectors = bytes.chunks(size).enumerate();
+                    sectors.all(|(sector, bytes)| good(first + sector, bytes))
+                };
+                space.read_verified(place(first), bytes, verify).is_ok()
             });
-        if whole.is_ok() {
+        if is_good {
             return Ok(());
         }
         // Different sectors may be good on different copies.
         for (sector, bytes) in target.chunks_mut(size).enumerate() {
-            let mut seen = String::new();
+            let mut seen = None;
             let verify = &mut |bytes: &[u8]| {
                 let found = sectors.checksum.compute(bytes);
                 let expected = sums.get(sector).unwrap_or_default();
                 let found = &found[..expected.len()];
-                seen = format!("expected checksum {}, found {}", hex(expected), hex(found));
+                seen = Some(WrongSum {
+                    expected: hex(expected),
+                    found: hex(found),
+                });
                 found == expected
             };
             let result = self
@@ -346,15 +358,16 @@ impl Filesystem {
                 .space()
                 .read_verified(place(sector), bytes, verify);
             if let Err(error) = result {
-                let reason = match seen.is_empty() {
-                    true => error.to_string(),
-                    false => format!("{error}: {seen}"),
-                };
-                return Err(damaged((sector * size) as u64, reason));
+                return Err(damaged((sector * size) as u64, unread(error, seen)));
             }
         }
         Ok(())
     }
+}
+
+fn unread(error: impl Into<StoreError>, sums: Option<WrongSum>) -> InodeFault {
+    let cause = error.into();
+    InodeFault::Data { cause, sums }
 }
 
 /// A checksum as the kernel prints it: its first byte last.
@@ -386,7 +399,7 @@ fn unpack(
     .map_err(|error| FsError::Damaged {
         inode: id,
         at: Some(at),
-        reason: error.to_string(),
+        fault: InodeFault::Compressed(error),
     })?;
     Ok(whole)
 }

@@ -4,6 +4,7 @@ use super::replay::Log;
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found, NewExtent, NewKind};
 use crate::inode::InodeState;
+use crate::inode_fault::LogFault;
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, ItemType, Key};
@@ -119,5 +120,5 @@ fn checksums(
     if missing.is_empty() {
         return Ok(());
     }
-    Err(super::verify::lies(id, "has data of it without checksums"))
+    Err(super::verify::lies(id, LogFault::NoChecksums))
 }

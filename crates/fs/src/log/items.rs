@@ -4,7 +4,7 @@ use crate::error::FsError;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
-use butterfs_store::{Engine, StoreError, bad_item};
+use butterfs_store::{Engine, ItemFault, bad_item, corrupt_item};
 use butterfs_tree::{NodeSource, TreeError};
 use std::ops::Range;
 
@@ -79,12 +79,8 @@ impl LogItems {
         }
         let sorted = self.items.windows(2).all(|pair| pair[0].0 < pair[1].0);
         if !sorted {
-            return Err(StoreError::CorruptItem {
-                tree: TreeId::LOG,
-                key: self.items.first().map_or(Key::MIN, |(key, _)| *key),
-                what: "and others of the fsync log are not in order".to_owned(),
-            }
-            .into());
+            let first = self.items.first().map_or(Key::MIN, |(key, _)| *key);
+            return Err(corrupt_item(TreeId::LOG, first, ItemFault::LogOrder).into());
         }
         Ok(())
     }

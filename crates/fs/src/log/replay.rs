@@ -15,6 +15,7 @@ use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::file::extents;
 use crate::inode::{InodeState, item_key};
+use crate::inode_fault::{InodeFault, LogFault};
 use crate::names::{S_IFDIR, S_IFMT, S_IFREG, kind_of, location};
 use crate::orphan;
 use butterfs_format::item::dir::{DirEntries, DirEntry};
@@ -345,7 +346,7 @@ impl Replay<'_> {
                 return Err(FsError::Damaged {
                     inode: self.id(dir),
                     at: None,
-                    reason: "the fsync log has entries of it, but it does not exist".into(),
+                    fault: InodeFault::Log(LogFault::EntriesOfNothing),
                 });
             }
             let inode = InodeNumber(entry.location.objectid);
@@ -418,7 +419,7 @@ impl Replay<'_> {
             .load(link.parent)?
             .map(|state| state.item.mode & S_IFMT);
         if parent != Some(S_IFDIR) {
-            return Err(lies(dir, "has a name in it, but it is no directory"));
+            return Err(lies(dir, LogFault::NameInFile));
         }
         let Some(state) = self.load(inode)? else {
             return Ok(());
@@ -579,13 +580,13 @@ impl Replay<'_> {
     /// A directory has one name, and the way up from it ends at the root.
     fn verify_way_up(&self, dir: InodeNumber, links: usize) -> Result<(), FsError> {
         if links > 1 && dir != InodeNumber::ROOT {
-            return Err(lies(self.id(dir), "gives the directory more than one name"));
+            return Err(lies(self.id(dir), LogFault::SecondName));
         }
         let mut seen = BTreeSet::new();
         let mut at = dir;
         while at != InodeNumber::ROOT {
             if !seen.insert(at) {
-                return Err(lies(self.id(dir), "puts the directory below itself"));
+                return Err(lies(self.id(dir), LogFault::Loop));
             }
             match dir::links(self.engine, self.id(at))?.first() {
                 Some(link) => at = link.parent,

@@ -11,13 +11,14 @@ use crate::dir::{FIRST_INDEX, check_name, is_absent_subvolume};
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found};
 use crate::inode::load_item;
+use crate::inode_fault::{InodeFault, LogFault};
 use crate::names::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, kind_of};
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::dir::{DirEntries, FileType};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
-use butterfs_store::{Engine, StoreError};
+use butterfs_store::{Engine, ItemFault, corrupt_item};
 use butterfs_tree::Cursor;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,13 +31,11 @@ const CHECKSUMS: u64 = u64::MAX - 9;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// A log that cannot be replayed, and what to do.
-pub(super) fn lies(id: InodeId, what: &str) -> FsError {
+pub(super) const fn lies(inode: InodeId, fault: LogFault) -> FsError {
     FsError::Damaged {
-        inode: id,
+        inode,
         at: None,
-        reason: format!(
-            "the fsync log {what}; `butterfs rescue zero-log` gives up what only the log has"
-        ),
+        fault: InodeFault::Log(fault),
     }
 }
 
@@ -48,12 +47,12 @@ pub(super) fn verify(engine: &Engine, logs: &[LogItems]) -> Result<(), FsError> 
     let mut blocks: Vec<&Range<u64>> = logs.iter().flat_map(LogItems::blocks).collect();
     blocks.sort_by_key(|block| block.start);
     if blocks.windows(2).any(|pair| pair[0].end > pair[1].start) {
-        return Err(corrupt(TreeId::LOG, Key::MIN, "has a node twice"));
+        return Err(corrupt_item(TreeId::LOG, Key::MIN, ItemFault::LogNodeTwice).into());
     }
     let mut data = BTreeMap::new();
     for log in logs.iter().filter(|log| log.tree != TreeId::LOG) {
         if !log.tree.is_subvolume() {
-            return Err(corrupt(log.tree, Key::MIN, "is of a tree that has none"));
+            return Err(corrupt_item(log.tree, Key::MIN, ItemFault::LogOfNoSubvolume).into());
         }
         if engine.committed_root(log.tree)?.is_none() {
             continue;
@@ -64,15 +63,6 @@ pub(super) fn verify(engine: &Engine, logs: &[LogItems]) -> Result<(), FsError> 
         }
     }
     verify_data(engine, &data, &blocks)
-}
-
-fn corrupt(tree: TreeId, key: Key, what: &str) -> FsError {
-    StoreError::CorruptItem {
-        tree,
-        key,
-        what: format!("the fsync log {what}"),
-    }
-    .into()
 }
 
 /// Extents that logs name and the last commit does not have, by address, with
@@ -106,7 +96,7 @@ impl Verifier<'_> {
             return Ok(());
         }
         if !INODES.contains(&key.objectid) || is_absent_subvolume(id) {
-            return Err(lies(id, "has it, and no inode has this number"));
+            return Err(lies(id, LogFault::NoSuchNumber));
         }
         match key.item_type {
             ItemType::INODE_ITEM => self.inode(id, key, data),
@@ -116,7 +106,7 @@ impl Verifier<'_> {
                 }
                 for link in parse_links(id, key, data)? {
                     if id.number == InodeNumber::ROOT || link.parent == id.number {
-                        return Err(lies(id, "gives it a name that it cannot have"));
+                        return Err(lies(id, LogFault::ImpossibleLink));
                     }
                     verify_name(id, &link.name, link.index)?;
                 }
@@ -146,17 +136,17 @@ impl Verifier<'_> {
         let item = InodeItem::parse(data)
             .map_err(|error| FsError::bad_item(id, "logged inode item", &error))?;
         if key.offset != 0 {
-            return Err(lies(id, "has its item at an offset"));
+            return Err(lies(id, LogFault::ItemOffset));
         }
         if kind_of(item.mode).is_err() {
-            return Err(lies(id, "gives it a type that does not exist"));
+            return Err(lies(id, LogFault::NoSuchType));
         }
         if item.size > OFFSET_MAX {
-            return Err(lies(id, "gives it a size that no file has"));
+            return Err(lies(id, LogFault::Size));
         }
         let last = self.engine.generation();
         if item.generation > last || item.transid > last {
-            return Err(lies(id, "has it from a generation that is yet to come"));
+            return Err(lies(id, LogFault::FutureInode));
         }
         let old = match load_item(self.engine, id) {
             Ok(old) => old,
@@ -164,13 +154,13 @@ impl Verifier<'_> {
             Err(error) => return Err(error),
         };
         if (old.mode ^ item.mode) & S_IFMT != 0 {
-            return Err(lies(id, "gives it another type"));
+            return Err(lies(id, LogFault::OtherType));
         }
         // A file that has data keeps its way of having checksums.
         let changed = (old.flags.0 ^ item.flags.0) & InodeFlags::NODATASUM.0 != 0;
         let has_it = item.generation.get() != 0 && item.mode & S_IFMT == S_IFREG;
         if changed && has_it && self.has_data(id)? {
-            return Err(lies(id, "changes whether its data have checksums"));
+            return Err(lies(id, LogFault::OtherChecksumming));
         }
         Ok(())
     }
@@ -192,12 +182,12 @@ impl Verifier<'_> {
                 && name_hash(entry.name) == key.offset
                 && !seen.contains(&entry.name);
             if !right {
-                return Err(lies(id, "has an attribute of it that cannot be"));
+                return Err(lies(id, LogFault::Attribute));
             }
             seen.push(entry.name);
         }
         if seen.is_empty() {
-            return Err(lies(id, "has an empty attribute of it"));
+            return Err(lies(id, LogFault::EmptyAttribute));
         }
         Ok(())
     }
@@ -212,11 +202,11 @@ impl Verifier<'_> {
             let target = entry.location.objectid;
             let own = target == dir.number.get() || target == InodeNumber::ROOT.get();
             if own || !INODES.contains(&target) {
-                return Err(lies(dir, "has an entry in it that cannot be"));
+                return Err(lies(dir, LogFault::Entry));
             }
         }
         if self.mode(dir)?.is_some_and(|mode| mode != S_IFDIR) {
-            return Err(lies(dir, "has entries in it, but it is no directory"));
+            return Err(lies(dir, LogFault::EntriesOfFile));
         }
         Ok(())
     }
@@ -230,17 +220,14 @@ impl Verifier<'_> {
     ) -> Result<(), FsError> {
         let extent = Found::new(id, key, data, self.engine.sector_size())?;
         if extent.generation > self.engine.generation() {
-            return Err(lies(
-                id,
-                "has data of it from a generation that is yet to come",
-            ));
+            return Err(lies(id, LogFault::FutureData));
         }
         if extent.end() > OFFSET_MAX {
-            return Err(lies(id, "has data of it beyond all files"));
+            return Err(lies(id, LogFault::DataBeyond));
         }
         match self.mode(id)? {
             None | Some(S_IFREG | S_IFLNK) => {}
-            Some(_) => return Err(lies(id, "has data of it, but it is no file")),
+            Some(_) => return Err(lies(id, LogFault::DataOfOther)),
         }
         let (Body::Regular(place) | Body::Prealloc(place)) = &extent.body else {
             return Ok(());
@@ -249,7 +236,7 @@ impl Verifier<'_> {
             return Ok(());
         }
         if place.length == 0 || place.disk_length == 0 {
-            return Err(lies(id, "has an extent of it without length"));
+            return Err(lies(id, LogFault::EmptyExtent));
         }
         let whole = extents::extent_of(place);
         if self.engine.has_data_extent(whole)? {
@@ -259,7 +246,7 @@ impl Verifier<'_> {
         let end = start + place.disk_length;
         let known = ranges.insert(start, (end, id));
         if known.is_some_and(|(known, _)| known != end) {
-            return Err(lies(id, "has an extent of it with two lengths"));
+            return Err(lies(id, LogFault::TwoLengths));
         }
         Ok(())
     }
@@ -272,11 +259,7 @@ impl Verifier<'_> {
         let covered = (data.len() / size) as u64 * sector;
         let whole = data.len().is_multiple_of(size) && key.offset.is_multiple_of(sector);
         if !whole || key.offset.checked_add(covered).is_none() {
-            return Err(corrupt(
-                self.log.tree,
-                key,
-                "has checksums of no whole sectors",
-            ));
+            return Err(corrupt_item(self.log.tree, key, ItemFault::LogChecksums).into());
         }
         Ok(())
     }
@@ -289,9 +272,9 @@ pub(super) fn is_dots(key: Key) -> bool {
 }
 
 fn verify_name(id: InodeId, name: &[u8], index: u64) -> Result<(), FsError> {
-    check_name(name).map_err(|_| lies(id, "has a name that cannot be"))?;
+    check_name(name).map_err(|_| lies(id, LogFault::Name))?;
     if !(FIRST_INDEX..=OFFSET_MAX).contains(&index) {
-        return Err(lies(id, "has a name at a position that cannot be"));
+        return Err(lies(id, LogFault::NamePosition));
     }
     Ok(())
 }
@@ -303,7 +286,7 @@ fn verify_data(engine: &Engine, data: &DataRanges, blocks: &[&Range<u64>]) -> Re
     for (start, (end, id)) in data {
         let (start, end, id) = (*start, *end, *id);
         if start < before {
-            return Err(lies(id, "has data of it over other data of the log"));
+            return Err(lies(id, LogFault::DataOverData));
         }
         before = end;
         let mut groups = engine.groups();
@@ -314,14 +297,14 @@ fn verify_data(engine: &Engine, data: &DataRanges, blocks: &[&Range<u64>]) -> Re
                 && end - first <= group.length
         });
         if !inside {
-            return Err(lies(id, "has data of it where no data can be"));
+            return Err(lies(id, LogFault::DataOutside));
         }
         let next = blocks.partition_point(|block| block.end <= start);
         if blocks.get(next).is_some_and(|block| block.start < end) {
-            return Err(lies(id, "has data of it over its own nodes"));
+            return Err(lies(id, LogFault::DataOverLog));
         }
         if is_used(engine, start..end)? {
-            return Err(lies(id, "has data of it over what the last commit has"));
+            return Err(lies(id, LogFault::DataOverCommit));
         }
     }
     Ok(())
@@ -338,14 +321,10 @@ fn is_used(engine: &Engine, range: Range<u64>) -> Result<bool, FsError> {
             ItemType::METADATA_ITEM => engine.node_size() as u64,
             _ => continue,
         };
-        let end = key.objectid.checked_add(length).ok_or_else(|| {
-            let what = "ends beyond all addresses".to_owned();
-            FsError::from(StoreError::CorruptItem {
-                tree: TreeId::EXTENT,
-                key,
-                what,
-            })
-        })?;
+        let end = key
+            .objectid
+            .checked_add(length)
+            .ok_or_else(|| corrupt_item(TreeId::EXTENT, key, ItemFault::BeyondAddresses))?;
         return Ok(end > range.start);
     }
     Ok(false)

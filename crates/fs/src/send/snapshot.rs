@@ -134,10 +134,10 @@ impl<'s> Snapshot<'s> {
     fn bad(
         &self,
         number: InodeNumber,
-        what: &str,
+        item: &'static str,
         error: &butterfs_format::ParseError,
     ) -> SendError {
-        SendError::Fs(FsError::bad_item(self.id(number), what, error))
+        SendError::Fs(FsError::bad_item(self.id(number), item, error))
     }
 
     fn cursor(&self, key: &Key) -> Result<Cursor<'_, Nodes<'s>>, SendError> {

@@ -9,6 +9,7 @@
 use super::content::{ContentDiff, Piece, Version};
 use super::paths::Paths;
 use crate::error::FsError;
+use crate::inode_fault::{ExtentFault, InodeFault};
 use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{ExtrefEntries, InodeItem, RefEntries};
@@ -259,14 +260,14 @@ impl InodeChange {
         Ok(())
     }
 
-    fn damaged(&self, sides: &Sides<'_>, version: Version, what: &str) -> FsError {
+    fn damaged(&self, sides: &Sides<'_>, version: Version, fault: InodeFault) -> FsError {
         FsError::Damaged {
             inode: InodeId {
                 tree: sides.tree(version),
                 number: self.number,
             },
             at: None,
-            reason: what.to_owned(),
+            fault,
         }
     }
 
@@ -363,8 +364,8 @@ impl InodeChange {
             let piece = Piece::new(FileOffset(change.key.offset), &extent);
             let content = self.content.get_or_insert_default();
             if !piece.is_some_and(|piece| content.add(version, piece)) {
-                let what = "its file extents lie over one another; run a check of the volume";
-                return Err(self.damaged(sides, version, what));
+                let fault = InodeFault::Extent(ExtentFault::Overlaps);
+                return Err(self.damaged(sides, version, fault));
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 
 use crate::dir::{Link, links_at};
 use crate::error::FsError;
+use crate::inode_fault::InodeFault;
 use butterfs_format::{InodeId, InodeNumber, NodeRef, TreeId};
 use butterfs_store::Engine;
 use butterfs_tree::Cursor;
@@ -69,9 +70,7 @@ impl<'e> Paths<'e> {
                 return Err(FsError::Damaged {
                     inode: self.id(at),
                     at: None,
-                    reason:
-                        "the directory has no name, or lies below itself; run a check of the volume"
-                            .into(),
+                    fault: InodeFault::NoWayUp,
                 });
             };
             below.push((at, link.name));

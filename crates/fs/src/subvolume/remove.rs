@@ -2,6 +2,7 @@
 
 use super::{holds_subvolumes, place_of, remove_refs};
 use crate::error::FsError;
+use crate::inode_fault::InodeFault;
 use crate::names::{NODES_PER_PATH, Removal, check_directory, name_bytes, touch_directory};
 use crate::{Filesystem, dir};
 use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
@@ -91,7 +92,7 @@ impl Filesystem {
             let place = place.ok_or_else(|| FsError::Damaged {
                 inode: parent,
                 at: None,
-                reason: "a subvolume lacks its reference; run a check of the volume".into(),
+                fault: InodeFault::NoSubvolumeRef,
             })?;
             dir::remove_entry(engine, parent, &place.link)?;
             remove_refs(engine, tree, parent.tree)?;
@@ -137,7 +138,7 @@ impl Filesystem {
             Ok(DropProgress::Stopped(error)) | Err(error) => error,
         };
         tracing::error!(%tree, %error, "a deleted subvolume cannot be freed; run a check of the volume");
-        self.stuck.lock().insert(tree, error.to_string());
+        self.stuck.lock().insert(tree, error.clone());
         Ok(Cleaning::Stuck(tree))
     }
 
@@ -196,11 +197,11 @@ impl Filesystem {
         while self.clean()? != Cleaning::Idle {}
         let stuck = self.stuck.lock();
         let first = stuck.iter().min_by_key(|(tree, _)| **tree);
-        first.map_or(Ok(()), |(tree, reason)| {
+        first.map_or(Ok(()), |(tree, cause)| {
             Err(FsError::Damaged {
                 inode: Self::root_of(*tree),
                 at: None,
-                reason: format!("it was deleted, and cannot be freed: {reason}"),
+                fault: InodeFault::CannotBeFreed(cause.clone()),
             })
         })
     }

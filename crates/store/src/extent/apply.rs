@@ -6,6 +6,7 @@ use super::record::{ExtentRecord, FLAG_FULL_BACKREF, Reach, displaced_behind, fi
 use crate::checksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::item_fault::ItemFault;
 use crate::quota::Quotas;
 use crate::space::free_space_tree::{self, Change};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
@@ -126,7 +127,7 @@ impl Engine {
                 return Err(corrupt_item(
                     TreeId::EXTENT,
                     Key::new(at, ItemType::EXTENT_ITEM, range.end - at),
-                    "lies in no block group",
+                    ItemFault::InNoGroup,
                 ));
             };
             let (start, end) = (group.start, range.end.min(group.end()));
@@ -149,7 +150,7 @@ fn apply_extent(
         return Err(corrupt_item(
             TreeId::EXTENT,
             key,
-            "would end beyond all addresses",
+            ItemFault::BeyondAddresses,
         ));
     };
     let range = logical.get()..end.get();
@@ -177,7 +178,7 @@ fn apply_extent(
             return Err(corrupt_item(
                 TreeId::EXTENT,
                 record.key,
-                "has references left although its count is zero",
+                ItemFault::RefsLeft,
             ));
         }
         editor.remove(&record.key)?;
@@ -217,7 +218,7 @@ fn load(
     Err(corrupt_item(
         TreeId::EXTENT,
         plain,
-        "is missing although something refers to the extent",
+        ItemFault::MissingExtent,
     ))
 }
 
@@ -246,8 +247,7 @@ fn apply_changes(
 }
 
 fn impossible_count(record: &ExtentRecord) -> StoreError {
-    let what = "has a reference with an impossible count";
-    corrupt_item(TreeId::EXTENT, record.key, what)
+    corrupt_item(TreeId::EXTENT, record.key, ItemFault::RefCount)
 }
 
 /// Drops `left` references of one kind, wherever they are counted.
@@ -257,7 +257,7 @@ fn drop_references(
     by: Backref,
     mut left: u64,
 ) -> Result<(), StoreError> {
-    let too_few = || corrupt_item(TreeId::EXTENT, record.key, "counts too few references");
+    let too_few = || corrupt_item(TreeId::EXTENT, record.key, ItemFault::TooFewRefs);
     let refs = record.refs.checked_sub(left).ok_or_else(too_few)?;
     if let Some(at) = record.inline.iter().position(|(other, _)| *other == by) {
         let (rest, taken) = without(record.inline[at].1, left);

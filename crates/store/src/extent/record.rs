@@ -6,6 +6,7 @@
 
 use super::pending::{Backref, ExtentKind};
 use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::item_fault::ItemFault;
 use butterfs_format::bytes::{Reader, Writer};
 use butterfs_format::checksum::crc32c_raw;
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, ParseError, TreeId};
@@ -160,7 +161,7 @@ impl ExtentRecord {
         Err(corrupt_item(
             TreeId::EXTENT,
             plain,
-            "is missing although something refers to the extent",
+            ItemFault::MissingExtent,
         ))
     }
 
@@ -369,7 +370,7 @@ pub fn find_keyed<S: NodeSource>(
             break;
         }
         if key == place.free {
-            let beyond = || corrupt_item(TreeId::EXTENT, key, "has no offset behind it");
+            let beyond = || corrupt_item(TreeId::EXTENT, key, ItemFault::NoOffsetBehind);
             place.free.offset = key.offset.checked_add(1).ok_or_else(beyond)?;
         } else if item_type != ItemType::EXTENT_DATA_REF
             || (reach == Reach::Near && key.offset - place.free.offset > NEAR)

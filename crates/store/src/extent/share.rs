@@ -12,6 +12,7 @@ use super::pending::{Backref, ExtentKind};
 use super::record::ExtentRecord;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::item_fault::ItemFault;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::node::FLAG_RELOC;
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
@@ -87,7 +88,7 @@ impl Engine {
             corrupt_item(
                 TreeId::EXTENT,
                 Key::new(logical.get(), ItemType::EXTENT_ITEM, length),
-                "has fewer references than were found",
+                ItemFault::FewerRefsThanFound,
             )
         })?;
         Ok(ExtentState {
@@ -105,9 +106,9 @@ impl Engine {
         kind: ExtentKind,
         drops: &[(Backref, i64)],
     ) -> Result<(), StoreError> {
-        let fault = |what| {
+        let fault = |fault| {
             let key = Key::new(logical.get(), ItemType::EXTENT_ITEM, length);
-            Err(corrupt_item(TreeId::EXTENT, key, what))
+            Err(corrupt_item(TreeId::EXTENT, key, fault))
         };
         let pending = self.pending.get(logical);
         let record = match pending {
@@ -121,7 +122,7 @@ impl Engine {
                 continue;
             }
             let Some(record) = &record else {
-                return fault("is new and lacks a reference that is to be dropped");
+                return fault(ItemFault::NewLacksRef);
             };
             let mut has = record.count_of(self, *by)?;
             if has < wanted {
@@ -131,7 +132,7 @@ impl Engine {
                 has = same.map(|(_, count)| i64::from(*count)).sum();
             }
             if has < wanted {
-                return fault("lacks a reference that is to be dropped");
+                return fault(ItemFault::LacksRef);
             }
         }
         let dropped: i64 = drops.iter().map(|(_, count)| count).sum();
@@ -139,7 +140,7 @@ impl Engine {
         let refs = record.as_ref().map_or(0, |record| record.refs);
         let left = match refs.checked_add_signed(net) {
             Some(left) => left,
-            None => return fault("has fewer references than were found"),
+            None => return fault(ItemFault::FewerRefsThanFound),
         };
         let inline = record.iter().flat_map(|record| &record.inline);
         let mut kept = inline.filter(|(by, count)| {
@@ -148,7 +149,7 @@ impl Engine {
             i64::from(*count) + waits(*by) > drops
         });
         if left == 0 && kept.next().is_some() {
-            return fault("has more references than it counts");
+            return fault(ItemFault::MoreRefsThanCounted);
         }
         Ok(())
     }

@@ -8,6 +8,7 @@
 //! Source: the documentation's on-disk format page and dumps of kernel volumes.
 
 use crate::error::{StoreError, corrupt_item};
+use crate::item_fault::ItemFault;
 use butterfs_format::node::ITEM_SIZE;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::{Cursor, Editor, NodeSink, NodeSource, find};
@@ -54,7 +55,7 @@ impl Info {
     fn parse(group: &GroupSpan, data: &[u8]) -> Result<Self, StoreError> {
         let bytes: [u8; 8] = data
             .try_into()
-            .map_err(|_| corrupt_item(TreeId::FREE_SPACE, group.info_key(), "has a wrong size"))?;
+            .map_err(|_| corrupt_item(TreeId::FREE_SPACE, group.info_key(), ItemFault::Size))?;
         let (extents, flags) = bytes.split_at(4);
         Ok(Self {
             extents: u32::from_le_bytes(extents.try_into().expect("four bytes")),
@@ -73,7 +74,7 @@ impl Info {
 fn read_info<S: NodeSource>(source: &S, group: &GroupSpan) -> Result<Info, StoreError> {
     let key = group.info_key();
     let Some((leaf, slot)) = find(source, TreeId::FREE_SPACE, &key)? else {
-        return Err(corrupt_item(TreeId::FREE_SPACE, key, "is missing"));
+        return Err(corrupt_item(TreeId::FREE_SPACE, key, ItemFault::Missing));
     };
     Info::parse(group, leaf.data(slot))
 }
@@ -107,7 +108,7 @@ pub fn read_free_ranges<S: NodeSource>(
             return Err(corrupt_item(
                 TreeId::FREE_SPACE,
                 key,
-                "is not within its block group or overlaps another",
+                ItemFault::FreeOutsideGroup,
             ));
         }
         match key.item_type {
@@ -117,7 +118,7 @@ pub fn read_free_ranges<S: NodeSource>(
             ItemType::FREE_SPACE_BITMAP => {
                 let bits = key.offset / group.sector_size;
                 if (data.len() as u64) * 8 < bits {
-                    return Err(corrupt_item(TreeId::FREE_SPACE, key, "is cut short"));
+                    return Err(corrupt_item(TreeId::FREE_SPACE, key, ItemFault::CutShort));
                 }
                 for run in bit_runs(data, bits) {
                     let start = key.objectid + run.start * group.sector_size;
@@ -126,11 +127,7 @@ pub fn read_free_ranges<S: NodeSource>(
                 }
             }
             _ => {
-                return Err(corrupt_item(
-                    TreeId::FREE_SPACE,
-                    key,
-                    "does not belong here",
-                ));
+                return Err(corrupt_item(TreeId::FREE_SPACE, key, ItemFault::Misplaced));
             }
         }
         cursor.next()?;
@@ -304,7 +301,7 @@ pub fn apply<S: NodeSink>(
             corrupt_item(
                 TreeId::FREE_SPACE,
                 group.info_key(),
-                "counts too few extents",
+                ItemFault::TooFewFreeExtents,
             )
         })?;
     }
@@ -351,7 +348,7 @@ fn use_extent<S: NodeSink>(
         return Err(corrupt_item(
             TreeId::FREE_SPACE,
             extent_key(range),
-            "was allocated but is not free",
+            ItemFault::AllocatedNotFree,
         ));
     };
     let mut editor = Editor::new(sink, TreeId::FREE_SPACE);
@@ -385,7 +382,7 @@ fn free_extent<S: NodeSink>(
             return Err(corrupt_item(
                 TreeId::FREE_SPACE,
                 extent_key(range),
-                "was freed but is free already",
+                ItemFault::FreedTwice,
             ));
         } else {
             continue;
@@ -425,7 +422,7 @@ fn bitmap_at<S: NodeSource>(
     Err(corrupt_item(
         TreeId::FREE_SPACE,
         place,
-        "is missing for a block group that uses bitmaps",
+        ItemFault::MissingBitmap,
     ))
 }
 
@@ -452,7 +449,7 @@ fn apply_bitmap<S: NodeSink>(
                 return Err(corrupt_item(
                     TreeId::FREE_SPACE,
                     key,
-                    "does not agree with the extents",
+                    ItemFault::FreeDisagrees,
                 ));
             }
             bitmap[(bit / 8) as usize] ^= 1 << (bit % 8);

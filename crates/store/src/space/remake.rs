@@ -15,6 +15,7 @@ use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::Backref;
 use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
+use crate::item_fault::ItemFault;
 use crate::{Access, Purpose, SpaceKind};
 use butterfs_format::features::CompatRo;
 use butterfs_format::item::chunk::BlockGroupFlags;
@@ -132,7 +133,7 @@ impl Engine {
                     _ => key.offset,
                 };
                 if !key.objectid.is_multiple_of(sector) || !length.is_multiple_of(sector) {
-                    return Err(corrupt_item(TreeId::EXTENT, key, "is no whole sectors"));
+                    return Err(corrupt_item(TreeId::EXTENT, key, ItemFault::PartOfSector));
                 }
                 used += length;
                 if has_nodes {
@@ -143,12 +144,11 @@ impl Engine {
             // Else an extent is missing, and what lies there would be free.
             if used != group.used {
                 let key = Key::new(group.start.get(), ItemType::BLOCK_GROUP_ITEM, group.length);
-                let what = format!(
-                    "says that {} bytes are used, and its extents have {used}; \
-                     run `butterfs check` before clear_cache",
-                    group.used
-                );
-                return Err(corrupt_item(TreeId::EXTENT, key, what));
+                let fault = ItemFault::UsedDisagrees {
+                    says: group.used,
+                    found: used,
+                };
+                return Err(corrupt_item(TreeId::EXTENT, key, fault));
             }
             for node in &nodes {
                 self.verify_is_of_old_tree(*node)?;
@@ -181,12 +181,9 @@ impl Engine {
                     ItemType::METADATA_ITEM,
                     u64::from(node.level),
                 );
-                let what = format!(
-                    "gives a node of tree {} to the free-space tree; \
-                     run `butterfs check` before clear_cache",
-                    found.owner()
-                );
-                Err(corrupt_item(TreeId::EXTENT, key, what))
+                let owner = found.owner();
+                let fault = ItemFault::ForeignNode { owner };
+                Err(corrupt_item(TreeId::EXTENT, key, fault))
             }
             _ => Ok(()),
         }

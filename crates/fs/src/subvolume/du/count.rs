@@ -13,7 +13,7 @@ use butterfs_format::item::extent::ExtentHeader;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
-use butterfs_store::{BlockGroup, Engine, bad_item, corrupt_item};
+use butterfs_store::{BlockGroup, Engine, ItemFault, bad_item, corrupt_item};
 use butterfs_tree::{Cursor, Node, NodeSource, Sweep, find};
 use rustc_hash::FxHashMap;
 use std::ops::{ControlFlow, Range};
@@ -378,8 +378,7 @@ impl ExtentRefs {
             None => find(engine, TreeId::EXTENT, &key)?,
         };
         let Some((leaf, slot)) = found else {
-            let what = "is missing although a file extent refers to the extent";
-            return Err(corrupt_item(TreeId::EXTENT, key, what).into());
+            return Err(corrupt_item(TreeId::EXTENT, key, ItemFault::MissingExtent).into());
         };
         let mut reader = Reader::new("extent item", leaf.data(slot));
         let header = ExtentHeader::read(key.item_type, &mut reader)

@@ -1,0 +1,121 @@
+//! What is wrong with an item.
+
+use butterfs_format::{ParseError, TreeId};
+use thiserror::Error;
+
+/// Why the content of an item cannot be, or cannot be together with that of
+/// others.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ItemFault {
+    /// It does not parse.
+    #[error("is damaged: {0}")]
+    Parse(ParseError),
+    /// Its size is none that it can have.
+    #[error("has a wrong size")]
+    Size,
+    /// It is not there.
+    #[error("is missing")]
+    Missing,
+    /// An extent item is not there.
+    #[error("is missing although something refers to the extent")]
+    MissingExtent,
+    /// A free range is outside of its block group or over another one.
+    #[error("is not within its block group or overlaps another")]
+    FreeOutsideGroup,
+    /// A bitmap has too few bits.
+    #[error("is cut short")]
+    CutShort,
+    /// An item of another kind lies among those of the tree.
+    #[error("does not belong here")]
+    Misplaced,
+    /// The count of free extents is too small.
+    #[error("counts too few extents")]
+    TooFewFreeExtents,
+    /// What was allocated is not free space of the tree.
+    #[error("was allocated but is not free")]
+    AllocatedNotFree,
+    /// What was freed is free already.
+    #[error("was freed but is free already")]
+    FreedTwice,
+    /// A bitmap is not there.
+    #[error("is missing for a block group that uses bitmaps")]
+    MissingBitmap,
+    /// The free-space tree and the extent tree disagree.
+    #[error("does not agree with the extents")]
+    FreeDisagrees,
+    /// Free space that a tree uses.
+    #[error("calls a block free that a tree uses; run butterfs check")]
+    FreeButUsed,
+    /// An extent that does not consist of sectors.
+    #[error("is no whole sectors")]
+    PartOfSector,
+    /// An extent outside of all block groups.
+    #[error("lies in no block group")]
+    InNoGroup,
+    /// An extent whose end is no address.
+    #[error("ends beyond all addresses")]
+    BeyondAddresses,
+    /// A block group item against the extents of the group.
+    #[error(
+        "says that {says} bytes are used, and its extents have {found}; run `butterfs check` \
+         before clear_cache"
+    )]
+    UsedDisagrees {
+        /// Bytes by the item.
+        says: u64,
+        /// Bytes of its extents.
+        found: u64,
+    },
+    /// The extent tree calls a node another tree's.
+    #[error(
+        "gives a node of tree {owner} to the free-space tree; run `butterfs check` before \
+         clear_cache"
+    )]
+    ForeignNode {
+        /// Whose it is.
+        owner: TreeId,
+    },
+    /// References that collide fill all offsets.
+    #[error("has no offset behind it")]
+    NoOffsetBehind,
+    /// An extent counts fewer references than there are.
+    #[error("has fewer references than were found")]
+    FewerRefsThanFound,
+    /// An extent of the running generation has no reference to drop.
+    #[error("is new and lacks a reference that is to be dropped")]
+    NewLacksRef,
+    /// An extent has no reference to drop.
+    #[error("lacks a reference that is to be dropped")]
+    LacksRef,
+    /// An extent counts fewer references than it lists.
+    #[error("has more references than it counts")]
+    MoreRefsThanCounted,
+    /// An extent would go and somebody would still refer to it.
+    #[error("has references left although its count is zero")]
+    RefsLeft,
+    /// A reference is counted as often as none can be.
+    #[error("has a reference with an impossible count")]
+    RefCount,
+    /// The sum of references is too small.
+    #[error("counts too few references")]
+    TooFewRefs,
+    /// The position of a deletion under way is none.
+    #[error("has an impossible place for its deletion to go on")]
+    DropPosition,
+    /// A fsync log lies over what is committed.
+    #[error("of the fsync log overlaps what the last commit has")]
+    LogOverlaps,
+    /// Items of a fsync log are not sorted.
+    #[error("and others of the fsync log are not in order")]
+    LogOrder,
+    /// A fsync log reaches a node twice.
+    #[error("of the fsync log is in a node that the log has twice")]
+    LogNodeTwice,
+    /// A fsync log of a tree that is no subvolume.
+    #[error("of the fsync log is of a tree that has none")]
+    LogOfNoSubvolume,
+    /// Checksums in a fsync log that are not those of sectors.
+    #[error("of the fsync log has checksums of no whole sectors")]
+    LogChecksums,
+}
