@@ -44,7 +44,8 @@ pub use verify::SpaceFault;
 pub struct OpenOptions {
     /// Whether it may change.
     pub access: Access,
-    /// Bytes of clean nodes kept in memory.
+    /// Bytes of clean nodes kept in memory; by default a part of the memory that
+    /// the process may use.
     pub cache_bytes: usize,
     /// Whether commits flush the devices.
     pub barriers: Barriers,
@@ -95,6 +96,17 @@ pub enum FreeSpace {
     Remade,
 }
 
+/// Least and greatest number of bytes of clean nodes that are kept by default.
+const CACHE: std::ops::RangeInclusive<u64> = 96 << 20..=1 << 30;
+/// The part of the machine's memory that they may take.
+const CACHE_SHARE: u64 = 32;
+
+/// What is kept of clean nodes on a machine with so much memory.
+fn default_cache(memory: Option<u64>) -> usize {
+    let share = memory.map_or(*CACHE.start(), |bytes| bytes / CACHE_SHARE);
+    usize::try_from(share.clamp(*CACHE.start(), *CACHE.end())).unwrap_or(usize::MAX)
+}
+
 /// Bytes of nodes that a view keeps.
 const VIEW_CACHE: usize = 32 << 20;
 
@@ -102,7 +114,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             access: Access::ReadWrite,
-            cache_bytes: 96 << 20,
+            cache_bytes: default_cache(butterfs_device::memory_of_machine()),
             barriers: Barriers::On,
             discard: Discard::Off,
             log: LogPolicy::Replay,
