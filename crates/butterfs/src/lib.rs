@@ -19,6 +19,7 @@
 
 mod clone_tree;
 mod error;
+mod members;
 mod mount_options;
 mod paths;
 mod quotas;
@@ -32,6 +33,7 @@ mod volume;
 
 pub use clone_tree::ClonedTree;
 pub use error::Error;
+pub use members::{FoundDevice, FoundVolume, find_members, scan};
 pub use mount_options::{
     MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
 };
@@ -64,7 +66,9 @@ pub use butterfs_fs::subvolume::{Cleaning, Received, diff, du, find_new, history
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
-pub use butterfs_store::{Barriers, Discard, LogPolicy, StoreError, Trim};
+pub use butterfs_store::{
+    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, StoreError, Trim,
+};
 pub use butterfs_tree::CompareCost;
 
 /// Quota groups.

@@ -8,7 +8,7 @@ use crate::volume::OpenOptions;
 use butterfs_device::Access;
 use butterfs_format::compression::{Algorithm, Level};
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow, Options};
-use butterfs_store::{Barriers, Discard, FreeSpace, LogPolicy, Roots};
+use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, Roots};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -112,6 +112,10 @@ pub struct MountOptions {
     pub roots: Roots,
     /// Whether the record of free space is believed.
     pub free_space: FreeSpace,
+    /// Whether devices may be missing.
+    pub degraded: Degraded,
+    /// Further devices of the volume.
+    pub devices: Vec<PathBuf>,
     /// Whether access control lists count.
     pub acl: AclPolicy,
     /// Whether fsync uses the fsync log.
@@ -161,6 +165,8 @@ impl Default for MountOptions {
             log: LogPolicy::Replay,
             roots: Roots::Last,
             free_space: FreeSpace::Kept,
+            degraded: Degraded::Refused,
+            devices: Vec::new(),
             acl: AclPolicy::On,
             log_fsync: true,
             threads: None,
@@ -238,6 +244,7 @@ impl MountOptions {
                 log: self.log,
                 roots: self.roots,
                 free_space: self.free_space,
+                degraded: self.degraded,
                 ..butterfs_store::OpenOptions::default()
             },
             files,
@@ -298,6 +305,12 @@ impl MountOptions {
         }
         if self.roots == Roots::OrBackups {
             say("usebackuproot");
+        }
+        if self.degraded == Degraded::Allowed {
+            say("degraded");
+        }
+        for device in &self.devices {
+            say(&format!("device={}", device.display()));
         }
         if self.acl == AclPolicy::Off {
             say("noacl");
@@ -422,6 +435,7 @@ fn distance(one: &str, other: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn options_act_on_each_other_as_in_the_kernel() {
@@ -446,6 +460,9 @@ mod tests {
         assert_eq!(options.subvolume, Subvolume::Path(b"/a/b".to_vec()));
         assert_eq!(options.max_inline, 1024);
         assert_eq!(options.threads, Some(3));
+        let options = MountOptions::parse("device=/dev/b,degraded,device=c.img").expect("valid");
+        assert_eq!(options.devices, [Path::new("/dev/b"), Path::new("c.img")]);
+        assert_eq!(options.open_options().store.degraded, Degraded::Allowed);
     }
 
     #[test]
@@ -461,6 +478,7 @@ mod tests {
             "subvolid=x",
             "ro=1",
             "space_cache=v1",
+            "device",
         ] {
             let error = MountOptions::parse(bad).expect_err(bad);
             assert!(matches!(error, OptionError::BadValue { .. }), "{bad}");

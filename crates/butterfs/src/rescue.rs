@@ -2,7 +2,7 @@
 //! change, or throw it away.
 
 use crate::Error;
-use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
+use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeId, InodeNumber, TreeId};
 use butterfs_fs::log::Change;
 use butterfs_fs::{Filesystem, Options};
@@ -28,9 +28,10 @@ pub struct PathChange {
 /// # Errors
 /// The volume cannot be opened, or its log not replayed.
 pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
-    let device = FileDevice::open(path, Access::ReadOnly)?;
-    let overlay: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(Arc::new(device)));
-    let store = Arc::new(Store::open(overlay, &OpenOptions::default())?);
+    let devices = crate::members::open(&crate::find_members(path), Access::ReadOnly)?;
+    let overlay = |device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>;
+    let devices = devices.into_iter().map(overlay).collect();
+    let store = Arc::new(Store::open_all(devices, &OpenOptions::default())?);
     let replayed = butterfs_fs::log::replay(&store)?;
     let mut all = Vec::new();
     for (subvolume, changes) in replayed {
@@ -70,7 +71,7 @@ pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
 /// # Errors
 /// The volume cannot be opened for writing.
 pub fn zero_log(path: &Path) -> Result<bool, Error> {
-    let device = Arc::new(FileDevice::open(path, Access::ReadWrite)?);
-    let store = Store::open(device, &OpenOptions::default())?;
+    let devices = crate::members::open(&crate::find_members(path), Access::ReadWrite)?;
+    let store = Store::open_all(devices, &OpenOptions::default())?;
     Ok(store.zero_log()?)
 }

@@ -5,7 +5,7 @@ use butterfs_device::Access;
 use butterfs_format::Generation;
 use butterfs_format::superblock::Superblock;
 use butterfs_fs::FsError;
-use butterfs_store::{StoreError, Trim};
+use butterfs_store::{DeviceFacts, StoreError, Trim};
 
 impl Volume {
     /// Whether it can be changed, by how it was opened.
@@ -27,8 +27,14 @@ impl Volume {
         self.store().read().superblock().clone()
     }
 
-    /// Error counters of its device, by the order of `btrfs device stats`:
-    /// writes, reads, flushes, corruption, generations.
+    /// Its devices and how they are.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceFacts> {
+        self.store().read().devices()
+    }
+
+    /// Error counters of all its devices together, by the order of `btrfs
+    /// device stats`: writes, reads, flushes, corruption, generations.
     #[must_use]
     pub fn device_stats(&self) -> [u64; 5] {
         self.store().read().device_stats()

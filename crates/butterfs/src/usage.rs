@@ -50,11 +50,13 @@ impl Usage {
     /// Bytes on the device of what is used, copies counted.
     #[must_use]
     pub fn device_used(&self) -> u64 {
-        let copies = |kind: &KindUsage| kind.device.checked_div(kind.total).unwrap_or(1);
-        self.kinds
-            .iter()
-            .map(|kind| kind.used.saturating_mul(copies(kind)))
-            .sum()
+        // Parity takes a part of a byte for each byte.
+        let on_devices = |kind: &KindUsage| {
+            let bytes = u128::from(kind.used) * u128::from(kind.device);
+            let bytes = bytes.checked_div(kind.total.into()).unwrap_or(0);
+            u64::try_from(bytes).unwrap_or(u64::MAX)
+        };
+        self.kinds.iter().map(on_devices).sum()
     }
 }
 
@@ -65,12 +67,7 @@ impl Volume {
         let engine = self.store().read();
         let mut kinds: Vec<KindUsage> = Vec::new();
         for group in engine.groups() {
-            let copies = if group.flags.contains(BlockGroupFlags::DUP) {
-                2
-            } else {
-                1
-            };
-            let device = group.length.saturating_mul(copies);
+            let device = engine.device_bytes(group.start);
             match kinds.iter_mut().find(|kind| kind.flags == group.flags) {
                 Some(kind) => {
                     kind.total += group.length;

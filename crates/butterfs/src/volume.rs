@@ -6,7 +6,7 @@
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
-use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
+use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
@@ -15,7 +15,7 @@ use butterfs_store::{
     FreeSpace, LogPolicy, OpenOptions as StoreOptions, Purpose, SpaceFault, Store, StoreError,
 };
 use parking_lot::{Condvar, Mutex};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -103,14 +103,25 @@ struct Stop {
 }
 
 impl Volume {
-    /// Opens the volume in the file or block device at `path`.
+    /// Opens the volume in the file or block device at `path`. The other
+    /// devices of a volume of several are looked for
+    /// ([`crate::find_members`]).
     ///
     /// # Errors
-    /// The device is busy or not there, holds no volume, is damaged, or the
+    /// A device is busy or not there, holds no volume, is damaged, or the
     /// subvolume does not exist.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Error> {
-        let device = FileDevice::open(path, options.store.access)?;
-        Self::open_device(Arc::new(device), options)
+        Self::open_all(&crate::find_members(path), options)
+    }
+
+    /// Opens the volume in the files and block devices at `paths`, in any
+    /// order.
+    ///
+    /// # Errors
+    /// As [`Volume::open`]; they are not the devices of one volume.
+    pub fn open_all(paths: &[PathBuf], options: OpenOptions) -> Result<Self, Error> {
+        let devices = crate::members::open(paths, options.store.access)?;
+        Self::open_devices(devices, options)
     }
 
     /// Opens the volume on `device`.
@@ -121,8 +132,19 @@ impl Volume {
         device: Arc<dyn butterfs_device::BlockDevice>,
         options: OpenOptions,
     ) -> Result<Self, Error> {
+        Self::open_devices(vec![device], options)
+    }
+
+    /// Opens the volume on `devices`, in any order.
+    ///
+    /// # Errors
+    /// As [`Volume::open_all`].
+    pub fn open_devices(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        options: OpenOptions,
+    ) -> Result<Self, Error> {
         let writable = options.store.access == Access::ReadWrite;
-        let (store, tree) = open_store(device, &options)?;
+        let (store, tree) = open_store(devices, &options)?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
         if writable && let Err(error) = files.delete_orphans(tree) {
             // They take space, no more; and a replay may have written already.
@@ -195,7 +217,7 @@ impl Volume {
         Ok(transaction.end(set)?)
     }
 
-    /// Sets the error counters of the device to zero, with the next commit.
+    /// Sets the error counters of the devices to zero, with the next commit.
     ///
     /// # Errors
     /// A volume that cannot be written.
@@ -384,10 +406,10 @@ fn clean(files: &Filesystem) -> Option<()> {
 /// log, last of all: a replay writes. A store that is opened for reading shows
 /// what a replay would make, which is kept in memory.
 fn open_store(
-    device: Arc<dyn BlockDevice>,
+    devices: Vec<Arc<dyn BlockDevice>>,
     options: &OpenOptions,
 ) -> Result<(Arc<Store>, TreeId), Error> {
-    let store = Arc::new(Store::open(Arc::clone(&device), &options.store)?);
+    let store = Arc::new(Store::open_all(devices.clone(), &options.store)?);
     let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
     if !waits {
         let tree = find_subvolume(&store, &options.subvolume)?;
@@ -402,18 +424,18 @@ fn open_store(
         return Ok((store, tree));
     }
     drop(store);
-    let overlay: Arc<dyn BlockDevice> = Arc::new(OverlayDevice::new(device));
+    let overlays: Vec<Arc<dyn BlockDevice>> = devices
+        .into_iter()
+        .map(|device| Arc::new(OverlayDevice::new(device)) as Arc<dyn BlockDevice>)
+        .collect();
     let changing = StoreOptions {
         access: Access::ReadWrite,
         // What a reader asked for in vain.
         free_space: FreeSpace::Kept,
         ..options.store.clone()
     };
-    let overlay = match Store::open(Arc::clone(&overlay), &changing) {
-        Ok(store) => {
-            replay(&store)?;
-            overlay
-        }
+    match Store::open_all(overlays.clone(), &changing) {
+        Ok(store) => drop(replay(&store)?),
         // What cannot be written, in memory neither, can be read as of the last
         // commit.
         Err(
@@ -424,11 +446,10 @@ fn open_store(
             | StoreError::Inconsistent(SpaceFault::VolumeSize { .. })),
         ) => {
             tracing::warn!("the fsync log is not shown: {error}");
-            overlay
         }
         Err(error) => return Err(error.into()),
-    };
-    let store = Arc::new(Store::open(overlay, &options.store)?);
+    }
+    let store = Arc::new(Store::open_all(overlays, &options.store)?);
     let tree = find_subvolume(&store, &options.subvolume)?;
     Ok((store, tree))
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 /// Features that can be checked; what they add is looked at where it lies.
-const KNOWN: Incompat = Incompat(Incompat::SUPPORTED.0 | Incompat::RAID56.0 | Incompat::RAID1C34.0);
+const KNOWN: Incompat = Incompat::SUPPORTED;
 /// Directory of the tree of roots.
 const ROOT_DIR: u64 = 6;
 
@@ -184,6 +184,16 @@ pub(crate) fn open(
             return Err(CheckError::Devices(DevicesFault::Twice(own.device.id)));
         }
         ids.push(own.device.id);
+        let (newest, generation) = (first.generation.get(), own.generation.get());
+        // A crash between the superblocks of two devices leaves one behind.
+        if newest.saturating_sub(generation) > 1 {
+            let text = format!(
+                "{} is of generation {generation}, others of {newest}; it lacks what was written \
+                 since",
+                member.device.identity()
+            );
+            faults.add(FaultCode::SuperblockCopyStale, Place::default(), text);
+        }
         if member.device.size() < own.device.total_bytes {
             let text = format!(
                 "{} has {} bytes; the volume uses {} of it",

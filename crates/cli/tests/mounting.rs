@@ -118,7 +118,7 @@ fn mistakes_are_refused_with_a_reason() {
     refused(&["mkfs", "-b", "1m", "tiny"], "too small");
     refused(
         &["mkfs", "-f", "-d", "raid1", "volume"],
-        "not supported yet",
+        "needs at least 2 devices",
     );
     refused(
         &["mount", "-o", "compres", "volume", "mnt"],

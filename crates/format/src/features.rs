@@ -64,9 +64,11 @@ impl Incompat {
             | Self::COMPRESS_ZSTD.0
             | Self::BIG_METADATA.0
             | Self::EXTENDED_IREF.0
+            | Self::RAID56.0
             | Self::SKINNY_METADATA.0
             | Self::NO_HOLES.0
             | Self::METADATA_UUID.0
+            | Self::RAID1C34.0
             | Self::SIMPLE_QUOTA.0,
     );
 }

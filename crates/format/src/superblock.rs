@@ -341,6 +341,14 @@ impl Superblock {
         older
     }
 
+    /// The same superblock as it is on another device of the volume.
+    #[must_use]
+    pub fn on_device(&self, device: &DeviceItem) -> Self {
+        let mut own = self.clone();
+        own.device = device.clone();
+        own
+    }
+
     /// A superblock with nothing but zeros in all fields that are not given.
     #[must_use]
     pub fn blank(fsid: UuidBytes, checksum_type: ChecksumType) -> Self {

@@ -7,7 +7,7 @@
 
 use crate::attributes::{FACTS, LABEL, STATS};
 use crate::error::{About, ServerError};
-use butterfs::Volume;
+use butterfs::{DeviceFacts, Volume};
 use butterfs_format::item::chunk::BlockGroupFlags;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -74,6 +74,39 @@ impl StatsFacts {
     }
 }
 
+/// A device of a volume.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct DeviceEntry {
+    /// Its number.
+    pub id: u64,
+    /// Its UUID.
+    pub uuid: String,
+    /// Bytes of it that the volume has.
+    pub size: u64,
+    /// Bytes of it in chunks.
+    pub allocated: u64,
+    /// `present`, `missing`, `stale` or `failing`.
+    pub state: String,
+    /// Where it is, unless it is missing.
+    pub path: Option<String>,
+    /// Errors that it made.
+    pub stats: StatsFacts,
+}
+
+impl DeviceEntry {
+    fn new(device: DeviceFacts) -> Self {
+        Self {
+            id: device.item.id.get(),
+            uuid: Uuid::from_bytes(device.item.uuid).to_string(),
+            size: device.item.total_bytes,
+            allocated: device.item.bytes_used,
+            state: device.state.name().to_owned(),
+            path: device.name,
+            stats: StatsFacts::new(device.stats),
+        }
+    }
+}
+
 /// How a mount's requests come from the kernel.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct TransportFacts {
@@ -114,8 +147,10 @@ pub struct Facts {
     pub free_estimated: u64,
     /// Space by kind and profile.
     pub kinds: Vec<KindFacts>,
-    /// Errors that its device made.
+    /// Errors that its devices made, together.
     pub device_stats: StatsFacts,
+    /// Its devices.
+    pub members: Vec<DeviceEntry>,
     /// Where it is mounted, the options in effect.
     pub options: Option<String>,
     /// Where it is mounted, how requests come and what that takes.
@@ -164,6 +199,7 @@ impl Facts {
                 })
                 .collect(),
             device_stats: StatsFacts::new(volume.device_stats()),
+            members: volume.devices().into_iter().map(DeviceEntry::new).collect(),
             options: None,
             transport: None,
             read_only_because: volume.failure(),

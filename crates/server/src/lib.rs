@@ -26,7 +26,9 @@ mod uring;
 
 pub use attributes::server_of;
 pub use error::ServerError;
-pub use facts::{Facts, KindFacts, StatsFacts, TransportFacts, reset_stats, set_label};
+pub use facts::{
+    DeviceEntry, Facts, KindFacts, StatsFacts, TransportFacts, reset_stats, set_label,
+};
 pub use mounts::Mount;
 pub use remount::{Remount, save};
 pub use serve::{Mounted, Serving, mount, serve};

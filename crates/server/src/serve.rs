@@ -17,7 +17,7 @@ use butterfs_fuse::{
 use rustix::mount::UnmountFlags;
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,7 +121,7 @@ impl Serving {
 ///
 /// ```no_run
 /// use butterfs::{MountOptions, Volume};
-/// use std::path::Path;
+/// use std::path::{Path, PathBuf};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let options = MountOptions::default();
@@ -168,7 +168,16 @@ pub fn mount(
     };
     // Linux tells a plain FUSE server nothing of sync(2).
     open.commit_when_quiet = Some(QUIET);
-    let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open);
+    let mut devices = vec![Arc::clone(&device) as Arc<dyn BlockDevice>];
+    for member in others(source, options) {
+        let opened = source::open_source(&member, options.access);
+        let opened = opened.map_err(|error| ServerError::Source {
+            source_path: member,
+            error,
+        })?;
+        devices.push(Arc::new(opened));
+    }
+    let volume = Volume::open_devices(devices, open);
     let volume = volume.map_err(|error| ServerError::Open {
         source_path: source.to_owned(),
         error,
@@ -193,6 +202,18 @@ pub fn mount(
         return Err(error);
     }
     Ok(Mounted::Served(serving))
+}
+
+/// The other devices of a volume: those that the options name, or else what is
+/// found.
+fn others(source: &Path, options: &MountOptions) -> Vec<PathBuf> {
+    if options.devices.is_empty() {
+        return butterfs::find_members(source).split_off(1);
+    }
+    let is_source = |path: &&PathBuf| path.canonicalize().is_ok_and(|path| path == source);
+    let devices = options.devices.iter();
+    // As in fstab, the source may be among them.
+    devices.filter(|path| !is_source(path)).cloned().collect()
 }
 
 /// Opens the device; `None` where its volume is served already and was joined.

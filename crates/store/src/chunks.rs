@@ -9,12 +9,12 @@ use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
-use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent};
-use butterfs_format::superblock::{COPIES, COPY_SPAN, Superblock};
+use butterfs_format::item::device::DeviceExtent;
+use butterfs_format::superblock::{COPIES, Superblock};
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Editor;
 use butterfs_volume::placement::{self, DeviceSpace};
-use butterfs_volume::{Profile, VolumeError};
+use butterfs_volume::{Profile, VolumeError, stripe_length, superblock_ranges};
 use std::ops::Range;
 
 const STRIPE_LENGTH: u64 = 64 << 10;
@@ -24,15 +24,8 @@ const LOGICAL_MIN: u64 = 1 << 20;
 /// Logical ranges of a chunk that hold superblock copies, ascending.
 pub fn excluded(logical: Logical, chunk: &Chunk) -> Vec<Range<u64>> {
     let mut set = RangeSet::default();
-    for stripe in &chunk.stripes {
-        for copy in COPIES {
-            let start = copy.get().max(stripe.offset.get());
-            let end = (copy.get() + COPY_SPAN).min(stripe.offset.get() + chunk.length);
-            if start < end {
-                let at = logical.get() + (start - stripe.offset.get());
-                set.insert(at..at + (end - start));
-            }
-        }
+    for range in superblock_ranges(logical, chunk) {
+        set.insert(range);
     }
     let first = COPIES[0].get();
     if logical.get() < first {
@@ -47,9 +40,10 @@ impl Engine {
             .chunks
             .values()
             .flat_map(|chunk| {
-                chunk.stripes.iter().map(|stripe| {
+                let length = stripe_length(chunk);
+                chunk.stripes.iter().map(move |stripe| {
                     let start = stripe.offset.get();
-                    (stripe.device, start..start + chunk.length)
+                    (stripe.device, start..start + length)
                 })
             })
             .collect();
@@ -58,7 +52,7 @@ impl Engine {
             .devices()
             .map(|(device, block)| DeviceSpace {
                 device,
-                size: block.size().min(self.superblock.device.total_bytes),
+                size: block.size().min(self.bytes_of(device)),
                 allocated: allocated
                     .iter()
                     .filter(|(other, _)| *other == device)
@@ -68,10 +62,27 @@ impl Engine {
             .collect()
     }
 
-    /// Flags for a new chunk: those of the newest group of this kind.
+    /// Bytes of a device that chunks may have.
+    fn bytes_of(&self, device: DeviceId) -> u64 {
+        let item = self.devices.get(&device);
+        item.map_or(0, |item| item.total_bytes)
+    }
+
+    /// Flags for a new chunk: those of the newest group of this kind. Where
+    /// there are groups of several profiles, or devices are missing, it is the
+    /// safest profile that the devices allow, as in the kernel.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
-        let newest = self.groups.newest_flags(kind);
-        newest.unwrap_or(kind.flag())
+        let newest = self.groups.newest_flags(kind).unwrap_or(kind.flag());
+        if self.devices.len() == 1 {
+            return newest;
+        }
+        let devices = self.devices_used();
+        let profiles = self.groups.flags_of(kind).filter_map(|flags| {
+            let profile = Profile::from_flags(flags)?;
+            (profile.devices_min() <= devices).then_some((safety(profile), flags))
+        });
+        let safest = profiles.max_by_key(|(safety, _)| *safety);
+        safest.map_or(newest & BlockGroupFlags::TYPE, |(_, flags)| flags)
     }
 
     /// Bytes that new chunks of `kind` could have.
@@ -96,10 +107,8 @@ impl Engine {
 
     /// Bytes of devices that a byte of `kind` takes.
     pub(crate) fn copies(&self, kind: SpaceKind) -> u64 {
-        match Profile::from_flags(self.flags_for(kind)) {
-            Some(Profile::Dup) => 2,
-            _ => 1,
-        }
+        let profile = Profile::from_flags(self.flags_for(kind));
+        profile.map_or(1, |profile| profile.copies() as u64)
     }
 
     /// Makes a chunk in memory.
@@ -118,7 +127,11 @@ impl Engine {
             .filter(|logical| logical.checked_add(plan.length).is_some())
             .map(Logical)
             .ok_or(StoreError::NoSpace)?;
-        let device_uuid = self.superblock.device.uuid;
+        let profile = Profile::from_flags(flags).unwrap_or(Profile::Single);
+        let uuid_of = |device: &DeviceId| {
+            let item = self.devices.get(device);
+            item.map(|item| item.uuid).unwrap_or_default()
+        };
         let chunk = Chunk {
             length: plan.length,
             owner: TreeId::EXTENT.get(),
@@ -127,14 +140,14 @@ impl Engine {
             io_align: 65536,
             io_width: 65536,
             sector_size: self.superblock.sector_size,
-            sub_stripes: 1,
+            sub_stripes: profile.sub_stripes(),
             stripes: plan
                 .stripes
                 .iter()
                 .map(|(device, offset)| Stripe {
                     device: *device,
                     offset: *offset,
-                    device_uuid,
+                    device_uuid: uuid_of(device),
                 })
                 .collect(),
         };
@@ -217,24 +230,15 @@ impl Engine {
             chunk_tree: TreeId::CHUNK.get(),
             chunk_objectid: Chunk::OBJECT,
             chunk: logical,
-            length: chunk.length,
+            length: stripe_length(&chunk),
             chunk_tree_uuid: self.stamp.chunk_tree_uuid,
         };
         for stripe in &chunk.stripes {
             let key = device_extent_key(stripe);
             Editor::new(self, TreeId::DEVICE).insert(&key, &extent.encode())?;
         }
-        let bytes = chunk.length * chunk.stripes.len() as u64;
-        let device = &mut self.superblock.device;
-        device.bytes_used = device.bytes_used.saturating_add(bytes);
-        self.write_device_item()
-    }
-
-    fn write_device_item(&mut self) -> Result<(), StoreError> {
-        let device = self.superblock.device.clone();
-        let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, device.id.get());
-        Editor::new(self, TreeId::CHUNK).replace(&key, &device.encode())?;
-        Ok(())
+        let devices: Vec<DeviceId> = chunk.stripes.iter().map(|s| s.device).collect();
+        self.change_devices(&devices, |used| used.saturating_add(extent.length))
     }
 
     /// Removes the chunks of groups that hold nothing, but the last of each
@@ -279,10 +283,33 @@ impl Engine {
         for stripe in &chunk.stripes {
             Editor::new(self, TreeId::DEVICE).remove(&device_extent_key(stripe))?;
         }
-        let bytes = chunk.length * chunk.stripes.len() as u64;
-        let device = &mut self.superblock.device;
-        device.bytes_used = device.bytes_used.saturating_sub(bytes);
-        self.write_device_item()
+        let devices: Vec<DeviceId> = chunk.stripes.iter().map(|s| s.device).collect();
+        let length = stripe_length(&chunk);
+        self.change_devices(&devices, |used| used.saturating_sub(length))
+    }
+
+    /// Bytes of devices that the chunk at `start` takes.
+    #[must_use]
+    pub fn device_bytes(&self, start: Logical) -> u64 {
+        self.chunks.get(&start).map_or(0, |chunk| {
+            stripe_length(chunk).saturating_mul(chunk.stripes.len() as u64)
+        })
+    }
+}
+
+/// How the kernel ranks profiles, where a volume has several: the greatest is
+/// what new chunks get.
+const fn safety(profile: Profile) -> u8 {
+    match profile {
+        Profile::Single => 0,
+        Profile::Raid0 => 1,
+        Profile::Dup => 2,
+        Profile::Raid1 => 3,
+        Profile::Raid10 => 4,
+        Profile::Raid5 => 5,
+        Profile::Raid1c3 => 6,
+        Profile::Raid6 => 7,
+        Profile::Raid1c4 => 8,
     }
 }
 

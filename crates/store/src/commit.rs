@@ -4,6 +4,7 @@
 //! a generation and the superblock's content. Order on the device is kept by
 //! [`crate::Store::commit`].
 
+use crate::devices::DeviceItems;
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
 use crate::space::block_group::Standing;
@@ -30,6 +31,8 @@ pub struct PreparedCommit {
     pub(crate) nodes: Vec<Arc<Node>>,
     /// What all superblock copies will say.
     pub(crate) superblock: Superblock,
+    /// What each device's copies say of it.
+    pub(crate) devices: DeviceItems,
     /// Its number.
     pub(crate) generation: Generation,
 }
@@ -44,7 +47,7 @@ impl Engine {
             && self.groups.first_new().is_none()
             && !self.trees.any_changed()
             && !self.superblock_changed
-            && self.stats == self.device_stats()
+            && self.has_written_stats()
     }
 
     /// A number that every edit of a tree changes.
@@ -240,6 +243,7 @@ impl Engine {
         PreparedCommit {
             nodes,
             superblock: self.superblock.clone(),
+            devices: Arc::clone(&self.devices),
             generation,
         }
     }

@@ -1,61 +1,94 @@
-//! Error counters of the device, kept where the kernel keeps them: an item of
+//! Error counters of the devices, kept where the kernel keeps them: items of
 //! the device tree, written at commits.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use butterfs_format::{ItemType, Key, TreeId};
+use butterfs_format::{DeviceId, ItemType, Key, TreeId};
 use butterfs_tree::find;
+use std::collections::BTreeMap;
+
+/// Counters of each device: failed writes, reads and flushes, content that did
+/// not pass its check, nodes of a wrong generation.
+pub(crate) type StatsOfDevices = BTreeMap<DeviceId, [u64; 5]>;
+
+/// Key of a device's item: object 0, offset its number.
+const fn key_of(device: DeviceId) -> Key {
+    Key::new(0, ItemType::PERSISTENT_ITEM, device.get())
+}
 
 impl Engine {
-    /// Key of the item: object 0, offset the device's id.
-    fn device_stats_key(&self) -> Key {
-        let device = self.superblock.device.id.get();
-        Key::new(0, ItemType::PERSISTENT_ITEM, device)
+    /// Counters of a device: failed writes, reads and flushes, content that did
+    /// not pass its check, nodes of a wrong generation.
+    fn stats_of(&self, device: DeviceId) -> [u64; 5] {
+        let stats = self.space.stats(device);
+        stats.map_or([0; 5], |stats| stats.values().map(|(_, value)| value))
     }
 
-    /// Counters of the device: failed writes, reads and flushes, content that
-    /// did not pass its check, nodes of a wrong generation.
+    /// The counters of all devices together.
     #[must_use]
     pub fn device_stats(&self) -> [u64; 5] {
-        let stats = self.space.stats(self.superblock.device.id);
-        stats.map_or([0; 5], |stats| stats.values().map(|(_, value)| value))
+        let mut sum = [0_u64; 5];
+        for device in self.devices.keys() {
+            for (sum, value) in sum.iter_mut().zip(self.stats_of(*device)) {
+                *sum = sum.saturating_add(value);
+            }
+        }
+        sum
+    }
+
+    /// Whether the trees have all that was counted.
+    pub(crate) fn has_written_stats(&self) -> bool {
+        let same = |device: &DeviceId| {
+            let written = self.stats.get(device).copied().unwrap_or_default();
+            written == self.stats_of(*device)
+        };
+        self.devices.keys().all(same)
     }
 
     /// Sets all counters to zero; the next commit writes them.
     pub fn reset_device_stats(&mut self) {
-        if let Some(stats) = self.space.stats(self.superblock.device.id) {
-            stats.set([0; 5]);
+        for device in self.devices.keys() {
+            if let Some(stats) = self.space.stats(*device) {
+                stats.set([0; 5]);
+            }
         }
     }
 
     pub(crate) fn load_device_stats(&mut self) -> Result<(), StoreError> {
-        let key = self.device_stats_key();
-        let Some((leaf, slot)) = find(self, TreeId::DEVICE, &key)? else {
-            return Ok(());
-        };
-        // A shorter item is of an older kernel, with fewer counters.
-        for (value, bytes) in self.stats.iter_mut().zip(leaf.data(slot).as_chunks().0) {
-            *value = u64::from_le_bytes(*bytes);
-        }
-        if let Some(stats) = self.space.stats(self.superblock.device.id) {
-            // Errors of the opening itself count too.
-            let met = stats.values().map(|(_, value)| value);
-            let mut sum = self.stats;
-            for (sum, met) in sum.iter_mut().zip(met) {
-                *sum = sum.saturating_add(met);
+        let devices: Vec<DeviceId> = self.devices.keys().copied().collect();
+        for device in devices {
+            let key = key_of(device);
+            let Some((leaf, slot)) = find(self, TreeId::DEVICE, &key)? else {
+                continue;
+            };
+            let mut written = [0; 5];
+            // A shorter item is of an older kernel, with fewer counters.
+            for (value, bytes) in written.iter_mut().zip(leaf.data(slot).as_chunks().0) {
+                *value = u64::from_le_bytes(*bytes);
             }
-            stats.set(sum);
+            self.stats.insert(device, written);
+            if let Some(stats) = self.space.stats(device) {
+                // Errors of the opening itself count too.
+                let met = stats.values().map(|(_, value)| value);
+                let mut sum = written;
+                for (sum, met) in sum.iter_mut().zip(met) {
+                    *sum = sum.saturating_add(met);
+                }
+                stats.set(sum);
+            }
         }
         Ok(())
     }
 
     pub(crate) fn write_device_stats(&mut self) -> Result<(), StoreError> {
-        let now = self.device_stats();
-        if now != self.stats {
-            let bytes: Vec<u8> = now.iter().flat_map(|value| value.to_le_bytes()).collect();
-            let key = self.device_stats_key();
-            butterfs_tree::replace(self, TreeId::DEVICE, &key, &bytes)?;
-            self.stats = now;
+        let devices: Vec<DeviceId> = self.devices.keys().copied().collect();
+        for device in devices {
+            let now = self.stats_of(device);
+            if now != self.stats.get(&device).copied().unwrap_or_default() {
+                let bytes: Vec<u8> = now.iter().flat_map(|value| value.to_le_bytes()).collect();
+                butterfs_tree::replace(self, TreeId::DEVICE, &key_of(device), &bytes)?;
+                self.stats.insert(device, now);
+            }
         }
         Ok(())
     }

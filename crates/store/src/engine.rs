@@ -10,6 +10,8 @@
 use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
 use crate::data::LostRefs;
+use crate::device_stats::StatsOfDevices;
+use crate::devices::DeviceItems;
 use crate::early::Early;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
@@ -153,12 +155,16 @@ pub struct Engine {
     pub(crate) orphan_free_space: Vec<std::ops::Range<u64>>,
     /// The superblock that is on the devices.
     pub(crate) durable: Superblock,
+    /// The devices, as the trees of the running generation have them.
+    pub(crate) devices: DeviceItems,
+    /// The devices, as the superblocks that are on them say.
+    pub(crate) durable_devices: DeviceItems,
     /// The fsync log of the running generation.
     pub(crate) log: FsyncLog,
     /// Space of the log of the generation that is being published.
     pub(crate) log_writing: LogSpace,
     /// Error counters as the device tree has them.
-    pub(crate) stats: [u64; 5],
+    pub(crate) stats: StatsOfDevices,
     /// A log of an earlier run waits for its replay.
     pub(crate) log_waits: bool,
     /// Data that wait in memory.

@@ -29,6 +29,9 @@ pub enum StoreError {
         /// What each copy lacked.
         reason: String,
     },
+    /// The devices that were given are not those of one volume.
+    #[error(transparent)]
+    Members(#[from] crate::open::MemberFault),
     /// An item has impossible content.
     #[error("item {key} of tree {tree} {fault}; run a check of the volume")]
     CorruptItem {

@@ -14,12 +14,14 @@ mod chunks;
 mod commit;
 mod data;
 mod device_stats;
+mod devices;
 mod drop_tree;
 mod early;
 mod engine;
 mod engine_lock;
 mod error;
 mod extent;
+mod falling_out;
 #[cfg(feature = "inject")]
 pub mod inject;
 #[cfg(not(feature = "inject"))]
@@ -41,6 +43,7 @@ mod view;
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataHolder, DataOwner};
+pub use devices::DeviceFacts;
 pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use engine_lock::{LockWaits, Reading};
@@ -49,7 +52,8 @@ pub use item_fault::ItemFault;
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
 pub use open::{
-    Access, FoundSuperblock, FreeSpace, LogPolicy, OpenOptions, Roots, SpaceFault, read_superblock,
+    Access, Degraded, FoundSuperblock, FreeSpace, LogPolicy, MemberFault, OpenOptions, Roots,
+    SpaceFault, read_superblock,
 };
 pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
@@ -67,7 +71,9 @@ use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::Superblock;
 use butterfs_tree::VolumeIdentity;
 use butterfs_volume::LogicalSpace;
+pub use butterfs_volume::MemberState;
 use commit::PreparedCommit;
+use devices::{Copies, DeviceItems, write_superblocks};
 use engine_lock::EngineLock;
 use log::Batch;
 use parking_lot::{Mutex, MutexGuard};
@@ -99,6 +105,7 @@ pub struct Store {
     /// Set with the engine locked.
     closed: AtomicBool,
     reason: Mutex<Option<String>>,
+    falling_out: falling_out::FallingOut,
     barriers: Barriers,
     discard: Discard,
 }
@@ -178,12 +185,12 @@ impl Store {
             target.log_root = butterfs_format::Logical(0);
             target.log_root_level = 0;
         }
-        let superblock = engine.durable.clone();
+        let (superblock, items) = (engine.durable.clone(), Arc::clone(&engine.durable_devices));
         drop(engine);
-        open::write_superblocks(&self.space, &superblock, open::Copies::Primary)?;
-        self.flush()?;
-        open::write_superblocks(&self.space, &superblock, open::Copies::Mirrors)?;
-        self.flush()?;
+        for copies in [Copies::Primary, Copies::Mirrors] {
+            write_superblocks(&self.space, &superblock, &items, copies)?;
+            self.flush()?;
+        }
         Ok(true)
     }
 
@@ -213,10 +220,23 @@ impl Store {
 
     /// [`Store::commit`] with its locks held.
     fn commit_alone(&self) -> Result<Generation, StoreError> {
+        loop {
+            let generation = self.commit_once()?;
+            if !self.falling_out.owes_another(&self.space) {
+                return Ok(generation);
+            }
+        }
+    }
+
+    fn commit_once(&self) -> Result<Generation, StoreError> {
         let prepared = {
             let mut engine = self.change_writable()?;
             if engine.log_waits {
                 return Err(StoreError::LogWaits);
+            }
+            if self.falling_out.is_recent(&self.space) {
+                engine.superblock_changed = true;
+                engine.unallocated_cache.forget();
             }
             if engine.is_clean() {
                 return Ok(engine.superblock().generation);
@@ -242,7 +262,7 @@ impl Store {
             .map(|node| (node.logical(), node.bytes()))
             .collect();
         self.space.write_many(&blocks)?;
-        self.write_superblock(&prepared.superblock)?;
+        self.write_superblock(&prepared.superblock, &prepared.devices)?;
         if self.discard == Discard::On {
             // Before it can be given out again.
             let freed: Vec<_> = {
@@ -260,6 +280,7 @@ impl Store {
         }
         let mut engine = self.change();
         engine.durable = prepared.superblock.clone();
+        engine.durable_devices = Arc::clone(&prepared.devices);
         engine.published();
         drop(engine);
         Ok(prepared.generation)
@@ -270,12 +291,13 @@ impl Store {
     /// the generation that is written next: torn again, the two could make one
     /// that is valid, with the blocks of the other.
     fn restore_primary(&self) -> Result<(), StoreError> {
-        let (damaged, durable) = {
+        let (damaged, durable, items) = {
             let engine = self.engine.read();
-            (engine.primary_damaged, engine.durable.clone())
+            let items = Arc::clone(&engine.durable_devices);
+            (engine.primary_damaged, engine.durable.clone(), items)
         };
         if damaged {
-            open::write_superblocks(&self.space, &durable, open::Copies::Primary)?;
+            write_superblocks(&self.space, &durable, &items, Copies::Primary)?;
             self.flush()?;
             self.change().primary_damaged = false;
         }
@@ -287,17 +309,24 @@ impl Store {
     ///
     /// A torn write of the primary copy leaves the mirrors, so they must have
     /// all that was promised before it: also the fsync log.
-    fn write_superblock(&self, superblock: &Superblock) -> Result<(), StoreError> {
+    fn write_superblock(
+        &self,
+        superblock: &Superblock,
+        items: &DeviceItems,
+    ) -> Result<(), StoreError> {
         self.restore_primary()?;
-        let durable = self.engine.read().durable.clone();
+        let (durable, before) = {
+            let engine = self.engine.read();
+            (engine.durable.clone(), Arc::clone(&engine.durable_devices))
+        };
         if durable.log_root.get() != 0 {
-            open::write_superblocks(&self.space, &durable, open::Copies::Mirrors)?;
+            write_superblocks(&self.space, &durable, &before, Copies::Mirrors)?;
         }
         self.flush()?;
-        open::write_superblocks(&self.space, superblock, open::Copies::Primary)?;
+        write_superblocks(&self.space, superblock, items, Copies::Primary)?;
         self.flush()?;
         // Durable with the next flush, which comes before the next superblock.
-        open::write_superblocks(&self.space, superblock, open::Copies::Mirrors)
+        write_superblocks(&self.space, superblock, items, Copies::Mirrors)
     }
 
     /// Makes durable what was logged up to `ticket`, together with all that
@@ -312,6 +341,10 @@ impl Store {
         self.check_writable()?;
         if self.read().is_durable(ticket) {
             return Ok(());
+        }
+        if self.falling_out.is_recent(&self.space) {
+            drop(one_at_a_time);
+            return self.commit().map(|_| ());
         }
         let prepared = {
             let mut engine = self.change_writable()?;
@@ -329,6 +362,10 @@ impl Store {
         if let Err(error) = &result {
             self.fail(error);
         }
+        if result.is_ok() && self.falling_out.is_recent(&self.space) {
+            drop(one_at_a_time);
+            return self.commit().map(|_| ());
+        }
         result
     }
 
@@ -343,7 +380,8 @@ impl Store {
         self.flush()?;
         // It differs from the durable one in its first sector alone, which
         // is written as a whole or not at all.
-        open::write_superblocks(&self.space, &prepared.superblock, open::Copies::Primary)?;
+        let (superblock, items) = (&prepared.superblock, &prepared.devices);
+        write_superblocks(&self.space, superblock, items, Copies::Primary)?;
         self.flush()?;
         self.change().log_published(prepared);
         Ok(())

@@ -9,6 +9,7 @@
 //! again only when a newer log, or a commit, is durable without it; nothing of
 //! a log lies in a block group that the last commit does not have.
 
+use crate::devices::DeviceItems;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
 use crate::item_fault::ItemFault;
@@ -106,6 +107,7 @@ pub struct GivenName {
 pub(crate) struct PreparedLog {
     pub(crate) nodes: Vec<Arc<Node>>,
     pub(crate) superblock: Superblock,
+    pub(crate) devices: DeviceItems,
     replaced: Vec<Logical>,
     held: Vec<Range<u64>>,
 }
@@ -598,6 +600,7 @@ impl Engine {
         Ok(Batch::Ready(Box::new(PreparedLog {
             nodes,
             superblock,
+            devices: Arc::clone(&self.durable_devices),
             replaced,
             held,
         })))

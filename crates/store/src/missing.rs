@@ -195,11 +195,11 @@ impl Store {
         tries.gave_up = loaded.is_err() || tries.tries >= TRIES_MAX;
     }
 
-    /// Reads a node without the engine: its first copy, and nothing is healed.
+    /// Reads a node without the engine: one of its copies, and nothing is healed.
     fn load_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
         self.reads_outside.fetch_add(1, Ordering::Relaxed);
         let mut buffer = vec![0; self.identity.node_size];
-        self.space.read_copy(reference.logical, 0, &mut buffer)?;
+        self.space.read_first(reference.logical, &mut buffer)?;
         let expected = Expected::from(reference);
         let node = Node::verify(buffer.into(), &self.identity, expected);
         node.map(Arc::new).map_err(|fault| {

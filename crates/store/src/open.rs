@@ -7,6 +7,8 @@ use crate::cache::NodeCache;
 use crate::checksums::PendingChecksums;
 use crate::chunks::excluded;
 use crate::data::LostRefs;
+use crate::device_stats::StatsOfDevices;
+use crate::devices::DeviceItems;
 use crate::early::{self, Early};
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
@@ -22,22 +24,26 @@ use crate::trees::Trees;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
-use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
+use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, ReadAs};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, Profile, ReadAs};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
+mod members;
 mod verify;
 
 pub use device::Access;
+pub use members::MemberFault;
 pub use verify::SpaceFault;
+
+use members::Members;
 
 /// How to open a volume.
 #[derive(Clone, Debug)]
@@ -57,6 +63,8 @@ pub struct OpenOptions {
     pub roots: Roots,
     /// Whether the free-space tree is believed.
     pub free_space: FreeSpace,
+    /// Whether devices may be missing.
+    pub degraded: Degraded,
     /// Changed nodes that a commit may write while others wait for it; more are
     /// written before it begins.
     pub left_to_commit: usize,
@@ -107,6 +115,17 @@ fn default_cache(memory: Option<u64>) -> usize {
     usize::try_from(share.clamp(*CACHE.start(), *CACHE.end())).unwrap_or(usize::MAX)
 }
 
+/// What to do where not all devices of a volume are there, or some are stale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Degraded {
+    /// The volume is not opened.
+    #[default]
+    Refused,
+    /// It is opened without them; for writing where every chunk keeps its
+    /// content (`degraded`).
+    Allowed,
+}
+
 /// Bytes of nodes that a view keeps.
 const VIEW_CACHE: usize = 32 << 20;
 
@@ -120,6 +139,7 @@ impl Default for OpenOptions {
             log: LogPolicy::Replay,
             roots: Roots::Last,
             free_space: FreeSpace::Kept,
+            degraded: Degraded::Refused,
             left_to_commit: early::LEFT_TO_COMMIT,
         }
     }
@@ -143,7 +163,7 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
     let mut damaged = Vec::new();
     let mut best: Option<Superblock> = None;
     for offset in superblock::COPIES {
-        if offset.get() + superblock::SIZE as u64 > device.size() {
+        if !members::has_room(device, offset.get()) {
             break;
         }
         let mut bytes = vec![0; superblock::SIZE];
@@ -195,7 +215,7 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
 /// Whether all copies on a device are those of one commit.
 fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
     superblock::COPIES.iter().all(|offset| {
-        if offset.get() + superblock::SIZE as u64 > device.size() {
+        if !members::has_room(device, offset.get()) {
             return true;
         }
         let mut bytes = vec![0; superblock::SIZE];
@@ -205,46 +225,32 @@ fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
     })
 }
 
-/// Which copies of the superblock are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Copies {
-    /// The one that is read first.
-    Primary,
-    /// The others that fit the device.
-    Mirrors,
-}
-
-/// Writes copies of a superblock to each device.
-pub(crate) fn write_superblocks(
-    space: &LogicalSpace,
-    superblock: &Superblock,
-    copies: Copies,
-) -> Result<(), StoreError> {
-    for (_, device) in space.devices() {
-        let wanted = match copies {
-            Copies::Primary => &superblock::COPIES[..1],
-            Copies::Mirrors => &superblock::COPIES[1..],
-        };
-        for offset in wanted.iter().copied() {
-            if offset.get() + superblock::SIZE as u64 <= device.size() {
-                device.write_at(offset, &superblock.encode(offset))?;
-            }
-        }
-    }
-    Ok(())
-}
-
 impl Store {
     /// Opens the volume on `device`.
     ///
     /// # Errors
-    /// [`StoreError::NoSuperblock`], [`StoreError::Unsupported`], damage,
-    /// reading.
+    /// As [`Store::open_all`].
     pub fn open(device: Arc<dyn BlockDevice>, options: &OpenOptions) -> Result<Self, StoreError> {
-        let found = read_superblock(&*device)?;
-        let superblock = found.superblock;
-        check_features(&superblock, options)?;
-        if superblock.total_bytes > device.size() && superblock.num_devices == 1 {
+        Self::open_all(vec![device], options)
+    }
+
+    /// Opens the volume on `devices`, in any order.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSuperblock`], [`StoreError::Unsupported`],
+    /// [`StoreError::Members`] where they are not the devices of one volume;
+    /// damage, reading.
+    pub fn open_all(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        options: &OpenOptions,
+    ) -> Result<Self, StoreError> {
+        let members = Members::read(devices)?;
+        let superblock = members.superblock();
+        check_features(superblock, options)?;
+        if let Some(device) = members.one()
+            && superblock.total_bytes > device.size()
+            && superblock.num_devices == 1
+        {
             return Err(StoreError::NoSuperblock {
                 device: device.identity(),
                 reason: format!(
@@ -254,8 +260,8 @@ impl Store {
                 ),
             });
         }
-        let copies_differ = !copies_agree(&*device, &superblock);
-        let mut engine = load_engine(&device, &superblock, options)?;
+        let copies_differ = !members.copies_agree();
+        let mut engine = load_engine(&members, superblock, options)?;
         let (space, identity) = (Arc::clone(&engine.space), engine.identity);
         if options.free_space == FreeSpace::Remade {
             engine.begin_remake(options.access)?;
@@ -267,10 +273,9 @@ impl Store {
         }
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed |= copies_differ;
-        engine.primary_damaged = !found.damaged.is_empty();
+        engine.primary_damaged = members.is_damaged();
         Ok(Self {
             engine: crate::engine_lock::EngineLock::new(engine),
-            space,
             identity,
             reads_outside: AtomicU64::new(0),
             committing: Mutex::new(()),
@@ -281,6 +286,8 @@ impl Store {
             poisoned: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             reason: Mutex::new(None),
+            falling_out: crate::falling_out::FallingOut::new(&space),
+            space,
             barriers: options.barriers,
             discard: options.discard,
         })
@@ -303,11 +310,11 @@ impl Store {
 /// The engine of the last commit, or of an earlier one where the options allow
 /// that and the last one's roots are damaged.
 fn load_engine(
-    device: &Arc<dyn BlockDevice>,
+    members: &Members,
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<Engine, StoreError> {
-    let first = match load_by_roots(device, superblock, options) {
+    let first = match load_by_roots(members, superblock, options) {
         Err(error) if options.roots == Roots::OrBackups && error.is_damage() => error,
         result => return result,
     };
@@ -322,7 +329,7 @@ fn load_engine(
     backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root.generation));
     for backup in backups {
         let older = superblock.with_roots_of(backup);
-        if let Ok(engine) = load_by_roots(device, &older, options) {
+        if let Ok(engine) = load_by_roots(members, &older, options) {
             tracing::warn!(
                 damage = %first,
                 lost = superblock.generation.get() - older.generation.get(),
@@ -336,22 +343,24 @@ fn load_engine(
 }
 
 fn load_by_roots(
-    device: &Arc<dyn BlockDevice>,
+    members: &Members,
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<Engine, StoreError> {
-    let heal = match options.access {
-        Access::ReadWrite => OnDamage::Heal,
-        Access::ReadOnly => OnDamage::Leave,
-    };
     let mut map = ChunkMap::default();
     for (logical, chunk) in &superblock.sys_chunks {
         map.insert(*logical, chunk.clone())?;
     }
-    let device = (superblock.device.id, Arc::clone(device));
-    let space = Arc::new(LogicalSpace::new(vec![device], map, heal));
+    let space = space_over(members.devices(), map, superblock, options);
     let mut engine = blank_engine(superblock.clone(), space, options);
     engine.load_roots()?;
+    engine.devices = Arc::new(engine.read_devices()?);
+    let missing = members.missing(&engine.devices, options)?;
+    if !missing.is_empty() {
+        let devices = members.devices().into_iter().chain(missing).collect();
+        let map = (*engine.space.map()).clone();
+        engine.space = space_over(devices, map, superblock, options);
+    }
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
     engine.load_groups()?;
@@ -361,6 +370,23 @@ fn load_by_roots(
     engine.load_device_stats()?;
     engine.load_quotas()?;
     Ok(engine)
+}
+
+fn space_over(
+    devices: Vec<butterfs_volume::VolumeDevice>,
+    map: ChunkMap,
+    superblock: &Superblock,
+    options: &OpenOptions,
+) -> Arc<LogicalSpace> {
+    let on_damage = match options.access {
+        Access::ReadWrite => OnDamage::Heal,
+        Access::ReadOnly => OnDamage::Leave,
+    };
+    let on_loss = match superblock.num_devices {
+        1 => OnLoss::Fail,
+        _ => OnLoss::GoOn,
+    };
+    Arc::new(LogicalSpace::over(devices, map, on_damage, on_loss))
 }
 
 fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), StoreError> {
@@ -374,13 +400,6 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
         return refuse(format!("it uses features not supported: {names}"), false);
-    }
-    if superblock.num_devices != 1 {
-        let count = superblock.num_devices;
-        return refuse(
-            format!("it has {count} devices, only one is supported"),
-            false,
-        );
     }
     let changing = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
     if superblock.flags.intersects(changing) {
@@ -417,19 +436,20 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     Ok(())
 }
 
-/// Errors unless the engine keeps chunks of this profile.
-fn check_profile(chunk: &Chunk) -> Result<(), StoreError> {
-    let profile = chunk.flags.profile();
-    if profile.is_empty() || profile == BlockGroupFlags::DUP {
-        return Ok(());
+/// Errors unless chunks of this profile can be used so.
+fn check_profile(chunk: &Chunk, access: Access) -> Result<(), StoreError> {
+    let profile = Profile::from_flags(chunk.flags);
+    match profile {
+        Some(profile) if profile.parities() > 0 && access == Access::ReadWrite => {
+            Err(StoreError::Unsupported {
+                what: format!(
+                    "it has block groups of the profile {profile}, which ButterFS only reads so far"
+                ),
+                read_only_possible: true,
+            })
+        }
+        _ => Ok(()),
     }
-    Err(StoreError::Unsupported {
-        what: format!(
-            "its profile {} is not supported yet",
-            chunk.flags.profile_name()
-        ),
-        read_only_possible: false,
-    })
 }
 
 /// Errors unless a root node belongs to its tree.
@@ -491,9 +511,11 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         orphan_free_space: Vec::new(),
         identity,
         durable: superblock.clone(),
+        devices: DeviceItems::default(),
+        durable_devices: DeviceItems::default(),
         log: FsyncLog::default(),
         log_writing: LogSpace::default(),
-        stats: [0; 5],
+        stats: StatsOfDevices::default(),
         log_waits: superblock.log_root.get() != 0,
         read_as: ReadAs::Current,
         acknowledged: crate::reserve::Acknowledged::default(),
@@ -518,6 +540,7 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
     };
     let mut engine = blank_engine(live.durable.clone(), Arc::clone(&live.space), &options);
     engine.read_as = ReadAs::Former;
+    engine.devices = Arc::clone(&live.durable_devices);
     engine.load_roots()?;
     engine.chunks = live.chunks.clone();
     for group in live.groups.values() {
@@ -571,11 +594,17 @@ impl Engine {
     }
 
     fn load_chunks(&mut self, access: Access) -> Result<(), StoreError> {
-        let found = self.read_chunks()?;
+        let found = self.read_chunks(access)?;
         self.chunks = found.chunks;
         self.space.set_map(found.map);
-        self.superblock.device = self.verify_devices(access)?;
+        self.verify_volume_size(access)?;
+        self.superblock.device = self.own_item()?;
+        self.superblock.num_devices = self.devices.len() as u64;
+        self.durable_devices = Arc::clone(&self.devices);
         self.space.check_chunks()?;
+        if access == Access::ReadWrite {
+            self.space.check_degraded()?;
+        }
         Ok(())
     }
 

@@ -220,7 +220,8 @@ impl Engine {
 
     /// Data space that is left when so much more becomes metadata's.
     fn data_beside(&self, further_metadata: u64) -> u64 {
-        let copies = self.copies(SpaceKind::Metadata) / self.copies(SpaceKind::Data).max(1);
+        let each = self.copies(SpaceKind::Data).max(1);
+        let copies = self.copies(SpaceKind::Metadata).div_ceil(each);
         self.available(SpaceKind::Data)
             .saturating_sub(further_metadata.saturating_mul(copies))
     }

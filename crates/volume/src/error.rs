@@ -1,6 +1,6 @@
 //! What can go wrong in logical space.
 
-use crate::ChunkFault;
+use crate::{ChunkFault, Profile};
 use butterfs_device::DeviceError;
 use butterfs_format::{DeviceId, Logical, Physical};
 use std::fmt;
@@ -90,9 +90,20 @@ pub enum VolumeError {
         /// Where it lies.
         physical: Physical,
     },
-    /// A device is not there.
+    /// A device is not there, or not used any more.
     #[error("device {0} of the volume is missing; give all its devices, or check the volume")]
     MissingDevice(DeviceId),
+    /// Too many devices are not there for a chunk to be written.
+    #[error(
+        "too many devices are missing: the chunk at logical {logical} ({profile}) loses content \
+         without them; give more of the devices, or open the volume for reading only"
+    )]
+    TooFewDevices {
+        /// Chunk.
+        logical: Logical,
+        /// Its profile.
+        profile: Profile,
+    },
     /// A device failed.
     #[error(transparent)]
     Device(Arc<DeviceError>),

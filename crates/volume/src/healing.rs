@@ -1,4 +1,5 @@
-//! Reading with the choice among copies, and healing of the bad ones.
+//! Reading with the choice among copies, and healing of the bad ones. What has
+//! one copy in a row with parity can be made from the rest of the row.
 //!
 //! Invariants: what a verifier refused is never given to the caller as good;
 //! a copy is rewritten only with content that passed the verifier.
@@ -9,11 +10,12 @@
 use crate::error::{BadCopy, CopyFault, VolumeError};
 use crate::geometry::Mapping;
 use crate::map::ChunkMap;
+use crate::member::Trust;
 use crate::space::LogicalSpace;
 use crate::stats::DeviceStats;
-use crate::{bytes_of, memory_of};
+use crate::{bytes_of, memory_of, workers};
 use butterfs_format::{Logical, Physical};
-use std::sync::Arc;
+use parking_lot::Mutex;
 
 /// What a read that succeeded had to get over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -41,6 +43,10 @@ pub enum ReadAs {
     Former,
 }
 
+/// Bytes of a chunk whose first reads go to the same copy, where there are
+/// several devices: long enough for a device to read ahead.
+const TURN: u64 = 1 << 20;
+
 /// One piece of a range: contiguous in each of its copies.
 struct Piece {
     logical: Logical,
@@ -48,11 +54,25 @@ struct Piece {
 }
 
 impl Piece {
+    /// Ways to read it: each copy, and what the rest of its row makes.
+    fn attempts(&self) -> usize {
+        let copies = self.mapping.copies.len();
+        copies.saturating_add(self.mapping.rebuilds)
+    }
+
     /// The copy to read at attempt `attempt`: pieces with fewer copies stay
     /// at their last.
     fn copy(&self, attempt: usize) -> Option<Physical> {
         let copies = &self.mapping.copies;
         copies.get(attempt).or(copies.last()).copied()
+    }
+
+    /// Which way of making it from its row is attempt `attempt`, counted from
+    /// 1; `None` for a copy.
+    fn way(&self, attempt: usize) -> Option<usize> {
+        let way = attempt.saturating_add(1);
+        let way = way.saturating_sub(self.mapping.copies.len());
+        (way > 0 && self.mapping.rebuilds > 0).then(|| way.min(self.mapping.rebuilds))
     }
 
     fn length(&self) -> usize {
@@ -78,32 +98,118 @@ fn pieces_of(map: &ChunkMap, logical: Logical, length: usize) -> Result<Vec<Piec
 }
 
 impl LogicalSpace {
-    fn read_physical(&self, from: Physical, buffer: &mut [u8]) -> Result<(), CopyFault> {
-        let Ok(member) = self.member(from.device) else {
-            return Err(CopyFault::Missing);
-        };
-        member.device.read_at(from.offset, buffer).map_err(|error| {
-            DeviceStats::count(&member.stats.read_errs);
-            CopyFault::Unreadable(Arc::new(error))
-        })
+    /// The pieces of a range, copies in the order in which they are tried.
+    fn plan(
+        &self,
+        map: &ChunkMap,
+        logical: Logical,
+        length: usize,
+    ) -> Result<Vec<Piece>, VolumeError> {
+        let mut pieces = pieces_of(map, logical, length)?;
+        if self.has_several() {
+            for piece in &mut pieces {
+                self.order(&mut piece.mapping);
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// Has devices take turns, and what cannot or should not be read come last.
+    fn order(&self, mapping: &mut Mapping) {
+        let copies = &mut mapping.copies;
+        let turn = mapping.within.checked_div(TURN).unwrap_or(0);
+        let count = copies.len();
+        let first = turn.checked_rem(bytes_of(count)).unwrap_or(0);
+        copies.rotate_left(memory_of(first).min(count));
+        copies.sort_by_key(|copy| match self.member(copy.device) {
+            Some(member) if member.used().is_some() => match member.trust {
+                Trust::Full => 0,
+                Trust::Last => 1,
+            },
+            _ => 2,
+        });
+    }
+
+    /// Fills `part` with a piece, as `attempt` has it.
+    fn read_piece(
+        &self,
+        map: &ChunkMap,
+        piece: &Piece,
+        attempt: usize,
+        part: &mut [u8],
+    ) -> Result<(), BadCopy> {
+        if let Some(way) = piece.way(attempt) {
+            return self.rebuild(map, piece.logical, way, part);
+        }
+        match piece.copy(attempt) {
+            Some(physical) => self
+                .read_physical(physical, part)
+                .map_err(|fault| BadCopy { physical, fault }),
+            None => Ok(()),
+        }
     }
 
     /// Fills `buffer` from one copy of each piece; the pieces that cannot be
     /// read are returned.
-    fn read_attempt(&self, pieces: &[Piece], attempt: usize, buffer: &mut [u8]) -> Vec<BadCopy> {
+    fn read_attempt(
+        &self,
+        map: &ChunkMap,
+        pieces: &[Piece],
+        attempt: usize,
+        buffer: &mut [u8],
+    ) -> Vec<BadCopy> {
+        if self.has_several() && pieces.len() > 1 && buffer.len() >= workers::WORTH_IT {
+            return self.read_at_once(map, pieces, attempt, buffer);
+        }
         let mut bad = Vec::new();
         let mut rest = buffer;
         for piece in pieces {
             let (part, later) = rest.split_at_mut(piece.length().min(rest.len()));
             rest = later;
-            let Some(physical) = piece.copy(attempt) else {
-                continue;
-            };
-            if let Err(fault) = self.read_physical(physical, part) {
-                bad.push(BadCopy { physical, fault });
-            }
+            bad.extend(self.read_piece(map, piece, attempt, part).err());
         }
         bad
+    }
+
+    /// The same, from all devices at the same time.
+    fn read_at_once(
+        &self,
+        map: &ChunkMap,
+        pieces: &[Piece],
+        attempt: usize,
+        buffer: &mut [u8],
+    ) -> Vec<BadCopy> {
+        let mut jobs = Vec::with_capacity(pieces.len());
+        let mut rest = buffer;
+        for piece in pieces {
+            let (part, later) = rest.split_at_mut(piece.length().min(rest.len()));
+            rest = later;
+            if let Some(physical) = piece.copy(attempt) {
+                jobs.push((physical.device, (piece, part)));
+            }
+        }
+        let bad = Mutex::new(Vec::new());
+        self.workers.run(self.count(), jobs, |(piece, part)| {
+            if let Err(copy) = self.read_piece(map, piece, attempt, part) {
+                bad.lock().push(copy);
+            }
+        });
+        bad.into_inner()
+    }
+
+    /// Fills `buffer` as a read without checks does at its first attempt.
+    /// Nothing is healed or counted as damaged.
+    ///
+    /// # Errors
+    /// [`VolumeError::Unmapped`], [`VolumeError::NoGoodCopy`]
+    pub fn read_first(&self, logical: Logical, buffer: &mut [u8]) -> Result<(), VolumeError> {
+        let map = self.map();
+        let pieces = self.plan(&map, logical, buffer.len())?;
+        let copies = self.read_attempt(&map, &pieces, 0, buffer);
+        match copies.is_empty() {
+            true => Ok(()),
+            false => Err(VolumeError::NoGoodCopy { logical, copies }),
+        }
     }
 
     /// Fills `buffer` from the first copy that can be read, without checks.
@@ -112,22 +218,19 @@ impl LogicalSpace {
     /// # Errors
     /// [`VolumeError::Unmapped`], [`VolumeError::NoGoodCopy`]
     pub fn read(&self, logical: Logical, buffer: &mut [u8]) -> Result<(), VolumeError> {
-        let pieces = pieces_of(&self.map(), logical, buffer.len())?;
+        let map = self.map();
+        let pieces = self.plan(&map, logical, buffer.len())?;
+        if self.has_several() && self.read_attempt(&map, &pieces, 0, buffer).is_empty() {
+            return Ok(());
+        }
         let mut rest = buffer;
         for piece in &pieces {
             let (part, later) = rest.split_at_mut(piece.length().min(rest.len()));
             rest = later;
             let mut copies = Vec::new();
-            let readable = piece.mapping.copies.iter().any(|physical| {
-                let read = self.read_physical(*physical, part);
-                if let Err(fault) = read {
-                    copies.push(BadCopy {
-                        physical: *physical,
-                        fault,
-                    });
-                    return false;
-                }
-                true
+            let readable = (0..piece.attempts()).any(|attempt| {
+                let read = self.read_piece(&map, piece, attempt, part);
+                read.map_err(|copy| copies.push(copy)).is_ok()
             });
             if !readable {
                 return Err(VolumeError::NoGoodCopy {
@@ -151,10 +254,11 @@ impl LogicalSpace {
         copy: usize,
         buffer: &mut [u8],
     ) -> Result<(), VolumeError> {
-        let pieces = pieces_of(&self.map(), logical, buffer.len())?;
+        let map = self.map();
+        let pieces = pieces_of(&map, logical, buffer.len())?;
         let exists = pieces.iter().all(|p| copy < p.mapping.copies.len());
         let copies = if exists {
-            self.read_attempt(&pieces, copy, buffer)
+            self.read_attempt(&map, &pieces, copy, buffer)
         } else {
             Vec::new()
         };
@@ -189,11 +293,12 @@ impl LogicalSpace {
         buffer: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<Healed, VolumeError> {
-        let pieces = pieces_of(&self.map(), logical, buffer.len())?;
-        let attempts = pieces.iter().map(|p| p.mapping.copies.len()).max();
+        let map = self.map();
+        let pieces = self.plan(&map, logical, buffer.len())?;
+        let attempts = pieces.iter().map(Piece::attempts).max();
         let mut bad = Vec::new();
         for attempt in 0..attempts.unwrap_or(0) {
-            let unreadable = self.read_attempt(&pieces, attempt, buffer);
+            let unreadable = self.read_attempt(&map, &pieces, attempt, buffer);
             if unreadable.is_empty() {
                 if verify(buffer) {
                     if attempt == 0 || read_as == ReadAs::Former {
@@ -201,7 +306,9 @@ impl LogicalSpace {
                     }
                     return Ok(self.heal(&pieces, attempt, buffer));
                 }
-                bad.extend(pieces.iter().filter_map(|piece| {
+                // What is made of others says nothing of any of them.
+                let read = pieces.iter().filter(|piece| piece.way(attempt).is_none());
+                bad.extend(read.filter_map(|piece| {
                     Some(BadCopy {
                         physical: piece.copy(attempt)?,
                         fault: CopyFault::Damaged,
@@ -214,7 +321,7 @@ impl LogicalSpace {
             return Ok(Healed::default());
         }
         for copy in bad.iter().filter(|_| read_as == ReadAs::Current) {
-            if let (CopyFault::Damaged, Ok(member)) =
+            if let (CopyFault::Damaged, Some(member)) =
                 (&copy.fault, self.member(copy.physical.device))
             {
                 DeviceStats::count(&member.stats.corruption_errs);
@@ -249,10 +356,11 @@ impl LogicalSpace {
             sector > 0 && buffer.len().is_multiple_of(sector),
             "whole sectors are read"
         );
-        let pieces = pieces_of(&self.map(), logical, buffer.len())?;
+        let map = self.map();
+        let pieces = self.plan(&map, logical, buffer.len())?;
         // Sectors of a piece that cannot be read as a whole may still be
         // readable one by one, from this copy or another.
-        let unreadable = self.read_attempt(&pieces, 0, buffer);
+        let unreadable = self.read_attempt(&map, &pieces, 0, buffer);
         let mut in_doubt = Vec::new();
         let mut offset = 0_usize;
         for piece in &pieces {
@@ -290,8 +398,9 @@ impl LogicalSpace {
         for piece in pieces {
             let (part, later) = rest.split_at(piece.length().min(rest.len()));
             rest = later;
+            let is_made = piece.way(good_attempt).is_some();
             for physical in piece.mapping.copies.iter().take(good_attempt) {
-                if Some(*physical) != piece.copy(good_attempt) {
+                if is_made || Some(*physical) != piece.copy(good_attempt) {
                     healed.add(self.heal_copy(piece.logical, *physical, part));
                 }
             }
@@ -300,25 +409,25 @@ impl LogicalSpace {
     }
 
     fn heal_copy(&self, logical: Logical, physical: Physical, good: &[u8]) -> Healed {
-        let Ok(member) = self.member(physical.device) else {
+        let Ok((device, stats)) = self.used(physical.device) else {
             return Healed {
                 bad: 1,
                 rewritten: 0,
             };
         };
         let mut found = vec![0; good.len()];
-        let readable = member.device.read_at(physical.offset, &mut found).is_ok();
+        let readable = device.read_at(physical.offset, &mut found).is_ok();
         if readable && found == good {
             return Healed::default();
         }
         if readable {
-            DeviceStats::count(&member.stats.corruption_errs);
+            DeviceStats::count(&stats.corruption_errs);
         }
         let mut rewritten = 0;
-        if self.may_heal(member) {
-            match member.device.write_at(physical.offset, good) {
+        if self.may_heal(&**device) {
+            match device.write_at(physical.offset, good) {
                 Ok(()) => rewritten = 1,
-                Err(_) => DeviceStats::count(&member.stats.write_errs),
+                Err(_) => DeviceStats::count(&stats.write_errs),
             }
         }
         tracing::warn!(

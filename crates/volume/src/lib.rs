@@ -1,8 +1,9 @@
 //! A volume's logical space over its devices.
 //!
-//! Owns the map from logical to physical addresses, reading with the choice
-//! among copies and their healing, writing to all copies, and the placement of
-//! new chunks. Knows nothing of trees: the store gives it chunks.
+//! Owns the devices of a volume and their states, the map from logical to
+//! physical addresses, reading with the choice among copies and their healing,
+//! writing to all copies, parity, and the placement of new chunks. Knows
+//! nothing of trees: the store gives it chunks.
 
 #![cfg_attr(
     not(test),
@@ -20,18 +21,23 @@ mod error;
 mod geometry;
 mod healing;
 mod map;
+mod member;
+mod parity;
 pub mod placement;
 mod profile;
+mod rows;
 mod space;
 mod stats;
+mod workers;
 
 pub use chunk_check::ChunkFault;
 pub use error::{BadCopy, CopyFault, VolumeError};
-pub use geometry::Mapping;
+pub use geometry::{Mapping, stripe_length, superblock_ranges};
 pub use healing::{Healed, ReadAs};
 pub use map::{ChunkMap, ChunkStripe};
+pub use member::{MemberFacts, MemberState, Trust, VolumeDevice};
 pub use profile::Profile;
-pub use space::{LogicalSpace, OnDamage};
+pub use space::{LogicalSpace, OnDamage, OnLoss};
 pub use stats::DeviceStats;
 
 /// Bytes of memory as bytes of an address space.

@@ -3,7 +3,7 @@
 //! Invariants: every chunk passed its check; no two overlap.
 
 use crate::chunk_check::{ChunkFault, check};
-use crate::geometry::{self, Mapping};
+use crate::geometry::{self, Mapping, Row};
 use crate::{Profile, VolumeError};
 use butterfs_device::DeviceRange;
 use butterfs_format::item::chunk::Chunk;
@@ -145,6 +145,33 @@ impl ChunkMap {
             });
         }
         self.map(logical, length)
+    }
+
+    /// The profile of the chunk that covers `logical`.
+    #[must_use]
+    pub fn profile(&self, logical: Logical) -> Option<Profile> {
+        self.entry(logical).map(|(_, entry)| entry.profile)
+    }
+
+    /// The row with parity that holds `logical`, and where it begins; `None`
+    /// where there is no parity.
+    pub(crate) fn row(&self, logical: Logical) -> Option<(Logical, Row)> {
+        let (start, entry) = self.entry(logical)?;
+        let within = logical.get().checked_sub(start.get())?;
+        let row = geometry::row(entry.profile, &entry.chunk, within)?;
+        Some((start.saturating_add(row.start), row))
+    }
+
+    /// The first chunk that loses content without the devices that are `lost`,
+    /// counted as the kernel does: by stripes, whichever they are.
+    pub fn first_lost(&self, lost: impl Fn(DeviceId) -> bool) -> Option<(Logical, Profile)> {
+        let mut all = self.chunks.iter();
+        let found = all.find(|(_, entry)| {
+            let stripes = entry.chunk.stripes.iter();
+            let gone = stripes.filter(|stripe| lost(stripe.device)).count();
+            gone > entry.profile.tolerated()
+        });
+        found.map(|(logical, entry)| (*logical, entry.profile))
     }
 
     /// The stripes of all chunks.
@@ -360,6 +387,28 @@ mod tests {
             fault(map.with(Logical(4 * MIB), other)),
             ChunkFault::Overlaps(Logical(4 * MIB))
         );
+    }
+
+    #[test]
+    fn losses_are_counted_chunk_by_chunk() {
+        let on = |flags: BlockGroupFlags, devices: &[u64]| {
+            let mut made = chunk(flags, &vec![MIB; devices.len()]);
+            made.length = 64 * 65536;
+            for (stripe, device) in made.stripes.iter_mut().zip(devices) {
+                stripe.device = DeviceId(*device);
+            }
+            made
+        };
+        let map = ChunkMap::default()
+            .with(Logical(MIB), on(DATA | BlockGroupFlags::RAID1, &[1, 2]))
+            .and_then(|map| map.with(Logical(16 * MIB), on(DATA, &[3])))
+            .unwrap();
+        let first = |lost: &[u64]| map.first_lost(|id| lost.contains(&id.get()));
+        assert_eq!(first(&[]), None);
+        assert_eq!(first(&[1]), None);
+        assert_eq!(first(&[2, 4]), None);
+        assert_eq!(first(&[1, 2]), Some((Logical(MIB), Profile::Raid1)));
+        assert_eq!(first(&[3]), Some((Logical(16 * MIB), Profile::Single)));
     }
 
     #[test]

@@ -10,6 +10,11 @@ use std::ops::Range;
 const ALIGN: u64 = 64 << 10;
 /// No chunk is smaller.
 const LENGTH_MIN: u64 = 1 << 20;
+/// Chunks of data have no more bytes.
+const DATA_CHUNK_MAX: u64 = 10 << 30;
+/// Stripes of a chunk at most: its item fits a node of 4 KiB, and the
+/// superblock's list of system chunks holds more than one.
+const STRIPES_MAX: usize = 32;
 
 /// A device with room for chunks.
 #[derive(Clone, Debug)]
@@ -27,6 +32,8 @@ pub struct DeviceSpace {
 pub struct Plan {
     /// Bytes of logical space.
     pub length: u64,
+    /// Bytes that each stripe takes on its device.
+    pub stripe_length: u64,
     /// One place for each stripe.
     pub stripes: Vec<(DeviceId, DeviceOffset)>,
 }
@@ -88,30 +95,96 @@ impl DeviceSpace {
     }
 }
 
-/// Stripes that a profile puts on one device, if it is supported.
-fn stripes_on_one(flags: BlockGroupFlags) -> Result<u64, VolumeError> {
-    match Profile::from_flags(flags) {
-        Some(Profile::Single) => Ok(1),
-        Some(Profile::Dup) => Ok(2),
-        _ => Err(VolumeError::Profile {
-            profile: flags.profile_name().to_owned(),
-        }),
+/// Bytes of logical space that a chunk has at most, whatever its stripes.
+fn chunk_max(flags: BlockGroupFlags, total: u64) -> u64 {
+    if flags.contains(BlockGroupFlags::DATA) {
+        DATA_CHUNK_MAX.min(total / 10).max(LENGTH_MIN)
+    } else {
+        length_max(flags, total)
     }
 }
 
+fn profile_of(flags: BlockGroupFlags) -> Result<Profile, VolumeError> {
+    Profile::from_flags(flags).ok_or_else(|| VolumeError::Profile {
+        profile: flags.profile_name().to_owned(),
+    })
+}
+
 /// Plans a chunk of `flags`: as large as is usual, smaller when the holes are.
+/// Of several devices, those with the most room are taken.
 ///
 /// # Errors
 /// [`VolumeError::NoSpace`], [`VolumeError::Profile`]
 pub fn plan(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Result<Plan, VolumeError> {
-    let count = stripes_on_one(flags)?;
+    let profile = profile_of(flags)?;
     let total = sum(devices.iter().map(|device| device.size));
     let most = align_down(length_max(flags, total));
-    let best = devices
-        .iter()
-        .filter_map(|device| on_device(device, count, most))
-        .max_by_key(|plan| plan.length);
-    best.ok_or(VolumeError::NoSpace)
+    let planned = match profile.devices_max() {
+        Some(1) => {
+            let count = crate::bytes_of(profile.stripes_per_device());
+            let plans = devices.iter().filter_map(|device| {
+                let plan = on_device(device, count, most)?;
+                Some((plan, device.unallocated()))
+            });
+            let best = plans.rev().max_by_key(|(plan, room)| (plan.length, *room));
+            best.map(|(plan, _)| plan)
+        }
+        _ => across(profile, devices, (most, chunk_max(flags, total))),
+    };
+    planned.ok_or(VolumeError::NoSpace)
+}
+
+/// A device that can take a stripe.
+struct Room<'d> {
+    device: &'d DeviceSpace,
+    holes: Vec<Range<u64>>,
+    /// Its greatest hole, as far as it counts.
+    greatest: u64,
+    unallocated: u64,
+}
+
+/// Plans a chunk with one stripe on each of several devices, of at most `most`
+/// bytes each and `whole` bytes together.
+fn across(profile: Profile, devices: &[DeviceSpace], (most, whole): (u64, u64)) -> Option<Plan> {
+    let room = |device| {
+        let holes = DeviceSpace::holes(device);
+        let greatest = holes.iter().map(length_of).max()?.min(most);
+        (greatest >= LENGTH_MIN).then(|| Room {
+            device,
+            greatest,
+            unallocated: sum(holes.iter().map(length_of)),
+            holes,
+        })
+    };
+    let mut rooms: Vec<Room<'_>> = devices.iter().filter_map(room).collect();
+    rooms.sort_by_key(|room| std::cmp::Reverse((room.greatest, room.unallocated)));
+    let count = profile.devices_max().unwrap_or(STRIPES_MAX);
+    let count = count.min(rooms.len());
+    let count = match profile.devices_max() {
+        Some(exactly) => exactly,
+        // Whole groups of mirrors.
+        None => count.saturating_sub(count.checked_rem(profile.copies()).unwrap_or(0)),
+    };
+    if count < profile.devices_min() || count > rooms.len() {
+        return None;
+    }
+    rooms.truncate(count);
+    let data = crate::bytes_of(profile.data_stripes(count));
+    let least = rooms.iter().map(|room| room.greatest).min()?;
+    let each = whole.checked_div(data).unwrap_or(whole).max(LENGTH_MIN);
+    let stripe_length = align_down(least.min(each));
+    let stripes = rooms.iter().map(|room| {
+        let hole = room
+            .holes
+            .iter()
+            .find(|hole| length_of(hole) >= stripe_length)?;
+        Some((room.device.device, DeviceOffset(hole.start)))
+    });
+    Some(Plan {
+        length: stripe_length.checked_mul(data)?,
+        stripe_length,
+        stripes: stripes.collect::<Option<_>>()?,
+    })
 }
 
 fn on_device(device: &DeviceSpace, count: u64, most: u64) -> Option<Plan> {
@@ -140,7 +213,56 @@ fn on_device(device: &DeviceSpace, count: u64, most: u64) -> Option<Plan> {
     let stripes = (0..count)
         .map(|_| Some((device.device, places.next()?)))
         .collect::<Option<_>>()?;
-    Some(Plan { length, stripes })
+    Some(Plan {
+        length,
+        stripe_length: length,
+        stripes,
+    })
+}
+
+/// Bytes of logical space that chunks of many sizes would have on devices with
+/// so many bytes in no chunk.
+fn spread(profile: Profile, rooms: &[u64]) -> u64 {
+    let all = sum(rooms.iter().copied());
+    let copies = crate::bytes_of(profile.copies());
+    match profile {
+        Profile::Single | Profile::Raid0 => all,
+        Profile::Dup => all / 2,
+        Profile::Raid1 | Profile::Raid1c3 | Profile::Raid1c4 | Profile::Raid10 => {
+            // A device holds at most one copy of each byte.
+            let holds = |length: u64| {
+                let held = sum(rooms.iter().map(|room| (*room).min(length)));
+                held.checked_div(copies).unwrap_or(0) >= length
+            };
+            let (mut fits, mut too_much) = (0, all.saturating_add(1));
+            while too_much.saturating_sub(fits) > ALIGN {
+                let middle = fits.midpoint(too_much);
+                if holds(middle) {
+                    fits = middle;
+                } else {
+                    too_much = middle;
+                }
+            }
+            fits
+        }
+        Profile::Raid5 | Profile::Raid6 => {
+            // Rows over all devices until the smallest is full, and so on.
+            let mut rooms = rooms.to_vec();
+            rooms.sort_unstable();
+            let (mut bytes, mut height) = (0_u64, 0_u64);
+            for (full, room) in rooms.iter().enumerate() {
+                let left = rooms.len().saturating_sub(full);
+                if left < profile.devices_min() {
+                    break;
+                }
+                let data = crate::bytes_of(profile.data_stripes(left));
+                let rows = room.saturating_sub(height);
+                bytes = bytes.saturating_add(rows.saturating_mul(data));
+                height = *room;
+            }
+            bytes
+        }
+    }
 }
 
 /// Bytes of logical space that further chunks of `flags` will have at least:
@@ -149,7 +271,7 @@ fn on_device(device: &DeviceSpace, count: u64, most: u64) -> Option<Plan> {
 pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
     /// Chunks that are planned one by one.
     const PLANNED_MAX: usize = 64;
-    let Ok(count) = stripes_on_one(flags) else {
+    let Ok(profile) = profile_of(flags) else {
         return 0;
     };
     let mut devices = devices.to_vec();
@@ -159,10 +281,15 @@ pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
             return bytes;
         };
         bytes = bytes.saturating_add(plan.length);
+        // A row with parity that has a copy of the superblock is not used.
+        let lost = match profile.parities() {
+            0 => COPY_SPAN,
+            _ => COPY_SPAN.saturating_mul(crate::bytes_of(plan.stripes.len())),
+        };
         for (device, start) in &plan.stripes {
-            let end = DeviceOffset(start.get().saturating_add(plan.length));
+            let end = DeviceOffset(start.get().saturating_add(plan.stripe_length));
             for _ in COPIES.iter().filter(|copy| (*start..end).contains(copy)) {
-                bytes = bytes.saturating_sub(COPY_SPAN);
+                bytes = bytes.saturating_sub(lost);
             }
             for space in devices.iter_mut().filter(|space| space.device == *device) {
                 space.allocated.push(start.get()..end.get());
@@ -171,12 +298,25 @@ pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
         }
     }
     // What is left of each hole may be too small for a chunk.
-    let rest = sum(devices
+    if profile.devices_max() == Some(1) {
+        let count = crate::bytes_of(profile.stripes_per_device());
+        let rest = sum(devices
+            .iter()
+            .flat_map(DeviceSpace::holes)
+            .filter_map(|hole| length_of(&hole).checked_div(count))
+            .map(|length| align_down(length).saturating_sub(LENGTH_MIN)));
+        return bytes.saturating_add(rest);
+    }
+    let rooms: Vec<u64> = devices
         .iter()
-        .flat_map(DeviceSpace::holes)
-        .filter_map(|hole| length_of(&hole).checked_div(count))
-        .map(|length| align_down(length).saturating_sub(LENGTH_MIN)));
-    bytes.saturating_add(rest)
+        .map(|device| {
+            let holes = device.holes();
+            sum(holes
+                .iter()
+                .map(|hole| align_down(length_of(hole)).saturating_sub(LENGTH_MIN)))
+        })
+        .collect();
+    bytes.saturating_add(spread(profile, &rooms))
 }
 
 #[cfg(test)]
@@ -214,8 +354,7 @@ mod tests {
                 .map(|bit| (bit + 1) * MIB..(bit + 2) * MIB)
                 .collect();
             let space = device(12 * MIB, &allocated);
-            for flags in [BlockGroupFlags::DATA, DUP] {
-                let count = stripes_on_one(flags).unwrap();
+            for (flags, count) in [(BlockGroupFlags::DATA, 1), (DUP, 2)] {
                 let Ok(plan) = plan(flags, std::slice::from_ref(&space)) else {
                     assert!(space.unallocated() < count * MIB);
                     continue;
@@ -286,6 +425,128 @@ mod tests {
         }
     }
 
+    fn devices(sizes: &[u64]) -> Vec<DeviceSpace> {
+        (1..)
+            .zip(sizes)
+            .map(|(id, size)| DeviceSpace {
+                device: DeviceId(id),
+                ..device(*size, &[])
+            })
+            .collect()
+    }
+
+    fn flags_of(profile: Profile) -> BlockGroupFlags {
+        BlockGroupFlags::DATA | profile.flag()
+    }
+
+    fn ids(plan: &Plan) -> Vec<u64> {
+        plan.stripes.iter().map(|(id, _)| id.get()).collect()
+    }
+
+    #[test]
+    fn the_devices_with_the_most_room_are_taken() {
+        let four = devices(&[2 << 30, 4 << 30, 3 << 30, 5 << 30]);
+        let taken = |profile| ids(&plan(flags_of(profile), &four).unwrap());
+        assert_eq!(taken(Profile::Single), [4]);
+        assert_eq!(taken(Profile::Dup), [4, 4]);
+        assert_eq!(taken(Profile::Raid1), [4, 2]);
+        assert_eq!(taken(Profile::Raid1c3), [4, 2, 3]);
+        assert_eq!(taken(Profile::Raid1c4), [4, 2, 3, 1]);
+        assert_eq!(taken(Profile::Raid0), [4, 2, 3, 1]);
+        assert_eq!(taken(Profile::Raid10), [4, 2, 3, 1]);
+        assert_eq!(taken(Profile::Raid6), [4, 2, 3, 1]);
+        let three = &four[..3];
+        assert_eq!(
+            ids(&plan(flags_of(Profile::Raid10), three).unwrap()),
+            [2, 3]
+        );
+        assert_eq!(
+            ids(&plan(flags_of(Profile::Raid5), three).unwrap()),
+            [2, 3, 1]
+        );
+        assert!(plan(flags_of(Profile::Raid1c4), three).is_err());
+        assert!(plan(flags_of(Profile::Raid1), &four[..1]).is_err());
+        assert!(plan(flags_of(Profile::Raid6), &four[..2]).is_err());
+        // Equal devices: the first ones.
+        let equal = devices(&[3 << 30; 4]);
+        assert_eq!(ids(&plan(flags_of(Profile::Single), &equal).unwrap()), [1]);
+        assert_eq!(
+            ids(&plan(flags_of(Profile::Raid1), &equal).unwrap()),
+            [1, 2]
+        );
+    }
+
+    #[test]
+    fn stripes_add_up_to_usual_chunks() {
+        let large = devices(&[100 << 30; 4]);
+        let of = |profile, flags: BlockGroupFlags| {
+            let plan = plan(flags | Profile::flag(profile), &large).unwrap();
+            (plan.length >> 20, plan.stripe_length >> 20)
+        };
+        let data = BlockGroupFlags::DATA;
+        assert_eq!(of(Profile::Raid0, data), (4096, 1024));
+        assert_eq!(of(Profile::Raid1, data), (1024, 1024));
+        assert_eq!(of(Profile::Raid10, data), (2048, 1024));
+        assert_eq!(of(Profile::Raid5, data), (3072, 1024));
+        assert_eq!(of(Profile::Raid6, data), (2048, 1024));
+        let metadata = BlockGroupFlags::METADATA;
+        assert_eq!(of(Profile::Raid1, metadata), (1024, 1024));
+        assert_eq!(of(Profile::Raid0, metadata), (1024, 256));
+    }
+
+    /// Chunk after chunk until nothing fits: what was said to be possible is
+    /// there, and no two stripes overlap.
+    #[test]
+    fn what_is_possible_can_be_had() {
+        for sizes in [
+            &[300 * MIB, 300 * MIB][..],
+            &[200 * MIB, 700 * MIB, 500 * MIB],
+            &[100 * MIB, 150 * MIB, 900 * MIB, 150 * MIB],
+            &[64 * MIB, 4000 * MIB, 4000 * MIB, 100 * MIB, 300 * MIB],
+        ] {
+            for profile in Profile::ALL {
+                let flags = flags_of(profile);
+                let mut spaces = devices(sizes);
+                let said = possible(flags, &spaces);
+                let mut had = 0;
+                while let Ok(plan) = plan(flags, &spaces) {
+                    let data = profile.data_stripes(plan.stripes.len()) as u64;
+                    assert_eq!(plan.length, data * plan.stripe_length);
+                    assert!(profile.allows_stripes(plan.stripes.len()));
+                    had += plan.length;
+                    for (id, start) in &plan.stripes {
+                        let space = &mut spaces[id.get() as usize - 1];
+                        let own = start.get()..start.get() + plan.stripe_length;
+                        assert!(own.end <= space.size);
+                        let free =
+                            |used: &Range<u64>| used.end <= own.start || own.end <= used.start;
+                        assert!(space.allocated.iter().all(free));
+                        space.allocated.push(own);
+                        space.allocated.sort_by_key(|range| range.start);
+                    }
+                }
+                assert!(said <= had, "{profile} {sizes:?}: {said} of {had}");
+                let most = sum(sizes.iter().copied()) / profile.copies() as u64;
+                assert!(had <= most, "{profile} {sizes:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn rest_by_profile() {
+        let rooms = [1000 * MIB, 300 * MIB, 300 * MIB];
+        let near = |profile, expected: u64| {
+            let found = spread(profile, &rooms);
+            assert!(found.abs_diff(expected) <= ALIGN, "{profile}: {found}");
+        };
+        near(Profile::Single, 1600 * MIB);
+        near(Profile::Raid1, 600 * MIB);
+        near(Profile::Raid1c3, 300 * MIB);
+        near(Profile::Raid1c4, 0);
+        near(Profile::Raid5, 600 * MIB);
+        near(Profile::Raid6, 300 * MIB);
+    }
+
     #[test]
     fn hostile_sizes_are_survived() {
         let range = |start: u64, end: u64| Range { start, end };
@@ -296,9 +557,12 @@ mod tests {
         plan(BlockGroupFlags::DATA, &space).unwrap();
         assert!(possible(DUP, &space) > 0);
         for profile in Profile::ALL {
+            // One of the two has room.
             let planned = plan(BlockGroupFlags::DATA | profile.flag(), &space);
-            let supported = matches!(profile, Profile::Single | Profile::Dup);
-            assert_eq!(planned.is_ok(), supported, "{profile}");
+            let is_enough = profile.devices_min() == 1;
+            assert_eq!(planned.is_ok(), is_enough, "{profile}");
+            let room = possible(BlockGroupFlags::DATA | profile.flag(), &space);
+            assert_eq!(room > 0, is_enough, "{profile}");
         }
     }
 }

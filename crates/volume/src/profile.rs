@@ -139,6 +139,61 @@ impl Profile {
         data.checked_div(line.copies).unwrap_or(data)
     }
 
+    /// Devices that a new chunk of it needs at least.
+    #[must_use]
+    pub const fn devices_min(self) -> usize {
+        match self {
+            Self::Dup => 1,
+            _ => self.traits().stripes_min,
+        }
+    }
+
+    /// Devices that a chunk of it uses at most; `None`: all there are.
+    #[must_use]
+    pub const fn devices_max(self) -> Option<usize> {
+        match self {
+            Self::Dup => Some(1),
+            _ => self.traits().stripes_max,
+        }
+    }
+
+    /// Stripes that it puts on each device that it uses.
+    #[must_use]
+    pub const fn stripes_per_device(self) -> usize {
+        match self {
+            Self::Dup => 2,
+            _ => 1,
+        }
+    }
+
+    /// Stripes of a chunk that may be lost without losing content.
+    #[must_use]
+    pub const fn tolerated(self) -> usize {
+        match self {
+            // Both copies are on one device.
+            Self::Single | Self::Dup | Self::Raid0 => 0,
+            Self::Raid1 | Self::Raid10 | Self::Raid5 => 1,
+            Self::Raid1c3 | Self::Raid6 => 2,
+            Self::Raid1c4 => 3,
+        }
+    }
+
+    /// What chunks of it say of the mirrors in a row.
+    #[must_use]
+    pub const fn sub_stripes(self) -> u16 {
+        match self {
+            Self::Raid10 => 2,
+            _ => 1,
+        }
+    }
+
+    /// The profile of this name, as users write it.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<Self> {
+        let is_it = |profile: &Self| profile.name().eq_ignore_ascii_case(name);
+        Self::ALL.into_iter().find(is_it)
+    }
+
     /// True when consecutive 64 KiB of a chunk lie in different stripes.
     #[must_use]
     pub const fn is_striped(self) -> bool {
@@ -165,6 +220,21 @@ mod tests {
         }
         let two = BlockGroupFlags::RAID1 | BlockGroupFlags::DUP;
         assert_eq!(Profile::from_flags(two), None);
+    }
+
+    #[test]
+    fn devices_and_losses() {
+        for profile in Profile::ALL {
+            assert_eq!(Profile::from_name(profile.name()), Some(profile));
+            let least = profile.devices_min() * profile.stripes_per_device();
+            assert!(profile.allows_stripes(least), "{profile}");
+            assert!(profile.tolerated() < least, "{profile}");
+        }
+        assert_eq!(Profile::from_name("RAID1C3"), Some(Profile::Raid1c3));
+        assert_eq!(Profile::from_name("raid7"), None);
+        assert_eq!(Profile::Raid10.devices_min(), 2);
+        assert_eq!(Profile::Raid1.devices_max(), Some(2));
+        assert_eq!(Profile::Raid6.devices_min(), 3);
     }
 
     #[test]

@@ -1,33 +1,32 @@
 //! Reading and writing logical space.
 //!
 //! Owns the devices of a volume, its chunk map of the moment, and writing to
-//! all copies. The choice among copies when reading is in `healing`.
+//! all copies. The choice among copies when reading is in `healing`, rows with
+//! parity are in `rows`.
 //!
-//! Invariants: a write reaches all copies or is an error; no write touches a
-//! superblock.
+//! Invariants: a write reaches all copies on the devices that are used, and at
+//! least one, or is an error; a device of which a write or flush failed is not
+//! used again; no write touches a superblock.
 
 use crate::error::VolumeError;
 use crate::map::ChunkMap;
+use crate::member::{Member, MemberFacts, MemberState, VolumeDevice};
 use crate::stats::DeviceStats;
+use crate::workers::{self, Workers};
 use crate::{bytes_of, memory_of};
-use butterfs_device::{Access, BlockDevice, DeviceRange};
+use butterfs_device::{Access, BlockDevice, DeviceError, DeviceRange};
 use butterfs_format::superblock;
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of one vectored write at most, unless a single block is larger.
 const WRITE_MAX: usize = 4 << 20;
 /// Parts of one vectored write at most.
 const PARTS_MAX: usize = 512;
-
-#[derive(Debug)]
-pub(crate) struct Member {
-    pub(crate) device: Arc<dyn BlockDevice>,
-    pub(crate) stats: DeviceStats,
-}
 
 /// What is done with bad copies when a good one is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,34 +37,66 @@ pub enum OnDamage {
     Leave,
 }
 
+/// What is done when a device cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnLoss {
+    /// It is an error.
+    Fail,
+    /// Where every chunk keeps its content without the device, writing goes on
+    /// without it.
+    GoOn,
+}
+
 /// A volume's logical space.
 #[derive(Debug)]
 pub struct LogicalSpace {
     members: BTreeMap<DeviceId, Member>,
     map: RwLock<Arc<ChunkMap>>,
     pub(crate) on_damage: OnDamage,
+    on_loss: OnLoss,
+    /// Devices that fell out since the space was made. One at a time.
+    losses: AtomicUsize,
+    losing: Mutex<()>,
+    pub(crate) workers: Workers,
+    /// Who changes rows with parity, by their addresses.
+    pub(crate) rows: [Mutex<()>; ROW_LOCKS],
 }
 
+/// Rows with parity that can be changed at the same time, about.
+pub(crate) const ROW_LOCKS: usize = 16;
+
 impl LogicalSpace {
-    /// The space of `map` over `devices`. Damage is healed where the device
-    /// is open for writing and `on_damage` says so.
+    /// The space of `map` over `devices`, all of them present. Damage is healed
+    /// where the device is open for writing and `on_damage` says so; a write
+    /// that fails on one device is an error.
     #[must_use]
     pub fn new(
         devices: Vec<(DeviceId, Arc<dyn BlockDevice>)>,
         map: ChunkMap,
         on_damage: OnDamage,
     ) -> Self {
-        let members = devices
-            .into_iter()
-            .map(|(id, device)| {
-                let stats = DeviceStats::default();
-                (id, Member { device, stats })
-            })
-            .collect();
+        let present = |(id, device)| VolumeDevice::present(id, [0; 16], device);
+        let devices = devices.into_iter().map(present).collect();
+        Self::over(devices, map, on_damage, OnLoss::Fail)
+    }
+
+    /// The space of `map` over devices in whatever state.
+    #[must_use]
+    pub fn over(
+        devices: Vec<VolumeDevice>,
+        map: ChunkMap,
+        on_damage: OnDamage,
+        on_loss: OnLoss,
+    ) -> Self {
         Self {
-            members,
+            members: devices.into_iter().map(Member::new).collect(),
             map: RwLock::new(Arc::new(map)),
             on_damage,
+            on_loss,
+            losses: AtomicUsize::new(0),
+            losing: Mutex::new(()),
+            workers: Workers::default(),
+            rows: Default::default(),
         }
     }
 
@@ -88,16 +119,45 @@ impl LogicalSpace {
     /// [`VolumeError::BadChunk`]
     pub fn check_chunks(&self) -> Result<(), VolumeError> {
         self.map().check_devices(|id| {
-            let member = self.members.get(&id)?;
-            Some(member.device.size())
+            let device = self.members.get(&id)?.used()?;
+            Some(device.size())
         })
     }
 
-    /// Devices with their numbers.
+    /// Devices that are used, with their numbers.
     pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Arc<dyn BlockDevice>)> {
-        self.members
-            .iter()
-            .map(|(id, member)| (*id, &member.device))
+        let members = self.members.iter();
+        members.filter_map(|(id, member)| Some((*id, member.used()?)))
+    }
+
+    /// All devices and how they are, also those that are not used.
+    pub fn members(&self) -> impl Iterator<Item = MemberFacts> {
+        self.members.iter().map(|(id, member)| MemberFacts {
+            id: *id,
+            uuid: member.uuid,
+            state: member.state(),
+            name: member.device.as_ref().map(|device| device.identity()),
+            size: member.device.as_ref().map(|device| device.size()),
+            stats: member.stats.values().map(|(_, value)| value),
+        })
+    }
+
+    /// How a device is; `None` where the volume has no such device.
+    #[must_use]
+    pub fn state(&self, device: DeviceId) -> Option<MemberState> {
+        self.members.get(&device).map(Member::state)
+    }
+
+    /// True when every device is used.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.members.values().all(|member| member.used().is_some())
+    }
+
+    /// How many devices fell out since the space was made.
+    #[must_use]
+    pub fn losses(&self) -> usize {
+        self.losses.load(Ordering::Acquire)
     }
 
     /// Errors of a device.
@@ -112,19 +172,103 @@ impl LogicalSpace {
         self.map.read().copies(logical)
     }
 
-    pub(crate) fn member(&self, device: DeviceId) -> Result<&Member, VolumeError> {
-        self.members
-            .get(&device)
-            .ok_or(VolumeError::MissingDevice(device))
+    /// Whether there is a choice among devices.
+    pub(crate) fn has_several(&self) -> bool {
+        self.members.len() > 1
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.members.len()
+    }
+
+    pub(crate) fn member(&self, device: DeviceId) -> Option<&Member> {
+        self.members.get(&device)
+    }
+
+    /// A device that is used, with its counters.
+    pub(crate) fn used(
+        &self,
+        device: DeviceId,
+    ) -> Result<(&Arc<dyn BlockDevice>, &DeviceStats), VolumeError> {
+        let missing = VolumeError::MissingDevice(device);
+        let Some(member) = self.members.get(&device) else {
+            return Err(missing);
+        };
+        member
+            .used()
+            .map(|device| (device, &member.stats))
+            .ok_or(missing)
+    }
+
+    /// Whether a write may leave out a device: it is not used, and writing goes
+    /// on without it.
+    fn leaves_out(&self, device: DeviceId) -> bool {
+        self.on_loss == OnLoss::GoOn
+            && self
+                .members
+                .get(&device)
+                .is_some_and(|member| member.used().is_none())
+    }
+
+    /// Goes on without a device that failed, where that is possible.
+    ///
+    /// # Errors
+    /// `error`, where it is not.
+    fn lose(&self, device: DeviceId, error: DeviceError) -> Result<(), VolumeError> {
+        if self.on_loss == OnLoss::Fail {
+            return Err(error.into());
+        }
+        let _one_at_a_time = self.losing.lock();
+        let Some(member) = self.members.get(&device) else {
+            return Err(error.into());
+        };
+        if member.used().is_none() {
+            // Another write lost it meanwhile.
+            return Ok(());
+        }
+        let is_lost = |id: DeviceId| id == device || self.leaves_out(id);
+        if let Some((logical, profile)) = self.map().first_lost(is_lost) {
+            tracing::error!(
+                %device,
+                chunk = %logical,
+                %profile,
+                %error,
+                "a device failed that the volume cannot do without"
+            );
+            return Err(error.into());
+        }
+        member.set_failing();
+        self.losses.fetch_add(1, Ordering::Release);
+        tracing::error!(
+            %device,
+            %error,
+            "a device failed; the volume goes on without it: replace it"
+        );
+        Ok(())
+    }
+
+    /// Errors where some chunk loses content without the devices that are not
+    /// used: then nothing may be written.
+    ///
+    /// # Errors
+    /// The chunk and its profile.
+    pub fn check_degraded(&self) -> Result<(), VolumeError> {
+        let is_lost = |id: DeviceId| {
+            let member = self.members.get(&id);
+            member.is_none_or(|member| member.used().is_none())
+        };
+        match self.map().first_lost(is_lost) {
+            None => Ok(()),
+            Some((logical, profile)) => Err(VolumeError::TooFewDevices { logical, profile }),
+        }
     }
 
     /// Writes `data` to all copies.
     ///
     /// # Errors
-    /// [`VolumeError::Unmapped`], [`VolumeError::Profile`] for parity,
-    /// [`VolumeError::HitsSuperblock`], [`VolumeError::MissingDevice`]: no
-    /// byte was written. [`VolumeError::Device`]: any part of any copy may
-    /// have been written.
+    /// [`VolumeError::Unmapped`], [`VolumeError::HitsSuperblock`],
+    /// [`VolumeError::MissingDevice`]: no byte was written.
+    /// [`VolumeError::Device`]: any part of any copy may have been written.
     pub fn write(&self, logical: Logical, data: &[u8]) -> Result<(), VolumeError> {
         self.write_many(&[(logical, data)])
     }
@@ -137,39 +281,101 @@ impl LogicalSpace {
     pub fn write_many(&self, blocks: &[(Logical, &[u8])]) -> Result<(), VolumeError> {
         let map = self.map();
         let mut pieces: Vec<(Physical, &[u8])> = Vec::with_capacity(blocks.len());
+        let mut with_parity: Vec<(Logical, &[u8])> = Vec::new();
         for (logical, data) in blocks {
             let mut at = *logical;
             let mut rest = *data;
             while !rest.is_empty() {
-                let mapping = map.map_write(at, bytes_of(rest.len()))?;
+                let mapping = map.map(at, bytes_of(rest.len()))?;
                 let (part, later) = rest.split_at(memory_of(mapping.length).min(rest.len()));
-                for physical in mapping.copies {
-                    self.check_write(at, physical, part.len())?;
-                    pieces.push((physical, part));
+                if mapping.rebuilds > 0 {
+                    self.check_row(&map, at)?;
+                    with_parity.push((at, part));
+                } else {
+                    self.plan_copies(at, &mapping.copies, part, &mut pieces)?;
                 }
                 at = at.saturating_add(mapping.length);
                 rest = later;
             }
         }
+        if !with_parity.is_empty() {
+            self.write_rows(&map, with_parity)?;
+        }
+        self.write_pieces(pieces)
+    }
+
+    /// Where the copies of a part go.
+    fn plan_copies<'a>(
+        &self,
+        at: Logical,
+        copies: &[Physical],
+        part: &'a [u8],
+        pieces: &mut Vec<(Physical, &'a [u8])>,
+    ) -> Result<(), VolumeError> {
+        let before = pieces.len();
+        let mut missing = None;
+        for physical in copies {
+            if self.leaves_out(physical.device) {
+                missing = Some(physical.device);
+                continue;
+            }
+            self.check_write(at, *physical, part.len())?;
+            pieces.push((*physical, part));
+        }
+        match missing {
+            Some(device) if pieces.len() == before => Err(VolumeError::MissingDevice(device)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes parts to their places, each device's in order.
+    pub(crate) fn write_pieces(
+        &self,
+        mut pieces: Vec<(Physical, &[u8])>,
+    ) -> Result<(), VolumeError> {
         pieces.sort_by_key(|(physical, _)| *physical);
+        let bytes: usize = match self.has_several() {
+            true => pieces.iter().map(|(_, part)| part.len()).sum(),
+            false => 0,
+        };
         let mut run = Run::default();
+        if bytes < workers::WORTH_IT {
+            for (physical, part) in pieces {
+                if !run.accepts(physical, part.len()) {
+                    self.write_run(&std::mem::take(&mut run))?;
+                }
+                run.push(physical, part);
+            }
+            return self.write_run(&run);
+        }
+        let mut jobs = Vec::new();
         for (physical, part) in pieces {
             if !run.accepts(physical, part.len()) {
-                self.write_run(&std::mem::take(&mut run))?;
+                jobs.extend(std::mem::take(&mut run).job());
             }
             run.push(physical, part);
         }
-        self.write_run(&run)
+        jobs.extend(run.job());
+        let failed = Mutex::new(Ok(()));
+        self.workers.run(self.count(), jobs, |run| {
+            if let Err(error) = self.write_run(&run) {
+                let mut failed = failed.lock();
+                if failed.is_ok() {
+                    *failed = Err(error);
+                }
+            }
+        });
+        failed.into_inner()
     }
 
     /// Refuses what can be refused before anything is written.
-    fn check_write(
+    pub(crate) fn check_write(
         &self,
         logical: Logical,
         physical: Physical,
         length: usize,
     ) -> Result<(), VolumeError> {
-        self.member(physical.device)?;
+        self.used(physical.device)?;
         let range = DeviceRange::of_buffer(physical.offset, length);
         let hit = superblock::COPIES
             .into_iter()
@@ -187,33 +393,82 @@ impl LogicalSpace {
         let Some(start) = run.start else {
             return Ok(());
         };
-        let member = self.member(start.device)?;
+        let (device, stats) = match self.used(start.device) {
+            Ok(used) => used,
+            // It fell out since the write was planned.
+            Err(_) if self.leaves_out(start.device) => return Ok(()),
+            Err(error) => return Err(error),
+        };
         let parts: Vec<IoSlice<'_>> = run.parts.iter().map(|part| IoSlice::new(part)).collect();
-        member
-            .device
-            .write_vectored_at(start.offset, &parts)
-            .inspect_err(|_| DeviceStats::count(&member.stats.write_errs))?;
-        Ok(())
+        match device.write_vectored_at(start.offset, &parts) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                DeviceStats::count(&stats.write_errs);
+                self.lose(start.device, error)
+            }
+        }
+    }
+
+    /// Writes a copy of a superblock.
+    ///
+    /// # Errors
+    /// [`VolumeError::Device`], where the volume cannot do without the device.
+    pub fn write_superblock(
+        &self,
+        id: DeviceId,
+        offset: DeviceOffset,
+        bytes: &[u8],
+    ) -> Result<(), VolumeError> {
+        let Ok((device, stats)) = self.used(id) else {
+            return Ok(());
+        };
+        match device.write_at(offset, bytes) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                DeviceStats::count(&stats.write_errs);
+                self.lose(id, error)
+            }
+        }
     }
 
     /// Makes all earlier writes durable on all devices.
     ///
     /// # Errors
-    /// The first failure, after every device was asked. Afterwards nothing is
-    /// known of the earlier writes.
+    /// The first failure, after every device was asked, of a device that the
+    /// volume cannot do without. Afterwards nothing is known of the earlier
+    /// writes.
     pub fn flush(&self) -> Result<(), VolumeError> {
-        let mut outcome = Ok(());
-        for member in self.members.values() {
-            let flushed = member.device.flush();
-            if flushed.is_err() {
-                DeviceStats::count(&member.stats.flush_errs);
-            }
-            outcome = outcome.and(flushed);
+        if !self.has_several() {
+            let each = self.devices().map(|(id, _)| self.flush_one(id));
+            return each.fold(Ok(()), Result::and);
         }
-        Ok(outcome?)
+        let jobs = self.devices().map(|(id, _)| (id, id)).collect();
+        let outcome = Mutex::new(Ok(()));
+        self.workers.run(self.count(), jobs, |id| {
+            let flushed = self.flush_one(id);
+            let mut outcome = outcome.lock();
+            if outcome.is_ok() {
+                *outcome = flushed;
+            }
+        });
+        outcome.into_inner()
     }
 
-    /// Says that the content of a range is not needed any more.
+    fn flush_one(&self, id: DeviceId) -> Result<(), VolumeError> {
+        let Ok((device, stats)) = self.used(id) else {
+            return Ok(());
+        };
+        match device.flush() {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                DeviceStats::count(&stats.flush_errs);
+                self.lose(id, error)
+            }
+        }
+    }
+
+    /// Says that the content of a range is not needed any more. Of rows with
+    /// parity nothing is discarded: what they read as is part of the parity.
     ///
     /// # Errors
     /// Advisory: callers may go on.
@@ -222,12 +477,18 @@ impl LogicalSpace {
         let mut at = logical;
         let mut left = length;
         while left > 0 {
-            let mapping = map.map_write(at, left)?;
-            for copy in &mapping.copies {
+            let mapping = map.map(at, left)?;
+            let copies = match mapping.rebuilds {
+                0 => &mapping.copies[..],
+                _ => &[],
+            };
+            for copy in copies {
+                if self.leaves_out(copy.device) {
+                    continue;
+                }
                 self.check_write(at, *copy, memory_of(mapping.length))?;
-                self.member(copy.device)?
-                    .device
-                    .discard(DeviceRange::new(copy.offset, mapping.length))?;
+                let (device, _) = self.used(copy.device)?;
+                device.discard(DeviceRange::new(copy.offset, mapping.length))?;
             }
             at = at.saturating_add(mapping.length);
             left = left.saturating_sub(mapping.length);
@@ -236,8 +497,8 @@ impl LogicalSpace {
     }
 
     /// True when the copies on this device may be rewritten.
-    pub(crate) fn may_heal(&self, member: &Member) -> bool {
-        self.on_damage == OnDamage::Heal && member.device.access() == Access::ReadWrite
+    pub(crate) fn may_heal(&self, device: &dyn BlockDevice) -> bool {
+        self.on_damage == OnDamage::Heal && device.access() == Access::ReadWrite
     }
 }
 
@@ -259,6 +520,12 @@ impl<'a> Run<'a> {
             && end == at.offset
             && self.bytes.saturating_add(length) <= WRITE_MAX
             && self.parts.len() < PARTS_MAX
+    }
+
+    /// To be done on its device; `None` for nothing.
+    fn job(self) -> Option<(DeviceId, Self)> {
+        let start = self.start?;
+        Some((start.device, self))
     }
 
     fn push(&mut self, at: Physical, part: &'a [u8]) {

@@ -1,4 +1,4 @@
-//! Writing a planned volume to its device.
+//! Writing a planned volume to its devices.
 //!
 //! The old content is made unrecognizable first and the superblocks come
 //! last, so that a volume cut off half way is no volume at all.
@@ -6,17 +6,43 @@
 use super::MkfsError;
 use super::volume::NewVolume;
 use butterfs_device::BlockDevice;
-use butterfs_format::DeviceOffset;
 use butterfs_format::superblock::{self, COPIES, RESERVED};
+use butterfs_format::{DeviceOffset, Logical};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
+use std::sync::Arc;
 
 /// Bytes at the end of the device that are wiped too: backup partition tables
 /// and labels of other file systems and volume managers lie there.
 const TAIL: u64 = 1 << 20;
 
-/// Wipes what was there, writes the nodes, then the superblocks.
-pub(super) fn apply(device: &dyn BlockDevice, volume: &NewVolume) -> Result<(), MkfsError> {
-    wipe(device)?;
-    device.flush()?;
+/// Wipes what was there, has `write` write the nodes, then writes the
+/// superblocks.
+pub(super) fn apply(
+    devices: &[&dyn BlockDevice],
+    volume: &NewVolume,
+    write: impl FnOnce(&NewVolume) -> Result<(), MkfsError>,
+) -> Result<(), MkfsError> {
+    let flush = || devices.iter().try_for_each(|device| device.flush());
+    for device in devices {
+        wipe(*device)?;
+    }
+    flush()?;
+    write(volume)?;
+    flush()?;
+    for (device, item) in devices.iter().zip(&volume.devices) {
+        let own = volume.superblock.on_device(item);
+        for copy in COPIES {
+            if copy.get() + superblock::SIZE as u64 <= item.total_bytes {
+                device.write_at(copy, &own.encode(copy))?;
+            }
+        }
+    }
+    flush()?;
+    Ok(())
+}
+
+/// Writes the nodes of a volume on one device: each stripe is a copy.
+pub(super) fn write_on_one(device: &dyn BlockDevice, volume: &NewVolume) -> Result<(), MkfsError> {
     for node in &volume.nodes {
         let planned = volume
             .layout
@@ -30,14 +56,27 @@ pub(super) fn apply(device: &dyn BlockDevice, volume: &NewVolume) -> Result<(), 
             device.write_at(stripe.offset.saturating_add(inside), &node.bytes)?;
         }
     }
-    device.flush()?;
-    for copy in COPIES {
-        if copy.get() + superblock::SIZE as u64 <= volume.superblock.total_bytes {
-            device.write_at(copy, &volume.superblock.encode(copy))?;
-        }
-    }
-    device.flush()?;
     Ok(())
+}
+
+/// Writes the nodes of a volume on several devices.
+pub(super) fn write_on_several(
+    devices: &[Arc<dyn BlockDevice>],
+    volume: &NewVolume,
+) -> Result<(), MkfsError> {
+    let mut map = ChunkMap::default();
+    for planned in volume.layout.chunks() {
+        map.insert(planned.logical, planned.chunk.clone())?;
+    }
+    let ids = volume.devices.iter().map(|item| item.id);
+    let devices = ids.zip(devices.iter().cloned()).collect();
+    let space = LogicalSpace::new(devices, map, OnDamage::Leave);
+    let blocks: Vec<(Logical, &[u8])> = volume
+        .nodes
+        .iter()
+        .map(|node| (node.logical, &node.bytes[..]))
+        .collect();
+    Ok(space.write_many(&blocks)?)
 }
 
 fn wipe(device: &dyn BlockDevice) -> Result<(), MkfsError> {

@@ -1,6 +1,7 @@
 //! Why a volume cannot be made.
 
 use butterfs_device::DeviceError;
+use butterfs_volume::VolumeError;
 
 /// Why a volume cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +30,29 @@ pub enum MkfsError {
         available: u64,
         /// Bytes that are asked for.
         wanted: u64,
+    },
+    /// A profile needs more devices.
+    #[error(
+        "the profile {profile} needs at least {needed} devices, not {given}; give more, or choose another profile with -d and -m"
+    )]
+    TooFewDevices {
+        /// Profile.
+        profile: &'static str,
+        /// Devices that it needs.
+        needed: usize,
+        /// Devices that there are.
+        given: usize,
+    },
+    /// More devices than a new volume can have.
+    #[error("a new volume has at most {0} devices; add more of them later")]
+    TooManyDevices(usize),
+    /// The devices together have too little room for the first chunks.
+    #[error(
+        "the devices are too small for these profiles: {what} does not fit; give larger devices, or choose other profiles"
+    )]
+    NoRoom {
+        /// What does not fit.
+        what: &'static str,
     },
     /// The node size is not one of the format.
     #[error(
@@ -73,4 +97,7 @@ pub enum MkfsError {
     /// Reading or writing the device failed.
     #[error("cannot write the new volume: {0}; check the device and run mkfs again")]
     Device(#[from] DeviceError),
+    /// Reading or writing one of several devices failed.
+    #[error("cannot write the new volume: {0}; check the devices and run mkfs again")]
+    Volume(#[from] VolumeError),
 }

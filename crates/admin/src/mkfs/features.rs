@@ -79,13 +79,13 @@ pub const FEATURES: &[Feature] = &[
     Feature {
         name: "raid56",
         description: "raid56 extended format",
-        bit: FeatureBit::NotYet,
+        bit: FeatureBit::Incompat(Incompat::RAID56),
         default: DefaultState::Off,
     },
     Feature {
         name: "raid1c34",
         description: "RAID1 with 3 or 4 copies",
-        bit: FeatureBit::NotYet,
+        bit: FeatureBit::Incompat(Incompat::RAID1C34),
         default: DefaultState::Off,
     },
     Feature {

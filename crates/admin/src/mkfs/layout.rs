@@ -1,19 +1,19 @@
 //! Where the first chunks of a volume lie.
 //!
-//! Pure: from a size and options to addresses. Logical and physical space are
-//! both filled from the end of the reserved first bytes on, without gaps.
+//! Pure: from sizes and options to addresses. Logical space and the space of
+//! each device are filled from the end of the reserved first bytes on, without
+//! gaps. Of several devices, those with the most room are taken.
 
 use super::MkfsError;
-use super::options::{Layout, MkfsOptions, ProfileChoice};
+use super::options::{Layout, MkfsOptions};
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
-use butterfs_format::superblock::{COPIES, COPY_SPAN, RESERVED};
+use butterfs_format::superblock::RESERVED;
 use butterfs_format::{DeviceId, DeviceOffset, Logical, TreeId, UuidBytes};
+use butterfs_volume::{Profile, stripe_length, superblock_ranges};
 use std::ops::Range;
 
 /// Bytes of a stripe element; all chunks are multiples of it.
 pub(super) const STRIPE_LENGTH: u64 = 64 << 10;
-/// The only device.
-pub(super) const DEVICE: DeviceId = DeviceId(1);
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -31,6 +31,15 @@ const METADATA_BYTES_USUAL: u64 = 32 * MIB;
 /// Volumes above this size get metadata chunks of a gibibyte.
 const LARGE_VOLUME: u64 = 50 * GIB;
 
+/// A device of the new volume.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NewDevice {
+    pub(super) id: DeviceId,
+    pub(super) uuid: UuidBytes,
+    /// Bytes that the volume uses of it.
+    pub(super) total: u64,
+}
+
 /// A chunk and its address.
 #[derive(Clone, Debug)]
 pub(super) struct PlannedChunk {
@@ -44,21 +53,9 @@ impl PlannedChunk {
         self.logical.get()..self.logical.get() + self.chunk.length
     }
 
-    /// Logical ranges that would cover a superblock copy on the device.
+    /// Logical ranges that would cover a superblock copy on a device.
     pub(super) fn superblocks(&self) -> Vec<Range<u64>> {
-        let mut ranges = Vec::new();
-        for stripe in &self.chunk.stripes {
-            let begin = stripe.offset.get();
-            for copy in COPIES {
-                let start = copy.get().max(begin);
-                let end = (copy.get() + COPY_SPAN).min(begin + self.chunk.length);
-                if start < end {
-                    let logical = self.logical.get();
-                    ranges.push(logical + (start - begin)..logical + (end - begin));
-                }
-            }
-        }
-        ranges
+        superblock_ranges(self.logical, &self.chunk)
     }
 }
 
@@ -79,11 +76,14 @@ impl ChunkLayout {
         [&self.system, &self.metadata].into_iter().chain(&self.data)
     }
 
-    /// Bytes of the device in chunks.
-    pub(super) fn device_bytes(&self) -> u64 {
-        self.chunks()
-            .map(|planned| planned.chunk.length * planned.chunk.stripes.len() as u64)
-            .sum()
+    /// Bytes of a device in chunks.
+    pub(super) fn device_bytes(&self, device: DeviceId) -> u64 {
+        let of_chunk = |planned: &PlannedChunk| {
+            let stripes = planned.chunk.stripes.iter();
+            let own = stripes.filter(|stripe| stripe.device == device).count();
+            stripe_length(&planned.chunk) * own as u64
+        };
+        self.chunks().map(of_chunk).sum()
     }
 }
 
@@ -95,23 +95,28 @@ struct Sizes {
     data: u64,
 }
 
+/// Copies on the only device.
+const fn copies(profile: Profile) -> u64 {
+    profile.stripes_per_device() as u64
+}
+
 impl MkfsOptions {
-    /// Bytes that the smallest volume of these options has.
+    /// Bytes that the smallest volume of these options has, on one device.
     ///
     /// # Errors
     /// Options that contradict each other.
     pub fn bytes_min(&self) -> Result<u64, MkfsError> {
-        let profiles = self.profiles()?;
+        let profiles = self.profiles(1)?;
         let sizes = self.sizes_min(profiles.metadata);
         Ok(RESERVED
-            + (sizes.system + sizes.metadata) * profiles.metadata.copies()
-            + sizes.data * profiles.data.copies())
+            + (sizes.system + sizes.metadata) * copies(profiles.metadata)
+            + sizes.data * copies(profiles.data))
     }
 
-    fn sizes_min(&self, metadata: ProfileChoice) -> Sizes {
+    fn sizes_min(&self, metadata: Profile) -> Sizes {
         let system = match metadata {
-            ProfileChoice::Single => 4 * MIB,
-            ProfileChoice::Dup => 8 * MIB,
+            Profile::Single => 4 * MIB,
+            _ => 8 * MIB,
         };
         match self.layout() {
             Layout::Separate => Sizes {
@@ -128,78 +133,149 @@ impl MkfsOptions {
     }
 }
 
-/// Plans the first chunks of a volume of `total` bytes.
-pub(super) fn plan(
-    options: &MkfsOptions,
-    total: u64,
-    device_uuid: UuidBytes,
-) -> Result<ChunkLayout, MkfsError> {
-    let profiles = options.profiles()?;
-    let minimum = options.bytes_min()?;
-    let mut sizes = options.sizes_min(profiles.metadata);
-    let copies = profiles.metadata.copies();
+/// Plans the first chunks of a volume on `devices`.
+pub(super) fn plan(options: &MkfsOptions, devices: &[NewDevice]) -> Result<ChunkLayout, MkfsError> {
+    let profiles = options.profiles(devices.len())?;
+    let least = options.sizes_min(profiles.metadata);
+    let total: u64 = devices.iter().map(|device| device.total).sum();
     // A tenth of the volume, all copies together.
     let cap = if total > LARGE_VOLUME { GIB } else { 256 * MIB };
-    let usual = METADATA_BYTES_USUAL.max(sizes.metadata);
-    let wanted = (total / 10 / copies).clamp(usual, cap);
-    let spare = total.saturating_sub(minimum) / copies;
-    sizes.metadata = wanted.min(sizes.metadata + spare);
-    sizes.metadata -= sizes.metadata % STRIPE_LENGTH;
+    let usual = METADATA_BYTES_USUAL.max(least.metadata);
+    let mut sizes = least;
+    if devices.len() == 1 {
+        let copies = copies(profiles.metadata);
+        let wanted = (total / 10 / copies).clamp(usual, cap);
+        let spare = total.saturating_sub(options.bytes_min()?) / copies;
+        sizes.metadata = wanted.min(sizes.metadata + spare);
+        sizes.metadata -= sizes.metadata % STRIPE_LENGTH;
+        return place(options, devices, sizes);
+    }
+    let copies = profiles.metadata.copies() as u64;
+    sizes.metadata = (total / 10 / copies).clamp(usual, cap);
+    place(options, devices, sizes).or_else(|_| place(options, devices, least))
+}
 
-    let mut place = Placer {
+fn place(
+    options: &MkfsOptions,
+    devices: &[NewDevice],
+    sizes: Sizes,
+) -> Result<ChunkLayout, MkfsError> {
+    let profiles = options.profiles(devices.len())?;
+    let mut placer = Placer {
         at: RESERVED,
-        device_at: RESERVED,
-        device_uuid,
+        rooms: devices
+            .iter()
+            .map(|device| Room {
+                device: *device,
+                at: RESERVED,
+            })
+            .collect(),
         sector_size: options.sector_size,
     };
     let held = match options.layout() {
         Layout::Separate => BlockGroupFlags::METADATA,
         Layout::Mixed => BlockGroupFlags::METADATA | BlockGroupFlags::DATA,
     };
+    let mut chunk = |held, profile, length, what| {
+        let placed = placer.chunk(held, profile, length);
+        placed.ok_or(MkfsError::NoRoom { what })
+    };
     Ok(ChunkLayout {
-        system: place.chunk(BlockGroupFlags::SYSTEM, profiles.metadata, sizes.system),
-        metadata: place.chunk(held, profiles.metadata, sizes.metadata),
-        data: (options.layout() == Layout::Separate)
-            .then(|| place.chunk(BlockGroupFlags::DATA, profiles.data, sizes.data)),
+        system: chunk(
+            BlockGroupFlags::SYSTEM,
+            profiles.metadata,
+            sizes.system,
+            "the system chunk",
+        )?,
+        metadata: chunk(
+            held,
+            profiles.metadata,
+            sizes.metadata,
+            "the metadata chunk",
+        )?,
+        data: match options.layout() {
+            Layout::Separate => Some(chunk(
+                BlockGroupFlags::DATA,
+                profiles.data,
+                sizes.data,
+                "the data chunk",
+            )?),
+            Layout::Mixed => None,
+        },
     })
 }
 
-/// Hands out both address spaces in order.
+/// A device and how far it is filled.
+struct Room {
+    device: NewDevice,
+    at: u64,
+}
+
+impl Room {
+    const fn left(&self) -> u64 {
+        self.device.total.saturating_sub(self.at)
+    }
+}
+
+/// Hands out all address spaces in order.
 struct Placer {
     at: u64,
-    device_at: u64,
-    device_uuid: UuidBytes,
+    rooms: Vec<Room>,
     sector_size: u32,
 }
 
 impl Placer {
+    /// Places a chunk whose content has `length` bytes, or a little more where
+    /// rows are to be whole.
     fn chunk(
         &mut self,
         held: BlockGroupFlags,
-        profile: ProfileChoice,
+        profile: Profile,
         length: u64,
-    ) -> PlannedChunk {
-        let stripes = (0..profile.copies()).map(|copy| Stripe {
-            device: DEVICE,
-            offset: DeviceOffset(self.device_at + copy * length),
-            device_uuid: self.device_uuid,
-        });
+    ) -> Option<PlannedChunk> {
+        let each = profile.stripes_per_device();
+        let mut order: Vec<usize> = (0..self.rooms.len()).collect();
+        order.sort_by_key(|index| std::cmp::Reverse(self.rooms[*index].left()));
+        let most = profile.devices_max().unwrap_or(order.len());
+        let most = most.min(order.len());
+        // As many devices as have room; fewer have longer stripes.
+        let (devices, stripe) = (profile.devices_min()..=most)
+            .rev()
+            .filter(|count| profile.allows_stripes(count * each))
+            .find_map(|count| {
+                let data = profile.data_stripes(count * each) as u64;
+                let stripe = length.div_ceil(data).next_multiple_of(STRIPE_LENGTH);
+                let stripe = if data == 1 { length } else { stripe };
+                let last = &self.rooms[*order.get(count - 1)?];
+                (last.left() >= stripe * each as u64).then(|| (&order[..count], stripe))
+            })?;
+        let mut stripes = Vec::new();
+        for index in devices {
+            let room = &mut self.rooms[*index];
+            for _ in 0..each {
+                stripes.push(Stripe {
+                    device: room.device.id,
+                    offset: DeviceOffset(room.at),
+                    device_uuid: room.device.uuid,
+                });
+                room.at += stripe;
+            }
+        }
         let planned = PlannedChunk {
             logical: Logical(self.at),
             chunk: Chunk {
-                length,
+                length: stripe * profile.data_stripes(stripes.len()) as u64,
                 owner: TreeId::EXTENT.get(),
                 stripe_length: STRIPE_LENGTH,
-                flags: held | profile.flags(),
+                flags: held | profile.flag(),
                 io_align: STRIPE_LENGTH as u32,
                 io_width: STRIPE_LENGTH as u32,
                 sector_size: self.sector_size,
-                sub_stripes: 1,
-                stripes: stripes.collect(),
+                sub_stripes: profile.sub_stripes(),
+                stripes,
             },
         };
-        self.at += length;
-        self.device_at += length * profile.copies();
-        planned
+        self.at += planned.chunk.length;
+        Some(planned)
     }
 }

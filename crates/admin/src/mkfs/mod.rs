@@ -1,7 +1,7 @@
 //! Making new volumes.
 //!
 //! Owns the first chunks, the first trees and the first superblock of a
-//! volume on one device. Planning is pure; `apply` alone writes.
+//! volume on one or several devices. Planning is pure; `apply` alone writes.
 
 mod apply;
 mod error;
@@ -12,22 +12,29 @@ mod options;
 mod trees;
 mod volume;
 
+pub use butterfs_volume::Profile as ProfileChoice;
 pub use error::MkfsError;
 pub use features::{DefaultState, FEATURES, Feature, FeatureBit, FeatureSet};
-pub use options::{Layout, MkfsOptions, ProfileChoice, RootOwner};
+pub use options::{Layout, MkfsOptions, RootOwner};
 
 use butterfs_device::BlockDevice;
-use butterfs_format::UuidBytes;
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::{DeviceId, UuidBytes};
+use layout::NewDevice;
+use std::sync::Arc;
 use trees::Identities;
+use volume::NewVolume;
+
+/// Bytes that each of several devices has at least.
+const MEMBER_BYTES_MIN: u64 = 16 << 20;
 
 /// What was made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// UUID of the volume.
     pub fsid: UuidBytes,
-    /// UUID of the device.
+    /// UUID of the first device.
     pub device_uuid: UuidBytes,
     /// Bytes of the volume.
     pub total_bytes: u64,
@@ -41,14 +48,16 @@ pub struct Summary {
     pub compat_ro: CompatRo,
 }
 
-/// Says whether a volume of these options can be made on `device`, without
+/// Devices of a new volume at most.
+pub const DEVICES_MAX: usize = 32;
+
+/// Says whether a volume of these options can be made on `devices`, without
 /// writing anything.
 ///
 /// # Errors
 /// As [`make`], but for writing.
-pub fn verify(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<(), MkfsError> {
-    options.verify()?;
-    total_bytes(device, options).map(drop)
+pub fn verify(devices: &[&dyn BlockDevice], options: &MkfsOptions) -> Result<(), MkfsError> {
+    plan(devices, options).map(drop)
 }
 
 /// Makes a volume on `device`; whatever was there is lost.
@@ -57,34 +66,83 @@ pub fn verify(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<(), Mkf
 /// Options that contradict each other and a device that is too small, before
 /// anything is written; writing.
 pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Summary, MkfsError> {
+    let volume = plan(&[device], options)?;
+    apply::apply(&[device], &volume, |volume| {
+        apply::write_on_one(device, volume)
+    })?;
+    Ok(summary(&volume))
+}
+
+/// Makes a volume on several devices, in their order; whatever was there is
+/// lost.
+///
+/// # Errors
+/// As [`make`]; profiles that need more devices.
+pub fn make_on(
+    devices: &[Arc<dyn BlockDevice>],
+    options: &MkfsOptions,
+) -> Result<Summary, MkfsError> {
+    let all: Vec<&dyn BlockDevice> = devices.iter().map(|device| &**device).collect();
+    let volume = plan(&all, options)?;
+    apply::apply(&all, &volume, |volume| {
+        apply::write_on_several(devices, volume)
+    })?;
+    Ok(summary(&volume))
+}
+
+fn plan(devices: &[&dyn BlockDevice], options: &MkfsOptions) -> Result<NewVolume, MkfsError> {
     options.verify()?;
-    let total = total_bytes(device, options)?;
+    if devices.len() > DEVICES_MAX {
+        return Err(MkfsError::TooManyDevices(DEVICES_MAX));
+    }
+    options.profiles(devices.len())?;
     let random = || uuid::Uuid::new_v4().into_bytes();
+    let mut planned = Vec::new();
+    for (id, device) in (1..).zip(devices) {
+        let least = match devices {
+            [_] => options.bytes_min()?,
+            _ => MEMBER_BYTES_MIN,
+        };
+        planned.push(NewDevice {
+            id: DeviceId(id),
+            uuid: match options.device_uuid {
+                Some(uuid) if id == 1 => uuid,
+                _ => random(),
+            },
+            total: total_bytes(*device, options, least)?,
+        });
+    }
     let ids = Identities {
         fsid: options.fsid.unwrap_or_else(random),
-        device: options.device_uuid.unwrap_or_else(random),
         chunk_tree: random(),
         top_level: random(),
     };
-    let volume = volume::plan(options, &ids, total)?;
-    apply::apply(device, &volume)?;
+    volume::plan(options, &ids, &planned)
+}
+
+fn summary(volume: &NewVolume) -> Summary {
+    let superblock = &volume.superblock;
     let groups = volume
         .layout
         .chunks()
         .map(|planned| (planned.chunk.flags, planned.chunk.length));
-    Ok(Summary {
-        fsid: ids.fsid,
-        device_uuid: ids.device,
-        total_bytes: total,
-        bytes_used: volume.superblock.bytes_used,
+    Summary {
+        fsid: superblock.fsid,
+        device_uuid: superblock.device.uuid,
+        total_bytes: superblock.total_bytes,
+        bytes_used: superblock.bytes_used,
         groups: groups.collect(),
-        incompat: volume.superblock.incompat,
-        compat_ro: volume.superblock.compat_ro,
-    })
+        incompat: superblock.incompat,
+        compat_ro: superblock.compat_ro,
+    }
 }
 
-/// Bytes that the volume shall have: whole sectors.
-fn total_bytes(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<u64, MkfsError> {
+/// Bytes that the volume shall have of a device: whole sectors.
+fn total_bytes(
+    device: &dyn BlockDevice,
+    options: &MkfsOptions,
+    minimum: u64,
+) -> Result<u64, MkfsError> {
     let available = device.size();
     let wanted = options.byte_count.unwrap_or(available);
     if wanted > available {
@@ -95,7 +153,6 @@ fn total_bytes(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<u64, M
         });
     }
     let total = wanted - wanted % u64::from(options.sector_size);
-    let minimum = options.bytes_min()?;
     if total < minimum {
         return Err(MkfsError::TooSmall {
             device: device.identity(),

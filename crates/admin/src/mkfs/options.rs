@@ -2,40 +2,11 @@
 
 use super::{FeatureSet, MkfsError};
 use butterfs_format::features::{CompatRo, Incompat};
-use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::node::NODE_SIZE_RANGE;
 use butterfs_format::superblock::LABEL_SIZE;
 use butterfs_format::{ChecksumType, UuidBytes};
-
-/// How many copies a block group has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProfileChoice {
-    /// One copy.
-    Single,
-    /// Two copies on one device.
-    Dup,
-}
-
-impl ProfileChoice {
-    /// Copies on the device.
-    #[must_use]
-    pub const fn copies(self) -> u64 {
-        match self {
-            Self::Single => 1,
-            Self::Dup => 2,
-        }
-    }
-
-    /// Its bits in chunks.
-    #[must_use]
-    pub const fn flags(self) -> BlockGroupFlags {
-        match self {
-            Self::Single => BlockGroupFlags(0),
-            Self::Dup => BlockGroupFlags::DUP,
-        }
-    }
-}
+use butterfs_volume::Profile;
 
 /// Whether data and metadata share block groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,21 +36,22 @@ pub struct MkfsOptions {
     pub node_size: u32,
     /// Bytes of a sector.
     pub sector_size: u32,
-    /// Bytes to use; the whole device without.
+    /// Bytes to use of each device; the whole of it without.
     pub byte_count: Option<u64>,
     /// Checksum of nodes and data.
     pub checksum: ChecksumType,
     /// Profile of data; single without.
-    pub data: Option<ProfileChoice>,
-    /// Profile of metadata; DUP without, or as data when mixed.
-    pub metadata: Option<ProfileChoice>,
+    pub data: Option<Profile>,
+    /// Profile of metadata; without, DUP on one device and RAID1 on several, or
+    /// as data when mixed.
+    pub metadata: Option<Profile>,
     /// Whether data and metadata share block groups.
     pub mixed: Layout,
     /// Features.
     pub features: FeatureSet,
     /// UUID of the volume; random without.
     pub fsid: Option<UuidBytes>,
-    /// UUID of the device; random without.
+    /// UUID of the first device; random without.
     pub device_uuid: Option<UuidBytes>,
     /// Time of birth.
     pub time: Timespec,
@@ -111,21 +83,25 @@ impl Default for MkfsOptions {
 /// Profiles of data and of metadata (and the chunk tree).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Profiles {
-    pub(super) data: ProfileChoice,
-    pub(super) metadata: ProfileChoice,
+    pub(super) data: Profile,
+    pub(super) metadata: Profile,
 }
 
 impl MkfsOptions {
-    /// The profiles that these options come to.
-    pub(super) fn profiles(&self) -> Result<Profiles, MkfsError> {
+    /// The profiles that these options come to on so many devices.
+    pub(super) fn profiles(&self, devices: usize) -> Result<Profiles, MkfsError> {
+        let safe = if devices > 1 {
+            Profile::Raid1
+        } else {
+            Profile::Dup
+        };
         let (data, metadata) = match self.layout() {
             Layout::Separate => (
-                self.data.unwrap_or(ProfileChoice::Single),
-                self.metadata.unwrap_or(ProfileChoice::Dup),
+                self.data.unwrap_or(Profile::Single),
+                self.metadata.unwrap_or(safe),
             ),
             Layout::Mixed => {
-                let profile = self.data.or(self.metadata);
-                let profile = profile.unwrap_or(ProfileChoice::Single);
+                let profile = self.data.or(self.metadata).unwrap_or(Profile::Single);
                 (
                     self.data.unwrap_or(profile),
                     self.metadata.unwrap_or(profile),
@@ -134,6 +110,15 @@ impl MkfsOptions {
         };
         if self.layout() == Layout::Mixed && data != metadata {
             return Err(MkfsError::MixedProfiles);
+        }
+        for profile in [data, metadata] {
+            if devices < profile.devices_min() {
+                return Err(MkfsError::TooFewDevices {
+                    profile: profile.name(),
+                    needed: profile.devices_min(),
+                    given: devices,
+                });
+            }
         }
         Ok(Profiles { data, metadata })
     }
@@ -170,10 +155,17 @@ impl MkfsOptions {
     }
 
     /// Incompatible bits of the superblock.
-    pub(super) fn incompat(&self) -> Incompat {
+    pub(super) fn incompat(&self, profiles: Profiles) -> Incompat {
         let mut bits = self.features.incompat | Incompat::MIXED_BACKREF;
         if self.layout() == Layout::Mixed {
             bits |= Incompat::MIXED_GROUPS;
+        }
+        for profile in [profiles.data, profiles.metadata] {
+            match profile {
+                Profile::Raid5 | Profile::Raid6 => bits |= Incompat::RAID56,
+                Profile::Raid1c3 | Profile::Raid1c4 => bits |= Incompat::RAID1C34,
+                _ => {}
+            }
         }
         if self.node_size > 4096 {
             bits |= Incompat::BIG_METADATA;

@@ -4,7 +4,7 @@
 //! extent, block group and free-space trees describe the addresses of all
 //! nodes, themselves included (see `volume`).
 
-use super::layout::{ChunkLayout, DEVICE, PlannedChunk};
+use super::layout::{ChunkLayout, NewDevice, PlannedChunk};
 use super::leaf::Item;
 use super::options::{MkfsOptions, RootOwner};
 use butterfs_format::bytes::Writer;
@@ -16,6 +16,7 @@ use butterfs_format::item::dir::{DirEntry, FileType};
 use butterfs_format::item::inode::{InodeFlags, InodeItem, RefEntry, Timespec};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, TreeId, UuidBytes};
+use butterfs_volume::stripe_length;
 use std::ops::Range;
 
 /// The generation of everything that mkfs writes.
@@ -29,7 +30,6 @@ const EXTENT_TREE_BLOCK: u64 = 1 << 1;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Identities {
     pub(super) fsid: UuidBytes,
-    pub(super) device: UuidBytes,
     pub(super) chunk_tree: UuidBytes,
     pub(super) top_level: UuidBytes,
 }
@@ -83,48 +83,41 @@ fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
     ]
 }
 
-/// The device item, also for the superblock.
-pub(super) fn device_item(
+/// The device items, also for the superblocks.
+pub(super) fn device_items(
     options: &MkfsOptions,
     ids: &Identities,
-    sizes: DeviceSizes,
-) -> DeviceItem {
-    DeviceItem {
-        id: DEVICE,
-        total_bytes: sizes.total,
-        bytes_used: sizes.in_chunks,
+    layout: &ChunkLayout,
+    devices: &[NewDevice],
+) -> Vec<DeviceItem> {
+    let item = |device: &NewDevice| DeviceItem {
+        id: device.id,
+        total_bytes: device.total,
+        bytes_used: layout.device_bytes(device.id),
         io_align: options.sector_size,
         io_width: options.sector_size,
         sector_size: options.sector_size,
-        uuid: ids.device,
+        uuid: device.uuid,
         fsid: ids.fsid,
         ..DeviceItem::default()
-    }
-}
-
-/// Bytes of the device, and of them those in chunks.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct DeviceSizes {
-    pub(super) total: u64,
-    pub(super) in_chunks: u64,
+    };
+    devices.iter().map(item).collect()
 }
 
 /// Devices and chunks.
-pub(super) fn chunk_tree(device: &DeviceItem, layout: &ChunkLayout) -> Vec<Item> {
-    let device_key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, DEVICE.get());
+pub(super) fn chunk_tree(devices: &[DeviceItem], layout: &ChunkLayout) -> Vec<Item> {
+    let devices = devices.iter().map(|device| Item {
+        key: Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, device.id.get()),
+        data: device.encode(),
+    });
     let chunks = layout.chunks().map(|planned| Item {
         key: Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, planned.logical.get()),
         data: planned.chunk.encode(),
     });
-    std::iter::once(Item {
-        key: device_key,
-        data: device.encode(),
-    })
-    .chain(chunks)
-    .collect()
+    devices.chain(chunks).collect()
 }
 
-/// Allocated ranges of the device.
+/// Allocated ranges of the devices.
 pub(super) fn device_tree(layout: &ChunkLayout, ids: &Identities) -> Vec<Item> {
     let mut items = Vec::new();
     for planned in layout.chunks() {
@@ -132,7 +125,7 @@ pub(super) fn device_tree(layout: &ChunkLayout, ids: &Identities) -> Vec<Item> {
             chunk_tree: TreeId::CHUNK.get(),
             chunk_objectid: Chunk::OBJECT,
             chunk: planned.logical,
-            length: planned.chunk.length,
+            length: stripe_length(&planned.chunk),
             chunk_tree_uuid: ids.chunk_tree,
         };
         items.extend(planned.chunk.stripes.iter().map(|stripe| Item {

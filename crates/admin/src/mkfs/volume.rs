@@ -5,10 +5,11 @@
 //! takes two or three rounds because a shape only ever grows.
 
 use super::MkfsError;
-use super::layout::{self, ChunkLayout, PlannedChunk};
+use super::layout::{self, ChunkLayout, NewDevice, PlannedChunk};
 use super::leaf::{BuiltNode, Item, NodeForm, Shape};
 use super::options::{MkfsOptions, RootOwner};
-use super::trees::{self, DeviceSizes, GENERATION, Identities, PlacedNode, RootOf};
+use super::trees::{self, GENERATION, Identities, PlacedNode, RootOf};
+use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{BackupRoot, Superblock};
 use butterfs_format::{Generation, Logical, NodeRef, TreeId};
 use std::collections::BTreeMap;
@@ -23,8 +24,10 @@ pub(super) struct NewVolume {
     pub(super) layout: ChunkLayout,
     /// All nodes, sealed.
     pub(super) nodes: Vec<BuiltNode>,
-    /// Its superblock.
+    /// Its superblock, as it is on the first device.
     pub(super) superblock: Superblock,
+    /// The items of all devices, in their order.
+    pub(super) devices: Vec<DeviceItem>,
 }
 
 /// Items, shape and addresses of one tree.
@@ -59,13 +62,15 @@ impl PlannedTree {
 
 type Trees = BTreeMap<TreeId, PlannedTree>;
 
-/// Plans a volume of `total` bytes.
+/// Plans a volume on `devices`.
 pub(super) fn plan(
     options: &MkfsOptions,
     ids: &Identities,
-    total: u64,
+    devices: &[NewDevice],
 ) -> Result<NewVolume, MkfsError> {
-    let layout = layout::plan(options, total, ids.device)?;
+    let profiles = options.profiles(devices.len())?;
+    let layout = layout::plan(options, devices)?;
+    let devices = trees::device_items(options, ids, &layout, devices);
     let form = NodeForm {
         node_size: options.node_size,
         checksum: options.checksum,
@@ -73,20 +78,18 @@ pub(super) fn plan(
         chunk_tree_uuid: ids.chunk_tree,
         generation: GENERATION,
     };
-    let sizes = DeviceSizes {
-        total,
-        in_chunks: layout.device_bytes(),
-    };
-    let trees = settle(options, ids, &layout, form, sizes)?;
+    let trees = settle(options, ids, &layout, form, &devices)?;
     let nodes: Vec<BuiltNode> = trees
         .iter()
         .flat_map(|(owner, tree)| form.build(*owner, &tree.items, &tree.shape, &tree.addresses))
         .collect();
-    let superblock = superblock(options, ids, &layout, &trees, sizes);
+    let mut superblock = superblock(options, ids, &layout, &trees, &devices);
+    superblock.incompat = options.incompat(profiles);
     Ok(NewVolume {
         layout,
         nodes,
         superblock,
+        devices,
     })
 }
 
@@ -96,7 +99,7 @@ fn settle(
     ids: &Identities,
     layout: &ChunkLayout,
     form: NodeForm,
-    sizes: DeviceSizes,
+    devices: &[DeviceItem],
 ) -> Result<Trees, MkfsError> {
     let mut trees = Trees::new();
     let empty = form.shape(&[])?;
@@ -112,7 +115,7 @@ fn settle(
     }
     for _ in 0..ROUNDS_MAX {
         place(&mut trees, layout, options.node_size)?;
-        fill(&mut trees, options, ids, layout, sizes);
+        fill(&mut trees, options, ids, layout, devices);
         let mut stable = true;
         for tree in trees.values_mut() {
             let shape = form.shape(&tree.items)?;
@@ -122,7 +125,7 @@ fn settle(
         if stable {
             // First keys are part of the old form of extent items: once more
             // with all items known.
-            fill(&mut trees, options, ids, layout, sizes);
+            fill(&mut trees, options, ids, layout, devices);
             return Ok(trees);
         }
     }
@@ -210,7 +213,7 @@ fn fill(
     options: &MkfsOptions,
     ids: &Identities,
     layout: &ChunkLayout,
-    sizes: DeviceSizes,
+    devices: &[DeviceItem],
 ) {
     let nodes: Vec<PlacedNode> = trees
         .iter()
@@ -226,7 +229,6 @@ fn fill(
             nodes: tree.shape.nodes() as u64,
         })
         .collect();
-    let device = trees::device_item(options, ids, sizes);
     let has_group_tree = options.features.has_block_group_tree();
     for (owner, tree) in trees {
         let mut items = match *owner {
@@ -237,7 +239,7 @@ fn fill(
                 items.extend(trees::block_groups(options, layout, &nodes));
                 items
             }
-            TreeId::CHUNK => trees::chunk_tree(&device, layout),
+            TreeId::CHUNK => trees::chunk_tree(devices, layout),
             TreeId::DEVICE => trees::device_tree(layout, ids),
             TreeId::FS => trees::subvolume(options, options.root_owner),
             TreeId::DATA_RELOC => trees::subvolume(options, RootOwner::default()),
@@ -256,8 +258,10 @@ fn superblock(
     ids: &Identities,
     layout: &ChunkLayout,
     trees: &Trees,
-    sizes: DeviceSizes,
+    devices: &[DeviceItem],
 ) -> Superblock {
+    let total_bytes = devices.iter().map(|device| device.total_bytes).sum();
+    let num_devices = devices.len() as u64;
     let root = |tree| trees.get(&tree).map_or(NO_NODE, PlannedTree::root);
     let nodes: usize = trees.values().map(|tree| tree.shape.nodes()).sum();
     let bytes_used = nodes as u64 * u64::from(options.node_size);
@@ -271,14 +275,14 @@ fn superblock(
     superblock.chunk_root = chunk_root.logical;
     superblock.chunk_root_level = chunk_root.level;
     superblock.chunk_root_generation = GENERATION;
-    superblock.total_bytes = sizes.total;
+    superblock.total_bytes = total_bytes;
+    superblock.num_devices = num_devices;
     superblock.bytes_used = bytes_used;
     superblock.sector_size = options.sector_size;
     superblock.node_size = options.node_size;
     superblock.stripe_size = options.sector_size;
-    superblock.incompat = options.incompat();
     superblock.compat_ro = options.compat_ro();
-    superblock.device = trees::device_item(options, ids, sizes);
+    superblock.device = devices[0].clone();
     superblock.label = options.label.clone().into_bytes();
     // All ones: no free-space cache of the old kind was ever written.
     superblock.cache_generation = if options.features.has_free_space_tree() {
@@ -295,9 +299,9 @@ fn superblock(
         fs_root: root(TreeId::FS),
         device_root: root(TreeId::DEVICE),
         csum_root: root(TreeId::CSUM),
-        total_bytes: sizes.total,
+        total_bytes,
         bytes_used,
-        num_devices: 1,
+        num_devices,
     };
     superblock
 }

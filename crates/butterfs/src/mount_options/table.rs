@@ -3,7 +3,7 @@
 use super::{Force, MountOptions, Subvolume, Transport, Wake, WriteCache};
 use butterfs_device::Access;
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
-use butterfs_store::{Barriers, Discard, FreeSpace, LogPolicy, Roots};
+use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, Roots};
 use std::time::Duration;
 
 type Value<'a> = Option<&'a str>;
@@ -408,8 +408,21 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "degraded",
         "",
-        "accepted: one device is all there is",
-        nothing,
+        "open the volume without devices that are missing or stale, where every chunk allows that",
+        |o, _, v| {
+            o.degraded = Degraded::Allowed;
+            none(v)
+        },
+    ),
+    option(
+        "device",
+        "=PATH",
+        "a further device of the volume; without any, they are looked for beside the source",
+        |o, _, v| {
+            let path = v.filter(|path| !path.is_empty());
+            o.devices.push(path.ok_or("it needs a path")?.into());
+            Ok(())
+        },
     ),
     option(
         "autodefrag",

@@ -64,7 +64,8 @@ pub struct Check {
     /// Print every kind of fault with its meaning.
     #[arg(long, exclusive = true)]
     list_codes: bool,
-    /// File or block device; all of them for a volume of several.
+    /// File or block device. The other devices of a volume of several are looked
+    /// for beside it, unless they are given too.
     #[arg(required_unless_present = "list_codes")]
     devices: Vec<PathBuf>,
 }
@@ -199,7 +200,11 @@ impl Check {
 
     fn open(&self) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
         let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-        for path in &self.devices {
+        let paths = match &self.devices[..] {
+            [one] => butterfs::find_members(one),
+            several => several.to_vec(),
+        };
+        for path in &paths {
             if !self.force
                 && let Some(holder) = Holder::of(path)
             {

@@ -1,16 +1,24 @@
-//! `butterfs device`: facts about the devices of a volume.
+//! `butterfs device`: facts about the devices of volumes.
 
 use crate::facts;
-use crate::fail::Done;
+use crate::fail::{Done, fail};
 use crate::place::json;
+use crate::sizes::human;
+use butterfs::FoundVolume;
+use butterfs_server::{DeviceEntry, StatsFacts};
 use clap::{Args, Subcommand};
-use std::path::PathBuf;
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
 
 /// Shows facts about the devices of a volume.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs device stats disk.img
-  butterfs device stats -z /mnt")]
+  butterfs device stats -z /mnt
+  butterfs device scan /srv/images       volumes in the files of a directory
+  butterfs device scan                   and in all block devices
+  butterfs device ready /dev/sdx1")]
 pub struct Device {
     #[command(subcommand)]
     what: What,
@@ -19,19 +27,54 @@ pub struct Device {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Show the error counters, which are kept across mounts.
-    Stats {
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-        /// Set the counters to zero after showing them.
-        #[arg(short = 'z', long)]
-        reset: bool,
-        /// Answer with exit code 64 when a counter is not zero.
-        #[arg(short, long)]
-        check: bool,
-        /// File or block device that holds the volume, or its mountpoint.
-        volume: PathBuf,
+    Stats(Stats),
+    /// Look for volumes and show their devices.
+    Scan(Scan),
+    /// Show how much of each device is used.
+    Usage(Usage),
+    /// Succeed when all devices of the volume that a device belongs to can be
+    /// found.
+    Ready {
+        /// One of its devices.
+        device: PathBuf,
     },
+}
+
+#[derive(Args, Debug)]
+struct Stats {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Set the counters to zero after showing them.
+    #[arg(short = 'z', long)]
+    reset: bool,
+    /// Answer with exit code 64 when a counter is not zero.
+    #[arg(short, long)]
+    check: bool,
+    /// File or block device that holds the volume, or its mountpoint.
+    volume: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct Scan {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Files, block devices and directories of files; all block devices
+    /// without any.
+    places: Vec<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+struct Usage {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Print bytes instead of KiB, MiB and so on.
+    #[arg(short = 'b', long)]
+    raw: bool,
+    /// File or block device that holds the volume, or its mountpoint.
+    volume: PathBuf,
 }
 
 /// Exit code of `stats --check` where something was counted, as `btrfs device
@@ -41,26 +84,175 @@ const COUNTED: i32 = 64;
 impl Device {
     /// Runs it.
     pub fn run(self) -> Done {
-        let What::Stats {
-            json: as_json,
-            reset,
-            check,
-            volume,
-        } = self.what;
-        let stats = facts::at(&volume)?.device_stats;
-        if as_json {
-            json(&stats)?;
+        match self.what {
+            What::Stats(stats) => stats.run(),
+            What::Scan(scan) => scan.run(),
+            What::Usage(usage) => usage.run(),
+            What::Ready { device } => ready(&device),
+        }
+    }
+}
+
+/// Counters of a volume: all together, and of each device.
+#[derive(Serialize)]
+struct Counted<'f> {
+    #[serde(flatten)]
+    all: StatsFacts,
+    devices: &'f [DeviceEntry],
+}
+
+impl Stats {
+    fn run(self) -> Done {
+        let facts = facts::at(&self.volume)?;
+        let all = facts.device_stats;
+        if self.json {
+            json(&Counted {
+                all,
+                devices: &facts.members,
+            })?;
         } else {
-            for (name, value) in stats.named() {
-                say!("[{}].{name:<16} {value}", volume.display());
+            for device in &facts.members {
+                let name = match &device.path {
+                    Some(path) if facts.members.len() > 1 => path.clone(),
+                    Some(_) => self.volume.display().to_string(),
+                    None => format!("devid:{}", device.id),
+                };
+                for (counter, value) in device.stats.named() {
+                    say!("[{name}].{counter:<16} {value}");
+                }
             }
         }
-        if reset {
-            facts::reset_stats(&volume)?;
+        if self.reset {
+            facts::reset_stats(&self.volume)?;
         }
-        if check && stats.named().iter().any(|(_, value)| *value > 0) {
+        if self.check && all.named().iter().any(|(_, value)| *value > 0) {
             std::process::exit(COUNTED);
         }
         Ok(())
+    }
+}
+
+#[derive(Serialize)]
+struct ScannedDevice<'v> {
+    path: &'v Path,
+    id: u64,
+    uuid: String,
+    size: u64,
+    allocated: u64,
+    generation: u64,
+}
+
+#[derive(Serialize)]
+struct Scanned<'v> {
+    uuid: String,
+    label: String,
+    used: u64,
+    devices_total: u64,
+    is_whole: bool,
+    devices: Vec<ScannedDevice<'v>>,
+}
+
+impl<'v> Scanned<'v> {
+    fn new(volume: &'v FoundVolume) -> Self {
+        let devices = volume.devices.iter().map(|device| ScannedDevice {
+            path: &device.path,
+            id: device.id.get(),
+            uuid: Uuid::from_bytes(device.uuid).to_string(),
+            size: device.size,
+            allocated: device.allocated,
+            generation: device.generation.get(),
+        });
+        Self {
+            uuid: Uuid::from_bytes(volume.fsid).to_string(),
+            label: String::from_utf8_lossy(&volume.label).into_owned(),
+            used: volume.used,
+            devices_total: volume.total,
+            is_whole: volume.is_whole(),
+            devices: devices.collect(),
+        }
+    }
+}
+
+impl Scan {
+    fn run(self) -> Done {
+        let missing = self.places.iter().find(|place| !place.exists());
+        if let Some(missing) = missing {
+            return fail(format!("{} does not exist", missing.display()));
+        }
+        let volumes = butterfs::scan(&self.places);
+        let found: Vec<Scanned<'_>> = volumes.iter().map(Scanned::new).collect();
+        if self.json {
+            return json(&found);
+        }
+        for volume in &found {
+            let label = match &volume.label[..] {
+                "" => "none".to_owned(),
+                label => format!("'{label}'"),
+            };
+            say!("Label: {label}  uuid: {}", volume.uuid);
+            say!(
+                "\tTotal devices {} FS bytes used {}",
+                volume.devices_total,
+                human(volume.used)
+            );
+            for device in &volume.devices {
+                say!(
+                    "\tdevid {:>4} size {} used {} path {}",
+                    device.id,
+                    human(device.size),
+                    human(device.allocated),
+                    device.path.display()
+                );
+            }
+            if !volume.is_whole {
+                say!("\t*** Some devices missing");
+            }
+            say!("");
+        }
+        Ok(())
+    }
+}
+
+impl Usage {
+    fn run(self) -> Done {
+        let facts = facts::at(&self.volume)?;
+        if self.json {
+            return json(&facts.members);
+        }
+        let size = |bytes: u64| match self.raw {
+            true => bytes.to_string(),
+            false => human(bytes),
+        };
+        for device in &facts.members {
+            let path = device.path.as_deref().unwrap_or("missing");
+            say!("{path}, ID: {}", device.id);
+            let unallocated = device.size.saturating_sub(device.allocated);
+            for (name, bytes) in [
+                ("Device size:", device.size),
+                ("Device allocated:", device.allocated),
+                ("Unallocated:", unallocated),
+            ] {
+                say!("   {name:<20}{:>16}", size(bytes));
+            }
+            if device.state != "present" {
+                say!("   {:<20}{:>16}", "State:", device.state);
+            }
+            say!("");
+        }
+        Ok(())
+    }
+}
+
+fn ready(device: &Path) -> Done {
+    let paths = butterfs::find_members(device);
+    let volumes = butterfs::scan(&paths);
+    match &volumes[..] {
+        [volume] if volume.is_whole() => Ok(()),
+        [volume] => fail(format!(
+            "{} of the {} devices of the volume are there",
+            volume.devices.len(),
+            volume.total
+        )),
+        _ => fail(format!("{} holds no Btrfs volume", device.display())),
     }
 }

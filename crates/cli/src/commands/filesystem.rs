@@ -174,12 +174,26 @@ fn show(target: &Target) -> Done {
         facts.devices,
         target.size(facts.used)
     );
-    say!(
-        "\tdevid {:>4} size {} used {} path {}",
-        facts.device_id,
-        target.size(facts.device_size),
-        target.size(facts.device_allocated),
-        target.volume.display()
-    );
+    for device in &facts.members {
+        let own;
+        let path = match &device.path {
+            Some(path) if facts.members.len() > 1 => path,
+            Some(_) => {
+                own = target.volume.display().to_string();
+                &own
+            }
+            None => "MISSING",
+        };
+        let state = match &device.state[..] {
+            "stale" | "failing" => format!(" ({})", device.state),
+            _ => String::new(),
+        };
+        say!(
+            "\tdevid {:>4} size {} used {} path {path}{state}",
+            device.id,
+            target.size(device.size),
+            target.size(device.allocated),
+        );
+    }
     Ok(())
 }

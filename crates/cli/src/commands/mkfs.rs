@@ -9,21 +9,23 @@ use crate::sizes;
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::mkfs::{
     DefaultState, FEATURES, FeatureBit, Layout, MkfsOptions, ProfileChoice, RootOwner, Summary,
-    make, verify,
+    make, make_on, verify,
 };
 use butterfs_device::{DeviceRange, probe};
 use butterfs_format::{ChecksumType, DeviceOffset};
 use clap::Args;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use uuid::Uuid;
 
-/// Makes a Btrfs volume in a file or on a block device.
+/// Makes a Btrfs volume in files or on block devices.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs mkfs -b 20g -L photos disk.img    makes the file, too
   butterfs mkfs -f --csum xxhash /dev/sdx1
   butterfs mkfs --root-owner 1000:100 /dev/sdx1    its root directory is theirs
+  butterfs mkfs -d raid1 -b 10g one.img two.img    a volume of two devices
   butterfs mkfs -O list-all")]
 pub struct Mkfs {
     /// Label, at most 255 bytes.
@@ -35,16 +37,18 @@ pub struct Mkfs {
     /// Bytes of a sector (default 4k).
     #[arg(short, long, value_parser = sizes::parse)]
     sectorsize: Option<u64>,
-    /// Bytes of the volume; makes the file if it does not exist.
+    /// Bytes to use of each device; makes the files if they do not exist.
     #[arg(short, long, value_parser = sizes::parse)]
     byte_count: Option<u64>,
     /// Checksums: crc32c, xxhash, sha256 or blake2.
     #[arg(long, visible_alias = "checksum", default_value = "crc32c")]
     csum: String,
-    /// Profile of data: single or dup.
+    /// Profile of data: single, dup, raid0, raid1, raid1c3, raid1c4, raid10,
+    /// raid5 or raid6 (default single).
     #[arg(short, long)]
     data: Option<String>,
-    /// Profile of metadata: single or dup.
+    /// Profile of metadata: the same (default dup on one device, raid1 on
+    /// several).
     #[arg(short, long)]
     metadata: Option<String>,
     /// Data and metadata share block groups, for small volumes.
@@ -59,7 +63,7 @@ pub struct Mkfs {
     /// UUID of the volume.
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// UUID of the device.
+    /// UUID of the device, of the first one of several.
     #[arg(long)]
     device_uuid: Option<Uuid>,
     /// Who owns the root directory; without it whoever makes the volume.
@@ -80,7 +84,7 @@ pub struct Mkfs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// File or block device.
+    /// Files or block devices, one or several.
     devices: Vec<PathBuf>,
 }
 
@@ -99,17 +103,17 @@ struct Fact {
 }
 
 fn profile(name: Option<&str>) -> Result<Option<ProfileChoice>, Failure> {
-    match name.map(str::to_ascii_lowercase).as_deref() {
-        None => Ok(None),
-        Some("single") => Ok(Some(ProfileChoice::Single)),
-        Some("dup") => Ok(Some(ProfileChoice::Dup)),
-        Some(
-            known @ ("raid0" | "raid1" | "raid1c3" | "raid1c4" | "raid10" | "raid5" | "raid6"),
-        ) => fail(format!(
-            "the profile {known} is not supported yet; take single or dup"
-        )),
-        Some(other) => fail(format!("there is no profile {other}; take single or dup")),
-    }
+    let Some(name) = name else {
+        return Ok(None);
+    };
+    let names = || ProfileChoice::ALL.map(ProfileChoice::name).join(", ");
+    let known = ProfileChoice::from_name(name).ok_or_else(|| {
+        Failure(format!(
+            "there is no profile {name}; take one of {}",
+            names()
+        ))
+    })?;
+    Ok(Some(known))
 }
 
 /// Whoever makes the volume; root's volumes belong to root's group too.
@@ -151,11 +155,9 @@ impl Mkfs {
         if lists().any(|list| list == "list-all") {
             return list_features();
         }
-        let path = match &self.devices[..] {
-            [path] => path,
-            [] => return fail("no file or device given; see `butterfs mkfs --help`"),
-            _ => return fail("volumes of several devices are not supported yet"),
-        };
+        if self.devices.is_empty() {
+            return fail("no file or device given; see `butterfs mkfs --help`");
+        }
         let checksum = ChecksumType::from_name(&self.csum)
             .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;
         let default = MkfsOptions::default();
@@ -189,28 +191,47 @@ impl Mkfs {
                  free-space-tree and no-holes"
             );
         }
-        let is_new = !path.exists();
-        let made = self.make(path, &options);
-        if made.is_err() && is_new {
-            // It was made for the volume, and holds none.
-            let _ = std::fs::remove_file(path);
+        let is_new = |path: &&PathBuf| !path.exists();
+        let new: Vec<&PathBuf> = self.devices.iter().filter(is_new).collect();
+        let made = self.make(&options);
+        if made.is_err() {
+            for path in new {
+                // It was made for the volume, and holds none.
+                let _ = std::fs::remove_file(path);
+            }
         }
-        self.report(path, &options, &made?)
+        self.report(&options, &made?)
     }
 
-    fn make(&self, path: &Path, options: &MkfsOptions) -> Result<Summary, Failure> {
-        let device = self.open(path)?;
-        // What is refused must not have been discarded.
-        verify(&device, options).context(path.display())?;
-        if !self.nodiscard {
-            // Advisory: not every device can.
-            let all = DeviceRange {
-                start: DeviceOffset(0),
-                length: device.size(),
-            };
-            let _ = device.discard(all);
+    /// The devices, for messages.
+    fn names(&self) -> String {
+        let names = self.devices.iter().map(|path| path.display().to_string());
+        names.collect::<Vec<_>>().join(" ")
+    }
+
+    fn make(&self, options: &MkfsOptions) -> Result<Summary, Failure> {
+        let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+        for path in &self.devices {
+            devices.push(Arc::new(self.open(path)?));
         }
-        make(&device, options).context(path.display())
+        // What is refused must not have been discarded.
+        let all: Vec<&dyn BlockDevice> = devices.iter().map(|device| &**device).collect();
+        verify(&all, options).context(self.names())?;
+        if !self.nodiscard {
+            for device in &devices {
+                // Advisory: not every device can.
+                let all = DeviceRange {
+                    start: DeviceOffset(0),
+                    length: device.size(),
+                };
+                let _ = device.discard(all);
+            }
+        }
+        match &devices[..] {
+            [one] => make(&**one, options),
+            several => make_on(several, options),
+        }
+        .context(self.names())
     }
 
     fn open(&self, path: &Path) -> Result<FileDevice, Failure> {
@@ -236,7 +257,7 @@ impl Mkfs {
         Ok(device)
     }
 
-    fn report(&self, path: &Path, options: &MkfsOptions, made: &Summary) -> Done {
+    fn report(&self, options: &MkfsOptions, made: &Summary) -> Done {
         let uuid = Uuid::from_bytes(made.fsid);
         if self.json {
             return json(&Fact {
@@ -274,7 +295,10 @@ impl Mkfs {
         if self.verbose {
             say!("Device UUID:        {}", Uuid::from_bytes(made.device_uuid));
         }
-        say!("Path:               {}", path.display());
+        if self.devices.len() > 1 {
+            say!("Number of devices:  {}", self.devices.len());
+        }
+        say!("Path:               {}", self.names());
         Ok(())
     }
 }

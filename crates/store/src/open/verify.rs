@@ -188,11 +188,11 @@ pub(super) struct FoundChunks {
 impl Engine {
     /// The chunks, each verified by itself. What the superblock lists counts:
     /// the chunk tree itself is read by it.
-    pub(super) fn read_chunks(&self) -> Result<FoundChunks, StoreError> {
+    pub(super) fn read_chunks(&self, access: Access) -> Result<FoundChunks, StoreError> {
         let mut map = ChunkMap::default();
         let mut chunks = BTreeMap::new();
         for (logical, chunk) in &self.superblock.sys_chunks {
-            self.verify_chunk(*logical, chunk)?;
+            self.verify_chunk(*logical, chunk, access)?;
             map.insert(*logical, chunk.clone())?;
             chunks.insert(*logical, chunk.clone());
         }
@@ -207,7 +207,7 @@ impl Engine {
             match chunks.entry(logical) {
                 Entry::Occupied(_) => ChunkMap::default().insert(logical, chunk)?,
                 Entry::Vacant(place) => {
-                    self.verify_chunk(logical, &chunk)?;
+                    self.verify_chunk(logical, &chunk, access)?;
                     map.insert(logical, chunk.clone())?;
                     place.insert(chunk);
                 }
@@ -217,8 +217,13 @@ impl Engine {
         Ok(FoundChunks { map, chunks })
     }
 
-    fn verify_chunk(&self, logical: Logical, chunk: &Chunk) -> Result<(), StoreError> {
-        super::check_profile(chunk)?;
+    fn verify_chunk(
+        &self,
+        logical: Logical,
+        chunk: &Chunk,
+        access: Access,
+    ) -> Result<(), StoreError> {
+        super::check_profile(chunk, access)?;
         if chunk.sector_size != self.superblock.sector_size {
             return Err(VolumeError::BadChunk {
                 logical,
@@ -226,12 +231,11 @@ impl Engine {
             }
             .into());
         }
-        let own = &self.superblock.device;
         for stripe in &chunk.stripes {
-            if stripe.device != own.id {
+            let Some(item) = self.devices.get(&stripe.device) else {
                 return Err(VolumeError::MissingDevice(stripe.device).into());
-            }
-            if stripe.device_uuid != own.uuid {
+            };
+            if stripe.device_uuid != item.uuid {
                 return Err(SpaceFault::StripeUuid {
                     chunk: logical,
                     device: stripe.device,
@@ -242,12 +246,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Compares the device items with the superblock and the device, and gives
-    /// the device's own: where sizes differ, it counts and not the superblock.
-    pub(super) fn verify_devices(&self, access: Access) -> Result<DeviceItem, StoreError> {
-        let own = &self.superblock.device;
-        let mut found = None;
-        let mut bytes = 0u64;
+    /// The items of all devices, each compared with its device where that is
+    /// there.
+    pub(super) fn read_devices(&self) -> Result<BTreeMap<DeviceId, DeviceItem>, StoreError> {
+        let mut devices = BTreeMap::new();
         let first = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, 0);
         let mut cursor = Cursor::seek_in(self, TreeId::CHUNK, &first)?;
         while let Some((key, data)) = cursor.item() {
@@ -256,13 +258,28 @@ impl Engine {
             }
             let item = DeviceItem::parse(data).map_err(|e| bad_item(TreeId::CHUNK, key, &e))?;
             self.verify_device(DeviceId(key.offset), &item)?;
-            bytes = bytes.saturating_add(item.total_bytes);
-            if item.id == own.id {
-                found = Some(item);
-            }
+            devices.insert(item.id, item);
             cursor.next()?;
         }
-        let found = found.ok_or(SpaceFault::NoDeviceItem(own.id))?;
+        let own = self.superblock.device.id;
+        if !devices.contains_key(&own) {
+            return Err(SpaceFault::NoDeviceItem(own).into());
+        }
+        Ok(devices)
+    }
+
+    /// The item of the device whose superblock speaks for the volume: where
+    /// they differ, the item counts.
+    pub(super) fn own_item(&self) -> Result<DeviceItem, StoreError> {
+        let own = self.superblock.device.id;
+        let item = self.devices.get(&own).cloned();
+        Ok(item.ok_or(SpaceFault::NoDeviceItem(own))?)
+    }
+
+    /// Compares the size of the volume with those of its devices.
+    pub(super) fn verify_volume_size(&self, access: Access) -> Result<(), StoreError> {
+        let sizes = self.devices.values().map(|item| item.total_bytes);
+        let bytes = sizes.fold(0, u64::saturating_add);
         if self.superblock.total_bytes < bytes && access == Access::ReadWrite {
             return Err(SpaceFault::VolumeSize {
                 found: self.superblock.total_bytes,
@@ -270,7 +287,7 @@ impl Engine {
             }
             .into());
         }
-        Ok(found)
+        Ok(())
     }
 
     fn verify_device(&self, key: DeviceId, item: &DeviceItem) -> Result<(), StoreError> {
@@ -290,14 +307,13 @@ impl Engine {
         if item.fsid != self.superblock.node_fsid() {
             return Err(SpaceFault::DeviceOfOtherVolume(device).into());
         }
-        let block = self.space.devices().find(|(id, _)| *id == device);
-        let Some((_, block)) = block else {
-            return Err(VolumeError::MissingDevice(device).into());
-        };
-        if item.uuid != own.uuid {
+        if device == own.id && item.uuid != own.uuid {
             return Err(SpaceFault::DeviceUuid(device).into());
         }
-        if item.total_bytes > block.size() {
+        let block = self.space.devices().find(|(id, _)| *id == device);
+        if let Some((_, block)) = block
+            && item.total_bytes > block.size()
+        {
             return Err(SpaceFault::DeviceSize {
                 device,
                 found: item.total_bytes,

@@ -100,6 +100,8 @@ pub struct BlockGroups {
     unloaded: [BTreeSet<(u64, Logical)>; 3],
     /// Groups of each kind.
     members: [BTreeSet<Logical>; 3],
+    /// Flags of groups, and how many have them.
+    flags: BTreeMap<u64, usize>,
     new: BTreeSet<Logical>,
     uncommitted: BTreeSet<Logical>,
     dirty: BTreeSet<Logical>,
@@ -162,6 +164,7 @@ impl BlockGroups {
         for kind in Share::of(&group).kinds() {
             self.members[kind].insert(group.start);
         }
+        *self.flags.entry(group.flags.0).or_insert(0) += 1;
         self.groups.insert(group.start, group);
     }
 
@@ -171,6 +174,12 @@ impl BlockGroups {
         self.leave(start, &Share::of(&group));
         for members in &mut self.members {
             members.remove(&start);
+        }
+        if let Some(count) = self.flags.get_mut(&group.flags.0) {
+            *count -= 1;
+            if *count == 0 {
+                self.flags.remove(&group.flags.0);
+            }
         }
         Some(group)
     }
@@ -285,6 +294,12 @@ impl BlockGroups {
     pub fn newest_flags(&self, kind: SpaceKind) -> Option<BlockGroupFlags> {
         let start = self.members[slot(kind)].last()?;
         self.groups.get(start).map(|group| group.flags)
+    }
+
+    /// The different flags of groups of `kind`.
+    pub fn flags_of(&self, kind: SpaceKind) -> impl Iterator<Item = BlockGroupFlags> {
+        let all = self.flags.keys().map(|flags| BlockGroupFlags(*flags));
+        all.filter(move |flags| flags.contains(kind.flag()))
     }
 
     /// The loaded group of `kind` with the smallest greatest free range that has

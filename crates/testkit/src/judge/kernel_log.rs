@@ -29,9 +29,9 @@ impl KernelLog {
         }
     }
 
-    /// Warnings and errors of Btrfs that name `device` (`loop3`), printed
-    /// since the last call.
-    pub fn btrfs_complaints(&mut self, device: &str) -> Vec<String> {
+    /// Warnings and errors of Btrfs that name one of `devices` (`loop3`),
+    /// printed since the last call.
+    pub fn btrfs_complaints(&mut self, devices: &[String]) -> Vec<String> {
         let Some(file) = &mut self.records else {
             return Vec::new();
         };
@@ -48,9 +48,13 @@ impl KernelLog {
                         .iter()
                         .any(|level| message.starts_with(level));
                     // "(device loop3)" or "(device loop3 state E)"
-                    let named = [")", " "]
+                    let names = |device: &String, end| {
+                        let text = format!("device {device}{end}");
+                        message.contains(&text)
+                    };
+                    let named = devices
                         .iter()
-                        .any(|end| message.contains(&format!("device {device}{end}")));
+                        .any(|device| names(device, ")") || names(device, " "));
                     // Advice about what mkfs was asked for.
                     let advises = message.contains("is being deprecated");
                     if complains && named && !advises {

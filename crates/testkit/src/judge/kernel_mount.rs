@@ -1,6 +1,7 @@
 //! A volume mounted by the kernel.
 
 use super::{KernelLog, Verdict, run};
+use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -14,11 +15,49 @@ pub enum Access {
     ReadWrite,
 }
 
-/// A mount of an image through a loop device; both end when it is dropped.
+/// An image as a loop device, which ends when it is dropped.
+#[derive(Debug)]
+pub struct Loop(PathBuf);
+
+impl Loop {
+    /// Attaches `image`.
+    ///
+    /// # Errors
+    /// What losetup printed.
+    pub fn attach(image: &Path, access: Access) -> io::Result<Self> {
+        let mut args = vec!["--find", "--show"];
+        if access == Access::ReadOnly {
+            args.push("--read-only");
+        }
+        args.push(image.to_str().ok_or(io::ErrorKind::InvalidFilename)?);
+        let attached = run("losetup", args);
+        match attached.clean {
+            true => Ok(Self(PathBuf::from(attached.output.trim()))),
+            false => Err(io::Error::other(attached.output)),
+        }
+    }
+
+    /// The device.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let detached = run("losetup", ["--detach".as_ref(), self.0.as_os_str()]);
+        if !detached.clean {
+            eprintln!("{}: {}", self.0.display(), detached.output);
+        }
+    }
+}
+
+/// A mount of images through loop devices; both end when it is dropped.
 #[derive(Debug)]
 pub struct KernelMount {
     point: TempDir,
-    device: PathBuf,
+    devices: Vec<Loop>,
     options: String,
     is_mounted: bool,
     log: KernelLog,
@@ -30,24 +69,31 @@ impl KernelMount {
     /// # Errors
     /// What losetup or mount printed, with what the kernel said.
     pub fn mount(image: &Path, access: Access, options: &str) -> io::Result<Self> {
-        let mut args = vec!["--find", "--show"];
-        let mut all_options = "rw".to_owned();
-        if access == Access::ReadOnly {
-            args.push("--read-only");
-            all_options = "ro".to_owned();
-        }
+        Self::mount_all(&[image.to_owned()], access, options)
+    }
+
+    /// Mounts the volume on several images.
+    ///
+    /// # Errors
+    /// As [`KernelMount::mount`].
+    pub fn mount_all(images: &[PathBuf], access: Access, options: &str) -> io::Result<Self> {
+        let mut all_options = match access {
+            Access::ReadOnly => "ro".to_owned(),
+            Access::ReadWrite => "rw".to_owned(),
+        };
         if !options.is_empty() {
             all_options = format!("{all_options},{options}");
         }
-        let path = image.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
-        args.push(path);
-        let attached = run("losetup", args);
-        if !attached.clean {
-            return Err(io::Error::other(attached.output));
+        let devices = images.iter().map(|image| Loop::attach(image, access));
+        let devices: Vec<Loop> = devices.collect::<io::Result<_>>()?;
+        if devices.len() > 1 {
+            for device in &devices {
+                all_options = format!("{all_options},device={}", device.path().display());
+            }
         }
         let mut mount = Self {
             point: tempfile::tempdir()?,
-            device: PathBuf::from(attached.output.trim()),
+            devices,
             options: all_options,
             is_mounted: false,
             log: KernelLog::from_now(),
@@ -61,7 +107,7 @@ impl KernelMount {
         let mut args = ["-t", "btrfs", "-o", &self.options]
             .map(AsRef::as_ref)
             .to_vec();
-        args.extend([self.device.as_os_str(), self.point.path().as_os_str()]);
+        args.extend([self.device().as_os_str(), self.point.path().as_os_str()]);
         let verdict = run("mount", args);
         if verdict.clean {
             self.is_mounted = true;
@@ -85,17 +131,20 @@ impl KernelMount {
         self.point.path()
     }
 
-    /// Its loop device.
+    /// Its loop device, the first of several.
     #[must_use]
     pub fn device(&self) -> &Path {
-        &self.device
+        self.devices[0].path()
     }
 
     /// Warnings and errors that the kernel printed about it since the mount or
     /// the last call.
     pub fn complaints(&mut self) -> Vec<String> {
-        let name = self.device.file_name().unwrap_or_default();
-        self.log.btrfs_complaints(&name.to_string_lossy())
+        let names = self.devices.iter().map(|device| device.path());
+        let names: Vec<String> = names
+            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
+            .collect();
+        self.log.btrfs_complaints(&names)
     }
 
     /// Unmounts and mounts again, so that everything is read from the device.
@@ -133,9 +182,12 @@ impl Drop for KernelMount {
         if let Err(error) = self.unmount_device() {
             eprintln!("{}: {error}", self.point.path().display());
         }
-        let detached = run("losetup", ["--detach".as_ref(), self.device.as_os_str()]);
-        if !detached.clean {
-            eprintln!("{}: {}", self.device.display(), detached.output);
+        if self.devices.len() > 1 {
+            for device in &self.devices {
+                // The kernel would look for it at the next mount of its volume.
+                let args = ["device", "scan", "--forget"].map(OsStr::new);
+                let _ = run("btrfs", args.into_iter().chain([device.path().as_os_str()]));
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ mod mkfs;
 
 pub use check::{DataChecksums, Mode, btrfs_check, judge_image};
 pub use kernel_log::KernelLog;
-pub use kernel_mount::{Access, KernelMount};
+pub use kernel_mount::{Access, KernelMount, Loop};
 pub use mkfs::{mkfs_btrfs, scratch_dir};
 
 use std::ffi::OsStr;

@@ -1,0 +1,217 @@
+//! Finding the devices of volumes.
+//!
+//! Owns looking for superblocks in files, directories and block devices. What
+//! is found is only read, and only its first copy: whether devices can be used
+//! together is decided when the volume is opened.
+//!
+//! Bounds: of a directory, the first entries are looked at, and none below it.
+
+use crate::Error;
+use butterfs_device::{Access, BlockDevice, FileDevice};
+use butterfs_format::superblock::{COPIES, SIZE, Superblock};
+use butterfs_format::{DeviceId, Generation, UuidBytes};
+use std::collections::BTreeSet;
+use std::fs::{File, Metadata};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Entries of a directory that are looked at.
+const ENTRIES_MAX: usize = 4096;
+
+/// A device of a volume, as its superblock has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundDevice {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its number in the volume.
+    pub id: DeviceId,
+    /// Its UUID.
+    pub uuid: UuidBytes,
+    /// Bytes of it that the volume has.
+    pub size: u64,
+    /// Bytes of it in chunks.
+    pub allocated: u64,
+    /// Its last commit.
+    pub generation: Generation,
+}
+
+/// A volume, and its devices as far as they were found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FoundVolume {
+    /// Its UUID.
+    pub fsid: UuidBytes,
+    /// Its label.
+    pub label: Vec<u8>,
+    /// Bytes of its extents and nodes.
+    pub used: u64,
+    /// How many devices it has.
+    pub total: u64,
+    /// Those that were found, by their numbers.
+    pub devices: Vec<FoundDevice>,
+}
+
+impl FoundVolume {
+    /// Whether a device is there for each that the volume has.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        let ids: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
+        ids.len() as u64 >= self.total
+    }
+}
+
+/// A superblock and where it is.
+struct Found {
+    path: PathBuf,
+    superblock: Superblock,
+}
+
+/// The same file or block device has the same one, whatever its name.
+fn identity(facts: &Metadata) -> (u64, u64) {
+    match facts.file_type().is_block_device() {
+        true => (0, facts.rdev()),
+        false => (facts.dev().saturating_add(1), facts.ino()),
+    }
+}
+
+/// The superblock at a path; `None` where there is none.
+fn look(path: &Path) -> Option<Superblock> {
+    let facts = path.metadata().ok()?;
+    if !facts.is_file() && !facts.file_type().is_block_device() {
+        // Opening a pipe would wait for somebody.
+        return None;
+    }
+    let mut bytes = vec![0; SIZE];
+    let [first, ..] = COPIES;
+    let file = File::open(path).ok()?;
+    file.read_exact_at(&mut bytes, first.get()).ok()?;
+    Superblock::parse(&bytes, first).ok()
+}
+
+/// Files of a directory.
+fn files_in(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten();
+    let paths = entries
+        .flatten()
+        .take(ENTRIES_MAX)
+        .map(|entry| entry.path());
+    let mut files: Vec<PathBuf> = paths.filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// Block devices of this machine: disks, partitions, loop devices.
+fn block_devices() -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/partitions").unwrap_or_default();
+    let names = table
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().nth(3));
+    names.map(|name| Path::new("/dev").join(name)).collect()
+}
+
+fn look_at(paths: Vec<PathBuf>) -> Vec<Found> {
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for path in paths {
+        let Ok(facts) = path.metadata() else {
+            continue;
+        };
+        if seen.insert(identity(&facts))
+            && let Some(superblock) = look(&path)
+        {
+            found.push(Found { path, superblock });
+        }
+    }
+    found
+}
+
+/// Volumes in files, block devices, and the files of directories. Without any
+/// path, in all block devices that may be read.
+#[must_use]
+pub fn scan(paths: &[PathBuf]) -> Vec<FoundVolume> {
+    let mut all = Vec::new();
+    for path in paths {
+        match path.is_dir() {
+            true => all.extend(files_in(path)),
+            false => all.push(path.clone()),
+        }
+    }
+    if paths.is_empty() {
+        all = block_devices();
+    }
+    let mut volumes: Vec<FoundVolume> = Vec::new();
+    let mut newest: Vec<Generation> = Vec::new();
+    for Found { path, superblock } in look_at(all) {
+        let device = FoundDevice {
+            path,
+            id: superblock.device.id,
+            uuid: superblock.device.uuid,
+            size: superblock.device.total_bytes,
+            allocated: superblock.device.bytes_used,
+            generation: superblock.generation,
+        };
+        let known = volumes.iter().position(|v| v.fsid == superblock.fsid);
+        let index = known.unwrap_or_else(|| {
+            volumes.push(FoundVolume {
+                fsid: superblock.fsid,
+                label: Vec::new(),
+                used: 0,
+                total: 0,
+                devices: Vec::new(),
+            });
+            newest.push(Generation(0));
+            volumes.len() - 1
+        });
+        let volume = &mut volumes[index];
+        if superblock.generation >= newest[index] {
+            newest[index] = superblock.generation;
+            volume.label = superblock.label;
+            volume.used = superblock.bytes_used;
+            volume.total = superblock.num_devices;
+        }
+        volume.devices.push(device);
+    }
+    for volume in &mut volumes {
+        volume
+            .devices
+            .sort_by(|a, b| (a.id, &a.path).cmp(&(b.id, &b.path)));
+    }
+    volumes
+}
+
+/// The devices of the volume that `path` belongs to, itself first: of a file,
+/// those among the files of its directory; of a block device, those among all
+/// block devices. What cannot be found is missing from the list.
+#[must_use]
+pub fn find_members(path: &Path) -> Vec<PathBuf> {
+    let mut members = vec![path.to_owned()];
+    let Some(own) = look(path).filter(|superblock| superblock.num_devices > 1) else {
+        return members;
+    };
+    let Ok(facts) = path.metadata() else {
+        return members;
+    };
+    let places = if facts.is_file() {
+        let absolute = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+        absolute.parent().map(files_in).unwrap_or_default()
+    } else {
+        block_devices()
+    };
+    // Whoever named a device means it and not a copy of it.
+    let is_other = |found: &Found| {
+        found.superblock.fsid == own.fsid && found.superblock.device.id != own.device.id
+    };
+    let others = look_at(places).into_iter().filter(is_other);
+    members.extend(others.map(|found| found.path));
+    members
+}
+
+/// Opens the files and block devices at `paths`.
+pub(crate) fn open(paths: &[PathBuf], access: Access) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+    let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    for path in paths {
+        devices.push(Arc::new(FileDevice::open(path, access)?));
+    }
+    Ok(devices)
+}

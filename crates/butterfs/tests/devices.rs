@@ -1,0 +1,314 @@
+//! Volumes of several devices in memory: what is refused, what goes on without
+//! a device, and what is believed of one that comes back.
+
+use butterfs::{
+    Access, BlockDevice, Degraded, Error, MemberFault, MemberState, MemoryDevice, OpenOptions,
+    StoreError, Volume,
+};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_device::fault::{Fault, When};
+use butterfs_device::{FaultDevice, Operation};
+use butterfs_testkit::content::content;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+
+type Memory = Vec<Arc<MemoryDevice>>;
+
+fn options(access: Access, degraded: Degraded) -> OpenOptions {
+    let mut options = OpenOptions::default();
+    options.store.access = access;
+    options.store.degraded = degraded;
+    options
+}
+
+fn made(data: ProfileChoice, metadata: ProfileChoice, sizes: &[u64]) -> Memory {
+    let memory: Memory = sizes
+        .iter()
+        .map(|size| Arc::new(MemoryDevice::new(size * MIB)))
+        .collect();
+    let mkfs = MkfsOptions {
+        data: Some(data),
+        metadata: Some(metadata),
+        ..MkfsOptions::default()
+    };
+    make_on(&devices(&memory), &mkfs).unwrap();
+    memory
+}
+
+fn devices(memory: &[Arc<MemoryDevice>]) -> Vec<Arc<dyn BlockDevice>> {
+    memory
+        .iter()
+        .map(|device| Arc::clone(device) as _)
+        .collect()
+}
+
+fn copied(memory: &[Arc<MemoryDevice>]) -> Memory {
+    memory
+        .iter()
+        .map(|device| Arc::new(device.snapshot()))
+        .collect()
+}
+
+fn open(memory: &[Arc<MemoryDevice>], degraded: Degraded) -> Result<Volume, Error> {
+    Volume::open_devices(devices(memory), options(Access::ReadWrite, degraded))
+}
+
+fn write_files(volume: &Volume, names: std::ops::Range<u64>) {
+    for number in names {
+        let data = content(number, [100, 5000, 300_000, 1_500_000][number as usize % 4]);
+        volume
+            .write_file(format!("/{number}").as_bytes(), &data)
+            .unwrap();
+    }
+}
+
+fn assert_files(volume: &Volume, names: std::ops::Range<u64>) {
+    for number in names {
+        let data = content(number, [100, 5000, 300_000, 1_500_000][number as usize % 4]);
+        let found = volume.read_file(format!("/{number}").as_bytes());
+        assert!(found.unwrap() == data, "file {number}");
+    }
+}
+
+fn fault(result: Result<Volume, Error>) -> MemberFault {
+    match result.map(drop) {
+        Err(Error::Store(StoreError::Members(fault))) => fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+const WRITTEN: [ProfileChoice; 7] = [
+    ProfileChoice::Single,
+    ProfileChoice::Dup,
+    ProfileChoice::Raid0,
+    ProfileChoice::Raid1,
+    ProfileChoice::Raid1c3,
+    ProfileChoice::Raid1c4,
+    ProfileChoice::Raid10,
+];
+
+#[test]
+fn every_profile_is_written_and_read_in_any_order_of_devices() {
+    for profile in WRITTEN {
+        let memory = made(profile, profile, &[500, 300, 400, 300]);
+        let volume = open(&memory, Degraded::Refused).unwrap();
+        write_files(&volume, 0..40);
+        volume.close().unwrap();
+        drop(volume);
+        let mut turned = memory.clone();
+        turned.reverse();
+        let volume = open(&turned, Degraded::Refused).unwrap();
+        assert_files(&volume, 0..40);
+        // More than one chunk.
+        write_files(&volume, 40..120);
+        volume.close().unwrap();
+        drop(volume);
+        let volume = open(&memory, Degraded::Refused).unwrap();
+        assert_files(&volume, 0..120);
+        let facts = volume.devices();
+        assert_eq!(facts.len(), 4);
+        for (device, memory) in facts.iter().zip(&memory) {
+            assert_eq!(device.state, MemberState::Present);
+            assert_eq!(device.item.total_bytes, memory.size());
+            assert_eq!(device.stats, [0; 5]);
+        }
+        let used: u64 = facts.iter().map(|device| device.item.bytes_used).sum();
+        assert_eq!(volume.usage().device_allocated, used, "{profile}");
+    }
+}
+
+#[test]
+fn wrong_sets_of_devices_are_named() {
+    let one = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
+    let other = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
+    let missing = fault(open(&one[..1], Degraded::Refused));
+    assert!(matches!(&missing, MemberFault::Missing(ids) if ids[0].0.get() == 2));
+    assert!(missing.to_string().contains("device 2 (UUID"), "{missing}");
+    let mixed = [Arc::clone(&one[0]), Arc::clone(&other[1])];
+    assert!(matches!(
+        fault(open(&mixed, Degraded::Allowed)),
+        MemberFault::Foreign { .. }
+    ));
+    let twice = [Arc::clone(&one[0]), Arc::new(one[0].snapshot())];
+    assert!(matches!(
+        fault(open(&twice, Degraded::Allowed)),
+        MemberFault::Twice { id, .. } if id.get() == 1
+    ));
+    let before = copied(&one);
+    for degraded in [Degraded::Refused, Degraded::Allowed] {
+        let none = Volume::open_devices(Vec::new(), options(Access::ReadOnly, degraded));
+        assert_eq!(fault(none), MemberFault::None);
+    }
+    for (device, before) in one.iter().zip(&before) {
+        assert_eq!(device.first_difference(before), None, "nothing was written");
+    }
+}
+
+#[test]
+fn a_degraded_volume_goes_on_and_what_comes_back_is_not_believed() {
+    for (profile, sizes) in [
+        (ProfileChoice::Raid1, &[300, 300][..]),
+        (ProfileChoice::Raid1, &[300, 300, 300]),
+        (ProfileChoice::Raid1c3, &[300, 300, 300]),
+        (ProfileChoice::Raid10, &[300, 300, 300, 300]),
+    ] {
+        let memory = made(profile, profile, sizes);
+        let volume = open(&memory, Degraded::Refused).unwrap();
+        write_files(&volume, 0..20);
+        volume.close().unwrap();
+        drop(volume);
+        for gone in 0..memory.len() {
+            let memory = copied(&memory);
+            let mut left = memory.clone();
+            let away = left.remove(gone);
+            assert!(matches!(
+                fault(open(&left, Degraded::Refused)),
+                MemberFault::Missing(_)
+            ));
+            let volume = open(&left, Degraded::Allowed).unwrap();
+            assert_files(&volume, 0..20);
+            write_files(&volume, 20..30);
+            volume.write_file(b"/0", b"new").unwrap();
+            volume.close().unwrap();
+            drop(volume);
+            // A single commit is enough to tell.
+            let stale = fault(open(&memory, Degraded::Refused));
+            assert!(
+                matches!(&stale, MemberFault::Stale { behind, .. } if *behind > 1),
+                "{stale}"
+            );
+            let before = away.snapshot();
+            let volume = open(&memory, Degraded::Allowed).unwrap();
+            let state = &volume.devices()[gone].state;
+            assert_eq!(*state, MemberState::Stale);
+            assert_eq!(volume.read_file(b"/0").unwrap(), b"new");
+            assert_files(&volume, 1..30);
+            volume.close().unwrap();
+            assert_eq!(away.first_difference(&before), None, "it is not written");
+        }
+    }
+}
+
+#[test]
+fn too_many_missing_devices_are_read_where_that_is_possible_and_not_written() {
+    let memory = made(ProfileChoice::Single, ProfileChoice::Raid1, &[300, 300]);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    write_files(&volume, 0..8);
+    volume.close().unwrap();
+    drop(volume);
+    let chunks = [0, 1].map(|left| open(&memory[left..=left], Degraded::Allowed).is_ok());
+    assert_eq!(
+        chunks.iter().filter(|ok| !**ok).count(),
+        1,
+        "the device with the data chunk is needed"
+    );
+    let lost = chunks.iter().position(|ok| !*ok).unwrap();
+    let read_only = options(Access::ReadOnly, Degraded::Allowed);
+    let volume = Volume::open_devices(devices(&memory[lost..=lost]), read_only).unwrap();
+    assert!(volume.read_file(b"/0").is_ok(), "inline");
+    assert!(volume.read_file(b"/2").is_err());
+}
+
+/// A device that fails in the middle, at any write or flush.
+#[test]
+fn a_device_that_fails_in_the_middle_costs_nothing() {
+    for operation in [Operation::Write, Operation::Flush] {
+        for after in [0, 1, 2, 5, 9, 12] {
+            let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[300, 300]);
+            let faulty = Arc::new(FaultDevice::new(memory[1].clone(), 1));
+            let given: Vec<Arc<dyn BlockDevice>> = vec![memory[0].clone(), faulty.clone()];
+            let volume =
+                Volume::open_devices(given, options(Access::ReadWrite, Degraded::Refused)).unwrap();
+            write_files(&volume, 0..6);
+            volume.sync().unwrap();
+            faulty.inject(Fault::Fail(operation, When::After(after)));
+            for round in 1..8 {
+                write_files(&volume, round * 6..round * 6 + 6);
+                volume.sync().unwrap();
+                // What was acknowledged is there with one device, and the other
+                // one is never believed.
+                let crashed = copied(&memory);
+                let left = open(&crashed[..1], Degraded::Allowed).unwrap();
+                assert_files(&left, 0..round * 6 + 6);
+                drop(left);
+                let whole = open(&copied(&memory), Degraded::Allowed).unwrap();
+                assert_files(&whole, 0..round * 6 + 6);
+            }
+            let state = volume.devices()[1].state;
+            assert_eq!(state, MemberState::Failing, "{operation:?} {after}");
+            assert!(volume.is_writable());
+            volume.close().unwrap();
+            drop(volume);
+            let stale = fault(open(&memory, Degraded::Refused));
+            assert!(matches!(stale, MemberFault::Stale { .. }), "{stale}");
+        }
+    }
+}
+
+/// A crash between the superblocks of two devices: nobody is called stale.
+#[test]
+fn one_commit_behind_is_a_crash() {
+    let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    write_files(&volume, 0..4);
+    volume.close().unwrap();
+    drop(volume);
+    // The superblocks of device 2 from before a commit, all else from after it.
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    write_files(&volume, 4..8);
+    let first = butterfs_format::superblock::COPIES;
+    let before: Vec<Vec<u8>> = first[..2]
+        .iter()
+        .map(|offset| {
+            let mut bytes = vec![0; 4096];
+            memory[1].read_at(*offset, &mut bytes).unwrap();
+            bytes
+        })
+        .collect();
+    volume.commit().unwrap();
+    for (offset, bytes) in first.iter().zip(&before) {
+        memory[1].write_at(*offset, bytes).unwrap();
+    }
+    volume.shut_down();
+    drop(volume);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    assert!(
+        volume
+            .devices()
+            .iter()
+            .all(|d| d.state == MemberState::Present)
+    );
+    assert_files(&volume, 0..4);
+    volume.close().unwrap();
+    drop(volume);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    assert_files(&volume, 0..4);
+}
+
+#[test]
+fn rot_on_one_device_is_healed_from_the_other() {
+    for profile in [
+        ProfileChoice::Raid1,
+        ProfileChoice::Raid10,
+        ProfileChoice::Raid1c3,
+    ] {
+        let memory = made(profile, profile, &[300, 300, 300, 300]);
+        let volume = open(&memory, Degraded::Refused).unwrap();
+        write_files(&volume, 0..24);
+        volume.close().unwrap();
+        drop(volume);
+        for rotten in 0..memory.len() {
+            let memory = copied(&memory);
+            // All of the device behind its first superblock.
+            let rot = vec![0x5a; 16 * MIB as usize];
+            for at in [MIB, 17 * MIB, 33 * MIB, 65 * MIB, 81 * MIB, 97 * MIB] {
+                let offset = butterfs_format::DeviceOffset(at);
+                memory[rotten].write_at(offset, &rot).unwrap();
+            }
+            let volume = open(&memory, Degraded::Refused).unwrap();
+            assert_files(&volume, 0..24);
+            volume.close().unwrap();
+        }
+    }
+}

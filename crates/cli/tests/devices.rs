@@ -1,0 +1,164 @@
+//! Volumes of several devices with the tool: made, mounted, shown, degraded.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use support::{Bench, can_mount, is_root, said};
+
+const FILES: [&str; 3] = ["one.img", "two.img", "three.img"];
+
+fn make(bench: &Bench, profile: &str, files: &[&str]) {
+    let words = [
+        "mkfs", "-q", "-b", "300m", "-L", "striped", "-d", profile, "-m", "raid1",
+    ];
+    bench.run(&[&words[..], files].concat());
+}
+
+fn fails(bench: &Bench, words: &[&str], expected: &str) {
+    let output = bench.try_run(words);
+    let text = said(&output);
+    assert!(!output.status.success(), "{words:?}: {text}");
+    assert!(text.contains(expected), "{words:?}: {text}");
+}
+
+#[test]
+fn files_of_a_directory_are_one_volume() {
+    let bench = Bench::new();
+    make(&bench, "raid0", &FILES);
+    fs::write(bench.path("hello"), vec![7; 3_000_000]).unwrap();
+    bench.run(&["copy", "hello", "two.img:/hello"]);
+    let read = bench.try_run(&["cat", "three.img:/hello"]);
+    assert!(read.stdout == vec![7; 3_000_000], "{}", said(&read));
+    assert!(bench.run(&["ls", "one.img"]).contains("hello"));
+    let shown = bench.run(&["filesystem", "show", "two.img"]);
+    assert!(shown.contains("Total devices 3"), "{shown}");
+    for (id, file) in (1..).zip(FILES) {
+        let line = shown
+            .lines()
+            .find(|line| line.contains(&format!("devid    {id} ")));
+        assert!(line.is_some_and(|line| line.ends_with(file)), "{shown}");
+    }
+    let checked = bench.run(&["check", "--check-data-csum", "three.img"]);
+    assert!(checked.contains("no faults found"), "{checked}");
+    let stats = bench.run(&["device", "stats", "one.img"]);
+    assert_eq!(stats.lines().count(), 15, "{stats}");
+    let usage = bench.run(&["device", "usage", "one.img"]);
+    assert!(usage.contains("ID: 3"), "{usage}");
+    let found = bench.run(&["device", "scan", "."]);
+    assert_eq!(found.matches("Label: 'striped'").count(), 1, "{found}");
+    assert!(found.contains("Label: 'trial'"), "{found}");
+    bench.run(&["device", "ready", "one.img"]);
+    fs::remove_file(bench.path("two.img")).unwrap();
+    fails(
+        &bench,
+        &["device", "ready", "one.img"],
+        "2 of the 3 devices",
+    );
+    fails(&bench, &["cat", "one.img:/hello"], "device 2 (UUID");
+    let found = bench.run(&["device", "scan", "."]);
+    assert!(found.contains("Some devices missing"), "{found}");
+}
+
+#[test]
+fn what_cannot_be_made_is_said() {
+    let bench = Bench::new();
+    let raid1c3 = [
+        "mkfs", "-q", "-b", "300m", "-d", "raid1c3", "a.img", "b.img",
+    ];
+    fails(&bench, &raid1c3, "at least 3 devices, not 2");
+    for (size, reason) in [("9m", "too small"), ("17m", "does not fit")] {
+        fails(
+            &bench,
+            &["mkfs", "-q", "-b", size, "a.img", "b.img"],
+            reason,
+        );
+    }
+    for name in ["a.img", "b.img"] {
+        assert!(!bench.path(name).exists(), "{name} was made for nothing");
+    }
+}
+
+#[test]
+fn a_mount_of_several_devices_goes_on_without_one() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    let files = ["one.img", "elsewhere/two.img"];
+    make(&bench, "raid1", &files);
+    fails(&bench, &["mount", "one.img", "mnt"], "device 2 (UUID");
+    let mounted = bench.mount_source("one.img", "device=elsewhere/two.img", "mnt");
+    fs::write(bench.path("mnt/kept"), vec![1; 2_000_000]).unwrap();
+    let shown = bench.run(&["filesystem", "show", "mnt"]);
+    assert!(shown.contains("elsewhere/two.img"), "{shown}");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let mounted = bench.mount_source("elsewhere/two.img", "degraded", "mnt");
+    assert!(fs::read(bench.path("mnt/kept")).unwrap() == vec![1; 2_000_000]);
+    fs::write(bench.path("mnt/later"), vec![2; 2_000_000]).unwrap();
+    let shown = bench.run(&["filesystem", "show", "mnt"]);
+    assert!(shown.contains("MISSING"), "{shown}");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let both = ["mount", "-o", "device=elsewhere/two.img", "one.img", "mnt"];
+    fails(&bench, &both, "commits behind");
+    let options = "ro,degraded,device=elsewhere/two.img";
+    let mounted = bench.mount_source("one.img", options, "mnt");
+    assert!(fs::read(bench.path("mnt/later")).unwrap() == vec![2; 2_000_000]);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+/// Loop devices, detached when a test fails half way.
+struct Loops(Vec<PathBuf>);
+
+impl Drop for Loops {
+    fn drop(&mut self) {
+        for device in &self.0 {
+            let _ = Command::new("losetup").arg("--detach").arg(device).output();
+        }
+    }
+}
+
+#[test]
+fn block_devices_are_found() {
+    if !can_mount() || !is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let bench = Bench::new();
+    make(&bench, "raid1", &FILES[..2]);
+    let attach = |file: &&str| {
+        let mut command = Command::new("losetup");
+        let output = command
+            .args(["--find", "--show"])
+            .arg(bench.path(file))
+            .output()
+            .unwrap();
+        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
+    };
+    let loops = Loops(FILES[..2].iter().map(attach).collect());
+    let device = loops.0[1].to_str().unwrap();
+    let mounted = bench.mount_source(device, "rw", "mnt");
+    fs::write(bench.path("mnt/file"), vec![3; 1_000_000]).unwrap();
+    let shown = bench.run(&["filesystem", "show", "mnt"]);
+    for device in &loops.0 {
+        assert!(shown.contains(device.to_str().unwrap()), "{shown}");
+    }
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    drop(loops);
+    // Rot on one of them is read around and said.
+    let file = fs::File::options()
+        .write(true)
+        .open(bench.path("one.img"))
+        .unwrap();
+    file.write_all_at(&vec![0xee; 200 << 20], 66 << 20).unwrap();
+    drop(file);
+    let read = bench.try_run(&["cat", "one.img:/file"]);
+    assert!(read.stdout == vec![3; 1_000_000], "{}", said(&read));
+}

@@ -1,0 +1,133 @@
+//! The devices of a volume as its trees and superblocks describe them.
+//!
+//! Owns their items, and the superblock of each: all of them say the same but
+//! for the item of the device that they lie on.
+
+use crate::engine::Engine;
+use crate::error::StoreError;
+use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
+use butterfs_format::superblock::{self, Superblock};
+use butterfs_format::{DeviceId, ItemType, Key, TreeId};
+use butterfs_tree::Editor;
+use butterfs_volume::{LogicalSpace, MemberFacts, MemberState};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Items of all devices, also of those that are not there.
+pub(crate) type DeviceItems = Arc<BTreeMap<DeviceId, DeviceItem>>;
+
+/// A device of an open volume.
+#[derive(Clone, Debug)]
+pub struct DeviceFacts {
+    /// What its item says.
+    pub item: DeviceItem,
+    /// How it is.
+    pub state: MemberState,
+    /// Where it is; `None` when it is missing.
+    pub name: Option<String>,
+    /// Error counters: writes, reads, flushes, corruption, generations.
+    pub stats: [u64; 5],
+}
+
+/// Which copies of the superblock are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// The one that is read first.
+    Primary,
+    /// The others that fit the device.
+    Mirrors,
+}
+
+/// Writes copies of a superblock to each device that is used, with the
+/// device's own item.
+pub(crate) fn write_superblocks(
+    space: &LogicalSpace,
+    superblock: &Superblock,
+    items: &DeviceItems,
+    copies: Copies,
+) -> Result<(), StoreError> {
+    let wanted = match copies {
+        Copies::Primary => &superblock::COPIES[..1],
+        Copies::Mirrors => &superblock::COPIES[1..],
+    };
+    for (id, device) in space.devices() {
+        let fits = |offset: &_| superblock::SIZE as u64 <= device.size().saturating_sub(*offset);
+        let offsets = wanted.iter().filter(|offset| fits(&offset.get()));
+        let other;
+        let own = match items.get(&id) {
+            Some(item) if *item != superblock.device => {
+                other = superblock.on_device(item);
+                &other
+            }
+            _ => superblock,
+        };
+        for offset in offsets {
+            space.write_superblock(id, *offset, &own.encode(*offset))?;
+        }
+    }
+    Ok(())
+}
+
+impl Engine {
+    /// Devices that are used.
+    pub(crate) fn devices_used(&self) -> usize {
+        let ids = self.devices.keys();
+        ids.filter(|id| self.space.state(**id) == Some(MemberState::Present))
+            .count()
+    }
+
+    /// All devices of the volume and how they are.
+    #[must_use]
+    pub fn devices(&self) -> Vec<DeviceFacts> {
+        let mut members: BTreeMap<DeviceId, MemberFacts> = self
+            .space
+            .members()
+            .map(|facts| (facts.id, facts))
+            .collect();
+        let items = self.devices.iter();
+        items
+            .map(|(id, item)| {
+                let member = members.remove(id);
+                let (state, name, stats) = match member {
+                    Some(member) => (member.state, member.name, member.stats),
+                    None => (MemberState::Missing, None, [0; 5]),
+                };
+                DeviceFacts {
+                    item: item.clone(),
+                    state,
+                    name,
+                    stats,
+                }
+            })
+            .collect()
+    }
+
+    /// Notes that chunks took or gave back so many bytes of devices, and writes
+    /// their items.
+    pub(crate) fn change_devices(
+        &mut self,
+        changed: &[DeviceId],
+        change: impl Fn(u64) -> u64,
+    ) -> Result<(), StoreError> {
+        let devices = Arc::make_mut(&mut self.devices);
+        for id in changed {
+            if let Some(item) = devices.get_mut(id) {
+                item.bytes_used = change(item.bytes_used);
+            }
+        }
+        let mut written = changed.to_vec();
+        written.sort_unstable();
+        written.dedup();
+        for id in written {
+            let Some(item) = self.devices.get(&id).cloned() else {
+                continue;
+            };
+            if id == self.superblock.device.id {
+                self.superblock.device = item.clone();
+            }
+            let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
+            Editor::new(self, TreeId::CHUNK).replace(&key, &item.encode())?;
+        }
+        Ok(())
+    }
+}

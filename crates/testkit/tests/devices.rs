@@ -1,0 +1,373 @@
+//! Volumes of several devices, in both directions with the kernel.
+
+use butterfs::{Access, Degraded, MountOptions, OpenOptions, Volume};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_check::{DataChecksums as CheckData, Options as CheckOptions};
+use butterfs_device::{BlockDevice, FileDevice};
+use butterfs_testkit::content::content;
+use butterfs_testkit::judge::{self, DataChecksums, KernelMount, Loop, Mode, scratch_dir};
+use butterfs_testkit::mounted_tree::MountedTree;
+use butterfs_testkit::{Capability, Manifest};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+mod support;
+
+use support::LibraryTree;
+
+const MIB: u64 = 1 << 20;
+
+/// Several volumes at a time would be found by each other's judges.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn open(images: &[PathBuf], options: &str) -> Result<Volume, butterfs::Error> {
+    let options = MountOptions::parse(options).unwrap().open_options();
+    Volume::open_all(images, options)
+}
+
+fn manifest(images: &[PathBuf], options: &str) -> Manifest {
+    let volume = open(images, options).unwrap_or_else(|error| panic!("{options}: {error}"));
+    Manifest::of(&LibraryTree(volume)).unwrap_or_else(|error| panic!("{options}: {error}"))
+}
+
+/// Our own check, with all data.
+fn check(images: &[PathBuf], context: &str) {
+    let devices = images.iter().map(|image| {
+        let device = FileDevice::open(image, Access::ReadOnly).unwrap();
+        Arc::new(device) as Arc<dyn BlockDevice>
+    });
+    let options = CheckOptions {
+        data: CheckData::Verify,
+        ..CheckOptions::default()
+    };
+    let report =
+        butterfs_check::check(devices.collect(), &options, &butterfs_check::NoProgress).unwrap();
+    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+}
+
+/// btrfs check finds the other devices among the loop devices.
+fn btrfs_check(images: &[PathBuf], context: &str) {
+    let loops: Vec<Loop> = images
+        .iter()
+        .map(|image| Loop::attach(image, judge::Access::ReadOnly).unwrap())
+        .collect();
+    for mode in Mode::ALL {
+        judge::btrfs_check(loops[0].path(), mode, DataChecksums::Verify).assert_clean(context);
+    }
+}
+
+fn images(dir: &Path, sizes: &[u64]) -> Vec<PathBuf> {
+    let image = |(number, size): (usize, &u64)| {
+        let path = dir.join(format!("{number}.img"));
+        File::create(&path).unwrap().set_len(size * MIB).unwrap();
+        path
+    };
+    sizes.iter().enumerate().map(image).collect()
+}
+
+/// Made by us, of features that btrfs check knows.
+fn make(images: &[PathBuf], data: ProfileChoice, metadata: ProfileChoice) {
+    let mut options = MkfsOptions {
+        data: Some(data),
+        metadata: Some(metadata),
+        ..MkfsOptions::default()
+    };
+    options.features.change("^block-group-tree").unwrap();
+    let devices = images.iter().map(|image| {
+        let device = FileDevice::open(image, Access::ReadWrite).unwrap();
+        Arc::new(device) as Arc<dyn BlockDevice>
+    });
+    make_on(&devices.collect::<Vec<_>>(), &options).unwrap();
+}
+
+fn fill(point: &Path, seed: u64) {
+    let dir = point.join(format!("dir {seed}"));
+    std::fs::create_dir(&dir).unwrap();
+    for number in 0..60 {
+        let length = [10, 3000, 70_000, 900_000, 2_500_000][number as usize % 5];
+        std::fs::write(
+            dir.join(format!("{number}")),
+            content(seed + number, length),
+        )
+        .unwrap();
+    }
+    std::fs::hard_link(dir.join("3"), dir.join("linked")).unwrap();
+}
+
+fn fill_ours(volume: &Volume, seed: u64) {
+    volume
+        .create_dir(format!("/ours {seed}").as_bytes())
+        .unwrap();
+    for number in 0..60 {
+        let length = [10, 3000, 70_000, 900_000, 2_500_000][number as usize % 5];
+        let path = format!("/ours {seed}/{number}");
+        volume
+            .write_file(path.as_bytes(), &content(seed + number, length))
+            .unwrap();
+    }
+}
+
+fn kernel_manifest(mount: &KernelMount) -> Manifest {
+    Manifest::of(&MountedTree::new(mount.path())).unwrap()
+}
+
+const SIZES: [u64; 5] = [500, 700, 600, 900, 500];
+
+/// Each profile on its least number of devices and on more, of unequal sizes.
+fn layouts() -> Vec<(ProfileChoice, Vec<u64>)> {
+    let mut all = Vec::new();
+    for profile in ProfileChoice::ALL {
+        let least = profile.devices_min().max(2);
+        for count in [least, least + 1] {
+            all.push((profile, SIZES[..count].to_vec()));
+        }
+    }
+    all
+}
+
+fn is_read_only(profile: ProfileChoice) -> bool {
+    profile.parities() > 0
+}
+
+/// Sets of devices that a profile can do without, the empty one left out.
+fn losses(profile: ProfileChoice, count: usize) -> Vec<Vec<usize>> {
+    let sets =
+        (1_usize..1 << count).map(|mask| (0..count).filter(|n| mask & (1 << n) != 0).collect());
+    sets.filter(|set: &Vec<usize>| set.len() <= profile.tolerated())
+        .collect()
+}
+
+fn without(images: &[PathBuf], lost: &[usize]) -> Vec<PathBuf> {
+    let left = images.iter().enumerate().filter(|(n, _)| !lost.contains(n));
+    left.map(|(_, image)| image.clone()).collect()
+}
+
+#[test]
+fn the_kernel_takes_what_we_make_and_write() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (profile, sizes) in layouts() {
+        let context = format!("{profile} {sizes:?}");
+        let dir = scratch_dir();
+        let images = images(dir.path(), &sizes);
+        make(&images, profile, profile);
+        check(&images, &context);
+        btrfs_check(&images, &context);
+        if !is_read_only(profile) {
+            let volume = open(&images, "").unwrap();
+            fill_ours(&volume, 1);
+            volume.close().unwrap();
+            drop(volume);
+            check(&images, &context);
+            btrfs_check(&images, &context);
+        }
+        let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+        fill(mount.path(), 2);
+        mount.scrub().assert_clean(&context);
+        let expected = kernel_manifest(&mount);
+        assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
+        manifest(&images, "ro").assert_same(&expected, &context);
+        check(&images, &context);
+        if !is_read_only(profile) {
+            // Again by us, over what the kernel made.
+            let volume = open(&images, "compress=zstd").unwrap();
+            volume.remove_tree(volume.files().root(), b"dir 2").unwrap();
+            fill_ours(&volume, 3);
+            volume.close().unwrap();
+            drop(volume);
+            check(&images, &context);
+            btrfs_check(&images, &context);
+            let expected = manifest(&images, "ro");
+            let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+            mount.scrub().assert_clean(&context);
+            kernel_manifest(&mount).assert_same(&expected, &context);
+            assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
+        }
+    }
+}
+
+/// Made and filled by the kernel; each set of devices that the profile can lose
+/// is removed, and rotten, in turn.
+#[test]
+fn kernel_volumes_are_read_whole_whatever_is_lost() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (profile, sizes) in layouts() {
+        let context = format!("{profile} {sizes:?}");
+        let dir = scratch_dir();
+        let images = images(dir.path(), &sizes);
+        let made = Command::new("mkfs.btrfs")
+            .args(["-q", "-f", "-d", profile.name(), "-m", profile.name()])
+            .args(&images)
+            .output()
+            .unwrap();
+        assert!(made.status.success(), "{context}: {made:?}");
+        let mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+        fill(mount.path(), 5);
+        let expected = kernel_manifest(&mount);
+        mount.unmount().unwrap();
+        manifest(&images, "ro").assert_same(&expected, &context);
+        check(&images, &context);
+        for lost in losses(profile, images.len()) {
+            let context = format!("{context} without {lost:?}");
+            let left = without(&images, &lost);
+            let refused = open(&left, "ro").map(drop).unwrap_err().to_string();
+            assert!(refused.contains("missing"), "{context}: {refused}");
+            manifest(&left, "ro,degraded").assert_same(&expected, &context);
+            let rotten = scratch_dir();
+            let copies: Vec<PathBuf> = images
+                .iter()
+                .map(|image| {
+                    let copy = rotten.path().join(image.file_name().unwrap());
+                    copy_sparse(image, &copy);
+                    copy
+                })
+                .collect();
+            for device in &lost {
+                rot(&copies[*device]);
+            }
+            manifest(&copies, "ro").assert_same(&expected, &format!("{context}, rotten"));
+        }
+    }
+}
+
+fn copy_sparse(from: &Path, to: &Path) {
+    let copied = Command::new("cp")
+        .arg("--sparse=always")
+        .args([from, to])
+        .status();
+    assert!(copied.unwrap().success());
+}
+
+/// Damages everything that was ever written behind the first mebibyte, but for
+/// the copy of the superblock.
+fn rot(image: &Path) {
+    let file = File::options().read(true).write(true).open(image).unwrap();
+    let size = file.metadata().unwrap().len();
+    let mut block = vec![0; 65536];
+    let mut at = MIB;
+    while at < size {
+        let data = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at));
+        let Ok(data) = data else { break };
+        at = (data - data % 65536).max(at);
+        let length = (size - at).min(65536) as usize;
+        file.read_exact_at(&mut block[..length], at).unwrap();
+        if at != 64 * MIB {
+            for sector in block[..length].chunks_mut(4096) {
+                sector[17] ^= 0x40;
+            }
+            file.write_all_at(&block[..length], at).unwrap();
+        }
+        at += 65536;
+    }
+}
+
+/// Written without a device; the kernel takes the rest, and the device, when it
+/// is back, is mended by the kernel's scrub.
+#[test]
+fn what_is_written_degraded_is_taken_by_the_kernel() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (profile, count) in [
+        (ProfileChoice::Raid1, 2),
+        (ProfileChoice::Raid1, 3),
+        (ProfileChoice::Raid10, 4),
+        (ProfileChoice::Raid1c3, 3),
+    ] {
+        for lost in 0..count {
+            let context = format!("{profile} {count} without {lost}");
+            let dir = scratch_dir();
+            let images = images(dir.path(), &SIZES[..count]);
+            make(&images, profile, profile);
+            let volume = open(&images, "").unwrap();
+            fill_ours(&volume, 1);
+            volume.close().unwrap();
+            drop(volume);
+            let left = without(&images, &[lost]);
+            let volume = open(&left, "degraded").unwrap();
+            fill_ours(&volume, 2);
+            volume.close().unwrap();
+            drop(volume);
+            let expected = manifest(&left, "ro,degraded");
+            let stale = open(&images, "ro").map(drop).unwrap_err().to_string();
+            assert!(stale.contains("commits behind"), "{context}: {stale}");
+            manifest(&images, "ro,degraded").assert_same(&expected, &context);
+            let mount =
+                KernelMount::mount_all(&left, judge::Access::ReadWrite, "degraded").unwrap();
+            kernel_manifest(&mount).assert_same(&expected, &context);
+            fill(mount.path(), 3);
+            let expected = kernel_manifest(&mount);
+            drop(mount);
+            manifest(&left, "ro,degraded").assert_same(&expected, &context);
+            // The kernel believes the device that is back, and mends it.
+            let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+            let _ = mount.scrub();
+            mount.remount().unwrap();
+            mount.scrub().assert_clean(&context);
+            mount.unmount().unwrap();
+            manifest(&images, "ro").assert_same(&expected, &context);
+            check(&images, &context);
+        }
+    }
+}
+
+/// The devices of a volume are found beside the one that is named.
+#[test]
+fn devices_are_found_in_a_directory() {
+    let dir = scratch_dir();
+    let images = images(dir.path(), &[200, 200, 200]);
+    make(&images, ProfileChoice::Raid0, ProfileChoice::Raid1);
+    std::fs::write(dir.path().join("notes.txt"), "no volume").unwrap();
+    let other = dir.path().join("other.img");
+    File::create(&other).unwrap().set_len(200 * MIB).unwrap();
+    butterfs_admin::mkfs::make(
+        &FileDevice::open(&other, Access::ReadWrite).unwrap(),
+        &MkfsOptions::default(),
+    )
+    .unwrap();
+    for image in &images {
+        let mut found = butterfs::find_members(image);
+        assert_eq!(&found[0], image);
+        found.sort();
+        assert_eq!(found, images);
+        Volume::open(image, OpenOptions::read_only()).unwrap();
+    }
+    assert_eq!(butterfs::find_members(&other), std::slice::from_ref(&other));
+    let volumes = butterfs::scan(&[dir.path().to_owned()]);
+    assert_eq!(volumes.len(), 2);
+    let ours = volumes.iter().find(|volume| volume.total == 3).unwrap();
+    assert!(ours.is_whole());
+    assert_eq!(ours.devices.len(), 3);
+    // A copy of the device that is named is not taken for another one; a copy of
+    // another one is an error that names both.
+    std::fs::copy(&images[0], dir.path().join("copy.img")).unwrap();
+    Volume::open(&images[0], OpenOptions::read_only()).unwrap();
+    let twice = Volume::open(&images[1], OpenOptions::read_only());
+    let twice = twice.map(drop).unwrap_err().to_string();
+    assert!(
+        twice.contains("0.img") && twice.contains("copy.img"),
+        "{twice}"
+    );
+    Volume::open_all(&images, OpenOptions::read_only()).unwrap();
+    std::fs::remove_file(&images[2]).unwrap();
+    let mut degraded = OpenOptions::read_only();
+    let missing = Volume::open_all(&images[..2], degraded.clone());
+    assert!(
+        missing
+            .map(drop)
+            .unwrap_err()
+            .to_string()
+            .contains("device 3")
+    );
+    degraded.store.degraded = Degraded::Allowed;
+    Volume::open_all(&images[..2], degraded).unwrap();
+}

@@ -1,0 +1,248 @@
+//! Rows of elements with parity: reading what is lost, and writing.
+//!
+//! Owns the way from a row's devices to its content and back. A write brings
+//! the parity of what it changes along: from the new data where they are the
+//! whole row, else also from the old data around them.
+//!
+//! A power cut between the writes of one row leaves a parity that does not
+//! match; what is rebuilt from it is wrong, which only a checksum shows. So
+//! rows are to be written as a whole, where nothing else lies in them.
+
+use crate::error::{BadCopy, CopyFault, VolumeError};
+use crate::geometry::{ELEMENT, Row};
+use crate::map::ChunkMap;
+use crate::parity;
+use crate::space::{LogicalSpace, ROW_LOCKS};
+use crate::stats::DeviceStats;
+use crate::{bytes_of, memory_of};
+use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What is said where a row has no such place.
+const NOWHERE: Physical = Physical {
+    device: DeviceId(0),
+    offset: DeviceOffset(0),
+};
+
+/// A part of a row: the same bytes of each of its elements.
+struct Slice {
+    row: Row,
+    /// Bytes of the elements.
+    span: Range<u64>,
+    /// Their content: data in logical order, then parities.
+    columns: Vec<Vec<u8>>,
+    /// Which of them could not be read.
+    lost: Vec<usize>,
+}
+
+impl Slice {
+    fn place(&self, column: usize) -> Option<Physical> {
+        let element = self.row.elements.get(column)?;
+        Some(Physical {
+            device: element.device,
+            offset: element.offset.checked_add(self.span.start)?,
+        })
+    }
+
+    fn data(&self) -> usize {
+        self.columns.len().saturating_sub(self.row.parities)
+    }
+}
+
+/// Where a byte of a row lies: column and offset in the element.
+fn position(row: Logical, at: Logical) -> (usize, u64) {
+    let within = at.get().saturating_sub(row.get());
+    let column = within.checked_div(ELEMENT).unwrap_or(0);
+    let inside = within.checked_rem(ELEMENT).unwrap_or(0);
+    (memory_of(column), inside)
+}
+
+impl LogicalSpace {
+    /// Reads columns of a row; the others stay zeros.
+    fn read_slice(&self, row: Row, span: Range<u64>, wanted: impl Fn(usize) -> bool) -> Slice {
+        let length = memory_of(span.end.saturating_sub(span.start));
+        let count = row.elements.len();
+        let mut slice = Slice {
+            row,
+            span,
+            columns: vec![vec![0; length]; count],
+            lost: Vec::new(),
+        };
+        for column in 0..count {
+            let Some(place) = slice.place(column) else {
+                continue;
+            };
+            let Some(content) = slice.columns.get_mut(column) else {
+                continue;
+            };
+            if wanted(column) && self.read_physical(place, content).is_err() {
+                slice.lost.push(column);
+            }
+        }
+        slice
+    }
+
+    /// Makes the content at `logical` from the rest of its row. `way` is 1 for
+    /// the plain one; the further ones take another element of the row for bad,
+    /// too.
+    pub(crate) fn rebuild(
+        &self,
+        map: &ChunkMap,
+        logical: Logical,
+        way: usize,
+        buffer: &mut [u8],
+    ) -> Result<(), BadCopy> {
+        let bad = |physical, fault| Err(BadCopy { physical, fault });
+        let Some((start, row)) = map.row(logical) else {
+            return bad(NOWHERE, CopyFault::Missing);
+        };
+        let (own, inside) = position(start, logical);
+        let count = row.elements.len();
+        // All but its own, each in turn.
+        let other = way
+            .checked_sub(2)
+            .and_then(|n| (0..count).filter(|column| *column != own).nth(n));
+        let span = inside..inside.saturating_add(bytes_of(buffer.len()));
+        let distrusted = |column: usize| column == own || Some(column) == other;
+        let mut slice = self.read_slice(row, span, |column| !distrusted(column));
+        slice
+            .lost
+            .extend((0..count).filter(|column| distrusted(*column)));
+        slice.lost.sort_unstable();
+        let physical = slice.place(own).unwrap_or(NOWHERE);
+        if !parity::solve(&mut slice.columns, slice.row.parities, &slice.lost) {
+            return bad(physical, CopyFault::Missing);
+        }
+        match slice.columns.get(own) {
+            Some(content) => buffer.copy_from_slice(content),
+            None => return bad(physical, CopyFault::Missing),
+        }
+        Ok(())
+    }
+
+    /// Refuses to write to a row where that can be known before.
+    pub(crate) fn check_row(&self, map: &ChunkMap, logical: Logical) -> Result<(), VolumeError> {
+        let Some((_, row)) = map.row(logical) else {
+            return Ok(());
+        };
+        let mut missing = 0_usize;
+        for element in &row.elements {
+            match self.check_write(logical, *element, memory_of(ELEMENT)) {
+                Err(VolumeError::MissingDevice(_)) => missing = missing.saturating_add(1),
+                other => other?,
+            }
+        }
+        match missing > row.parities {
+            true => Err(VolumeError::TooFewDevices {
+                logical,
+                profile: map.profile(logical).unwrap_or(crate::Profile::Raid5),
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes parts of rows, each within an element, with their parities.
+    pub(crate) fn write_rows(
+        &self,
+        map: &ChunkMap,
+        mut parts: Vec<(Logical, &[u8])>,
+    ) -> Result<(), VolumeError> {
+        parts.sort_by_key(|(logical, _)| *logical);
+        let mut rest = &parts[..];
+        while let Some((first, _)) = rest.first() {
+            let unmapped = VolumeError::Unmapped {
+                logical: *first,
+                length: 1,
+            };
+            let (start, row) = map.row(*first).ok_or(unmapped)?;
+            let data = row.elements.len().saturating_sub(row.parities);
+            let end = start.saturating_add(ELEMENT.saturating_mul(bytes_of(data)));
+            let (own, later) = rest.split_at(rest.partition_point(|(at, _)| *at < end));
+            self.write_row(start, row, own)?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    fn write_row(
+        &self,
+        start: Logical,
+        row: Row,
+        parts: &[(Logical, &[u8])],
+    ) -> Result<(), VolumeError> {
+        let number = memory_of(start.get().checked_div(ELEMENT).unwrap_or(0));
+        let lock = number.checked_rem(ROW_LOCKS).unwrap_or(0);
+        let _one_at_a_time = self.rows.get(lock).map(|lock| lock.lock());
+        let placed = || {
+            parts.iter().map(|(at, part)| {
+                let (column, inside) = position(start, *at);
+                (column, inside, *part)
+            })
+        };
+        let ends = placed().map(|(_, inside, part)| inside.saturating_add(bytes_of(part.len())));
+        let span =
+            placed().map(|(_, inside, _)| inside).min().unwrap_or(0)..ends.max().unwrap_or(0);
+        let length = span.end.saturating_sub(span.start);
+        // Blocks do not overlap, so what adds up to all of a column is all.
+        let is_new = |column: usize| {
+            let own = placed().filter(|(of, _, _)| *of == column);
+            own.map(|(_, _, part)| bytes_of(part.len())).sum::<u64>() == length
+        };
+        let data = row.elements.len().saturating_sub(row.parities);
+        let is_kept = |column: usize| column < data && !is_new(column);
+        let mut slice = self.read_slice(row.clone(), span.clone(), is_kept);
+        if !slice.lost.is_empty() {
+            // What is to stay must be made first, from all that is there.
+            slice = self.read_slice(row, span.clone(), |_| true);
+            if !parity::solve(&mut slice.columns, slice.row.parities, &slice.lost) {
+                let copies = slice.lost.iter().filter_map(|column| slice.place(*column));
+                let copies = copies.map(|physical| BadCopy {
+                    physical,
+                    fault: CopyFault::Missing,
+                });
+                return Err(VolumeError::NoGoodCopy {
+                    logical: start,
+                    copies: copies.collect(),
+                });
+            }
+        }
+        for (column, inside, part) in placed() {
+            let from = memory_of(inside.saturating_sub(span.start));
+            let target = slice
+                .columns
+                .get_mut(column)
+                .and_then(|column| column.get_mut(from..from.saturating_add(part.len())));
+            if let Some(target) = target {
+                target.copy_from_slice(part);
+            }
+        }
+        let parities: Vec<usize> = (data..slice.columns.len()).collect();
+        parity::solve(&mut slice.columns, slice.row.parities, &parities);
+        let mut pieces: Vec<(Physical, &[u8])> = Vec::new();
+        for (column, inside, part) in placed() {
+            if let Some(element) = slice.row.elements.get(column) {
+                let offset = element.offset.saturating_add(inside);
+                pieces.push((Physical { offset, ..*element }, part));
+            }
+        }
+        for column in slice.data()..slice.columns.len() {
+            if let (Some(place), Some(content)) = (slice.place(column), slice.columns.get(column)) {
+                pieces.push((place, content));
+            }
+        }
+        // What the parity makes up for.
+        pieces.retain(|(physical, _)| self.used(physical.device).is_ok());
+        self.write_pieces(pieces)
+    }
+
+    pub(crate) fn read_physical(&self, from: Physical, buffer: &mut [u8]) -> Result<(), CopyFault> {
+        let Ok((device, stats)) = self.used(from.device) else {
+            return Err(CopyFault::Missing);
+        };
+        device.read_at(from.offset, buffer).map_err(|error| {
+            DeviceStats::count(&stats.read_errs);
+            CopyFault::Unreadable(Arc::new(error))
+        })
+    }
+}
