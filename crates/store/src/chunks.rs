@@ -58,7 +58,13 @@ impl Engine {
             .devices()
             .map(|(device, block)| DeviceSpace {
                 device,
-                size: block.size().min(self.superblock.device.total_bytes),
+                size: self
+                    .device_ends
+                    .get(&device)
+                    .copied()
+                    .unwrap_or(u64::MAX)
+                    .min(block.size())
+                    .min(self.superblock.device.total_bytes),
                 allocated: allocated
                     .iter()
                     .filter(|(other, _)| *other == device)
@@ -68,8 +74,12 @@ impl Engine {
             .collect()
     }
 
-    /// Flags for a new chunk: those of the newest group of this kind.
+    /// Flags for a new chunk: those of the newest group of this kind, unless a
+    /// conversion says others.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
+        if let Some(flags) = self.new_profiles[kind as usize] {
+            return flags;
+        }
         let newest = self.groups.newest_flags(kind);
         newest.unwrap_or(kind.flag())
     }
@@ -230,7 +240,7 @@ impl Engine {
         self.write_device_item()
     }
 
-    fn write_device_item(&mut self) -> Result<(), StoreError> {
+    pub(crate) fn write_device_item(&mut self) -> Result<(), StoreError> {
         let device = self.superblock.device.clone();
         let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, device.id.get());
         Editor::new(self, TreeId::CHUNK).replace(&key, &device.encode())?;
@@ -258,7 +268,9 @@ impl Engine {
         Ok(())
     }
 
-    fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
+    /// Removes a group that holds nothing, and held nothing in the last
+    /// generation.
+    pub(crate) fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
         let (Some(group), Some(chunk)) = (self.groups.remove(start), self.chunks.remove(&start))
         else {
             return Err(StoreError::Internal("a block group without a chunk"));

@@ -60,6 +60,25 @@ pub enum StoreError {
         /// Reading is possible.
         read_only_possible: bool,
     },
+    /// Somebody keeps writing to a block group that is being relocated.
+    #[error("the block group at logical {0} is in use; try again later")]
+    GroupInUse(Logical),
+    /// What moves belongs to a deleted subvolume that is freed in part.
+    #[error(
+        "the deleted subvolume {0} is freed only in part; let it be freed first (`butterfs \
+         subvolume sync`)"
+    )]
+    HalfFreed(TreeId),
+    /// A size that a device cannot get.
+    #[error("device {device} cannot get {wanted} bytes: {reason}")]
+    BadSize {
+        /// Device.
+        device: butterfs_format::DeviceId,
+        /// What was asked for.
+        wanted: u64,
+        /// Why.
+        reason: String,
+    },
     /// A label that the superblock cannot hold.
     #[error("a label has at most 255 bytes and no NUL")]
     BadLabel,

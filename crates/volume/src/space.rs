@@ -163,7 +163,7 @@ impl LogicalSpace {
     }
 
     /// Refuses what can be refused before anything is written.
-    fn check_write(
+    pub(crate) fn check_write(
         &self,
         logical: Logical,
         physical: Physical,
