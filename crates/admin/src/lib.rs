@@ -1,3 +1,7 @@
-//! What is done to whole volumes: making them, for now.
+//! What is done to whole volumes: making them, scrubbing, balancing and
+//! resizing them.
 
+pub mod balance;
 pub mod mkfs;
+pub mod resize;
+pub mod scrub;

@@ -62,6 +62,10 @@ pub enum Command {
     Receive(commands::receive::Receive),
     /// Show facts about the devices of a volume.
     Device(commands::device::Device),
+    /// Read every copy of everything and compare it with its checksum.
+    Scrub(commands::scrub::Scrub),
+    /// Move what lies in block groups, and give their space back.
+    Balance(commands::balance::Balance),
     /// Look at and repair what a crash left.
     Rescue(commands::rescue::Rescue),
     /// Check a volume that is not mounted.
@@ -106,8 +110,28 @@ pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Result<Argume
     })
 }
 
+/// Filters of a balance follow their letter without a space, and may be none:
+/// `-d`, `-dusage=5`.
+fn filters_after_letters(words: &mut [OsString]) {
+    if words.get(1).is_none_or(|word| word != "balance") {
+        return;
+    }
+    for word in words.iter_mut().skip(2) {
+        let text = word.to_string_lossy();
+        let mut letters = text.chars();
+        let name = match (letters.next(), letters.next()) {
+            (Some('-'), Some('d')) => "data",
+            (Some('-'), Some('m')) => "metadata",
+            (Some('-'), Some('s')) => "system",
+            _ => continue,
+        };
+        *word = format!("--{name}={}", letters.as_str()).into();
+    }
+}
+
 /// Puts the subcommand in its place where the name or the form implies it.
 fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
+    filters_after_letters(&mut words);
     let name = words.first().map(Path::new).and_then(Path::file_name);
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
     let implied = if MOUNT_NAMES.contains(&name) {
@@ -162,6 +186,9 @@ mod tests {
         assert_eq!(check, words("butterfs check a"));
         let plain = normalized(words("butterfs /etc/passwd /mnt"));
         assert_eq!(plain, words("butterfs mount /etc/passwd /mnt"));
+        let balance = normalized(words("butterfs balance start -dusage=5 -m a"));
+        let plain = words("butterfs balance start --data=usage=5 --metadata= a");
+        assert_eq!(balance, plain);
         assert_eq!(
             normalized(words("butterfs umount /")),
             words("butterfs umount /")

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub mod balance;
 pub mod cat;
 pub mod check;
 pub mod copy;
@@ -19,6 +20,8 @@ pub mod quota;
 pub mod receive;
 pub mod reflink;
 pub mod rescue;
+pub mod resize;
+pub mod scrub;
 pub mod send;
 pub mod served;
 pub mod subvolume;

@@ -35,6 +35,8 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Property(property) => (offline(|| property.run()), 1),
         Command::Quota(quota) => (offline(|| quota.run()), 1),
         Command::Qgroup(qgroup) => (offline(|| qgroup.run()), 1),
+        Command::Scrub(scrub) => (offline(|| scrub.run()), 1),
+        Command::Balance(balance) => (offline(|| balance.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
         Command::Send(send) => (offline(|| send.start()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),

@@ -210,6 +210,8 @@ fn values_are_those_of_dump_tree() {
     let paused = Key::new(BALANCE_OBJECTID, ItemType::TEMPORARY_ITEM, 0);
     let paused = BalanceItem::parse(&find("sha256-root-1", paused)).unwrap();
     assert_eq!(paused.flags, BlockGroupFlags(7));
+    let filters = paused.filters().unwrap();
+    assert_eq!(BalanceItem::with_filters(paused.flags, &filters), paused);
 
     let replaced = find("sha256-device-1", Key::new(0, ItemType::DEV_REPLACE, 0));
     let replaced = DeviceReplace::parse(&replaced).unwrap();

@@ -65,13 +65,19 @@ impl Engine {
     /// Bytes of a device that chunks may have.
     fn bytes_of(&self, device: DeviceId) -> u64 {
         let item = self.devices.get(&device);
-        item.map_or(0, |item| item.total_bytes)
+        let bytes = item.map_or(0, |item| item.total_bytes);
+        let end = self.device_ends.get(&device).copied();
+        end.unwrap_or(u64::MAX).min(bytes)
     }
 
-    /// Flags for a new chunk: those of the newest group of this kind. Where
-    /// there are groups of several profiles, or devices are missing, it is the
-    /// safest profile that the devices allow, as in the kernel.
+    /// Flags for a new chunk: those that a conversion asks for, or else those of
+    /// the newest group of this kind. Where there are groups of several
+    /// profiles, or devices are missing, it is the safest profile that the
+    /// devices allow, as in the kernel.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
+        if let Some(flags) = self.new_profiles[kind as usize] {
+            return flags;
+        }
         let newest = self.groups.newest_flags(kind).unwrap_or(kind.flag());
         if self.devices.len() == 1 {
             return newest;
@@ -262,7 +268,9 @@ impl Engine {
         Ok(())
     }
 
-    fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
+    /// Removes a group that holds nothing, and held nothing in the last
+    /// generation.
+    pub(crate) fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
         let (Some(group), Some(chunk)) = (self.groups.remove(start), self.chunks.remove(&start))
         else {
             return Err(StoreError::Internal("a block group without a chunk"));

@@ -171,7 +171,7 @@ impl Engine {
 
     /// True when nobody but `owner` refers to a data extent, as of the coming
     /// commit, nor would after a crash now: in the last commit or the fsync
-    /// log. Parts of an extent in one file have one owner; a snapshot that
+    /// log; and it is not being relocated. Parts of an extent in one file have one owner; a snapshot that
     /// shares the leaf is not seen here.
     ///
     /// # Errors
@@ -182,6 +182,10 @@ impl Engine {
         owner: DataOwner,
     ) -> Result<bool, StoreError> {
         let by = owner.backref();
+        // Its copy would not have what is written to it now.
+        if self.is_being_relocated(extent.logical) {
+            return Ok(false);
+        }
         for lost in [&self.lost, &self.lost_writing] {
             let lost = lost.get(&extent.logical);
             if lost.is_some_and(|lost| *lost != LostBy::One(owner)) {

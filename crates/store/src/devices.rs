@@ -119,15 +119,33 @@ impl Engine {
         written.sort_unstable();
         written.dedup();
         for id in written {
-            let Some(item) = self.devices.get(&id).cloned() else {
-                continue;
-            };
-            if id == self.superblock.device.id {
-                self.superblock.device = item.clone();
-            }
-            let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
-            Editor::new(self, TreeId::CHUNK).replace(&key, &item.encode())?;
+            self.write_device_item(id)?;
         }
+        Ok(())
+    }
+
+    /// Gives a device another size.
+    pub(crate) fn change_size_of_device(
+        &mut self,
+        device: DeviceId,
+        bytes: u64,
+    ) -> Result<(), StoreError> {
+        if let Some(item) = Arc::make_mut(&mut self.devices).get_mut(&device) {
+            item.total_bytes = bytes;
+        }
+        self.write_device_item(device)
+    }
+
+    /// Writes the item of a device as it is in memory.
+    fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
+        let Some(item) = self.devices.get(&id).cloned() else {
+            return Ok(());
+        };
+        if id == self.superblock.device.id {
+            self.superblock.device = item.clone();
+        }
+        let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
+        Editor::new(self, TreeId::CHUNK).replace(&key, &item.encode())?;
         Ok(())
     }
 }

@@ -31,7 +31,7 @@ use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
-use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
     Cursor, Expected, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
 };
@@ -144,6 +144,11 @@ pub struct Engine {
     pub(crate) backup_slot: usize,
     /// What new chunks could be.
     pub(crate) unallocated_cache: UnallocatedCache,
+    /// Kind and profile of new chunks and of what is allocated, per kind, where
+    /// a conversion says so.
+    pub(crate) new_profiles: [Option<BlockGroupFlags>; 3],
+    /// Where devices end for new chunks, while they shrink.
+    pub(crate) device_ends: FxHashMap<DeviceId, u64>,
     /// The superblock's own fields (label, flags) changed.
     pub(crate) superblock_changed: bool,
     /// The free-space tree is there, valid and kept.

@@ -2,7 +2,7 @@
 
 use crate::item_fault::ItemFault;
 use butterfs_device::DeviceError;
-use butterfs_format::{Key, ParseError, TreeId};
+use butterfs_format::{Key, Logical, ParseError, TreeId};
 use butterfs_tree::TreeError;
 use butterfs_volume::VolumeError;
 use std::sync::Arc;
@@ -55,6 +55,25 @@ pub enum StoreError {
         what: String,
         /// Reading is possible.
         read_only_possible: bool,
+    },
+    /// Somebody keeps writing to a block group that is being relocated.
+    #[error("the block group at logical {0} is in use; try again later")]
+    GroupInUse(Logical),
+    /// What moves belongs to a deleted subvolume that is freed in part.
+    #[error(
+        "the deleted subvolume {0} is freed only in part; let it be freed first (`butterfs \
+         subvolume sync`)"
+    )]
+    HalfFreed(TreeId),
+    /// A size that a device cannot get.
+    #[error("device {device} cannot get {wanted} bytes: {reason}")]
+    BadSize {
+        /// Device.
+        device: butterfs_format::DeviceId,
+        /// What was asked for.
+        wanted: u64,
+        /// Why.
+        reason: String,
     },
     /// A label that the superblock cannot hold.
     #[error("a label has at most 255 bytes and no NUL")]

@@ -100,6 +100,36 @@ pub enum ItemFault {
     /// The sum of references is too small.
     #[error("counts too few references")]
     TooFewRefs,
+    /// A data extent has a reference that only nodes have.
+    #[error("has a reference that is for nodes")]
+    RefForNodes,
+    /// References of a data extent, with no file extent behind them.
+    #[error("has references that lead to no file extent")]
+    RefsLeadNowhere,
+    /// A node has a reference of a tree that it is not in.
+    #[error("has a reference of a tree that lacks the node")]
+    RefOfTreeWithoutNode,
+    /// A node has a reference that only data extents have.
+    #[error("has a reference that is for data")]
+    RefForData,
+    /// A reference leads to another node.
+    #[error("has a reference that does not lead to the node")]
+    RefLeadsElsewhere,
+    /// A node to which nobody refers.
+    #[error("has no reference")]
+    NoRefs,
+    /// A reference by tree where one by parent must be, or the other way round.
+    #[error("has a reference of the wrong form")]
+    RefForm,
+    /// A node that no root leads to.
+    #[error("is reached by nobody")]
+    Unreached,
+    /// A block group counts more than its extents have.
+    #[error("calls space used that no extent has")]
+    UsedByNobody,
+    /// An extent ends behind its chunk.
+    #[error("reaches beyond its chunk")]
+    BeyondChunk,
     /// The position of a deletion under way is none.
     #[error("has an impossible place for its deletion to go on")]
     DropPosition,

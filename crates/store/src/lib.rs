@@ -8,6 +8,7 @@
 //! it; space that a generation frees is not given out before its superblock is
 //! durable; after a failed commit nothing more is written.
 
+mod balance_item;
 mod cache;
 mod checksums;
 mod chunks;
@@ -32,7 +33,10 @@ mod missing;
 mod near;
 mod open;
 mod quota;
+mod relocate;
 mod reserve;
+mod resize;
+mod scrub;
 mod space;
 mod subvolume;
 mod transaction;
@@ -40,6 +44,7 @@ mod trees;
 mod trim;
 mod view;
 
+pub use balance_item::NewProfiles;
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataHolder, DataOwner};
@@ -59,7 +64,13 @@ pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
     QuotaScan, Quotas, SharingProbe,
 };
+pub use relocate::{RelocateEnd, Relocated};
 pub use reserve::{Acknowledged, Promisable, Purpose};
+pub use resize::DeviceEnd;
+pub use scrub::{
+    HolderAt, Repair, STEP_BYTES_MAX as SCRUB_STEP_MAX, ScrubCounts, ScrubFault, ScrubOutcome,
+    ScrubStep, ScrubStretch, ScrubbedKind,
+};
 pub use space::block_group::BlockGroup;
 pub use subvolume::{KeptTree, TreeAccess};
 pub use transaction::{FailOnPanic, Transaction};

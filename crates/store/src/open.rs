@@ -225,6 +225,21 @@ fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
     })
 }
 
+/// The copy of the superblock at an offset; `None` where the device has no room
+/// for one.
+pub(crate) fn read_copy_of_superblock(
+    device: &dyn BlockDevice,
+    offset: butterfs_format::DeviceOffset,
+) -> Option<Result<Superblock, String>> {
+    if offset.get() + superblock::SIZE as u64 > device.size() {
+        return None;
+    }
+    let mut bytes = vec![0; superblock::SIZE];
+    let read = device.read_at(offset, &mut bytes);
+    let parsed = read.map_err(|error| error.to_string());
+    Some(parsed.and_then(|()| Superblock::parse(&bytes, offset).map_err(|e| e.to_string())))
+}
+
 impl Store {
     /// Opens the volume on `device`.
     ///
@@ -505,6 +520,8 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         last_hold: crate::view::HoldId::default(),
         backup_slot: newest.map_or(0, |slot| (slot + 1) % superblock.backup_roots.len()),
         unallocated_cache: crate::engine::UnallocatedCache::default(),
+        new_profiles: [None; 3],
+        device_ends: FxHashMap::default(),
         superblock_changed: false,
         free_space_tree,
         remakes_free_space,

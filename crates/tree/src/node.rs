@@ -64,6 +64,13 @@ impl Node {
         copy
     }
 
+    /// Marks it as moved by a relocation: whatever its generation, several trees
+    /// may share it.
+    pub fn mark_relocated(&mut self) {
+        let flags = self.flags() | layout::FLAG_RELOC;
+        raw::put_u64(&mut self.bytes, layout::field::FLAGS, flags);
+    }
+
     /// Its bytes; the checksum field is as stale as the last seal.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

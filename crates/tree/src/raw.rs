@@ -161,8 +161,8 @@ impl Node {
         self.set_child(slot, child);
     }
 
-    /// Points `slot` to `child`.
-    pub(crate) fn set_child(&mut self, slot: usize, child: NodeRef) {
+    /// Points `slot` of a branch to `child`, which has the same first key.
+    pub fn set_child(&mut self, slot: usize, child: NodeRef) {
         assert!(child.level + 1 == self.level());
         let at = Self::pointer_at(slot) + Key::SIZE;
         put_u64(&mut self.bytes, at, child.logical.get());

@@ -390,6 +390,38 @@ impl LogicalSpace {
         Ok(healed)
     }
 
+    /// Writes copy number `copy` alone, counted from 0: for whoever found it
+    /// bad and has what it should be. False where copies are not healed, or it
+    /// does not exist.
+    ///
+    /// # Errors
+    /// As [`LogicalSpace::write`].
+    pub fn rewrite_copy(
+        &self,
+        logical: Logical,
+        copy: usize,
+        good: &[u8],
+    ) -> Result<bool, VolumeError> {
+        let mut rest = good;
+        for piece in pieces_of(&self.map(), logical, good.len())? {
+            let (part, later) = rest.split_at(piece.length().min(rest.len()));
+            rest = later;
+            let Some(physical) = piece.mapping.copies.get(copy).copied() else {
+                return Ok(false);
+            };
+            let Ok((device, stats)) = self.used(physical.device) else {
+                return Ok(false);
+            };
+            if !self.may_heal(&**device) {
+                return Ok(false);
+            }
+            self.check_write(piece.logical, physical, part.len())?;
+            let written = device.write_at(physical.offset, part);
+            written.inspect_err(|_| DeviceStats::count(&stats.write_errs))?;
+        }
+        Ok(true)
+    }
+
     /// Rewrites the copies tried before `good_attempt` where they differ from
     /// `good`. A failure is counted, not reported: the read itself succeeded.
     fn heal(&self, pieces: &[Piece], good_attempt: usize, good: &[u8]) -> Healed {

@@ -14,6 +14,7 @@ use std::path::PathBuf;
   butterfs filesystem usage --json disk.img
   butterfs filesystem usage /mnt                 with the mount options in effect
   butterfs filesystem label disk.img photos
+  butterfs filesystem resize -10g disk.img
   butterfs filesystem defragment -r -c zstd disk.img:/logs")]
 pub struct Filesystem {
     #[command(subcommand)]
@@ -47,6 +48,7 @@ enum What {
         /// The new label; an empty one removes it.
         label: Option<String>,
     },
+    Resize(super::resize::Resize),
     #[command(visible_alias = "defrag")]
     Defragment(super::defragment::Defragment),
 }
@@ -68,6 +70,7 @@ impl Filesystem {
             What::Df(target) => df(&target),
             What::Usage(target) => usage(&target),
             What::Show(target) => show(&target),
+            What::Resize(resize) => resize.run(),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {

@@ -1,5 +1,6 @@
 //! Commands that the server of a mount runs for other processes.
 
+use super::scrub::Start as Scrub;
 use super::send::Send;
 use super::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Context, Done};
@@ -17,6 +18,7 @@ enum Asked {
     FindNew(FindNew),
     History(History),
     List(List),
+    Scrub(Scrub),
     Send(Send),
     Show(Show),
 }
@@ -29,6 +31,7 @@ impl Asked {
             Self::FindNew(find_new) => find_new.run_here(),
             Self::History(history) => history.run_here(),
             Self::List(list) => list.run_here(),
+            Self::Scrub(scrub) => scrub.run_here(),
             Self::Send(send) => send.run_here(),
             Self::Show(show) => show.run_here(),
         }
@@ -64,6 +67,7 @@ mod tests {
             FindNew::TAG,
             History::TAG,
             List::TAG,
+            Scrub::TAG,
             Send::TAG,
             Show::TAG,
         ];

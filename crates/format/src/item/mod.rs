@@ -3,6 +3,7 @@
 //! A parser checks lengths and enumerations. What must hold between items is
 //! the verifier's work.
 
+pub mod balance;
 pub mod block_group;
 pub mod chunk;
 pub mod csum;

@@ -4,6 +4,7 @@
 //! need them: what no field names is kept as it is.
 
 use crate::bytes::{Reader, Writer};
+use crate::item::balance::BalanceArgs;
 use crate::item::chunk::BlockGroupFlags;
 use crate::item::expect_end;
 use crate::{DeviceId, ItemType, Key, ParseError};
@@ -114,6 +115,39 @@ impl BalanceItem {
         let mut w = Writer::with_capacity(Self::SIZE);
         w.u64(self.flags.0).bytes(&self.rest);
         w.finish()
+    }
+
+    /// Its key, in the tree of roots.
+    #[must_use]
+    pub const fn key() -> Key {
+        Key::new(BALANCE_OBJECTID, ItemType::TEMPORARY_ITEM, 0)
+    }
+
+    /// An item with these filters for data, metadata and system.
+    #[must_use]
+    pub fn with_filters(flags: BlockGroupFlags, filters: &[BalanceArgs; 3]) -> Self {
+        let mut w = Writer::with_capacity(Self::SIZE);
+        for args in filters {
+            args.write(&mut w);
+        }
+        w.bytes(&[0; 32]);
+        Self {
+            flags,
+            rest: w.finish(),
+        }
+    }
+
+    /// Its filters for data, metadata and system.
+    ///
+    /// # Errors
+    /// [`ParseError::TooShort`]
+    pub fn filters(&self) -> Result<[BalanceArgs; 3], ParseError> {
+        let mut r = Reader::new("balance item", &self.rest);
+        Ok([
+            BalanceArgs::read(&mut r)?,
+            BalanceArgs::read(&mut r)?,
+            BalanceArgs::read(&mut r)?,
+        ])
     }
 }
 

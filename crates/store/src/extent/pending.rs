@@ -205,6 +205,21 @@ impl PendingRefs {
         assert!(old.is_none(), "an allocated extent was allocated again");
     }
 
+    /// [`PendingRefs::insert_new`] of an extent that another one becomes: it
+    /// stays with who allocated that.
+    pub fn insert_moved(
+        &mut self,
+        (logical, length): (Logical, u64),
+        kind: ExtentKind,
+        by: Backref,
+        owner: Option<TreeId>,
+    ) {
+        self.insert_new(logical, length, kind, by);
+        if let Some(extent) = self.extents.get_mut(&logical) {
+            extent.owner = owner;
+        }
+    }
+
     /// Changes the count of one reference.
     pub fn change(
         &mut self,

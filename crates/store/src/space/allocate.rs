@@ -38,10 +38,14 @@ impl Engine {
         if let Some(at) = self.take(kind, size, size) {
             return Ok(Logical(at));
         }
-        self.create_chunk(kind)?;
-        self.take(kind, size, size)
-            .map(Logical)
-            .ok_or(StoreError::NoSpace)
+        let made = self.create_chunk(kind);
+        let at = match made {
+            Ok(()) => self.take(kind, size, size),
+            // A conversion has to wait; a commit that began must not.
+            Err(StoreError::NoSpace) => self.take_where(kind, size, size, |_| true),
+            Err(error) => return Err(error),
+        };
+        at.map(Logical).ok_or(StoreError::NoSpace)
     }
 
     /// Allocates at most `wanted` bytes of data space in one piece; less when
@@ -80,8 +84,12 @@ impl Engine {
         taken.flatten().ok_or(StoreError::NoSpace)
     }
 
+    /// Takes space, of the profile that a conversion makes where there is one.
     pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
-        self.take_where(kind, length, align, |_| true)
+        let wanted = self.new_profiles[kind as usize];
+        self.take_where(kind, length, align, |group| {
+            wanted.is_none_or(|flags| group.flags == flags)
+        })
     }
 
     /// Takes space from the group that was allocated from last, or else from

@@ -1,0 +1,134 @@
+//! Resizing a device of a volume.
+//!
+//! Owns what a wanted size means and the order of steps: a device that grows
+//! has its new size at once; of one that shrinks, what lies beyond the new end
+//! moves first. Until all of it has moved the device keeps its size, so a crash
+//! or an end by wish leaves a volume as good as before.
+
+use butterfs_format::DeviceId;
+use butterfs_store::{RelocateEnd, Relocated, Store, StoreError};
+use std::ops::ControlFlow;
+
+/// No device shrinks below this, as in the kernel.
+pub const SIZE_MIN: u64 = 256 << 20;
+/// Rounds in which others may put something beyond the new end.
+const ROUNDS_MAX: usize = 8;
+
+/// A wanted size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// All that the device has.
+    Max,
+    /// So many bytes.
+    Exactly(u64),
+    /// So many more.
+    Plus(u64),
+    /// So many less.
+    Minus(u64),
+}
+
+/// How far a device that shrinks is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Block groups that are to move.
+    pub groups: usize,
+    /// Those that have moved.
+    pub moved: usize,
+    /// Bytes that are left in the one that moves.
+    pub left: u64,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The device has the new size, in bytes.
+    Resized {
+        /// Before.
+        from: u64,
+        /// Now.
+        to: u64,
+    },
+    /// Somebody wished for an end.
+    Stopped,
+}
+
+/// The size that is wanted of a device, in whole sectors.
+///
+/// # Errors
+/// The volume has no such device; a size that it cannot get.
+pub fn wanted(store: &Store, device: DeviceId, size: Size) -> Result<u64, StoreError> {
+    let old = store.device_bytes(device)?;
+    let mut devices = store.space().devices();
+    let room = devices.find(|(id, _)| *id == device);
+    let room = room.map_or(0, |(_, block)| block.size());
+    let wanted = match size {
+        Size::Max => room,
+        Size::Exactly(bytes) => bytes,
+        Size::Plus(bytes) => old.saturating_add(bytes),
+        Size::Minus(bytes) => old.saturating_sub(bytes),
+    };
+    let sector = store.read().sector_size();
+    let wanted = wanted - wanted % sector;
+    let bad = |reason: String| StoreError::BadSize {
+        device,
+        wanted,
+        reason,
+    };
+    if wanted > room {
+        return Err(bad(format!("it has {room}")));
+    }
+    if wanted < old && wanted < SIZE_MIN {
+        return Err(bad(format!("no device shrinks below {SIZE_MIN}")));
+    }
+    Ok(wanted)
+}
+
+/// Gives a device another size. `watch` is told while something moves, and may
+/// end it.
+///
+/// # Errors
+/// As [`wanted`]; [`StoreError::NoSpace`] where what lies beyond the new end
+/// has no place before it; damage, reading, writing.
+pub fn resize(
+    store: &Store,
+    device: DeviceId,
+    size: Size,
+    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<End, StoreError> {
+    let from = store.device_bytes(device)?;
+    let to = wanted(store, device, size)?;
+    if to < from {
+        let _end = store.end_device_at(device, to)?;
+        let mut progress = Progress::default();
+        for _ in 0..ROUNDS_MAX {
+            let beyond = store.groups_beyond(device, to);
+            if beyond.is_empty() {
+                break;
+            }
+            progress.groups = progress.moved + beyond.len();
+            for start in beyond {
+                let ended = store.relocate_group(start, &mut |relocated: &Relocated| {
+                    progress.left = relocated.left;
+                    watch(&progress)
+                })?;
+                if ended == RelocateEnd::Stopped {
+                    return Ok(End::Stopped);
+                }
+                progress.moved += 1;
+            }
+        }
+        store.set_device_size(device, to)?;
+    } else if to > from {
+        store.set_device_size(device, to)?;
+    }
+    Ok(End::Resized { from, to })
+}
+
+/// Bytes of a device that its volume uses, as its superblock says.
+///
+/// # Errors
+/// There is no volume.
+pub fn bytes_used(device: &dyn butterfs_device::BlockDevice) -> Result<u64, StoreError> {
+    let found = butterfs_store::read_superblock(device)?;
+    Ok(found.superblock.device.total_bytes)
+}

@@ -1,0 +1,145 @@
+//! `butterfs filesystem resize`: the size of a volume's device.
+
+use crate::commands::subvolume::site::open_volume;
+use crate::fail::{Context, Done, fail};
+use crate::interrupt::Interrupt;
+use crate::sizes::{self, human};
+use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs_admin::resize::{self, End, Progress, Size};
+use butterfs_format::DeviceId;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Make the volume on a device larger or smaller.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs filesystem resize max disk.img        all that the file or device has
+  butterfs filesystem resize +10g disk.img       a file that is too small grows
+  butterfs filesystem resize -10g disk.img
+  butterfs filesystem resize 1:200g disk.img     device 1
+
+A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size.")]
+pub struct Resize {
+    /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`.
+    #[arg(allow_hyphen_values = true, value_name = "SIZE")]
+    size: Wanted,
+    /// File or block device that holds the volume; it must not be mounted.
+    volume: PathBuf,
+}
+
+/// A size, and of which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Wanted {
+    device: DeviceId,
+    size: Size,
+}
+
+impl FromStr for Wanted {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (device, size) = text.split_once(':').unwrap_or(("1", text));
+        let device: u64 = device
+            .parse()
+            .map_err(|_| format!("`{device}` is no device's number"))?;
+        let size = match size.as_bytes() {
+            b"max" => Size::Max,
+            [b'+', ..] => Size::Plus(sizes::parse(&size[1..])?),
+            [b'-', ..] => Size::Minus(sizes::parse(&size[1..])?),
+            _ => Size::Exactly(sizes::parse(size)?),
+        };
+        Ok(Self {
+            device: DeviceId(device),
+            size,
+        })
+    }
+}
+
+/// Makes a file that holds a volume as large as the volume is to be.
+fn extend(path: &Path, wanted: Size) -> Done {
+    if !path.metadata().context(path.display())?.is_file() {
+        return Ok(());
+    }
+    let device = FileDevice::open(path, Access::ReadWrite).context(path.display())?;
+    let found = butterfs_admin::resize::bytes_used(&device).context(path.display())?;
+    let needed = match wanted {
+        Size::Exactly(bytes) => bytes,
+        Size::Plus(bytes) => found.saturating_add(bytes),
+        Size::Max | Size::Minus(_) => return Ok(()),
+    };
+    if needed > device.size() {
+        let file = std::fs::File::options().write(true).open(path);
+        let file = file.context(path.display())?;
+        file.set_len(needed).context(path.display())?;
+    }
+    Ok(())
+}
+
+impl Resize {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        if self.volume.is_dir() {
+            return fail(format!(
+                "{}: a mounted volume is not resized yet; unmount it, and name the file or device \
+                 that holds it",
+                self.volume.display()
+            ));
+        }
+        let Wanted { device, size } = self.size;
+        extend(&self.volume, size)?;
+        let volume = open_volume(&self.volume)?;
+        let interrupt = Interrupt::watch()?;
+        volume.files().clean_all().context(self.volume.display())?;
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+        if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} block groups{msg}") {
+            bar.set_style(style);
+        }
+        let store = volume.files().store();
+        let resized = resize::resize(store, device, size, &mut |progress: &Progress| {
+            bar.set_length(progress.groups as u64);
+            bar.set_position(progress.moved as u64);
+            bar.set_message(format!(", {} left in this one", human(progress.left)));
+            match interrupt.check() {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
+            }
+        });
+        bar.finish_and_clear();
+        let end = resized.context(self.volume.display())?;
+        volume.close().context(self.volume.display())?;
+        match end {
+            End::Stopped => fail("interrupted; the volume has its old size"),
+            End::Resized { from, to } => {
+                say!(
+                    "Device {device} of {} had {} and has {}",
+                    self.volume.display(),
+                    human(from),
+                    human(to)
+                );
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_understood() {
+        let size = |text: &str| text.parse::<Wanted>().map(|wanted| wanted.size);
+        assert_eq!(size("max"), Ok(Size::Max));
+        assert_eq!(size("2g"), Ok(Size::Exactly(2 << 30)));
+        assert_eq!(size("+1m"), Ok(Size::Plus(1 << 20)));
+        assert_eq!(size("-1k"), Ok(Size::Minus(1024)));
+        let wanted = "3:max".parse::<Wanted>().unwrap();
+        assert_eq!((wanted.device, wanted.size), (DeviceId(3), Size::Max));
+        assert!("x:max".parse::<Wanted>().is_err());
+        assert!("+".parse::<Wanted>().is_err());
+        assert!("most".parse::<Wanted>().is_err());
+    }
+}

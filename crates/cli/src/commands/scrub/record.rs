@@ -1,0 +1,340 @@
+//! What is written down about scrubs: in the place and the form of
+//! btrfs-progs, so that either tool shows the other's.
+//!
+//! Beside the record lie, for as long as a scrub runs, a file that it has
+//! locked, and for as long as somebody wants something of it a file that says
+//! what: that it ends, or how fast it goes.
+
+use crate::fail::{Context, Done, Failure, fail};
+use butterfs_admin::scrub::{DeviceProgress, Start};
+use butterfs_format::{DeviceId, DeviceOffset};
+use rustix::fs::{FlockOperation, flock};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// Where btrfs-progs keeps it.
+const SHARED: &str = "/var/lib/btrfs";
+const FIRST_LINE: &str = "scrub status:1";
+
+/// A device's line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Line {
+    /// Device.
+    pub device: u64,
+    /// Names and numbers.
+    pub values: BTreeMap<String, u64>,
+}
+
+/// The order of names in a line.
+const NAMES: [&str; 19] = [
+    "data_extents_scrubbed",
+    "tree_extents_scrubbed",
+    "data_bytes_scrubbed",
+    "tree_bytes_scrubbed",
+    "read_errors",
+    "csum_errors",
+    "verify_errors",
+    "no_csum",
+    "csum_discards",
+    "super_errors",
+    "malloc_errors",
+    "uncorrectable_errors",
+    "corrected_errors",
+    "last_physical",
+    "t_start",
+    "t_resumed",
+    "duration",
+    "canceled",
+    "finished",
+];
+
+impl Line {
+    /// A number; 0 where there is none.
+    pub fn get(&self, name: &str) -> u64 {
+        self.values.get(name).copied().unwrap_or(0)
+    }
+
+    /// The counters in their order.
+    pub fn counters(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        NAMES[..14].iter().map(|name| (*name, self.get(name)))
+    }
+
+    /// Of a device that is being scrubbed.
+    pub fn of(progress: &DeviceProgress) -> Self {
+        let counts = &progress.counts;
+        let values = [
+            ("data_extents_scrubbed", counts.data_extents),
+            ("tree_extents_scrubbed", counts.tree_extents),
+            ("data_bytes_scrubbed", counts.data_bytes),
+            ("tree_bytes_scrubbed", counts.tree_bytes),
+            ("read_errors", counts.read_errors),
+            ("csum_errors", counts.csum_errors),
+            ("verify_errors", counts.verify_errors),
+            ("no_csum", counts.no_csum),
+            ("super_errors", counts.super_errors),
+            ("uncorrectable_errors", counts.uncorrectable_errors),
+            ("corrected_errors", counts.corrected_errors),
+            ("last_physical", progress.last.get()),
+            ("finished", u64::from(progress.is_finished)),
+        ];
+        let values = values.into_iter();
+        Self {
+            device: progress.device.get(),
+            values: values
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+        }
+    }
+
+    /// Where a scrub that goes on begins.
+    pub fn start(&self) -> (DeviceId, Start) {
+        let mut start = Start {
+            from: DeviceOffset(self.get("last_physical")),
+            ..Start::default()
+        };
+        let counts = &mut start.counts;
+        counts.data_extents = self.get("data_extents_scrubbed");
+        counts.tree_extents = self.get("tree_extents_scrubbed");
+        counts.data_bytes = self.get("data_bytes_scrubbed");
+        counts.tree_bytes = self.get("tree_bytes_scrubbed");
+        counts.read_errors = self.get("read_errors");
+        counts.csum_errors = self.get("csum_errors");
+        counts.verify_errors = self.get("verify_errors");
+        counts.no_csum = self.get("no_csum");
+        counts.super_errors = self.get("super_errors");
+        counts.uncorrectable_errors = self.get("uncorrectable_errors");
+        counts.corrected_errors = self.get("corrected_errors");
+        (DeviceId(self.device), start)
+    }
+}
+
+/// What is known of the last scrub of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    /// A line for each device.
+    pub lines: Vec<Line>,
+}
+
+/// Whether a scrub runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// One does.
+    Running,
+    /// None does.
+    Idle,
+}
+
+/// The directory that records are kept in: that of btrfs-progs where this user
+/// may write there, or the user's own.
+fn directory() -> Result<PathBuf, Failure> {
+    let shared = Path::new(SHARED);
+    let may_make = rustix::process::geteuid().is_root() && fs::create_dir_all(shared).is_ok();
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    if may_make || rustix::fs::access(shared, access).is_ok() {
+        return Ok(shared.to_owned());
+    }
+    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
+    let Some(state) = state.filter(|path| path.is_absolute()).or_else(home) else {
+        return fail(
+            "there is no directory for the state of scrubs: neither XDG_STATE_HOME nor HOME is set",
+        );
+    };
+    let state = state.join("butterfs");
+    fs::create_dir_all(&state).context(state.display())?;
+    Ok(state)
+}
+
+fn file(what: &str, uuid: &str) -> Result<PathBuf, Failure> {
+    Ok(directory()?.join(format!("scrub.{what}.{uuid}")))
+}
+
+impl Record {
+    /// Of the last scrub of a volume, if there was one.
+    pub fn load(uuid: &str) -> Result<Option<Self>, Failure> {
+        let path = file("status", uuid)?;
+        match fs::read_to_string(&path) {
+            Ok(text) => Self::parse(&text, uuid)
+                .map(Some)
+                .ok_or_else(|| Failure(format!("{}: is no record of a scrub", path.display()))),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).context(path.display()),
+        }
+    }
+
+    fn parse(text: &str, uuid: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next() != Some(FIRST_LINE) {
+            return None;
+        }
+        let mut record = Self::default();
+        for line in lines.filter(|line| !line.is_empty()) {
+            let mut words = line.split('|');
+            let (id, device) = words.next()?.split_once(':')?;
+            if id != uuid {
+                return None;
+            }
+            let mut line = Line {
+                device: device.parse().ok()?,
+                ..Line::default()
+            };
+            for word in words {
+                let (name, value) = word.split_once(':')?;
+                line.values.insert(name.to_owned(), value.parse().ok()?);
+            }
+            record.lines.push(line);
+        }
+        Some(record)
+    }
+
+    /// Writes it down, in one piece.
+    pub fn store(&self, uuid: &str) -> Done {
+        let path = file("status", uuid)?;
+        let mut text = format!("{FIRST_LINE}\n");
+        for line in &self.lines {
+            let _ = write!(text, "{uuid}:{}", line.device);
+            for name in NAMES {
+                let _ = write!(text, "|{name}:{}", line.get(name));
+            }
+            text.push('\n');
+        }
+        let new = path.with_extension(format!("{uuid}_tmp"));
+        fs::write(&new, text).context(new.display())?;
+        fs::rename(&new, &path).context(path.display())
+    }
+
+    /// Whether the scrub ended before its end.
+    pub fn can_go_on(&self) -> bool {
+        self.lines.iter().any(|line| line.get("finished") == 0)
+    }
+
+    /// Errors that no copy corrects.
+    pub fn uncorrectable(&self) -> u64 {
+        let errors = self.lines.iter();
+        errors.map(|line| line.get("uncorrectable_errors")).sum()
+    }
+
+    /// The sum of all devices.
+    pub fn sum(&self) -> Line {
+        let mut sum = Line::default();
+        for line in &self.lines {
+            for (name, value) in &line.values {
+                let entry = sum.values.entry(name.clone()).or_default();
+                *entry = match name.as_str() {
+                    "t_start" | "t_resumed" | "duration" | "canceled" => *value.max(entry),
+                    _ => entry.saturating_add(*value),
+                };
+            }
+        }
+        let finished = !self.can_go_on();
+        sum.values.insert("finished".to_owned(), finished.into());
+        sum
+    }
+}
+
+/// Locked while a scrub runs.
+#[derive(Debug)]
+pub struct Running {
+    _locked: File,
+    path: PathBuf,
+    wish: PathBuf,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.wish);
+    }
+}
+
+impl Running {
+    /// Notes that one runs. Errors while another one does.
+    pub fn begin(uuid: &str) -> Result<Self, Failure> {
+        let path = file("running", uuid)?;
+        let opened = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&path);
+        let locked = opened.context(path.display())?;
+        if flock(&locked, FlockOperation::NonBlockingLockExclusive).is_err() {
+            return fail("a scrub of this volume is under way");
+        }
+        let wish = file("cancel", uuid)?;
+        let _ = fs::remove_file(&wish);
+        Ok(Self {
+            _locked: locked,
+            path,
+            wish,
+        })
+    }
+
+    /// Whether somebody wants that it ends.
+    pub fn is_unwanted(&self) -> bool {
+        self.wish.exists()
+    }
+}
+
+/// Whether a scrub of a volume runs.
+pub fn state_of(uuid: &str) -> Result<State, Failure> {
+    let path = file("running", uuid)?;
+    let opened = match File::open(&path) {
+        Ok(opened) => opened,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(State::Idle),
+        Err(error) => return Err(error).context(path.display()),
+    };
+    Ok(
+        match flock(&opened, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => State::Idle,
+            Err(_) => State::Running,
+        },
+    )
+}
+
+/// Asks the one that runs to end.
+pub fn ask_to_cancel(uuid: &str) -> Done {
+    let path = file("cancel", uuid)?;
+    fs::write(&path, "").context(path.display())
+}
+
+/// Bytes in a second, where somebody set that.
+pub fn limit(uuid: &str) -> Option<u64> {
+    let text = fs::read_to_string(file("limit", uuid).ok()?).ok()?;
+    text.trim().parse().ok().filter(|limit| *limit > 0)
+}
+
+/// Sets it; 0 for none.
+pub fn set_limit(uuid: &str, limit: u64) -> Done {
+    let path = file("limit", uuid)?;
+    fs::write(&path, format!("{limit}\n")).context(path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_btrfs_progs_are_read() {
+        let uuid = "fb8265ae-df1a-4dd2-800d-c6faa20de133";
+        let text = format!(
+            "scrub status:1\n{uuid}:1|data_extents_scrubbed:90|tree_extents_scrubbed:20|\
+             data_bytes_scrubbed:2662400|tree_bytes_scrubbed:327680|read_errors:0|csum_errors:3|\
+             verify_errors:0|no_csum:20|csum_discards:0|super_errors:0|malloc_errors:0|\
+             uncorrectable_errors:2|corrected_errors:1|last_physical:260243456|\
+             t_start:1795380750|t_resumed:0|duration:7|canceled:0|finished:1\n"
+        );
+        let record = Record::parse(&text, uuid).unwrap();
+        assert_eq!(record.uncorrectable(), 2);
+        assert!(!record.can_go_on());
+        let sum = record.sum();
+        assert_eq!(sum.get("data_bytes_scrubbed"), 2_662_400);
+        assert_eq!(sum.get("duration"), 7);
+        let (device, start) = record.lines[0].start();
+        assert_eq!((device.get(), start.from.get()), (1, 260_243_456));
+        assert!(Record::parse(&text, "another").is_none());
+        assert!(Record::parse("nothing\n", uuid).is_none());
+    }
+}

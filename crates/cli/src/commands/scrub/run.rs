@@ -1,0 +1,259 @@
+//! A scrub that runs, here or in the server of a mount.
+
+use super::record::{self, Line, Record, Running};
+use super::show::{Shown, found_of};
+use super::{Start, at};
+use crate::fail::{Context, Done, Failure};
+use crate::host;
+use crate::interrupt::Interrupt;
+use crate::place::Place;
+use butterfs::{InodeId, OpenOptions, Subvolume, Volume};
+use butterfs_admin::scrub::{self, DeviceProgress, News, Options, Pace, Repair};
+use butterfs_admin::scrub::{ScrubFault, ScrubOutcome, ScrubbedKind};
+use butterfs_format::DeviceId;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+/// Faults that are described; all are counted.
+const TOLD_MAX: usize = 1000;
+
+fn seconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// Opens the volume, or takes that of the server.
+fn open(start: &Start) -> Result<(Volume, bool), Failure> {
+    if let Some(volume) = host::volume() {
+        return Ok((volume, false));
+    }
+    let Place { volume: path, .. } = &start.volume;
+    let mut options = if start.read_only {
+        OpenOptions::read_only()
+    } else {
+        OpenOptions::default()
+    };
+    options.subvolume = Subvolume::Id(5);
+    let volume = Volume::open(path, options).context(path.display())?;
+    Ok((volume, true))
+}
+
+/// What is written down and told while it runs.
+struct Watch<'w> {
+    volume: &'w Volume,
+    uuid: String,
+    running: Running,
+    /// Ctrl-C.
+    asked: Option<Arc<AtomicBool>>,
+    bar: ProgressBar,
+    devices: BTreeMap<DeviceId, DeviceProgress>,
+    expected: u64,
+    t_start: u64,
+    t_resumed: u64,
+    /// Seconds that earlier runs took.
+    before: u64,
+    begun: Instant,
+    told: usize,
+    limit: Option<u64>,
+    failure: Option<Failure>,
+}
+
+impl Watch<'_> {
+    fn record(&self, is_cancelled: bool) -> Record {
+        let duration = self.before + self.begun.elapsed().as_secs();
+        let lines = self.devices.values().map(|progress| {
+            let mut line = Line::of(progress);
+            let cancelled = is_cancelled && !progress.is_finished;
+            let values = [
+                ("t_start", self.t_start),
+                ("t_resumed", self.t_resumed),
+                ("duration", duration),
+                ("canceled", u64::from(cancelled)),
+            ];
+            let values = values.into_iter();
+            line.values
+                .extend(values.map(|(name, value)| (name.to_owned(), value)));
+            line
+        });
+        Record {
+            lines: lines.collect(),
+        }
+    }
+
+    fn hear(&mut self, news: &News<'_>) -> ControlFlow<(), Pace> {
+        self.devices.insert(news.progress.device, *news.progress);
+        let done = self.devices.values().map(|progress| {
+            let counts = &progress.counts;
+            counts.data_bytes + counts.tree_bytes
+        });
+        self.expected = self.devices.values().map(|of| of.bytes_expected).sum();
+        self.bar.set_length(self.expected);
+        self.bar.set_position(done.sum());
+        for fault in news.faults {
+            self.tell(fault);
+        }
+        let unwanted = self.running.is_unwanted()
+            || self
+                .asked
+                .as_ref()
+                .is_some_and(|asked| asked.load(Ordering::Acquire));
+        if let Err(error) = self.record(unwanted).store(&self.uuid) {
+            self.failure.get_or_insert(error);
+        }
+        if unwanted {
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(Pace {
+            bytes_per_second: self.limit.or_else(|| record::limit(&self.uuid)),
+        })
+    }
+
+    fn tell(&mut self, fault: &ScrubFault) {
+        self.told += 1;
+        if self.told > TOLD_MAX {
+            return;
+        }
+        let how = match (fault.unreadable, fault.outcome) {
+            (true, ScrubOutcome::Corrected) => "unreadable, corrected",
+            (true, ScrubOutcome::Repairable) => "unreadable, another copy is good",
+            (true, ScrubOutcome::Uncorrectable) => "unreadable, no copy is good",
+            (false, ScrubOutcome::Corrected) => "corrected",
+            (false, ScrubOutcome::Repairable) => "another copy is good",
+            (false, ScrubOutcome::Uncorrectable) => "no copy is good",
+        };
+        let place = format!(
+            "logical {} on device {} at {}",
+            fault.logical, fault.place.device, fault.place.offset
+        );
+        let text = match fault.kind {
+            ScrubbedKind::Node(level) => {
+                format!("error: {place}: a tree node of level {level}: {how}")
+            }
+            ScrubbedKind::Data => format!("error: {place}: {}: {how}", self.files(fault)),
+        };
+        self.bar.suspend(|| note!("{text}"));
+    }
+
+    /// Files that hold a damaged sector.
+    fn files(&self, fault: &ScrubFault) -> String {
+        let files = self.volume.files();
+        let holders = files
+            .store()
+            .look(|engine| engine.holders_at(fault.logical));
+        let subvolumes = self.volume.subvolumes().ok();
+        let named = holders.unwrap_or_default().into_iter().map(|holder| {
+            let inode = InodeId {
+                tree: holder.tree,
+                number: holder.inode,
+            };
+            let path = files.path_for_message(inode);
+            let subvolume = subvolumes.as_ref().and_then(|all| all.get(holder.tree));
+            let above = subvolume.and_then(|subvolume| subvolume.path.clone());
+            let above = match above.unwrap_or_default() {
+                top if top.is_empty() => String::new(),
+                above => format!("/{}", String::from_utf8_lossy(&above)),
+            };
+            format!("{above}{path} (offset {})", holder.offset)
+        });
+        let named: Vec<String> = named.collect();
+        match named.is_empty() {
+            true => "data of no known file".to_owned(),
+            false => named.join(", "),
+        }
+    }
+}
+
+/// Runs it.
+pub fn run(start: &Start) -> Done {
+    let (volume, is_own) = open(start)?;
+    let store = volume.files().store();
+    let uuid = butterfs_server::Facts::of(&volume).uuid;
+    let running = Running::begin(&uuid).map_err(|error| at(start, error.0))?;
+    let earlier = match start.resume {
+        true => Record::load(&uuid)?,
+        false => None,
+    };
+    let is_host = host::is_serving();
+    let interrupt = (!is_host).then(Interrupt::watch).transpose()?;
+    let target = match is_host || start.json {
+        true => ProgressDrawTarget::hidden(),
+        false => ProgressDrawTarget::stderr(),
+    };
+    let bar = ProgressBar::with_draw_target(Some(0), target);
+    let template = "{bar:30} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    let sum = earlier.as_ref().map(Record::sum).unwrap_or_default();
+    let mut watch = Watch {
+        volume: &volume,
+        uuid: uuid.clone(),
+        running,
+        asked: interrupt.as_ref().map(Interrupt::asked),
+        bar,
+        devices: BTreeMap::new(),
+        expected: 0,
+        t_start: match start.resume {
+            true => sum.get("t_start"),
+            false => seconds_now(),
+        },
+        t_resumed: if start.resume { seconds_now() } else { 0 },
+        before: sum.get("duration"),
+        begun: Instant::now(),
+        told: 0,
+        limit: start.limit,
+        failure: None,
+    };
+    let threads = match start.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    let options = Options {
+        repair: match start.read_only {
+            true => Repair::ReportOnly,
+            false => Repair::Rewrite,
+        },
+        threads,
+    };
+    let lines = earlier.iter().flat_map(|record| &record.lines);
+    let starts: Vec<_> = lines.map(Line::start).collect();
+    let done = scrub::scrub(store, &options, &starts, &mut |news| watch.hear(news));
+    watch.bar.finish_and_clear();
+    let seconds = watch.begun.elapsed().as_secs_f64();
+    let done = done.map_err(|error| at(start, error))?;
+    let is_cancelled = done.iter().any(|progress| !progress.is_finished);
+    let record = watch.record(is_cancelled);
+    record.store(&uuid)?;
+    if let Some(failure) = watch.failure.take() {
+        return Err(failure);
+    }
+    if watch.told > TOLD_MAX {
+        note!("{} errors more", watch.told - TOLD_MAX);
+    }
+    drop(watch);
+    let shown = Shown {
+        raw: start.raw,
+        devices: start.devices,
+        json: start.json,
+    };
+    let facts = butterfs_server::Facts::of(&volume);
+    found_of(&shown, &facts, &record, seconds)?;
+    let repairable: u64 = done.iter().map(|of| of.counts.repairable_errors).sum();
+    if repairable > 0 && !start.json {
+        say!("  Correctable:    {repairable} (left as they are)");
+    }
+    if is_own && !start.read_only {
+        volume.close().context(start.volume.volume.display())?;
+    }
+    match is_cancelled {
+        true => Err(at(
+            start,
+            "the scrub was cancelled; `butterfs scrub resume` goes on with it",
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,366 @@
+//! Relocation: all that lies in a block group moves elsewhere, and the group's
+//! space belongs to no chunk afterwards.
+//!
+//! What moves is the same to everybody who refers to it before and after: a
+//! node or a data extent gets another address, and with it each pointer to it,
+//! in all trees and snapshots at once. So what was shared stays shared.
+//!
+//! - A data extent is copied first, without the engine. Then the leaves with
+//!   file extents of it are found by its references and moved, with the new
+//!   address in them. Extents with very many references move in several
+//!   commits; in between, some file extents name the old copy and some the new
+//!   one, both whole.
+//! - A node moves with all nodes above it, up to the roots (`graph`).
+//!
+//! Each step is one change that is a commit of its own: nothing comes between
+//! the change and the commit, so the fsync log never sees half a step, and
+//! after a crash the volume is as some step left it. Nothing is written down
+//! about how far a relocation came: what is left in the group says it.
+//!
+//! While a group is relocated it is read-only: nothing is allocated from it,
+//! and nothing in it is overwritten in place.
+//!
+//! Bounds: [`NODES_MAX`] nodes (more only where one node has more above it)
+//! and [`BATCH_BYTES`] of data in one step.
+
+mod data;
+mod graph;
+
+use crate::Store;
+use crate::engine::{Engine, SpaceKind};
+use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::extent::pending::{Backref, ExtentKind};
+use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
+use crate::item_fault::ItemFault;
+use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_tree::Cursor;
+use graph::Graph;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::time::{Duration, Instant};
+
+/// Nodes that one step moves, about.
+const NODES_MAX: usize = 1024;
+/// Fewer are not tried where space is short.
+const NODES_LEAST: usize = 64;
+/// Nodes of a step beside those that move.
+const NODES_BESIDE: usize = 32;
+/// Bytes of data that are copied before their references move.
+const BATCH_BYTES: u64 = 64 << 20;
+/// Data extents of one batch.
+const BATCH_EXTENTS: usize = 512;
+/// How long writers who have space in a group are waited for.
+const WRITERS_WAIT: Duration = Duration::from_secs(60);
+
+/// How far the relocation of a group is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Relocated {
+    /// Bytes of data that moved.
+    pub data_bytes: u64,
+    /// Nodes that moved, those above them included.
+    pub nodes: u64,
+    /// Bytes that are left in the group.
+    pub left: u64,
+}
+
+/// How a relocation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RelocateEnd {
+    /// The group is gone.
+    Removed,
+    /// Somebody asked for an end; what moved, moved.
+    Stopped,
+}
+
+/// References to an extent as they will be at the commit.
+struct RefsNow {
+    by: Vec<(Backref, i64)>,
+    full_backref: bool,
+    owner: Option<TreeId>,
+}
+
+impl Engine {
+    /// References to an extent, changes of the running generation included.
+    fn refs_now(
+        &self,
+        logical: Logical,
+        length: u64,
+        kind: ExtentKind,
+    ) -> Result<RefsNow, StoreError> {
+        let pending = self.pending.get(logical);
+        let mut sums: BTreeMap<Backref, i64> = BTreeMap::new();
+        let mut now = RefsNow {
+            by: Vec::new(),
+            full_backref: pending.is_some_and(|pending| pending.set_full_backref),
+            owner: None,
+        };
+        if let Some(pending) = pending.filter(|pending| pending.new) {
+            now.owner = pending.owner;
+        } else {
+            let record = ExtentRecord::load(self, logical, length, kind)?;
+            now.full_backref |= record.is_full_backref();
+            now.owner = record.owner.map(TreeId);
+            let all = match record.has_keyed() {
+                true => record.all_refs(self)?,
+                false => record.inline,
+            };
+            for (by, count) in all {
+                *sums.entry(by).or_default() += i64::from(count);
+            }
+        }
+        for (by, count) in pending.iter().flat_map(|pending| pending.changes.iter()) {
+            *sums.entry(by).or_default() += count;
+        }
+        now.by = sums.into_iter().filter(|(_, count)| *count > 0).collect();
+        Ok(now)
+    }
+
+    /// Extents of a group from `from` on: their items, until `visit` has enough.
+    fn visit_extents(
+        &self,
+        group: (Logical, u64),
+        from: u64,
+        visit: &mut dyn FnMut(&ExtentRecord, u64) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let end = group.0.get().saturating_add(group.1);
+        let first = Key::new(from.max(group.0.get()), ItemType::MIN, 0);
+        let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
+        while let Some((key, data)) = cursor.item() {
+            if key.objectid >= end {
+                break;
+            }
+            let length = match key.item_type {
+                ItemType::EXTENT_ITEM => key.offset,
+                ItemType::METADATA_ITEM => self.node_size() as u64,
+                _ => {
+                    cursor.next()?;
+                    continue;
+                }
+            };
+            let record = ExtentRecord::parse(key, data)
+                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+            if visit(&record, length).is_break() {
+                break;
+            }
+            cursor.next()?;
+        }
+        Ok(())
+    }
+
+    /// Nodes in a group, with their levels: the first `most` from `from` on.
+    fn nodes_in(
+        &self,
+        group: (Logical, u64),
+        from: u64,
+        most: usize,
+    ) -> Result<Vec<(Logical, u8)>, StoreError> {
+        let mut nodes = Vec::new();
+        self.visit_extents(group, from, &mut |record, _| {
+            if record.flags & FLAG_TREE_BLOCK != 0 {
+                let level = match &record.info {
+                    Some(info) => info[Key::SIZE],
+                    None => u8::try_from(record.key.offset).unwrap_or(u8::MAX),
+                };
+                nodes.push((Logical(record.key.objectid), level));
+            }
+            match nodes.len() < most {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?;
+        Ok(nodes)
+    }
+
+    /// Whether blocks in place of this address may be written over: not while
+    /// they are being relocated.
+    pub(crate) fn is_being_relocated(&self, logical: Logical) -> bool {
+        let group = self.groups.containing(logical);
+        group.is_some_and(|group| group.read_only)
+    }
+
+    /// Makes room for what leaves a group, in a group of the same kind, before
+    /// the last of them goes: the next chunk has the profile of the newest.
+    fn keep_profile(&mut self, start: Logical) -> Result<(), StoreError> {
+        let Some(flags) = self.groups.get(start).map(|group| group.flags) else {
+            return Ok(());
+        };
+        let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
+        for kind in kinds.into_iter().filter(|kind| flags.contains(kind.flag())) {
+            if self.groups.count(kind) < 2 {
+                self.create_chunk(kind)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives new chunks of `kind` another profile than the newest has, or ends
+    /// that.
+    pub fn set_profile_of_new_chunks(&mut self, kind: SpaceKind, profile: Option<BlockGroupFlags>) {
+        let mixed = self.flags_for(kind) & BlockGroupFlags::TYPE;
+        self.new_profiles[kind as usize] = profile.map(|profile| mixed | profile);
+        self.unallocated_cache.forget();
+        self.current = [None; 3];
+    }
+}
+
+/// A group that nothing is allocated from until this is dropped.
+struct ReadOnlyGroup<'s> {
+    store: &'s Store,
+    start: Logical,
+}
+
+impl Drop for ReadOnlyGroup<'_> {
+    fn drop(&mut self) {
+        let mut engine = self.store.change();
+        engine
+            .groups
+            .change(self.start, |group| group.read_only = false);
+    }
+}
+
+impl Store {
+    /// Moves all that lies in the block group at `start` elsewhere, and removes
+    /// it. `progress` is told after each step, and may end it there.
+    ///
+    /// Deleted subvolumes should be freed before: nothing moves that one of
+    /// them holds and that is half freed.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] where it has no place elsewhere; data that no
+    /// copy has any more; damage, reading, writing. What moved before stays
+    /// moved.
+    pub fn relocate_group(
+        &self,
+        start: Logical,
+        progress: &mut dyn FnMut(&Relocated) -> ControlFlow<()>,
+    ) -> Result<RelocateEnd, StoreError> {
+        let Some(_guard) = self.close_group(start)? else {
+            return Ok(RelocateEnd::Removed);
+        };
+        let mut relocated = Relocated::default();
+        let mut nodes_max = NODES_MAX;
+        loop {
+            let Some((length, left)) = self.left_in(start) else {
+                return Ok(RelocateEnd::Removed);
+            };
+            relocated.left = left;
+            if progress(&relocated).is_break() {
+                return Ok(RelocateEnd::Stopped);
+            }
+            if left == 0 {
+                break;
+            }
+            let group = (start, length);
+            let bytes = self.relocate_data(group, nodes_max)?;
+            relocated.data_bytes += bytes;
+            if bytes > 0 {
+                continue;
+            }
+            match self.relocate_nodes(group, nodes_max) {
+                Ok(0) => {
+                    let key = Key::new(start.get(), ItemType::BLOCK_GROUP_ITEM, length);
+                    let fault = ItemFault::UsedByNobody;
+                    return Err(corrupt_item(self.read().group_tree(), key, fault));
+                }
+                Ok(nodes) => relocated.nodes += nodes as u64,
+                Err(StoreError::NoSpace) if nodes_max > NODES_LEAST => nodes_max /= 4,
+                Err(error) => return Err(error),
+            }
+        }
+        self.remove_emptied(start)
+    }
+
+    /// Bytes of a group, and those of them that extents have.
+    fn left_in(&self, start: Logical) -> Option<(u64, u64)> {
+        let engine = self.read();
+        let group = engine.groups.get(start)?;
+        Some((group.length, group.used + group.promised))
+    }
+
+    /// Has nothing allocated from a group any more, and everything that was
+    /// allocated in the trees of a commit. `None` where there is no such group.
+    fn close_group(&self, start: Logical) -> Result<Option<ReadOnlyGroup<'_>>, StoreError> {
+        {
+            let mut transaction = self.begin(NODES_BESIDE, crate::Purpose::Grow)?;
+            let engine: &mut Engine = &mut transaction;
+            if engine.groups.get(start).is_none() {
+                return Ok(None);
+            }
+            engine.keep_profile(start)?;
+            engine.groups.change(start, |group| group.read_only = true);
+            for current in &mut engine.current {
+                current.take_if(|at| *at == start);
+            }
+            transaction.finish();
+        }
+        let guard = ReadOnlyGroup { store: self, start };
+        let begun = Instant::now();
+        loop {
+            self.commit()?;
+            let engine = self.read();
+            let Some(group) = engine.groups.get(start) else {
+                return Ok(None);
+            };
+            if group.promised == 0 {
+                break;
+            }
+            if begun.elapsed() > WRITERS_WAIT {
+                return Err(StoreError::GroupInUse(start));
+            }
+            drop(engine);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(Some(guard))
+    }
+
+    /// Moves some nodes of a group; gives how many moved with those above.
+    fn relocate_nodes(&self, group: (Logical, u64), most: usize) -> Result<usize, StoreError> {
+        // What is above them is brought into memory without the engine held.
+        self.look(|engine| {
+            let mut graph = Graph::default();
+            for (logical, level) in engine.nodes_in(group, 0, most)? {
+                if graph.len() >= most {
+                    break;
+                }
+                graph.add(engine, logical, level)?;
+            }
+            Ok::<_, StoreError>(())
+        })?;
+        self.commit_with(most + NODES_BESIDE, |engine| {
+            let mut graph = Graph::default();
+            for (logical, level) in engine.nodes_in(group, 0, most)? {
+                if graph.len() >= most {
+                    break;
+                }
+                graph.add(engine, logical, level)?;
+            }
+            graph.move_all(engine, &mut data::Moves::default())
+        })
+    }
+
+    /// Removes a group that holds nothing, with its chunk.
+    fn remove_emptied(&self, start: Logical) -> Result<RelocateEnd, StoreError> {
+        let begun = Instant::now();
+        loop {
+            let gone = self.commit_with(NODES_BESIDE, |engine| {
+                let Some(group) = engine.groups.get(start) else {
+                    return Ok::<_, StoreError>(true);
+                };
+                // Freed in the generation before this one at the latest.
+                if group.used + group.promised + group.pinned > 0 {
+                    return Ok(false);
+                }
+                engine.remove_group(start)?;
+                Ok(true)
+            })?;
+            if gone {
+                return Ok(RelocateEnd::Removed);
+            }
+            if begun.elapsed() > WRITERS_WAIT {
+                return Err(StoreError::GroupInUse(start));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Sizes of devices.
+//!
+//! Owns the numbers that say how large a device is: its item, the superblock's
+//! copy of that, and the sum of all devices. What lies beyond a new end is
+//! moved before by relocation; meanwhile no chunk is made there, but the
+//! numbers stay, so that a crash leaves the old size.
+
+use crate::Store;
+use crate::error::StoreError;
+use butterfs_format::{DeviceId, Logical};
+use butterfs_volume::{VolumeError, stripe_length};
+
+/// Nodes that a change of a size touches.
+const NODES: usize = 16;
+
+/// No chunk is made beyond an end of a device until this is dropped.
+#[derive(Debug)]
+pub struct DeviceEnd<'s> {
+    store: &'s Store,
+    device: DeviceId,
+}
+
+impl Drop for DeviceEnd<'_> {
+    fn drop(&mut self) {
+        let mut engine = self.store.change();
+        engine.device_ends.remove(&self.device);
+        engine.unallocated_cache.forget();
+    }
+}
+
+impl Store {
+    /// Bytes of a device that the volume may use.
+    ///
+    /// # Errors
+    /// The volume has no such device.
+    pub fn device_bytes(&self, device: DeviceId) -> Result<u64, StoreError> {
+        let engine = self.read();
+        match engine.devices.get(&device) {
+            Some(item) => Ok(item.total_bytes),
+            None => Err(VolumeError::MissingDevice(device).into()),
+        }
+    }
+
+    /// Has no chunk made beyond `end` of a device.
+    ///
+    /// # Errors
+    /// Not writable.
+    pub fn end_device_at(&self, device: DeviceId, end: u64) -> Result<DeviceEnd<'_>, StoreError> {
+        let mut engine = self.change_writable()?;
+        engine.device_ends.insert(device, end);
+        engine.unallocated_cache.forget();
+        drop(engine);
+        Ok(DeviceEnd {
+            store: self,
+            device,
+        })
+    }
+
+    /// Block groups of which a part lies beyond `end` of a device, the one that
+    /// reaches furthest first.
+    pub fn groups_beyond(&self, device: DeviceId, end: u64) -> Vec<Logical> {
+        let engine = self.read();
+        let mut beyond = Vec::new();
+        for (logical, chunk) in engine.chunks() {
+            let stripes = chunk.stripes.iter();
+            let ends = stripes
+                .filter(|stripe| stripe.device == device)
+                .map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)));
+            if let Some(last) = ends.max().filter(|last| *last > end) {
+                beyond.push((last, logical));
+            }
+        }
+        beyond.sort_unstable_by(|a, b| b.cmp(a));
+        beyond.into_iter().map(|(_, logical)| logical).collect()
+    }
+
+    /// Gives a device another size. No chunk may lie beyond it.
+    ///
+    /// # Errors
+    /// [`StoreError::BadSize`]; the volume has no such device; writing.
+    pub fn set_device_size(&self, device: DeviceId, size: u64) -> Result<(), StoreError> {
+        let bad = |reason: &str| {
+            Err(StoreError::BadSize {
+                device,
+                wanted: size,
+                reason: reason.to_owned(),
+            })
+        };
+        let mut devices = self.space.devices();
+        let Some((_, block)) = devices.find(|(id, _)| *id == device) else {
+            return Err(VolumeError::MissingDevice(device).into());
+        };
+        if size > block.size() {
+            return bad("it is smaller than that");
+        }
+        if !size.is_multiple_of(self.identity.sector_size) {
+            return bad("that is no multiple of a sector");
+        }
+        let old = self.device_bytes(device)?;
+        self.commit_with(NODES, |engine| {
+            let end = |chunk: &butterfs_format::item::chunk::Chunk| {
+                let stripes = chunk.stripes.iter();
+                let ends = stripes.filter(|stripe| stripe.device == device);
+                ends.map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)))
+                    .max()
+            };
+            if engine.chunks.values().filter_map(end).any(|end| end > size) {
+                return bad("something lies beyond it");
+            }
+            engine.note_edit();
+            let total = engine.superblock.total_bytes.saturating_sub(old);
+            engine.superblock.total_bytes = total.saturating_add(size);
+            engine.superblock_changed = true;
+            engine.unallocated_cache.forget();
+            engine.change_size_of_device(device, size)
+        })
+    }
+}
