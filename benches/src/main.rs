@@ -17,12 +17,14 @@
 //! holds none, a tenth, and all of FILES (default 10000000).
 //! `butterfs-benches fsync [SECONDS]` measures making data durable with several
 //! threads. `butterfs-benches locks [MILLISECONDS]` measures what threads cost
-//! each other in the library. `butterfs-benches undo` takes away what a killed run left.
+//! each other in the library. `butterfs-benches small [FILES]` measures many small
+//! files. `butterfs-benches undo` takes away what a killed run left.
 
 mod fsync;
 mod locks;
 mod open;
 mod report;
+mod small;
 mod subject;
 mod suite;
 mod volume;
@@ -359,6 +361,7 @@ fn main() -> io::Result<()> {
         Some("fsync") => fsync::measure(Path::new(base), number(5) as u64),
         Some("locks") => locks::measure(Path::new(base), number(400)),
         Some("open") => open::measure(Path::new(base), number(10_000_000)),
+        Some("small") => small::measure(Path::new(base), number(100_000)),
         Some("undo") => undo_stack().map(drop).map_err(io::Error::other),
         _ => suite(Path::new(base), &arguments).map_err(io::Error::other),
     }
