@@ -18,13 +18,16 @@
 //! `butterfs-benches fsync [SECONDS]` measures making data durable with several
 //! threads. `butterfs-benches locks [MILLISECONDS]` measures what threads cost
 //! each other in the library. `butterfs-benches scale [full] [NAMES]` measures
-//! what operations cost on volumes a decade apart. `butterfs-benches undo` takes away what a killed run left.
+//! what operations cost on volumes a decade apart, `butterfs-benches small
+//! [FILES]` many small files. `butterfs-benches undo` takes away what a killed
+//! run left.
 
 mod fsync;
 mod locks;
 mod open;
 mod report;
 mod scale;
+mod small;
 mod subject;
 mod suite;
 mod volume;
@@ -362,6 +365,7 @@ fn main() -> io::Result<()> {
         Some("locks") => locks::measure(Path::new(base), number(400)),
         Some("scale") => scale::measure(Path::new(base), &arguments[1..]),
         Some("open") => open::measure(Path::new(base), number(10_000_000)),
+        Some("small") => small::measure(Path::new(base), number(100_000)),
         Some("undo") => undo_stack().map(drop).map_err(io::Error::other),
         _ => suite(Path::new(base), &arguments).map_err(io::Error::other),
     }

@@ -15,7 +15,7 @@ use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::Engine;
-use butterfs_tree::{Cursor, Editor, Node, NodeSource, find};
+use butterfs_tree::{Cursor, Editor, Node, NodeSource, TreeError, find};
 
 /// Greatest length of a name, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -156,17 +156,18 @@ pub(crate) fn lookup(
 /// Errors unless `name` can be added to `dir`: it is free, and the names that
 /// share its hash leave room.
 pub(crate) fn check_free(engine: &Engine, dir: InodeId, name: &[u8]) -> Result<(), FsError> {
-    if lookup(engine, dir, name)?.is_some() {
-        return Err(FsError::Exists);
+    let mut shared = 0;
+    if let Some((leaf, slot)) = find(engine, dir.tree, &hash_key(dir, name))? {
+        let data = leaf.data(slot);
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
+            if entry.name == name {
+                return Err(FsError::Exists);
+            }
+        }
+        shared = data.len();
     }
-    check_room(engine, dir.tree, &hash_key(dir, name), name.len())
-}
-
-/// Errors unless an entry with `bytes` of name and value fits the item at
-/// `key`, which names with one hash share.
-fn check_room(engine: &Engine, tree: TreeId, key: &Key, bytes: usize) -> Result<(), FsError> {
-    let shared = find(engine, tree, key)?.map_or(0, |(leaf, slot)| leaf.data(slot).len());
-    if shared + DirEntry::HEADER + bytes > Node::item_data_max(engine.node_size()) {
+    if shared + DirEntry::HEADER + name.len() > Node::item_data_max(engine.node_size()) {
         return Err(FsError::HashOverflow);
     }
     Ok(())
@@ -238,11 +239,12 @@ pub(crate) fn append_hashed(
     entry: &[u8],
 ) -> Result<(), FsError> {
     let mut editor = Editor::new(engine, tree);
-    let shared = editor.get_mut(key)?.map(|data| [data, entry].concat());
-    match shared {
-        Some(all) => Ok(editor.replace(key, &all)?),
-        None => Ok(editor.insert(key, entry)?),
-    }
+    let shared: &[u8] = match editor.insert(key, entry) {
+        Err(TreeError::Exists(_)) => editor.get_mut(key)?.map_or(&[], |data| &*data),
+        inserted => return Ok(inserted?),
+    };
+    let all = [shared, entry].concat();
+    Ok(editor.replace(key, &all)?)
 }
 
 /// Removes the entry that `matches` from the item at `key`; false when there
@@ -381,11 +383,11 @@ pub(crate) fn add_link(engine: &mut Engine, inode: InodeId, link: &Link) -> Resu
     }
     .encode();
     let mut editor = Editor::new(engine, inode.tree);
-    let old = editor.get_mut(&key)?.map(|data| data.to_vec());
-    let all = match old {
-        Some(old) => [&old[..], &entry].concat(),
-        None => entry,
+    let old: &[u8] = match editor.insert(&key, &entry) {
+        Err(TreeError::Exists(_)) => editor.get_mut(&key)?.map_or(&[], |data| &*data),
+        inserted => return Ok(inserted?),
     };
+    let all = [old, &entry].concat();
     if all.len() <= room {
         return Ok(editor.replace(&key, &all)?);
     }

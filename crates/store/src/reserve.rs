@@ -173,6 +173,14 @@ impl Engine {
         self.available(SpaceKind::Metadata) < kept + need
     }
 
+    /// True when a change of so many nodes fits now, with the commit of what is
+    /// pending.
+    #[must_use]
+    pub fn has_room_for(&self, nodes: usize) -> bool {
+        let need = (nodes as u64 + self.commit_nodes_max()) * self.node_size() as u64;
+        self.available(SpaceKind::Metadata) >= need && !self.would_take_promised(need)
+    }
+
     /// What may be promised to writers. Space that no chunk has is promised
     /// once: where metadata will need a further chunk, data do not get it.
     #[must_use]

@@ -191,7 +191,13 @@ impl Budget {
 
     /// True when enough was flushed.
     pub(crate) fn is_low(&self) -> bool {
-        self.total() <= self.limit / 8 * 5 && self.listed() <= INODES_MAX / 2
+        self.above_low() == (0, 0)
+    }
+
+    /// Bytes and files to be flushed until enough was.
+    pub(crate) fn above_low(&self) -> (u64, usize) {
+        let bytes = self.total().saturating_sub(self.limit / 8 * 5);
+        (bytes, self.listed().saturating_sub(INODES_MAX / 2))
     }
 
     /// True when no inode is dirty and nobody is about to make one so.

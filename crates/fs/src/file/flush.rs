@@ -185,18 +185,12 @@ impl Filesystem {
     fn flush_inline(&self, inode: &Inode, state: &mut InodeState) -> Result<bool, FsError> {
         let size = state.item.size;
         let sector = self.sector_size;
-        let limit = u64::from(self.options.max_inline).min(sector - 1);
-        if size == 0 || size > limit || !state.buffer.is_exactly(0..sector) {
+        if size == 0 || size > self.inline_max() || !state.buffer.is_exactly(0..sector) {
             return Ok(false);
         }
-        let compression = self.compression(state);
         let (_, run) = state.buffer.runs().next().expect("one run");
-        let content = &run[..size as usize];
-        let packed = compression.and_then(|plan| pack(plan, content, size as usize - 1, sector));
-        let (data, algorithm) = match (&packed, compression) {
-            (Some(packed), Some(plan)) => (&packed[..], Some(plan.algorithm)),
-            _ => (content, None),
-        };
+        let plan = self.compression(state);
+        let (data, algorithm) = self.pack_inline(plan, &run[..size as usize]);
         let id = inode.id;
         let others = {
             let engine = self.store.read();
@@ -215,7 +209,7 @@ impl Filesystem {
         if others {
             return Ok(false);
         }
-        let data = data.to_vec();
+        let data = data.into_owned();
         let nodes = 40 + Self::nodes_of_emptied(state);
         self.change_acknowledged(id, state, nodes, |engine, state| {
             truncate::drop_emptied_part(engine, id, state)?;
@@ -237,6 +231,25 @@ impl Filesystem {
         Ok(true)
     }
 
+    /// Bytes of a file that may move into its tree, at most.
+    pub(super) fn inline_max(&self) -> u64 {
+        u64::from(self.options.max_inline).min(self.sector_size - 1)
+    }
+
+    /// The content of an inline file, compressed where that makes it smaller.
+    pub(super) fn pack_inline<'c>(
+        &self,
+        plan: Option<Plan>,
+        content: &'c [u8],
+    ) -> (Cow<'c, [u8]>, Option<Algorithm>) {
+        let most = content.len().saturating_sub(1);
+        let pack = |plan| Some((plan, pack(plan, content, most, self.sector_size)?));
+        match plan.and_then(pack) {
+            Some((plan, packed)) => (Cow::Owned(packed), Some(plan.algorithm)),
+            None => (Cow::Borrowed(content), None),
+        }
+    }
+
     /// A file that is inline but must not stay so: its data join the buffer.
     fn leave_inline(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
         if state.buffer.contains(0) {
@@ -256,7 +269,7 @@ impl Filesystem {
     }
 
     /// How the inode's new data are compressed, if at all.
-    fn compression(&self, state: &InodeState) -> Option<Plan> {
+    pub(super) fn compression(&self, state: &InodeState) -> Option<Plan> {
         let flags = state.item.flags;
         if flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM) {
             return None;
@@ -372,7 +385,7 @@ impl Filesystem {
     }
 
     /// Cuts data that go to new space: compressed units where they pay.
-    fn cut_new<'a>(
+    pub(super) fn cut_new<'a>(
         &self,
         segment: &Segment<'a>,
         range: Range<u64>,
@@ -505,7 +518,7 @@ impl Filesystem {
 
     /// A transaction for data that were acknowledged: they may use the reserve,
     /// rather than be lost.
-    fn begin_acknowledged(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
+    pub(super) fn begin_acknowledged(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
         self.store.begin(nodes, Purpose::Shrink)
     }
 
@@ -637,7 +650,7 @@ impl Filesystem {
 }
 
 /// Whether data of the file may be written where they lie.
-fn may_lie_in_place(state: &InodeState) -> bool {
+pub(super) fn may_lie_in_place(state: &InodeState) -> bool {
     let flags = InodeFlags::NODATACOW | InodeFlags::PREALLOC;
     state.item.flags.intersects(flags) && !state.emptied
 }
@@ -679,10 +692,10 @@ fn pack(plan: Plan, data: &[u8], most: usize, sector: u64) -> Option<Vec<u8>> {
 }
 
 /// Contiguous dirty data, in one or more runs.
-struct Segment<'a> {
-    start: u64,
-    length: u64,
-    runs: Vec<&'a [u8]>,
+pub(super) struct Segment<'a> {
+    pub start: u64,
+    pub length: u64,
+    pub runs: Vec<&'a [u8]>,
 }
 
 impl<'a> Segment<'a> {
@@ -713,7 +726,7 @@ impl<'a> Segment<'a> {
     }
 }
 
-fn segments<'a>(runs: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<Segment<'a>> {
+pub(super) fn segments<'a>(runs: impl Iterator<Item = (u64, &'a [u8])>) -> Vec<Segment<'a>> {
     let mut segments: Vec<Segment<'a>> = Vec::new();
     for (start, run) in runs {
         match segments.last_mut() {
@@ -771,7 +784,7 @@ impl<'a> Output<'a> {
 
 impl Output<'_> {
     /// Bytes on disk.
-    fn disk_length(&self) -> u64 {
+    pub(super) fn disk_length(&self) -> u64 {
         self.parts.iter().map(|part| part.len() as u64).sum()
     }
 

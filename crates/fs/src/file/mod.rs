@@ -15,6 +15,8 @@ mod extent_map;
 pub(crate) mod extents;
 mod fallocate;
 pub(crate) mod flush;
+mod flush_many;
+mod flusher;
 mod outgoing;
 pub(crate) mod read;
 mod seek;
@@ -27,6 +29,7 @@ pub use dedupe::Deduped;
 pub use defragment::{Defragment, Defragmented, Recompress, Sharing};
 pub use extent_map::{MappedExtent, MappedKind};
 pub use fallocate::FallocateMode;
+pub use flusher::Flusher;
 pub use seek::SeekTarget;
 pub(crate) use unpacked::Unpacked;
 

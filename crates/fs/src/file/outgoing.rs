@@ -19,7 +19,7 @@ const BATCH: usize = 1 << 20;
 pub(super) enum Sums {
     /// They do.
     Wanted,
-    /// They are of an inode that has none.
+    /// They have theirs, or are of an inode without checksums.
     None,
 }
 
@@ -67,6 +67,14 @@ impl Filesystem {
             }
         }
         Ok(())
+    }
+
+    /// Gives outputs their checksums before they are written.
+    pub(super) fn checksum(&self, outputs: &mut [Output<'_>]) {
+        for output in outputs {
+            let parts = output.parts.iter();
+            output.sums = parts.flat_map(|part| self.sums_of(part)).collect();
+        }
     }
 
     /// Writes pieces, ascending, and gives their checksums in their order.

@@ -328,18 +328,28 @@ impl Filesystem {
             })
             .collect();
         dirty.sort_by_key(|(rank, _)| std::cmp::Reverse(*rank));
-        let mut first = None;
+        let mut failed = None;
         let mut flushed = false;
-        for (_, inode) in dirty {
-            match self.flush_inode(&inode) {
+        let mut rest = &dirty[..];
+        while !rest.is_empty() && !self.buffers.is_low() {
+            // As many of the largest as it takes, in the order of their tree.
+            let (mut bytes, mut count) = self.buffers.above_low();
+            let enough = rest.iter().position(|((_, waits), _)| {
+                let enough = bytes == 0 && count == 0;
+                bytes = bytes.saturating_sub(*waits);
+                count = count.saturating_sub(1);
+                enough
+            });
+            let (now, later) = rest.split_at(enough.unwrap_or(rest.len()).max(1));
+            let mut inodes: Vec<_> = now.iter().map(|(_, inode)| Arc::clone(inode)).collect();
+            inodes.sort_unstable_by_key(|inode| inode.id);
+            self.flush_together(&inodes, &mut |_, result| match result {
                 Ok(()) => flushed = true,
-                Err(error) => first = first.or(Some(error)),
-            }
-            if self.buffers.is_low() {
-                break;
-            }
+                Err(error) => _ = failed.get_or_insert(error),
+            });
+            rest = later;
         }
-        match first {
+        match failed {
             Some(error) if !flushed => Err(error),
             _ => Ok(()),
         }
@@ -383,16 +393,17 @@ impl Filesystem {
     ) -> Result<(), FsError> {
         let mut failed: Option<(InodeId, FsError)> = None;
         let (mut files, mut bytes) = (0, 0);
-        for inode in inodes {
+        let inodes: Vec<_> = inodes.into_iter().collect();
+        self.flush_together(&inodes, &mut |inode, result| {
             // What of a deleted subvolume is not flushed is nobody's loss.
-            if let Err(error) = self.flush_inode(&inode)
+            if let Err(error) = result
                 && self.is_alive(inode.id.tree)
             {
                 files += 1;
                 bytes += inode.state.read().buffer.bytes();
-                failed = failed.or(Some((inode.id, error)));
+                failed.get_or_insert((inode.id, error));
             }
-        }
+        });
         failed.map_or(Ok(()), |(inode, cause)| {
             Err(FsError::NotFlushed {
                 inode,

@@ -12,7 +12,6 @@
 mod apply;
 mod decode;
 mod error;
-mod flusher;
 mod note;
 mod read_ahead;
 mod reader;

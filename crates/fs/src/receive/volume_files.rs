@@ -2,9 +2,9 @@
 
 use super::decode::decode;
 use super::error::TargetError;
-use super::flusher::Flusher;
 use super::translate::{New, allocation, note_attributes, special};
 use crate::attr::SetAttributes;
+use crate::file::Flusher;
 use crate::file::encoded::EncodedUnit;
 use crate::file::read::with_scratch;
 use crate::names::{NewInode, S_IFDIR, S_IFLNK, S_IFREG};
@@ -41,8 +41,8 @@ pub(super) struct VolumeFiles {
 struct Last {
     path: Vec<u8>,
     inode: Arc<Inode>,
-    /// Data were written to it.
-    written: bool,
+    /// Bytes that were written to it.
+    written: u64,
 }
 
 /// Commands that are done together with the next one, or before it.
@@ -103,9 +103,9 @@ impl VolumeFiles {
     /// data can go to the device.
     fn leave_last(&mut self) {
         if let Some(last) = self.last.take()
-            && last.written
+            && last.written > 0
         {
-            self.flusher.flush(last.inode);
+            self.flusher.flush(last.inode, last.written);
         }
     }
 
@@ -114,7 +114,7 @@ impl VolumeFiles {
         self.last = Some(Last {
             path: path.to_vec(),
             inode,
-            written: false,
+            written: 0,
         });
     }
 
@@ -347,7 +347,7 @@ impl VolumeFiles {
             Command::Write { path, offset, data } => {
                 let inode = self.inode(path)?;
                 if let Some(last) = &mut self.last {
-                    last.written = true;
+                    last.written += data.len() as u64;
                 }
                 self.write(&inode, offset.get(), data)
             }

@@ -17,6 +17,14 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "create a; write a 0 5000; sync; write a 0 5000; create b; fsync b",
     ),
     (
+        "several files at once",
+        "create a; write a 0 5000; create b; write b 0 100; create c; write c 0 20000; sync; write a 0 5000; append b 5000; fsync c; sync",
+    ),
+    (
+        "several files, one of them synced",
+        "create a; write a 0 5000; create b; write b 0 100; create c; write c 0 4096; sync; unlink a; create d; write d 0 4096; create e; write e 0 30000; fsync d; sync; unlink d; fsync e",
+    ),
+    (
         "append thrice",
         "create a; sync; append a 4096; fsync a; append a 4096; fsync a; append a 4096; fsync a",
     ),

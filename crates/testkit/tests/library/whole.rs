@@ -198,6 +198,18 @@ fn operations() -> Vec<(Vec<Op>, Op)> {
         (vec![write("kept", 12_000)], fsync("kept")),
         (vec![create("d/new"), write("d/new", 100)], fsync("d/new")),
         (vec![create("d/new"), chmod("inline")], Op::Sync),
+        // Flushed together.
+        (
+            vec![
+                create("d/new"),
+                write("d/new", 5000),
+                create("third"),
+                write("third", 300),
+                create("d/second"),
+                write("d/second", 40_000),
+            ],
+            Op::Sync,
+        ),
         // Frees it, in one step.
         (
             vec![create("sub/new"), Op::DeleteSubvolume { path: path("sub") }],
