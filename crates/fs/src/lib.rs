@@ -3,8 +3,8 @@
 //! Owns inodes, names, attributes, extended attributes, file data and the
 //! write buffer. Stands on the store's trees and transactions.
 //!
-//! Lock order: inodes (ascending [`InodeId`] when several) -> a subvolume's
-//! lock of writes in place -> cleaning -> the store's commit lock -> the engine
+//! Lock order: inodes (ascending [`InodeId`] when several) -> addresses of data
+//! -> a subvolume's lock of writes in place -> cleaning -> the store's commit lock -> the engine
 //! -> the inode table's shards. No lock but an inode's own, and that of writes
 //! in place, is held while data are read, written or compressed.
 
