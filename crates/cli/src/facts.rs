@@ -14,6 +14,11 @@ pub fn at(path: &Path) -> Result<Facts, Failure> {
     Ok(Facts::of(&volume))
 }
 
+/// Of a volume that is open.
+pub fn of(volume: &Volume) -> Facts {
+    Facts::of(volume)
+}
+
 /// Sets the error counters of the volume at `path`, mounted or not, to zero.
 pub fn reset_stats(path: &Path) -> Done {
     if path.is_dir() {

@@ -3,10 +3,11 @@
 //! Owns inodes, names, attributes, extended attributes, file data and the
 //! write buffer. Stands on the store's trees and transactions.
 //!
-//! Lock order: inodes (ascending [`InodeId`] when several are waited for) -> a
-//! subvolume's lock of writes in place -> cleaning -> the store's commit lock ->
-//! the engine -> the inode table's shards. No lock but inodes' own, and that of
-//! writes in place, is held while data are read, written or compressed.
+//! Lock order: inodes (ascending [`InodeId`] when several are waited for) ->
+//! addresses of data -> a subvolume's lock of writes in place -> cleaning -> the
+//! store's commit lock -> the engine -> the inode table's shards. No lock but
+//! inodes' own, and that of writes in place, is held while data are read,
+//! written or compressed.
 
 pub mod access;
 mod acl;

@@ -257,7 +257,9 @@ impl Engine {
                 // What the removal of another one has put here counts, too.
                 let is_idle = group.is_some_and(|group| {
                     let held = group.used + group.promised + group.pinned;
-                    group.standing == Standing::Committed && !group.dirty && held == 0
+                    // Who relocates one removes it.
+                    let is_ours = group.standing == Standing::Committed && !group.read_only;
+                    is_ours && !group.dirty && held == 0
                 });
                 if is_idle && left > 1 {
                     self.remove_group(start)?;

@@ -8,6 +8,7 @@
 //! it; space that a generation frees is not given out before its superblock is
 //! durable; after a failed commit nothing more is written.
 
+mod addresses;
 mod balance_item;
 mod cache;
 mod checksums;
@@ -44,6 +45,7 @@ mod trees;
 mod trim;
 mod view;
 
+pub use addresses::{AddressHold, ReadHold};
 pub use balance_item::NewProfiles;
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
@@ -94,7 +96,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// An open volume.
 ///
-/// Lock order: `writing_nodes`, `committing`, the engine's.
+/// Lock order: `addresses`, `writing_nodes`, `committing`, the engine's.
 #[derive(Debug)]
 pub struct Store {
     engine: EngineLock,
@@ -103,6 +105,8 @@ pub struct Store {
     identity: VolumeIdentity,
     /// Nodes that were read without the engine.
     reads_outside: AtomicU64,
+    /// Who works by addresses of data.
+    addresses: addresses::Addresses,
     /// Held by who writes superblocks.
     committing: Mutex<()>,
     /// Held by who writes nodes of generations. Before `committing`, so that

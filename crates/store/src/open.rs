@@ -293,6 +293,7 @@ impl Store {
             engine: crate::engine_lock::EngineLock::new(engine),
             identity,
             reads_outside: AtomicU64::new(0),
+            addresses: crate::addresses::Addresses::default(),
             committing: Mutex::new(()),
             writing_nodes: Mutex::new(()),
             commits_under_way: AtomicUsize::new(0),

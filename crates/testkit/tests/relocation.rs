@@ -514,3 +514,131 @@ fn a_crash_at_any_step_loses_nothing() {
         );
     }
 }
+
+/// Quota groups count what they counted before.
+#[test]
+fn quotas_stay_right() {
+    use butterfs::quota::QuotaMode;
+    for mode in [QuotaMode::Full, QuotaMode::Simple] {
+        let dir = scratch_dir();
+        let image = dir.path().join("v.img");
+        mkfs(&image, SIZE, 4096, "csum=crc32c");
+        let tree = LibraryTree::mount(&image, "");
+        let files = tree.files();
+        let limits = butterfs::du::Limits::default();
+        let watch = &mut |_: &butterfs::du::Progress| ControlFlow::Continue(());
+        files.enable_quotas(mode, &limits, watch).unwrap();
+        fill(&tree.0, &mut Random::new(23), 8);
+        let numbers = || {
+            let state = tree.0.quota_state().unwrap();
+            assert!(state.reason.is_none(), "{:?}", state.reason);
+            let groups = state.groups.iter();
+            let numbers = groups.map(|(id, group)| {
+                let info = &group.info;
+                (*id, info.referenced, info.exclusive)
+            });
+            numbers.collect::<Vec<_>>()
+        };
+        let before = numbers();
+        balance::start(
+            files.store(),
+            &Filters::all(),
+            Redundancy::Kept,
+            &mut nobody,
+        )
+        .unwrap();
+        assert_eq!(numbers(), before, "{mode:?}");
+        tree.0.close().unwrap();
+        drop(tree);
+        let device = FileDevice::open(&image, butterfs_device::Access::ReadOnly).unwrap();
+        own_check(Arc::new(device)).unwrap_or_else(|faults| panic!("{mode:?}: {faults}"));
+        if mode == QuotaMode::Full {
+            judge::judge_image(&image, "quotas");
+        }
+    }
+}
+
+/// Files change, are read, cloned and fsynced while everything moves.
+#[test]
+fn files_are_used_while_everything_moves() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    for options in ["", "nodatacow", "compress=zstd"] {
+        let dir = scratch_dir();
+        let image = dir.path().join("v.img");
+        mkfs(&image, SIZE, 4096, "csum=crc32c");
+        let tree = LibraryTree::mount(&image, options);
+        fill(&tree.0, &mut Random::new(29), 6);
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let end = AtEnd(&ended);
+            let workers: Vec<_> = (0..3_u64)
+                .map(|worker| {
+                    let (volume, ended) = (&tree.0, &ended);
+                    scope.spawn(move || use_files(volume, worker, ended))
+                })
+                .collect();
+            for _ in 0..10 {
+                let store = tree.files().store();
+                let all = Filters::all();
+                let (progress, _) =
+                    balance::start(store, &all, Redundancy::Kept, &mut nobody).unwrap();
+                assert_eq!(progress.without_space, 0);
+            }
+            drop(end);
+            let rounds = workers.into_iter().map(|worker| worker.join().unwrap());
+            println!("{options}: {} rounds of use", rounds.sum::<u64>());
+        });
+        let found = Manifest::of(&tree).unwrap();
+        tree.0.close().unwrap();
+        drop(tree);
+        judge_image(&image, options);
+        judge_by_kernel(&image, &found, options);
+    }
+
+    /// Ends the others, however this ends.
+    struct AtEnd<'e>(&'e AtomicBool);
+
+    impl Drop for AtEnd<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Release);
+        }
+    }
+
+    /// Writes, clones, reads back; what is read is what was written.
+    fn use_files(volume: &Volume, worker: u64, ended: &AtomicBool) -> u64 {
+        let mut random = Random::new(worker);
+        let name = |kind: &str| format!("/{kind}{worker}").into_bytes();
+        let mut content = vec![0; 400_000];
+        volume.write_file(&name("own"), &content).unwrap();
+        let files = volume.files();
+        let open = |name: &[u8]| files.inode(volume.resolve(name).unwrap()).unwrap();
+        let own = open(&name("own"));
+        let mut rounds = 0;
+        while !ended.load(Ordering::Acquire) {
+            rounds += 1;
+            let at = random.below(content.len() as u64 - 20_000);
+            let bytes = butterfs_testkit::content::content(random.bits(), 20_000);
+            content[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+            volume.write_at(&own, at, &bytes).unwrap();
+            match rounds % 4 {
+                0 => files.fsync(&own).unwrap(),
+                1 => {
+                    let _ = files.unlink(files.root(), &name("twin")[1..]);
+                    volume.write_file(&name("twin"), b"").unwrap();
+                    let twin = open(&name("twin"));
+                    let span = butterfs::CloneSpan {
+                        from: 0,
+                        to: 0,
+                        length: 0,
+                    };
+                    files.clone_range(&own, &twin, span).unwrap();
+                    assert!(volume.read_file(&name("twin")).unwrap() == content);
+                }
+                2 => files.flush_inode(&own).unwrap(),
+                _ => {}
+            }
+            assert!(volume.read_file(&name("own")).unwrap() == content);
+        }
+        rounds
+    }
+}

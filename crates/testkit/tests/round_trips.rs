@@ -1,12 +1,12 @@
 //! One volume with hundreds of snapshots and reflinks between them, changed
-//! by the library and the kernel in turns, with balances by the kernel and
-//! deletions by both. After each turn the content is the model's, and the
+//! by the library and the kernel in turns, with balances and deletions by both. After each turn the content is the model's, and the
 //! checks find nothing.
 //!
 //! `BUTTERFS_SEEDS=first..last` runs other seeds, `BUTTERFS_TURNS` more turns.
 
 mod support;
 
+use butterfs_admin::balance;
 use butterfs_check::{DataChecksums, NoProgress, Options, check};
 use butterfs_device::FileDevice;
 use butterfs_testkit::judge::{self, Access, KernelMount, Mode, btrfs_check, scratch_dir};
@@ -177,6 +177,20 @@ fn balance(mount: &KernelMount) {
     assert!(out.status.success(), "{text}");
 }
 
+/// A full balance by the library.
+fn balance_here(tree: &LibraryTree, context: &str) {
+    let files = tree.files();
+    files.clean_all().expect("deleted subvolumes are freed");
+    let ended = balance::start(
+        files.store(),
+        &balance::Filters::all(),
+        balance::Redundancy::Kept,
+        &mut |_| None,
+    );
+    let (progress, _) = ended.unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert_eq!(progress.without_space, 0, "{context}");
+}
+
 fn run(seed: u64, turns: u64) {
     let dir = scratch_dir();
     let image = dir.path().join("v.img");
@@ -207,7 +221,13 @@ fn run(seed: u64, turns: u64) {
                     });
                 }
             }
+            if turn % 4 == 2 {
+                balance_here(&tree, &context);
+            }
             script.turn(&mut apply);
+            if turn % 4 == 0 {
+                balance_here(&tree, &context);
+            }
             let expected = Manifest::of(&oracle).unwrap();
             let found = Manifest::of(&tree).expect("a tree that can be walked");
             found.assert_same(&expected, &context);

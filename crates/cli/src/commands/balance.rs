@@ -1,20 +1,26 @@
 //! `butterfs balance`: what lies in block groups moves, and they are gone.
 
 use crate::commands::subvolume::site::open_volume;
+use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
+use crate::host;
 use crate::interrupt::Interrupt;
-use crate::place::json;
+use crate::place::{Place, json};
+use crate::service::OnVolume;
 use crate::sizes::human;
-use butterfs::{OpenOptions, Volume};
+use butterfs::Volume;
 use butterfs_admin::balance::{
     self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
 };
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
-use std::path::{Path, PathBuf};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-/// Exit code of `status` where a balance waits, as btrfs-balance(8) has it.
+/// Exit code of `status` where a balance waits or runs, as btrfs-balance(8) has
+/// it.
 const WAITS: i32 = 1;
 /// Exit code of `cancel`, `pause` and `resume` where there is none.
 const NONE: i32 = 2;
@@ -28,7 +34,7 @@ const NONE: i32 = 2;
   butterfs balance start disk.img                everything
   butterfs balance status disk.img
 
-A filter follows its letter: -d for data, -m for metadata and system chunks, -s for system chunks. Filters are profiles=P|P, usage=N or A..B (percent), devid=N, drange=A..B, vrange=A..B (bytes), convert=P, soft, limit=N or A..B and stripes=A..B, with commas between them. Ctrl-C pauses.")]
+A filter follows its letter: -d for data, -m for metadata and system chunks, -s for system chunks. Filters are profiles=P|P, usage=N or A..B (percent), devid=N, drange=A..B, vrange=A..B (bytes), convert=P, soft, limit=N or A..B and stripes=A..B, with commas between them. Ctrl-C pauses the balance of a volume that is not mounted; one of a mounted volume goes on in its server until it is paused or cancelled.")]
 pub struct Balance {
     #[command(subcommand)]
     what: What,
@@ -42,15 +48,15 @@ enum What {
     Plan(Plan),
     /// Go on with the one that was interrupted.
     Resume(OfVolume),
-    /// Forget the one that was interrupted.
+    /// End the one that runs, or forget the one that was interrupted.
     Cancel(OfVolume),
-    /// Stop the one that runs.
+    /// Stop the one that runs; `resume` goes on with it.
     Pause(OfVolume),
-    /// Say whether one waits to go on.
+    /// Say whether one runs or waits to go on.
     Status(OfVolume),
 }
 
-#[derive(Args, Debug)]
+#[derive(Args, Clone, Debug, Deserialize, Serialize)]
 struct Chosen {
     /// Data, all or what matches.
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
@@ -74,8 +80,9 @@ struct Start {
     /// Do not show how far it is.
     #[arg(short, long)]
     quiet: bool,
-    /// File or block device that holds the volume; it must not be mounted.
-    volume: PathBuf,
+    /// File or block device that holds the volume, or a directory where it is
+    /// mounted.
+    volume: Place,
 }
 
 #[derive(Args, Debug)]
@@ -85,14 +92,16 @@ struct Plan {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// File or block device that holds the volume; it must not be mounted.
-    volume: PathBuf,
+    /// File or block device that holds the volume, or a directory where it is
+    /// mounted.
+    volume: Place,
 }
 
 #[derive(Args, Debug)]
 struct OfVolume {
-    /// File or block device that holds the volume; it must not be mounted.
-    volume: PathBuf,
+    /// File or block device that holds the volume, or a directory where it is
+    /// mounted.
+    volume: Place,
 }
 
 #[derive(Serialize)]
@@ -142,41 +151,120 @@ impl Chosen {
     }
 }
 
-fn check_unmounted(volume: &Path) -> Done {
-    if volume.is_dir() {
-        return fail(format!(
-            "{}: a mounted volume is not balanced yet; unmount it, and name the file or device \
-             that holds it",
-            volume.display()
-        ));
+/// What is to be done to a balance.
+#[derive(Debug, Deserialize, Serialize)]
+enum Action {
+    Start { chosen: Chosen, quiet: bool },
+    Plan { chosen: Chosen, json: bool },
+    Resume,
+    Cancel,
+    Pause,
+    Status,
+}
+
+/// What is to be done, and where.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Order {
+    action: Action,
+    place: Place,
+}
+
+impl OnVolume for Order {
+    const NAME: &'static str = "balance";
+    const TAG: &'static str = "Balance";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.place)
     }
-    Ok(())
+
+    fn run_here(self) -> Done {
+        let place = &self.place;
+        match &self.action {
+            Action::Start { chosen, quiet } => {
+                let filters = chosen.filters()?;
+                let redundancy = chosen.redundancy();
+                run(place, *quiet, |volume, watch| {
+                    balance::start(volume.files().store(), &filters, redundancy, watch)
+                })
+            }
+            Action::Resume => run(place, false, |volume, watch| {
+                balance::resume(volume.files().store(), watch)
+            }),
+            Action::Plan { chosen, json } => plan(place, chosen, *json),
+            Action::Cancel => end_it(place, Wish::Cancel),
+            Action::Pause => end_it(place, Wish::Pause),
+            Action::Status => status(place),
+        }
+    }
 }
 
-fn open(path: &Path) -> Result<Volume, Failure> {
-    check_unmounted(path)?;
-    let volume = open_volume(path)?;
-    volume.files().clean_all().context(path.display())?;
-    Ok(volume)
+/// Balances that run in this process, by the UUIDs of their volumes: how far
+/// they are, and what somebody wishes of them.
+static RUNNING: Mutex<BTreeMap<String, (Progress, Option<Wish>)>> = Mutex::new(BTreeMap::new());
+
+fn running() -> MutexGuard<'static, BTreeMap<String, (Progress, Option<Wish>)>> {
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn open_read_only(path: &Path) -> Result<Volume, Failure> {
-    check_unmounted(path)?;
-    Volume::open(path, OpenOptions::read_only()).context(path.display())
+/// The only balance of its volume in this process.
+struct Turn(String);
+
+impl Turn {
+    fn take(volume: &Volume) -> Result<Self, Failure> {
+        let uuid = facts::of(volume).uuid;
+        let mut all = running();
+        if all.contains_key(&uuid) {
+            return fail("a balance of this volume is under way");
+        }
+        all.insert(uuid.clone(), (Progress::default(), None));
+        Ok(Self(uuid))
+    }
+
+    fn hear(&self, progress: &Progress) -> Option<Wish> {
+        let mut all = running();
+        let own = all.get_mut(&self.0)?;
+        own.0 = *progress;
+        own.1
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        running().remove(&self.0);
+    }
+}
+
+/// Ends with an exit code where there is none; a server only says so.
+fn none(place: &Place, text: &str) -> Done {
+    if host::is_serving() {
+        return fail(text);
+    }
+    note!("{}: {text}", place.volume.display());
+    std::process::exit(NONE);
+}
+
+/// Opens the volume, or takes that of the server.
+fn open(place: &Place) -> Result<(Volume, bool), Failure> {
+    match host::volume() {
+        Some(volume) => Ok((volume, false)),
+        None => Ok((open_volume(&place.volume)?, true)),
+    }
 }
 
 /// Runs a balance that `begin` begins, and says how it ended.
 fn run(
-    path: &Path,
+    place: &Place,
     quiet: bool,
     begin: impl FnOnce(
         &Volume,
         &mut dyn FnMut(&Progress) -> Option<Wish>,
     ) -> Result<(Progress, End), BalanceError>,
 ) -> Done {
-    let volume = open(path)?;
-    let interrupt = Interrupt::watch()?;
-    let target = match quiet {
+    let (volume, is_own) = open(place)?;
+    let turn = Turn::take(&volume)?;
+    let interrupt = is_own.then(Interrupt::watch).transpose()?;
+    volume.files().clean_all().context(place.volume.display())?;
+    let target = match quiet || !is_own {
         true => ProgressDrawTarget::hidden(),
         false => ProgressDrawTarget::stderr(),
     };
@@ -192,19 +280,24 @@ fn run(
         bar.set_position(most.saturating_sub(progress.bytes_left));
         let (done, all) = (progress.considered, progress.expected);
         bar.set_message(format!(", block group {done} of {all}"));
-        interrupt.check().is_err().then_some(Wish::Pause)
+        let asked = interrupt.as_ref().is_some_and(|own| own.check().is_err());
+        turn.hear(progress).or(asked.then_some(Wish::Pause))
     });
     bar.finish_and_clear();
+    drop(turn);
     let (progress, end) = match ended {
-        Err(BalanceError::NoneWaits) => {
-            note!("{}: {}", path.display(), BalanceError::NoneWaits);
-            std::process::exit(NONE);
-        }
-        ended => ended.context(path.display())?,
+        Err(error @ BalanceError::NoneWaits) => return none(place, &error.to_string()),
+        ended => ended.context(place.volume.display())?,
     };
-    volume.close().context(path.display())?;
-    if let End::Stopped(_) = end {
-        return fail("interrupted; `butterfs balance resume` goes on with it");
+    if is_own {
+        volume.close().context(place.volume.display())?;
+    }
+    match end {
+        End::Stopped(Wish::Pause) => {
+            return fail("paused; `butterfs balance resume` goes on with it");
+        }
+        End::Stopped(Wish::Cancel) => return fail("cancelled"),
+        End::Done => {}
     }
     say!(
         "Done, had to relocate {} out of {} chunks",
@@ -220,107 +313,124 @@ fn run(
     }
 }
 
-impl Plan {
-    fn run(&self) -> Done {
-        let filters = self.chosen.filters()?;
-        let volume = open_read_only(&self.volume)?;
-        let planned = balance::plan(volume.files().store(), &filters);
-        let moved = planned.iter().map(|group| group.used).sum();
-        let all = planned.iter().map(|group| group.length).sum();
-        let fact = |group: &Planned| PlannedFact {
-            start: group.start.get(),
-            kind: group.flags.describe(),
-            length: group.length,
-            used: group.used,
-        };
-        let facts = PlanFacts {
-            groups: planned.iter().map(fact).collect(),
-            bytes_to_move: moved,
-            bytes_of_groups: all,
-        };
-        if self.json {
-            return json(&facts);
-        }
-        for group in &facts.groups {
-            say!(
-                "{:<20} at {:>15}: {} used of {}",
-                group.kind,
-                group.start,
-                human(group.used),
-                human(group.length)
-            );
-        }
-        say!(
-            "{} block groups with {}; {} would move. Nothing was written.",
-            facts.groups.len(),
-            human(facts.bytes_of_groups),
-            human(facts.bytes_to_move)
-        );
-        Ok(())
+fn plan(place: &Place, chosen: &Chosen, as_json: bool) -> Done {
+    let filters = chosen.filters()?;
+    let volume = place.open_read_only(None)?;
+    let planned = balance::plan(volume.files().store(), &filters);
+    let fact = |group: &Planned| PlannedFact {
+        start: group.start.get(),
+        kind: group.flags.describe(),
+        length: group.length,
+        used: group.used,
+    };
+    let facts = PlanFacts {
+        groups: planned.iter().map(fact).collect(),
+        bytes_to_move: planned.iter().map(|group| group.used).sum(),
+        bytes_of_groups: planned.iter().map(|group| group.length).sum(),
+    };
+    if as_json {
+        return json(&facts);
     }
+    for group in &facts.groups {
+        say!(
+            "{:<20} at {:>15}: {} used of {}",
+            group.kind,
+            group.start,
+            human(group.used),
+            human(group.length)
+        );
+    }
+    say!(
+        "{} block groups with {}; {} would move. Nothing was written.",
+        facts.groups.len(),
+        human(facts.bytes_of_groups),
+        human(facts.bytes_to_move)
+    );
+    Ok(())
 }
 
-impl OfVolume {
-    fn cancel(&self) -> Done {
-        let volume = open(&self.volume)?;
+/// Has the balance that runs stop or end, or forgets the one that waits.
+fn end_it(place: &Place, wish: Wish) -> Done {
+    let (volume, is_own) = open(place)?;
+    let uuid = facts::of(&volume).uuid;
+    if let Some((_, wished)) = running().get_mut(&uuid) {
+        *wished = Some(wish);
+    } else if wish == Wish::Pause {
+        return none(place, "no balance runs");
+    } else {
         match balance::cancel(volume.files().store()) {
-            Err(BalanceError::NoneWaits) => {
-                note!("{}: {}", self.volume.display(), BalanceError::NoneWaits);
-                std::process::exit(NONE);
-            }
-            cancelled => cancelled.context(self.volume.display())?,
+            Err(error @ BalanceError::NoneWaits) => return none(place, &error.to_string()),
+            cancelled => cancelled.context(place.volume.display())?,
         }
-        Ok(volume.close()?)
-    }
-
-    fn pause(&self) -> Done {
-        check_unmounted(&self.volume)?;
-        // One that runs has the volume open, and nobody else.
-        let _volume = open_read_only(&self.volume)?;
-        note!("{}: no balance runs", self.volume.display());
-        std::process::exit(NONE);
-    }
-
-    fn status(&self) -> Done {
-        let volume = open_read_only(&self.volume)?;
-        let store = volume.files().store();
-        let Some(filters) = balance::waiting(store).context(self.volume.display())? else {
-            say!("No balance found on '{}'", self.volume.display());
-            return Ok(());
-        };
-        say!("Balance on '{}' is paused", self.volume.display());
-        let kinds = [
-            ("data", filters.data),
-            ("metadata", filters.metadata),
-            ("system", filters.system),
-        ];
-        for (kind, filter) in kinds {
-            if let Some(filter) = filter {
-                say!("  {kind}: {filter}");
-            }
+        if is_own {
+            volume.close()?;
         }
-        std::process::exit(WAITS);
+        return Ok(());
     }
+    while running().contains_key(&uuid) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn status(place: &Place) -> Done {
+    let volume = place.open_read_only(None)?;
+    let name = place.volume.display();
+    let uuid = facts::of(&volume).uuid;
+    let progress = running().get(&uuid).map(|(progress, _)| *progress);
+    let waiting = balance::waiting(volume.files().store()).context(&name)?;
+    let Some(filters) = waiting else {
+        say!("No balance found on '{name}'");
+        return Ok(());
+    };
+    match progress {
+        None => say!("Balance on '{name}' is paused"),
+        Some(progress) => {
+            say!("Balance on '{name}' is running");
+            say!(
+                "{} out of about {} chunks balanced ({} considered), {} left",
+                progress.completed,
+                progress.expected,
+                progress.considered,
+                human(progress.bytes_left)
+            );
+        }
+    }
+    let kinds = [
+        ("data", filters.data),
+        ("metadata", filters.metadata),
+        ("system", filters.system),
+    ];
+    for (kind, filter) in kinds {
+        if let Some(filter) = filter {
+            say!("  {kind}: {filter}");
+        }
+    }
+    if host::is_serving() {
+        return Ok(());
+    }
+    std::process::exit(WAITS);
 }
 
 impl Balance {
     /// Runs it.
     pub fn run(self) -> Done {
-        match self.what {
+        let (action, place) = match self.what {
             What::Start(start) => {
-                let filters = start.chosen.filters()?;
-                let redundancy = start.chosen.redundancy();
-                run(&start.volume, start.quiet, |volume, watch| {
-                    balance::start(volume.files().store(), &filters, redundancy, watch)
-                })
+                let quiet = start.quiet;
+                let chosen = start.chosen;
+                (Action::Start { chosen, quiet }, start.volume)
             }
-            What::Plan(plan) => plan.run(),
-            What::Resume(resume) => run(&resume.volume, false, |volume, watch| {
-                balance::resume(volume.files().store(), watch)
-            }),
-            What::Cancel(cancel) => cancel.cancel(),
-            What::Pause(pause) => pause.pause(),
-            What::Status(status) => status.status(),
-        }
+            What::Plan(plan) => {
+                let json = plan.json;
+                let chosen = plan.chosen;
+                (Action::Plan { chosen, json }, plan.volume)
+            }
+            What::Resume(resume) => (Action::Resume, resume.volume),
+            What::Cancel(cancel) => (Action::Cancel, cancel.volume),
+            What::Pause(pause) => (Action::Pause, pause.volume),
+            What::Status(status) => (Action::Status, status.volume),
+        };
+        OnVolume::run(Order { action, place })
     }
 }

@@ -3,6 +3,7 @@
 use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
+use crate::service::OnVolume;
 use crate::sizes::human;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
@@ -70,7 +71,7 @@ impl Filesystem {
             What::Df(target) => df(&target),
             What::Usage(target) => usage(&target),
             What::Show(target) => show(&target),
-            What::Resize(resize) => resize.run(),
+            What::Resize(resize) => OnVolume::run(resize),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {

@@ -2,32 +2,37 @@
 
 use crate::commands::subvolume::site::open_volume;
 use crate::fail::{Context, Done, fail};
+use crate::host;
 use crate::interrupt::Interrupt;
+use crate::place::Place;
+use crate::service::OnVolume;
 use crate::sizes::{self, human};
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::resize::{self, End, Progress, Size};
 use butterfs_format::DeviceId;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
 /// Make the volume on a device larger or smaller.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Deserialize, Serialize)]
 #[command(after_help = "Examples:
   butterfs filesystem resize max disk.img        all that the file or device has
   butterfs filesystem resize +10g disk.img       a file that is too small grows
   butterfs filesystem resize -10g disk.img
   butterfs filesystem resize 1:200g disk.img     device 1
 
-A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size.")]
+A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size. While it is mounted, a volume grows up to the size that its file or device had when it was mounted.")]
 pub struct Resize {
     /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`.
-    #[arg(allow_hyphen_values = true, value_name = "SIZE")]
-    size: Wanted,
-    /// File or block device that holds the volume; it must not be mounted.
-    volume: PathBuf,
+    #[arg(allow_hyphen_values = true, value_name = "SIZE", value_parser = understood)]
+    size: String,
+    /// The file or device that holds the volume, or a directory where it is
+    /// mounted.
+    volume: Place,
 }
 
 /// A size, and of which device.
@@ -35,6 +40,11 @@ pub struct Resize {
 struct Wanted {
     device: DeviceId,
     size: Size,
+}
+
+/// A size that can be understood, as it was written.
+fn understood(text: &str) -> Result<String, String> {
+    text.parse::<Wanted>().map(|_| text.to_owned())
 }
 
 impl FromStr for Wanted {
@@ -78,44 +88,57 @@ fn extend(path: &Path, wanted: Size) -> Done {
     Ok(())
 }
 
-impl Resize {
-    /// Runs it.
-    pub fn run(self) -> Done {
-        if self.volume.is_dir() {
-            return fail(format!(
-                "{}: a mounted volume is not resized yet; unmount it, and name the file or device \
-                 that holds it",
-                self.volume.display()
-            ));
-        }
-        let Wanted { device, size } = self.size;
-        extend(&self.volume, size)?;
-        let volume = open_volume(&self.volume)?;
-        let interrupt = Interrupt::watch()?;
-        volume.files().clean_all().context(self.volume.display())?;
-        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
+impl OnVolume for Resize {
+    const NAME: &'static str = "filesystem resize";
+    const TAG: &'static str = "Resize";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.volume)
+    }
+
+    fn run_here(self) -> Done {
+        let wanted: Wanted = self.size.parse()?;
+        let path = &self.volume.volume;
+        let (volume, is_own) = match host::volume() {
+            Some(volume) => (volume, false),
+            None => {
+                extend(path, wanted.size)?;
+                (open_volume(path)?, true)
+            }
+        };
+        let interrupt = is_own.then(Interrupt::watch).transpose()?;
+        volume.files().clean_all().context(path.display())?;
+        let target = match is_own {
+            true => ProgressDrawTarget::stderr(),
+            false => ProgressDrawTarget::hidden(),
+        };
+        let bar = ProgressBar::with_draw_target(Some(0), target);
         if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} block groups{msg}") {
             bar.set_style(style);
         }
         let store = volume.files().store();
-        let resized = resize::resize(store, device, size, &mut |progress: &Progress| {
+        let watch = &mut |progress: &Progress| {
             bar.set_length(progress.groups as u64);
             bar.set_position(progress.moved as u64);
             bar.set_message(format!(", {} left in this one", human(progress.left)));
-            match interrupt.check() {
-                Ok(()) => ControlFlow::Continue(()),
-                Err(_) => ControlFlow::Break(()),
+            match interrupt.as_ref().map(Interrupt::check) {
+                Some(Err(_)) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
             }
-        });
+        };
+        let resized = resize::resize(store, wanted.device, wanted.size, watch);
         bar.finish_and_clear();
-        let end = resized.context(self.volume.display())?;
-        volume.close().context(self.volume.display())?;
+        let end = resized.context(path.display())?;
+        if is_own {
+            volume.close().context(path.display())?;
+        }
         match end {
             End::Stopped => fail("interrupted; the volume has its old size"),
             End::Resized { from, to } => {
                 say!(
-                    "Device {device} of {} had {} and has {}",
-                    self.volume.display(),
+                    "Device {} of {} had {} and has {}",
+                    wanted.device,
+                    path.display(),
                     human(from),
                     human(to)
                 );

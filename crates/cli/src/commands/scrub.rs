@@ -9,11 +9,15 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::service::OnVolume;
 use crate::sizes;
+use butterfs_format::superblock::{self, Superblock};
+use butterfs_server::Facts;
 use clap::{Args, Subcommand};
 use record::{Record, State};
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -201,20 +205,20 @@ impl Start {
 
 impl Status {
     fn run(&self) -> Done {
-        let facts = facts::at(&self.volume)?;
-        let record = Record::load(&facts.uuid)?;
+        let subject = Subject::of(&self.volume)?;
+        let record = Record::load(&subject.uuid)?;
         let shown = show::Shown {
             raw: self.raw,
             devices: self.devices,
             json: self.json,
         };
-        show::show(&shown, &facts, record.as_ref())
+        show::show(&shown, &subject, record.as_ref())
     }
 }
 
 impl OfVolume {
     fn cancel(&self) -> Done {
-        let uuid = facts::at(&self.volume)?.uuid;
+        let uuid = Subject::of(&self.volume)?.uuid;
         if record::state_of(&uuid)? != State::Running {
             note!(
                 "scrub cancel failed on {}: not running",
@@ -233,7 +237,7 @@ impl OfVolume {
 
 impl Limit {
     fn run(&self) -> Done {
-        let uuid = facts::at(&self.volume)?.uuid;
+        let uuid = Subject::of(&self.volume)?.uuid;
         if let Some(limit) = self.limit {
             record::set_limit(&uuid, limit)?;
         }
@@ -258,6 +262,43 @@ impl Scrub {
             What::Status(status) => status.run(),
             What::Cancel(cancel) => cancel.cancel(),
             What::Limit(limit) => limit.run(),
+        }
+    }
+}
+
+/// A volume as records know it.
+#[derive(Debug)]
+struct Subject {
+    uuid: String,
+    /// Bytes that there are to scrub, about.
+    bytes: u64,
+}
+
+impl Subject {
+    /// Of a volume that is open.
+    fn open(facts: &Facts) -> Self {
+        Self {
+            uuid: facts.uuid.clone(),
+            bytes: facts.device_used,
+        }
+    }
+
+    /// Of a volume that somebody else may have open, a scrub above all.
+    fn of(path: &Path) -> Result<Self, Failure> {
+        if path.is_dir() {
+            return Ok(Self::open(&facts::at(path)?));
+        }
+        let mut bytes = vec![0; superblock::SIZE];
+        let file = File::open(path).context(path.display())?;
+        let at = superblock::COPIES[0];
+        file.read_exact_at(&mut bytes, at.get())
+            .context(path.display())?;
+        match Superblock::parse(&bytes, at) {
+            Ok(found) => Ok(Self {
+                uuid: uuid::Uuid::from_bytes(found.fsid).to_string(),
+                bytes: found.bytes_used,
+            }),
+            Err(_) => Ok(Self::open(&facts::at(path)?)),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Commands that the server of a mount runs for other processes.
 
+use super::balance::Order as Balance;
+use super::resize::Resize;
 use super::scrub::Start as Scrub;
 use super::send::Send;
 use super::subvolume::{Diff, Du, FindNew, History, List, Show};
@@ -13,11 +15,13 @@ use std::sync::Arc;
 /// A command that a server can run, by its [`OnVolume::TAG`].
 #[derive(Debug, Deserialize)]
 enum Asked {
+    Balance(Balance),
     Diff(Diff),
     Du(Du),
     FindNew(FindNew),
     History(History),
     List(List),
+    Resize(Resize),
     Scrub(Scrub),
     Send(Send),
     Show(Show),
@@ -26,11 +30,13 @@ enum Asked {
 impl Asked {
     fn run(self) -> Done {
         match self {
+            Self::Balance(balance) => balance.run_here(),
             Self::Diff(diff) => diff.run_here(),
             Self::Du(du) => du.run_here(),
             Self::FindNew(find_new) => find_new.run_here(),
             Self::History(history) => history.run_here(),
             Self::List(list) => list.run_here(),
+            Self::Resize(resize) => resize.run_here(),
             Self::Scrub(scrub) => scrub.run_here(),
             Self::Send(send) => send.run_here(),
             Self::Show(show) => show.run_here(),
@@ -62,11 +68,13 @@ mod tests {
     #[test]
     fn tags_are_those_of_the_requests() {
         let tags = [
+            Balance::TAG,
             Diff::TAG,
             Du::TAG,
             FindNew::TAG,
             History::TAG,
             List::TAG,
+            Resize::TAG,
             Scrub::TAG,
             Send::TAG,
             Show::TAG,

@@ -185,6 +185,7 @@ impl Filesystem {
         span: &CloneSpan,
         times: Times,
     ) -> Result<Result<(), Refusal>, FsError> {
+        let _addresses = self.store.hold_addresses();
         let sector = self.sector_size;
         let (from, to, length) = (span.from, span.to, span.length);
         let sums = |flags: InodeFlags| flags.contains(InodeFlags::NODATASUM);

@@ -153,6 +153,7 @@ impl Filesystem {
         while done < span.length {
             let part = usize::try_from((span.length - done).min(COMPARE)).unwrap_or(room);
             let (left, right) = (&mut left[..part], &mut right[..part]);
+            let _addresses = self.store.hold_addresses();
             let read = [
                 self.read_locked(source.id, of_source, span.from + done, left)?,
                 self.read_locked(target.id, of_target, span.to + done, right)?,

@@ -273,6 +273,7 @@ impl Filesystem {
         let _reserved = self.buffers.reserve(bytes);
         self.ensure_space_locked()?;
         let mut data = vec![0; usize::try_from(bytes).unwrap_or(0)];
+        let _addresses = self.store.hold_addresses();
         self.read_locked(id, state, window.range.start, &mut data)?;
         let mut outputs = self.cut_whole(window.range.start, &data, plan);
         self.allocate(&mut outputs)?;

@@ -299,6 +299,7 @@ impl Filesystem {
     fn flush_extents(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
         let id = inode.id;
         let plan = self.compression(state);
+        let _addresses = self.store.hold_addresses();
         // No snapshot comes between the decision to write in place and the end
         // of the write.
         let in_place = self.in_place.of(id.tree);

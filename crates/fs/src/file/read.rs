@@ -83,10 +83,12 @@ impl Filesystem {
             // With its subvolume: its space may be somebody else's now.
             return Err(FsError::NotFound);
         }
+        let _addresses = self.store.hold_to_read();
         self.read_locked(inode.id, &state, offset, buffer)
     }
 
-    /// [`Filesystem::read`] for a state that is locked already.
+    /// [`Filesystem::read`] for a state that is locked already, with the
+    /// addresses of data held.
     pub(crate) fn read_locked(
         &self,
         id: InodeId,
@@ -222,7 +224,7 @@ impl Filesystem {
                 algorithm,
                 sums,
             } => {
-                let whole = match self.unpacked.get(*logical, *length, *ram_bytes) {
+                let whole = match self.unpacked_at(*logical, *length, *ram_bytes) {
                     Some(whole) => whole,
                     None => {
                         let mut packed = vec![0; *length as usize];
@@ -237,6 +239,12 @@ impl Filesystem {
             }
         }
         Ok(())
+    }
+
+    /// What is remembered of a compressed extent, decompressed.
+    fn unpacked_at(&self, logical: Logical, packed: u64, length: u64) -> Option<Arc<Vec<u8>>> {
+        self.unpacked.follow(self.store.data_moves());
+        self.unpacked.get(logical, packed, length)
     }
 
     /// The bytes of a compressed extent as they lie, verified.

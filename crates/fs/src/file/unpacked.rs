@@ -11,6 +11,7 @@ use butterfs_format::Logical;
 use parking_lot::Mutex;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Units kept: 2 MiB.
 const UNITS: usize = 16;
@@ -26,6 +27,8 @@ struct Unit {
 #[derive(Debug, Default)]
 pub(crate) struct Unpacked {
     units: Mutex<Vec<Unit>>,
+    /// How often data had moved when the first of them was read.
+    moves: AtomicU64,
 }
 
 impl Unpacked {
@@ -40,6 +43,14 @@ impl Unpacked {
         let bytes = Arc::clone(&unit.bytes);
         units.push(unit);
         Some(bytes)
+    }
+
+    /// Forgets everything where data have moved since: what is at an address
+    /// may be something else.
+    pub(crate) fn follow(&self, moves: u64) {
+        if self.moves.swap(moves, Ordering::AcqRel) != moves {
+            self.units.lock().clear();
+        }
     }
 
     /// Keeps an extent's decompressed bytes.
@@ -83,5 +94,9 @@ mod tests {
         cache.forget(&(18 * 8192 + 4095..18 * 8192 + 4096));
         assert!(cache.get(Logical(18 * 8192), 4096, 10).is_none());
         assert!(cache.get(Logical(17 * 8192), 4096, 10).is_some());
+        cache.follow(0);
+        assert!(cache.get(Logical(17 * 8192), 4096, 10).is_some());
+        cache.follow(1);
+        assert!(cache.get(Logical(17 * 8192), 4096, 10).is_none());
     }
 }

@@ -232,6 +232,7 @@ impl Filesystem {
             return Ok(());
         }
         let mut bytes = vec![0; self.sector_size as usize];
+        let _addresses = self.store.hold_addresses();
         self.read_locked(inode.id, state, start, &mut bytes)?;
         self.put(inode.id, state, start, &bytes);
         Ok(())

@@ -1,7 +1,7 @@
 //! Data that move: copied first, and then named by their new address.
 
 use super::graph::Graph;
-use super::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST};
+use super::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITERS_WAIT};
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
@@ -243,7 +243,7 @@ impl Store {
             return Ok(0);
         }
         let mut moves = Moves::default();
-        let moved = self.copy_and_name(&found, nodes_max, &mut moves);
+        let moved = self.copy_and_name(group.0, &found, nodes_max, &mut moves);
         // Space of copies that nothing names.
         let unborn = moves.0.values().filter(|moved| !moved.is_born);
         let unborn: Vec<_> = unborn.map(|moved| (moved.to, moved.length)).collect();
@@ -259,17 +259,28 @@ impl Store {
 
     fn copy_and_name(
         &self,
+        group: Logical,
         found: &[Found],
         mut nodes_max: usize,
         moves: &mut Moves,
     ) -> Result<(), StoreError> {
         let mut buffer = Vec::new();
         for extent in found {
-            let moved = self.copy_extent(*extent, &mut buffer)?;
-            moves.0.insert(extent.at, moved);
+            if let Some(moved) = self.copy_extent(*extent, &mut buffer)? {
+                moves.0.insert(extent.at, moved);
+            }
         }
         loop {
+            // Most of the commit's work is done before anybody waits.
+            self.write_early()?;
+            let Some(_nobody) = self.wait_for_holders(WRITERS_WAIT) else {
+                return Err(StoreError::GroupInUse(group));
+            };
             let named = self.commit_with(nodes_max + NODES_BESIDE, |engine| {
+                if !engine.kept_trees.is_empty() {
+                    return Err(StoreError::GroupInUse(group));
+                }
+                self.note_data_move();
                 let (graph, is_all) = engine.graph_of(found, nodes_max)?;
                 if graph.len() > 0 {
                     graph.move_all(engine, moves)?;
@@ -297,16 +308,22 @@ impl Store {
         })
     }
 
-    /// Copies an extent to new space.
-    fn copy_extent(&self, extent: Found, buffer: &mut Vec<u8>) -> Result<Move, StoreError> {
+    /// Copies an extent to new space; `None` where it was freed meanwhile.
+    fn copy_extent(&self, extent: Found, buffer: &mut Vec<u8>) -> Result<Option<Move>, StoreError> {
         let range = extent.at.get()..extent.at.get() + extent.length;
         let sector = self.identity.sector_size;
-        let (sums, is_preallocated, owner) = self.look(|engine| {
+        let looked = self.look(|engine| {
+            if engine.is_gone(extent)? {
+                return Ok(None);
+            }
             let sums = engine.data_checksums(range.clone())?;
             let leaves = engine.leaves_of(extent)?;
             let now = engine.refs_now(extent.at, extent.length, ExtentKind::Data)?;
-            Ok::<_, StoreError>((sums, leaves.is_preallocated, now.owner))
+            Ok::<_, StoreError>(Some((sums, leaves.is_preallocated, now.owner)))
         })?;
+        let Some((sums, is_preallocated, owner)) = looked else {
+            return Ok(None);
+        };
         let to = self.allocate_whole(extent.length)?;
         let mut moved = Move {
             length: extent.length,
@@ -328,7 +345,7 @@ impl Store {
         }
         moved.sums.extend(run);
         if is_preallocated && moved.sums.is_empty() {
-            return Ok(moved);
+            return Ok(Some(moved));
         }
         let mut done = 0;
         while done < extent.length {
@@ -353,7 +370,7 @@ impl Store {
             }
             done += length;
         }
-        Ok(moved)
+        Ok(Some(moved))
     }
 
     /// Allocates data space in one piece.

@@ -18,7 +18,9 @@
 //! about how far a relocation came: what is left in the group says it.
 //!
 //! While a group is relocated it is read-only: nothing is allocated from it,
-//! and nothing in it is overwritten in place.
+//! and nothing in it is overwritten in place. Whoever works by addresses of
+//! data that were looked up (`addresses`) is waited for before others name
+//! them; what a send reads does not move at all.
 //!
 //! Bounds: [`NODES_MAX`] nodes (more only where one node has more above it)
 //! and [`BATCH_BYTES`] of data in one step.
@@ -157,7 +159,11 @@ impl Engine {
     ) -> Result<Vec<(Logical, u8)>, StoreError> {
         let mut nodes = Vec::new();
         self.visit_extents(group, from, &mut |record, _| {
-            if record.flags & FLAG_TREE_BLOCK != 0 {
+            let pending = self.pending.get(Logical(record.key.objectid));
+            let net = pending.map_or(0, |pending| pending.net());
+            // The coming commit frees others.
+            let stays = record.refs.checked_add_signed(net) != Some(0);
+            if stays && record.flags & FLAG_TREE_BLOCK != 0 {
                 let level = match &record.info {
                     Some(info) => info[Key::SIZE],
                     None => u8::try_from(record.key.offset).unwrap_or(u8::MAX),
@@ -223,8 +229,8 @@ impl Store {
     /// Moves all that lies in the block group at `start` elsewhere, and removes
     /// it. `progress` is told after each step, and may end it there.
     ///
-    /// Deleted subvolumes should be freed before: nothing moves that one of
-    /// them holds and that is half freed.
+    /// What a deleted subvolume holds that is freed in part moves when all of
+    /// that is freed: somebody else must be at it.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`] where it has no place elsewhere; data that no
@@ -240,6 +246,7 @@ impl Store {
         };
         let mut relocated = Relocated::default();
         let mut nodes_max = NODES_MAX;
+        let mut half_freed = None;
         loop {
             let Some((length, left)) = self.left_in(start) else {
                 return Ok(RelocateEnd::Removed);
@@ -251,24 +258,46 @@ impl Store {
             if left == 0 {
                 break;
             }
-            let group = (start, length);
-            let bytes = self.relocate_data(group, nodes_max)?;
-            relocated.data_bytes += bytes;
-            if bytes > 0 {
-                continue;
-            }
-            match self.relocate_nodes(group, nodes_max) {
-                Ok(0) => {
-                    let key = Key::new(start.get(), ItemType::BLOCK_GROUP_ITEM, length);
-                    let fault = ItemFault::UsedByNobody;
-                    return Err(corrupt_item(self.read().group_tree(), key, fault));
-                }
-                Ok(nodes) => relocated.nodes += nodes as u64,
+            match self.relocate_some((start, length), nodes_max, &mut relocated) {
+                Ok(()) => half_freed = None,
                 Err(StoreError::NoSpace) if nodes_max > NODES_LEAST => nodes_max /= 4,
+                // The cleaner is at it.
+                Err(StoreError::HalfFreed(_))
+                    if half_freed.get_or_insert_with(Instant::now).elapsed() < WRITERS_WAIT =>
+                {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 Err(error) => return Err(error),
             }
         }
         self.remove_emptied(start)
+    }
+
+    /// Moves some data of a group, or where it has none, some nodes.
+    fn relocate_some(
+        &self,
+        group: (Logical, u64),
+        nodes_max: usize,
+        relocated: &mut Relocated,
+    ) -> Result<(), StoreError> {
+        let bytes = self.relocate_data(group, nodes_max)?;
+        relocated.data_bytes += bytes;
+        if bytes > 0 {
+            return Ok(());
+        }
+        let nodes = self.relocate_nodes(group, nodes_max)?;
+        relocated.nodes += nodes as u64;
+        if nodes > 0 {
+            return Ok(());
+        }
+        // Others may have freed the last of it.
+        self.commit()?;
+        if self.left_in(group.0).is_none_or(|(_, left)| left == 0) {
+            return Ok(());
+        }
+        let key = Key::new(group.0.get(), ItemType::BLOCK_GROUP_ITEM, group.1);
+        let fault = ItemFault::UsedByNobody;
+        Err(corrupt_item(self.read().group_tree(), key, fault))
     }
 
     /// Bytes of a group, and those of them that extents have.
@@ -295,6 +324,10 @@ impl Store {
             transaction.finish();
         }
         let guard = ReadOnlyGroup { store: self, start };
+        // Who decided before to write over something in it has done so then.
+        if self.wait_for_holders(WRITERS_WAIT).is_none() {
+            return Err(StoreError::GroupInUse(start));
+        }
         let begun = Instant::now();
         loop {
             self.commit()?;

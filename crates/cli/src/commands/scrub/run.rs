@@ -2,7 +2,8 @@
 
 use super::record::{self, Line, Record, Running};
 use super::show::{Shown, found_of};
-use super::{Start, at};
+use super::{Start, Subject, at};
+use crate::facts;
 use crate::fail::{Context, Done, Failure};
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -171,7 +172,7 @@ impl Watch<'_> {
 pub fn run(start: &Start) -> Done {
     let (volume, is_own) = open(start)?;
     let store = volume.files().store();
-    let uuid = butterfs_server::Facts::of(&volume).uuid;
+    let uuid = facts::of(&volume).uuid;
     let running = Running::begin(&uuid).map_err(|error| at(start, error.0))?;
     let earlier = match start.resume {
         true => Record::load(&uuid)?,
@@ -240,8 +241,8 @@ pub fn run(start: &Start) -> Done {
         devices: start.devices,
         json: start.json,
     };
-    let facts = butterfs_server::Facts::of(&volume);
-    found_of(&shown, &facts, &record, seconds)?;
+    let subject = Subject::open(&facts::of(&volume));
+    found_of(&shown, &subject, &record, seconds)?;
     let repairable: u64 = done.iter().map(|of| of.counts.repairable_errors).sum();
     if repairable > 0 && !start.json {
         say!("  Correctable:    {repairable} (left as they are)");

@@ -1,11 +1,11 @@
 //! How scrubs are shown: as btrfs-scrub(8) shows them.
 
+use super::Subject;
 use super::record::{Line, Record, State, state_of};
 use crate::dates::date;
 use crate::fail::Done;
 use crate::place::json;
 use crate::sizes::human;
-use butterfs_server::Facts;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -45,10 +45,6 @@ struct StatusFacts {
 fn clock(seconds: u64) -> String {
     let (minutes, second) = (seconds / 60, seconds % 60);
     format!("{}:{:02}:{second:02}", minutes / 60, minutes % 60)
-}
-
-const fn bytes_of(total: &Facts) -> u64 {
-    total.device_used
 }
 
 struct Figures {
@@ -132,11 +128,11 @@ fn figures(shown: &Shown, line: &Line, total: u64, figures: &Figures) -> Done {
 
 fn show_all(
     shown: &Shown,
-    facts: &Facts,
+    subject: &Subject,
     record: &Record,
     (status, seconds): (&'static str, f64),
 ) -> Done {
-    let total = bytes_of(facts);
+    let total = subject.bytes;
     let sum = record.sum();
     let of_all = Figures::of(&sum, total, status, seconds);
     if shown.json {
@@ -145,7 +141,7 @@ fn show_all(
             values: line.values.clone(),
         });
         return json(&StatusFacts {
-            uuid: facts.uuid.clone(),
+            uuid: subject.uuid.clone(),
             status,
             started: sum.get("t_start"),
             resumed: Some(sum.get("t_resumed")).filter(|seconds| *seconds > 0),
@@ -157,7 +153,7 @@ fn show_all(
             devices: devices.collect(),
         });
     }
-    say!("UUID:             {}", facts.uuid);
+    say!("UUID:             {}", subject.uuid);
     if !shown.devices {
         return figures(shown, &sum, total, &of_all);
     }
@@ -170,31 +166,31 @@ fn show_all(
 }
 
 /// Shows what a scrub found that just ended, after so many seconds.
-pub fn found_of(shown: &Shown, facts: &Facts, record: &Record, seconds: f64) -> Done {
+pub fn found_of(shown: &Shown, subject: &Subject, record: &Record, seconds: f64) -> Done {
     let status = match record.can_go_on() {
         true => "aborted",
         false => "finished",
     };
-    show_all(shown, facts, record, (status, seconds))
+    show_all(shown, subject, record, (status, seconds))
 }
 
 /// Shows how far the one that runs is, or how the last one ended.
-pub fn show(shown: &Shown, facts: &Facts, record: Option<&Record>) -> Done {
+pub fn show(shown: &Shown, subject: &Subject, record: Option<&Record>) -> Done {
     let Some(record) = record else {
         if shown.json {
-            return json(&serde_json::json!({ "uuid": facts.uuid, "status": "none" }));
+            return json(&serde_json::json!({ "uuid": subject.uuid, "status": "none" }));
         }
-        say!("UUID:             {}", facts.uuid);
+        say!("UUID:             {}", subject.uuid);
         say!("\tno stats available");
         return Ok(());
     };
     let sum = record.sum();
-    let status = match (state_of(&facts.uuid)?, record.can_go_on()) {
+    let status = match (state_of(&subject.uuid)?, record.can_go_on()) {
         (State::Running, _) => "running",
         (State::Idle, false) => "finished",
         (State::Idle, true) if sum.get("canceled") > 0 => "aborted",
         (State::Idle, true) => "interrupted",
     };
     let seconds = sum.get("duration");
-    show_all(shown, facts, record, (status, seconds as f64))
+    show_all(shown, subject, record, (status, seconds as f64))
 }

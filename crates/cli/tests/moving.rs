@@ -1,0 +1,207 @@
+//! Scrub, balance and resize, on volumes that are mounted and that are not.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use support::{Bench, can_mount, said};
+
+const UNCORRECTABLE: i32 = 3;
+const NONE: i32 = 2;
+
+/// Bytes that nothing else on a volume has.
+fn content(seed: u8) -> Vec<u8> {
+    let mut state = u64::from(seed) + 1;
+    let mut bytes = Vec::new();
+    while bytes.len() < 300_000 {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        bytes.extend_from_slice(&(state >> 16).to_le_bytes());
+    }
+    bytes
+}
+
+/// A volume with files; `options` are those of mkfs.
+fn filled(options: &[&str]) -> Bench {
+    let bench = Bench::new();
+    let words = [&["mkfs", "-q", "-f", "-b", "512m"], options, &["volume"]].concat();
+    bench.run(&words);
+    for seed in 0..8 {
+        let name = format!("f{seed}");
+        fs::write(bench.path(&name), content(seed)).unwrap();
+        bench.run(&["copy", &name, "volume:/"]);
+    }
+    bench
+}
+
+/// Where a file's first bytes lie in the image, all copies.
+fn places(bench: &Bench, seed: u8) -> Vec<u64> {
+    let wanted = content(seed);
+    let image = fs::read(bench.path("volume")).unwrap();
+    let sectors = image.chunks(4096).enumerate();
+    let found = sectors.filter(|(_, sector)| sector[..] == wanted[..4096]);
+    found.map(|(index, _)| index as u64 * 4096).collect()
+}
+
+fn damage(bench: &Bench, at: u64) {
+    let image = fs::File::options().write(true).open(bench.path("volume"));
+    image.unwrap().write_all_at(b"damaged", at + 100).unwrap();
+}
+
+#[test]
+fn a_scrub_corrects_what_has_another_copy() {
+    let bench = filled(&["-d", "dup"]);
+    let clean = bench.run(&["scrub", "start", "-B", "volume"]);
+    assert!(clean.contains("no errors found"), "{clean}");
+    let copies = places(&bench, 3);
+    assert_eq!(copies.len(), 2);
+    for copy in copies {
+        damage(&bench, copy);
+        let found = bench.try_run(&["scrub", "start", "-B", "-r", "volume"]);
+        assert!(found.status.success(), "{}", said(&found));
+        assert!(
+            said(&found).contains("/f3 (offset 0): another copy"),
+            "{}",
+            said(&found)
+        );
+        assert!(
+            said(&found).contains("Correctable:    1"),
+            "{}",
+            said(&found)
+        );
+        let mended = bench.run(&["scrub", "start", "-B", "volume"]);
+        assert!(mended.contains("csum=1"), "{mended}");
+        assert!(mended.contains("Corrected:      1"), "{mended}");
+        assert_eq!(places(&bench, 3).len(), 2);
+    }
+    let again = bench.run(&["scrub", "start", "-B", "--json", "volume"]);
+    assert!(again.contains("\"csum_errors\": 0"), "{again}");
+    bench.check();
+}
+
+#[test]
+fn a_scrub_names_what_is_lost() {
+    let bench = filled(&[]);
+    let copies = places(&bench, 5);
+    assert_eq!(copies.len(), 1);
+    damage(&bench, copies[0]);
+    let found = bench.try_run(&["scrub", "start", "-B", "volume"]);
+    assert_eq!(found.status.code(), Some(UNCORRECTABLE), "{}", said(&found));
+    assert!(
+        said(&found).contains("/f5 (offset 0): no copy is good"),
+        "{}",
+        said(&found)
+    );
+    let status = bench.run(&["scrub", "status", "volume"]);
+    assert!(status.contains("Uncorrectable:  1"), "{status}");
+    let raw = bench.run(&["scrub", "status", "-R", "volume"]);
+    assert!(raw.contains("uncorrectable_errors: 1"), "{raw}");
+    let nothing = bench.try_run(&["scrub", "resume", "-B", "volume"]);
+    assert_eq!(nothing.status.code(), Some(NONE), "{}", said(&nothing));
+    let idle = bench.try_run(&["scrub", "cancel", "volume"]);
+    assert_eq!(idle.status.code(), Some(NONE), "{}", said(&idle));
+}
+
+#[test]
+fn a_scrub_is_cancelled_and_resumed() {
+    let bench = filled(&[]);
+    bench.run(&["scrub", "limit", "--limit", "1m", "volume"]);
+    bench.run(&["scrub", "start", "volume"]);
+    let status = bench.run(&["scrub", "status", "volume"]);
+    assert!(status.contains("Status:           running"), "{status}");
+    let second = bench.try_run(&["scrub", "start", "-B", "-r", "volume"]);
+    assert!(!second.status.success(), "{}", said(&second));
+    bench.run(&["scrub", "cancel", "volume"]);
+    let status = bench.run(&["scrub", "status", "volume"]);
+    assert!(status.contains("Status:           aborted"), "{status}");
+    let none = bench.run(&["scrub", "limit", "--limit", "0", "volume"]);
+    assert!(none.contains("unlimited"), "{none}");
+    let done = bench.run(&["scrub", "resume", "-B", "volume"]);
+    assert!(done.contains("Status:           finished"), "{done}");
+    assert!(done.contains("Scrub resumed:"), "{done}");
+}
+
+#[test]
+fn balance_and_resize_of_a_volume_that_is_not_mounted() {
+    let bench = filled(&[]);
+    let plan = bench.run(&["balance", "plan", "-dusage=90", "volume"]);
+    assert!(plan.contains("DATA|single"), "{plan}");
+    assert!(plan.contains("Nothing was written"), "{plan}");
+    let refused = bench.try_run(&["balance", "start", "-mconvert=single", "volume"]);
+    assert!(
+        said(&refused).contains("fewer copies of metadata"),
+        "{}",
+        said(&refused)
+    );
+    let done = bench.run(&["balance", "start", "-q", "-dconvert=dup", "-m", "volume"]);
+    assert!(done.contains("Done, had to relocate"), "{done}");
+    let kinds = bench.run(&["filesystem", "df", "volume"]);
+    assert!(kinds.contains("Data, DUP"), "{kinds}");
+    for word in ["resume", "cancel", "pause"] {
+        let none = bench.try_run(&["balance", word, "volume"]);
+        assert_eq!(none.status.code(), Some(NONE), "{word}: {}", said(&none));
+    }
+    let status = bench.run(&["balance", "status", "volume"]);
+    assert!(status.contains("No balance found"), "{status}");
+    bench.run(&["filesystem", "resize", "-200m", "volume"]);
+    bench.check();
+    bench.run(&["filesystem", "resize", "+1g", "volume"]);
+    let size = fs::metadata(bench.path("volume")).unwrap().len();
+    assert_eq!(size, (312 << 20) + (1 << 30), "the file grew");
+    bench.check();
+    let small = bench.try_run(&["filesystem", "resize", "1:10m", "volume"]);
+    assert!(
+        said(&small).contains("no device shrinks below"),
+        "{}",
+        said(&small)
+    );
+    bench.run(&["filesystem", "resize", "1:300m", "volume"]);
+    bench.check();
+    let found = bench.run(&["ls", "volume:/"]);
+    assert!(
+        (0..8).all(|seed| found.contains(&format!("f{seed}"))),
+        "{found}"
+    );
+}
+
+#[test]
+fn balance_resize_and_scrub_of_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let bench = filled(&[]);
+    {
+        let _mounted = bench.mount("");
+        let good = |context: &str| {
+            for seed in 0..8 {
+                let found = fs::read(bench.path(&format!("mnt/f{seed}"))).unwrap();
+                assert!(found == content(seed), "{context}: f{seed}");
+            }
+        };
+        let plan = bench.run(&["balance", "plan", "--json", "mnt"]);
+        assert!(plan.contains("bytes_to_move"), "{plan}");
+        let done = bench.run(&["balance", "start", "mnt"]);
+        assert!(done.contains("Done, had to relocate"), "{done}");
+        good("balanced");
+        bench.run(&["balance", "start", "-dconvert=dup", "mnt"]);
+        let kinds = bench.run(&["filesystem", "df", "mnt"]);
+        assert!(kinds.contains("Data, DUP"), "{kinds}");
+        good("converted");
+        let status = bench.run(&["balance", "status", "mnt"]);
+        assert!(status.contains("No balance found"), "{status}");
+        let none = bench.try_run(&["balance", "resume", "mnt"]);
+        assert!(said(&none).contains("no balance waits"), "{}", said(&none));
+        let shrunk = bench.run(&["filesystem", "resize", "300m", "mnt"]);
+        assert!(shrunk.contains("has 300.00MiB"), "{shrunk}");
+        good("shrunk");
+        fs::write(bench.path("mnt/new"), content(9)).unwrap();
+        let grown = bench.run(&["filesystem", "resize", "max", "mnt"]);
+        assert!(grown.contains("has 512.00MiB"), "{grown}");
+        let scrub = bench.run(&["scrub", "start", "-B", "mnt"]);
+        assert!(scrub.contains("no errors found"), "{scrub}");
+        good("scrubbed");
+        bench.run(&["umount", "mnt"]);
+    }
+    bench.check();
+}

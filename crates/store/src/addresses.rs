@@ -1,0 +1,87 @@
+//! Who has looked up where data lie, and has not done yet with it.
+//!
+//! Reading a file, sharing its extents and writing over them take several
+//! steps: a look at the tree, then work without the engine. An inode's lock
+//! keeps others from changing the file meanwhile, but relocation gives its data
+//! other addresses without asking the file. So who works by addresses holds
+//! them, and relocation names new ones when nobody does.
+//!
+//! Lock order: inodes, these, the commit lock.
+
+use crate::Store;
+use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// The locks.
+#[derive(Debug, Default)]
+pub(crate) struct Addresses {
+    /// Has parts, so that readers on several processors write nothing that they
+    /// share.
+    readers: ShardedLock<()>,
+    /// May be held by a thread that holds it already.
+    others: RwLock<()>,
+    /// How often data got new addresses.
+    moves: AtomicU64,
+}
+
+/// Addresses of data stay as they are, for who reads.
+#[derive(Debug)]
+pub struct ReadHold<'s> {
+    _held: ShardedLockReadGuard<'s, ()>,
+}
+
+/// Addresses of data stay as they are.
+#[derive(Debug)]
+pub struct AddressHold<'s> {
+    _held: RwLockReadGuard<'s, ()>,
+}
+
+/// Nobody works by addresses of data.
+#[derive(Debug)]
+pub(crate) struct NobodyHolds<'s> {
+    _others: RwLockWriteGuard<'s, ()>,
+    _readers: ShardedLockWriteGuard<'s, ()>,
+}
+
+impl Store {
+    /// Keeps data where they are while somebody reads. The thread must not hold
+    /// them already.
+    pub fn hold_to_read(&self) -> ReadHold<'_> {
+        let held = self.addresses.readers.read();
+        ReadHold {
+            _held: held.unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+
+    /// Keeps data where they are while somebody works with their addresses; the
+    /// thread may have done so already.
+    pub fn hold_addresses(&self) -> AddressHold<'_> {
+        AddressHold {
+            _held: self.addresses.others.read_recursive(),
+        }
+    }
+
+    /// How often data got new addresses: what is remembered by address may be
+    /// something else after each.
+    pub fn data_moves(&self) -> u64 {
+        self.addresses.moves.load(Ordering::Acquire)
+    }
+
+    /// Waits until nobody holds addresses; `None` when that takes longer.
+    pub(crate) fn wait_for_holders(&self, patience: Duration) -> Option<NobodyHolds<'_>> {
+        let others = self.addresses.others.try_write_for(patience)?;
+        let readers = self.addresses.readers.write();
+        Some(NobodyHolds {
+            _others: others,
+            _readers: readers.unwrap_or_else(PoisonError::into_inner),
+        })
+    }
+
+    /// Notes that data get new addresses.
+    pub(crate) fn note_data_move(&self) {
+        self.addresses.moves.fetch_add(1, Ordering::AcqRel);
+    }
+}
