@@ -3,7 +3,7 @@
 //! Owns the table of subcommands and the names by which the binary is called
 //! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
-use crate::{commands, output};
+use crate::{commands, output, version};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +14,8 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(
     name = "butterfs",
-    version,
+    version = version::SHORT,
+    long_version = version::long(),
     propagate_version = true,
     after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults and 8 where it could not check."
 )]
@@ -73,10 +74,8 @@ pub enum Command {
     /// Measure file systems side by side.
     Lab(Box<commands::lab::Lab>),
     /// Write completions for a shell.
-    #[command(hide = true)]
     Completions(commands::generate::Completions),
-    /// Write the manual page.
-    #[command(hide = true)]
+    /// Write the manual page of a command.
     Manual(commands::generate::Manual),
 }
 
@@ -90,16 +89,22 @@ const MOUNT_NAMES: [&str; 4] = [
     "mount.btrfs",
 ];
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
-const CHECK_NAMES: [&str; 3] = ["fsck.butterfs", "fsck.btrfs", "btrfsck"];
+const CHECK_NAMES: [&str; 1] = ["btrfsck"];
 
 /// Parses the command line. Where it asks for help or has a mistake, that is
 /// printed, and the exit code given.
-pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(normalized(words.collect())).map_err(|answer| {
+pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
+    parse(normalized(words), MISTAKE)
+}
+
+/// Parses words that begin with the program's own name; `mistake` is the exit
+/// code of one.
+pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
+    Arguments::try_parse_from(words).map_err(|answer| {
         if answer.use_stderr() {
             // A mistake is one whether or not somebody reads of it.
             let _ = answer.print();
-            return ExitCode::from(MISTAKE);
+            return ExitCode::from(mistake);
         }
         let printed = answer.print().map_err(output::named);
         output::end(printed.map(|()| ExitCode::SUCCESS).map_err(Into::into), 1)
@@ -110,6 +115,8 @@ pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Result<Argume
 fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     let name = words.first().map(Path::new).and_then(Path::file_name);
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
+    let name = name.to_owned();
+    let name = &name[..];
     let implied = if MOUNT_NAMES.contains(&name) {
         Some("mount")
     } else if MKFS_NAMES.contains(&name) {
@@ -119,6 +126,12 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     } else {
         plain_mount(&words).then_some("mount")
     };
+    if implied == Some("mount") && MOUNT_NAMES.contains(&name) {
+        // mount(8) asks its helpers so to do everything but the mount.
+        for word in words.iter_mut().filter(|word| *word == "-f") {
+            *word = "--fake".into();
+        }
+    }
     if let Some(implied) = implied {
         words[0] = "butterfs".into();
         words.insert(1, implied.into());
@@ -154,8 +167,8 @@ mod tests {
 
     #[test]
     fn other_names_imply_the_subcommand() {
-        let mount = normalized(words("/sbin/mount.fuse.butterfs a b -o rw"));
-        assert_eq!(mount, words("butterfs mount a b -o rw"));
+        let mount = normalized(words("/sbin/mount.fuse.butterfs a b -f -o rw"));
+        assert_eq!(mount, words("butterfs mount a b --fake -o rw"));
         let mkfs = normalized(words("mkfs.btrfs -L x a"));
         assert_eq!(mkfs, words("butterfs mkfs -L x a"));
         let check = normalized(words("btrfsck a"));

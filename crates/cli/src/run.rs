@@ -1,6 +1,7 @@
 //! Running what the command line asks for.
 
 use crate::arguments::{Arguments, Command};
+use crate::commands::check::FAULTS;
 use crate::fail::Done;
 use crate::{log, output};
 use clap::CommandFactory;
@@ -18,7 +19,7 @@ fn offline(run: impl FnOnce() -> Done) -> Done {
 /// Runs a command; says on standard error what failed.
 pub fn run(arguments: Arguments) -> ExitCode {
     if let Command::Check(check) = &arguments.command {
-        return check.run();
+        return check.run(FAULTS);
     }
     let (done, failure_code) = match arguments.command {
         Command::Mount(mount) => (mount.run(), MOUNT_FAILED),

@@ -79,6 +79,7 @@ const COMMANDS: &[&str] = &[
     "lab plan smoke",
     "completions bash",
     "manual",
+    "manual subvolume list",
     "--help",
     "subvolume --help",
     "--version",

@@ -21,8 +21,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-/// Faults were found.
-const FAULTS: u8 = 1;
+/// Exit code where faults were found.
+pub const FAULTS: u8 = 1;
 /// The volume could not be checked; fsck(8) calls it an operational error.
 const NOT_CHECKED: u8 = 8;
 
@@ -33,7 +33,9 @@ const NOT_CHECKED: u8 = 8;
   butterfs check --check-data-csum --progress /dev/sdx1
   butterfs check --json disk.img | jq .counts
 
-Exit codes: 0 clean (warnings aside), 1 faults found, 2 a mistake in the arguments, 8 it could not be checked.")]
+Exit codes: 0 clean (warnings aside), 1 faults found, 2 a mistake in the arguments, 8 it could not be checked.
+Called as fsck.butterfs it takes the options of fsck(8) and has its exit codes (4 faults, 16 a mistake);
+at boot (-a, -p) it checks nothing, since a mount replays what a crash left.")]
 pub struct Check {
     /// Read all file data and nodes, every copy, and compare them with their
     /// checksums.
@@ -156,8 +158,8 @@ impl Progress for Bar {
 }
 
 impl Check {
-    /// Runs it.
-    pub fn run(&self) -> ExitCode {
+    /// Runs it; `faults` is the exit code where some are found.
+    pub fn run(&self, faults: u8) -> ExitCode {
         let done = if self.list_codes {
             list_codes().map(|()| true)
         } else {
@@ -165,7 +167,7 @@ impl Check {
         };
         let code = done.map(|is_clean| match is_clean {
             true => ExitCode::SUCCESS,
-            false => ExitCode::from(FAULTS),
+            false => ExitCode::from(faults),
         });
         output::end(code, NOT_CHECKED)
     }
