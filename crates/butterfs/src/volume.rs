@@ -6,7 +6,8 @@
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
-use butterfs_device::{Access, BlockDevice, FileDevice, OverlayDevice};
+use crate::part::{self, Part};
+use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
@@ -27,6 +28,8 @@ pub struct OpenOptions {
     pub store: butterfs_store::OpenOptions,
     /// How files are kept.
     pub files: Options,
+    /// Which part of the device holds it; [`Volume::open`] alone looks.
+    pub part: Part,
     /// Which subvolume is the root.
     pub subvolume: Subvolume,
     /// Time between commits while something changes.
@@ -109,8 +112,8 @@ impl Volume {
     /// The device is busy or not there, holds no volume, is damaged, or the
     /// subvolume does not exist.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Error> {
-        let device = FileDevice::open(path, options.store.access)?;
-        Self::open_device(Arc::new(device), options)
+        let device = part::open_part(path, options.store.access, options.part)?;
+        Self::open_device(device, options)
     }
 
     /// Opens the volume on `device`.
@@ -122,7 +125,8 @@ impl Volume {
         options: OpenOptions,
     ) -> Result<Self, Error> {
         let writable = options.store.access == Access::ReadWrite;
-        let (store, tree) = open_store(device, &options)?;
+        let (store, tree) =
+            open_store(Arc::clone(&device), &options).map_err(|error| instead(&device, error))?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
         if writable && let Err(error) = files.delete_orphans(tree) {
             // They take space, no more; and a replay may have written already.
@@ -377,6 +381,21 @@ fn clean(files: &Filesystem) -> Option<()> {
             tracing::error!(%error, "deleted subvolumes cannot be freed; run a check of the volume");
             None
         }
+    }
+}
+
+/// Says what a device holds where it holds no volume.
+fn instead(device: &Arc<dyn BlockDevice>, error: Error) -> Error {
+    if !matches!(error, Error::Store(StoreError::NoSuperblock { .. })) {
+        return error;
+    }
+    // What cannot be read was told already.
+    match part::held_instead(device) {
+        Ok(Some(held)) => Error::Holds {
+            device: device.identity(),
+            held,
+        },
+        Ok(None) | Err(_) => error,
     }
 }
 

@@ -38,6 +38,8 @@ pub enum Command {
     /// Show and change facts about a volume, mounted or not.
     #[command(visible_alias = "fi")]
     Filesystem(commands::filesystem::Filesystem),
+    /// Say on one screen what a volume is and holds.
+    Info(commands::info::Info),
     /// List files of a volume that is not mounted.
     Ls(commands::list::List),
     /// Write files of a volume that is not mounted to standard output.

@@ -8,6 +8,7 @@ pub mod defragment;
 pub mod device;
 pub mod filesystem;
 pub mod generate;
+pub mod info;
 pub mod inspect;
 pub mod lab;
 pub mod list;

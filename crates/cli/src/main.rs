@@ -28,6 +28,7 @@ mod host;
 mod interrupt;
 mod log;
 mod output;
+mod part;
 mod place;
 mod run;
 mod service;

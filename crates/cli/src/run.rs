@@ -3,6 +3,7 @@
 use crate::arguments::{Arguments, Command};
 use crate::commands::check::FAULTS;
 use crate::fail::Done;
+use crate::service::OnVolume;
 use crate::{log, output};
 use clap::CommandFactory;
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Umount(umount) => (umount.run(), 1),
         Command::Mkfs(mkfs) => (offline(|| mkfs.run()), 1),
         Command::Filesystem(filesystem) => (offline(|| filesystem.run()), 1),
+        Command::Info(info) => (offline(|| info.run()), 1),
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),

@@ -30,6 +30,8 @@ const COMMANDS: &[&str] = &[
     "ls -lR volume:/",
     "ls --json volume:/",
     "cat volume:/base/file",
+    "info volume",
+    "info --json volume",
     "copy host volume:/",
     "copy volume:/base out",
     "reflink volume:/base/file volume:/base/shared",

@@ -6,7 +6,7 @@ use crate::requests::{Server, Transported};
 use crate::service::{Farewell, Runner};
 use crate::{join, options, place, service, source, uring};
 use butterfs::{
-    Access, BlockDevice, FileDevice, MountOptions, Subvolume, Transport, TreeId, Volume,
+    Access, BlockDevice, FileDevice, MountOptions, Part, Subvolume, Transport, TreeId, Volume,
 };
 use butterfs_device::DeviceError;
 use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter};
@@ -168,7 +168,8 @@ pub fn mount(
     };
     // Linux tells a plain FUSE server nothing of sync(2).
     open.commit_when_quiet = Some(QUIET);
-    let volume = Volume::open_device(Arc::clone(&device) as Arc<dyn BlockDevice>, open);
+    let part = butterfs::part_of(Arc::clone(&device) as Arc<dyn BlockDevice>, options.part);
+    let volume = part.and_then(|part| Volume::open_device(part, open));
     let volume = volume.map_err(|error| ServerError::Open {
         source_path: source.to_owned(),
         error,
@@ -182,7 +183,9 @@ pub fn mount(
     };
     let config = options::config(source, options);
     let serving = start(volume, options, |server| {
-        if device.is_block_device() && rustix::process::geteuid().is_root() {
+        // The kernel would take all of the device for the volume.
+        let is_device = options.part == Part::Whole && device.is_block_device();
+        if is_device && rustix::process::geteuid().is_root() {
             mount_block(&device, config, mountpoint, server)
         } else {
             Ok(Session::mount(config, mountpoint, Arc::clone(server))?)

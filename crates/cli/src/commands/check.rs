@@ -3,12 +3,13 @@
 //! Owns the options and how a report is shown; the check itself is the crate
 //! `check`.
 
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Done, Failure, fail};
 use crate::log;
 use crate::output;
+use crate::part::PartArguments;
 use crate::place::json;
 use crate::sizes;
-use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs::{Access, BlockDevice, held_instead, open_part};
 use butterfs_check::{
     CheckError, DataChecksums, Options, Phase, Progress, Report, Severity, Status,
 };
@@ -63,6 +64,8 @@ pub struct Check {
     /// like a fault.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    part: PartArguments,
     /// Print every kind of fault with its meaning.
     #[arg(long, exclusive = true)]
     list_codes: bool,
@@ -190,13 +193,25 @@ impl Check {
         let bar = Bar::new(self.progress);
         let report = butterfs_check::check(devices, &options, &bar);
         bar.bar.finish_and_clear();
-        let report = report.map_err(|error: CheckError| Failure(error.to_string()))?;
+        let report = report.map_err(|error: CheckError| self.instead(&error))?;
         if self.json {
             json(&facts(&report))?;
         } else {
             show(&report)?;
         }
         Ok(report.is_clean())
+    }
+
+    /// What the device holds, where it holds no volume.
+    fn instead(&self, error: &CheckError) -> Failure {
+        if let (CheckError::NoSuperblock { .. }, [path]) = (error, &self.devices[..]) {
+            let device = open_part(path, Access::ReadOnly, self.part.part());
+            let held = device.and_then(|device| held_instead(&device));
+            if let Ok(Some(held)) = held {
+                return Failure(format!("{} {held}", path.display()));
+            }
+        }
+        Failure(error.to_string())
     }
 
     fn open(&self) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
@@ -210,8 +225,7 @@ impl Check {
                     path.display()
                 ));
             }
-            let device = FileDevice::open(path, Access::ReadOnly).context(path.display())?;
-            devices.push(Arc::new(device));
+            devices.push(open_part(path, Access::ReadOnly, self.part.part())?);
         }
         Ok(devices)
     }

@@ -9,6 +9,7 @@ mod out;
 mod tally;
 
 use crate::fail::{Context, Done, fail};
+use crate::part::PartArguments;
 use crate::place::Place;
 use butterfs::{MountOptions, Subvolume, Volume};
 use clap::Args;
@@ -34,6 +35,8 @@ pub struct Copy {
     /// Subvolume id to start from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
+    #[command(flatten)]
+    part: PartArguments,
     /// No progress.
     #[arg(short, long)]
     quiet: bool,
@@ -99,6 +102,7 @@ impl Copy {
         if let Some(id) = self.subvolid {
             options.subvolume = Subvolume::Id(id);
         }
+        options.part = self.part.part();
         Volume::open(&place.volume, options.open_options()).context(place.volume.display())
     }
 }

@@ -3,6 +3,7 @@
 use crate::dates::date;
 use crate::fail::{Context, Done, Failure};
 use crate::output;
+use crate::part::PartArguments;
 use crate::place::{Place, json};
 use butterfs::{Attributes, Volume, Walk};
 use clap::Args;
@@ -28,6 +29,8 @@ pub struct List {
     /// Subvolume id to start from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
+    #[command(flatten)]
+    part: PartArguments,
     /// VOLUME:/path; the root without a path.
     place: Place,
 }
@@ -51,7 +54,7 @@ struct Entry {
 impl List {
     /// Runs it.
     pub fn run(self) -> Done {
-        let volume = self.place.open_read_only(self.subvolid)?;
+        let volume = self.place.open_part(self.subvolid, self.part.part())?;
         let start = volume.resolve(self.place.path.as_bytes())?;
         let mut entries = Vec::new();
         let mut out = BufWriter::new(output::own());

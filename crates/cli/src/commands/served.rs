@@ -1,5 +1,6 @@
 //! Commands that the server of a mount runs for other processes.
 
+use super::info::Info;
 use super::send::Send;
 use super::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Context, Done};
@@ -16,6 +17,7 @@ enum Asked {
     Du(Du),
     FindNew(FindNew),
     History(History),
+    Info(Info),
     List(List),
     Send(Send),
     Show(Show),
@@ -28,6 +30,7 @@ impl Asked {
             Self::Du(du) => du.run_here(),
             Self::FindNew(find_new) => find_new.run_here(),
             Self::History(history) => history.run_here(),
+            Self::Info(info) => info.run_here(),
             Self::List(list) => list.run_here(),
             Self::Send(send) => send.run_here(),
             Self::Show(show) => show.run_here(),
@@ -63,6 +66,7 @@ mod tests {
             Du::TAG,
             FindNew::TAG,
             History::TAG,
+            Info::TAG,
             List::TAG,
             Send::TAG,
             Show::TAG,
