@@ -1,3 +1,4 @@
-//! What is done to whole volumes: making them, for now.
+//! What is done to whole volumes: making them, and archives of files.
 
+pub mod archive;
 pub mod mkfs;

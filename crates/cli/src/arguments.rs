@@ -44,8 +44,29 @@ pub enum Command {
     Ls(commands::list::List),
     /// Write files of a volume that is not mounted to standard output.
     Cat(commands::cat::Cat),
-    /// Copy files into or out of a volume that is not mounted.
+    /// Draw directories of a volume that is not mounted.
+    Tree(commands::tree::Tree),
+    /// Find files of a volume that is not mounted.
+    Find(commands::find::Find),
+    /// Sum up the sizes of files of a volume that is not mounted.
+    Du(commands::du::Du),
+    /// Copy files into, out of or within a volume that is not mounted.
+    #[command(visible_alias = "cp")]
     Copy(commands::copy::Copy),
+    /// Rename and move files of a volume that is not mounted.
+    Mv(commands::mv::Mv),
+    /// Remove files from a volume that is not mounted.
+    Rm(commands::rm::Rm),
+    /// Make directories in a volume that is not mounted.
+    Mkdir(commands::mkdir::Mkdir),
+    /// Make links in a volume that is not mounted.
+    Ln(commands::ln::Ln),
+    /// Change permissions in a volume that is not mounted.
+    Chmod(commands::chmod::Chmod),
+    /// Change owners in a volume that is not mounted.
+    Chown(commands::chown::Chown),
+    /// Read and write tar archives of files of a volume that is not mounted.
+    Tar(commands::tar::Tar),
     /// Copy files and directories so that the copies share their data.
     Reflink(commands::reflink::Reflink),
     /// Share what files have in common, after comparing it.
@@ -119,6 +140,16 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
     let name = name.to_owned();
     let name = &name[..];
+    if words.get(1).is_some_and(|word| word == "find") {
+        // As find(1) has its options: one minus and a word.
+        for word in words.iter_mut().skip(2) {
+            let text = word.to_string_lossy().into_owned();
+            let is_word = matches!(text.as_bytes(), [b'-', b'a'..=b'z', _, ..]);
+            if is_word {
+                *word = format!("-{text}").into();
+            }
+        }
+    }
     let implied = if MOUNT_NAMES.contains(&name) {
         Some("mount")
     } else if MKFS_NAMES.contains(&name) {
@@ -177,6 +208,11 @@ mod tests {
         assert_eq!(check, words("butterfs check a"));
         let plain = normalized(words("butterfs /etc/passwd /mnt"));
         assert_eq!(plain, words("butterfs mount /etc/passwd /mnt"));
+        let find = normalized(words("butterfs find a -name x -0 --uid 3 -size -5k"));
+        assert_eq!(
+            find,
+            words("butterfs find a --name x -0 --uid 3 --size -5k")
+        );
         assert_eq!(
             normalized(words("butterfs umount /")),
             words("butterfs umount /")

@@ -19,6 +19,7 @@ macro_rules! note {
 }
 
 mod arguments;
+mod changes;
 mod commands;
 mod dates;
 mod facts;
