@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: demo test programs kill fuzz build lint bench soak crash-sweep git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test programs kill fuzz build lint bench soak crash-sweep git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -10,6 +10,33 @@ demo:
 build:
 	@scripts/packages build
 	cargo build --release --bin butterfs
+
+# What is installed: the release binary without its line tables, which lie
+# beside it.
+DIST := $${CARGO_TARGET_DIR:-target}/dist
+
+dist: build
+	scripts/strip $${CARGO_TARGET_DIR:-target}/release/butterfs $(DIST)/butterfs
+
+# `make dist`, and as root `make install`. PREFIX, DESTDIR, SBINDIR and others:
+# see scripts/install. BINARY installs another binary.
+install:
+	@if [ -z "$$BINARY" ] && ! [ -x $(DIST)/butterfs ]; then $(MAKE) dist; fi
+	@BINARY=$${BINARY:-$(DIST)/butterfs} scripts/install install
+
+uninstall:
+	@scripts/install uninstall
+
+# Debian packages, in target/deb.
+deb:
+	@scripts/packages build
+	@if [ -z "$$BINARY" ]; then $(MAKE) dist; fi
+	@BINARY=$${BINARY:-$(DIST)/butterfs} scripts/deb $${CARGO_TARGET_DIR:-target}/deb
+
+# Binaries that need nothing of the system, in target/static.
+static:
+	@scripts/packages static
+	scripts/static $${CARGO_TARGET_DIR:-target}/static
 
 test:
 	@scripts/packages test

@@ -1,7 +1,9 @@
-//! What is done to whole volumes: making them, scrubbing, balancing and
-//! resizing them.
+//! What is done to whole volumes: making them, empty or from files, scrubbing,
+//! balancing and resizing them.
 
+pub mod archive;
 pub mod balance;
+pub mod build;
 pub mod mkfs;
 pub mod resize;
 pub mod scrub;

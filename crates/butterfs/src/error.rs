@@ -1,5 +1,6 @@
 //! What can go wrong with a volume as a whole.
 
+use crate::held::Held;
 use butterfs_device::DeviceError;
 use butterfs_fs::FsError;
 use butterfs_store::StoreError;
@@ -28,6 +29,14 @@ pub enum Error {
     /// The subvolume asked for does not exist.
     #[error("the volume has no subvolume {0}; `butterfs ls` shows what it has")]
     NoSubvolume(String),
+    /// The device holds no volume but something else, or has no such part.
+    #[error("{device} {held}")]
+    Holds {
+        /// The device.
+        device: String,
+        /// What it holds.
+        held: Held,
+    },
     /// The thread that commits cannot be started.
     #[error("no thread could be started ({0}); raise the limit on processes")]
     Thread(#[source] std::io::Error),

@@ -19,8 +19,10 @@
 
 mod clone_tree;
 mod error;
+mod held;
 mod members;
 mod mount_options;
+mod part;
 mod paths;
 mod quotas;
 mod receive_directory;
@@ -33,10 +35,12 @@ mod volume;
 
 pub use clone_tree::ClonedTree;
 pub use error::Error;
+pub use held::Held;
 pub use members::{FoundDevice, FoundVolume, find_members, scan};
 pub use mount_options::{
     MountOptions, OPTIONS, OptionError, OptionHelp, Subvolume, Transport, Wake, WriteCache,
 };
+pub use part::{Part, held_instead, open_part, part_of};
 pub use paths::{Walk, WalkEntry};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};

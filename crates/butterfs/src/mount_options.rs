@@ -4,6 +4,7 @@
 //! from it) and their meaning for each other, as btrfs(5) has it. Options are
 //! applied from left to right; a later one wins.
 
+use crate::part::Part;
 use crate::volume::OpenOptions;
 use butterfs_device::Access;
 use butterfs_format::compression::{Algorithm, Level};
@@ -92,6 +93,8 @@ pub enum Wake {
 pub struct MountOptions {
     /// Read-only or not.
     pub access: Access,
+    /// Which part of the device holds the volume.
+    pub part: Part,
     /// Which subvolume is the root.
     pub subvolume: Subvolume,
     /// Compression.
@@ -155,6 +158,7 @@ impl Default for MountOptions {
         let files = Options::default();
         Self {
             access: Access::ReadWrite,
+            part: Part::Whole,
             subvolume: Subvolume::Default,
             compress: files.compress,
             data_cow: files.data_cow,
@@ -248,6 +252,7 @@ impl MountOptions {
                 ..butterfs_store::OpenOptions::default()
             },
             files,
+            part: self.part,
             subvolume: self.subvolume.clone(),
             commit_interval: self.commit,
             commit_when_quiet: None,
@@ -263,6 +268,9 @@ impl MountOptions {
             Access::ReadOnly => "ro",
             Access::ReadWrite => "rw",
         });
+        if let Some(part) = self.part.option() {
+            say(&part);
+        }
         say(match self.access_times {
             AccessTimes::Relative => "relatime",
             AccessTimes::Never => "noatime",

@@ -6,6 +6,7 @@
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
+use crate::part::{self, Part};
 use butterfs_device::{Access, BlockDevice, OverlayDevice};
 use butterfs_format::{InodeNumber, TreeId};
 use butterfs_fs::names::Owner;
@@ -27,6 +28,8 @@ pub struct OpenOptions {
     pub store: butterfs_store::OpenOptions,
     /// How files are kept.
     pub files: Options,
+    /// Which part of the device holds it; [`Volume::open`] alone looks.
+    pub part: Part,
     /// Which subvolume is the root.
     pub subvolume: Subvolume,
     /// Time between commits while something changes.
@@ -111,6 +114,10 @@ impl Volume {
     /// A device is busy or not there, holds no volume, is damaged, or the
     /// subvolume does not exist.
     pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Error> {
+        if options.part != Part::Whole {
+            let device = part::open_part(path, options.store.access, options.part)?;
+            return Self::open_device(device, options);
+        }
         Self::open_all(&crate::find_members(path), options)
     }
 
@@ -144,7 +151,11 @@ impl Volume {
         options: OpenOptions,
     ) -> Result<Self, Error> {
         let writable = options.store.access == Access::ReadWrite;
-        let (store, tree) = open_store(devices, &options)?;
+        let first = devices.first().cloned();
+        let (store, tree) = open_store(devices, &options).map_err(|error| match &first {
+            Some(device) => instead(device, error),
+            None => error,
+        })?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
         if writable && let Err(error) = files.delete_orphans(tree) {
             // They take space, no more; and a replay may have written already.
@@ -399,6 +410,21 @@ fn clean(files: &Filesystem) -> Option<()> {
             tracing::error!(%error, "deleted subvolumes cannot be freed; run a check of the volume");
             None
         }
+    }
+}
+
+/// Says what a device holds where it holds no volume.
+fn instead(device: &Arc<dyn BlockDevice>, error: Error) -> Error {
+    if !matches!(error, Error::Store(StoreError::NoSuperblock { .. })) {
+        return error;
+    }
+    // What cannot be read was told already.
+    match part::held_instead(device) {
+        Ok(Some(held)) => Error::Holds {
+            device: device.identity(),
+            held,
+        },
+        Ok(None) | Err(_) => error,
     }
 }
 

@@ -3,7 +3,7 @@
 //! Owns the table of subcommands and the names by which the binary is called
 //! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
-use crate::{commands, output};
+use crate::{commands, output, version};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -14,7 +14,8 @@ use std::process::ExitCode;
 #[derive(Debug, Parser)]
 #[command(
     name = "butterfs",
-    version,
+    version = version::SHORT,
+    long_version = version::long(),
     propagate_version = true,
     after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults and 8 where it could not check."
 )]
@@ -34,15 +35,40 @@ pub enum Command {
     Umount(commands::umount::Umount),
     /// Make a volume in a file or on a block device.
     Mkfs(Box<commands::mkfs::Mkfs>),
+    /// Build an image from directories, archives and OCI layouts.
+    Build(Box<commands::build::Build>),
     /// Show and change facts about a volume, mounted or not.
     #[command(visible_alias = "fi")]
     Filesystem(commands::filesystem::Filesystem),
+    /// Say on one screen what a volume is and holds.
+    Info(commands::info::Info),
     /// List files of a volume that is not mounted.
     Ls(commands::list::List),
     /// Write files of a volume that is not mounted to standard output.
     Cat(commands::cat::Cat),
-    /// Copy files into or out of a volume that is not mounted.
+    /// Draw directories of a volume that is not mounted.
+    Tree(commands::tree::Tree),
+    /// Find files of a volume that is not mounted.
+    Find(commands::find::Find),
+    /// Sum up the sizes of files of a volume that is not mounted.
+    Du(commands::du::Du),
+    /// Copy files into, out of or within a volume that is not mounted.
+    #[command(visible_alias = "cp")]
     Copy(commands::copy::Copy),
+    /// Rename and move files of a volume that is not mounted.
+    Mv(commands::mv::Mv),
+    /// Remove files from a volume that is not mounted.
+    Rm(commands::rm::Rm),
+    /// Make directories in a volume that is not mounted.
+    Mkdir(commands::mkdir::Mkdir),
+    /// Make links in a volume that is not mounted.
+    Ln(commands::ln::Ln),
+    /// Change permissions in a volume that is not mounted.
+    Chmod(commands::chmod::Chmod),
+    /// Change owners in a volume that is not mounted.
+    Chown(commands::chown::Chown),
+    /// Read and write tar archives of files of a volume that is not mounted.
+    Tar(commands::tar::Tar),
     /// Copy files and directories so that the copies share their data.
     Reflink(commands::reflink::Reflink),
     /// Share what files have in common, after comparing it.
@@ -77,10 +103,8 @@ pub enum Command {
     /// Measure file systems side by side.
     Lab(Box<commands::lab::Lab>),
     /// Write completions for a shell.
-    #[command(hide = true)]
     Completions(commands::generate::Completions),
-    /// Write the manual page.
-    #[command(hide = true)]
+    /// Write the manual page of a command.
     Manual(commands::generate::Manual),
 }
 
@@ -94,16 +118,22 @@ const MOUNT_NAMES: [&str; 4] = [
     "mount.btrfs",
 ];
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
-const CHECK_NAMES: [&str; 3] = ["fsck.butterfs", "fsck.btrfs", "btrfsck"];
+const CHECK_NAMES: [&str; 1] = ["btrfsck"];
 
 /// Parses the command line. Where it asks for help or has a mistake, that is
 /// printed, and the exit code given.
-pub fn from_command_line(words: impl Iterator<Item = OsString>) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(normalized(words.collect())).map_err(|answer| {
+pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
+    parse(normalized(words), MISTAKE)
+}
+
+/// Parses words that begin with the program's own name; `mistake` is the exit
+/// code of one.
+pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
+    Arguments::try_parse_from(words).map_err(|answer| {
         if answer.use_stderr() {
             // A mistake is one whether or not somebody reads of it.
             let _ = answer.print();
-            return ExitCode::from(MISTAKE);
+            return ExitCode::from(mistake);
         }
         let printed = answer.print().map_err(output::named);
         output::end(printed.map(|()| ExitCode::SUCCESS).map_err(Into::into), 1)
@@ -134,6 +164,18 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     filters_after_letters(&mut words);
     let name = words.first().map(Path::new).and_then(Path::file_name);
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
+    let name = name.to_owned();
+    let name = &name[..];
+    if words.get(1).is_some_and(|word| word == "find") {
+        // As find(1) has its options: one minus and a word.
+        for word in words.iter_mut().skip(2) {
+            let text = word.to_string_lossy().into_owned();
+            let is_word = matches!(text.as_bytes(), [b'-', b'a'..=b'z', _, ..]);
+            if is_word {
+                *word = format!("-{text}").into();
+            }
+        }
+    }
     let implied = if MOUNT_NAMES.contains(&name) {
         Some("mount")
     } else if MKFS_NAMES.contains(&name) {
@@ -143,6 +185,12 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     } else {
         plain_mount(&words).then_some("mount")
     };
+    if implied == Some("mount") && MOUNT_NAMES.contains(&name) {
+        // mount(8) asks its helpers so to do everything but the mount.
+        for word in words.iter_mut().filter(|word| *word == "-f") {
+            *word = "--fake".into();
+        }
+    }
     if let Some(implied) = implied {
         words[0] = "butterfs".into();
         words.insert(1, implied.into());
@@ -178,8 +226,8 @@ mod tests {
 
     #[test]
     fn other_names_imply_the_subcommand() {
-        let mount = normalized(words("/sbin/mount.fuse.butterfs a b -o rw"));
-        assert_eq!(mount, words("butterfs mount a b -o rw"));
+        let mount = normalized(words("/sbin/mount.fuse.butterfs a b -f -o rw"));
+        assert_eq!(mount, words("butterfs mount a b --fake -o rw"));
         let mkfs = normalized(words("mkfs.btrfs -L x a"));
         assert_eq!(mkfs, words("butterfs mkfs -L x a"));
         let check = normalized(words("btrfsck a"));
@@ -189,6 +237,11 @@ mod tests {
         let balance = normalized(words("butterfs balance start -dusage=5 -m a"));
         let plain = words("butterfs balance start --data=usage=5 --metadata= a");
         assert_eq!(balance, plain);
+        let find = normalized(words("butterfs find a -name x -0 --uid 3 -size -5k"));
+        assert_eq!(
+            find,
+            words("butterfs find a --name x -0 --uid 3 --size -5k")
+        );
         assert_eq!(
             normalized(words("butterfs umount /")),
             words("butterfs umount /")

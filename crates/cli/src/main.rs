@@ -4,7 +4,7 @@
 //! codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 where the
 //! reader of standard output is gone; `mount` answers 32 for a failure, as
 //! mount(8) expects of its helpers; `check` answers 1 for faults and 8 where it
-//! could not check, as fsck(8) does.
+//! could not check.
 
 /// Prints a line on standard output. Where that fails, the function that says
 /// it ends with the failure.
@@ -19,29 +19,35 @@ macro_rules! note {
 }
 
 mod arguments;
+mod changes;
 mod commands;
 mod dates;
 mod facts;
 mod fail;
+mod fsck;
 mod host;
 mod interrupt;
 mod log;
 mod output;
+mod part;
 mod place;
 mod run;
 mod service;
 mod sizes;
+mod version;
 mod whole_file;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
     // A write beyond `ulimit -f` is an error, not the end of a server.
     butterfs_device::ignore_file_size_signal();
-    let ended = match arguments::from_command_line(std::env::args_os()) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let ended = fsck::run(&words).unwrap_or_else(|| match arguments::from_command_line(words) {
         Ok(arguments) => run::run(arguments),
         Err(ended) => ended,
-    };
+    });
     interrupt::end_by_signal();
     ended
 }

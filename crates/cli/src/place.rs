@@ -2,7 +2,7 @@
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
-use butterfs::{OpenOptions, Subvolume, Volume};
+use butterfs::{OpenOptions, Part, Subvolume, Volume};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -34,6 +34,11 @@ impl Place {
     /// Opens the volume so that nothing in it changes; a server that runs a
     /// command for another process has it open.
     pub fn open_read_only(&self, subvolume: Option<u64>) -> Result<Volume, Failure> {
+        self.open_part(subvolume, Part::Whole)
+    }
+
+    /// As [`Place::open_read_only`], where the volume is in a part of a device.
+    pub fn open_part(&self, subvolume: Option<u64>, part: Part) -> Result<Volume, Failure> {
         if let Some(volume) = host::volume() {
             if subvolume.is_some() {
                 return fail("--subvolid is for volumes that are not mounted");
@@ -41,6 +46,7 @@ impl Place {
             return Ok(volume);
         }
         let mut options = OpenOptions::read_only();
+        options.part = part;
         if let Some(id) = subvolume {
             options.subvolume = Subvolume::Id(id);
         }

@@ -1,7 +1,9 @@
 //! Running what the command line asks for.
 
 use crate::arguments::{Arguments, Command};
+use crate::commands::check::FAULTS;
 use crate::fail::Done;
+use crate::service::OnVolume;
 use crate::{log, output};
 use clap::CommandFactory;
 use std::process::ExitCode;
@@ -18,16 +20,28 @@ fn offline(run: impl FnOnce() -> Done) -> Done {
 /// Runs a command; says on standard error what failed.
 pub fn run(arguments: Arguments) -> ExitCode {
     if let Command::Check(check) = &arguments.command {
-        return check.run();
+        return check.run(FAULTS);
     }
     let (done, failure_code) = match arguments.command {
         Command::Mount(mount) => (mount.run(), MOUNT_FAILED),
         Command::Umount(umount) => (umount.run(), 1),
         Command::Mkfs(mkfs) => (offline(|| mkfs.run()), 1),
+        Command::Build(build) => (offline(|| build.run()), 1),
         Command::Filesystem(filesystem) => (offline(|| filesystem.run()), 1),
+        Command::Info(info) => (offline(|| info.run()), 1),
         Command::Ls(list) => (offline(|| list.run()), 1),
         Command::Cat(cat) => (offline(|| cat.run()), 1),
+        Command::Tree(tree) => (offline(|| tree.run()), 1),
+        Command::Find(find) => (offline(|| find.run()), 1),
+        Command::Du(du) => (offline(|| du.run()), 1),
         Command::Copy(copy) => (offline(|| copy.run()), 1),
+        Command::Mv(mv) => (offline(|| mv.run()), 1),
+        Command::Rm(rm) => (offline(|| rm.run()), 1),
+        Command::Mkdir(mkdir) => (offline(|| mkdir.run()), 1),
+        Command::Ln(ln) => (offline(|| ln.run()), 1),
+        Command::Chmod(chmod) => (offline(|| chmod.run()), 1),
+        Command::Chown(chown) => (offline(|| chown.run()), 1),
+        Command::Tar(tar) => (offline(|| tar.run()), 1),
         Command::Reflink(reflink) => (offline(|| reflink.run()), 1),
         Command::Dedupe(dedupe) => (offline(|| dedupe.run()), 1),
         Command::Device(device) => (offline(|| device.run()), 1),

@@ -83,6 +83,7 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
                 place.volume.display(),
                 match command {
                     "subvolume du" => "filesystem du",
+                    "info" => "filesystem usage",
                     "subvolume diff" | "subvolume history" => "send --no-data -p",
                     other => other,
                 }

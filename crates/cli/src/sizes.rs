@@ -42,6 +42,24 @@ pub fn human(bytes: u64) -> String {
     format!("{value:.2}{}", UNITS[unit])
 }
 
+/// `1.5K`, `12M`: at most four characters and a letter, rounded up, as ls(1)
+/// and du(1) print sizes with -h.
+pub fn short(bytes: u64) -> String {
+    const LETTERS: [&str; 7] = ["", "K", "M", "G", "T", "P", "E"];
+    let (mut unit, mut power) = (0, 1_u64);
+    // What would be rounded up to 1024 takes the next letter.
+    while unit + 1 < LETTERS.len() && bytes.div_ceil(power) >= 1024 {
+        unit += 1;
+        power = 1 << (10 * unit);
+    }
+    let tenths = u128::from(bytes) * 10;
+    let tenths = tenths.div_ceil(power.into());
+    if unit == 0 || tenths > 99 {
+        return format!("{}{}", bytes.div_ceil(power), LETTERS[unit]);
+    }
+    format!("{}.{}{}", tenths / 10, tenths % 10, LETTERS[unit])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -56,5 +74,13 @@ mod tests {
         assert_eq!(human(0), "0.00B");
         assert_eq!(human(3 << 29), "1.50GiB");
         assert_eq!(human(u64::MAX), "16.00EiB");
+        assert_eq!(short(0), "0");
+        assert_eq!(short(1023), "1023");
+        assert_eq!(short(1024), "1.0K");
+        assert_eq!(short(1025), "1.1K");
+        assert_eq!(short(10_000), "9.8K");
+        assert_eq!(short(10_240), "10K");
+        assert_eq!(short((1 << 20) - 1), "1.0M");
+        assert_eq!(short(u64::MAX), "16E");
     }
 }

@@ -30,8 +30,23 @@ const COMMANDS: &[&str] = &[
     "ls -lR volume:/",
     "ls --json volume:/",
     "cat volume:/base/file",
+    "info volume",
+    "info --json volume",
+    "tree volume",
+    "find volume:/base",
+    "du volume",
     "copy host volume:/",
     "copy volume:/base out",
+    "copy volume:/base/file volume:/base/cloned",
+    "mv volume:/base/file volume:/base/moved",
+    "rm volume:/base/twin",
+    "mkdir volume:/base/made",
+    "ln volume:/base/file volume:/base/linked",
+    "chmod 600 volume:/base/file",
+    "chown 1:2 volume:/base/file",
+    "tar create volume:/base",
+    "tar extract -f host.tar volume:/base",
+    "build -o built.img --from host",
     "reflink volume:/base/file volume:/base/shared",
     "dedupe volume:/base/file volume:/base/twin",
     "subvolume create volume:/made volume:/more",
@@ -79,6 +94,7 @@ const COMMANDS: &[&str] = &[
     "lab plan smoke",
     "completions bash",
     "manual",
+    "manual subvolume list",
     "--help",
     "subvolume --help",
     "--version",
@@ -116,13 +132,14 @@ fn template() -> Bench {
     bench.run(&["qgroup", "create", "1/2", "volume"]);
     bench.run(&["qgroup", "assign", "0/257", "1/1", "volume"]);
     bench.run(&["send", "-q", "-f", "one.stream", "volume:/one"]);
+    bench.run(&["tar", "create", "-f", "host.tar", "volume:/base/host"]);
     bench
 }
 
 /// A directory that a command may change.
 fn fresh(template: &Bench) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    for name in ["volume", "copy", "one.stream", "host"] {
+    for name in ["volume", "copy", "one.stream", "host", "host.tar"] {
         let copied = Command::new("cp")
             .args(["-r", "--sparse=always", "--reflink=auto"])
             .arg(template.path(name))

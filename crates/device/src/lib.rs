@@ -33,6 +33,7 @@ pub mod read_only;
 pub mod record;
 pub mod trace;
 pub mod waiting;
+pub mod window;
 
 mod pages;
 mod sys;
@@ -51,3 +52,4 @@ pub use record::{RecordDevice, Recording};
 pub use sys::ignore_file_size_signal;
 pub use trace::TraceDevice;
 pub use waiting::{about_to_wait, on_wait};
+pub use window::WindowDevice;

@@ -44,6 +44,10 @@ pub(crate) fn join(
     let of_source = |mount: &Mount| mount.is_ours() && mount.is_roots() && mount.source == source;
     let serves_all = |mount: &Mount| place_of(&mount.point, &Subvolume::Default).is_some();
     let there = mounts.filter(of_source).find(serves_all)?;
+    if part_of(&there) != options.part.option() {
+        // Another volume on the same device.
+        return None;
+    }
     Some(match place_of(&there.point, &options.subvolume) {
         Some(place) => mount_again(&there, (point, &place), options, flags),
         None => Err(ServerError::NoSubvolume(source.to_owned())),
@@ -64,6 +68,13 @@ fn place_of(point: &Path, subvolume: &Subvolume) -> Option<PathBuf> {
     let length = rustix::fs::getxattr(point, name, &mut path[..]).ok()?;
     path.truncate(length);
     Some(OsString::from_vec(path).into())
+}
+
+/// The mount option that says which part of its device a mount shows.
+fn part_of(there: &Mount) -> Option<String> {
+    let in_effect = Facts::of_mount(&there.point).ok()?.options?;
+    let is_part = |word: &&str| word.starts_with("partition=") || word.starts_with("offset=");
+    in_effect.split(',').find(is_part).map(str::to_owned)
 }
 
 /// Whether the server has the volume open for reading alone.

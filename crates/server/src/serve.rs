@@ -6,7 +6,7 @@ use crate::requests::{Server, Transported};
 use crate::service::{Farewell, Runner};
 use crate::{join, options, place, service, source, uring};
 use butterfs::{
-    Access, BlockDevice, FileDevice, MountOptions, Subvolume, Transport, TreeId, Volume,
+    Access, BlockDevice, FileDevice, MountOptions, Part, Subvolume, Transport, TreeId, Volume,
 };
 use butterfs_device::DeviceError;
 use butterfs_fuse::mount::{MountError, MountKind, UnmountMode, Unmounter};
@@ -168,7 +168,12 @@ pub fn mount(
     };
     // Linux tells a plain FUSE server nothing of sync(2).
     open.commit_when_quiet = Some(QUIET);
-    let mut devices = vec![Arc::clone(&device) as Arc<dyn BlockDevice>];
+    let part = butterfs::part_of(Arc::clone(&device) as Arc<dyn BlockDevice>, options.part);
+    let part = part.map_err(|error| ServerError::Open {
+        source_path: source.to_owned(),
+        error,
+    })?;
+    let mut devices = vec![part];
     for member in others(source, options) {
         let opened = source::open_source(&member, options.access);
         let opened = opened.map_err(|error| ServerError::Source {
@@ -191,7 +196,9 @@ pub fn mount(
     };
     let config = options::config(source, options);
     let serving = start(volume, options, |server| {
-        if device.is_block_device() && rustix::process::geteuid().is_root() {
+        // The kernel would take all of the device for the volume.
+        let is_device = options.part == Part::Whole && device.is_block_device();
+        if is_device && rustix::process::geteuid().is_root() {
             mount_block(&device, config, mountpoint, server)
         } else {
             Ok(Session::mount(config, mountpoint, Arc::clone(server))?)

@@ -1,6 +1,7 @@
 //! The mount options: name, value, help, effect. One line each.
 
 use super::{Force, MountOptions, Subvolume, Transport, Wake, WriteCache};
+use crate::part::Part;
 use butterfs_device::Access;
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
 use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, Roots};
@@ -102,6 +103,24 @@ pub const OPTIONS: &[OptionHelp] = &[
         o.access = Access::ReadWrite;
         none(v)
     }),
+    option(
+        "partition",
+        "=N",
+        "the volume is in this partition of the device",
+        |o, _, v| {
+            o.part = Part::Partition(number(v)?);
+            Ok(())
+        },
+    ),
+    option(
+        "offset",
+        "=BYTES",
+        "the volume begins at this byte of the device",
+        |o, _, v| {
+            o.part = Part::Offset(size(v)?);
+            Ok(())
+        },
+    ),
     option(
         "subvol",
         "=PATH",

@@ -2,6 +2,7 @@
 
 use crate::fail::{Done, Failure, fail};
 use crate::output;
+use crate::part::PartArguments;
 use crate::place::Place;
 use clap::Args;
 use std::io::Write;
@@ -15,6 +16,8 @@ pub struct Cat {
     /// Subvolume id to start from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
+    #[command(flatten)]
+    part: PartArguments,
     /// VOLUME:/path, one or more.
     #[arg(required = true)]
     places: Vec<Place>,
@@ -25,7 +28,7 @@ impl Cat {
     pub fn run(self) -> Done {
         let mut out = output::own();
         for place in &self.places {
-            let volume = place.open_read_only(self.subvolid)?;
+            let volume = place.open_part(self.subvolid, self.part.part())?;
             // The slash follows a link at the end; it comes to a file then.
             let id = volume.resolve(&[place.path.as_bytes(), b"/"].concat())?;
             let inode = volume.files().inode(id)?;

@@ -3,12 +3,13 @@
 //! Owns the options and how a report is shown; the check itself is the crate
 //! `check`.
 
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Done, Failure, fail};
 use crate::log;
 use crate::output;
+use crate::part::PartArguments;
 use crate::place::json;
 use crate::sizes;
-use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs::{Access, BlockDevice, held_instead, open_part};
 use butterfs_check::{
     CheckError, DataChecksums, Options, Phase, Progress, Report, Severity, Status,
 };
@@ -21,8 +22,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
 
-/// Faults were found.
-const FAULTS: u8 = 1;
+/// Exit code where faults were found.
+pub const FAULTS: u8 = 1;
 /// The volume could not be checked; fsck(8) calls it an operational error.
 const NOT_CHECKED: u8 = 8;
 
@@ -33,7 +34,9 @@ const NOT_CHECKED: u8 = 8;
   butterfs check --check-data-csum --progress /dev/sdx1
   butterfs check --json disk.img | jq .counts
 
-Exit codes: 0 clean (warnings aside), 1 faults found, 2 a mistake in the arguments, 8 it could not be checked.")]
+Exit codes: 0 clean (warnings aside), 1 faults found, 2 a mistake in the arguments, 8 it could not be checked.
+Called as fsck.butterfs it takes the options of fsck(8) and has its exit codes (4 faults, 16 a mistake);
+at boot (-a, -p) it checks nothing, since a mount replays what a crash left.")]
 pub struct Check {
     /// Read all file data and nodes, every copy, and compare them with their
     /// checksums.
@@ -61,6 +64,8 @@ pub struct Check {
     /// like a fault.
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    part: PartArguments,
     /// Print every kind of fault with its meaning.
     #[arg(long, exclusive = true)]
     list_codes: bool,
@@ -157,8 +162,8 @@ impl Progress for Bar {
 }
 
 impl Check {
-    /// Runs it.
-    pub fn run(&self) -> ExitCode {
+    /// Runs it; `faults` is the exit code where some are found.
+    pub fn run(&self, faults: u8) -> ExitCode {
         let done = if self.list_codes {
             list_codes().map(|()| true)
         } else {
@@ -166,7 +171,7 @@ impl Check {
         };
         let code = done.map(|is_clean| match is_clean {
             true => ExitCode::SUCCESS,
-            false => ExitCode::from(FAULTS),
+            false => ExitCode::from(faults),
         });
         output::end(code, NOT_CHECKED)
     }
@@ -189,13 +194,25 @@ impl Check {
         let bar = Bar::new(self.progress);
         let report = butterfs_check::check(devices, &options, &bar);
         bar.bar.finish_and_clear();
-        let report = report.map_err(|error: CheckError| Failure(error.to_string()))?;
+        let report = report.map_err(|error: CheckError| self.instead(&error))?;
         if self.json {
             json(&facts(&report))?;
         } else {
             show(&report)?;
         }
         Ok(report.is_clean())
+    }
+
+    /// What the device holds, where it holds no volume.
+    fn instead(&self, error: &CheckError) -> Failure {
+        if let (CheckError::NoSuperblock { .. }, [path]) = (error, &self.devices[..]) {
+            let device = open_part(path, Access::ReadOnly, self.part.part());
+            let held = device.and_then(|device| held_instead(&device));
+            if let Ok(Some(held)) = held {
+                return Failure(format!("{} {held}", path.display()));
+            }
+        }
+        Failure(error.to_string())
     }
 
     fn open(&self) -> Result<Vec<Arc<dyn BlockDevice>>, Failure> {
@@ -213,8 +230,7 @@ impl Check {
                     path.display()
                 ));
             }
-            let device = FileDevice::open(path, Access::ReadOnly).context(path.display())?;
-            devices.push(Arc::new(device));
+            devices.push(open_part(path, Access::ReadOnly, self.part.part())?);
         }
         Ok(devices)
     }

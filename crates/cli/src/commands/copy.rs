@@ -8,12 +8,15 @@ mod into;
 mod out;
 mod tally;
 
+use crate::changes::{Start, directory, last_name, name_of, own};
 use crate::fail::{Context, Done, fail};
+use crate::part::PartArguments;
 use crate::place::Place;
 use butterfs::{MountOptions, Subvolume, Volume};
 use clap::Args;
 use indicatif::HumanBytes;
 use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
 use tally::Tally;
 
 /// Copies files and directories into or out of a volume, with all below them
@@ -22,6 +25,7 @@ use tally::Tally;
 #[command(after_help = "Examples:
   butterfs copy -o compress=zstd ~/photos disk.img:/
   butterfs copy disk.img:/etc disk.img:/home /tmp/rescued
+  butterfs cp disk.img:/etc disk.img:/etc.before      within a volume: shares its data
 
 An existing directory as destination gets the sources put into it. Directories
 are merged, files replaced. A file has its name when it is whole: where copying
@@ -34,9 +38,17 @@ pub struct Copy {
     /// Subvolume id to start from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
+    #[command(flatten)]
+    part: PartArguments,
     /// No progress.
     #[arg(short, long)]
     quiet: bool,
+    /// Files belong to whoever copies them.
+    #[arg(long)]
+    no_owner: bool,
+    /// Accepted, as cp(1) has it: all below and all metadata are copied anyway.
+    #[arg(short = 'a', long, visible_short_aliases = ['r', 'R', 'p'])]
+    archive: bool,
     /// Sources and then the destination; one side is VOLUME:/path.
     #[arg(required = true, num_args = 2.., value_name = "SOURCE... DESTINATION")]
     words: Vec<OsString>,
@@ -53,10 +65,11 @@ impl Copy {
         match Place::parse(destination) {
             Some(place) => {
                 if places.iter().any(Option::is_some) {
-                    return fail("copying from volume to volume is not possible yet");
+                    return self.within(places, place);
                 }
                 let volume = self.open(&place, MountOptions::default())?;
-                let copied = into::copy(&volume, sources, &place, &mut tally);
+                let owner = self.no_owner.then(own);
+                let copied = into::copy(&volume, sources, &place, owner, &mut tally);
                 let closed = volume.close().context(place.volume.display());
                 // Without a close nothing of it is there.
                 closed.and_then(|()| tally.ended(copied))?;
@@ -69,7 +82,12 @@ impl Copy {
                 };
                 for place in &places {
                     let volume = self.open(place, read_only.clone())?;
-                    let copied = out::copy(&volume, place, destination, places.len(), &mut tally);
+                    let work = out::Source {
+                        volume: &volume,
+                        place,
+                        keeps_owner: !self.no_owner,
+                    };
+                    let copied = work.copy(destination, places.len(), &mut tally);
                     tally.ended(copied)?;
                 }
             }
@@ -80,12 +98,49 @@ impl Copy {
         }
         if tally.left_out > 0 {
             note!(
-                "butterfs: {} owners or attributes could not be kept by the host; \
-                 run as root to keep owners",
+                "butterfs: {} owners or attributes could not be kept by the host; run as root to \
+                 keep owners, or say --no-owner",
                 tally.left_out
             );
         }
         Ok(())
+    }
+
+    /// Copies within a volume; the copies share their data.
+    fn within(&self, sources: Vec<Option<Place>>, destination: Place) -> Done {
+        let Some(mut places) = sources.into_iter().collect::<Option<Vec<Place>>>() else {
+            return fail("sources are in the volume or on the host, not both");
+        };
+        let count = places.len();
+        if places
+            .iter()
+            .any(|place| place.volume != destination.volume)
+        {
+            return fail(
+                "volume to volume goes by way of an archive: butterfs tar create A:/path | \
+                 butterfs tar extract B:/directory",
+            );
+        }
+        places.push(destination);
+        let start = Start::new(self.subvolid, self.part);
+        start.change(&places, |volume| {
+            let (destination, sources) = (&places[count], &places[..count]);
+            let into = directory(volume, destination)?;
+            if into.is_none() && count > 1 {
+                return fail(format!("{destination} is no directory"));
+            }
+            for source in sources {
+                let id = volume.resolve(source.path.as_bytes())?;
+                let (parent, name) = match into {
+                    Some(parent) => (parent, last_name(source)?),
+                    None => name_of(volume, destination)?,
+                };
+                volume
+                    .clone_tree(id, parent, name, &mut |_| {})
+                    .context(source)?;
+            }
+            Ok(())
+        })
     }
 
     fn open(
@@ -99,6 +154,7 @@ impl Copy {
         if let Some(id) = self.subvolid {
             options.subvolume = Subvolume::Id(id);
         }
+        options.part = self.part.part();
         Volume::open(&place.volume, options.open_options()).context(place.volume.display())
     }
 }

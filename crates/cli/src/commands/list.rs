@@ -3,7 +3,9 @@
 use crate::dates::date;
 use crate::fail::{Context, Done, Failure};
 use crate::output;
+use crate::part::PartArguments;
 use crate::place::{Place, json};
+use crate::sizes;
 use butterfs::{Attributes, Volume, Walk};
 use clap::Args;
 use serde::Serialize;
@@ -12,22 +14,36 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Lists files of a volume that is not mounted.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
   butterfs ls disk.img:/
-  butterfs ls -lR disk.img:/home")]
+  butterfs ls -lhR disk.img:/home"
+)]
 pub struct List {
     /// Type, permissions, links, owner, size and time too.
     #[arg(short)]
     long: bool,
+    /// With -l, sizes such as 1.5K and 12M.
+    #[arg(short = 'h', long)]
+    human_readable: bool,
     /// Everything below too.
     #[arg(short = 'R', long)]
     recursive: bool,
+    /// Accepted; all names are shown.
+    #[arg(short = 'a', visible_short_alias = 'A', long)]
+    all: bool,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
     /// Print JSON, one array.
     #[arg(long)]
     json: bool,
     /// Subvolume id to start from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
+    #[command(flatten)]
+    part: PartArguments,
     /// VOLUME:/path; the root without a path.
     place: Place,
 }
@@ -51,7 +67,7 @@ struct Entry {
 impl List {
     /// Runs it.
     pub fn run(self) -> Done {
-        let volume = self.place.open_read_only(self.subvolid)?;
+        let volume = self.place.open_part(self.subvolid, self.part.part())?;
         let start = volume.resolve(self.place.path.as_bytes())?;
         let mut entries = Vec::new();
         let mut out = BufWriter::new(output::own());
@@ -92,6 +108,7 @@ impl List {
                 libc::S_IFCHR | libc::S_IFBLK => {
                     format!("{}, {}", of.rdev >> 20, of.rdev & 0xf_ffff)
                 }
+                _ if self.human_readable => sizes::short(of.size),
                 _ => of.size.to_string(),
             };
             write!(
@@ -141,7 +158,7 @@ fn fact(volume: &Volume, name: &[u8], of: &Attributes) -> Result<Entry, Failure>
 }
 
 /// As ls(1) writes type and permissions.
-fn permissions(mode: u32) -> String {
+pub fn permissions(mode: u32) -> String {
     let kind = match mode & libc::S_IFMT {
         libc::S_IFDIR => 'd',
         libc::S_IFLNK => 'l',

@@ -46,6 +46,9 @@ pub struct Mount {
     /// Accepted from mount(8).
     #[arg(short, hide = true)]
     no_mtab: bool,
+    /// Do everything but the mount (`-f` of mount(8)).
+    #[arg(long, hide = true)]
+    fake: bool,
     /// Say on standard output when the mount is live (used by itself).
     #[arg(long, hide = true)]
     ready: bool,
@@ -90,6 +93,9 @@ impl Mount {
         } else {
             std::fs::canonicalize(mountpoint).context(mountpoint.display())?
         };
+        if self.fake {
+            return Ok(());
+        }
         if !self.foreground {
             return self.in_background(&source, &mountpoint);
         }

@@ -1,6 +1,7 @@
 //! Commands that the server of a mount runs for other processes.
 
 use super::balance::Order as Balance;
+use super::info::Info;
 use super::resize::Resize;
 use super::scrub::Start as Scrub;
 use super::send::Send;
@@ -20,6 +21,7 @@ enum Asked {
     Du(Du),
     FindNew(FindNew),
     History(History),
+    Info(Info),
     List(List),
     Resize(Resize),
     Scrub(Scrub),
@@ -35,6 +37,7 @@ impl Asked {
             Self::Du(du) => du.run_here(),
             Self::FindNew(find_new) => find_new.run_here(),
             Self::History(history) => history.run_here(),
+            Self::Info(info) => info.run_here(),
             Self::List(list) => list.run_here(),
             Self::Resize(resize) => resize.run_here(),
             Self::Scrub(scrub) => scrub.run_here(),
@@ -73,6 +76,7 @@ mod tests {
             Du::TAG,
             FindNew::TAG,
             History::TAG,
+            Info::TAG,
             List::TAG,
             Resize::TAG,
             Scrub::TAG,

@@ -16,7 +16,7 @@ pub use diff::Diff;
 pub use du::Du;
 pub use find_new::FindNew;
 pub use history::History;
-pub use list::List;
+pub use list::{List, tree as draw};
 pub use show::Show;
 
 use crate::fail::Done;

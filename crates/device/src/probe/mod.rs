@@ -6,6 +6,9 @@
 
 mod partition;
 mod signature;
+mod table;
+
+pub use table::{Partition, PartitionTable, partitions};
 
 use crate::holder::{self, DeviceNumber, Holder};
 use crate::{BlockDevice, DeviceError};
@@ -26,6 +29,11 @@ pub enum Found {
     Swap,
     /// A partition table.
     PartitionTable(&'static str),
+    /// The image of a disk in a form of its own, by the name that qemu-img has
+    /// for it.
+    DiskImage(&'static str),
+    /// A compressed file, by the program that decompresses it.
+    Compressed(&'static str),
 }
 
 impl Found {
@@ -33,7 +41,11 @@ impl Found {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::FileSystem(name) | Self::Container(name) | Self::PartitionTable(name) => name,
+            Self::FileSystem(name)
+            | Self::Container(name)
+            | Self::PartitionTable(name)
+            | Self::DiskImage(name)
+            | Self::Compressed(name) => name,
             Self::Swap => "swap",
         }
     }
@@ -46,6 +58,8 @@ impl fmt::Display for Found {
             Self::Container(name) => write!(f, "a member of {name}"),
             Self::Swap => f.write_str("a swap area"),
             Self::PartitionTable(name) => write!(f, "a partition table ({name})"),
+            Self::DiskImage(name) => write!(f, "a disk image ({name})"),
+            Self::Compressed(name) => write!(f, "a file compressed with {name}"),
         }
     }
 }

@@ -33,6 +33,22 @@ const fn swap(offset: u64, bytes: &'static [u8]) -> Signature {
     }
 }
 
+const fn image(name: &'static str, offset: u64, bytes: &'static [u8]) -> Signature {
+    Signature {
+        found: Found::DiskImage(name),
+        offset,
+        bytes,
+    }
+}
+
+const fn compressed(name: &'static str, bytes: &'static [u8]) -> Signature {
+    Signature {
+        found: Found::Compressed(name),
+        offset: 0,
+        bytes,
+    }
+}
+
 const KIB: u64 = 1024;
 
 /// Those that bytes at one place decide.
@@ -87,6 +103,18 @@ const TABLE: &[Signature] = &[
     swap(64 * KIB - 10, b"SWAPSPACE2"),
     swap(4 * KIB - 10, b"SWAP-SPACE"),
     swap(4 * KIB - 10, b"S1SUSPEND"),
+    image("qcow2", 0, &[b'Q', b'F', b'I', 0xfb]),
+    image("vmdk", 0, b"KDMV"),
+    image("vmdk", 0, b"COWD"),
+    image("vmdk", 0, b"# Disk DescriptorFile"),
+    // A VHD of fixed size has this at its end alone, and reads as it is.
+    image("vpc", 0, b"conectix"),
+    image("vhdx", 0, b"vhdxfile"),
+    image("vdi", 64, &[0x7f, 0x10, 0xda, 0xbe]),
+    compressed("gzip", &[0x1f, 0x8b, 8]),
+    compressed("zstd", &[0x28, 0xb5, 0x2f, 0xfd]),
+    compressed("xz", &[0xfd, b'7', b'z', b'X', b'Z', 0]),
+    compressed("bzip2", b"BZh"),
 ];
 
 pub(super) fn find(ends: &Ends) -> Vec<Found> {

@@ -22,15 +22,24 @@ const STEP: usize = 1 << 20;
 
 struct Work<'a> {
     volume: &'a Volume,
+    /// Whose the copies are; those of the originals without one.
+    owner: Option<Owner>,
     /// Inodes made for files of the host that have several names.
     linked: HashMap<(u64, u64), InodeId>,
     tally: &'a mut Tally,
 }
 
 /// Copies all `sources` to `place`.
-pub fn copy(volume: &Volume, sources: &[OsString], place: &Place, tally: &mut Tally) -> Done {
+pub fn copy(
+    volume: &Volume,
+    sources: &[OsString],
+    place: &Place,
+    owner: Option<Owner>,
+    tally: &mut Tally,
+) -> Done {
     let mut work = Work {
         volume,
+        owner,
         linked: HashMap::new(),
         tally,
     };
@@ -94,6 +103,13 @@ impl Work<'_> {
         Ok(())
     }
 
+    fn owner(&self, metadata: &Metadata) -> Owner {
+        self.owner.unwrap_or(Owner {
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+        })
+    }
+
     /// Makes a directory, or finds it.
     fn directory(
         &self,
@@ -113,7 +129,7 @@ impl Work<'_> {
         files.create(
             parent,
             name,
-            &NewInode::new(metadata.mode(), owner(metadata)),
+            &NewInode::new(metadata.mode(), self.owner(metadata)),
         )
     }
 
@@ -135,10 +151,10 @@ impl Work<'_> {
             return Ok(self.give_name(*id, parent, name, old)?);
         }
         let target;
-        let mut new = NewInode::new(metadata.mode(), owner(metadata));
+        let mut new = NewInode::new(metadata.mode(), self.owner(metadata));
         if metadata.is_symlink() {
             target = std::fs::read_link(host)?;
-            new = NewInode::symlink(target.as_os_str().as_bytes(), owner(metadata));
+            new = NewInode::symlink(target.as_os_str().as_bytes(), self.owner(metadata));
         }
         if matches!(
             metadata.mode() & libc::S_IFMT,
@@ -236,9 +252,10 @@ impl Work<'_> {
 
     fn metadata(&mut self, host: &Path, metadata: &Metadata, inode: &Arc<Inode>) -> Done {
         let files = self.volume.files();
+        let owner = self.owner(metadata);
         let mut set = SetAttributes {
-            uid: Some(metadata.uid()),
-            gid: Some(metadata.gid()),
+            uid: Some(owner.uid),
+            gid: Some(owner.gid),
             ..SetAttributes::default()
         };
         if !metadata.is_symlink() {
@@ -264,13 +281,6 @@ impl Work<'_> {
             ..SetAttributes::default()
         };
         files.set_attributes(inode, &times).context(host.display())
-    }
-}
-
-fn owner(metadata: &Metadata) -> Owner {
-    Owner {
-        uid: metadata.uid(),
-        gid: metadata.gid(),
     }
 }
 

@@ -16,20 +16,30 @@ use std::path::{Path, PathBuf};
 
 const STEP: u64 = 1 << 20;
 
+/// What is copied, and how.
+pub struct Source<'a> {
+    pub volume: &'a Volume,
+    pub place: &'a Place,
+    /// Whether the copies belong to whom the originals do.
+    pub keeps_owner: bool,
+}
+
 struct Work<'a> {
     volume: &'a Volume,
+    keeps_owner: bool,
     linked: HashMap<InodeId, PathBuf>,
     tally: &'a mut Tally,
 }
 
-/// Copies `place` to `destination`, one of `sources`.
-pub fn copy(
-    volume: &Volume,
-    place: &Place,
-    destination: &OsString,
-    sources: usize,
-    tally: &mut Tally,
-) -> Done {
+impl Source<'_> {
+    /// Copies it to `destination`, one of `sources`.
+    pub fn copy(&self, destination: &OsString, sources: usize, tally: &mut Tally) -> Done {
+        copy(self, destination, sources, tally)
+    }
+}
+
+fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut Tally) -> Done {
+    let (volume, place) = (source.volume, source.place);
     let start = volume.resolve(place.path.as_bytes())?;
     let mut target = PathBuf::from(destination);
     let name = place
@@ -46,6 +56,7 @@ pub fn copy(
     }
     let mut work = Work {
         volume,
+        keeps_owner: source.keeps_owner,
         linked: HashMap::new(),
         tally,
     };
@@ -154,7 +165,8 @@ impl Work<'_> {
 
     fn metadata(&mut self, path: &Path, of: &Attributes) -> Done {
         // An ordinary user cannot give files away; cp -a goes on, too.
-        if std::os::unix::fs::lchown(path, Some(of.uid), Some(of.gid)).is_err() {
+        if self.keeps_owner && std::os::unix::fs::lchown(path, Some(of.uid), Some(of.gid)).is_err()
+        {
             self.tally.leave_out();
         }
         if of.mode & libc::S_IFMT != libc::S_IFLNK {

@@ -61,8 +61,8 @@ pub(super) struct Report {
     /// Name of the run (default: the last).
     name: Option<String>,
     /// Write one HTML file that needs nothing else (default: NAME.html).
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "")]
-    html: Option<PathBuf>,
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    html: Option<Option<PathBuf>>,
     /// Write JSON ("-": standard output; a name that ends in .zst: compressed).
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -130,7 +130,7 @@ impl Report {
     pub(super) fn run(self) -> Done {
         let found = recorded(&self.place.results, self.name.as_deref())?;
         let html = match self.html {
-            Some(path) if !path.as_os_str().is_empty() => Some(path),
+            Some(Some(path)) => Some(path),
             None if self.json.is_some() || self.csv.is_some() => None,
             _ => Some(format!("{}.html", found.run.name).into()),
         };

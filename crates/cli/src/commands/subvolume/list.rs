@@ -371,7 +371,7 @@ impl List {
 }
 
 /// Draws the subvolumes below one another, with what they are snapshots of.
-fn tree(subvolumes: &Subvolumes) -> Done {
+pub fn tree(subvolumes: &Subvolumes) -> Done {
     say!("<FS_TREE> (5)");
     // Each subvolume has one parent, but hostile ones could lie in a circle:
     // only what hangs on the top level is drawn.

@@ -1,0 +1,294 @@
+//! Tar archives, as they come: plain or compressed.
+//!
+//! Owns what a member of an archive is, and reading one after the other. The
+//! archive's format is the crate `tar`'s; here are what pax headers add (owner,
+//! times, extended attributes) and what paths may be. Archives are hostile: no
+//! path leads out of where it begins, and what is not understood is an error.
+
+use butterfs_format::item::inode::Timespec;
+use std::io::{self, BufRead, BufReader, Read};
+use tar::{Archive, EntryType};
+
+/// Bytes of extended attributes and other pax records of one member.
+const RECORDS_MAX: u64 = 16 << 20;
+
+/// What a member is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberKind {
+    /// A directory.
+    Directory,
+    /// A file with content.
+    File,
+    /// A symbolic link to this text.
+    Symlink(Vec<u8>),
+    /// Another name of the member with this path.
+    HardLink(Vec<Vec<u8>>),
+    /// A character device: `major << 20 | minor`.
+    CharDevice(u64),
+    /// A block device: `major << 20 | minor`.
+    BlockDevice(u64),
+    /// A FIFO.
+    Fifo,
+}
+
+/// A member of an archive; its content is given beside it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// Names from where the archive begins; empty for that itself.
+    pub path: Vec<Vec<u8>>,
+    /// What it is.
+    pub kind: MemberKind,
+    /// Permissions, without the type.
+    pub permissions: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Last change of content.
+    pub mtime: Timespec,
+    /// Bytes of content.
+    pub size: u64,
+    /// Extended attributes.
+    pub attributes: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Why an archive cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ArchiveError {
+    /// It cannot be read, or is no archive.
+    #[error("the archive cannot be read: {0}")]
+    Io(#[from] io::Error),
+    /// It is compressed by something that is not supported.
+    #[error("the archive is compressed with {0}; decompress it first, as in `{0} -dc FILE |`")]
+    Compression(&'static str),
+    /// A path leads out of the archive.
+    #[error("the archive has the path {0}, which leads out of it; nothing of it is taken")]
+    Path(String),
+    /// A member is of a type that is not known.
+    #[error("{path}: a member of type {kind} is not supported")]
+    Kind {
+        /// Its path.
+        path: String,
+        /// The byte that stands for the type.
+        kind: char,
+    },
+    /// A field of a member cannot be understood.
+    #[error("{path}: its {field} cannot be understood")]
+    Field {
+        /// Its path.
+        path: String,
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// The bytes of what may be compressed with gzip or zstd.
+///
+/// # Errors
+/// Reading; another compression.
+pub fn decompressed<'r>(input: impl Read + 'r) -> Result<Box<dyn Read + 'r>, ArchiveError> {
+    let mut input = BufReader::with_capacity(1 << 20, input);
+    let start = input.fill_buf()?;
+    if start.starts_with(&[0x1f, 0x8b]) {
+        return Ok(Box::new(flate2::bufread::MultiGzDecoder::new(input)));
+    }
+    if start.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
+        return Ok(Box::new(zstd::stream::read::Decoder::with_buffer(input)?));
+    }
+    if start.starts_with(&[0xfd, b'7', b'z', b'X', b'Z']) {
+        return Err(ArchiveError::Compression("xz"));
+    }
+    if start.starts_with(b"BZh") {
+        return Err(ArchiveError::Compression("bzip2"));
+    }
+    Ok(Box::new(input))
+}
+
+/// Gives each member of an archive and its content to `visit`.
+///
+/// # Errors
+/// As [`ArchiveError`]; what `visit` gives.
+pub fn read<E: From<ArchiveError>>(
+    input: impl Read,
+    visit: &mut dyn FnMut(Member, &mut dyn Read) -> Result<(), E>,
+) -> Result<(), E> {
+    let mut archive = Archive::new(input);
+    let entries = archive.entries().map_err(ArchiveError::from)?;
+    for entry in entries {
+        let mut entry = entry.map_err(ArchiveError::from)?;
+        if let Some(member) = member(&mut entry)? {
+            visit(member, &mut entry)?;
+        }
+    }
+    Ok(())
+}
+
+/// What an entry says of itself; `None` where it says something of others.
+fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, ArchiveError> {
+    let kind = entry.header().entry_type();
+    if matches!(kind, EntryType::XGlobalHeader | EntryType::XHeader) {
+        return Ok(None);
+    }
+    let text = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+    let field = |field| {
+        let path = text.clone();
+        move |_: io::Error| ArchiveError::Field { path, field }
+    };
+    let path = components(&entry.path_bytes())?;
+    let link = entry.link_name_bytes().map(std::borrow::Cow::into_owned);
+    let header = entry.header();
+    let device = || -> Result<u64, ArchiveError> {
+        let number = "device number";
+        let major = header.device_major().map_err(field(number))?;
+        let minor = header.device_minor().map_err(field(number))?;
+        Ok(u64::from(major.unwrap_or(0)) << 20 | u64::from(minor.unwrap_or(0)))
+    };
+    let kind = match kind {
+        EntryType::Directory => MemberKind::Directory,
+        // As archives of the oldest kind have them.
+        EntryType::Regular if text.ends_with('/') => MemberKind::Directory,
+        EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => MemberKind::File,
+        EntryType::Symlink => MemberKind::Symlink(link.unwrap_or_default()),
+        EntryType::Link => MemberKind::HardLink(components(&link.unwrap_or_default())?),
+        EntryType::Char => MemberKind::CharDevice(device()?),
+        EntryType::Block => MemberKind::BlockDevice(device()?),
+        EntryType::Fifo => MemberKind::Fifo,
+        other => {
+            return Err(ArchiveError::Kind {
+                path: text,
+                kind: char::from(other.as_byte()),
+            });
+        }
+    };
+    let id = |number: u64, name| {
+        u32::try_from(number).map_err(|_| ArchiveError::Field {
+            path: text.clone(),
+            field: name,
+        })
+    };
+    let mtime = header.mtime().map_err(field("time"))?;
+    let mut member = Member {
+        path,
+        kind,
+        permissions: header.mode().map_err(field("mode"))? & 0o7777,
+        uid: id(header.uid().map_err(field("user"))?, "user")?,
+        gid: id(header.gid().map_err(field("group"))?, "group")?,
+        mtime: Timespec {
+            seconds: i64::try_from(mtime).unwrap_or(i64::MAX),
+            nanoseconds: 0,
+        },
+        size: entry.size(),
+        attributes: Vec::new(),
+    };
+    add_records(entry, &mut member, &text)?;
+    Ok(Some(member))
+}
+
+/// What the pax records of a member add or correct.
+fn add_records<R: Read>(
+    entry: &mut tar::Entry<'_, R>,
+    member: &mut Member,
+    text: &str,
+) -> Result<(), ArchiveError> {
+    const ATTRIBUTE: &[u8] = b"SCHILY.xattr.";
+    let bad = |field| ArchiveError::Field {
+        path: text.to_owned(),
+        field,
+    };
+    let mut taken = 0_u64;
+    let Some(records) = entry.pax_extensions()? else {
+        return Ok(());
+    };
+    for record in records {
+        let record = record?;
+        let (key, value) = (record.key_bytes(), record.value_bytes());
+        taken = taken.saturating_add(value.len() as u64);
+        if taken > RECORDS_MAX {
+            return Err(bad("pax header"));
+        }
+        let number = || std::str::from_utf8(value).ok()?.parse().ok();
+        match key {
+            b"uid" => member.uid = number().ok_or_else(|| bad("user"))?,
+            b"gid" => member.gid = number().ok_or_else(|| bad("group"))?,
+            b"mtime" => member.mtime = moment(value).ok_or_else(|| bad("time"))?,
+            _ => {
+                // Its content would be a map and pieces.
+                if key.starts_with(b"GNU.sparse.") {
+                    return Err(bad("form (a sparse file of pax)"));
+                }
+                if let Some(name) = key.strip_prefix(ATTRIBUTE) {
+                    member.attributes.push((name.to_vec(), value.to_vec()));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// `1700000000.123456789`, as pax writes times.
+fn moment(text: &[u8]) -> Option<Timespec> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let is_negative = whole.starts_with('-');
+    let seconds: i64 = whole.parse().ok()?;
+    if !part.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = part.chars().chain("000000000".chars()).take(9).collect();
+    let nanoseconds: u32 = digits.parse().ok()?;
+    // The part counts away from zero, and nanoseconds forward.
+    if is_negative && nanoseconds > 0 {
+        return Some(Timespec {
+            seconds: seconds.checked_sub(1)?,
+            nanoseconds: 1_000_000_000 - nanoseconds,
+        });
+    }
+    Some(Timespec {
+        seconds,
+        nanoseconds,
+    })
+}
+
+/// The names of a path, without what means nothing.
+fn components(path: &[u8]) -> Result<Vec<Vec<u8>>, ArchiveError> {
+    let mut names = Vec::new();
+    for name in path.split(|byte| *byte == b'/') {
+        match name {
+            b"" | b"." => {}
+            b".." => {
+                return Err(ArchiveError::Path(
+                    String::from_utf8_lossy(path).into_owned(),
+                ));
+            }
+            name => names.push(name.to_vec()),
+        }
+    }
+    Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_pax_are_read() {
+        let time = |text: &str| moment(text.as_bytes()).map(|t| (t.seconds, t.nanoseconds));
+        assert_eq!(time("12"), Some((12, 0)));
+        assert_eq!(time("12.5"), Some((12, 500_000_000)));
+        assert_eq!(time("12.0000000019"), Some((12, 1)));
+        assert_eq!(time("-1.25"), Some((-2, 750_000_000)));
+        assert_eq!(time("-1"), Some((-1, 0)));
+        for bad in ["", "x", "1.-2", "1.2.3"] {
+            assert_eq!(time(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn no_path_leads_out() {
+        let names = |path: &[u8]| components(path).ok();
+        assert_eq!(names(b"./a//b/"), Some(vec![b"a".to_vec(), b"b".to_vec()]));
+        assert_eq!(names(b"/"), Some(Vec::new()));
+        assert_eq!(names(b"a/../b"), None);
+    }
+}

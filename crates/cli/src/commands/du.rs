@@ -1,0 +1,129 @@
+//! `butterfs du`.
+
+use crate::changes::Start;
+use crate::fail::{Done, Failure};
+use crate::output;
+use crate::place::Place;
+use crate::sizes;
+use butterfs::{InodeId, Walk};
+use clap::Args;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+
+/// Sums up the sizes of files below directories of a volume that is not
+/// mounted.
+#[derive(Args, Debug)]
+#[command(
+    disable_help_flag = true,
+    after_help = "Examples:
+  butterfs du -sh disk.img:/usr
+  butterfs du -h -d 1 disk.img
+
+A file with several names counts once. Sizes are before compression, and what files share
+counts for each; `butterfs subvolume du` says what deleting would free."
+)]
+pub struct Du {
+    /// Only the sum of each path.
+    #[arg(short, long, conflicts_with = "max_depth")]
+    summarize: bool,
+    /// Sizes such as 1.5K and 12M (without it KiB).
+    #[arg(short = 'h', long)]
+    human_readable: bool,
+    /// Bytes.
+    #[arg(short = 'b', long, conflicts_with = "human_readable")]
+    bytes: bool,
+    /// The lengths of files instead of their space.
+    #[arg(long)]
+    apparent_size: bool,
+    /// Show directories as deep as this; their sums have all below.
+    #[arg(short = 'd', long, value_name = "N")]
+    max_depth: Option<usize>,
+    /// Print help.
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+    #[command(flatten)]
+    start: Start,
+    /// VOLUME:/path, one or more; the root without a path.
+    #[arg(required = true)]
+    places: Vec<Place>,
+}
+
+impl Du {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let mut out = BufWriter::new(output::own());
+        for place in &self.places {
+            self.sum(place, &mut out)?;
+        }
+        Ok(out.flush()?)
+    }
+
+    fn sum(&self, place: &Place, out: &mut impl Write) -> Done {
+        let volume = self.start.open(place)?;
+        let start = volume.resolve(place.path.as_bytes())?;
+        let most = match self.summarize {
+            true => 0,
+            false => self.max_depth.unwrap_or(usize::MAX),
+        };
+        // Sums of the directories that are shown, and of the start.
+        let mut sums: BTreeMap<Vec<u8>, u64> = BTreeMap::new();
+        let mut counted: BTreeSet<InodeId> = BTreeSet::new();
+        volume.walk::<Failure>(start, &mut |entry| {
+            let of = &entry.attributes;
+            let depth = depth(&entry.path);
+            if of.is_directory() && depth <= most {
+                sums.entry(entry.path.clone()).or_default();
+            }
+            let is_new = of.nlink < 2 || of.is_directory() || counted.insert(of.id);
+            let bytes = match (is_new, self.apparent_size || self.bytes) {
+                (false, _) => 0,
+                (true, true) => of.size,
+                (true, false) => of.allocated,
+            };
+            for above in above(&entry.path, of.is_directory()) {
+                if let Some(sum) = sums.get_mut(above) {
+                    *sum += bytes;
+                }
+            }
+            if depth == 0 && !of.is_directory() {
+                sums.insert(Vec::new(), bytes);
+            }
+            Ok(Walk::Enter)
+        })?;
+        // What lies in a directory comes before it, as with du(1).
+        for (path, sum) in sums.iter().rev() {
+            let shown = match (self.human_readable, self.bytes) {
+                (true, _) => sizes::short(*sum),
+                (false, true) => sum.to_string(),
+                (false, false) => sum.div_ceil(1024).to_string(),
+            };
+            write!(out, "{shown}\t")?;
+            let top = place.path.as_bytes();
+            out.write_all(top)?;
+            if !path.is_empty() && !top.ends_with(b"/") {
+                out.write_all(b"/")?;
+            }
+            out.write_all(path)?;
+            out.write_all(b"\n")?;
+        }
+        Ok(())
+    }
+}
+
+/// Names in a path below the start.
+fn depth(path: &[u8]) -> usize {
+    match path.is_empty() {
+        true => 0,
+        false => 1 + path.iter().filter(|byte| **byte == b'/').count(),
+    }
+}
+
+/// The directories that hold a path, itself where it is one.
+fn above(path: &[u8], is_directory: bool) -> impl Iterator<Item = &[u8]> {
+    let slashes = (0..path.len()).filter(move |at| path[*at] == b'/');
+    let itself = (is_directory && !path.is_empty()).then_some(path);
+    std::iter::once(&path[..0])
+        .chain(slashes.map(move |at| &path[..at]))
+        .chain(itself)
+}

@@ -1,0 +1,263 @@
+//! From an archive into a volume.
+
+use super::Extract;
+use crate::changes::{directory, own};
+use crate::fail::{Context, Done, Failure, fail};
+use crate::interrupt::Interrupt;
+use butterfs::{
+    FileType, FsError, Inode, InodeId, NewInode, Owner, SetAttributes, SetMode, SetTime, Volume,
+};
+use butterfs_admin::archive::{self, ArchiveError, Member, MemberKind};
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+
+const STEP: usize = 1 << 20;
+
+struct Work<'a> {
+    volume: &'a Volume,
+    root: InodeId,
+    interrupt: Interrupt,
+    is_own: bool,
+    files: u64,
+    /// Attributes that volumes do not take.
+    left_out: u64,
+    /// They get their times when their content is there.
+    directories: Vec<(Arc<Inode>, Member)>,
+}
+
+/// What went wrong while an archive was read.
+enum Stopped {
+    Archive(ArchiveError),
+    Other(Failure),
+}
+
+impl From<ArchiveError> for Stopped {
+    fn from(error: ArchiveError) -> Self {
+        Self::Archive(error)
+    }
+}
+
+impl Extract {
+    /// Runs it.
+    pub(super) fn run(self) -> Done {
+        let places = [self.place.clone()];
+        let input: Box<dyn Read> = match &self.file {
+            Some(path) => Box::new(File::open(path).context(path.display())?),
+            None => Box::new(io::stdin().lock()),
+        };
+        let input = archive::decompressed(input)?;
+        self.start.change(&places, |volume| {
+            let Some(root) = directory(volume, &self.place)? else {
+                return fail(format!("{} is no directory", self.place));
+            };
+            let mut work = Work {
+                volume,
+                root,
+                interrupt: Interrupt::watch()?,
+                is_own: self.no_owner,
+                files: 0,
+                left_out: 0,
+                directories: Vec::new(),
+            };
+            let read = archive::read(input, &mut |member, content| {
+                let path = shown(&member.path);
+                work.one(member, content)
+                    .map_err(|failure| Stopped::Other(failure.at(path)))
+            });
+            let files = work.files;
+            let read = read.map_err(|stopped| match stopped {
+                Stopped::Archive(error) => Failure(error.to_string()),
+                Stopped::Other(failure) => failure,
+            });
+            read.map_err(|failure| {
+                Failure(format!(
+                    "{}; {files} files before it are extracted, each whole",
+                    failure.0
+                ))
+            })?;
+            work.finish()?;
+            say!("{files} files");
+            if work.left_out > 0 {
+                note!(
+                    "butterfs: {} attributes are none that a volume takes",
+                    work.left_out
+                );
+            }
+            Ok(())
+        })
+    }
+}
+
+fn shown(path: &[Vec<u8>]) -> String {
+    String::from_utf8_lossy(&path.join(&b'/')).into_owned()
+}
+
+impl Work<'_> {
+    fn one(&mut self, member: Member, content: &mut dyn Read) -> Done {
+        self.interrupt.check()?;
+        let Some((name, above)) = member.path.split_last() else {
+            // The directory itself.
+            if member.kind == MemberKind::Directory {
+                let root = self.volume.files().inode(self.root)?;
+                self.directories.push((root, member));
+            }
+            return Ok(());
+        };
+        let parent = self.directory(above)?;
+        self.files += 1;
+        if member.kind == MemberKind::Directory {
+            let id = self.make_directory(parent, name)?;
+            let inode = self.volume.files().inode(id)?;
+            self.directories.push((inode, member));
+            return Ok(());
+        }
+        self.other(parent, name, &member, content)
+    }
+
+    /// The directory at a path, made where it is missing.
+    fn directory(&self, path: &[Vec<u8>]) -> Result<InodeId, Failure> {
+        let mut at = self.root;
+        for name in path {
+            at = self.make_directory(at, name)?;
+        }
+        Ok(at)
+    }
+
+    /// A directory of this name: the one that is there, or a new one instead of
+    /// anything else. A link is replaced, so that no member can lead others to
+    /// where they do not belong.
+    fn make_directory(&self, parent: InodeId, name: &[u8]) -> Result<InodeId, Failure> {
+        let files = self.volume.files();
+        match files.lookup(parent, name) {
+            Ok(there) if there.kind == FileType::Directory => return Ok(there.inode),
+            Ok(_) => files.unlink(parent, name)?,
+            Err(FsError::NotFound) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let new = NewInode::new(libc::S_IFDIR | 0o755, own());
+        Ok(files.create(parent, name, &new)?.id)
+    }
+
+    /// Makes what is no directory. It gets its name when it is whole.
+    fn other(
+        &mut self,
+        parent: InodeId,
+        name: &[u8],
+        member: &Member,
+        content: &mut dyn Read,
+    ) -> Done {
+        let files = self.volume.files();
+        if let MemberKind::HardLink(target) = &member.kind {
+            let id = self.find(target)?;
+            if files
+                .lookup(parent, name)
+                .is_ok_and(|there| there.inode == id)
+            {
+                return Ok(());
+            }
+            self.free(parent, name)?;
+            return Ok(files.link(id, parent, name)?);
+        }
+        let owner = self.owner(member);
+        let mut new = match &member.kind {
+            MemberKind::Symlink(target) => NewInode::symlink(target, owner),
+            MemberKind::CharDevice(_) => NewInode::new(libc::S_IFCHR, owner),
+            MemberKind::BlockDevice(_) => NewInode::new(libc::S_IFBLK, owner),
+            MemberKind::Fifo => NewInode::new(libc::S_IFIFO, owner),
+            _ => NewInode::new(libc::S_IFREG, owner),
+        };
+        if let MemberKind::CharDevice(number) | MemberKind::BlockDevice(number) = member.kind {
+            new.rdev = number;
+        }
+        let inode = files.create_unnamed(parent, &new)?;
+        files.pin(&inode);
+        let made = self.fill(&inode, member, content).and_then(|()| {
+            self.free(parent, name)?;
+            Ok(self.volume.files().link(inode.id, parent, name)?)
+        });
+        // Without a name it goes away.
+        let unpinned = self.volume.files().unpin(&inode, 1);
+        made?;
+        Ok(unpinned?)
+    }
+
+    fn fill(&mut self, inode: &Arc<Inode>, member: &Member, content: &mut dyn Read) -> Done {
+        if member.kind == MemberKind::File {
+            let mut buffer = vec![0; STEP];
+            let mut at = 0;
+            while at < member.size {
+                self.interrupt.check()?;
+                let left = usize::try_from(member.size - at).unwrap_or(STEP);
+                let room = left.min(STEP);
+                content.read_exact(&mut buffer[..room])?;
+                self.volume.write_at(inode, at, &buffer[..room])?;
+                at += room as u64;
+            }
+        }
+        self.metadata(inode, member)
+    }
+
+    /// Frees a name for a file.
+    fn free(&self, parent: InodeId, name: &[u8]) -> Done {
+        match self.volume.files().unlink(parent, name) {
+            Ok(()) | Err(FsError::NotFound) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn find(&self, path: &[Vec<u8>]) -> Result<InodeId, Failure> {
+        let mut at = self.root;
+        for name in path {
+            let found = self.volume.files().lookup(at, name);
+            at = found
+                .map_err(|error| Failure(format!("a link to {}: {error}", shown(path))))?
+                .inode;
+        }
+        Ok(at)
+    }
+
+    fn owner(&self, member: &Member) -> Owner {
+        match self.is_own {
+            true => own(),
+            false => Owner {
+                uid: member.uid,
+                gid: member.gid,
+            },
+        }
+    }
+
+    fn metadata(&mut self, inode: &Inode, member: &Member) -> Done {
+        let files = self.volume.files();
+        let owner = self.owner(member);
+        let is_link = matches!(member.kind, MemberKind::Symlink(_));
+        let set = SetAttributes {
+            mode: (!is_link).then_some(member.permissions),
+            uid: Some(owner.uid),
+            gid: Some(owner.gid),
+            ..SetAttributes::default()
+        };
+        files.set_attributes(inode, &set)?;
+        for (name, value) in &member.attributes {
+            match files.set_xattr(inode, name, value, SetMode::Any) {
+                Ok(()) => {}
+                Err(FsError::NotSupported(_)) => self.left_out += 1,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let times = SetAttributes {
+            mtime: Some(SetTime::At(member.mtime)),
+            ..SetAttributes::default()
+        };
+        Ok(files.set_attributes(inode, &times)?)
+    }
+
+    /// Gives directories their metadata, the last one first.
+    fn finish(&mut self) -> Done {
+        for (inode, member) in std::mem::take(&mut self.directories).iter().rev() {
+            self.metadata(inode, member)
+                .map_err(|failure| failure.at(shown(&member.path)))?;
+        }
+        Ok(())
+    }
+}

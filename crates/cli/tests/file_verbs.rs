@@ -1,0 +1,321 @@
+//! Files of volumes that are not mounted, by the verbs of the shell; judged by
+//! the kernel's mount, tar and `btrfs check`.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use support::{BINARY, Bench, said};
+
+fn refused(bench: &Bench, words: &[&str], text: &str) {
+    let output = bench.try_run(words);
+    let all = said(&output);
+    assert!(!output.status.success(), "{words:?} succeeded");
+    assert!(all.contains(text), "{words:?}: no `{text}` in: {all}");
+    assert!(!all.contains("panicked"), "{all}");
+}
+
+/// A directory of the host with all kinds of files.
+fn sample(bench: &Bench) {
+    let top = bench.path("sample");
+    fs::create_dir_all(top.join("etc/deep/er")).expect("directories");
+    fs::write(
+        top.join("etc/passwd"),
+        "ann:x:1000:100::/home/ann:/bin/sh\n",
+    )
+    .expect("a file");
+    fs::write(top.join("etc/a.conf"), "a=1\n").expect("a file");
+    fs::write(top.join("etc/deep/b.conf"), vec![b'b'; 10_000]).expect("a file");
+    fs::hard_link(top.join("etc/a.conf"), top.join("etc/same.conf")).expect("a link");
+    symlink("a.conf", top.join("etc/link")).expect("a link");
+    let mode = fs::Permissions::from_mode(0o4755);
+    fs::write(top.join("etc/prog"), "#!/bin/sh\n").expect("a file");
+    fs::set_permissions(top.join("etc/prog"), mode).expect("its mode");
+}
+
+#[test]
+fn names_are_made_moved_and_removed() {
+    let bench = Bench::new();
+    sample(&bench);
+    bench.run(&["cp", "-q", "-a", "sample/etc", "volume:/"]);
+    bench.run(&["mkdir", "volume:/new", "volume:/other"]);
+    bench.run(&[
+        "mkdir",
+        "-p",
+        "-m",
+        "700",
+        "volume:/deep/down/under",
+        "volume:/new",
+    ]);
+    refused(&bench, &["mkdir", "volume:/new"], "exists");
+    refused(&bench, &["mkdir", "volume:/x/y"], "no such file");
+    bench.run(&["mv", "volume:/etc/a.conf", "volume:/etc/renamed.conf"]);
+    bench.run(&[
+        "mv",
+        "volume:/etc/renamed.conf",
+        "volume:/etc/link",
+        "volume:/new",
+    ]);
+    refused(
+        &bench,
+        &["mv", "-n", "volume:/etc/prog", "volume:/etc/passwd"],
+        "exists",
+    );
+    refused(&bench, &["mv", "volume:/etc", "volume:/etc/deep"], "");
+    refused(
+        &bench,
+        &["mv", "volume:/nosuch", "volume:/new"],
+        "no such file",
+    );
+    bench.run(&["ln", "volume:/etc/prog", "volume:/new/again"]);
+    bench.run(&["ln", "-s", "../etc/passwd", "volume:/new/people"]);
+    refused(&bench, &["ln", "-s", "x", "volume:/new/people"], "exists");
+    bench.run(&["ln", "-sf", "../etc/prog", "volume:/new/people"]);
+    bench.run(&["rm", "volume:/etc/same.conf"]);
+    refused(&bench, &["rm", "volume:/etc/deep"], "is a directory");
+    refused(&bench, &["rm", "-r", "volume:/"], "root of the volume");
+    refused(&bench, &["rm", "volume:/nosuch"], "no such file");
+    bench.run(&["rm", "-f", "volume:/nosuch", "volume:/no/such"]);
+    bench.run(&["rm", "-r", "volume:/etc/deep", "volume:/other"]);
+    refused(&bench, &["mkdir", "mnt:/x"], "is a directory");
+
+    // Across subvolumes files are copied and then removed; they share data.
+    bench.run(&["subvolume", "create", "volume:/sub"]);
+    refused(&bench, &["rm", "-r", "volume:/sub"], "subvolume delete");
+    bench.run(&["mv", "volume:/new", "volume:/sub/"]);
+    bench.run(&["cp", "volume:/sub/new", "volume:/copied"]);
+    bench.check();
+    bench.with_kernel(|mnt| {
+        assert_eq!(
+            fs::read(mnt.join("sub/new/renamed.conf")).expect("it"),
+            b"a=1\n"
+        );
+        assert_eq!(
+            fs::read(mnt.join("copied/renamed.conf")).expect("it"),
+            b"a=1\n"
+        );
+        let link = |path: &str| fs::read_link(mnt.join(path)).expect("a link");
+        assert_eq!(link("sub/new/people"), Path::new("../etc/prog"));
+        assert_eq!(link("sub/new/link"), Path::new("a.conf"));
+        assert!(!mnt.join("new").exists());
+        assert!(!mnt.join("etc/deep").exists());
+        let mode = |path: &str| fs::metadata(mnt.join(path)).expect("it").mode() & 0o7777;
+        assert_eq!(mode("deep/down/under"), 0o700);
+        assert_eq!(mode("deep/down"), 0o755);
+        assert_eq!(mode("sub/new/again"), 0o4755);
+    });
+}
+
+#[test]
+fn modes_and_owners() {
+    let bench = Bench::new();
+    sample(&bench);
+    bench.run(&["cp", "-q", "--no-owner", "sample/etc", "volume:/"]);
+    bench.run(&["chmod", "-R", "u=rwX,go=rX", "volume:/etc"]);
+    bench.run(&["chmod", "600", "volume:/etc/passwd"]);
+    bench.run(&["chmod", "u+s", "volume:/etc/prog"]);
+    bench.run(&["chown", "ann:7", "volume:/etc/passwd"]);
+    bench.run(&["chown", "-R", "5:6", "volume:/etc/deep"]);
+    // Through a link, and a link itself.
+    bench.run(&["chown", "8", "volume:/etc/link"]);
+    bench.run(&["chown", "-h", "9", "volume:/etc/link"]);
+    refused(
+        &bench,
+        &["chown", "bob", "volume:/etc"],
+        "no user of the volume",
+    );
+    refused(&bench, &["chmod", "u+q", "volume:/etc"], "no mode");
+    bench.check();
+    bench.with_kernel(|mnt| {
+        let of = |path: &str| fs::symlink_metadata(mnt.join(path)).expect("it");
+        let mode = |path: &str| of(path).mode() & 0o7777;
+        assert_eq!(mode("etc/passwd"), 0o600);
+        assert_eq!((of("etc/passwd").uid(), of("etc/passwd").gid()), (1000, 7));
+        assert_eq!(mode("etc/deep"), 0o755);
+        assert_eq!(mode("etc/deep/b.conf"), 0o644);
+        assert_eq!(mode("etc/prog"), 0o4755);
+        assert_eq!(
+            (of("etc/deep/er").uid(), of("etc/deep/b.conf").gid()),
+            (5, 6)
+        );
+        assert_eq!(of("etc/a.conf").uid(), 8);
+        assert_eq!(of("etc/link").uid(), 9);
+    });
+    // Who gets a program does not get its rights.
+    bench.run(&["chown", "3", "volume:/etc/prog"]);
+    let long = bench.run(&["ls", "-l", "volume:/etc"]);
+    assert!(long.contains("-rwxr-xr-x"), "{long}");
+    assert!(!long.contains("rws"), "{long}");
+}
+
+#[test]
+fn looking_around() {
+    let bench = Bench::new();
+    sample(&bench);
+    bench.run(&["cp", "-q", "sample/etc", "volume:/"]);
+    let long = bench.run(&["ls", "-lh", "volume:/etc/deep"]);
+    assert!(long.contains("9.8K"), "{long}");
+    let tree = bench.run(&["tree", "-L", "2", "volume"]);
+    for text in [
+        "└── etc",
+        "    ├── deep",
+        "link -> a.conf",
+        "2 directories, 5 files",
+    ] {
+        assert!(tree.contains(text), "no `{text}` in {tree}");
+    }
+    assert!(!tree.contains("b.conf"), "{tree}");
+    let found = |words: &[&str]| {
+        let text = bench.run(&[&["find", "volume:/etc"], words].concat());
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let confs = ["/etc/a.conf", "/etc/deep/b.conf", "/etc/same.conf"];
+    assert_eq!(found(&["-name", "*.conf", "-type", "f"]), confs);
+    assert_eq!(found(&["--size", "+9k"]), ["/etc/deep/b.conf"]);
+    assert_eq!(
+        found(&["-type", "d", "-maxdepth", "1"]),
+        ["/etc", "/etc/deep"]
+    );
+    assert_eq!(found(&["-iname", "PASS*"]), ["/etc/passwd"]);
+    assert_eq!(found(&["-path", "*/deep/*", "-newer-than", "1"]).len(), 2);
+    refused(&bench, &["find", "volume:/nosuch"], "no such file");
+    // Two names of one file count once.
+    let bytes = bench.run(&["du", "-s", "-b", "volume:/etc/a.conf"]);
+    assert_eq!(bytes, "4\t/etc/a.conf\n");
+    let all = bench.run(&["du", "-b", "-d", "1", "volume:/etc"]);
+    let sum: u64 = all
+        .lines()
+        .next_back()
+        .and_then(|line| line.split('\t').next()?.parse().ok())
+        .expect("a sum");
+    // Directories have the lengths of their names, twice.
+    assert!((10_050..10_250).contains(&sum), "{all}");
+    assert!(all.contains("\t/etc/deep\n"), "{all}");
+}
+
+/// Both directions, with tar itself on the other side.
+#[test]
+fn archives_in_and_out() {
+    let bench = Bench::new();
+    sample(&bench);
+    let tar = |words: &[&str]| {
+        let output = Command::new("tar")
+            .args(words)
+            .current_dir(bench.path(""))
+            .output()
+            .expect("tar runs");
+        assert!(output.status.success(), "tar {words:?}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let long = format!("sample/etc/{}", "n".repeat(200));
+    fs::write(bench.path(&long), "long\n").expect("a file");
+    if support::is_root() {
+        let given = std::os::unix::fs::chown(bench.path("sample/etc/passwd"), Some(12), Some(34));
+        given.expect("an owner");
+    }
+    tar(&[
+        "-C",
+        "sample",
+        "--posix",
+        "--xattrs",
+        "-czf",
+        "in.tar.gz",
+        ".",
+    ]);
+    bench.run(&["tar", "extract", "-f", "in.tar.gz", "volume:/"]);
+    bench.check();
+    bench.run(&["tar", "create", "-f", "out.tar", "volume:/"]);
+    fs::create_dir(bench.path("back")).expect("a directory");
+    tar(&["-C", "back", "--xattrs", "--same-owner", "-xpf", "out.tar"]);
+    let same = Command::new("diff")
+        .args(["-r", "--no-dereference", "sample", "back"])
+        .current_dir(bench.path(""))
+        .output()
+        .expect("diff runs");
+    assert!(same.status.success(), "{}", said(&same));
+    for path in [
+        "etc",
+        "etc/passwd",
+        "etc/prog",
+        "etc/deep/b.conf",
+        "etc/link",
+    ] {
+        let of = |top: &str| fs::symlink_metadata(bench.path(top).join(path)).expect("it");
+        let facts = |of: fs::Metadata| (of.mode(), of.uid(), of.gid(), of.mtime(), of.mtime_nsec());
+        assert_eq!(facts(of("sample")), facts(of("back")), "{path}");
+    }
+    let inode = |name: &str| {
+        fs::metadata(bench.path("back/etc").join(name))
+            .expect("it")
+            .ino()
+    };
+    assert_eq!(inode("a.conf"), inode("same.conf"));
+
+    // Again over what is there, through pipes, into a directory.
+    bench.run(&["mkdir", "volume:/second"]);
+    let mut create = Command::new(BINARY)
+        .args(["tar", "create", "volume:/etc"])
+        .current_dir(bench.path(""))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let stream = create.stdout.take().expect("a pipe");
+    bench.run(&["mkfs", "-q", "-b", "256m", "other"]);
+    let extract = Command::new(BINARY)
+        .args(["tar", "extract", "--no-owner", "other:/"])
+        .current_dir(bench.path(""))
+        .stdin(stream)
+        .output()
+        .expect("it starts");
+    assert!(extract.status.success(), "{}", said(&extract));
+    assert!(create.wait().expect("its status").success());
+    assert_eq!(bench.run(&["cat", "other:/etc/a.conf"]), "a=1\n");
+    bench.run(&["tar", "extract", "-f", "in.tar.gz", "volume:/second"]);
+    bench.run(&["tar", "extract", "-f", "in.tar.gz", "volume:/second"]);
+    bench.check();
+}
+
+#[test]
+fn archives_that_lie_are_refused() {
+    let bench = Bench::new();
+    let tar = |words: &[&str]| {
+        let output = Command::new("tar")
+            .args(words)
+            .current_dir(bench.path(""))
+            .output();
+        assert!(output.expect("tar runs").status.success(), "tar {words:?}");
+    };
+    fs::write(bench.path("file"), "x\n").expect("a file");
+    tar(&["-Pcf", "out.tar", "--transform", "s,^,../../,", "file"]);
+    refused(
+        &bench,
+        &["tar", "extract", "-f", "out.tar", "volume:/"],
+        "leads out of it",
+    );
+    tar(&["-cf", "good.tar", "file"]);
+    let good = fs::read(bench.path("good.tar")).expect("the archive");
+    fs::write(bench.path("cut.tar"), &good[..513]).expect("a file");
+    refused(&bench, &["tar", "extract", "-f", "cut.tar", "volume:/"], "");
+    fs::write(bench.path("noise.tar"), vec![0x5a; 4096]).expect("a file");
+    refused(
+        &bench,
+        &["tar", "extract", "-f", "noise.tar", "volume:/"],
+        "archive",
+    );
+    // A member cannot lead another one somewhere else by a link.
+    fs::create_dir(bench.path("a")).expect("a directory");
+    symlink("/", bench.path("a/link")).expect("a link");
+    tar(&["-cf", "link.tar", "a"]);
+    fs::remove_file(bench.path("a/link")).expect("it goes");
+    fs::create_dir(bench.path("a/link")).expect("a directory");
+    fs::write(bench.path("a/link/file"), "y\n").expect("a file");
+    tar(&["-rf", "link.tar", "a/link/file"]);
+    bench.run(&["tar", "extract", "-f", "link.tar", "volume:/"]);
+    assert_eq!(bench.run(&["cat", "volume:/a/link/file"]), "y\n");
+    refused(&bench, &["cat", "volume:/file"], "no such file");
+    bench.check();
+}
