@@ -3,23 +3,23 @@
 mod record;
 mod run;
 mod show;
+mod subject;
 
 use crate::facts;
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use crate::service::OnVolume;
 use crate::sizes;
-use butterfs_format::superblock::{self, Superblock};
-use butterfs_server::Facts;
 use clap::{Args, Subcommand};
 use record::{Record, State};
+use run::Work;
 use serde::{Deserialize, Serialize};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use show::Shown;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
+use subject::Subject;
 
 /// Exit code where errors are left that no copy corrects, as btrfs-scrub(8)
 /// has it.
@@ -133,7 +133,18 @@ impl OnVolume for Start {
     }
 
     fn run_here(self) -> Done {
-        run::run(&self)
+        run::run(&Work {
+            place: self.volume,
+            read_only: self.read_only,
+            limit: self.limit,
+            threads: self.threads,
+            resume: self.resume,
+            shown: Shown {
+                raw: self.raw,
+                devices: self.devices,
+                json: self.json,
+            },
+        })
     }
 }
 
@@ -207,7 +218,7 @@ impl Status {
     fn run(&self) -> Done {
         let subject = Subject::of(&self.volume)?;
         let record = Record::load(&subject.uuid)?;
-        let shown = show::Shown {
+        let shown = Shown {
             raw: self.raw,
             devices: self.devices,
             json: self.json,
@@ -264,51 +275,4 @@ impl Scrub {
             What::Limit(limit) => limit.run(),
         }
     }
-}
-
-/// A volume as records know it.
-#[derive(Debug)]
-struct Subject {
-    uuid: String,
-    /// Bytes that there are to scrub, about.
-    bytes: u64,
-}
-
-impl Subject {
-    /// Of a volume that is open.
-    fn open(facts: &Facts) -> Self {
-        Self {
-            uuid: facts.uuid.clone(),
-            bytes: facts.device_used,
-        }
-    }
-
-    /// Of a volume that somebody else may have open, a scrub above all.
-    fn of(path: &Path) -> Result<Self, Failure> {
-        if path.is_dir() {
-            return Ok(Self::open(&facts::at(path)?));
-        }
-        let mut bytes = vec![0; superblock::SIZE];
-        let file = File::open(path).context(path.display())?;
-        let at = superblock::COPIES[0];
-        file.read_exact_at(&mut bytes, at.get())
-            .context(path.display())?;
-        match Superblock::parse(&bytes, at) {
-            Ok(found) => Ok(Self {
-                uuid: uuid::Uuid::from_bytes(found.fsid).to_string(),
-                bytes: found.bytes_used,
-            }),
-            Err(_) => Ok(Self::open(&facts::at(path)?)),
-        }
-    }
-}
-
-/// Where the volume of a scrub is, for messages.
-fn name(start: &Start) -> String {
-    start.volume.volume.display().to_string()
-}
-
-/// A failure with the volume's name.
-fn at(start: &Start, error: impl std::fmt::Display) -> Failure {
-    Failure(format!("{}: {error}", name(start)))
 }

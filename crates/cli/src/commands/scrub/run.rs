@@ -2,7 +2,7 @@
 
 use super::record::{self, Line, Record, Running};
 use super::show::{Shown, found_of};
-use super::{Start, Subject, at};
+use super::subject::Subject;
 use crate::facts;
 use crate::fail::{Context, Done, Failure};
 use crate::host;
@@ -27,13 +27,37 @@ fn seconds_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
+/// What is to be done.
+#[derive(Debug)]
+pub struct Work {
+    /// Where the volume is.
+    pub place: Place,
+    /// Nothing is written.
+    pub read_only: bool,
+    /// Bytes of a device in a second at most.
+    pub limit: Option<u64>,
+    /// Threads for each device; 0 for one for each core.
+    pub threads: usize,
+    /// It goes on with an earlier one.
+    pub resume: bool,
+    /// How the end is shown.
+    pub shown: Shown,
+}
+
+impl Work {
+    /// A failure with the volume's name.
+    fn failure(&self, error: impl std::fmt::Display) -> Failure {
+        Failure(format!("{}: {error}", self.place.volume.display()))
+    }
+}
+
 /// Opens the volume, or takes that of the server.
-fn open(start: &Start) -> Result<(Volume, bool), Failure> {
+fn open(work: &Work) -> Result<(Volume, bool), Failure> {
     if let Some(volume) = host::volume() {
         return Ok((volume, false));
     }
-    let Place { volume: path, .. } = &start.volume;
-    let mut options = if start.read_only {
+    let Place { volume: path, .. } = &work.place;
+    let mut options = if work.read_only {
         OpenOptions::read_only()
     } else {
         OpenOptions::default()
@@ -169,18 +193,18 @@ impl Watch<'_> {
 }
 
 /// Runs it.
-pub fn run(start: &Start) -> Done {
-    let (volume, is_own) = open(start)?;
+pub fn run(work: &Work) -> Done {
+    let (volume, is_own) = open(work)?;
     let store = volume.files().store();
     let uuid = facts::of(&volume).uuid;
-    let running = Running::begin(&uuid).map_err(|error| at(start, error.0))?;
-    let earlier = match start.resume {
+    let running = Running::begin(&uuid).map_err(|error| work.failure(error.0))?;
+    let earlier = match work.resume {
         true => Record::load(&uuid)?,
         false => None,
     };
     let is_host = host::is_serving();
     let interrupt = (!is_host).then(Interrupt::watch).transpose()?;
-    let target = match is_host || start.json {
+    let target = match is_host || work.shown.json {
         true => ProgressDrawTarget::hidden(),
         false => ProgressDrawTarget::stderr(),
     };
@@ -198,23 +222,23 @@ pub fn run(start: &Start) -> Done {
         bar,
         devices: BTreeMap::new(),
         expected: 0,
-        t_start: match start.resume {
+        t_start: match work.resume {
             true => sum.get("t_start"),
             false => seconds_now(),
         },
-        t_resumed: if start.resume { seconds_now() } else { 0 },
+        t_resumed: if work.resume { seconds_now() } else { 0 },
         before: sum.get("duration"),
         begun: Instant::now(),
         told: 0,
-        limit: start.limit,
+        limit: work.limit,
         failure: None,
     };
-    let threads = match start.threads {
+    let threads = match work.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
     let options = Options {
-        repair: match start.read_only {
+        repair: match work.read_only {
             true => Repair::ReportOnly,
             false => Repair::Rewrite,
         },
@@ -225,7 +249,7 @@ pub fn run(start: &Start) -> Done {
     let done = scrub::scrub(store, &options, &starts, &mut |news| watch.hear(news));
     watch.bar.finish_and_clear();
     let seconds = watch.begun.elapsed().as_secs_f64();
-    let done = done.map_err(|error| at(start, error))?;
+    let done = done.map_err(|error| work.failure(error))?;
     let is_cancelled = done.iter().any(|progress| !progress.is_finished);
     let record = watch.record(is_cancelled);
     record.store(&uuid)?;
@@ -236,25 +260,19 @@ pub fn run(start: &Start) -> Done {
         note!("{} errors more", watch.told - TOLD_MAX);
     }
     drop(watch);
-    let shown = Shown {
-        raw: start.raw,
-        devices: start.devices,
-        json: start.json,
-    };
     let subject = Subject::open(&facts::of(&volume));
-    found_of(&shown, &subject, &record, seconds)?;
+    found_of(&work.shown, &subject, &record, seconds)?;
     let repairable: u64 = done.iter().map(|of| of.counts.repairable_errors).sum();
-    if repairable > 0 && !start.json {
+    if repairable > 0 && !work.shown.json {
         say!("  Correctable:    {repairable} (left as they are)");
     }
-    if is_own && !start.read_only {
-        volume.close().context(start.volume.volume.display())?;
+    if is_own && !work.read_only {
+        volume.close().context(work.place.volume.display())?;
     }
     match is_cancelled {
-        true => Err(at(
-            start,
-            "the scrub was cancelled; `butterfs scrub resume` goes on with it",
-        )),
+        true => {
+            Err(work.failure("the scrub was cancelled; `butterfs scrub resume` goes on with it"))
+        }
         false => Ok(()),
     }
 }

@@ -1,7 +1,7 @@
 //! How scrubs are shown: as btrfs-scrub(8) shows them.
 
-use super::Subject;
 use super::record::{Line, Record, State, state_of};
+use super::subject::Subject;
 use crate::dates::date;
 use crate::fail::Done;
 use crate::place::json;

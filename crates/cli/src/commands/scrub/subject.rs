@@ -1,0 +1,47 @@
+//! The volume of a scrub, as its record knows it.
+
+use crate::facts;
+use crate::fail::{Context, Failure};
+use butterfs_format::superblock::{self, Superblock};
+use butterfs_server::Facts;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// A volume as records know it.
+#[derive(Debug)]
+pub struct Subject {
+    /// UUID.
+    pub uuid: String,
+    /// Bytes that there are to scrub, about.
+    pub bytes: u64,
+}
+
+impl Subject {
+    /// Of a volume that is open.
+    pub fn open(facts: &Facts) -> Self {
+        Self {
+            uuid: facts.uuid.clone(),
+            bytes: facts.device_used,
+        }
+    }
+
+    /// Of a volume that somebody else may have open, a scrub above all.
+    pub fn of(path: &Path) -> Result<Self, Failure> {
+        if path.is_dir() {
+            return Ok(Self::open(&facts::at(path)?));
+        }
+        let mut bytes = vec![0; superblock::SIZE];
+        let file = File::open(path).context(path.display())?;
+        let at = superblock::COPIES[0];
+        file.read_exact_at(&mut bytes, at.get())
+            .context(path.display())?;
+        match Superblock::parse(&bytes, at) {
+            Ok(found) => Ok(Self {
+                uuid: uuid::Uuid::from_bytes(found.fsid).to_string(),
+                bytes: found.bytes_used,
+            }),
+            Err(_) => Ok(Self::open(&facts::at(path)?)),
+        }
+    }
+}
