@@ -17,7 +17,17 @@ const NAME_MAX: usize = 255;
 
 /// A name beside `path` that nothing has: its own, with more behind it.
 pub fn name_beside(path: &Path) -> PathBuf {
-    let tail = format!(".{}.partial", std::process::id());
+    name_beside_by(0, path)
+}
+
+/// [`name_beside`] of one of several threads that make files in a directory:
+/// long names that differ at their end only would be the same ones else.
+pub fn name_beside_by(thread: usize, path: &Path) -> PathBuf {
+    let process = std::process::id();
+    let tail = match thread {
+        0 => format!(".{process}.partial"),
+        thread => format!(".{process}-{thread}.partial"),
+    };
     let name = path.file_name().unwrap_or_default().as_bytes();
     let kept = &name[..name.len().min(NAME_MAX - tail.len())];
     path.with_file_name(OsString::from_vec([kept, tail.as_bytes()].concat()))

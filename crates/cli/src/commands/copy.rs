@@ -4,6 +4,7 @@
 //! directions are in `into` and `out`. Kept: type, mode, owner, times to the
 //! nanosecond, extended attributes, ACLs, hard links, holes, device numbers.
 
+mod host;
 mod into;
 mod out;
 mod tally;

@@ -1,24 +1,25 @@
 //! From the host into a volume.
+//!
+//! Three threads share the work: one reads the host ahead ([`super::host`]), one
+//! makes inodes and names, one brings the data of whole files to the device.
 
+use super::host::{Ahead, Entry, Event};
 use super::tally::Tally;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::whole_file::name_beside;
 use butterfs::{
-    FsError, Inode, InodeId, NewInode, OldName, Owner, RenameMode, SetAttributes, SetMode, SetTime,
-    Timespec, Volume,
+    Flusher, FsError, Inode, InodeId, NewInode, OldName, Owner, RenameMode, SetAttributes, SetMode,
+    SetTime, Timespec, Volume,
 };
-use rustix::fs::SeekFrom;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
-
-const STEP: usize = 1 << 20;
 
 struct Work<'a> {
     volume: &'a Volume,
@@ -26,6 +27,7 @@ struct Work<'a> {
     owner: Option<Owner>,
     /// Inodes made for files of the host that have several names.
     linked: HashMap<(u64, u64), InodeId>,
+    flusher: Flusher,
     tally: &'a mut Tally,
 }
 
@@ -41,6 +43,7 @@ pub fn copy(
         volume,
         owner,
         linked: HashMap::new(),
+        flusher: Flusher::new(volume.files()),
         tally,
     };
     let path = place.path.as_bytes();
@@ -74,31 +77,32 @@ pub fn copy(
 
 impl Work<'_> {
     fn copy(&mut self, host: &Path, parent: InodeId, name: &[u8]) -> Done {
-        let mut waiting = vec![(host.to_path_buf(), parent, name.to_vec())];
+        let mut host = Ahead::new(host.to_path_buf(), name.to_vec())?;
         // Directories get their metadata when their content is there: their
         // default ACLs would be inherited and their times changed.
-        let mut directories: Vec<(PathBuf, Arc<Inode>, Metadata)> = Vec::new();
-        while let Some((host, parent, name)) = waiting.pop() {
+        let mut directories: Vec<(Arc<Inode>, Box<Entry>)> = Vec::new();
+        while let Some(event) = host.next()? {
             self.tally.check_interrupt()?;
-            let metadata = std::fs::symlink_metadata(&host).context(host.display())?;
-            if !metadata.is_dir() {
-                let copied = self.file(&host, &metadata, parent, &name);
-                copied.map_err(|failure| failure.at(host.display()))?;
-                self.tally.file();
-                continue;
+            let Event::Entry(entry) = event else {
+                return fail("data of no file");
+            };
+            let parent = match entry.directory.checked_sub(1) {
+                None => parent,
+                Some(at) => directories[at].0.id,
+            };
+            if entry.metadata.is_dir() {
+                let made = self.directory(&entry.metadata, parent, &entry.name);
+                let inode = made.context(entry.path.display())?;
+                directories.push((inode, entry));
+            } else {
+                let copied = self.file(&entry, parent, &mut host);
+                copied.map_err(|failure| failure.at(entry.path.display()))?;
             }
-            let made = self.directory(&metadata, parent, &name);
-            let inode = made.context(host.display())?;
             self.tally.file();
-            for entry in std::fs::read_dir(&host).context(host.display())? {
-                let entry = entry.context(host.display())?;
-                let name = entry.file_name().as_bytes().to_vec();
-                waiting.push((entry.path(), inode.id, name));
-            }
-            directories.push((host, inode, metadata));
         }
-        for (host, inode, metadata) in directories.iter().rev() {
-            self.metadata(host, metadata, inode)?;
+        for (inode, entry) in directories.iter().rev() {
+            let set = self.metadata(entry, inode);
+            set.map_err(|failure| failure.at(entry.path.display()))?;
         }
         Ok(())
     }
@@ -135,7 +139,8 @@ impl Work<'_> {
 
     /// Copies what is no directory. It gets its name when it is whole, and
     /// takes the place of what had the name.
-    fn file(&mut self, host: &Path, metadata: &Metadata, parent: InodeId, name: &[u8]) -> Done {
+    fn file(&mut self, entry: &Entry, parent: InodeId, host: &mut Ahead) -> Done {
+        let (metadata, name) = (&entry.metadata, &entry.name[..]);
         let files = self.volume.files();
         let old = match files.lookup(parent, name) {
             Ok(found) if files.attributes(found.inode)?.is_directory() => {
@@ -148,13 +153,14 @@ impl Work<'_> {
         let several_names = metadata.nlink() > 1;
         let identity = (metadata.dev(), metadata.ino());
         if several_names && let Some(id) = self.linked.get(&identity) {
+            if metadata.is_file() {
+                while next_data(host)?.is_some() {}
+            }
             return Ok(self.give_name(*id, parent, name, old)?);
         }
-        let target;
         let mut new = NewInode::new(metadata.mode(), self.owner(metadata));
         if metadata.is_symlink() {
-            target = std::fs::read_link(host)?;
-            new = NewInode::symlink(target.as_os_str().as_bytes(), self.owner(metadata));
+            new = NewInode::symlink(entry.target.as_os_str().as_bytes(), self.owner(metadata));
         }
         if matches!(
             metadata.mode() & libc::S_IFMT,
@@ -168,23 +174,47 @@ impl Work<'_> {
         }
         let inode = files.create_unnamed(parent, &new)?;
         files.pin(&inode);
-        let made = self.fill(host, metadata, &inode);
-        let made = made.and_then(|()| Ok(self.give_name(inode.id, parent, name, old)?));
+        let filled = self.fill(entry, &inode, host);
+        let made = filled.and_then(|bytes| {
+            self.give_name(inode.id, parent, name, old)?;
+            Ok(bytes)
+        });
         // Without a name it goes away.
         let unpinned = self.volume.files().unpin(&inode, 1);
-        made?;
+        let bytes = made?;
         unpinned?;
         if several_names {
             self.linked.insert(identity, inode.id);
         }
+        if bytes > 0 {
+            self.flusher.flush(inode, bytes);
+        }
         Ok(())
     }
 
-    fn fill(&mut self, host: &Path, metadata: &Metadata, inode: &Arc<Inode>) -> Done {
-        if metadata.is_file() {
-            self.content(host, metadata, inode)?;
+    /// Gives how many bytes were written.
+    fn fill(
+        &mut self,
+        entry: &Entry,
+        inode: &Arc<Inode>,
+        host: &mut Ahead,
+    ) -> Result<u64, Failure> {
+        let mut bytes = 0;
+        if entry.metadata.is_file() {
+            while let Some((at, data)) = next_data(host)? {
+                self.tally.check_interrupt()?;
+                self.volume.write_at(inode, at, &data)?;
+                self.tally.data(data.len());
+                bytes += data.len() as u64;
+            }
+            // The end may be a hole.
+            let size = entry.metadata.len();
+            if self.volume.files().attributes_of(inode)?.size < size {
+                self.volume.files().truncate(inode, size)?;
+            }
         }
-        self.metadata(host, metadata, inode)
+        self.metadata(entry, inode)?;
+        Ok(bytes)
     }
 
     /// Names an inode, instead of what has the name.
@@ -214,43 +244,8 @@ impl Work<'_> {
         moved
     }
 
-    /// Copies data, not holes.
-    fn content(&mut self, host: &Path, metadata: &Metadata, inode: &Arc<Inode>) -> Done {
-        let size = metadata.len();
-        if size == 0 {
-            return Ok(());
-        }
-        let file = File::open(host)?;
-        let mut buffer = vec![0; STEP.min(usize::try_from(size).unwrap_or(STEP))];
-        let mut at = 0;
-        while at < size {
-            let (start, end) = match rustix::fs::seek(&file, SeekFrom::Data(at)) {
-                Ok(start) => (start, rustix::fs::seek(&file, SeekFrom::Hole(start))?),
-                Err(rustix::io::Errno::NXIO) => break,
-                // A file system that knows no holes.
-                Err(_) => (at, size),
-            };
-            at = start;
-            while at < end.min(size) {
-                self.tally.check_interrupt()?;
-                let left = usize::try_from(end.min(size) - at).unwrap_or(STEP);
-                let room = left.min(buffer.len());
-                let count = file.read_at(&mut buffer[..room], at)?;
-                if count == 0 {
-                    return Ok(());
-                }
-                self.volume.write_at(inode, at, &buffer[..count])?;
-                at += count as u64;
-                self.tally.data(count);
-            }
-        }
-        if self.volume.files().attributes_of(inode)?.size < size {
-            self.volume.files().truncate(inode, size)?;
-        }
-        Ok(())
-    }
-
-    fn metadata(&mut self, host: &Path, metadata: &Metadata, inode: &Arc<Inode>) -> Done {
+    fn metadata(&mut self, entry: &Entry, inode: &Arc<Inode>) -> Done {
+        let metadata = &entry.metadata;
         let files = self.volume.files();
         let owner = self.owner(metadata);
         let mut set = SetAttributes {
@@ -261,26 +256,36 @@ impl Work<'_> {
         if !metadata.is_symlink() {
             set.mode = Some(metadata.mode());
         }
-        files.set_attributes(inode, &set).context(host.display())?;
-        for (name, value) in attributes_of(host)? {
-            match files.set_xattr(inode, &name, &value, SetMode::Any) {
+        if !entry.attributes.is_empty() {
+            // Those that follow have rules by owner and mode, and change times.
+            files.set_attributes(inode, &set)?;
+            set = SetAttributes::default();
+        }
+        for (name, value) in &entry.attributes {
+            match files.set_xattr(inode, name, value, SetMode::Any) {
                 Ok(()) => {}
                 Err(FsError::NotSupported(_)) => self.tally.leave_out(),
-                Err(error) => return Err(error).context(host.display()),
+                Err(error) => return Err(error.into()),
             }
         }
         let birth = metadata.created().ok();
         let birth = birth.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let times = SetAttributes {
-            atime: Some(time(metadata.atime(), metadata.atime_nsec())),
-            mtime: Some(time(metadata.mtime(), metadata.mtime_nsec())),
-            btime: birth.map(|since| Timespec {
-                seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
-                nanoseconds: since.subsec_nanos(),
-            }),
-            ..SetAttributes::default()
-        };
-        files.set_attributes(inode, &times).context(host.display())
+        set.atime = Some(time(metadata.atime(), metadata.atime_nsec()));
+        set.mtime = Some(time(metadata.mtime(), metadata.mtime_nsec()));
+        set.btime = birth.map(|since| Timespec {
+            seconds: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
+            nanoseconds: since.subsec_nanos(),
+        });
+        Ok(files.set_attributes(inode, &set)?)
+    }
+}
+
+/// The next data of the file that is being read; `None` at its end.
+fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Failure> {
+    match host.next()? {
+        Some(Event::Data(at, data)) => Ok(Some((at, data))),
+        Some(Event::End) => Ok(None),
+        Some(Event::Entry(_)) | None => fail("a file did not end"),
     }
 }
 
@@ -289,32 +294,4 @@ fn time(seconds: i64, nanoseconds: i64) -> SetTime {
         seconds,
         nanoseconds: u32::try_from(nanoseconds).unwrap_or(0),
     })
-}
-
-type Attribute = (Vec<u8>, Vec<u8>);
-
-/// Extended attributes of a file of the host.
-fn attributes_of(host: &Path) -> Result<Vec<Attribute>, Failure> {
-    let mut names = vec![0u8; 64 << 10];
-    let count = match rustix::fs::llistxattr(host, &mut names) {
-        Ok(count) => count,
-        Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
-        Err(error) => return Err(error).context(host.display()),
-    };
-    let mut all = Vec::new();
-    for name in names[..count].split(|byte| *byte == 0) {
-        if name.is_empty() {
-            continue;
-        }
-        let mut value = vec![0u8; 64 << 10];
-        match rustix::fs::lgetxattr(host, name, &mut value) {
-            Ok(length) => {
-                value.truncate(length);
-                all.push((name.to_vec(), value));
-            }
-            Err(rustix::io::Errno::NODATA) => {}
-            Err(error) => return Err(error).context(host.display()),
-        }
-    }
-    Ok(all)
 }

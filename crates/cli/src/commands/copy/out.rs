@@ -1,10 +1,15 @@
 //! From a volume to the host.
+//!
+//! One thread walks the volume and makes directories, and several make files.
+//! A file with several names is made by the first, so that its first name is
+//! there before the others.
 
 use super::tally::Tally;
-use crate::fail::{Done, Failure};
+use crate::fail::{Done, Failure, fail};
 use crate::place::Place;
-use crate::whole_file::name_beside;
+use crate::whole_file::name_beside_by;
 use butterfs::{Attributes, FsError, Inode, InodeId, SeekTarget, Timespec, Volume, Walk};
+use indicatif::ProgressBar;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timestamps, XattrFlags};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -12,9 +17,18 @@ use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 
 const STEP: u64 = 1 << 20;
+/// Neighbours that one thread makes, mostly of one directory: threads in one
+/// directory wait for each other.
+const TOGETHER: usize = 64;
+/// Groups of neighbours that wait for a thread at most.
+const WAITING_MAX: usize = 8;
 
 /// What is copied, and how.
 pub struct Source<'a> {
@@ -24,11 +38,58 @@ pub struct Source<'a> {
     pub keeps_owner: bool,
 }
 
+/// Work of one thread.
 struct Work<'a> {
     volume: &'a Volume,
     keeps_owner: bool,
+    /// No other thread has it.
+    number: usize,
     linked: HashMap<InodeId, PathBuf>,
-    tally: &'a mut Tally,
+    done: &'a Counts,
+    bar: ProgressBar,
+    /// Somebody wants the copying to end.
+    asked: Arc<AtomicBool>,
+    buffer: Vec<u8>,
+}
+
+/// What all threads have done.
+#[derive(Default)]
+struct Counts {
+    files: AtomicU64,
+    bytes: AtomicU64,
+    left_out: AtomicU64,
+}
+
+/// A file to make.
+type Wanted = (PathBuf, Attributes);
+
+/// Files that wait, and what became of those before.
+struct Queue {
+    files: Mutex<Receiver<Vec<Wanted>>>,
+    failed: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+impl Queue {
+    /// The next files; `None` when there will be no others.
+    fn next(&self) -> Option<Vec<Wanted>> {
+        self.files
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .recv()
+            .ok()
+    }
+
+    /// Keeps the first failure. What waits is not made any more.
+    fn fail(&self, failure: Failure) {
+        self.failed.store(true, Ordering::Release);
+        let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(failure);
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
 }
 
 impl Source<'_> {
@@ -54,46 +115,134 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
     } else if sources > 1 {
         return Err(Failure(format!("{} is no directory", target.display())));
     }
-    let mut work = Work {
-        volume,
-        keeps_owner: source.keeps_owner,
-        linked: HashMap::new(),
-        tally,
+    let (sender, receiver) = sync_channel::<Vec<Wanted>>(WAITING_MAX);
+    let queue = Queue {
+        files: Mutex::new(receiver),
+        failed: AtomicBool::new(false),
+        failure: Mutex::new(None),
     };
+    let done = Counts::default();
+    let mut work = Work::new(source, &done, tally, 0);
     let mut directories = Vec::new();
-    volume.walk::<Failure>(start, &mut |entry| {
-        let path = if entry.path.is_empty() {
-            target.clone()
-        } else {
-            target.join(OsStr::from_bytes(&entry.path))
-        };
-        let of = &entry.attributes;
-        let made = work.make(&path, of);
-        made.map_err(|failure| failure.at(path.display()))?;
-        work.tally.file();
-        if of.is_directory() {
-            directories.push((path, of.clone()));
+    let walked = std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        for number in 1..=threads {
+            let mut work = Work::new(source, &done, tally, number);
+            let queue = &queue;
+            scope.spawn(move || work.make_all(queue));
         }
-        Ok(Walk::Enter)
-    })?;
-    // Last, because making their content changed their times.
-    for (path, of) in directories.iter().rev() {
-        work.metadata(path, of)
-            .map_err(|failure| failure.at(path.display()))?;
+        let mut together: Vec<Wanted> = Vec::new();
+        let walked = volume.walk::<Failure>(start, &mut |entry| {
+            if queue.has_failed() {
+                return Ok(Walk::Stop);
+            }
+            let path = if entry.path.is_empty() {
+                target.clone()
+            } else {
+                target.join(OsStr::from_bytes(&entry.path))
+            };
+            let of = entry.attributes.clone();
+            if !of.is_directory() && of.nlink == 1 {
+                let neighbour = |(other, _): &Wanted| other.parent() == path.parent();
+                if together.len() == TOGETHER || !together.last().is_none_or(neighbour) {
+                    // The threads take files until no more can come.
+                    let _ = sender.send(std::mem::take(&mut together));
+                }
+                together.push((path, of));
+                return Ok(Walk::Enter);
+            }
+            work.make_whole(&path, &of)?;
+            if of.is_directory() {
+                directories.push((path, of));
+            }
+            Ok(Walk::Enter)
+        });
+        let _ = sender.send(together);
+        drop(sender);
+        walked
+    });
+    let failure = queue.failure.into_inner();
+    let first = failure.unwrap_or_else(PoisonError::into_inner);
+    let mut result = first.map_or(walked, Err);
+    if result.is_ok() {
+        // Last, because making their content changed their times.
+        result = directories.iter().rev().try_for_each(|(path, of)| {
+            let set = work.metadata(path, of);
+            set.map_err(|failure| failure.at(path.display()))
+        });
     }
-    Ok(())
+    tally.files += done.files.load(Ordering::Relaxed);
+    tally.bytes += done.bytes.load(Ordering::Relaxed);
+    tally.left_out += done.left_out.load(Ordering::Relaxed);
+    result
 }
 
-impl Work<'_> {
+impl<'a> Work<'a> {
+    fn new(source: &Source<'a>, done: &'a Counts, tally: &Tally, number: usize) -> Self {
+        Self {
+            volume: source.volume,
+            keeps_owner: source.keeps_owner,
+            number,
+            linked: HashMap::new(),
+            done,
+            bar: tally.bar.clone(),
+            asked: tally.interrupt.asked(),
+            buffer: Vec::new(),
+        }
+    }
+
+    fn leave_out(&self) {
+        self.done.left_out.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn check_interrupt(&self) -> Done {
+        if self.asked.load(Ordering::Acquire) {
+            return fail("interrupted");
+        }
+        Ok(())
+    }
+
+    /// Makes files until no more come; after a failure they are only taken.
+    fn make_all(&mut self, queue: &Queue) {
+        while let Some(files) = queue.next() {
+            self.make_each(queue, files);
+        }
+    }
+
+    fn make_each(&mut self, queue: &Queue, files: Vec<Wanted>) {
+        for (path, of) in files {
+            if queue.has_failed() {
+                return;
+            }
+            // Somebody must take what comes after a panic, too.
+            let made = catch_unwind(AssertUnwindSafe(|| self.make_whole(&path, &of)));
+            match made {
+                Ok(Ok(())) => {}
+                Ok(Err(failure)) => queue.fail(failure),
+                Err(_) => queue.fail(Failure(format!("{}: a panic", path.display()))),
+            }
+        }
+    }
+
+    fn make_whole(&mut self, path: &Path, of: &Attributes) -> Done {
+        let made = self.make(path, of);
+        made.map_err(|failure| failure.at(path.display()))?;
+        let files = self.done.files.fetch_add(1, Ordering::Relaxed) + 1;
+        if files.is_multiple_of(64) {
+            self.bar.set_message(files.to_string());
+        }
+        Ok(())
+    }
+
     fn make(&mut self, path: &Path, of: &Attributes) -> Done {
-        self.tally.check_interrupt()?;
+        self.check_interrupt()?;
         if of.is_directory() {
             return match std::fs::create_dir(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
                 _ => Ok(()),
             };
         }
-        let temporary = name_beside(path);
+        let temporary = name_beside_by(self.number, path);
         // What a process of this number left that was killed.
         let _ = std::fs::remove_file(&temporary);
         let made = self
@@ -139,7 +288,10 @@ impl Work<'_> {
     fn content(&mut self, path: &Path, inode: &Inode, size: u64) -> Done {
         let files = self.volume.files();
         let file = File::options().write(true).create_new(true).open(path)?;
-        let mut buffer = vec![0; STEP.min(size) as usize];
+        let room = STEP.min(size) as usize;
+        if self.buffer.len() < room {
+            self.buffer.resize(room, 0);
+        }
         let mut at = 0;
         while at < size {
             at = match files.seek(inode, SeekTarget::Data, at) {
@@ -149,15 +301,16 @@ impl Work<'_> {
             };
             let end = files.seek(inode, SeekTarget::Hole, at)?.min(size);
             while at < end {
-                self.tally.check_interrupt()?;
+                self.check_interrupt()?;
                 let room = (end - at).min(STEP) as usize;
-                let count = files.read(inode, at, &mut buffer[..room])?;
+                let count = files.read(inode, at, &mut self.buffer[..room])?;
                 if count == 0 {
                     break;
                 }
-                file.write_all_at(&buffer[..count], at)?;
+                file.write_all_at(&self.buffer[..count], at)?;
                 at += count as u64;
-                self.tally.data(count);
+                self.done.bytes.fetch_add(count as u64, Ordering::Relaxed);
+                self.bar.inc(count as u64);
             }
         }
         Ok(file.set_len(size)?)
@@ -167,7 +320,7 @@ impl Work<'_> {
         // An ordinary user cannot give files away; cp -a goes on, too.
         if self.keeps_owner && std::os::unix::fs::lchown(path, Some(of.uid), Some(of.gid)).is_err()
         {
-            self.tally.leave_out();
+            self.leave_out();
         }
         if of.mode & libc::S_IFMT != libc::S_IFLNK {
             let mode = std::fs::Permissions::from_mode(of.mode & 0o7777);
@@ -177,7 +330,7 @@ impl Work<'_> {
         for name in files.list_xattrs(of.id)? {
             let value = files.get_xattr(of.id, &name)?;
             if rustix::fs::lsetxattr(path, &name[..], &value, XattrFlags::empty()).is_err() {
-                self.tally.leave_out();
+                self.leave_out();
             }
         }
         let times = Timestamps {

@@ -1,0 +1,158 @@
+//! `butterfs copy` of trees with all that files can be, by several threads: what
+//! comes out of a volume is what went in.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use support::{Bench, said};
+
+fn noise(bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut next = || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u8
+    };
+    (0..bytes).map(|_| next()).collect()
+}
+
+/// Names that are the same but for their ends, and as long as names can be.
+fn long_name(number: usize) -> String {
+    format!("{}{number:05}", "n".repeat(250))
+}
+
+fn grow(tree: &Path) {
+    for directory in ["long", "many/deep/er", "empty", "links"] {
+        fs::create_dir_all(tree.join(directory)).expect("a directory");
+    }
+    for number in 0..400 {
+        let size = [0, 1, 700, 3000, 4096, 10_000, 70_000][number % 7];
+        let content = noise(size, number as u64 + 1);
+        let name = long_name(number);
+        fs::write(tree.join("long").join(name), &content).expect("a file");
+        let at = ["many", "many/deep", "many/deep/er"][number % 3];
+        let file = tree.join(at).join(format!("f{number}"));
+        fs::write(&file, content).expect("a file");
+        let mode = [0o644, 0o600, 0o755, 0o440][number % 4];
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).expect("a mode");
+        if number % 5 == 0 {
+            let other = tree.join("links").join(format!("l{number}"));
+            fs::hard_link(&file, other).expect("a link");
+            symlink(
+                format!("../{at}/f{number}"),
+                tree.join("links").join(format!("s{number}")),
+            )
+            .expect("a symbolic link");
+        }
+    }
+    fs::write(tree.join("large"), noise(5 << 20, 9)).expect("a file");
+    let sparse = File::create(tree.join("sparse")).expect("a file");
+    sparse
+        .write_all_at(&noise(9000, 5), 3 << 20)
+        .expect("written");
+    sparse.set_len(9 << 20).expect("longer");
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        tree.join("fifo"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::from_raw_mode(0o640),
+        0,
+    )
+    .expect("a fifo");
+    // Where the host has attributes.
+    let _ = rustix::fs::setxattr(
+        tree.join("large"),
+        "user.colour",
+        b"blue",
+        rustix::fs::XattrFlags::empty(),
+    );
+}
+
+/// What a tree holds, by path: what tells files apart, and their content.
+fn look(tree: &Path) -> BTreeMap<PathBuf, (Vec<u64>, Vec<u8>)> {
+    let mut found = BTreeMap::new();
+    let mut first_names: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut waiting = vec![tree.to_path_buf()];
+    while let Some(path) = waiting.pop() {
+        let meta: Metadata = fs::symlink_metadata(&path).expect("it is there");
+        let mut content = Vec::new();
+        if meta.is_dir() {
+            let entries = fs::read_dir(&path).expect("a directory");
+            let mut paths: Vec<_> = entries.map(|entry| entry.expect("one").path()).collect();
+            paths.sort();
+            waiting.extend(paths);
+        } else if meta.is_symlink() {
+            let target = fs::read_link(&path).expect("a target");
+            content = target.into_os_string().into_encoded_bytes();
+        } else if meta.is_file() {
+            content = fs::read(&path).expect("it is readable");
+        }
+        let length = first_names.len() as u64;
+        let group = *first_names.entry(meta.ino()).or_insert(length);
+        let mut facts = vec![
+            u64::from(meta.mode()),
+            u64::from(meta.uid()),
+            meta.mtime() as u64,
+            meta.mtime_nsec() as u64,
+            group,
+        ];
+        if !meta.is_dir() {
+            facts.extend([meta.nlink(), meta.len()]);
+        }
+        let below = path.strip_prefix(tree).expect("below").to_path_buf();
+        found.insert(below, (facts, content));
+    }
+    found
+}
+
+#[test]
+fn what_comes_out_is_what_went_in() {
+    let bench = Bench::new();
+    let tree = bench.path("tree");
+    grow(&tree);
+    bench.run(&["copy", "-q", "tree", "volume:/"]);
+    bench.run(&["check", "--check-data-csum", "volume"]);
+    bench.run(&["copy", "-q", "volume:/tree", "back"]);
+    let (before, after) = (look(&tree), look(&bench.path("back")));
+    let names = |all: &BTreeMap<PathBuf, _>| all.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(&after), names(&before));
+    for (path, facts) in &before {
+        assert!(after[path] == *facts, "{}: {facts:?}", path.display());
+    }
+    let holes = fs::metadata(bench.path("back/sparse")).expect("a file");
+    assert!(holes.blocks() * 512 < 1 << 20, "{} blocks", holes.blocks());
+    // Once more over what is there.
+    bench.run(&["copy", "-q", "tree", "volume:/"]);
+    fs::remove_dir_all(bench.path("back")).expect("removed");
+    bench.run(&["copy", "-q", "volume:/tree", "back"]);
+    bench.run(&["check", "volume"]);
+    let again = look(&bench.path("back"));
+    for (path, (_, content)) in &before {
+        assert!(again[path].1 == *content, "{}", path.display());
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_made_ends_it() {
+    let bench = Bench::new();
+    grow(&bench.path("tree"));
+    bench.run(&["copy", "-q", "tree", "volume:/"]);
+    // A directory is in the way of a file.
+    fs::create_dir_all(bench.path("back/tree/many/f0/x")).expect("a directory");
+    let output = bench.try_run(&["copy", "-q", "volume:/tree", "back"]);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("many/f0"), "{}", said(&output));
+    assert!(said(&output).contains("each whole"), "{}", said(&output));
+    // What is there is whole.
+    let (before, after) = (look(&bench.path("tree")), look(&bench.path("back/tree")));
+    for (path, (facts, content)) in &after {
+        let is_file = facts[0] as u32 & libc::S_IFMT == libc::S_IFREG;
+        if is_file && !path.starts_with("many/f0") {
+            assert!(before[path].1 == *content, "{}", path.display());
+        }
+    }
+}
