@@ -312,3 +312,105 @@ fn rot_on_one_device_is_healed_from_the_other() {
         }
     }
 }
+
+#[test]
+fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
+    let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
+    // Cut short.
+    let short = Arc::new(MemoryDevice::new(150 * MIB));
+    let mut bytes = vec![0; MIB as usize];
+    for at in (0..150 * MIB).step_by(MIB as usize) {
+        let at = butterfs_format::DeviceOffset(at);
+        memory[1].read_at(at, &mut bytes).unwrap();
+        short.write_at(at, &bytes).unwrap();
+    }
+    let before = short.snapshot();
+    let cut = open(
+        &[Arc::clone(&memory[0]), Arc::clone(&short)],
+        Degraded::Allowed,
+    );
+    let cut = cut.map(drop).unwrap_err().to_string();
+    assert!(cut.contains("the item of device 2 says"), "{cut}");
+    assert_eq!(short.first_difference(&before), None);
+    // A third device of a volume that has two.
+    let fsid = Some([7; 16]);
+    let made_as = |sizes: &[u64]| {
+        let memory: Memory = sizes
+            .iter()
+            .map(|size| Arc::new(MemoryDevice::new(size * MIB)))
+            .collect();
+        let mkfs = MkfsOptions {
+            fsid,
+            ..MkfsOptions::default()
+        };
+        make_on(&devices(&memory), &mkfs).unwrap();
+        memory
+    };
+    let (two, three) = (made_as(&[200, 200]), made_as(&[200, 200, 200]));
+    let extra = [
+        Arc::clone(&two[0]),
+        Arc::clone(&two[1]),
+        Arc::clone(&three[2]),
+    ];
+    assert!(matches!(
+        fault(open(&extra, Degraded::Allowed)),
+        MemberFault::NotOfVolume { id, .. } if id.get() == 3
+    ));
+    let exchanged = [Arc::clone(&two[0]), Arc::clone(&three[1])];
+    assert!(matches!(
+        fault(open(&exchanged, Degraded::Allowed)),
+        MemberFault::NotOfVolume { id, .. } if id.get() == 2
+    ));
+}
+
+/// One operation of one device fails, each in turn, also while the volume is
+/// opened: nobody is told, and nothing is wrong.
+#[test]
+fn each_operation_of_a_mirror_may_fail() {
+    const OPERATIONS_MAX: u64 = 2000;
+    let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    write_files(&volume, 0..4);
+    volume.close().unwrap();
+    drop(volume);
+    let mut counts = Vec::new();
+    for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+        for bad in 0..2 {
+            let mut after = 0;
+            loop {
+                let memory = copied(&memory);
+                let faulty = Arc::new(FaultDevice::new(memory[bad].clone(), 1));
+                faulty.inject(Fault::Fail(operation, When::After(after)));
+                let mut given = devices(&memory);
+                given[bad] = faulty.clone();
+                let options = options(Access::ReadWrite, Degraded::Refused);
+                let context = format!("{operation:?} {after} of device {bad}");
+                let volume = Volume::open_devices(given, options)
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                assert_files(&volume, 0..4);
+                write_files(&volume, 4..6);
+                let id = volume.resolve(b"/5").unwrap();
+                let inode = volume.files().inode(id).unwrap();
+                let synced = volume.files().fsync(&inode);
+                synced.unwrap_or_else(|error| panic!("{context}: {error}"));
+                let crashed = copied(&memory);
+                volume
+                    .close()
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                drop(volume);
+                assert_files(&open(&memory, Degraded::Allowed).unwrap(), 0..6);
+                let crashed = open(&crashed, Degraded::Allowed).unwrap();
+                assert_files(&crashed, 0..4);
+                assert_files(&crashed, 5..6);
+                drop(crashed);
+                if !faulty.pending().is_empty() {
+                    break;
+                }
+                after += 1;
+                assert!(after < OPERATIONS_MAX, "{context}");
+            }
+            counts.push(after);
+        }
+    }
+    assert!(counts.iter().all(|count| *count > 2), "{counts:?}");
+}

@@ -24,9 +24,10 @@ struct Owed {
 }
 
 impl FallingOut {
-    /// Of a space that was just opened, with or without all its devices.
+    /// Of a space that was just opened. Without all its devices, the first
+    /// commit goes ahead far enough; no fsync log comes before it.
     pub(crate) fn new(space: &LogicalSpace) -> Self {
-        let commits = if space.is_whole() { 0 } else { FURTHER };
+        let commits = if space.is_whole() { 0 } else { 1 };
         Self(Mutex::new(Owed {
             seen: space.losses(),
             commits,

@@ -667,7 +667,7 @@ impl Engine {
     pub fn waiting_log(&self) -> Option<NodeRef> {
         self.log_waits.then_some(NodeRef {
             logical: self.superblock.log_root,
-            generation: self.generation,
+            generation: Generation(self.superblock.generation.get() + 1),
             level: self.superblock.log_root_level,
         })
     }

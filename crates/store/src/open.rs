@@ -377,6 +377,10 @@ fn load_by_roots(
         let map = (*engine.space.map()).clone();
         engine.space = space_over(devices, map, superblock, options);
     }
+    if options.access == Access::ReadWrite && !engine.space.is_whole() {
+        let generation = superblock.generation.get();
+        engine.generation = Generation(generation.saturating_add(members::APART));
+    }
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
     engine.load_groups()?;

@@ -9,6 +9,11 @@
 //! that is further behind lacks what was written since: it is stale. A commit
 //! that a device falls out of is followed by others at once, so that what fell
 //! out is never only one behind.
+//!
+//! A device that is away when the volume is opened for writing may be one
+//! commit ahead of the others: the crash that it was lost in came between the
+//! superblocks. What is committed without it must have no generation in common
+//! with what it has, so the generations in between are left out ([`APART`]).
 
 use super::{Degraded, FoundSuperblock, OpenOptions, read_superblock};
 use crate::devices::DeviceItems;
@@ -20,6 +25,10 @@ use butterfs_volume::{MemberState, Trust, VolumeDevice};
 use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
+
+/// How many generations the first commit without a device goes ahead: the
+/// device may have one of them, and is stale then.
+pub(super) const APART: u64 = 4;
 
 /// Why devices are not a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -305,7 +305,13 @@ impl Engine {
             .into());
         }
         if item.fsid != self.superblock.node_fsid() {
-            return Err(SpaceFault::DeviceOfOtherVolume(device).into());
+            if device == own.id {
+                return Err(SpaceFault::DeviceOfOtherVolume(device).into());
+            }
+            return Err(StoreError::Unsupported {
+                what: format!("device {device} is a seed, which is not supported yet"),
+                read_only_possible: false,
+            });
         }
         if device == own.id && item.uuid != own.uuid {
             return Err(SpaceFault::DeviceUuid(device).into());

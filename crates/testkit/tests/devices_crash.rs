@@ -1,0 +1,274 @@
+//! Crashes of volumes of several devices, with a device lost at the same time.
+//!
+//! Each device has a cache of its own: of what is not flushed there, any part
+//! may be lost. After each crash the volume is opened with all devices, and
+//! without each that it can do without. What was made durable is there, and a
+//! device that was away is never believed afterwards.
+
+use butterfs::{
+    BlockDevice, Cleaner, Degraded, Error, MemberFault, MemoryDevice, OpenOptions, StoreError,
+    Volume,
+};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_check::{Fault as Damage, FaultCode, NoProgress, Options as CheckOptions};
+use butterfs_device::FaultDevice;
+use butterfs_device::Operation;
+use butterfs_device::fault::{Fault, When};
+use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
+use butterfs_testkit::content::content;
+use butterfs_testkit::differential::seeds;
+use butterfs_testkit::random::Random;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+fn options(degraded: Degraded) -> OpenOptions {
+    let mut options = OpenOptions {
+        // Only what the workload asks for.
+        commit_interval: Duration::from_secs(3600),
+        cleaner: Cleaner::OnDemand,
+        ..OpenOptions::default()
+    };
+    options.store.degraded = degraded;
+    options
+}
+
+fn shared(devices: &[MemoryDevice]) -> Vec<Arc<dyn BlockDevice>> {
+    let copy = |device: &MemoryDevice| Arc::new(device.snapshot()) as Arc<dyn BlockDevice>;
+    devices.iter().map(copy).collect()
+}
+
+fn length_of(file: u64) -> usize {
+    [200, 5000, 70_000, 300_000][file as usize % 4]
+}
+
+/// A workload that was recorded.
+struct Recorded {
+    profile: ProfileChoice,
+    trouble: Trouble,
+    bases: Vec<MemoryDevice>,
+    events: Vec<Event>,
+    /// Files and from where on each is durable.
+    promises: Vec<(u64, Position)>,
+}
+
+/// What happens to a device in the middle of the workload.
+#[derive(Clone, Copy, Debug)]
+enum Trouble {
+    None,
+    /// This device fails at an operation of this kind, in the middle.
+    Fails(usize, Operation),
+}
+
+fn record(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64) -> Recorded {
+    let fresh: Vec<Arc<dyn BlockDevice>> = (0..count)
+        .map(|_| Arc::new(MemoryDevice::new(160 * MIB)) as Arc<dyn BlockDevice>)
+        .collect();
+    let mkfs = MkfsOptions {
+        node_size: 4096,
+        data: Some(profile),
+        metadata: Some(profile),
+        ..MkfsOptions::default()
+    };
+    make_on(&fresh, &mkfs).unwrap();
+    let bases: Vec<MemoryDevice> = fresh
+        .iter()
+        .map(|device| {
+            let base = MemoryDevice::new(device.size());
+            let mut bytes = vec![0; MIB as usize];
+            for at in (0..device.size()).step_by(MIB as usize) {
+                let at = butterfs_format::DeviceOffset(at);
+                device.read_at(at, &mut bytes).unwrap();
+                if bytes.iter().any(|byte| *byte != 0) {
+                    base.write_at(at, &bytes).unwrap();
+                }
+            }
+            base
+        })
+        .collect();
+    let recording = Recording::new();
+    let faulty: Vec<Arc<FaultDevice>> = bases
+        .iter()
+        .map(|base| Arc::new(FaultDevice::new(Arc::new(base.snapshot()), seed)))
+        .collect();
+    let devices = faulty
+        .iter()
+        .map(|device| Arc::new(recording.wrap(device.clone())) as Arc<dyn BlockDevice>);
+    let volume = Volume::open_devices(devices.collect(), options(Degraded::Refused)).unwrap();
+    let mut random = Random::new(seed);
+    let mut promises = Vec::new();
+    let mut waiting = Vec::new();
+    for file in 0..24 {
+        if let (Trouble::Fails(device, operation), 12) = (trouble, file) {
+            faulty[device].inject(Fault::Fail(operation, When::After(random.below(6))));
+        }
+        let path = format!("/{file}");
+        volume
+            .write_file(path.as_bytes(), &content(file, length_of(file)))
+            .unwrap();
+        waiting.push(file);
+        match random.below(4) {
+            0 => volume.sync().unwrap(),
+            1 | 2 => {
+                let inode = volume
+                    .files()
+                    .inode(volume.resolve(path.as_bytes()).unwrap());
+                volume.files().fsync(&inode.unwrap()).unwrap();
+                waiting.retain(|other| *other == file);
+            }
+            _ => continue,
+        }
+        let now = recording.position();
+        promises.extend(waiting.drain(..).map(|file| (file, now)));
+    }
+    // Not closed: nothing more is promised.
+    volume.shut_down();
+    drop(volume);
+    Recorded {
+        profile,
+        trouble,
+        bases,
+        events: recording.events(),
+        promises,
+    }
+}
+
+impl Recorded {
+    fn assert_files(&self, volume: &Volume, at: Position, context: &str) {
+        for (file, from) in &self.promises {
+            if *from <= at {
+                let found = volume.read_file(format!("/{file}").as_bytes());
+                let found = found.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
+                assert!(
+                    found == content(*file, length_of(*file)),
+                    "{context}: file {file}"
+                );
+            }
+        }
+    }
+
+    /// Crashes just before event `at`, with fates by `seed`.
+    fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
+        let context = format!("{} at {at}, seed {seed}, lost {lost:?}", self.profile);
+        let at = Position(at);
+        let mut random = Random::new(seed);
+        let kind = random.below(4);
+        let fate = |_: Position, event: &Event| match (kind, random.below(3)) {
+            // Everything of one device, nothing of the others.
+            (0, _) if event.device.0 == 0 => Fate::Kept,
+            (0, _) => Fate::Lost,
+            (1, _) if event.device.0 != 0 => Fate::Kept,
+            (1, _) => Fate::Lost,
+            (_, 0) => Fate::Lost,
+            (_, 1) => Fate::Torn((0..64).map(|_| random.one_in(2)).collect()),
+            _ => Fate::Kept,
+        };
+        let after = Crash::new(&self.events, at)
+            .replay(&self.bases, fate)
+            .unwrap();
+        let mut given = shared(&after);
+        if let Some(lost) = lost {
+            given.remove(lost);
+        }
+        // What the workload itself left out counts as away.
+        let volume = Volume::open_devices(given.clone(), options(Degraded::Allowed))
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        self.assert_files(&volume, at, &context);
+        volume.write_file(b"/after", b"after").unwrap();
+        volume
+            .close()
+            .unwrap_or_else(|error| panic!("{context}: {error}"));
+        drop(volume);
+        let Some(lost) = lost else {
+            return self.check(given, &context);
+        };
+        // It comes back, as the crash left it.
+        given.insert(lost, Arc::new(after[lost].snapshot()));
+        let refused = Volume::open_devices(given.clone(), options(Degraded::Refused)).map(drop);
+        assert!(
+            matches!(
+                refused,
+                Err(Error::Store(StoreError::Members(MemberFault::Stale { .. })))
+            ),
+            "{context}: {refused:?}"
+        );
+        let volume = Volume::open_devices(given, options(Degraded::Allowed)).unwrap();
+        assert_eq!(volume.read_file(b"/after").unwrap(), b"after", "{context}");
+        self.assert_files(&volume, at, &context);
+    }
+
+    /// Our own check, where all devices take part. One that fell out just before
+    /// the crash is taken for one that the crash left behind: it lacks nodes,
+    /// which are read from the others.
+    fn check(&self, devices: Vec<Arc<dyn BlockDevice>>, context: &str) {
+        let whole = Volume::open_devices(devices.clone(), options(Degraded::Refused));
+        if whole.map(drop).is_err() {
+            // A device fell out before the crash.
+            return;
+        }
+        let report = butterfs_check::check(devices, &CheckOptions::default(), &NoProgress).unwrap();
+        let fell_out = matches!(self.trouble, Trouble::Fails(..));
+        let is_expected = |fault: &&Damage| fell_out && fault.code == FaultCode::NodeCopyDamaged;
+        let faults = report.faults.iter().filter(|fault| !is_expected(fault));
+        assert_eq!(
+            faults.collect::<Vec<_>>(),
+            Vec::<&Damage>::new(),
+            "{context}"
+        );
+    }
+}
+
+/// Crashes of one workload: `states` of them, spread over all places.
+fn run(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64, states: usize) {
+    let recorded = record(profile, count, trouble, seed);
+    let mut random = Random::new(seed);
+    let places = recorded.events.len() as u64 + 1;
+    let left_out = match trouble {
+        Trouble::None => None,
+        Trouble::Fails(device, _) => Some(device),
+    };
+    for state in 0..states {
+        let at = random.below(places) as usize;
+        // A second loss is more than most profiles can take.
+        let lost = match (state % 2, left_out) {
+            (0, _) => None,
+            (_, Some(device)) => Some(device),
+            (_, None) if profile.tolerated() == 0 => None,
+            (_, None) => Some(random.below(count as u64) as usize),
+        };
+        recorded.crash(at, random.bits(), lost);
+    }
+}
+
+const LAYOUTS: [(ProfileChoice, usize); 5] = [
+    (ProfileChoice::Raid1, 2),
+    (ProfileChoice::Raid1, 3),
+    (ProfileChoice::Raid1c3, 3),
+    (ProfileChoice::Raid10, 4),
+    (ProfileChoice::Raid0, 2),
+];
+
+#[test]
+fn crashes_with_a_device_lost_at_the_same_time() {
+    for (profile, count) in LAYOUTS {
+        for seed in seeds(0..2) {
+            run(profile, count, Trouble::None, seed, 60);
+        }
+    }
+}
+
+#[test]
+fn crashes_while_a_device_falls_out() {
+    for (profile, count) in LAYOUTS {
+        if profile.tolerated() == 0 {
+            continue;
+        }
+        for operation in [Operation::Write, Operation::Flush] {
+            for seed in seeds(0..2) {
+                let device = seed as usize % count;
+                run(profile, count, Trouble::Fails(device, operation), seed, 40);
+            }
+        }
+    }
+}
