@@ -166,7 +166,7 @@ impl Volume {
                 let error = FsError::Damaged {
                     inode: id,
                     at: None,
-                    fault: InodeFault::SecondName,
+                    fault: Box::new(InodeFault::SecondName),
                 };
                 return Err(Error::at(&entry.path, error).into());
             }

@@ -203,7 +203,7 @@ pub(crate) fn next_index(
     let next = index.checked_add(1).ok_or_else(|| FsError::Damaged {
         inode: dir,
         at: None,
-        fault: InodeFault::IndexPosition,
+        fault: Box::new(InodeFault::IndexPosition),
     })?;
     state.next_index = Some(next);
     Ok(index)
@@ -289,7 +289,7 @@ pub(crate) fn remove_entry(engine: &mut Engine, dir: InodeId, link: &Link) -> Re
     Err(FsError::Damaged {
         inode: dir,
         at: None,
-        fault: InodeFault::HalfEntry,
+        fault: Box::new(InodeFault::HalfEntry),
     })
 }
 

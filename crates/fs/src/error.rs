@@ -83,7 +83,7 @@ pub enum FsError {
         /// Offset in the file, for data.
         at: Option<FileOffset>,
         /// What is wrong.
-        fault: InodeFault,
+        fault: Box<InodeFault>,
     },
     /// Data that could not be brought to the device wait in memory for the
     /// next try; everything else is on the device. The errno is the cause's.
@@ -122,10 +122,10 @@ impl FsError {
         Self::Damaged {
             inode,
             at: None,
-            fault: InodeFault::Item {
+            fault: Box::new(InodeFault::Item {
                 item,
                 error: error.clone(),
-            },
+            }),
         }
     }
 

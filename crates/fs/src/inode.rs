@@ -245,7 +245,7 @@ pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsErr
                 return Err(FsError::Damaged {
                     inode: id,
                     at: None,
-                    fault: InodeFault::Size,
+                    fault: Box::new(InodeFault::Size),
                 });
             }
             Ok(item)

@@ -23,13 +23,8 @@ pub enum InodeFault {
     #[error("the fsync log {0}; `butterfs rescue zero-log` gives up what only the log has")]
     Log(LogFault),
     /// Data cannot be read, or no copy of them has the right checksum.
-    #[error("{cause}{}", .sums.as_ref().map(|sums| format!(": {sums}")).unwrap_or_default())]
-    Data {
-        /// What reading met.
-        cause: StoreError,
-        /// The checksums that were compared last.
-        sums: Option<WrongSum>,
-    },
+    #[error(transparent)]
+    Data(Unreadable),
     /// Data lack the checksum that would prove them.
     #[error("no checksum is known for logical {0}")]
     NoChecksum(butterfs_format::Logical),
@@ -66,6 +61,16 @@ pub enum InodeFault {
     /// A deleted subvolume is stuck.
     #[error("it was deleted, and cannot be freed: {0}")]
     CannotBeFreed(StoreError),
+}
+
+/// Why data cannot be read.
+#[derive(Clone, Debug, Error)]
+#[error("{cause}{}", .sums.as_ref().map(|sums| format!(": {sums}")).unwrap_or_default())]
+pub struct Unreadable {
+    /// What reading met.
+    pub cause: StoreError,
+    /// The checksums that were compared last.
+    pub sums: Option<WrongSum>,
 }
 
 /// A checksum as it should be and as it is, as the kernel prints them.

@@ -31,7 +31,7 @@ pub mod xattr;
 
 pub use error::FsError;
 pub use inode::{Inode, InodeState};
-pub use inode_fault::{ExtentFault, InodeFault, LogFault, WrongSum};
+pub use inode_fault::{ExtentFault, InodeFault, LogFault, Unreadable, WrongSum};
 pub use options::Options;
 
 use butterfs_format::{ChecksumType, InodeId, InodeNumber, TreeId};

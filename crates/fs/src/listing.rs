@@ -53,7 +53,7 @@ impl Position {
             return Err(FsError::Damaged {
                 inode: dir,
                 at: None,
-                fault: InodeFault::IndexPosition,
+                fault: Box::new(InodeFault::IndexPosition),
             });
         }
         Ok(match self.last {

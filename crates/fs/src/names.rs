@@ -214,7 +214,7 @@ impl Filesystem {
                     number: InodeNumber(number),
                 },
                 at: None,
-                fault: InodeFault::NoNumberLeft,
+                fault: Box::new(InodeFault::NoNumberLeft),
             });
         }
         next.insert(tree, number + 1);
@@ -605,7 +605,7 @@ pub(crate) fn missing_link(inode: InodeId) -> FsError {
     FsError::Damaged {
         inode,
         at: None,
-        fault: InodeFault::NoOwnName,
+        fault: Box::new(InodeFault::NoOwnName),
     }
 }
 

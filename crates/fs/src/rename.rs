@@ -235,7 +235,7 @@ impl Filesystem {
         Err(FsError::Damaged {
             inode: into,
             at: None,
-            fault: InodeFault::Loop,
+            fault: Box::new(InodeFault::Loop),
         })
     }
 }

@@ -172,5 +172,5 @@ pub const fn corrupt_item(tree: TreeId, key: Key, fault: ItemFault) -> StoreErro
 
 /// A [`StoreError::CorruptItem`] from a parser's error.
 pub fn bad_item(tree: TreeId, key: Key, error: &ParseError) -> StoreError {
-    corrupt_item(tree, key, ItemFault::Parse(error.clone()))
+    corrupt_item(tree, key, ItemFault::Parse(Box::new(error.clone())))
 }

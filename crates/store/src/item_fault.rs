@@ -10,7 +10,7 @@ use thiserror::Error;
 pub enum ItemFault {
     /// It does not parse.
     #[error("is damaged: {0}")]
-    Parse(ParseError),
+    Parse(Box<ParseError>),
     /// Its size is none that it can have.
     #[error("has a wrong size")]
     Size,

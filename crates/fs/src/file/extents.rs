@@ -95,11 +95,11 @@ impl Found {
     }
 }
 
-const fn damaged(inode: InodeId, at: u64, fault: ExtentFault) -> FsError {
+fn damaged(inode: InodeId, at: u64, fault: ExtentFault) -> FsError {
     FsError::Damaged {
         inode,
         at: Some(butterfs_format::FileOffset(at)),
-        fault: InodeFault::Extent(fault),
+        fault: Box::new(InodeFault::Extent(fault)),
     }
 }
 

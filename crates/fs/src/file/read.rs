@@ -7,7 +7,7 @@ use super::extents::{self, Body, COMPRESSED_MAX};
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
-use crate::inode_fault::{ExtentFault, InodeFault, WrongSum};
+use crate::inode_fault::{ExtentFault, InodeFault, Unreadable, WrongSum};
 use butterfs_format::compression::{Algorithm, Scratch};
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
@@ -258,7 +258,7 @@ impl Filesystem {
             return Err(FsError::Damaged {
                 inode: inode.id,
                 at: Some(at),
-                fault: InodeFault::Extent(ExtentFault::PackedSize),
+                fault: Box::new(InodeFault::Extent(ExtentFault::PackedSize)),
             });
         }
         let summed = !inode
@@ -305,7 +305,7 @@ impl Filesystem {
             let fault = FsError::Damaged {
                 inode: id,
                 at: Some(FileOffset(at.get().saturating_add(offset))),
-                fault,
+                fault: Box::new(fault),
             };
             let path = self.path_for_message(id);
             tracing::error!(path, error = %fault, "file data cannot be read");
@@ -375,7 +375,7 @@ impl Filesystem {
 
 fn unread(error: impl Into<StoreError>, sums: Option<WrongSum>) -> InodeFault {
     let cause = error.into();
-    InodeFault::Data { cause, sums }
+    InodeFault::Data(Unreadable { cause, sums })
 }
 
 /// A checksum as the kernel prints it: its first byte last.
@@ -407,7 +407,7 @@ fn unpack(
     .map_err(|error| FsError::Damaged {
         inode: id,
         at: Some(at),
-        fault: InodeFault::Compressed(error),
+        fault: Box::new(InodeFault::Compressed(error)),
     })?;
     Ok(whole)
 }

@@ -346,7 +346,7 @@ impl Replay<'_> {
                 return Err(FsError::Damaged {
                     inode: self.id(dir),
                     at: None,
-                    fault: InodeFault::Log(LogFault::EntriesOfNothing),
+                    fault: Box::new(InodeFault::Log(LogFault::EntriesOfNothing)),
                 });
             }
             let inode = InodeNumber(entry.location.objectid);

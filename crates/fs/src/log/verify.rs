@@ -31,11 +31,11 @@ const CHECKSUMS: u64 = u64::MAX - 9;
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
 /// A log that cannot be replayed, and what to do.
-pub(super) const fn lies(inode: InodeId, fault: LogFault) -> FsError {
+pub(super) fn lies(inode: InodeId, fault: LogFault) -> FsError {
     FsError::Damaged {
         inode,
         at: None,
-        fault: InodeFault::Log(fault),
+        fault: Box::new(InodeFault::Log(fault)),
     }
 }
 

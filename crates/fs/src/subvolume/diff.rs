@@ -267,7 +267,7 @@ impl InodeChange {
                 number: self.number,
             },
             at: None,
-            fault,
+            fault: Box::new(fault),
         }
     }
 

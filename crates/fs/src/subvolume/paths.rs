@@ -70,7 +70,7 @@ impl<'e> Paths<'e> {
                 return Err(FsError::Damaged {
                     inode: self.id(at),
                     at: None,
-                    fault: InodeFault::NoWayUp,
+                    fault: Box::new(InodeFault::NoWayUp),
                 });
             };
             below.push((at, link.name));

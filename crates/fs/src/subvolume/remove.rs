@@ -92,7 +92,7 @@ impl Filesystem {
             let place = place.ok_or_else(|| FsError::Damaged {
                 inode: parent,
                 at: None,
-                fault: InodeFault::NoSubvolumeRef,
+                fault: Box::new(InodeFault::NoSubvolumeRef),
             })?;
             dir::remove_entry(engine, parent, &place.link)?;
             remove_refs(engine, tree, parent.tree)?;
@@ -201,7 +201,7 @@ impl Filesystem {
             Err(FsError::Damaged {
                 inode: Self::root_of(*tree),
                 at: None,
-                fault: InodeFault::CannotBeFreed(cause.clone()),
+                fault: Box::new(InodeFault::CannotBeFreed(cause.clone())),
             })
         })
     }
