@@ -74,6 +74,17 @@ impl StatsFacts {
     }
 }
 
+/// What chunks of one kind and profile have of a device.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct DeviceShare {
+    /// Data, System or Metadata, or several of them.
+    pub kind: String,
+    /// How its copies lie.
+    pub profile: String,
+    /// Bytes of the device.
+    pub bytes: u64,
+}
+
 /// A device of a volume.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct DeviceEntry {
@@ -91,9 +102,17 @@ pub struct DeviceEntry {
     pub path: Option<String>,
     /// Errors that it made.
     pub stats: StatsFacts,
+    /// What chunks have of it.
+    pub chunks: Vec<DeviceShare>,
 }
 
 impl DeviceEntry {
+    /// Its path, or a word for that it has none.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.path.as_deref().unwrap_or("missing")
+    }
+
     fn new(device: DeviceFacts) -> Self {
         Self {
             id: device.item.id.get(),
@@ -103,6 +122,15 @@ impl DeviceEntry {
             state: device.state.name().to_owned(),
             path: device.name,
             stats: StatsFacts::new(device.stats),
+            chunks: device
+                .chunks
+                .into_iter()
+                .map(|(flags, bytes)| DeviceShare {
+                    kind: kind_name(flags),
+                    profile: flags.profile_name().to_owned(),
+                    bytes,
+                })
+                .collect(),
         }
     }
 }

@@ -27,7 +27,7 @@ mod uring;
 pub use attributes::server_of;
 pub use error::ServerError;
 pub use facts::{
-    DeviceEntry, Facts, KindFacts, StatsFacts, TransportFacts, reset_stats, set_label,
+    DeviceEntry, DeviceShare, Facts, KindFacts, StatsFacts, TransportFacts, reset_stats, set_label,
 };
 pub use mounts::Mount;
 pub use remount::{Remount, save};

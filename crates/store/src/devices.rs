@@ -5,11 +5,12 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
+use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_format::{DeviceId, ItemType, Key, TreeId};
 use butterfs_tree::Editor;
-use butterfs_volume::{LogicalSpace, MemberFacts, MemberState};
+use butterfs_volume::{LogicalSpace, MemberFacts, MemberState, stripe_length};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,6 +28,8 @@ pub struct DeviceFacts {
     pub name: Option<String>,
     /// Error counters: writes, reads, flushes, corruption, generations.
     pub stats: [u64; 5],
+    /// Bytes of it in chunks, by the flags of these, in order.
+    pub chunks: Vec<(BlockGroupFlags, u64)>,
 }
 
 /// Which copies of the superblock are written.
@@ -84,6 +87,18 @@ impl Engine {
             .members()
             .map(|facts| (facts.id, facts))
             .collect();
+        let mut shares: BTreeMap<(DeviceId, u64), u64> = BTreeMap::new();
+        for chunk in self.chunks.values() {
+            for stripe in &chunk.stripes {
+                let share = shares.entry((stripe.device, chunk.flags.0)).or_default();
+                *share = share.saturating_add(stripe_length(chunk));
+            }
+        }
+        let chunks = |id: DeviceId| {
+            let own = shares.range((id, 0)..=(id, u64::MAX));
+            own.map(|((_, flags), bytes)| (BlockGroupFlags(*flags), *bytes))
+                .collect()
+        };
         let items = self.devices.iter();
         items
             .map(|(id, item)| {
@@ -97,6 +112,7 @@ impl Engine {
                     state,
                     name,
                     stats,
+                    chunks: chunks(*id),
                 }
             })
             .collect()

@@ -224,16 +224,18 @@ impl Usage {
             false => human(bytes),
         };
         for device in &facts.members {
-            let path = device.path.as_deref().unwrap_or("missing");
-            say!("{path}, ID: {}", device.id);
+            say!("{}, ID: {}", device.name(), device.id);
             let unallocated = device.size.saturating_sub(device.allocated);
-            for (name, bytes) in [
-                ("Device size:", device.size),
-                ("Device allocated:", device.allocated),
-                ("Unallocated:", unallocated),
-            ] {
+            let line = |name: &str, bytes: u64| -> Done {
                 say!("   {name:<20}{:>16}", size(bytes));
+                Ok(())
+            };
+            line("Device size:", device.size)?;
+            line("Device allocated:", device.allocated)?;
+            for share in &device.chunks {
+                line(&format!("{},{}:", share.kind, share.profile), share.bytes)?;
             }
+            line("Unallocated:", unallocated)?;
             if device.state != "present" {
                 say!("   {:<20}{:>16}", "State:", device.state);
             }

@@ -148,17 +148,19 @@ fn usage(target: &Target) -> Done {
             target.size(kind.total),
             target.size(kind.used)
         );
-        say!(
-            "   {}\t{}",
-            target.volume.display(),
-            target.size(kind.device)
-        );
+        for device in &facts.members {
+            let mut shares = device.chunks.iter();
+            let share = shares.find(|one| one.kind == kind.kind && one.profile == kind.profile);
+            if let Some(share) = share {
+                say!("   {}\t{}", device.name(), target.size(share.bytes));
+            }
+        }
     }
-    say!(
-        "\nUnallocated:\n   {}\t{}",
-        target.volume.display(),
-        target.size(facts.device_unallocated)
-    );
+    say!("\nUnallocated:");
+    for device in &facts.members {
+        let bytes = device.size.saturating_sub(device.allocated);
+        say!("   {}\t{}", device.name(), target.size(bytes));
+    }
     Ok(())
 }
 
