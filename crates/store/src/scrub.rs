@@ -35,12 +35,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of logical space that one step looks at, at most.
 pub const STEP_BYTES_MAX: u64 = 256 << 20;
-/// Bytes that a thread reads at once.
-const RUN_BYTES: u64 = 4 << 20;
+/// Bytes that a thread reads at once: they stay in its cache while they are
+/// verified.
+const RUN_BYTES: u64 = 512 << 10;
 /// Longer gaps between extents are not read.
 const GAP_MAX: u64 = 128 << 10;
 /// Data extents are verified in parts of this size.
-const PART_BYTES: u64 = 1 << 20;
+const PART_BYTES: u64 = 256 << 10;
 /// Holders of damaged data that are named.
 const HOLDERS_MAX: usize = 8;
 

@@ -177,6 +177,14 @@ fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: 
     drop(tree);
     judge_image(&image, name);
     judge_by_kernel(&image, &changed, name);
+    // What the kernel made of its own (caches of free space) moves too.
+    let tree = LibraryTree::mount(&image, options);
+    let store = tree.files().store();
+    balance::start(store, &Filters::all(), Redundancy::Kept, &mut nobody).unwrap();
+    tree.0.close().unwrap();
+    drop(tree);
+    judge_image(&image, name);
+    judge_by_kernel(&image, &changed, name);
 }
 
 #[test]
@@ -446,7 +454,8 @@ fn seed_range() -> std::ops::Range<u64> {
 /// Power goes at any flush of a balance and of a device that shrinks.
 #[test]
 fn a_crash_at_any_step_loses_nothing() {
-    const STATES: usize = 300;
+    let states = std::env::var("BUTTERFS_CRASH_STATES");
+    let states: usize = states.map_or(300, |text| text.parse().expect("a number"));
     for seed in seed_range() {
         let device = Arc::new(MemoryDevice::new(300 << 20));
         let mkfs = butterfs_admin::mkfs::MkfsOptions {
@@ -474,7 +483,7 @@ fn a_crash_at_any_step_loses_nothing() {
         let events = recorded.events();
         let mut random = Random::new(seed);
         let mut number = 0;
-        let visited = states::visit(&base, &events, &mut random, STATES, &mut |state| {
+        let visited = states::visit(&base, &events, &mut random, states, &mut |state| {
             number += 1;
             let device = Arc::new(state.device);
             let context = format!("seed {seed}, time {}, {}", state.time, state.what);
@@ -641,4 +650,62 @@ fn files_are_used_while_everything_moves() {
         }
         rounds
     }
+}
+
+/// The engine fails, or panics, at any call within a balance.
+#[test]
+fn a_fault_at_any_call_loses_nothing() {
+    use butterfs_store::inject::{Injected, arm, disarm};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    let device = Arc::new(MemoryDevice::new(200 << 20));
+    let mkfs = butterfs_admin::mkfs::MkfsOptions {
+        node_size: 4096,
+        ..Default::default()
+    };
+    butterfs_admin::mkfs::make(&*device, &mkfs).unwrap();
+    let open = |device: &Arc<MemoryDevice>| {
+        let options = MountOptions::parse("").unwrap().open_options();
+        LibraryTree(Volume::open_device(Arc::clone(device) as _, options).unwrap())
+    };
+    let tree = open(&device);
+    fill(&tree.0, &mut Random::new(31), 2);
+    let expected = Manifest::of(&tree).unwrap();
+    tree.0.close().unwrap();
+    drop(tree);
+    let others = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if panic.payload_as_str() != Some("a test asked for it") {
+            others(panic);
+        }
+    }));
+    let (mut calls, mut tried) = (0, 0);
+    loop {
+        let what = match tried % 2 {
+            0 => Injected::Error,
+            _ => Injected::Panic,
+        };
+        let device = Arc::new(device.snapshot());
+        let tree = open(&device);
+        arm(calls, what);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            let all = Filters::all();
+            balance::start(tree.files().store(), &all, Redundancy::Kept, &mut nobody)
+        }));
+        if !disarm() {
+            assert!(matches!(outcome, Ok(Ok(_))));
+            break;
+        }
+        drop(tree);
+        let context = format!("{what:?} at call {calls}");
+        let tree = open(&device);
+        Manifest::of(&tree)
+            .unwrap()
+            .assert_same(&expected, &context);
+        tree.0.close().unwrap();
+        own_check(device as _).unwrap_or_else(|faults| panic!("{context}: {faults}"));
+        calls += 1 + calls / 24;
+        tried += 1;
+    }
+    println!("{tried} of {calls} calls failed");
+    assert!(tried > 50);
 }
