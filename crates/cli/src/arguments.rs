@@ -35,6 +35,8 @@ pub enum Command {
     Umount(commands::umount::Umount),
     /// Make a volume in a file or on a block device.
     Mkfs(Box<commands::mkfs::Mkfs>),
+    /// Build an image from directories, archives and OCI layouts.
+    Build(Box<commands::build::Build>),
     /// Show and change facts about a volume, mounted or not.
     #[command(visible_alias = "fi")]
     Filesystem(commands::filesystem::Filesystem),

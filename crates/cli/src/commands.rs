@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub mod build;
 pub mod cat;
 pub mod check;
 pub mod chmod;

@@ -46,6 +46,7 @@ const COMMANDS: &[&str] = &[
     "chown 1:2 volume:/base/file",
     "tar create volume:/base",
     "tar extract -f host.tar volume:/base",
+    "build -o built.img --from host",
     "reflink volume:/base/file volume:/base/shared",
     "dedupe volume:/base/file volume:/base/twin",
     "subvolume create volume:/made volume:/more",

@@ -1,0 +1,145 @@
+//! The content of files until it is in the image.
+//!
+//! Owns where it is: small content in memory, that of host files where it
+//! lies, that of archives in a temporary file without a name.
+
+use super::BuildError;
+use super::model::shown;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+/// The content of one file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentId(usize);
+
+/// Bytes up to which content stays in memory.
+const KEPT_MAX: u64 = 2048;
+
+#[derive(Debug)]
+enum Place {
+    Memory(Vec<u8>),
+    Host { path: PathBuf, size: u64 },
+    Spool { at: u64, size: u64 },
+}
+
+/// The content of all files.
+#[derive(Debug, Default)]
+pub struct Contents {
+    all: Vec<Place>,
+    spool: Option<File>,
+    spooled: u64,
+}
+
+impl Contents {
+    /// The content of a host file, which stays there until it is written.
+    pub(super) fn add_host(&mut self, path: PathBuf, size: u64) -> ContentId {
+        self.push(Place::Host { path, size })
+    }
+
+    /// The next `size` bytes of `input`.
+    pub(super) fn add(
+        &mut self,
+        input: &mut dyn Read,
+        size: u64,
+        path: &[Vec<u8>],
+    ) -> Result<ContentId, BuildError> {
+        if size <= KEPT_MAX {
+            let mut bytes = vec![0; usize::try_from(size).unwrap_or(0)];
+            input
+                .read_exact(&mut bytes)
+                .map_err(BuildError::io(shown(path)))?;
+            return Ok(self.push(Place::Memory(bytes)));
+        }
+        let mut spool = match self.spool.take() {
+            Some(spool) => spool,
+            None => tempfile::tempfile().map_err(BuildError::io("a temporary file"))?,
+        };
+        let copied = copy(input, &mut spool, size).map_err(BuildError::io(shown(path)));
+        self.spool = Some(spool);
+        copied?;
+        let at = self.spooled;
+        self.spooled += size;
+        Ok(self.push(Place::Spool { at, size }))
+    }
+
+    fn push(&mut self, place: Place) -> ContentId {
+        self.all.push(place);
+        ContentId(self.all.len() - 1)
+    }
+
+    /// Contents there are.
+    pub(super) fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// A number for tables of contents.
+    pub(super) const fn index(id: ContentId) -> usize {
+        id.0
+    }
+
+    /// Bytes of a content.
+    #[must_use]
+    pub fn size(&self, id: ContentId) -> u64 {
+        match &self.all[id.0] {
+            Place::Memory(bytes) => bytes.len() as u64,
+            Place::Host { size, .. } | Place::Spool { size, .. } => *size,
+        }
+    }
+
+    /// Opens a content for reading.
+    pub(super) fn open(&self, id: ContentId) -> Result<Opened<'_>, BuildError> {
+        Ok(match &self.all[id.0] {
+            Place::Memory(bytes) => Opened::Memory(bytes),
+            Place::Host { path, .. } => {
+                let shown = path.display().to_string();
+                let file = File::open(path).map_err(BuildError::io(&shown))?;
+                Opened::Host(file, shown)
+            }
+            Place::Spool { at, .. } => match &self.spool {
+                Some(file) => Opened::Spool(file, *at),
+                None => unreachable!("what was spooled has a file"),
+            },
+        })
+    }
+}
+
+/// A content that is being read.
+#[derive(Debug)]
+pub(super) enum Opened<'c> {
+    Memory(&'c [u8]),
+    Host(File, String),
+    Spool(&'c File, u64),
+}
+
+impl Opened<'_> {
+    /// Fills `buf` from an offset on.
+    pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
+        match self {
+            Self::Memory(bytes) => {
+                let start = usize::try_from(at).unwrap_or(usize::MAX);
+                buf.copy_from_slice(&bytes[start..start + buf.len()]);
+                Ok(())
+            }
+            Self::Host(file, path) => match file.read_exact_at(buf, at) {
+                Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                    Err(BuildError::Changed { path: path.clone() })
+                }
+                read => read.map_err(BuildError::io(path)),
+            },
+            Self::Spool(file, start) => file
+                .read_exact_at(buf, start + at)
+                .map_err(BuildError::io("a temporary file")),
+        }
+    }
+}
+
+/// Copies exactly `size` bytes.
+fn copy(input: &mut dyn Read, to: &mut File, size: u64) -> std::io::Result<()> {
+    let copied = std::io::copy(&mut input.take(size), to)?;
+    if copied < size {
+        return Err(std::io::ErrorKind::UnexpectedEof.into());
+    }
+    to.flush()
+}

@@ -1,0 +1,193 @@
+//! Building an image from files, in one pass and without mounting it.
+//!
+//! Owns the way from directories, archives and OCI layouts to a volume in a
+//! file. Files are gathered into a tree ([`Gathered`]), their content is
+//! written from the beginning of the image on, then all other trees are planned
+//! at once and written behind it. So an image has no gaps, and the same files
+//! and options give the same bytes: nothing depends on the order in which a
+//! host lists its files, on its holes, on access times or on threads.
+//!
+//! An image is an ordinary volume of generation 1, as one that was just made.
+
+mod content;
+mod data;
+mod error;
+mod items;
+mod model;
+mod oci;
+mod owners;
+mod pack;
+mod plan;
+mod source;
+mod space;
+mod subvolumes;
+
+pub use content::{ContentId, Contents};
+pub use error::BuildError;
+pub use model::{Body, Entry, FileTree, Metadata, Node, NodeId};
+pub use owners::{OwnerMap, OwnerRange};
+pub use source::{Gathered, Source};
+pub use space::Copies;
+pub use subvolumes::{Protection, SubvolumeSpec};
+
+use butterfs_format::compression::Method;
+use butterfs_format::item::inode::Timespec;
+use butterfs_format::{ChecksumType, TreeId, UuidBytes};
+use data::{DataWriter, Keeping};
+use items::ItemMaker;
+use plan::Trees;
+use space::Space;
+use std::collections::BTreeMap;
+use std::fs::File;
+use subvolumes::{Plan, Wanted};
+
+/// Bytes of a node.
+const NODE_SIZE: u32 = 16384;
+
+/// What an image shall be.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// Its label.
+    pub label: String,
+    /// UUID of the volume; from the seed, or random, without one.
+    pub uuid: Option<UuidBytes>,
+    /// All UUIDs follow from it; random without one.
+    pub seed: Option<String>,
+    /// When it is made.
+    pub time: Timespec,
+    /// Files changed later get this time.
+    pub latest: Option<Timespec>,
+    /// Compression of content, where it pays.
+    pub compression: Option<Method>,
+    /// Checksum of nodes and data.
+    pub checksum: ChecksumType,
+    /// Copies of metadata.
+    pub copies: Copies,
+    /// Bytes of the image; as few as possible without.
+    pub size: Option<u64>,
+    /// Subvolumes.
+    pub subvolumes: Vec<SubvolumeSpec>,
+    /// Directory for a read-only snapshot after each layer of an OCI layout.
+    pub layers: Option<Vec<Vec<u8>>>,
+}
+
+/// What was built.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Built {
+    /// UUID of the volume.
+    pub uuid: UuidBytes,
+    /// Bytes of the image.
+    pub total_bytes: u64,
+    /// Bytes of extents and nodes, each copy once.
+    pub bytes_used: u64,
+    /// Inodes of all subvolumes.
+    pub inodes: u64,
+    /// Subvolumes, the top level among them.
+    pub subvolumes: u64,
+}
+
+/// UUIDs of an image.
+#[derive(Clone, Debug)]
+struct Identities {
+    fsid: UuidBytes,
+    device: UuidBytes,
+    chunk_tree: UuidBytes,
+    subvolumes: BTreeMap<TreeId, UuidBytes>,
+}
+
+impl Identities {
+    fn new(options: &BuildOptions, plan: &Plan) -> Self {
+        let make = |what: &str| match &options.seed {
+            None => uuid::Uuid::new_v4().into_bytes(),
+            Some(seed) => derived(seed, what),
+        };
+        let subvolumes = plan.subvolumes.iter().map(|subvolume| {
+            let tree = subvolume.tree;
+            (tree, make(&format!("subvolume {}", tree.get())))
+        });
+        Self {
+            fsid: options.uuid.unwrap_or_else(|| make("volume")),
+            device: make("device"),
+            chunk_tree: make("chunk tree"),
+            subvolumes: subvolumes.collect(),
+        }
+    }
+}
+
+/// A UUID that follows from a seed.
+fn derived(seed: &str, what: &str) -> UuidBytes {
+    let text = format!("{what}\0{seed}");
+    let sum = ChecksumType::Sha256.compute(text.as_bytes());
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&sum[..16]);
+    uuid::Builder::from_random_bytes(bytes)
+        .into_uuid()
+        .into_bytes()
+}
+
+/// Writes an image of what was gathered into `image`, an empty file.
+///
+/// # Errors
+/// Content that cannot be read or changed meanwhile; writing; a size that is
+/// too small.
+pub fn build(
+    gathered: &mut Gathered,
+    options: &BuildOptions,
+    image: &File,
+) -> Result<Built, BuildError> {
+    let wanted = Wanted {
+        specs: &options.subvolumes,
+        layers: options.layers.as_deref(),
+    };
+    // Nobody asked for the states after layers: they take no numbers.
+    let layers = match options.layers {
+        Some(_) => &gathered.layers[..],
+        None => &[],
+    };
+    let plan = subvolumes::plan(&mut gathered.tree, layers, &wanted)?;
+    let (tree, contents) = (&gathered.tree, &gathered.contents);
+    let mut space = Space::new(options.copies);
+    let keeping = Keeping {
+        method: options.compression,
+        checksum: options.checksum,
+    };
+    let mut writer = DataWriter::new(image, contents, &mut space, keeping);
+    for content in plan.contents(tree, layers) {
+        writer.add(content)?;
+    }
+    let data = writer.finish()?;
+    let mut maker = ItemMaker {
+        data: &data,
+        contents,
+        node_size: NODE_SIZE,
+        latest: options.latest,
+        refs: vec![Vec::new(); data.extents.len()],
+    };
+    let mut files = Vec::new();
+    for subvolume in &plan.subvolumes {
+        let of = Plan::files(subvolume, tree, layers);
+        files.push((subvolume.tree, maker.subvolume(subvolume, of)?));
+    }
+    let refs = maker.refs;
+    let ids = Identities::new(options, &plan);
+    let trees = Trees {
+        options,
+        ids: &ids,
+        plan: &plan,
+        data: &data,
+        refs,
+        space,
+    };
+    let written = trees.write(image, files)?;
+    Ok(Built {
+        uuid: ids.fsid,
+        total_bytes: written.total,
+        bytes_used: written.used,
+        inodes: plan
+            .subvolumes
+            .iter()
+            .map(|subvolume| subvolume.inodes.len() as u64)
+            .sum(),
+        subvolumes: plan.subvolumes.len() as u64,
+    })
+}

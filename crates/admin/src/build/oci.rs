@@ -1,0 +1,220 @@
+//! OCI image layouts: layers of archives with whiteouts.
+//!
+//! Owns finding the layers of an image, the check of their digests, and what
+//! whiteouts do: `.wh.NAME` takes NAME of the layers below away, and
+//! `.wh..wh..opq` all names of its directory that the layers below gave.
+
+use super::BuildError;
+use super::content::ContentId;
+use super::source::Gathered;
+use crate::archive::{self, Member};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+/// Before the name that a whiteout takes away.
+const WHITEOUT: &[u8] = b".wh.";
+/// Takes all names of the layers below away.
+const OPAQUE: &[u8] = b".wh..wh..opq";
+/// Indexes that name indexes; more are a circle.
+const DEPTH_MAX: usize = 8;
+/// Bytes of an index or manifest.
+const JSON_MAX: u64 = 16 << 20;
+
+#[derive(Deserialize)]
+struct Descriptor {
+    #[serde(rename = "mediaType", default)]
+    media_type: String,
+    digest: String,
+    platform: Option<Platform>,
+}
+
+#[derive(Deserialize)]
+struct Platform {
+    architecture: String,
+    os: String,
+}
+
+/// An index has manifests, a manifest has layers.
+#[derive(Deserialize)]
+struct Document {
+    #[serde(default)]
+    manifests: Vec<Descriptor>,
+    #[serde(default)]
+    layers: Vec<Descriptor>,
+}
+
+/// Lays the layers of an image over what is there.
+pub(super) fn add(gathered: &mut Gathered, layout: &Path) -> Result<(), BuildError> {
+    let layers = layers(layout)?;
+    if layers.is_empty() {
+        return Err(bad(layout, "its image has no layers"));
+    }
+    for (number, layer) in layers.iter().enumerate() {
+        if number > 0 {
+            gathered.layers.push(gathered.tree.clone());
+        }
+        gathered.tree.next_layer();
+        let blob = blob(layout, layer)?;
+        add_layer(gathered, &blob, &layer.digest)?;
+    }
+    Ok(())
+}
+
+fn bad(layout: &Path, reason: impl Into<String>) -> BuildError {
+    BuildError::Layout {
+        what: layout.display().to_string(),
+        reason: reason.into(),
+    }
+}
+
+/// The layers of the image that is for this machine, the lowest first.
+fn layers(layout: &Path) -> Result<Vec<Descriptor>, BuildError> {
+    let mut document = parse(layout, &layout.join("index.json"), None)?;
+    for _ in 0..DEPTH_MAX {
+        if !document.layers.is_empty() || document.manifests.is_empty() {
+            return Ok(document.layers);
+        }
+        let chosen = choose(layout, document.manifests)?;
+        let path = blob(layout, &chosen)?;
+        document = parse(layout, &path, Some(&chosen.digest))?;
+    }
+    Err(bad(layout, "its indexes name each other in a circle"))
+}
+
+/// The only manifest, or the one for this machine.
+fn choose(layout: &Path, manifests: Vec<Descriptor>) -> Result<Descriptor, BuildError> {
+    let here = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    let names: Vec<String> = manifests
+        .iter()
+        .filter_map(|one| one.platform.as_ref())
+        .map(|platform| format!("{}/{}", platform.os, platform.architecture))
+        .collect();
+    let count = manifests.len();
+    let mut all = manifests.into_iter();
+    let found = all.find(|one| {
+        let platform = one.platform.as_ref();
+        count == 1 || platform.is_some_and(|p| p.os == "linux" && p.architecture == here)
+    });
+    found.ok_or_else(|| {
+        bad(
+            layout,
+            format!(
+                "none of its images is for linux/{here}: {}",
+                names.join(", ")
+            ),
+        )
+    })
+}
+
+/// The file of a blob.
+fn blob(layout: &Path, descriptor: &Descriptor) -> Result<PathBuf, BuildError> {
+    let hex = descriptor.digest.strip_prefix("sha256:");
+    let is_digest = |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
+    match hex.filter(is_digest) {
+        Some(hex) => Ok(layout.join("blobs/sha256").join(hex)),
+        None => Err(bad(
+            layout,
+            format!(
+                "the digest {} of a blob ({}) is not sha256",
+                descriptor.digest, descriptor.media_type
+            ),
+        )),
+    }
+}
+
+fn parse(layout: &Path, path: &Path, digest: Option<&str>) -> Result<Document, BuildError> {
+    let io = || BuildError::io(path.display());
+    let mut text = Vec::new();
+    let file = File::open(path).map_err(io())?;
+    file.take(JSON_MAX).read_to_end(&mut text).map_err(io())?;
+    if let Some(digest) = digest {
+        check(path, digest, &Sha256::digest(&text))?;
+    }
+    serde_json::from_slice(&text)
+        .map_err(|error| bad(layout, format!("{}: {error}", path.display())))
+}
+
+fn check(path: &Path, digest: &str, found: &[u8]) -> Result<(), BuildError> {
+    let hex: String = found.iter().map(|byte| format!("{byte:02x}")).collect();
+    if digest.strip_prefix("sha256:") == Some(&hex[..]) {
+        return Ok(());
+    }
+    Err(BuildError::Digest {
+        blob: path.display().to_string(),
+    })
+}
+
+/// Computes the digest of what is read.
+struct Digested<R> {
+    inner: R,
+    sum: Sha256,
+}
+
+impl<R: Read> Read for Digested<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let count = self.inner.read(buf)?;
+        self.sum.update(&buf[..count]);
+        Ok(count)
+    }
+}
+
+/// Reads a layer and lays it over what is there: first its whiteouts, which are
+/// for the layers below alone, then its files.
+fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), BuildError> {
+    let io = || BuildError::io(blob.display());
+    let mut input = Digested {
+        inner: File::open(blob).map_err(io())?,
+        sum: Sha256::new(),
+    };
+    let mut members: Vec<(Member, Option<ContentId>)> = Vec::new();
+    {
+        let plain = archive::decompressed(&mut input)?;
+        archive::read::<BuildError>(plain, &mut |member, content| {
+            let content = gathered.content_of(&member, content)?;
+            members.push((member, content));
+            Ok(())
+        })?;
+    }
+    // What is behind the end of the archive counts, too.
+    io::copy(&mut input, &mut io::sink()).map_err(io())?;
+    check(blob, digest, &input.sum.finalize())?;
+    for (member, _) in &members {
+        take_away(gathered, &member.path)?;
+    }
+    for (member, content) in members {
+        if !is_whiteout(&member.path) {
+            gathered.add_member(member, content)?;
+        }
+    }
+    Ok(())
+}
+
+fn is_whiteout(path: &[Vec<u8>]) -> bool {
+    path.last().is_some_and(|name| name.starts_with(WHITEOUT))
+}
+
+/// Does what a whiteout says; nothing for other members.
+fn take_away(gathered: &mut Gathered, path: &[Vec<u8>]) -> Result<(), BuildError> {
+    let Some((name, above)) = path.split_last() else {
+        return Ok(());
+    };
+    let Some(hidden) = name.strip_prefix(WHITEOUT) else {
+        return Ok(());
+    };
+    let Some(directory) = gathered.tree.find_directory(above)? else {
+        return Ok(());
+    };
+    if name == OPAQUE {
+        gathered.tree.clear(directory);
+    } else {
+        gathered.tree.remove(directory, hidden);
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! Trees of any size from sorted items.
+//!
+//! Pure: items in, sealed nodes out, packed without gaps. Leaves come first,
+//! then each level of branches; the root is the last.
+
+use butterfs_format::bytes::Writer;
+use butterfs_format::node::{
+    BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG_WRITTEN, HEADER_SIZE, ITEM_SIZE,
+    NodeHeader, POINTER_SIZE,
+};
+use butterfs_format::{ChecksumType, Generation, Key, Logical, TreeId, UuidBytes};
+
+/// An item of a leaf.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) key: Key,
+    pub(super) data: Vec<u8>,
+}
+
+/// Bytes that the greatest item of a leaf has.
+pub(super) const fn item_max(node_size: u32) -> usize {
+    node_size as usize - HEADER_SIZE - ITEM_SIZE
+}
+
+/// How a tree is spread over nodes: how many items or children each has, level
+/// by level.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shape(Vec<Vec<usize>>);
+
+impl Shape {
+    /// The fewest nodes that hold these items in order.
+    pub(super) fn of(items: &[Item], node_size: u32) -> Self {
+        let room = node_size as usize - HEADER_SIZE;
+        let mut leaves = vec![0];
+        let mut used = 0;
+        for item in items {
+            let need = ITEM_SIZE + item.data.len();
+            if used + need > room {
+                leaves.push(0);
+                used = 0;
+            }
+            used += need;
+            if let Some(count) = leaves.last_mut() {
+                *count += 1;
+            }
+        }
+        let fan = room / POINTER_SIZE;
+        let mut levels = vec![leaves];
+        while let Some(below) = levels.last().filter(|below| below.len() > 1) {
+            let mut left = below.len();
+            let mut branches = Vec::new();
+            while left > 0 {
+                branches.push(left.min(fan));
+                left -= left.min(fan);
+            }
+            levels.push(branches);
+        }
+        Self(levels)
+    }
+
+    /// Nodes of the tree.
+    pub(super) fn nodes(&self) -> usize {
+        self.0.iter().map(Vec::len).sum()
+    }
+
+    /// Level of the root.
+    pub(super) fn root_level(&self) -> u8 {
+        u8::try_from(self.0.len().saturating_sub(1)).unwrap_or(u8::MAX)
+    }
+
+    /// Level of each node, in their order.
+    pub(super) fn levels(&self) -> impl Iterator<Item = u8> {
+        (0..)
+            .zip(&self.0)
+            .flat_map(|(level, nodes)| nodes.iter().map(move |_| level))
+    }
+}
+
+/// What all nodes of a volume have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeForm {
+    pub(super) node_size: u32,
+    pub(super) checksum: ChecksumType,
+    pub(super) fsid: UuidBytes,
+    pub(super) chunk_tree_uuid: UuidBytes,
+    pub(super) generation: Generation,
+}
+
+/// A tree to be written: its items, their spread, and an address for each node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Packed<'t> {
+    pub(super) owner: TreeId,
+    pub(super) items: &'t [Item],
+    pub(super) shape: &'t Shape,
+    pub(super) addresses: &'t [Logical],
+}
+
+impl NodeForm {
+    /// Gives each node of a tree and its address to `write`.
+    pub(super) fn build<E>(
+        &self,
+        tree: Packed<'_>,
+        mut write: impl FnMut(Logical, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        assert_eq!(
+            tree.addresses.len(),
+            tree.shape.nodes(),
+            "one address for each node"
+        );
+        let mut addresses = tree.addresses.iter();
+        // First key and address of each node of the level below.
+        let mut below: Vec<(Key, Logical)> = Vec::new();
+        for (level, counts) in (0_u8..).zip(&tree.shape.0) {
+            let mut at = 0;
+            let mut here = Vec::with_capacity(counts.len());
+            for (count, logical) in counts.iter().zip(&mut addresses) {
+                let mut bytes = self.header(tree.owner, *logical, *count, level);
+                let first = if level == 0 {
+                    let items = &tree.items[at..at + count];
+                    self.fill_leaf(&mut bytes, items);
+                    items.first().map_or(Key::MIN, |item| item.key)
+                } else {
+                    let children = &below[at..at + count];
+                    let mut w = Writer::default();
+                    for (key, child) in children {
+                        w.bytes(&key.to_bytes())
+                            .u64(child.get())
+                            .u64(self.generation.get());
+                    }
+                    bytes.extend_from_slice(&w.finish());
+                    children[0].0
+                };
+                at += count;
+                bytes.resize(self.node_size as usize, 0);
+                self.checksum.seal_block(&mut bytes);
+                write(*logical, &bytes)?;
+                here.push((first, *logical));
+            }
+            below = here;
+        }
+        Ok(())
+    }
+
+    fn header(&self, owner: TreeId, logical: Logical, count: usize, level: u8) -> Vec<u8> {
+        NodeHeader {
+            fsid: self.fsid,
+            logical,
+            flags: FLAG_WRITTEN | BACKREF_REVISION_MIXED << BACKREF_REVISION_SHIFT,
+            chunk_tree_uuid: self.chunk_tree_uuid,
+            generation: self.generation,
+            owner,
+            item_count: count as u32,
+            level,
+        }
+        .encode()
+    }
+
+    /// Data grow down from the end of the node; their offsets count from the
+    /// end of the header.
+    fn fill_leaf(&self, bytes: &mut Vec<u8>, items: &[Item]) {
+        let mut end = self.node_size as usize - HEADER_SIZE;
+        let mut w = Writer::default();
+        for item in items {
+            end -= item.data.len();
+            w.bytes(&item.key.to_bytes())
+                .u32(end as u32)
+                .u32(item.data.len() as u32);
+        }
+        bytes.extend_from_slice(&w.finish());
+        bytes.resize(HEADER_SIZE + end, 0);
+        for item in items.iter().rev() {
+            bytes.extend_from_slice(&item.data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use butterfs_format::ItemType;
+
+    #[test]
+    fn levels_grow_with_items() {
+        let item = |n: u64| Item {
+            key: Key::new(n, ItemType::INODE_ITEM, 0),
+            data: vec![0; 160],
+        };
+        // 16283 bytes for items of 185: 88 in each leaf, 493 leaves in a branch.
+        let shape = |count: u64| Shape::of(&(0..count).map(item).collect::<Vec<_>>(), 16384);
+        assert_eq!((shape(0).nodes(), shape(0).root_level()), (1, 0));
+        assert_eq!((shape(88).nodes(), shape(88).root_level()), (1, 0));
+        assert_eq!((shape(89).nodes(), shape(89).root_level()), (3, 1));
+        let large = shape(88 * 493 + 1);
+        assert_eq!((large.nodes(), large.root_level()), (494 + 2 + 1, 2));
+        assert_eq!(large.levels().filter(|level| *level == 1).count(), 2);
+    }
+}

@@ -1,0 +1,281 @@
+//! What an image is made of: directories and archives of the host.
+//!
+//! Owns reading them into a [`FileTree`]. OCI layouts are in `oci`.
+
+use super::content::{ContentId, Contents};
+use super::model::{Body, FileTree, Metadata, Node, NodeId, shown};
+use super::owners::OwnerMap;
+use super::{BuildError, oci};
+use crate::archive::{self, Member, MemberKind};
+use butterfs_format::item::inode::Timespec;
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+/// Where files come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A directory of the host, an archive, or an OCI layout.
+    Path(PathBuf),
+    /// An archive on standard input.
+    Input,
+}
+
+/// Files that become an image.
+#[derive(Debug)]
+pub struct Gathered {
+    /// The files.
+    pub tree: FileTree,
+    /// Their content.
+    pub contents: Contents,
+    /// The tree after each layer of an OCI layout but the last.
+    pub layers: Vec<FileTree>,
+    /// Sockets, which are left out.
+    pub sockets: u64,
+    /// How owners of the sources become those of the image.
+    pub(super) owners: OwnerMap,
+}
+
+impl Gathered {
+    /// Nothing yet; what no source describes was changed at `time`.
+    #[must_use]
+    pub fn new(time: Timespec, owners: OwnerMap) -> Self {
+        Self {
+            tree: FileTree::new(time),
+            contents: Contents::default(),
+            layers: Vec::new(),
+            sockets: 0,
+            owners,
+        }
+    }
+
+    /// Lays a source over what is there.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn add(&mut self, source: &Source) -> Result<(), BuildError> {
+        self.tree.next_layer();
+        match source {
+            Source::Input => self.add_archive(std::io::stdin().lock()),
+            Source::Path(path) if path.join("oci-layout").exists() => oci::add(self, path),
+            Source::Path(path) if path.is_dir() => self.add_directory(path),
+            Source::Path(path) => {
+                let file = File::open(path).map_err(BuildError::io(path.display()))?;
+                self.add_archive(file)
+            }
+        }
+    }
+
+    /// Lays a plain or compressed archive over what is there.
+    pub(super) fn add_archive(&mut self, input: impl Read) -> Result<(), BuildError> {
+        let input = archive::decompressed(input)?;
+        archive::read(input, &mut |member, content| {
+            let content = self.content_of(&member, content)?;
+            self.add_member(member, content)
+        })
+    }
+
+    /// The content of a file of an archive.
+    pub(super) fn content_of(
+        &mut self,
+        member: &Member,
+        content: &mut dyn Read,
+    ) -> Result<Option<ContentId>, BuildError> {
+        if member.kind != MemberKind::File {
+            return Ok(None);
+        }
+        let content = self.contents.add(content, member.size, &member.path)?;
+        Ok(Some(content))
+    }
+
+    /// Adds a member of an archive.
+    pub(super) fn add_member(
+        &mut self,
+        member: Member,
+        content: Option<ContentId>,
+    ) -> Result<(), BuildError> {
+        let path = member.path;
+        let mut metadata = Metadata {
+            permissions: member.permissions,
+            uid: member.uid,
+            gid: member.gid,
+            mtime: member.mtime,
+            attributes: member.attributes.into_iter().collect(),
+        };
+        self.owners.apply(&mut metadata, &path)?;
+        let Some((name, above)) = path.split_last() else {
+            let root = self.tree.root();
+            self.tree.node_mut(root).metadata = metadata;
+            return Ok(());
+        };
+        let parent = self.tree.directory_at(above)?;
+        let body = match (member.kind, content) {
+            (MemberKind::Directory, _) => {
+                let node = self.tree.directory(parent, name);
+                self.tree.node_mut(node).metadata = metadata;
+                // It belongs to this layer now, too.
+                self.tree.put(parent, name, node);
+                return Ok(());
+            }
+            (MemberKind::HardLink(target), _) => {
+                let node = self.linked(&target)?;
+                self.tree.put(parent, name, node);
+                return Ok(());
+            }
+            (MemberKind::Symlink(target), _) => Body::Symlink(target),
+            (MemberKind::CharDevice(number), _) => Body::CharDevice(number),
+            (MemberKind::BlockDevice(number), _) => Body::BlockDevice(number),
+            (MemberKind::Fifo, _) => Body::Fifo,
+            (MemberKind::File, Some(content)) => Body::File(content),
+            (MemberKind::File, None) => unreachable!("a file has its content"),
+        };
+        let node = self.tree.add(Node { metadata, body });
+        self.tree.put(parent, name, node);
+        Ok(())
+    }
+
+    /// What a hard link of an archive names.
+    fn linked(&mut self, target: &[Vec<u8>]) -> Result<NodeId, BuildError> {
+        let absent = || BuildError::Path {
+            path: shown(target),
+            reason: "a link names this, and it is not in the archive before it",
+        };
+        let (name, above) = target.split_last().ok_or_else(absent)?;
+        let parent = self.tree.find_directory(above)?.ok_or_else(absent)?;
+        let found = self.tree.find(parent, name).ok_or_else(absent)?;
+        match self.tree.node(found).body {
+            Body::Directory(_) => Err(BuildError::Path {
+                path: shown(target),
+                reason: "a link names this, and it is a directory",
+            }),
+            _ => Ok(found),
+        }
+    }
+
+    /// Lays a directory of the host over what is there.
+    fn add_directory(&mut self, top: &Path) -> Result<(), BuildError> {
+        let mut linked: HashMap<(u64, u64), NodeId> = HashMap::new();
+        let mut waiting = vec![(top.to_owned(), Vec::<Vec<u8>>::new())];
+        while let Some((host, path)) = waiting.pop() {
+            let io = || BuildError::io(host.display());
+            let meta = match path.is_empty() {
+                // The source itself may be a link to a directory.
+                true => std::fs::metadata(&host),
+                false => std::fs::symlink_metadata(&host),
+            };
+            let meta = meta.map_err(io())?;
+            let identity = (meta.dev(), meta.ino());
+            let metadata = self.host_metadata(&host, &meta, &path)?;
+            let parent = match path.split_last() {
+                Some((_, above)) => self.tree.directory_at(above)?,
+                None => self.tree.root(),
+            };
+            let name = path.last().cloned().unwrap_or_default();
+            if meta.is_dir() {
+                let node = match path.is_empty() {
+                    true => parent,
+                    false => {
+                        let node = self.tree.directory(parent, &name);
+                        self.tree.put(parent, &name, node);
+                        node
+                    }
+                };
+                self.tree.node_mut(node).metadata = metadata;
+                for entry in std::fs::read_dir(&host).map_err(io())? {
+                    let entry = entry.map_err(io())?;
+                    let name = entry.file_name().as_bytes().to_vec();
+                    let below = path.iter().cloned().chain([name]).collect();
+                    waiting.push((entry.path(), below));
+                }
+                continue;
+            }
+            if let Some(first) = linked.get(&identity) {
+                self.tree.put(parent, &name, *first);
+                continue;
+            }
+            let kind = meta.file_type();
+            let device = || {
+                let (major, minor) = (
+                    rustix::fs::major(meta.rdev()),
+                    rustix::fs::minor(meta.rdev()),
+                );
+                u64::from(major) << 20 | u64::from(minor)
+            };
+            let body = if kind.is_symlink() {
+                let target = std::fs::read_link(&host).map_err(io())?;
+                Body::Symlink(target.as_os_str().as_bytes().to_vec())
+            } else if kind.is_char_device() {
+                Body::CharDevice(device())
+            } else if kind.is_block_device() {
+                Body::BlockDevice(device())
+            } else if kind.is_fifo() {
+                Body::Fifo
+            } else if kind.is_socket() {
+                self.sockets += 1;
+                continue;
+            } else {
+                Body::File(self.contents.add_host(host.clone(), meta.len()))
+            };
+            let node = self.tree.add(Node { metadata, body });
+            self.tree.put(parent, &name, node);
+            if meta.nlink() > 1 {
+                linked.insert(identity, node);
+            }
+        }
+        Ok(())
+    }
+
+    fn host_metadata(
+        &self,
+        host: &Path,
+        meta: &std::fs::Metadata,
+        path: &[Vec<u8>],
+    ) -> Result<Metadata, BuildError> {
+        let mut metadata = Metadata {
+            permissions: meta.mode() & 0o7777,
+            uid: meta.uid(),
+            gid: meta.gid(),
+            mtime: Timespec {
+                seconds: meta.mtime(),
+                nanoseconds: u32::try_from(meta.mtime_nsec()).unwrap_or(0),
+            },
+            attributes: attributes_of(host).map_err(|error| BuildError::Io {
+                what: host.display().to_string(),
+                error: error.into(),
+            })?,
+        };
+        self.owners.apply(&mut metadata, path)?;
+        Ok(metadata)
+    }
+}
+
+/// Extended attributes of a file of the host.
+fn attributes_of(host: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
+    let mut all = BTreeMap::new();
+    let mut names = vec![0_u8; 64 << 10];
+    let count = match rustix::fs::llistxattr(host, &mut names[..]) {
+        Ok(count) => count,
+        Err(Errno::OPNOTSUPP) => return Ok(all),
+        Err(error) => return Err(error),
+    };
+    for name in names[..count].split(|byte| *byte == 0) {
+        if name.is_empty() {
+            continue;
+        }
+        let mut value = vec![0_u8; 64 << 10];
+        match rustix::fs::lgetxattr(host, name, &mut value[..]) {
+            Ok(length) => {
+                value.truncate(length);
+                all.insert(name.to_vec(), value);
+            }
+            // It went away, or is not for this user.
+            Err(Errno::NODATA | Errno::PERM) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
+}

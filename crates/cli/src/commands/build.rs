@@ -1,0 +1,337 @@
+//! `butterfs build`: an image from files, without mounting it and without
+//! root.
+//!
+//! Owns the options and the manifest; the image itself is made by the crate
+//! `admin`.
+
+use crate::fail::{Context, Done, Failure, fail};
+use crate::sizes;
+use crate::whole_file::{WholeFile, name_beside};
+use butterfs::{Method, Timespec};
+use butterfs_admin::build::{
+    Body, BuildOptions, Built, Copies, FileTree, Gathered, OwnerMap, OwnerRange, Source,
+    SubvolumeSpec, build,
+};
+use butterfs_format::ChecksumType;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use uuid::Uuid;
+
+/// Bytes of the longest label.
+const LABEL_MAX: usize = 255;
+
+/// Builds an image from directories, archives and OCI layouts.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs build -o root.img --from rootfs.tar.zst --compress zstd
+  butterfs build -o root.img --from debian-oci --layers /layers --subvolume /home
+  debootstrap ... ; butterfs build -o root.img --from rootfs --uid-map 1000:0:1
+  SOURCE_DATE_EPOCH=1700000000 butterfs build -o root.img --from rootfs --seed v1.2
+
+Sources are laid over each other in their order. The image has no free space for data unless
+--size says more; enlarge its file and run `btrfs filesystem resize max` on the mount. With --seed
+(and SOURCE_DATE_EPOCH, which is the time of birth and the latest time of any file) the same files
+give the same bytes, on every machine. Kept: type, mode, owner, time of the last change, extended
+attributes, ACLs, hard links, device numbers.")]
+pub struct Build {
+    /// The image.
+    #[arg(short, long, value_name = "IMAGE")]
+    output: PathBuf,
+    /// A directory, an archive (plain, gzip, zstd), an OCI layout, or - for an
+    /// archive on standard input; may be repeated.
+    #[arg(long, value_name = "SOURCE")]
+    from: Vec<PathBuf>,
+    /// Make the directory at this path a subvolume; ro: read-only, default: a
+    /// mount shows it.
+    #[arg(long, value_name = "PATH[:ro][:default]")]
+    subvolume: Vec<SubvolumeSpec>,
+    /// Keep what each layer of an OCI layout but the last comes to, as
+    /// read-only snapshots in this directory.
+    #[arg(long, value_name = "PATH")]
+    layers: Option<String>,
+    /// Compress content where it pays: zstd, zlib or lzo, with a level.
+    #[arg(long, value_name = "ALGORITHM[:LEVEL]")]
+    compress: Option<String>,
+    /// Bytes of the image; min: as few as possible.
+    #[arg(long, value_name = "min|SIZE", default_value = "min", value_parser = size)]
+    size: Wanted,
+    /// Label.
+    #[arg(short = 'L', long, default_value = "", hide_default_value = true)]
+    label: String,
+    /// UUID of the volume.
+    #[arg(short = 'U', long)]
+    uuid: Option<Uuid>,
+    /// Any text from which all UUIDs follow that are not given.
+    #[arg(long, value_name = "TEXT")]
+    seed: Option<String>,
+    /// Users and groups FROM and the COUNT - 1 after it become TO and those
+    /// after it; may be repeated. All owners must be in a range then.
+    #[arg(long, value_name = "FROM:TO:COUNT")]
+    uid_map: Vec<OwnerRange>,
+    /// Copies of metadata.
+    #[arg(short, long, value_name = "PROFILE", default_value = "dup")]
+    metadata: Profile,
+    /// Checksums: crc32c, xxhash, sha256 or blake2.
+    #[arg(long, visible_alias = "checksum", default_value = "crc32c")]
+    csum: String,
+    /// Write what the image has, as JSON.
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    /// Threads (default: one for each core).
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    threads: usize,
+    /// Replace the image if it exists.
+    #[arg(short, long)]
+    force: bool,
+    /// Print nothing.
+    #[arg(short, long)]
+    quiet: bool,
+}
+
+/// How large an image shall be.
+#[derive(Clone, Copy, Debug)]
+enum Wanted {
+    Least,
+    Bytes(u64),
+}
+
+fn size(text: &str) -> Result<Wanted, String> {
+    match text {
+        "min" => Ok(Wanted::Least),
+        text => sizes::parse(text).map(Wanted::Bytes),
+    }
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Profile {
+    Single,
+    Dup,
+}
+
+#[derive(Serialize)]
+struct Manifest {
+    label: String,
+    uuid: String,
+    size: u64,
+    used: u64,
+    inodes: u64,
+    subvolumes: Vec<String>,
+    files: Vec<FileFact>,
+}
+
+#[derive(Serialize)]
+struct FileFact {
+    path: String,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    mode: String,
+    uid: u32,
+    gid: u32,
+    mtime_seconds: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    size: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    target: Option<String>,
+}
+
+impl Build {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        if self.output.exists() {
+            let kind = std::fs::metadata(&self.output).context(self.output.display())?;
+            if !kind.is_file() {
+                return fail(format!(
+                    "{} is no regular file; build an image and write it there",
+                    self.output.display()
+                ));
+            }
+            if !self.force {
+                return fail(format!("{} exists; -f replaces it", self.output.display()));
+            }
+        }
+        let epoch = epoch()?;
+        let options = self.options(epoch)?;
+        let mut gathered = Gathered::new(options.time, OwnerMap::new(self.uid_map.clone()));
+        for source in &self.from {
+            let source = match source.as_os_str() == "-" {
+                true => Source::Input,
+                false => Source::Path(source.clone()),
+            };
+            gathered.add(&source)?;
+        }
+        let built = self.make(&mut gathered, &options)?;
+        if let Some(path) = &self.manifest {
+            let mut file = WholeFile::create(path)?;
+            let manifest = self.manifest(&gathered, &built);
+            serde_json::to_writer_pretty(&mut file, &manifest)?;
+            file.write_all(b"\n")?;
+            file.finish()?;
+        }
+        if gathered.sockets > 0 {
+            note!("butterfs: {} sockets are left out", gathered.sockets);
+        }
+        if !self.quiet {
+            say!(
+                "{}: {}, of which {} are used; {} inodes in {} subvolumes; UUID {}",
+                self.output.display(),
+                sizes::human(built.total_bytes),
+                sizes::human(built.bytes_used),
+                built.inodes,
+                built.subvolumes,
+                Uuid::from_bytes(built.uuid)
+            );
+        }
+        Ok(())
+    }
+
+    fn options(&self, epoch: Option<Timespec>) -> Result<BuildOptions, Failure> {
+        if self.label.len() > LABEL_MAX || self.label.contains(['\0', '\n', '\r']) {
+            return fail("a label has at most 255 bytes and no line breaks");
+        }
+        let compression = match self.compress.as_deref() {
+            None => None,
+            Some(text) => match Method::parse(text) {
+                Some(method) => method,
+                None => {
+                    return fail(format!(
+                        "there is no compression {text}; take zstd, zlib or lzo, as in zstd:9"
+                    ));
+                }
+            },
+        };
+        let checksum = ChecksumType::from_name(&self.csum)
+            .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;
+        let layers = self.layers.as_deref().map(|path| {
+            let names = path.split('/').filter(|name| !name.is_empty());
+            names.map(|name| name.as_bytes().to_vec()).collect()
+        });
+        Ok(BuildOptions {
+            label: self.label.clone(),
+            uuid: self.uuid.map(Uuid::into_bytes),
+            seed: self.seed.clone(),
+            time: epoch.map_or_else(now, Ok)?,
+            latest: epoch,
+            compression,
+            checksum,
+            copies: match self.metadata {
+                Profile::Single => Copies::Single,
+                Profile::Dup => Copies::Dup,
+            },
+            size: match self.size {
+                Wanted::Least => None,
+                Wanted::Bytes(bytes) => Some(bytes),
+            },
+            subvolumes: self.subvolume.clone(),
+            layers,
+        })
+    }
+
+    /// Builds the image beside its place, which it takes when it is whole.
+    fn make(&self, gathered: &mut Gathered, options: &BuildOptions) -> Result<Built, Failure> {
+        let temporary = name_beside(&self.output);
+        // What a process of this number left that was killed.
+        let _ = std::fs::remove_file(&temporary);
+        let made = self.make_at(&temporary, gathered, options);
+        let made = made.and_then(|built| {
+            std::fs::rename(&temporary, &self.output).context(self.output.display())?;
+            Ok(built)
+        });
+        if made.is_err() {
+            let _ = std::fs::remove_file(&temporary);
+        }
+        made
+    }
+
+    fn make_at(
+        &self,
+        path: &Path,
+        gathered: &mut Gathered,
+        options: &BuildOptions,
+    ) -> Result<Built, Failure> {
+        let image = File::options().write(true).create_new(true).open(path);
+        let image = image.context(self.output.display())?;
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .build()
+            .context("threads")?;
+        Ok(threads.install(|| build(gathered, options, &image))?)
+    }
+
+    fn manifest(&self, gathered: &Gathered, built: &Built) -> Manifest {
+        let subvolumes = self.subvolume.iter().map(|spec| {
+            let names = spec.path.iter().map(|name| String::from_utf8_lossy(name));
+            names.fold(String::new(), |path, name| format!("{path}/{name}"))
+        });
+        Manifest {
+            label: self.label.clone(),
+            uuid: Uuid::from_bytes(built.uuid).to_string(),
+            size: built.total_bytes,
+            used: built.bytes_used,
+            inodes: built.inodes,
+            subvolumes: subvolumes.collect(),
+            files: files(&gathered.tree, gathered),
+        }
+    }
+}
+
+fn files(tree: &FileTree, gathered: &Gathered) -> Vec<FileFact> {
+    let mut files = Vec::new();
+    tree.visit(&mut |path, id| {
+        let node = tree.node(id);
+        let (kind, size, target) = match &node.body {
+            Body::Directory(_) => ("directory", None, None),
+            Body::File(content) => ("file", Some(gathered.contents.size(*content)), None),
+            Body::Symlink(target) => {
+                let target = String::from_utf8_lossy(target).into_owned();
+                ("symlink", None, Some(target))
+            }
+            Body::CharDevice(_) => ("char device", None, None),
+            Body::BlockDevice(_) => ("block device", None, None),
+            Body::Fifo => ("fifo", None, None),
+        };
+        files.push(FileFact {
+            path: match path.is_empty() {
+                true => "/".to_owned(),
+                false => String::from_utf8_lossy(path).into_owned(),
+            },
+            kind,
+            mode: format!("{:o}", node.metadata.permissions),
+            uid: node.metadata.uid,
+            gid: node.metadata.gid,
+            mtime_seconds: node.metadata.mtime.seconds,
+            size,
+            target,
+        });
+    });
+    files
+}
+
+/// What SOURCE_DATE_EPOCH says.
+fn epoch() -> Result<Option<Timespec>, Failure> {
+    let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") else {
+        return Ok(None);
+    };
+    let seconds = text.to_str().and_then(|text| text.parse().ok());
+    match seconds {
+        Some(seconds) => Ok(Some(Timespec {
+            seconds,
+            nanoseconds: 0,
+        })),
+        None => fail(format!(
+            "SOURCE_DATE_EPOCH is `{}`, not a number of seconds",
+            text.display()
+        )),
+    }
+}
+
+fn now() -> Result<Timespec, Failure> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH)?;
+    Ok(Timespec {
+        seconds: i64::try_from(since.as_secs())?,
+        nanoseconds: since.subsec_nanos(),
+    })
+}
