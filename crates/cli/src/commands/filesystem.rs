@@ -3,7 +3,7 @@
 use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
-use crate::sizes::human;
+use crate::units::Units;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -25,9 +25,8 @@ struct Target {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print bytes instead of KiB, MiB and so on.
-    #[arg(short = 'b', long)]
-    raw: bool,
+    #[command(flatten)]
+    units: Units,
     /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
@@ -35,10 +34,13 @@ struct Target {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Space by kind and profile.
+    #[command(disable_help_flag = true)]
     Df(Target),
     /// Space of the device and of each kind.
+    #[command(disable_help_flag = true)]
     Usage(Target),
     /// Label, UUID, device and space used.
+    #[command(disable_help_flag = true)]
     Show(Target),
     /// Print the label, or set it.
     Label {
@@ -53,11 +55,7 @@ enum What {
 
 impl Target {
     fn size(&self, bytes: u64) -> String {
-        if self.raw {
-            bytes.to_string()
-        } else {
-            human(bytes)
-        }
+        self.units.size(bytes)
     }
 }
 

@@ -29,6 +29,13 @@ pub struct DumpSuper {
     /// All copies, not the first alone.
     #[arg(short, long)]
     all: bool,
+    /// This copy alone: 0, 1 or 2.
+    #[arg(short, long = "super", value_name = "N", conflicts_with = "all",
+          value_parser = clap::value_parser!(u8).range(0..=2))]
+    superblock: Option<u8>,
+    /// Accepted: what is damaged is shown anyway.
+    #[arg(short = 'F', long)]
+    force: bool,
     /// The system chunks and backup roots too.
     #[arg(short, long)]
     full: bool,
