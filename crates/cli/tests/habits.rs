@@ -125,4 +125,22 @@ fn options_before_the_command() {
         text.lines().filter(differs).map(str::to_owned).collect()
     };
     assert_eq!(facts(&first), facts(&second));
+
+    let dump = |words: &[&str]| {
+        bench.run(&[&["inspect-internal", "dump-tree"], words, &["volume"]].concat())
+    };
+    let (all, uuid) = (dump(&[]), dump(&["-u"]));
+    assert!(all.contains(uuid.split("total bytes").next().expect("a part")));
+    assert!(
+        uuid.contains("UUID_TREE") && !uuid.contains("EXTENT_TREE"),
+        "{uuid}"
+    );
+    assert!(dump(&["-e"]).contains("METADATA_ITEM"));
+    assert!(dump(&["-d"]).contains("CHUNK_ITEM"));
+    let roots = dump(&["-r"]);
+    assert!(roots.starts_with("root tree: "), "{roots}");
+    assert!(
+        roots.contains("chunk tree: ") && !roots.contains("item 0"),
+        "{roots}"
+    );
 }

@@ -53,6 +53,18 @@ pub struct DumpTree {
     /// free-space, block-group, data-reloc); all of them without it.
     #[arg(short, long)]
     tree: Option<String>,
+    /// The extent tree and the device tree alone.
+    #[arg(short, long, conflicts_with_all = ["tree", "device", "uuid"])]
+    extents: bool,
+    /// The tree of roots, the chunk tree and the device tree alone.
+    #[arg(short, long, conflicts_with_all = ["tree", "uuid"])]
+    device: bool,
+    /// The UUID tree alone.
+    #[arg(short, long, conflicts_with = "tree")]
+    uuid: bool,
+    /// Where the root of each tree is, and no more.
+    #[arg(short, long, conflicts_with = "json")]
+    roots: bool,
     /// Print JSON: keys and bytes of all items.
     #[arg(long)]
     json: bool,
