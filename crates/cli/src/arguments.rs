@@ -159,8 +159,46 @@ fn filters_after_letters(words: &mut [OsString]) {
     }
 }
 
+/// Takes the options that the Btrfs tools have before the command, and gives
+/// the command those that it has: --json for --format json, -q and -v.
+fn with_global(words: &mut Vec<OsString>) {
+    use clap::CommandFactory;
+    let mut wanted: Vec<&str> = Vec::new();
+    while let Some(word) = words.get(1) {
+        let word = word.to_string_lossy().into_owned();
+        let (taken, meant) = match (&word[..], words.get(2).and_then(|next| next.to_str())) {
+            ("-q" | "--quiet", _) => (1, Some("quiet")),
+            ("-v" | "--verbose", _) => (1, Some("verbose")),
+            ("--format=json", _) => (1, Some("json")),
+            ("--format", Some("json")) => (2, Some("json")),
+            ("--format=text", _) => (1, None),
+            ("--format", Some("text")) => (2, None),
+            _ => break,
+        };
+        wanted.extend(meant);
+        words.drain(1..=taken);
+    }
+    if wanted.is_empty() {
+        return;
+    }
+    let mut command = &Arguments::command();
+    let mut at = 1;
+    while let Some(below) = words.get(at).and_then(|word| command.find_subcommand(word)) {
+        command = below;
+        at += 1;
+    }
+    for name in wanted {
+        let has = |one: &clap::Arg| one.get_long() == Some(name);
+        // Saying more or less is no promise; another form of output is one.
+        if name == "json" || command.get_arguments().any(has) {
+            words.insert(at, format!("--{name}").into());
+        }
+    }
+}
+
 /// Puts the subcommand in its place where the name or the form implies it.
 fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
+    with_global(&mut words);
     filters_after_letters(&mut words);
     let name = words.first().map(Path::new).and_then(Path::file_name);
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
@@ -237,6 +275,10 @@ mod tests {
         let balance = normalized(words("butterfs balance start -dusage=5 -m a"));
         let plain = words("butterfs balance start --data=usage=5 --metadata= a");
         assert_eq!(balance, plain);
+        let global = normalized(words("btrfs -q --format json subvolume list -t a"));
+        assert_eq!(global, words("btrfs subvolume list --json -t a"));
+        let global = normalized(words("btrfs -v --format text mkfs a"));
+        assert_eq!(global, words("btrfs mkfs --verbose a"));
         let find = normalized(words("butterfs find a -name x -0 --uid 3 -size -5k"));
         assert_eq!(
             find,

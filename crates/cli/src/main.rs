@@ -34,6 +34,7 @@ mod place;
 mod run;
 mod service;
 mod sizes;
+mod units;
 mod version;
 mod whole_file;
 

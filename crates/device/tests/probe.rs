@@ -1,6 +1,6 @@
 //! What mkfs tools leave, and golden signatures for those not installed.
 
-use butterfs_device::probe::{Found, contents, user};
+use butterfs_device::probe::{Found, PartitionTable, contents, partitions, user};
 use butterfs_device::{Access, BlockDevice, FileDevice, Holder, MemoryDevice};
 use butterfs_format::DeviceOffset;
 use std::path::Path;
@@ -151,4 +151,51 @@ fn users_are_named() {
     drop(device);
     assert_eq!(user(&path), None);
     assert_eq!(user(Path::new("/does/not/exist")), None);
+}
+
+fn table_of(places: &[Place<'_>], size: u64) -> Option<PartitionTable> {
+    let device = MemoryDevice::new(size);
+    for (offset, bytes) in places {
+        device.write_at(DeviceOffset(*offset), bytes).unwrap();
+    }
+    partitions(&device).unwrap()
+}
+
+/// An entry of an MBR: type, first sector, sectors.
+fn entry(kind: u8, first: u32, sectors: u32) -> Vec<u8> {
+    let mut bytes = vec![0, 0, 0, 0, kind, 0, 0, 0];
+    bytes.extend(first.to_le_bytes());
+    bytes.extend(sectors.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn tables_that_lie_end() {
+    const MARK: Place<'_> = (510, b"\x55\xaa");
+    // A chain that leads back to itself, and one that leads out.
+    let extended = [entry(0x83, 2048, 2048), entry(5, 8192, 8192)].concat();
+    for next in [0, 8192, 1 << 30] {
+        let link = [entry(0x83, 2048, 2048), entry(5, next, 2048)].concat();
+        let places: &[Place<'_>] = &[
+            (446, &extended),
+            MARK,
+            (8192 * 512 + 446, &link),
+            (8192 * 512 + 510, b"\x55\xaa"),
+        ];
+        let table = table_of(places, SIZE).unwrap();
+        let numbers: Vec<u32> = table.partitions.iter().map(|one| one.number).collect();
+        assert_eq!((table.kind, &numbers[..]), ("MBR", &[1, 5][..]), "{next}");
+    }
+    // What is not on the device is left out.
+    let beyond = entry(0x83, 2048, u32::MAX);
+    let table = table_of(&[(446, &beyond), MARK], SIZE).unwrap();
+    assert_eq!(table.partitions, []);
+    // A GPT whose checksums are wrong is none that is believed.
+    let mut header = b"EFI PART\0\0\x01\0\x5c\0\0\0".to_vec();
+    header.resize(512, 0xff);
+    assert_eq!(table_of(&[(512, &header)], SIZE), None);
+    for size in [0, 1, 511, 512, 513, 4096, 70_000] {
+        let ones = vec![0xff; size as usize];
+        assert_eq!(table_of(&[(0, &ones)], size), None, "{size}");
+    }
 }

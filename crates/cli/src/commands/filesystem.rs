@@ -4,7 +4,7 @@ use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
 use crate::service::OnVolume;
-use crate::sizes::human;
+use crate::units::Units;
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 
@@ -27,9 +27,8 @@ struct Target {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print bytes instead of KiB, MiB and so on.
-    #[arg(short = 'b', long)]
-    raw: bool,
+    #[command(flatten)]
+    units: Units,
     /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
@@ -37,10 +36,13 @@ struct Target {
 #[derive(Debug, Subcommand)]
 enum What {
     /// Space by kind and profile.
+    #[command(disable_help_flag = true)]
     Df(Target),
     /// Space of the device and of each kind.
+    #[command(disable_help_flag = true)]
     Usage(Target),
     /// Label, UUID, device and space used.
+    #[command(disable_help_flag = true)]
     Show(Target),
     /// Print the label, or set it.
     Label {
@@ -56,11 +58,7 @@ enum What {
 
 impl Target {
     fn size(&self, bytes: u64) -> String {
-        if self.raw {
-            bytes.to_string()
-        } else {
-            human(bytes)
-        }
+        self.units.size(bytes)
     }
 }
 

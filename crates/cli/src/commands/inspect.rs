@@ -29,6 +29,13 @@ pub struct DumpSuper {
     /// All copies, not the first alone.
     #[arg(short, long)]
     all: bool,
+    /// This copy alone: 0, 1 or 2.
+    #[arg(short, long = "super", value_name = "N", conflicts_with = "all",
+          value_parser = clap::value_parser!(u8).range(0..=2))]
+    superblock: Option<u8>,
+    /// Accepted: what is damaged is shown anyway.
+    #[arg(short = 'F', long)]
+    force: bool,
     /// The system chunks and backup roots too.
     #[arg(short, long)]
     full: bool,
@@ -46,6 +53,18 @@ pub struct DumpTree {
     /// free-space, block-group, data-reloc); all of them without it.
     #[arg(short, long)]
     tree: Option<String>,
+    /// The extent tree and the device tree alone.
+    #[arg(short, long, conflicts_with_all = ["tree", "device", "uuid"])]
+    extents: bool,
+    /// The tree of roots, the chunk tree and the device tree alone.
+    #[arg(short, long, conflicts_with_all = ["tree", "uuid"])]
+    device: bool,
+    /// The UUID tree alone.
+    #[arg(short, long, conflicts_with = "tree")]
+    uuid: bool,
+    /// Where the root of each tree is, and no more.
+    #[arg(short, long, conflicts_with = "json")]
+    roots: bool,
     /// Print JSON: keys and bytes of all items.
     #[arg(long)]
     json: bool,

@@ -8,6 +8,7 @@ mod du;
 mod find_new;
 mod history;
 mod list;
+mod mounted;
 mod show;
 mod shown;
 pub mod site;

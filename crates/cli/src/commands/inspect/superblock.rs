@@ -127,12 +127,16 @@ impl DumpSuper {
     /// Runs it. Takes no lock: a mounted volume can be looked at.
     pub fn run(self) -> Done {
         let file = File::open(&self.volume).context(self.volume.display())?;
-        let count = if self.all { COPIES.len() } else { 1 };
+        let copies = match (self.superblock, self.all) {
+            (Some(number), _) => &COPIES[number.into()..=number.into()],
+            (None, true) => &COPIES[..],
+            (None, false) => &COPIES[..1],
+        };
         let mut facts = Vec::new();
-        for offset in &COPIES[..count] {
+        for offset in copies {
             let mut bytes = vec![0; SIZE];
             if let Err(error) = file.read_exact_at(&mut bytes, offset.get()) {
-                if *offset == COPIES[0] {
+                if *offset == copies[0] {
                     return Err(error).context(self.volume.display());
                 }
                 break;

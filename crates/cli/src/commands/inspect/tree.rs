@@ -34,6 +34,9 @@ impl DumpTree {
         let volume = volume.context(self.volume.display())?;
         let trees = match &self.tree {
             Some(name) => vec![parse_tree(name)?],
+            None if self.extents => vec![TreeId::EXTENT, TreeId::DEVICE],
+            None if self.device => vec![TreeId::ROOT, TreeId::CHUNK, TreeId::DEVICE],
+            None if self.uuid => vec![TreeId::UUID],
             None => all_trees(&volume)?,
         };
         let trees_now = volume.trees();
@@ -49,6 +52,18 @@ impl DumpTree {
                 }
                 Err(error) => return Err(error.into()),
             };
+            if self.roots {
+                let (at, level) = (root.logical, root.level);
+                match tree {
+                    TreeId::ROOT => say!("root tree: {at} level {level}"),
+                    TreeId::CHUNK => say!("chunk tree: {at} level {level}"),
+                    _ => {
+                        let name = object_name(tree.get());
+                        say!("tree key ({name} ROOT_ITEM 0) {at} level {level}");
+                    }
+                }
+                continue;
+            }
             if self.json {
                 damaged += walk(&trees_now, root, Damage::Silent, |node| {
                     if node.is_leaf() {

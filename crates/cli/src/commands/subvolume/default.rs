@@ -1,8 +1,9 @@
 //! `butterfs subvolume get-default` and `set-default`.
 
+use super::mounted::MountedRoots;
 use super::shown::text;
 use super::site::{Site, open_directory, open_volume, said, subvolume_at};
-use crate::fail::{Context, Done, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::TreeId;
 use butterfs_kernel as btrfs;
@@ -10,6 +11,7 @@ use clap::Args;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
+use std::path::Path;
 
 /// Show the subvolume that is mounted when none is named.
 #[derive(Args, Debug)]
@@ -19,7 +21,7 @@ pub struct GetDefault {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The volume.
+    /// The volume, or a path on a mounted Btrfs.
     volume: Place,
 }
 
@@ -39,28 +41,58 @@ pub struct SetDefault {
 struct Fact {
     id: u64,
     path: Option<String>,
+    generation: Option<u64>,
+    top_level: Option<u64>,
 }
 
 impl GetDefault {
     /// Runs it.
     pub fn run(self) -> Done {
-        let volume = self.volume.open_read_only(None)?;
-        let tree = volume.files().default_subvolume()?;
-        let path = volume.subvolumes()?;
-        let path = path
-            .get(tree)
-            .and_then(|found| found.path.as_deref().map(text));
+        let fact = match self.volume.volume.is_dir() {
+            true => Self::mounted(&self.volume.volume)?,
+            false => self.unmounted()?,
+        };
         if self.json {
-            return json(&Fact {
-                id: tree.get(),
-                path,
-            });
+            return json(&fact);
         }
-        match path.filter(|path| !path.is_empty()) {
-            Some(path) => say!("ID {tree} path {path}"),
-            None => say!("ID {tree} (top level)"),
+        match (&fact.path, fact.generation, fact.top_level) {
+            (Some(path), Some(generation), Some(top_level)) => say!(
+                "ID {} gen {generation} top level {top_level} path {path}",
+                fact.id
+            ),
+            _ if fact.id == TreeId::FS.get() => say!("ID {} (FS_TREE)", fact.id),
+            _ => say!("ID {}", fact.id),
         }
         Ok(())
+    }
+
+    fn unmounted(&self) -> Result<Fact, Failure> {
+        let volume = self.volume.open_read_only(None)?;
+        let tree = volume.files().default_subvolume()?;
+        let subvolumes = volume.subvolumes()?;
+        let found = subvolumes.get(tree);
+        let path = found.and_then(|found| found.path.as_deref());
+        let parent = found.and_then(|found| found.parent.as_ref());
+        Ok(Fact {
+            id: tree.get(),
+            path: path.filter(|path| !path.is_empty()).map(text),
+            generation: found.map(|found| found.item.generation.get()),
+            top_level: parent.map(|parent| parent.tree.get()),
+        })
+    }
+
+    fn mounted(directory: &Path) -> Result<Fact, Failure> {
+        let roots = MountedRoots::open(directory)?;
+        let tree = roots.default()?;
+        let place = roots.place(tree)?;
+        let all = roots.all()?;
+        let item = all.iter().find(|(id, _)| *id == tree);
+        Ok(Fact {
+            id: tree.get(),
+            path: place.as_ref().map(|(_, path)| text(path)),
+            generation: item.map(|(_, item)| item.generation.get()),
+            top_level: place.map(|(parent, _)| parent.get()),
+        })
     }
 }
 

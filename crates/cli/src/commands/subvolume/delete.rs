@@ -1,17 +1,21 @@
 //! `butterfs subvolume delete` and `sync`.
 
+use super::mounted::MountedRoots;
 use super::site::{Site, open_directory, open_volume, open_volume_with, said, subvolume_at};
 use crate::fail::{Context, Done, fail};
+use crate::interrupt::Interrupt;
 use crate::place::Place;
 use butterfs::{Cleaner, Cleaning, TreeId, Volume};
 use butterfs_kernel as btrfs;
 use clap::Args;
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Delete subvolumes with all that is in them. The name goes at once; the space
 /// is freed in the background where the volume is mounted, else before the
@@ -38,6 +42,9 @@ pub struct Delete {
     /// Leave the freeing of the space to the next mount.
     #[arg(long)]
     no_wait: bool,
+    /// Accepted: what is deleted is always said.
+    #[arg(short, long)]
+    verbose: bool,
     /// The subvolumes: VOLUME:/path or a path on a mounted Btrfs.
     #[arg(required = true)]
     names: Vec<OsString>,
@@ -46,10 +53,16 @@ pub struct Delete {
 /// Wait until the space of deleted subvolumes is free.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:
-  butterfs subvolume sync disk.img")]
+  butterfs subvolume sync disk.img
+  butterfs subvolume sync mnt")]
 pub struct Sync {
-    /// The volume.
+    /// On a mount: seconds between two looks.
+    #[arg(short, value_name = "SECONDS", default_value_t = 1)]
+    seconds: u32,
+    /// The volume, or a path on a mounted Btrfs.
     volume: PathBuf,
+    /// Of a mount: only these, by their ids.
+    ids: Vec<u64>,
 }
 
 impl Delete {
@@ -193,10 +206,10 @@ impl Sync {
     /// Runs it.
     pub fn run(self) -> Done {
         if self.volume.is_dir() {
-            return fail(format!(
-                "{}: is mounted; the space is freed in the background",
-                self.volume.display()
-            ));
+            return self.mounted();
+        }
+        if !self.ids.is_empty() {
+            return fail("ids are for mounts; here all deleted subvolumes are freed");
         }
         let volume = open_volume(&self.volume)?;
         loop {
@@ -210,5 +223,43 @@ impl Sync {
         let freed = volume.files().clean_all();
         volume.close()?;
         Ok(freed?)
+    }
+
+    /// Waits until deleted subvolumes are gone from the tree of roots.
+    fn mounted(&self) -> Done {
+        let interrupt = Interrupt::watch()?;
+        let roots = MountedRoots::open(&self.volume)?;
+        // A deletion is in the tree of roots once it is committed.
+        roots.commit()?;
+        let mut waiting: Option<BTreeSet<TreeId>> = None;
+        loop {
+            let all = roots.all()?;
+            let there: BTreeSet<TreeId> = all
+                .iter()
+                .filter(|(id, item)| item.refs == 0 || self.ids.contains(&id.get()))
+                .map(|(id, _)| *id)
+                .collect();
+            let asked = self.ids.iter().map(|id| TreeId(*id));
+            let before = waiting.take().unwrap_or_else(|| match self.ids.is_empty() {
+                true => there.clone(),
+                false => asked.collect(),
+            });
+            for id in before.difference(&there) {
+                say!("Subvolume id {id} is gone");
+            }
+            let left: BTreeSet<TreeId> = before.intersection(&there).copied().collect();
+            let alive = all
+                .iter()
+                .find(|(id, item)| left.contains(id) && item.refs > 0);
+            if let Some((id, _)) = alive {
+                return fail(format!("subvolume {id} is not deleted"));
+            }
+            if left.is_empty() {
+                return Ok(());
+            }
+            waiting = Some(left);
+            interrupt.check()?;
+            std::thread::sleep(Duration::from_secs(self.seconds.into()));
+        }
     }
 }

@@ -1,0 +1,146 @@
+//! What hands type that know the Btrfs tools: the same words, compared with
+//! what those print for the same volume.
+
+mod support;
+
+use std::process::Command;
+use support::{Bench, Mounted, can_mount, said};
+
+/// What the Btrfs tools print; `None` where they are not installed.
+fn theirs(words: &[&str]) -> Option<String> {
+    let output = Command::new("btrfs").args(words).output();
+    let Ok(output) = output else {
+        println!("skipped: btrfs is not installed");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return None;
+    };
+    assert!(
+        output.status.success(),
+        "btrfs {words:?}: {}",
+        said(&output)
+    );
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn sizes_are_in_the_units_that_are_asked_for() {
+    let bench = Bench::new();
+    let free_of_reserve = |text: &str| {
+        let is_ours = |line: &&str| !line.starts_with("GlobalReserve");
+        let mut lines: Vec<String> = text.lines().filter(is_ours).map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let mut ours = Vec::new();
+    let options = [
+        "-b", "-h", "-H", "-k", "-m", "-g", "--si", "--iec", "--raw", "--kbytes",
+    ];
+    for option in options {
+        ours.push(bench.run(&["filesystem", "df", option, "volume"]));
+    }
+    bench.with_kernel(|mnt| {
+        let mnt = mnt.to_str().expect("a path");
+        for (option, ours) in options.iter().zip(&ours) {
+            if let Some(theirs) = theirs(&["filesystem", "df", option, mnt]) {
+                // What is used may differ: the kernel wrote when it mounted.
+                let totals = |text: &str| -> Vec<String> {
+                    let lines = free_of_reserve(text).into_iter();
+                    let cut = |line: String| line.split(", used").next().unwrap_or("").to_owned();
+                    lines.map(cut).collect()
+                };
+                assert_eq!(totals(ours), totals(&theirs), "{option}");
+            }
+        }
+    });
+    let help = bench.run(&["filesystem", "df", "--help"]);
+    assert!(help.contains("--kbytes"), "{help}");
+}
+
+#[test]
+fn default_and_deleted_subvolumes_of_mounts() {
+    let bench = Bench::new();
+    bench.run(&["subvolume", "create", "volume:/one"]);
+    bench.run(&["mkdir", "volume:/one/deep"]);
+    bench.run(&["subvolume", "create", "volume:/one/deep/two"]);
+    assert_eq!(
+        bench.run(&["subvolume", "get-default", "volume"]),
+        "ID 5 (FS_TREE)\n"
+    );
+    bench.run(&["subvolume", "set-default", "volume:/one/deep/two"]);
+    let unmounted = bench.run(&["subvolume", "get-default", "volume"]);
+    assert!(
+        unmounted.ends_with(" top level 256 path one/deep/two\n"),
+        "{unmounted}"
+    );
+    bench.with_kernel(|mnt| {
+        let mnt = mnt.to_str().expect("a path");
+        let ours = bench.run(&["subvolume", "get-default", mnt]);
+        if let Some(theirs) = theirs(&["subvolume", "get-default", mnt]) {
+            assert_eq!(ours, theirs);
+        }
+    });
+    if !can_mount() || !support::is_root() {
+        return;
+    }
+    let mounted: Mounted = bench.mount("subvolid=5");
+    let ours = bench.run(&["subvolume", "get-default", "mnt"]);
+    assert!(
+        ours.ends_with(" top level 256 path one/deep/two\n"),
+        "{ours}"
+    );
+    bench.run(&["subvolume", "set-default", "5", "mnt"]);
+    assert_eq!(
+        bench.run(&["subvolume", "get-default", "mnt"]),
+        "ID 5 (FS_TREE)\n"
+    );
+    let refused = bench.try_run(&["subvolume", "sync", "mnt", "257"]);
+    assert!(
+        said(&refused).contains("is not deleted"),
+        "{}",
+        said(&refused)
+    );
+    bench.run(&["subvolume", "delete", "-v", "mnt/one/deep/two"]);
+    bench.run(&["subvolume", "sync", "mnt"]);
+    let gone = bench.run(&["subvolume", "sync", "mnt", "257"]);
+    assert_eq!(gone, "Subvolume id 257 is gone\n");
+    drop(mounted);
+}
+
+#[test]
+fn options_before_the_command() {
+    let bench = Bench::new();
+    let json = bench.run(&["--format", "json", "filesystem", "df", "volume"]);
+    assert!(json.starts_with('['), "{json}");
+    let json = bench.run(&["-q", "--format=json", "subvolume", "list", "volume"]);
+    assert_eq!(json.trim(), "[]");
+    let text = bench.run(&["-v", "--format", "text", "filesystem", "df", "volume"]);
+    assert!(text.starts_with("Data"), "{text}");
+    let refused = bench.try_run(&["--format", "json", "mkdir", "volume:/x"]);
+    assert_eq!(refused.status.code(), Some(2));
+    let first = bench.run(&["inspect-internal", "dump-super", "volume"]);
+    let second = bench.run(&["inspect-internal", "dump-super", "-s", "1", "volume"]);
+    assert!(second.contains("bytenr=67108864"), "{second}");
+    let facts = |text: &str| -> Vec<String> {
+        let differs = |line: &&str| !line.contains("bytenr") && !line.starts_with("csum\t");
+        text.lines().filter(differs).map(str::to_owned).collect()
+    };
+    assert_eq!(facts(&first), facts(&second));
+
+    let dump = |words: &[&str]| {
+        bench.run(&[&["inspect-internal", "dump-tree"], words, &["volume"]].concat())
+    };
+    let (all, uuid) = (dump(&[]), dump(&["-u"]));
+    assert!(all.contains(uuid.split("total bytes").next().expect("a part")));
+    assert!(
+        uuid.contains("UUID_TREE") && !uuid.contains("EXTENT_TREE"),
+        "{uuid}"
+    );
+    assert!(dump(&["-e"]).contains("METADATA_ITEM"));
+    assert!(dump(&["-d"]).contains("CHUNK_ITEM"));
+    let roots = dump(&["-r"]);
+    assert!(roots.starts_with("root tree: "), "{roots}");
+    assert!(
+        roots.contains("chunk tree: ") && !roots.contains("item 0"),
+        "{roots}"
+    );
+}
