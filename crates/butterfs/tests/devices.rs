@@ -78,19 +78,9 @@ fn fault(result: Result<Volume, Error>) -> MemberFault {
     }
 }
 
-const WRITTEN: [ProfileChoice; 7] = [
-    ProfileChoice::Single,
-    ProfileChoice::Dup,
-    ProfileChoice::Raid0,
-    ProfileChoice::Raid1,
-    ProfileChoice::Raid1c3,
-    ProfileChoice::Raid1c4,
-    ProfileChoice::Raid10,
-];
-
 #[test]
 fn every_profile_is_written_and_read_in_any_order_of_devices() {
-    for profile in WRITTEN {
+    for profile in ProfileChoice::ALL {
         let memory = made(profile, profile, &[500, 300, 400, 300]);
         let volume = open(&memory, Degraded::Refused).unwrap();
         write_files(&volume, 0..40);
@@ -152,6 +142,8 @@ fn a_degraded_volume_goes_on_and_what_comes_back_is_not_believed() {
         (ProfileChoice::Raid1, &[300, 300, 300]),
         (ProfileChoice::Raid1c3, &[300, 300, 300]),
         (ProfileChoice::Raid10, &[300, 300, 300, 300]),
+        (ProfileChoice::Raid5, &[300, 300, 300]),
+        (ProfileChoice::Raid6, &[300, 300, 300]),
     ] {
         let memory = made(profile, profile, sizes);
         let volume = open(&memory, Degraded::Refused).unwrap();
@@ -292,6 +284,8 @@ fn rot_on_one_device_is_healed_from_the_other() {
         ProfileChoice::Raid1,
         ProfileChoice::Raid10,
         ProfileChoice::Raid1c3,
+        ProfileChoice::Raid5,
+        ProfileChoice::Raid6,
     ] {
         let memory = made(profile, profile, &[300, 300, 300, 300]);
         let volume = open(&memory, Degraded::Refused).unwrap();

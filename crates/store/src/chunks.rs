@@ -14,7 +14,7 @@ use butterfs_format::superblock::{COPIES, Superblock};
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Editor;
 use butterfs_volume::placement::{self, DeviceSpace};
-use butterfs_volume::{Profile, VolumeError, stripe_length, superblock_ranges};
+use butterfs_volume::{Profile, VolumeError, row_length, stripe_length, superblock_ranges};
 use std::ops::Range;
 
 const STRIPE_LENGTH: u64 = 64 << 10;
@@ -113,8 +113,14 @@ impl Engine {
 
     /// Bytes of devices that a byte of `kind` takes.
     pub(crate) fn copies(&self, kind: SpaceKind) -> u64 {
-        let profile = Profile::from_flags(self.flags_for(kind));
-        profile.map_or(1, |profile| profile.copies() as u64)
+        match Profile::from_flags(self.flags_for(kind)) {
+            Some(profile) if profile.parities() > 0 => {
+                let stripes = self.devices_used();
+                stripes.div_ceil(profile.data_stripes(stripes).max(1)) as u64
+            }
+            Some(profile) => profile.copies() as u64,
+            None => 1,
+        }
     }
 
     /// Makes a chunk in memory.
@@ -185,6 +191,8 @@ impl Engine {
             dirty: false,
             standing: Standing::New,
             read_only: false,
+            row: row_length(&chunk),
+            left_over: RangeSet::default(),
         });
         self.chunks.insert(logical, chunk);
         self.unallocated_cache.forget();

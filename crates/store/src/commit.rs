@@ -221,6 +221,7 @@ impl Engine {
         let checksum = self.identity.checksum;
         debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
         self.writing = std::mem::take(&mut self.dirty);
+        self.leave_rows();
         self.frozen.clear();
         for start in self.groups.uncommitted() {
             self.groups

@@ -559,7 +559,8 @@ impl Engine {
 
     /// Completes a batch of the log.
     pub(crate) fn prepare_log(&mut self) -> Result<Batch, StoreError> {
-        if self.log.broken {
+        // Blocks of a log would share rows with the nodes of the next commit.
+        if self.log.broken || self.has_rows() {
             return Ok(Batch::Commit);
         }
         let mut moved: Vec<TreeId> = self.log.moved.drain().collect();
@@ -686,9 +687,7 @@ impl Engine {
         for part in new.iter() {
             self.for_each_group_part(&part, |group, part| {
                 group.pinned += part.end - part.start;
-                if let Some(free) = &mut group.free {
-                    free.remove(part);
-                }
+                group.claim(&part);
             })?;
             self.pinned.insert(part);
         }
@@ -738,7 +737,7 @@ impl Engine {
         // It was adopted before and dropped again.
         let mut free = true;
         self.for_each_group_part(&range, |group, part| {
-            free &= group.free.as_ref().is_none_or(|set| set.contains(&part));
+            free &= group.is_free(&part);
         })?;
         if !free {
             return Err(StoreError::CorruptItem {
@@ -749,9 +748,7 @@ impl Engine {
         }
         self.for_each_group_part(&range, |group, part| {
             group.promised += part.end - part.start;
-            if let Some(free) = &mut group.free {
-                free.remove(part);
-            }
+            group.claim(&part);
         })
     }
 

@@ -24,12 +24,11 @@ use crate::trees::Trees;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
-use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, Profile, ReadAs};
+use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_length};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -281,6 +280,12 @@ impl Store {
         if options.free_space == FreeSpace::Remade {
             engine.begin_remake(options.access)?;
         }
+        if options.access == Access::ReadWrite && options.free_space == FreeSpace::Kept {
+            // How much of them can be given out is seen only then.
+            for start in engine.groups_with_rows() {
+                engine.load_group_at(start)?;
+            }
+        }
         if options.access == Access::ReadWrite
             && let Err(error) = engine.find_orphan_free_space()
         {
@@ -456,22 +461,6 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     Ok(())
 }
 
-/// Errors unless chunks of this profile can be used so.
-fn check_profile(chunk: &Chunk, access: Access) -> Result<(), StoreError> {
-    let profile = Profile::from_flags(chunk.flags);
-    match profile {
-        Some(profile) if profile.parities() > 0 && access == Access::ReadWrite => {
-            Err(StoreError::Unsupported {
-                what: format!(
-                    "it has block groups of the profile {profile}, which ButterFS only reads so far"
-                ),
-                read_only_possible: true,
-            })
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Errors unless a root node belongs to its tree.
 fn verify_root(root: &Node, tree: TreeId) -> Result<(), StoreError> {
     if root.owner() == tree {
@@ -579,6 +568,8 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
             dirty: false,
             standing: Standing::Committed,
             read_only: true,
+            row: None,
+            left_over: RangeSet::default(),
         });
     }
     engine.quotas = live.quotas().map(Quotas::copied);
@@ -616,7 +607,7 @@ impl Engine {
     }
 
     fn load_chunks(&mut self, access: Access) -> Result<(), StoreError> {
-        let found = self.read_chunks(access)?;
+        let found = self.read_chunks()?;
         self.chunks = found.chunks;
         self.space.set_map(found.map);
         self.verify_volume_size(access)?;
@@ -701,6 +692,8 @@ impl Engine {
                 dirty: false,
                 standing: Standing::Committed,
                 read_only: false,
+                row: row_length(chunk),
+                left_over: RangeSet::default(),
             });
         }
         self.verify_gaps()?;

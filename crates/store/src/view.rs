@@ -211,9 +211,7 @@ impl Engine {
         for range in ranges {
             let result = self.for_each_group_part(range, |group, part| {
                 group.pinned = group.pinned.saturating_sub(part.end - part.start);
-                if let Some(free) = &mut group.free {
-                    free.insert(part);
-                }
+                group.release(part);
             });
             debug_assert!(result.is_ok(), "pinned space lies in block groups");
         }

@@ -128,10 +128,6 @@ fn layouts() -> Vec<(ProfileChoice, Vec<u64>)> {
     all
 }
 
-fn is_read_only(profile: ProfileChoice) -> bool {
-    profile.parities() > 0
-}
-
 /// Sets of devices that a profile can do without, the empty one left out.
 fn losses(profile: ProfileChoice, count: usize) -> Vec<Vec<usize>> {
     let sets =
@@ -158,14 +154,12 @@ fn the_kernel_takes_what_we_make_and_write() {
         make(&images, profile, profile);
         check(&images, &context);
         btrfs_check(&images, &context);
-        if !is_read_only(profile) {
-            let volume = open(&images, "").unwrap();
-            fill_ours(&volume, 1);
-            volume.close().unwrap();
-            drop(volume);
-            check(&images, &context);
-            btrfs_check(&images, &context);
-        }
+        let volume = open(&images, "").unwrap();
+        fill_ours(&volume, 1);
+        volume.close().unwrap();
+        drop(volume);
+        check(&images, &context);
+        btrfs_check(&images, &context);
         let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
         fill(mount.path(), 2);
         mount.scrub().assert_clean(&context);
@@ -173,21 +167,19 @@ fn the_kernel_takes_what_we_make_and_write() {
         assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
         manifest(&images, "ro").assert_same(&expected, &context);
         check(&images, &context);
-        if !is_read_only(profile) {
-            // Again by us, over what the kernel made.
-            let volume = open(&images, "compress=zstd").unwrap();
-            volume.remove_tree(volume.files().root(), b"dir 2").unwrap();
-            fill_ours(&volume, 3);
-            volume.close().unwrap();
-            drop(volume);
-            check(&images, &context);
-            btrfs_check(&images, &context);
-            let expected = manifest(&images, "ro");
-            let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
-            mount.scrub().assert_clean(&context);
-            kernel_manifest(&mount).assert_same(&expected, &context);
-            assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
-        }
+        // Again by us, over what the kernel made.
+        let volume = open(&images, "compress=zstd").unwrap();
+        volume.remove_tree(volume.files().root(), b"dir 2").unwrap();
+        fill_ours(&volume, 3);
+        volume.close().unwrap();
+        drop(volume);
+        check(&images, &context);
+        btrfs_check(&images, &context);
+        let expected = manifest(&images, "ro");
+        let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+        mount.scrub().assert_clean(&context);
+        kernel_manifest(&mount).assert_same(&expected, &context);
+        assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
     }
 }
 
@@ -282,6 +274,8 @@ fn what_is_written_degraded_is_taken_by_the_kernel() {
         (ProfileChoice::Raid1, 3),
         (ProfileChoice::Raid10, 4),
         (ProfileChoice::Raid1c3, 3),
+        (ProfileChoice::Raid5, 3),
+        (ProfileChoice::Raid6, 4),
     ] {
         for lost in 0..count {
             let context = format!("{profile} {count} without {lost}");
@@ -301,12 +295,20 @@ fn what_is_written_degraded_is_taken_by_the_kernel() {
             let stale = open(&images, "ro").map(drop).unwrap_err().to_string();
             assert!(stale.contains("commits behind"), "{context}: {stale}");
             manifest(&images, "ro,degraded").assert_same(&expected, &context);
+            if profile.parities() > 0 {
+                // Linux 6.18 cannot write all partly used rows of a degraded volume,
+                // its own neither (EIO), so it is not asked to.
+                let mount =
+                    KernelMount::mount_all(&left, judge::Access::ReadOnly, "degraded").unwrap();
+                kernel_manifest(&mount).assert_same(&expected, &context);
+                continue;
+            }
             let mount =
                 KernelMount::mount_all(&left, judge::Access::ReadWrite, "degraded").unwrap();
             kernel_manifest(&mount).assert_same(&expected, &context);
             fill(mount.path(), 3);
             let expected = kernel_manifest(&mount);
-            drop(mount);
+            mount.unmount().unwrap();
             manifest(&left, "ro,degraded").assert_same(&expected, &context);
             // The kernel believes the device that is back, and mends it.
             let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();

@@ -241,7 +241,9 @@ fn run(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64, states
     }
 }
 
-const LAYOUTS: [(ProfileChoice, usize); 5] = [
+const LAYOUTS: [(ProfileChoice, usize); 7] = [
+    (ProfileChoice::Raid5, 3),
+    (ProfileChoice::Raid6, 4),
     (ProfileChoice::Raid1, 2),
     (ProfileChoice::Raid1, 3),
     (ProfileChoice::Raid1c3, 3),

@@ -205,6 +205,15 @@ pub fn stripe_length(chunk: &Chunk) -> u64 {
     profile.map_or(chunk.length, |profile| stripe_bytes(profile, chunk))
 }
 
+/// Bytes of the rows in which a chunk with parity is to be written as a whole;
+/// `None` without parity.
+#[must_use]
+pub fn row_length(chunk: &Chunk) -> Option<u64> {
+    let profile = Profile::from_flags(chunk.flags)?;
+    let data = crate::bytes_of(profile.data_stripes(chunk.stripes.len()));
+    (profile.parities() > 0).then(|| data.saturating_mul(ELEMENT))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -32,7 +32,7 @@ mod workers;
 
 pub use chunk_check::ChunkFault;
 pub use error::{BadCopy, CopyFault, VolumeError};
-pub use geometry::{Mapping, stripe_length, superblock_ranges};
+pub use geometry::{Mapping, row_length, stripe_length, superblock_ranges};
 pub use healing::{Healed, ReadAs};
 pub use map::{ChunkMap, ChunkStripe};
 pub use member::{MemberFacts, MemberState, Trust, VolumeDevice};

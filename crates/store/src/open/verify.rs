@@ -188,11 +188,11 @@ pub(super) struct FoundChunks {
 impl Engine {
     /// The chunks, each verified by itself. What the superblock lists counts:
     /// the chunk tree itself is read by it.
-    pub(super) fn read_chunks(&self, access: Access) -> Result<FoundChunks, StoreError> {
+    pub(super) fn read_chunks(&self) -> Result<FoundChunks, StoreError> {
         let mut map = ChunkMap::default();
         let mut chunks = BTreeMap::new();
         for (logical, chunk) in &self.superblock.sys_chunks {
-            self.verify_chunk(*logical, chunk, access)?;
+            self.verify_chunk(*logical, chunk)?;
             map.insert(*logical, chunk.clone())?;
             chunks.insert(*logical, chunk.clone());
         }
@@ -207,7 +207,7 @@ impl Engine {
             match chunks.entry(logical) {
                 Entry::Occupied(_) => ChunkMap::default().insert(logical, chunk)?,
                 Entry::Vacant(place) => {
-                    self.verify_chunk(logical, &chunk, access)?;
+                    self.verify_chunk(logical, &chunk)?;
                     map.insert(logical, chunk.clone())?;
                     place.insert(chunk);
                 }
@@ -217,13 +217,7 @@ impl Engine {
         Ok(FoundChunks { map, chunks })
     }
 
-    fn verify_chunk(
-        &self,
-        logical: Logical,
-        chunk: &Chunk,
-        access: Access,
-    ) -> Result<(), StoreError> {
-        super::check_profile(chunk, access)?;
+    fn verify_chunk(&self, logical: Logical, chunk: &Chunk) -> Result<(), StoreError> {
         if chunk.sector_size != self.superblock.sector_size {
             return Err(VolumeError::BadChunk {
                 logical,

@@ -41,6 +41,7 @@ impl Engine {
         let made = self.create_chunk(kind);
         let at = match made {
             Ok(()) => self.take(kind, size, size),
+            Err(StoreError::NoSpace) if self.use_left_over(kind) => self.take(kind, size, size),
             // A conversion has to wait; a commit that began must not.
             Err(StoreError::NoSpace) => self.take_where(kind, size, size, |_| true),
             Err(error) => return Err(error),
@@ -68,6 +69,12 @@ impl Engine {
             }
             match self.create_chunk(SpaceKind::Data) {
                 Ok(()) => {}
+                Err(StoreError::NoSpace)
+                    if self
+                        .groups
+                        .roomiest(SpaceKind::Data)
+                        .is_none_or(|(most, _)| most < sector)
+                        && self.use_left_over(SpaceKind::Data) => {}
                 Err(StoreError::NoSpace) => break,
                 Err(error) => return Err(error),
             }
@@ -79,6 +86,7 @@ impl Engine {
         let taken = self.groups.change(start, |group| {
             let taken = group.free.as_mut()?.take_greatest(greatest.min(wanted))?;
             group.promised += taken.end - taken.start;
+            group.leave_rows_of(&taken);
             Some(taken)
         });
         taken.flatten().ok_or(StoreError::NoSpace)
@@ -104,9 +112,12 @@ impl Engine {
     ) -> Option<u64> {
         let slot = Self::slot(kind);
         let take = |groups: &mut BlockGroups, start| {
-            let take = |group: &mut BlockGroup| match suitable(group) {
-                true => group.take(length, align),
-                false => None,
+            let take = |group: &mut BlockGroup| {
+                let at = suitable(group).then(|| group.take(length, align))??;
+                if kind == SpaceKind::Data {
+                    group.leave_rows_of(&(at..at + length));
+                }
+                Some(at)
             };
             groups.change(start, take).flatten()
         };
@@ -133,9 +144,7 @@ impl Engine {
         self.forget_checksums(&range);
         let result = self.for_each_group_part(&range, |group, part| {
             group.promised = group.promised.saturating_sub(part.end - part.start);
-            if let Some(free) = &mut group.free {
-                free.insert(part);
-            }
+            group.release(part);
         });
         debug_assert!(result.is_ok(), "allocated space lies in block groups");
     }
@@ -207,6 +216,7 @@ impl Engine {
         let loaded = self.groups.change(start, |group| {
             group.cursor = start.get();
             group.free = Some(free);
+            group.leave_rows();
         });
         loaded.ok_or(NO_GROUP)
     }

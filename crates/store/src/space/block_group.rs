@@ -44,6 +44,15 @@ pub struct BlockGroup {
     pub standing: Standing,
     /// Something was found wrong with it, or it must not be written to.
     pub read_only: bool,
+    /// Bytes of the rows by which space is given out, where it has parity.
+    pub row: Option<u64>,
+    /// What is free in rows that are partly used; no part of `free`.
+    pub left_over: RangeSet,
+}
+
+/// Whether block groups of these flags have parity.
+pub(super) fn has_parity(flags: BlockGroupFlags) -> bool {
+    flags.intersects(BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6)
 }
 
 impl BlockGroup {
@@ -63,7 +72,7 @@ impl BlockGroup {
             return 0;
         }
         match &self.free {
-            Some(free) => free.total(),
+            Some(free) => free.total() + self.left_over.total(),
             None => {
                 let excluded: u64 = self.excluded.iter().map(|r| r.end - r.start).sum();
                 self.length

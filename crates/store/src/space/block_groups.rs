@@ -402,6 +402,8 @@ mod tests {
             dirty: false,
             standing: Standing::New,
             read_only: false,
+            row: None,
+            left_over: RangeSet::default(),
         }
     }
 

@@ -6,3 +6,4 @@ pub mod block_groups;
 pub mod free_space_tree;
 pub mod ranges;
 mod remake;
+mod rows;
