@@ -83,6 +83,8 @@ const COMMANDS: &[&str] = &[
     "receive --dump -f one.stream",
     "device stats volume",
     "device stats -z volume",
+    "device scan .",
+    "device usage volume",
     "rescue log-preview volume",
     "rescue zero-log volume",
     "check volume",
@@ -103,6 +105,7 @@ const COMMANDS: &[&str] = &[
 /// Commands whose output these tests leave alone, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("umount", "prints nothing, and needs a mount"),
+    ("device ready", "prints nothing"),
     ("lab doctor", "measures the machine for seconds"),
     ("lab run", "takes minutes"),
     ("lab resume", "takes minutes"),
