@@ -45,7 +45,13 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
 
 /// True for the server of a volume that is mounted nowhere.
 fn is_ending(pid: u32, source: &Path) -> bool {
-    let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = match std::fs::read(format!("/proc/{pid}/cmdline")) {
+        // A process that exits gives up its memory, with its words, before its
+        // files.
+        Ok(line) if line.is_empty() => return true,
+        Ok(line) => line,
+        Err(error) => return error.kind() == std::io::ErrorKind::NotFound,
+    };
     let serves = line.split(|byte| *byte == 0).nth(1) == Some(b"mount");
     let mounts = Mount::seen_by(&pid.to_string());
     let is_here = |mount: &Mount| mount.is_ours() && mount.source == source;
