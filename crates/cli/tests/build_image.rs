@@ -135,6 +135,11 @@ fn the_same_files_give_the_same_bytes() {
     let top = bench.path("sample");
     fs::create_dir(&top).expect("a directory");
     sample(&top);
+    // More names of attributes than are asked for at first.
+    for number in 0..20 {
+        let name = format!("user.{}{number}", "n".repeat(30));
+        run("setfattr", &["-n", &name, "-v", "x", "text4096"], &top);
+    }
     // Another order, no holes, other access times: the files are the same.
     let words = [
         "-cf",

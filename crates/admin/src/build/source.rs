@@ -256,8 +256,14 @@ impl Gathered {
 /// Extended attributes of a file of the host.
 fn attributes_of(host: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
     let mut all = BTreeMap::new();
-    let mut names = vec![0_u8; 64 << 10];
-    let count = match rustix::fs::llistxattr(host, &mut names[..]) {
+    // Most files have few or none.
+    let mut names = vec![0_u8; 256];
+    let mut listed = rustix::fs::llistxattr(host, &mut names[..]);
+    if listed == Err(Errno::RANGE) {
+        names.resize(64 << 10, 0);
+        listed = rustix::fs::llistxattr(host, &mut names[..]);
+    }
+    let count = match listed {
         Ok(count) => count,
         Err(Errno::OPNOTSUPP) => return Ok(all),
         Err(error) => return Err(error),
