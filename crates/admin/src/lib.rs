@@ -5,5 +5,6 @@ pub mod archive;
 pub mod balance;
 pub mod build;
 pub mod mkfs;
+mod pack;
 pub mod resize;
 pub mod scrub;

@@ -16,7 +16,6 @@ mod items;
 mod model;
 mod oci;
 mod owners;
-mod pack;
 mod plan;
 mod source;
 mod space;

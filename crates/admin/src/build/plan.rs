@@ -6,10 +6,11 @@
 
 use super::data::{Data, SECTOR};
 use super::items::GENERATION;
-use super::pack::{Item, NodeForm, Packed, Shape};
 use super::space::{DEVICE, Placed, Space};
 use super::subvolumes::{Plan, Planned};
 use super::{BuildError, BuildOptions, Identities, NODE_SIZE};
+use crate::mkfs::root_directory;
+use crate::pack::{Item, NodeForm, PlannedTree, Shape};
 use butterfs_format::checksum::name_hash;
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
@@ -41,24 +42,6 @@ const SPARE_NODES: u64 = 256;
 /// References of a data extent that its item holds; more have items of their
 /// own.
 const INLINE_REFS_MAX: usize = 16;
-
-/// A tree: its items, their spread, and an address for each node.
-#[derive(Clone, Debug, Default)]
-struct PlannedTree {
-    items: Vec<Item>,
-    shape: Shape,
-    addresses: Vec<Logical>,
-}
-
-impl PlannedTree {
-    fn root(&self) -> NodeRef {
-        NodeRef {
-            logical: self.addresses.last().copied().unwrap_or_default(),
-            generation: GENERATION,
-            level: self.shape.root_level(),
-        }
-    }
-}
 
 /// Everything that the trees of an image say.
 pub(super) struct Trees<'a> {
@@ -98,13 +81,7 @@ impl Trees<'_> {
         let io = || BuildError::io("the image");
         image.set_len(total).map_err(io())?;
         for (owner, tree) in &trees {
-            let packed = Packed {
-                owner: *owner,
-                items: &tree.items,
-                shape: &tree.shape,
-                addresses: &tree.addresses,
-            };
-            form.build(packed, |logical, bytes| {
+            form.build(*owner, tree, |logical, bytes| {
                 let chunk = space.chunk_of(logical);
                 chunk
                     .places(logical.get())
@@ -357,7 +334,7 @@ impl Trees<'_> {
     }
 
     fn root_item(&self, tree: TreeId, planned: &PlannedTree) -> RootItem {
-        let root = planned.root();
+        let root = planned.root(GENERATION);
         let mut item = RootItem {
             inode: InodeItem {
                 generation: GENERATION,
@@ -484,7 +461,11 @@ impl Trees<'_> {
         space: &Space,
         total: u64,
     ) -> Superblock {
-        let root = |tree| trees.get(&tree).map_or(NO_NODE, PlannedTree::root);
+        let root = |tree| {
+            trees
+                .get(&tree)
+                .map_or(NO_NODE, |tree: &PlannedTree| tree.root(GENERATION))
+        };
         let nodes: u64 = trees.values().map(|tree| tree.shape.nodes() as u64).sum();
         let data: u64 = self.data.extents.iter().map(|extent| extent.length).sum();
         let used = nodes * u64::from(NODE_SIZE) + data;
@@ -555,24 +536,6 @@ impl Identities {
     fn of(&self, tree: TreeId) -> UuidBytes {
         self.subvolumes.get(&tree).copied().unwrap_or_default()
     }
-}
-
-/// A directory that is the root of something.
-fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
-    let parent = RefEntry {
-        index: 0,
-        name: b"..",
-    };
-    vec![
-        Item {
-            key: Key::new(object, ItemType::INODE_ITEM, 0),
-            data: inode.encode(),
-        },
-        Item {
-            key: Key::new(object, ItemType::INODE_REF, object),
-            data: parent.encode(),
-        },
-    ]
 }
 
 /// Where a subvolume hangs, from both sides.

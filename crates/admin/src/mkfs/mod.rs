@@ -7,7 +7,6 @@ mod apply;
 mod error;
 mod features;
 mod layout;
-mod leaf;
 mod options;
 mod trees;
 mod volume;
@@ -24,6 +23,7 @@ use butterfs_format::{DeviceId, UuidBytes};
 use layout::NewDevice;
 use std::sync::Arc;
 use trees::Identities;
+pub(crate) use trees::root_directory;
 use volume::NewVolume;
 
 /// Bytes that each of several devices has at least.

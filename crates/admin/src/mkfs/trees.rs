@@ -5,8 +5,8 @@
 //! nodes, themselves included (see `volume`).
 
 use super::layout::{ChunkLayout, NewDevice, PlannedChunk};
-use super::leaf::Item;
 use super::options::{MkfsOptions, RootOwner};
+use crate::pack::Item;
 use butterfs_format::bytes::Writer;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
@@ -66,7 +66,8 @@ pub(super) fn subvolume(options: &MkfsOptions, owner: RootOwner) -> Vec<Item> {
     root_directory(InodeNumber::ROOT.get(), &inode)
 }
 
-fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
+/// A directory that is the root of something.
+pub(crate) fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
     let parent = RefEntry {
         index: 0,
         name: b"..",

@@ -6,9 +6,9 @@
 
 use super::MkfsError;
 use super::layout::{self, ChunkLayout, NewDevice, PlannedChunk};
-use super::leaf::{BuiltNode, Item, NodeForm, Shape};
 use super::options::{MkfsOptions, RootOwner};
 use super::trees::{self, GENERATION, Identities, PlacedNode, RootOf};
+use crate::pack::{Item, NodeForm, PlannedTree, Shape, item_max};
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{BackupRoot, Superblock};
 use butterfs_format::{Generation, Logical, NodeRef, TreeId};
@@ -30,34 +30,23 @@ pub(super) struct NewVolume {
     pub(super) devices: Vec<DeviceItem>,
 }
 
-/// Items, shape and addresses of one tree.
+/// A node ready to be written.
 #[derive(Clone, Debug)]
-struct PlannedTree {
-    items: Vec<Item>,
-    shape: Shape,
-    addresses: Vec<Logical>,
+pub(super) struct BuiltNode {
+    pub(super) logical: Logical,
+    pub(super) bytes: Vec<u8>,
 }
 
-impl PlannedTree {
-    fn root(&self) -> NodeRef {
-        NodeRef {
-            logical: self.addresses.last().copied().unwrap_or_default(),
-            generation: GENERATION,
-            level: self.shape.root_level(),
-        }
-    }
-
-    fn placed(&self, owner: TreeId) -> impl Iterator<Item = PlacedNode> {
-        let keys = self.shape.first_keys(&self.items);
-        keys.into_iter()
-            .zip(&self.addresses)
-            .map(move |((first_key, level), logical)| PlacedNode {
-                owner,
-                logical: *logical,
-                first_key,
-                level,
-            })
-    }
+/// The nodes of a tree, for the extent tree.
+fn placed(owner: TreeId, tree: &PlannedTree) -> impl Iterator<Item = PlacedNode> {
+    let keys = tree.first_keys().into_iter();
+    keys.zip(&tree.addresses)
+        .map(move |((first_key, level), logical)| PlacedNode {
+            owner,
+            logical: *logical,
+            first_key,
+            level,
+        })
 }
 
 type Trees = BTreeMap<TreeId, PlannedTree>;
@@ -78,11 +67,15 @@ pub(super) fn plan(
         chunk_tree_uuid: ids.chunk_tree,
         generation: GENERATION,
     };
-    let trees = settle(options, ids, &layout, form, &devices)?;
-    let nodes: Vec<BuiltNode> = trees
-        .iter()
-        .flat_map(|(owner, tree)| form.build(*owner, &tree.items, &tree.shape, &tree.addresses))
-        .collect();
+    let trees = settle(options, ids, &layout, &devices)?;
+    let mut nodes = Vec::new();
+    for (owner, tree) in &trees {
+        form.build(*owner, tree, |logical, bytes| {
+            let bytes = bytes.to_vec();
+            nodes.push(BuiltNode { logical, bytes });
+            Ok::<_, MkfsError>(())
+        })?;
+    }
     let mut superblock = superblock(options, ids, &layout, &trees, &devices);
     superblock.incompat = options.incompat(profiles);
     Ok(NewVolume {
@@ -98,27 +91,23 @@ fn settle(
     options: &MkfsOptions,
     ids: &Identities,
     layout: &ChunkLayout,
-    form: NodeForm,
     devices: &[DeviceItem],
 ) -> Result<Trees, MkfsError> {
     let mut trees = Trees::new();
-    let empty = form.shape(&[])?;
     for owner in owners(options) {
-        trees.insert(
-            owner,
-            PlannedTree {
-                items: Vec::new(),
-                shape: empty.clone(),
-                addresses: Vec::new(),
-            },
-        );
+        let shape = shape(&[], options.node_size)?;
+        let tree = PlannedTree {
+            shape,
+            ..PlannedTree::default()
+        };
+        trees.insert(owner, tree);
     }
     for _ in 0..ROUNDS_MAX {
         place(&mut trees, layout, options.node_size)?;
         fill(&mut trees, options, ids, layout, devices);
         let mut stable = true;
         for tree in trees.values_mut() {
-            let shape = form.shape(&tree.items)?;
+            let shape = shape(&tree.items, options.node_size)?;
             stable &= shape.nodes() == tree.shape.nodes();
             tree.shape = shape;
         }
@@ -130,6 +119,19 @@ fn settle(
         }
     }
     Err(MkfsError::TreesTooLarge(options.node_size))
+}
+
+/// The fewest nodes that hold the items; trees of a new volume have one branch
+/// at most.
+fn shape(items: &[Item], node_size: u32) -> Result<Shape, MkfsError> {
+    let too_large = items
+        .iter()
+        .any(|item| item.data.len() > item_max(node_size));
+    let shape = Shape::of(items, node_size);
+    if too_large || shape.root_level() > 1 {
+        return Err(MkfsError::TreesTooLarge(node_size));
+    }
+    Ok(shape)
 }
 
 fn owners(options: &MkfsOptions) -> Vec<TreeId> {
@@ -217,15 +219,15 @@ fn fill(
 ) {
     let nodes: Vec<PlacedNode> = trees
         .iter()
-        .flat_map(|(owner, tree)| tree.placed(*owner))
+        .flat_map(|(owner, tree)| placed(*owner, tree))
         .collect();
     let roots: Vec<RootOf> = trees
         .iter()
         .filter(|(owner, _)| ![TreeId::ROOT, TreeId::CHUNK].contains(owner))
         .map(|(owner, tree)| RootOf {
             tree: *owner,
-            logical: tree.root().logical,
-            level: tree.root().level,
+            logical: tree.root(GENERATION).logical,
+            level: tree.root(GENERATION).level,
             nodes: tree.shape.nodes() as u64,
         })
         .collect();
@@ -262,7 +264,11 @@ fn superblock(
 ) -> Superblock {
     let total_bytes = devices.iter().map(|device| device.total_bytes).sum();
     let num_devices = devices.len() as u64;
-    let root = |tree| trees.get(&tree).map_or(NO_NODE, PlannedTree::root);
+    let root = |tree| {
+        trees
+            .get(&tree)
+            .map_or(NO_NODE, |tree: &PlannedTree| tree.root(GENERATION))
+    };
     let nodes: usize = trees.values().map(|tree| tree.shape.nodes()).sum();
     let bytes_used = nodes as u64 * u64::from(options.node_size);
     let chunk_root = root(TreeId::CHUNK);

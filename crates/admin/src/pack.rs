@@ -8,28 +8,28 @@ use butterfs_format::node::{
     BACKREF_REVISION_MIXED, BACKREF_REVISION_SHIFT, FLAG_WRITTEN, HEADER_SIZE, ITEM_SIZE,
     NodeHeader, POINTER_SIZE,
 };
-use butterfs_format::{ChecksumType, Generation, Key, Logical, TreeId, UuidBytes};
+use butterfs_format::{ChecksumType, Generation, Key, Logical, NodeRef, TreeId, UuidBytes};
 
 /// An item of a leaf.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
-    pub(super) key: Key,
-    pub(super) data: Vec<u8>,
+pub(crate) struct Item {
+    pub(crate) key: Key,
+    pub(crate) data: Vec<u8>,
 }
 
 /// Bytes that the greatest item of a leaf has.
-pub(super) const fn item_max(node_size: u32) -> usize {
+pub(crate) const fn item_max(node_size: u32) -> usize {
     node_size as usize - HEADER_SIZE - ITEM_SIZE
 }
 
 /// How a tree is spread over nodes: how many items or children each has, level
 /// by level.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Shape(Vec<Vec<usize>>);
+pub(crate) struct Shape(Vec<Vec<usize>>);
 
 impl Shape {
     /// The fewest nodes that hold these items in order.
-    pub(super) fn of(items: &[Item], node_size: u32) -> Self {
+    pub(crate) fn of(items: &[Item], node_size: u32) -> Self {
         let room = node_size as usize - HEADER_SIZE;
         let mut leaves = vec![0];
         let mut used = 0;
@@ -59,17 +59,17 @@ impl Shape {
     }
 
     /// Nodes of the tree.
-    pub(super) fn nodes(&self) -> usize {
+    pub(crate) fn nodes(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }
 
     /// Level of the root.
-    pub(super) fn root_level(&self) -> u8 {
+    pub(crate) fn root_level(&self) -> u8 {
         u8::try_from(self.0.len().saturating_sub(1)).unwrap_or(u8::MAX)
     }
 
     /// Level of each node, in their order.
-    pub(super) fn levels(&self) -> impl Iterator<Item = u8> {
+    pub(crate) fn levels(&self) -> impl Iterator<Item = u8> {
         (0..)
             .zip(&self.0)
             .flat_map(|(level, nodes)| nodes.iter().map(move |_| level))
@@ -78,28 +78,57 @@ impl Shape {
 
 /// What all nodes of a volume have in common.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct NodeForm {
-    pub(super) node_size: u32,
-    pub(super) checksum: ChecksumType,
-    pub(super) fsid: UuidBytes,
-    pub(super) chunk_tree_uuid: UuidBytes,
-    pub(super) generation: Generation,
+pub(crate) struct NodeForm {
+    pub(crate) node_size: u32,
+    pub(crate) checksum: ChecksumType,
+    pub(crate) fsid: UuidBytes,
+    pub(crate) chunk_tree_uuid: UuidBytes,
+    pub(crate) generation: Generation,
 }
 
-/// A tree to be written: its items, their spread, and an address for each node.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Packed<'t> {
-    pub(super) owner: TreeId,
-    pub(super) items: &'t [Item],
-    pub(super) shape: &'t Shape,
-    pub(super) addresses: &'t [Logical],
+/// A tree that is to be written: its items, their spread, and an address for
+/// each node.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlannedTree {
+    pub(crate) items: Vec<Item>,
+    pub(crate) shape: Shape,
+    pub(crate) addresses: Vec<Logical>,
+}
+
+impl PlannedTree {
+    /// Its root, in `generation`.
+    pub(crate) fn root(&self, generation: Generation) -> NodeRef {
+        NodeRef {
+            logical: self.addresses.last().copied().unwrap_or_default(),
+            generation,
+            level: self.shape.root_level(),
+        }
+    }
+
+    /// First key and level of each node, in their order.
+    pub(crate) fn first_keys(&self) -> Vec<(Key, u8)> {
+        let mut all = Vec::with_capacity(self.shape.nodes());
+        let mut below: Vec<Key> = self.items.iter().map(|item| item.key).collect();
+        for (level, counts) in (0..).zip(&self.shape.0) {
+            let mut at = 0;
+            let mut here = Vec::with_capacity(counts.len());
+            for count in counts {
+                here.push(below.get(at).copied().unwrap_or(Key::MIN));
+                at += count;
+            }
+            all.extend(here.iter().map(|key| (*key, level)));
+            below = here;
+        }
+        all
+    }
 }
 
 impl NodeForm {
     /// Gives each node of a tree and its address to `write`.
-    pub(super) fn build<E>(
+    pub(crate) fn build<E>(
         &self,
-        tree: Packed<'_>,
+        owner: TreeId,
+        tree: &PlannedTree,
         mut write: impl FnMut(Logical, &[u8]) -> Result<(), E>,
     ) -> Result<(), E> {
         assert_eq!(
@@ -114,7 +143,7 @@ impl NodeForm {
             let mut at = 0;
             let mut here = Vec::with_capacity(counts.len());
             for (count, logical) in counts.iter().zip(&mut addresses) {
-                let mut bytes = self.header(tree.owner, *logical, *count, level);
+                let mut bytes = self.header(owner, *logical, *count, level);
                 let first = if level == 0 {
                     let items = &tree.items[at..at + count];
                     self.fill_leaf(&mut bytes, items);
