@@ -30,7 +30,7 @@ use butterfs_format::{
 use butterfs_tree::{Cursor, Expected, Node};
 use butterfs_volume::Profile;
 use parking_lot::Mutex;
-use std::ops::{AddAssign, Range};
+use std::ops::{AddAssign, ControlFlow, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of logical space that one step looks at, at most.
@@ -222,34 +222,17 @@ impl Engine {
             end: range.end,
             ..Plan::default()
         };
-        let first = Key::new(range.start, ItemType::MIN, 0);
-        let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
-        while let Some((key, data)) = cursor.item() {
-            if key.objectid >= range.end {
-                break;
-            }
-            let length = match key.item_type {
-                ItemType::EXTENT_ITEM => key.offset,
-                ItemType::METADATA_ITEM => self.node_size() as u64,
-                _ => {
-                    cursor.next()?;
-                    continue;
-                }
-            };
-            let record = ExtentRecord::parse(key, data)
-                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
-            let end = key.objectid.saturating_add(length);
+        self.visit_extents(range, &mut |record, length| {
+            let start = record.key.objectid;
+            let end = start.saturating_add(length);
             if end > chunk_end {
-                return Err(crate::corrupt_item(
-                    TreeId::EXTENT,
-                    key,
-                    ItemFault::BeyondChunk,
-                ));
+                let fault = ItemFault::BeyondChunk;
+                return Err(crate::corrupt_item(TreeId::EXTENT, record.key, fault));
             }
-            plan.add(key.objectid, end, &record);
+            plan.add(start, end, record);
             plan.end = plan.end.max(end);
-            cursor.next()?;
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         let is_data = |piece: &&Piece| matches!(piece.what, What::Data);
         let mut data = plan.pieces.iter().filter(is_data);
         if let Some(first) = data.next() {
@@ -414,13 +397,7 @@ impl Store {
         for (logical, chunk) in engine.chunks() {
             let profile = Profile::from_flags(chunk.flags);
             if profile.is_none_or(Profile::is_striped) {
-                return Err(StoreError::Unsupported {
-                    what: format!(
-                        "chunks of the profile {} are not scrubbed yet",
-                        chunk.flags.profile_name()
-                    ),
-                    read_only_possible: true,
-                });
+                return Err(StoreError::NotScrubbed(chunk.flags.profile_name()));
             }
             for (copy, stripe) in chunk.stripes.iter().enumerate() {
                 if stripe.device == device {

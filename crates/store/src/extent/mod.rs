@@ -4,3 +4,4 @@ pub mod apply;
 pub mod pending;
 pub mod record;
 pub(crate) mod share;
+mod visit;

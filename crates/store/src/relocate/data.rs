@@ -1,7 +1,7 @@
 //! Data that move: copied first, and then named by their new address.
 
 use super::graph::Graph;
-use super::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITERS_WAIT};
+use super::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITERS_WAIT, range_of};
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
@@ -111,7 +111,7 @@ impl Engine {
     fn data_in(&self, group: (Logical, u64)) -> Result<Vec<Found>, StoreError> {
         let mut found = Vec::new();
         let mut bytes = 0;
-        self.visit_extents(group, 0, &mut |record, length| {
+        self.visit_extents(&range_of(group), &mut |record, length| {
             if record.flags & FLAG_DATA != 0 {
                 found.push(Found {
                     at: Logical(record.key.objectid),
@@ -119,10 +119,10 @@ impl Engine {
                 });
                 bytes += length;
             }
-            match bytes < BATCH_BYTES && found.len() < BATCH_EXTENTS {
+            Ok(match bytes < BATCH_BYTES && found.len() < BATCH_EXTENTS {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
-            }
+            })
         })?;
         Ok(found)
     }

@@ -30,16 +30,15 @@ mod graph;
 
 use crate::Store;
 use crate::engine::{Engine, SpaceKind};
-use crate::error::{StoreError, bad_item, corrupt_item};
+use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
 use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
 use crate::item_fault::ItemFault;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
-use butterfs_tree::Cursor;
 use graph::Graph;
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 /// Nodes that one step moves, about.
@@ -73,6 +72,11 @@ pub enum RelocateEnd {
     Removed,
     /// Somebody asked for an end; what moved, moved.
     Stopped,
+}
+
+/// The addresses of a group, of which the first and their number are given.
+const fn range_of((start, length): (Logical, u64)) -> Range<u64> {
+    start.get()..start.get().saturating_add(length)
 }
 
 /// References to an extent as they will be at the commit.
@@ -118,47 +122,14 @@ impl Engine {
         Ok(now)
     }
 
-    /// Extents of a group from `from` on: their items, until `visit` has enough.
-    fn visit_extents(
-        &self,
-        group: (Logical, u64),
-        from: u64,
-        visit: &mut dyn FnMut(&ExtentRecord, u64) -> ControlFlow<()>,
-    ) -> Result<(), StoreError> {
-        let end = group.0.get().saturating_add(group.1);
-        let first = Key::new(from.max(group.0.get()), ItemType::MIN, 0);
-        let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
-        while let Some((key, data)) = cursor.item() {
-            if key.objectid >= end {
-                break;
-            }
-            let length = match key.item_type {
-                ItemType::EXTENT_ITEM => key.offset,
-                ItemType::METADATA_ITEM => self.node_size() as u64,
-                _ => {
-                    cursor.next()?;
-                    continue;
-                }
-            };
-            let record = ExtentRecord::parse(key, data)
-                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
-            if visit(&record, length).is_break() {
-                break;
-            }
-            cursor.next()?;
-        }
-        Ok(())
-    }
-
-    /// Nodes in a group, with their levels: the first `most` from `from` on.
+    /// Nodes in a group, with their levels: the first `most`.
     fn nodes_in(
         &self,
         group: (Logical, u64),
-        from: u64,
         most: usize,
     ) -> Result<Vec<(Logical, u8)>, StoreError> {
         let mut nodes = Vec::new();
-        self.visit_extents(group, from, &mut |record, _| {
+        self.visit_extents(&range_of(group), &mut |record, _| {
             let pending = self.pending.get(Logical(record.key.objectid));
             let net = pending.map_or(0, |pending| pending.net());
             // The coming commit frees others.
@@ -170,10 +141,10 @@ impl Engine {
                 };
                 nodes.push((Logical(record.key.objectid), level));
             }
-            match nodes.len() < most {
+            Ok(match nodes.len() < most {
                 true => ControlFlow::Continue(()),
                 false => ControlFlow::Break(()),
-            }
+            })
         })?;
         Ok(nodes)
     }
@@ -352,7 +323,7 @@ impl Store {
         // What is above them is brought into memory without the engine held.
         self.look(|engine| {
             let mut graph = Graph::default();
-            for (logical, level) in engine.nodes_in(group, 0, most)? {
+            for (logical, level) in engine.nodes_in(group, most)? {
                 if graph.len() >= most {
                     break;
                 }
@@ -362,7 +333,7 @@ impl Store {
         })?;
         self.commit_with(most + NODES_BESIDE, |engine| {
             let mut graph = Graph::default();
-            for (logical, level) in engine.nodes_in(group, 0, most)? {
+            for (logical, level) in engine.nodes_in(group, most)? {
                 if graph.len() >= most {
                     break;
                 }
