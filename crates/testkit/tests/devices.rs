@@ -1,9 +1,11 @@
 //! Volumes of several devices, in both directions with the kernel.
 
 use butterfs::{Access, Degraded, MountOptions, OpenOptions, Volume};
+use butterfs_admin::balance::{self, End, Filter, Filters, Redundancy};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_check::{DataChecksums as CheckData, Options as CheckOptions};
 use butterfs_device::{BlockDevice, FileDevice};
+use butterfs_format::TreeId;
 use butterfs_testkit::content::content;
 use butterfs_testkit::judge::{self, DataChecksums, KernelMount, Loop, Mode, scratch_dir};
 use butterfs_testkit::mounted_tree::MountedTree;
@@ -372,4 +374,71 @@ fn devices_are_found_in_a_directory() {
     );
     degraded.store.degraded = Degraded::Allowed;
     Volume::open_all(&images[..2], degraded).unwrap();
+}
+
+/// One profile becomes the next, beside a snapshot that shares.
+#[test]
+fn profiles_are_converted_into_one_another() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = scratch_dir();
+    let images = images(dir.path(), &[600, 700, 600, 900]);
+    make(&images, ProfileChoice::Single, ProfileChoice::Raid1);
+    let volume = open(&images, "").unwrap();
+    fill_ours(&volume, 1);
+    let files = volume.files();
+    let snapshot = files.snapshot(TreeId::FS, files.root(), b"snapshot", Access::ReadOnly);
+    snapshot.unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    let expected = manifest(&images, "ro");
+    let shuffled = [
+        "raid1", "raid10", "raid5", "raid1c4", "raid6", "raid0", "raid1c3", "single",
+    ];
+    for profile in shuffled {
+        let to = Filter::parse(&format!("convert={profile}")).unwrap();
+        let filters = Filters {
+            data: Some(to.clone()),
+            metadata: Some(to.clone()),
+            system: Some(to),
+        };
+        let volume = open(&images, "").unwrap();
+        let store = volume.files().store();
+        let (progress, end) =
+            balance::start(store, &filters, Redundancy::MayShrink, &mut |_| None).unwrap();
+        assert_eq!(end, End::Done, "{profile}");
+        assert_eq!(progress.without_space, 0, "{profile}");
+        let usage = volume.usage();
+        for kind in &usage.kinds {
+            let now = kind.flags.profile_name().to_lowercase();
+            assert_eq!(now, profile, "{usage:?}");
+        }
+        volume.close().unwrap();
+        drop(volume);
+        manifest(&images, "ro").assert_same(&expected, profile);
+        check(&images, profile);
+        btrfs_check(&images, profile);
+        let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+        mount.scrub().assert_clean(profile);
+        kernel_manifest(&mount).assert_same(&expected, profile);
+        assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{profile}");
+    }
+    // Two devices too few.
+    let to = Filter::parse("convert=raid1c4").unwrap();
+    let few = &images[..1];
+    make(few, ProfileChoice::Single, ProfileChoice::Dup);
+    let volume = open(few, "").unwrap();
+    let filters = Filters {
+        data: Some(to),
+        ..Filters::default()
+    };
+    let refused = balance::start(
+        volume.files().store(),
+        &filters,
+        Redundancy::Kept,
+        &mut |_| None,
+    );
+    assert!(matches!(refused, Err(balance::BalanceError::Profile(_))));
 }

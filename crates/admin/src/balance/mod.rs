@@ -14,6 +14,7 @@ use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::state::BalanceItem;
 use butterfs_format::{Logical, ParseError};
 use butterfs_store::{RelocateEnd, Relocated, SpaceKind, Store, StoreError};
+use butterfs_volume::{MemberState, Profile};
 use filter::Candidate;
 use std::ops::ControlFlow;
 use thiserror::Error;
@@ -48,7 +49,7 @@ pub enum BalanceError {
         to: &'static str,
     },
     /// A profile that the volume cannot have.
-    #[error("the profile {0} needs more devices than the volume has, or is not supported yet")]
+    #[error("the profile {0} needs more devices than the volume has")]
     Profile(&'static str),
     /// The balance item is damaged.
     #[error("the balance that was interrupted cannot be read: {0}")]
@@ -131,12 +132,9 @@ fn name_of(flags: BlockGroupFlags) -> &'static str {
     }
 }
 
-const fn copies(profile: BlockGroupFlags) -> Option<u32> {
-    match profile.0 {
-        0 => Some(1),
-        bits if bits == BlockGroupFlags::DUP.0 => Some(2),
-        _ => None,
-    }
+fn copies(profile: BlockGroupFlags) -> Option<usize> {
+    // Parity stands for copies: the more devices may be lost, the better.
+    Profile::from_flags(profile).map(|profile| profile.copies() + profile.parities())
 }
 
 /// A candidate for each block group, in the order in which the kernel takes
@@ -249,7 +247,11 @@ fn verify_targets(
         let Some(target) = filters.of(kind).and_then(Filter::target) else {
             continue;
         };
-        let Some(wanted) = copies(target) else {
+        let devices = store.read().devices().into_iter();
+        let used = devices.filter(|device| device.state == MemberState::Present);
+        let fits = |profile: &Profile| profile.devices_min() <= used.count();
+        let fits = Profile::from_flags(target).filter(fits);
+        let (Some(wanted), Some(_)) = (copies(target), fits) else {
             return Err(BalanceError::Profile(name_of(target)));
         };
         if kind == SpaceKind::Data || redundancy == Redundancy::MayShrink {
