@@ -400,8 +400,8 @@ fn profiles_are_converted_into_one_another() {
     for profile in shuffled {
         let to = Filter::parse(&format!("convert={profile}")).unwrap();
         let filters = Filters {
-            data: Some(to.clone()),
-            metadata: Some(to.clone()),
+            data: Some(to),
+            metadata: Some(to),
             system: Some(to),
         };
         let volume = open(&images, "").unwrap();
