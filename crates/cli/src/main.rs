@@ -31,6 +31,7 @@ mod log;
 mod output;
 mod part;
 mod place;
+mod reading;
 mod run;
 mod service;
 mod sizes;

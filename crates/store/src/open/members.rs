@@ -69,7 +69,7 @@ pub enum MemberFault {
     /// One that lacks what was written since it was away.
     #[error(
         "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
-         was written since; leave it out and go on without it (-o degraded), or replace it"
+         was written since; leave it out and go on without it (mount -o degraded), or replace it"
     )]
     Stale {
         /// It.
@@ -82,7 +82,7 @@ pub enum MemberFault {
     /// Devices that were not given.
     #[error(
         "{} of the volume {} missing; give all its devices (-o device=PATH), or go on without \
-         (-o degraded)",
+         (mount -o degraded)",
         list(.0), if .0.len() == 1 { "is" } else { "are" }
     )]
     Missing(Vec<(DeviceId, UuidBytes)>),
