@@ -157,6 +157,9 @@ impl Volume {
             None => error,
         })?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
+        if writable {
+            files.end_cut_balance()?;
+        }
         if writable && let Err(error) = files.delete_orphans(tree) {
             // They take space, no more; and a replay may have written already.
             tracing::error!(%error, "files without names stay; run a check of the volume");

@@ -75,12 +75,6 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
-    /// A scrub meets a profile that it does not know.
-    #[error(
-        "chunks of the profile {0} are not scrubbed yet; mount the volume with the kernel's Btrfs \
-         and scrub it there"
-    )]
-    NotScrubbed(&'static str),
     /// A label that the superblock cannot hold.
     #[error("a label has at most 255 bytes and no NUL")]
     BadLabel,

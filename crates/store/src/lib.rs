@@ -14,6 +14,7 @@ mod cache;
 mod checksums;
 mod chunks;
 mod commit;
+mod cut_relocation;
 mod data;
 mod device_stats;
 mod devices;

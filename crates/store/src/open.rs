@@ -26,8 +26,8 @@ use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
-use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
-use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
+use butterfs_format::{Generation, NodeRef, TreeId};
+use butterfs_tree::{Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_length};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -389,9 +389,6 @@ fn load_by_roots(
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
     engine.load_groups()?;
-    if options.access == Access::ReadWrite {
-        engine.check_quiet()?;
-    }
     engine.load_device_stats()?;
     engine.load_quotas()?;
     Ok(engine)
@@ -641,23 +638,6 @@ impl Engine {
         match self.tree_state(TreeId::UUID) {
             Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {}
             Err(error) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// Errors when the volume is in the middle of something that only its
-    /// beginner can finish.
-    pub(crate) fn check_quiet(&self) -> Result<(), StoreError> {
-        let first = Key::new(TreeId::RELOC.get(), ItemType::ROOT_ITEM, 0);
-        let cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
-        if cursor
-            .key()
-            .is_some_and(|key| key.objectid == TreeId::RELOC.get())
-        {
-            return Err(StoreError::Unsupported {
-                what: "a balance was interrupted; let the kernel finish it first".to_owned(),
-                read_only_possible: true,
-            });
         }
         Ok(())
     }

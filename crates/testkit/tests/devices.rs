@@ -16,6 +16,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 
+#[path = "devices/degraded_check.rs"]
+mod degraded_check;
+#[path = "devices/scrub.rs"]
+mod scrub;
 mod support;
 
 use support::LibraryTree;
