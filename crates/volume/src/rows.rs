@@ -16,6 +16,7 @@ use crate::space::{LogicalSpace, ROW_LOCKS};
 use crate::stats::DeviceStats;
 use crate::{bytes_of, memory_of};
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
+use parking_lot::MutexGuard;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -165,15 +166,20 @@ impl LogicalSpace {
         Ok(())
     }
 
+    /// Keeps others from writing to the row that begins at `start`.
+    pub(crate) fn lock_row(&self, start: Logical) -> Option<MutexGuard<'_, ()>> {
+        let number = memory_of(start.get().checked_div(ELEMENT).unwrap_or(0));
+        let lock = number.checked_rem(ROW_LOCKS).unwrap_or(0);
+        self.rows.get(lock).map(|lock| lock.lock())
+    }
+
     fn write_row(
         &self,
         start: Logical,
         row: Row,
         parts: &[(Logical, &[u8])],
     ) -> Result<(), VolumeError> {
-        let number = memory_of(start.get().checked_div(ELEMENT).unwrap_or(0));
-        let lock = number.checked_rem(ROW_LOCKS).unwrap_or(0);
-        let _one_at_a_time = self.rows.get(lock).map(|lock| lock.lock());
+        let _one_at_a_time = self.lock_row(start);
         let placed = || {
             parts.iter().map(|(at, part)| {
                 let (column, inside) = position(start, *at);
@@ -232,7 +238,7 @@ impl LogicalSpace {
             }
         }
         // What the parity makes up for.
-        pieces.retain(|(physical, _)| self.used(physical.device).is_ok());
+        pieces.retain(|(physical, _)| self.is_written(physical.device));
         self.write_pieces(pieces)
     }
 
