@@ -260,6 +260,15 @@ impl LogicalSpace {
         switched
     }
 
+    /// The twin of a device.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn twin_device(&self, id: DeviceId) -> Result<Arc<dyn BlockDevice>, VolumeError> {
+        let twin = self.twin(id).ok_or(VolumeError::MissingDevice(id))?;
+        Ok(Arc::clone(&twin.device))
+    }
+
     /// Errors when the twin of a device failed.
     ///
     /// # Errors
