@@ -55,12 +55,11 @@ impl Engine {
 }
 
 impl Store {
-    /// Adds a device to the volume; what was on it is lost. Gives its number.
+    /// Errors unless a device can be added.
     ///
     /// # Errors
-    /// It is too small: nothing was written. Writing to it: the volume is as
-    /// before. Those of a commit.
-    pub fn add_device(&self, device: Arc<dyn BlockDevice>) -> Result<DeviceId, StoreError> {
+    /// It is too small.
+    pub fn verify_new_device(device: &dyn BlockDevice) -> Result<(), StoreError> {
         if device.size() < SIZE_MIN {
             return Err(MembershipFault::TooSmall {
                 device: device.identity(),
@@ -69,6 +68,16 @@ impl Store {
             }
             .into());
         }
+        Ok(())
+    }
+
+    /// Adds a device to the volume; what was on it is lost. Gives its number.
+    ///
+    /// # Errors
+    /// It is too small: nothing was written. Writing to it: the volume is as
+    /// before. Those of a commit.
+    pub fn add_device(&self, device: Arc<dyn BlockDevice>) -> Result<DeviceId, StoreError> {
+        Self::verify_new_device(&*device)?;
         self.write_early()?;
         let _one_at_a_time = self.lock_commits();
         self.check_writable()?;

@@ -72,7 +72,7 @@ pub use quota::{
     QuotaScan, Quotas, SharingProbe,
 };
 pub use relocate::{RelocateEnd, Relocated};
-pub use remove_device::RemovedDevice;
+pub use remove_device::{MembershipFault, RemovedDevice};
 pub use replace::{GroupCopied, Replacement};
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use resize::DeviceEnd;

@@ -6,8 +6,9 @@
 //! the volume does not have; whoever opens the volume leaves it out.
 
 use crate::Store;
-use crate::engine::Engine;
+use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
+use crate::space::block_group::BlockGroup;
 use butterfs_device::{BlockDevice, DeviceError};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock;
@@ -163,6 +164,45 @@ impl Engine {
             true => Ok(()),
             false => Err(MembershipFault::OnlyWritable),
         }
+    }
+
+    /// Errors where what lies on a device cannot fit on the others, even if it
+    /// were dealt out in the best way.
+    ///
+    /// # Errors
+    /// [`MembershipFault::NoRoom`]
+    pub fn verify_room_without(&self, device: DeviceId) -> Result<(), MembershipFault> {
+        let is_on = |group: &BlockGroup| {
+            let chunk = self.chunks.get(&group.start);
+            let mut stripes = chunk.iter().flat_map(|chunk| &chunk.stripes);
+            stripes.any(|stripe| stripe.device == device)
+        };
+        let others = self.device_spaces().into_iter();
+        let others = others.filter(|space| space.device != device);
+        let unallocated: u64 = others.map(|space| space.unallocated()).sum();
+        let kinds = [(SpaceKind::Data, "data"), (SpaceKind::Metadata, "metadata")];
+        for (kind, name) in kinds {
+            let (mut needed, mut room) = (0_u64, 0_u64);
+            for group in self.groups.values() {
+                if !group.flags.contains(kind.flag()) {
+                    continue;
+                }
+                match is_on(group) {
+                    true => needed += group.used,
+                    false => room += group.available(),
+                }
+            }
+            room = room.saturating_add(unallocated / self.copies(kind).max(1));
+            if needed > room {
+                return Err(MembershipFault::NoRoom {
+                    device,
+                    kind: name,
+                    needed,
+                    room,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Takes what says that a device is there out of the trees.

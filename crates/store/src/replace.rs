@@ -38,7 +38,7 @@ const STEP: u64 = 8 << 20;
 /// Bytes that are read and written at once, about.
 const RUN: u64 = 1 << 20;
 /// How often what does not match is looked up again, before it is called bad.
-const TRIES: usize = 3;
+const TRIES: usize = 8;
 
 const fn key() -> Key {
     Key::new(0, ItemType::DEV_REPLACE, 0)
@@ -135,10 +135,12 @@ impl Engine {
             }
             let range = at..at.saturating_add(length);
             end = end.max(whole_rows(range.end).min(group_end));
-            parts.push(Part {
-                range,
-                check: check_of(record),
-            });
+            let check = match self.is_in_memory(Logical(at)) {
+                // It is written to both.
+                true => Check::Nothing,
+                false => check_of(record),
+            };
+            parts.push(Part { range, check });
             Ok(ControlFlow::Continue(()))
         })?;
         let within = from..end;
@@ -278,17 +280,15 @@ impl Drop for Replacement<'_> {
 }
 
 impl Store {
-    /// Begins to replace a device by `target`, which must not hold a superblock.
+    /// Errors unless `target` can take the place of a device.
     ///
     /// # Errors
-    /// [`MembershipFault`]; not writable; those of a commit.
-    pub fn begin_replace(
+    /// There is no such device; the target is too small.
+    pub fn verify_target(
         &self,
         device: DeviceId,
-        target: Arc<dyn BlockDevice>,
-        reads: TwinReads,
-    ) -> Result<Replacement<'_>, StoreError> {
-        self.check_writable()?;
+        target: &dyn BlockDevice,
+    ) -> Result<(), StoreError> {
         let no_such = || MembershipFault::NoSuchDevice(device.to_string());
         let bytes = {
             let engine = self.read();
@@ -302,6 +302,21 @@ impl Store {
             }
             .into());
         }
+        Ok(())
+    }
+
+    /// Begins to replace a device by `target`, which must not hold a superblock.
+    ///
+    /// # Errors
+    /// [`MembershipFault`]; not writable; those of a commit.
+    pub fn begin_replace(
+        &self,
+        device: DeviceId,
+        target: Arc<dyn BlockDevice>,
+        reads: TwinReads,
+    ) -> Result<Replacement<'_>, StoreError> {
+        self.check_writable()?;
+        self.verify_target(device, &*target)?;
         let trust = self.space.trust(device);
         self.space.attach_twin(device, target, reads)?;
         let replacement = Replacement {
@@ -448,13 +463,9 @@ impl Replacement<'_> {
                 }
             }
             for index in bad.iter().chain(&unreadable) {
-                let Some((unit, check)) = run.get(*index) else {
+                let Some((unit, _)) = run.get(*index) else {
                     continue;
                 };
-                let is_node = matches!(check, Check::Node { .. });
-                if is_node && store.read().is_in_memory(unit.at) {
-                    continue;
-                }
                 tracing::warn!(
                     logical = %unit.at,
                     "no copy is good; the new device has none either"
