@@ -200,7 +200,7 @@ fn missing_and_stale_devices_are_mended() {
         for (which, is_stale) in [(0, false), (0, true), (count - 1, false), (count - 1, true)] {
             let context = format!("{data} {count}, device {which}, stale {is_stale}");
             let dir = scratch_dir();
-            let mut images = images(dir.path(), &SIZES[..count]);
+            let mut images = images(dir.path(), &SIZES.map(|mib| 2 * mib)[..count]);
             make(&images, data, metadata);
             let volume = open(&images, "").unwrap();
             fill_ours(&volume, 1);
@@ -211,7 +211,7 @@ fn missing_and_stale_devices_are_mended() {
             close(volume);
             let given = if is_stale { &images } else { &left };
             let volume = open(given, "degraded").unwrap();
-            let target = new_image(dir.path(), "new.img", SIZES[which] + 100);
+            let target = new_image(dir.path(), "new.img", 2 * SIZES[which] + 100);
             replace(&volume, which as u64 + 1, &target, TwinReads::Any);
             fill_ours(&volume, 3);
             close(volume);
@@ -226,7 +226,7 @@ fn missing_and_stale_devices_are_mended() {
             }
             // It goes, where the profile allows, and its data get new places.
             let volume = open(&images, "").unwrap();
-            add(&volume, &new_image(dir.path(), "more.img", 900));
+            add(&volume, &new_image(dir.path(), "more.img", 1800));
             close(volume);
             images.push(dir.path().join("more.img"));
             let gone = images.remove(which);
