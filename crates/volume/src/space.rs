@@ -169,6 +169,21 @@ impl LogicalSpace {
         });
     }
 
+    /// Takes a device out that is there and not used; it is missing then.
+    pub fn take_unused(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        let mut taken = None;
+        self.change_members(|members| {
+            let member = members.get(&id).filter(|member| member.used().is_none());
+            let Some(member) = member.map(|member| Member::clone(member)) else {
+                return;
+            };
+            taken = member.device.clone();
+            let (_, missing) = Member::new(VolumeDevice::missing(id, member.uuid));
+            members.insert(id, Arc::new(missing));
+        });
+        taken
+    }
+
     /// Lets go of a device that no chunk lies on; gives it back, where it is
     /// there.
     pub fn remove_device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
