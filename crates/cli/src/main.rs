@@ -28,6 +28,7 @@ mod fsck;
 mod host;
 mod interrupt;
 mod log;
+mod meter;
 mod output;
 mod part;
 mod place;
