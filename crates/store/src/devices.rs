@@ -153,7 +153,7 @@ impl Engine {
     }
 
     /// Writes the item of a device as it is in memory.
-    fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
+    pub(crate) fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
         let Some(item) = self.devices.get(&id).cloned() else {
             return Ok(());
         };
