@@ -111,6 +111,9 @@ pub enum StoreError {
     /// Quota groups are not as a change of them needs.
     #[error(transparent)]
     Quota(#[from] crate::quota::QuotaError),
+    /// A volume cannot be tuned as was asked.
+    #[error(transparent)]
+    Tune(#[from] crate::tune::TuneFault),
     /// A fault of ButterFS.
     #[error("internal error, please report it: {0}")]
     Internal(&'static str),
