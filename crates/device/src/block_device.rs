@@ -78,6 +78,10 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// What the device may be used for.
     fn access(&self) -> Access;
+
+    /// Lets others use it: waits for writes under way, gives up locks, and
+    /// refuses every write and discard from then on.
+    fn release(&self) {}
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
@@ -108,6 +112,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn access(&self) -> Access {
         (**self).access()
+    }
+    fn release(&self) {
+        (**self).release();
     }
 }
 

@@ -285,6 +285,10 @@ impl BlockDevice for FaultDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn release(&self) {
+        self.inner.release();
+    }
 }
 
 #[cfg(test)]

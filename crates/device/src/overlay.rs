@@ -93,6 +93,10 @@ impl BlockDevice for OverlayDevice {
     fn access(&self) -> Access {
         Access::ReadWrite
     }
+
+    fn release(&self) {
+        self.base.release();
+    }
 }
 
 #[cfg(test)]

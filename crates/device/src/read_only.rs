@@ -47,4 +47,8 @@ impl BlockDevice for ReadOnlyDevice {
     fn access(&self) -> Access {
         Access::ReadOnly
     }
+
+    fn release(&self) {
+        self.inner.release();
+    }
 }

@@ -224,6 +224,10 @@ impl BlockDevice for RecordDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn release(&self) {
+        self.inner.release();
+    }
 }
 
 /// What a crash did to a change that was not durable.

@@ -92,4 +92,8 @@ impl BlockDevice for TraceDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn release(&self) {
+        self.inner.release();
+    }
 }

@@ -78,6 +78,10 @@ impl BlockDevice for WindowDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn release(&self) {
+        self.inner.release();
+    }
 }
 
 #[cfg(test)]
