@@ -269,7 +269,7 @@ impl Volume {
         let closed = self.save_and_end();
         let used = self.store().space().devices();
         for device in self.devices.iter().chain(used.map(|(_, device)| device)) {
-            device.release();
+            device.let_go();
         }
         closed
     }

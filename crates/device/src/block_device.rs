@@ -81,7 +81,7 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// Lets others use it: waits for writes under way, gives up locks, and
     /// refuses every write and discard from then on.
-    fn release(&self) {}
+    fn let_go(&self) {}
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
@@ -113,8 +113,8 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn access(&self) -> Access {
         (**self).access()
     }
-    fn release(&self) {
-        (**self).release();
+    fn let_go(&self) {
+        (**self).let_go();
     }
 }
 

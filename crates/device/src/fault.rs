@@ -286,8 +286,8 @@ impl BlockDevice for FaultDevice {
         self.inner.access()
     }
 
-    fn release(&self) {
-        self.inner.release();
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }
 

@@ -409,7 +409,7 @@ impl BlockDevice for FileDevice {
         self.access
     }
 
-    fn release(&self) {
+    fn let_go(&self) {
         let released = self.released.write();
         let mut released = released.unwrap_or_else(PoisonError::into_inner);
         *released = true;

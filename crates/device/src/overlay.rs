@@ -94,8 +94,8 @@ impl BlockDevice for OverlayDevice {
         Access::ReadWrite
     }
 
-    fn release(&self) {
-        self.base.release();
+    fn let_go(&self) {
+        self.base.let_go();
     }
 }
 

@@ -48,7 +48,7 @@ impl BlockDevice for ReadOnlyDevice {
         Access::ReadOnly
     }
 
-    fn release(&self) {
-        self.inner.release();
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }

@@ -225,8 +225,8 @@ impl BlockDevice for RecordDevice {
         self.inner.access()
     }
 
-    fn release(&self) {
-        self.inner.release();
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }
 

@@ -93,7 +93,7 @@ impl BlockDevice for TraceDevice {
         self.inner.access()
     }
 
-    fn release(&self) {
-        self.inner.release();
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }

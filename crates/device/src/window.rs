@@ -79,8 +79,8 @@ impl BlockDevice for WindowDevice {
         self.inner.access()
     }
 
-    fn release(&self) {
-        self.inner.release();
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }
 

@@ -238,7 +238,7 @@ fn a_released_device_is_free_for_others_and_takes_nothing() {
         FileDevice::open(&path, Access::ReadWrite),
         Err(DeviceError::Busy { .. })
     ));
-    first.release();
+    first.let_go();
     let second = FileDevice::open(&path, Access::ReadWrite).unwrap();
     let all = DeviceRange::new(DeviceOffset(0), MIB);
     assert!(first.write_at(DeviceOffset(0), b"late").is_err());
@@ -252,7 +252,7 @@ fn a_released_device_is_free_for_others_and_takes_nothing() {
     second.read_at(DeviceOffset(0), &mut found).unwrap();
     assert_eq!(&found, b"before");
     // Giving up twice takes nothing from the next one.
-    first.release();
+    first.let_go();
     drop(first);
     assert!(FileDevice::open(&path, Access::ReadWrite).is_err());
     drop(second);
@@ -274,7 +274,7 @@ fn a_release_waits_for_writes() {
             });
         }
         std::thread::sleep(std::time::Duration::from_millis(20));
-        first.release();
+        first.let_go();
         let second = FileDevice::open(&path, Access::ReadWrite).unwrap();
         let mut before = vec![0; 8 << 20];
         second.read_at(DeviceOffset(0), &mut before).unwrap();
