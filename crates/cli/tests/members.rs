@@ -151,6 +151,7 @@ fn devices_come_and_go_while_nobody_has_the_volume_mounted() {
     for gone in ["one.img", "two.img"] {
         fails(&bench, &["info", gone], gone);
     }
+    file(&bench, "one.img", 450);
     bench.run(&["replace", "start", "3", "one.img", "four.img"]);
     let status = bench.run(&["replace", "status", "four.img"]);
     assert!(status.contains("finished on"), "{status}");
@@ -228,6 +229,15 @@ fn a_missing_or_stale_device_is_mended() {
     assert_whole(&bench, "one.img");
 }
 
+/// Tells writers to end, also where the test fails.
+struct EndAtLast<'a>(&'a AtomicBool);
+
+impl Drop for EndAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Writers and fsyncs go on while a mounted volume gets, loses and replaces
 /// devices.
 #[test]
@@ -256,21 +266,32 @@ fn mounted_volumes_change_devices_under_writers() {
             })
         };
         let (one, two) = (writer(0), writer(1));
+        let _end = EndAtLast(&ended);
         bench.run(&["device", "add", "three.img", "mnt"]);
         bench.run(&["device", "remove", "1", "mnt"]);
         bench.run(&["replace", "start", "-B", "-f", "2", "four.img", "mnt"]);
+        let resized = |mib: u64| {
+            let file = fs::File::options().write(true).open(bench.path("one.img"));
+            file.unwrap().set_len(mib << 20).unwrap();
+        };
+        resized(460);
         bench.run(&["replace", "start", "-f", "3", "one.img", "mnt"]);
         let begun = Instant::now();
         while !bench
-            .run(&["replace", "status", "-1", "mnt"])
-            .contains("finished")
+            .run(&["filesystem", "show", "mnt"])
+            .contains("one.img")
         {
             assert!(begun.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(20));
         }
         // The device became larger after the mount.
-        let larger = fs::File::options().write(true).open(bench.path("one.img"));
-        larger.unwrap().set_len(600 << 20).unwrap();
+        resized(600);
+        while bench
+            .run(&["replace", "status", "-1", "mnt"])
+            .contains("done")
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         bench.run(&["filesystem", "resize", "3:max", "mnt"]);
         let usage = bench.run(&["device", "usage", "-b", "mnt"]);
         assert!(usage.contains(&(600_u64 << 20).to_string()), "{usage}");
