@@ -1,5 +1,5 @@
 //! What is done to whole volumes: making them, empty or from files, scrubbing,
-//! balancing and resizing them.
+//! balancing, resizing and tuning them.
 
 pub mod archive;
 pub mod balance;
@@ -9,3 +9,4 @@ pub mod mkfs;
 mod pack;
 pub mod resize;
 pub mod scrub;
+pub mod tune;

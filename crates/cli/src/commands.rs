@@ -38,4 +38,5 @@ pub mod served;
 pub mod subvolume;
 pub mod tar;
 pub mod tree;
+pub mod tune;
 pub mod umount;

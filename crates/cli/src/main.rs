@@ -32,6 +32,7 @@ mod meter;
 mod output;
 mod part;
 mod place;
+mod reading;
 mod run;
 mod service;
 mod sizes;

@@ -84,6 +84,10 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// What the device may be used for.
     fn access(&self) -> Access;
+
+    /// Lets others use it: waits for writes under way, gives up locks, and
+    /// refuses every write and discard from then on.
+    fn let_go(&self) {}
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
@@ -117,6 +121,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn access(&self) -> Access {
         (**self).access()
+    }
+    fn let_go(&self) {
+        (**self).let_go();
     }
 }
 

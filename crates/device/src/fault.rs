@@ -289,6 +289,10 @@ impl BlockDevice for FaultDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn let_go(&self) {
+        self.inner.let_go();
+    }
 }
 
 #[cfg(test)]

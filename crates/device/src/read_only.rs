@@ -51,4 +51,8 @@ impl BlockDevice for ReadOnlyDevice {
     fn access(&self) -> Access {
         Access::ReadOnly
     }
+
+    fn let_go(&self) {
+        self.inner.let_go();
+    }
 }

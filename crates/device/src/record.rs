@@ -228,6 +228,10 @@ impl BlockDevice for RecordDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn let_go(&self) {
+        self.inner.let_go();
+    }
 }
 
 /// What a crash did to a change that was not durable.

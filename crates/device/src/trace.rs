@@ -96,4 +96,8 @@ impl BlockDevice for TraceDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn let_go(&self) {
+        self.inner.let_go();
+    }
 }

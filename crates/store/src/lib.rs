@@ -15,6 +15,7 @@ mod cache;
 mod checksums;
 mod chunks;
 mod commit;
+mod cut_relocation;
 mod data;
 mod device_stats;
 mod devices;
@@ -47,6 +48,7 @@ mod subvolume;
 mod transaction;
 mod trees;
 mod trim;
+mod tune;
 mod view;
 
 pub use addresses::{AddressHold, ReadHold};
@@ -65,7 +67,7 @@ pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
 pub use open::{
     Access, Degraded, FoundSuperblock, FreeSpace, LogPolicy, MemberFault, OpenOptions, Roots,
-    SpaceFault, read_superblock,
+    SpaceFault, States, read_superblock,
 };
 pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
@@ -84,6 +86,7 @@ pub use space::block_group::BlockGroup;
 pub use subvolume::{KeptTree, TreeAccess};
 pub use transaction::{FailOnPanic, Transaction};
 pub use trim::Trim;
+pub use tune::{NodeHeaders, PassEnd, TuneFault};
 pub use view::{Steady, View};
 
 use butterfs_format::Generation;

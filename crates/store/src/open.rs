@@ -26,8 +26,8 @@ use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
-use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
-use butterfs_tree::{Cursor, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
+use butterfs_format::{Generation, NodeRef, TreeId};
+use butterfs_tree::{Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_length};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -64,9 +64,22 @@ pub struct OpenOptions {
     pub free_space: FreeSpace,
     /// Whether devices may be missing.
     pub degraded: Degraded,
+    /// Which states of a volume are accepted.
+    pub states: States,
     /// Changed nodes that a commit may write while others wait for it; more are
     /// written before it begins.
     pub left_to_commit: usize,
+}
+
+/// Which states of a volume are accepted when it is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum States {
+    /// Those in which it can be used.
+    #[default]
+    Usable,
+    /// Also a change of its UUID or checksums that is half done, and a seed for
+    /// writing: for whoever ends these states.
+    Tuned,
 }
 
 /// What to do about a fsync log that waits for its replay.
@@ -139,6 +152,7 @@ impl Default for OpenOptions {
             roots: Roots::Last,
             free_space: FreeSpace::Kept,
             degraded: Degraded::Refused,
+            states: States::Usable,
             left_to_commit: early::LEFT_TO_COMMIT,
         }
     }
@@ -258,7 +272,7 @@ impl Store {
         devices: Vec<Arc<dyn BlockDevice>>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
-        let mut members = Members::read(devices)?;
+        let mut members = Members::read(devices, options.states)?;
         let superblock = &members.superblock().clone();
         check_features(superblock, options)?;
         if let Some(device) = members.one()
@@ -392,7 +406,7 @@ fn load_by_roots(
     engine.load_trees(options.roots)?;
     engine.load_groups()?;
     if options.access == Access::ReadWrite {
-        engine.check_quiet()?;
+        engine.check_not_replacing()?;
     }
     engine.load_device_stats()?;
     engine.load_quotas()?;
@@ -423,14 +437,25 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
         let names = unknown.names().join(", ");
         return refuse(format!("it uses features not supported: {names}"), false);
     }
-    let changing = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
-    if superblock.flags.intersects(changing) {
-        return refuse(
-            "its UUID is being changed; finish that with btrfstune first".to_owned(),
-            false,
+    let is_tuned = options.states == States::Tuned;
+    let uuid = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
+    if superblock.flags.intersects(uuid) && !is_tuned {
+        let what = "its UUID is being changed; finish that first (`butterfs tune -u`)";
+        return refuse(what.to_owned(), false);
+    }
+    if superblock.flags.contains(SuperFlags::CHANGING_META_CSUM) && !is_tuned {
+        let name = superblock.checksum_type.name();
+        let what = format!(
+            "its checksums are being changed to {name}; finish that first (`butterfs tune --csum \
+             {name}`)"
         );
+        return refuse(what, false);
     }
     let unknown = superblock.flags - SuperFlags::SUPPORTED;
+    let unknown = match is_tuned {
+        true => unknown - SuperFlags::CHANGING,
+        false => unknown,
+    };
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
         return refuse(format!("its superblock has {names}"), false);
@@ -447,7 +472,7 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
             true,
         );
     }
-    if superblock.flags.contains(SuperFlags::SEEDING) {
+    if superblock.flags.contains(SuperFlags::SEEDING) && !is_tuned {
         return refuse("it is a seed, which must not change".to_owned(), true);
     }
     let unknown = superblock.compat_ro - CompatRo::SUPPORTED;
@@ -476,6 +501,10 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         node_size: superblock.node_size as usize,
         sector_size: superblock.sector_size.into(),
         checksum: superblock.checksum_type,
+        headers: match superblock.flags.intersects(SuperFlags::CHANGING) {
+            true => Headers::Changing,
+            false => Headers::Agree,
+        },
     };
     let newest = superblock
         .backup_roots
@@ -642,20 +671,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Errors when the volume is in the middle of something that only its
-    /// beginner can finish.
-    pub(crate) fn check_quiet(&self) -> Result<(), StoreError> {
-        let first = Key::new(TreeId::RELOC.get(), ItemType::ROOT_ITEM, 0);
-        let cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
-        if cursor
-            .key()
-            .is_some_and(|key| key.objectid == TreeId::RELOC.get())
-        {
-            return Err(StoreError::Unsupported {
-                what: "a balance was interrupted; let the kernel finish it first".to_owned(),
-                read_only_possible: true,
-            });
-        }
+    /// Errors when the kernel's replacement of a device was interrupted: only
+    /// the kernel can go on with it.
+    pub(crate) fn check_not_replacing(&self) -> Result<(), StoreError> {
         match self.replace_item()? {
             Some(item) if item.is_under_way() => Err(StoreError::Unsupported {
                 what: format!(

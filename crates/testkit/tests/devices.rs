@@ -13,6 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
+#[path = "devices/degraded_check.rs"]
+mod degraded_check;
+#[path = "devices/scrub.rs"]
+mod scrub;
 mod support;
 
 use support::several::*;

@@ -247,7 +247,8 @@ impl LogicalSpace {
     }
 
     /// Fills `buffer` from copy number `copy` alone, counted from 0, without
-    /// checks: for whoever compares copies.
+    /// checks: for whoever compares copies. Numbers behind the copies' are the
+    /// ways to make it from the rest of its row.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`]; [`VolumeError::NoGoodCopy`] when this copy
@@ -260,7 +261,7 @@ impl LogicalSpace {
     ) -> Result<(), VolumeError> {
         let map = self.map();
         let pieces = pieces_of(&map, logical, buffer.len())?;
-        let exists = pieces.iter().all(|p| copy < p.mapping.copies.len());
+        let exists = pieces.iter().all(|piece| copy < piece.attempts());
         let copies = if exists {
             self.read_attempt(&map, &pieces, copy, buffer)
         } else {

@@ -237,6 +237,23 @@ impl LogicalSpace {
         self.map.read().copies(logical)
     }
 
+    /// Ways to read the byte at `logical`: its copies, and those to make it from
+    /// the rest of its row; 0 where there is no chunk.
+    #[must_use]
+    pub fn ways(&self, logical: Logical) -> usize {
+        let mapping = self.map().map(logical, 1);
+        mapping.map_or(0, |mapping| {
+            mapping.copies.len().saturating_add(mapping.rebuilds)
+        })
+    }
+
+    /// Where a copy of the byte at `logical` lies.
+    #[must_use]
+    pub fn place(&self, logical: Logical, copy: usize) -> Option<Physical> {
+        let mapping = self.map().map(logical, 1).ok()?;
+        mapping.copies.get(copy).copied()
+    }
+
     /// Whether there is a choice among devices.
     pub(crate) fn has_several(&self) -> bool {
         self.count() > 1

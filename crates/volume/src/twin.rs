@@ -384,7 +384,7 @@ impl LogicalSpace {
         let end = start.saturating_add(ELEMENT.saturating_mul(bytes_of(data)));
         let count = units.partition_point(|unit| unit.at < end);
         let units = units.get(..count).unwrap_or(units);
-        let _nobody_writes = self.lock_row(start);
+        let _nobody_writes = self.hold_row_at(start);
         let own = row.elements.iter().position(|place| place.device == id);
         let Some((own, place)) = own.and_then(|own| Some((own, row.elements.get(own)?))) else {
             return Ok(count);

@@ -5,8 +5,10 @@
 //! on with what the other began. Moving what lies in a block group is the
 //! store's.
 
+mod estimate;
 mod filter;
 
+pub use estimate::estimate;
 pub use filter::{Filter, Filters, NotAFilter, Soft};
 
 use butterfs_format::item::balance::BalanceArgs;

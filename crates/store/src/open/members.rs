@@ -20,11 +20,11 @@
 //! trees do not have (it was just to be added, or was removed), and the older
 //! one of two that are the same device (it was replaced).
 
-use super::{Degraded, FoundSuperblock, OpenOptions, read_superblock};
+use super::{Degraded, FoundSuperblock, OpenOptions, States, read_superblock};
 use crate::devices::DeviceItems;
 use crate::error::StoreError;
 use butterfs_device::BlockDevice;
-use butterfs_format::superblock::{self, Superblock};
+use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, UuidBytes};
 use butterfs_volume::{MemberState, Trust, VolumeDevice};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ pub enum MemberFault {
     /// One that lacks what was written since it was away.
     #[error(
         "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
-         was written since; leave it out and go on without it (-o degraded), or replace it"
+         was written since; leave it out and go on without it (mount -o degraded), or replace it"
     )]
     Stale {
         /// It.
@@ -79,7 +79,7 @@ pub enum MemberFault {
     /// Devices that were not given.
     #[error(
         "{} of the volume {} missing; give all its devices (-o device=PATH), or go on without \
-         (-o degraded)",
+         (mount -o degraded)",
         list(.0), if .0.len() == 1 { "is" } else { "are" }
     )]
     Missing(Vec<(DeviceId, UuidBytes)>),
@@ -109,7 +109,10 @@ pub(super) struct Members {
 
 impl Members {
     /// Reads and compares the superblocks.
-    pub(super) fn read(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Self, StoreError> {
+    pub(super) fn read(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        states: States,
+    ) -> Result<Self, StoreError> {
         let mut given = Vec::new();
         for device in devices {
             let found = read_superblock(&*device)?;
@@ -123,7 +126,7 @@ impl Members {
         });
         let mut members = Self { given };
         members.leave_out_replaced();
-        members.compare()?;
+        members.compare(states)?;
         Ok(members)
     }
 
@@ -149,13 +152,17 @@ impl Members {
         self.given = kept;
     }
 
-    fn compare(&self) -> Result<(), StoreError> {
+    fn compare(&self, states: States) -> Result<(), StoreError> {
         let Some((first, others)) = self.given.split_first() else {
             return Err(MemberFault::None.into());
         };
         let of_volume = |one: &Given| (one.superblock().fsid, one.superblock().node_fsid());
+        // A crash may have left such a change on some devices alone. Whether
+        // they belong together the device items say.
+        let is_changing = |one: &Given| one.superblock().flags.intersects(SuperFlags::CHANGING);
+        let is_changing = states == States::Tuned && self.given.iter().any(is_changing);
         for (index, other) in (1..).zip(others) {
-            if of_volume(other) != of_volume(first) {
+            if of_volume(other) != of_volume(first) && !is_changing {
                 return Err(MemberFault::Foreign {
                     device: other.name(),
                     first: first.name(),
