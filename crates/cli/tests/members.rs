@@ -257,7 +257,7 @@ fn mounted_volumes_change_devices_under_writers() {
                     let path = bench.path(&format!("mnt/{}", number % 40));
                     let bytes = content(number, 1000 + (number as usize * 7919) % 400_000);
                     fs::write(&path, &bytes).unwrap();
-                    if number % 3 == 0 {
+                    if number.is_multiple_of(3) {
                         fs::File::open(&path).unwrap().sync_all().unwrap();
                     }
                     number += 2;

@@ -157,7 +157,7 @@ fn ours(bench: &mut Bench, turn: &Turn, first: u64, context: &str) {
                         let _ = volume.files().unlink(work, name.as_bytes());
                     }
                 }
-                if number % 11 == 0 {
+                if number.is_multiple_of(11) {
                     volume.sync().unwrap();
                 }
                 number += 1;
