@@ -154,6 +154,30 @@ fn compare(
     }
 }
 
+/// Leaves out what is no device of the volume any more, or not yet, as whoever
+/// opens it does: the older one of two that are the same device, and what is
+/// more than the volume has.
+fn leave_out_former(members: &mut Vec<Member>, first: &Superblock) {
+    let is_own = |member: &Member| member.superblock.fsid == first.fsid;
+    let mut kept: Vec<Member> = Vec::new();
+    for member in std::mem::take(members) {
+        let own = &member.superblock;
+        let newer = kept.iter().any(|other| {
+            let other = &other.superblock;
+            (other.fsid, other.device.id) == (own.fsid, own.device.id)
+                && other.generation > own.generation
+        });
+        if !newer {
+            kept.push(member);
+        }
+    }
+    let most = usize::try_from(first.num_devices).unwrap_or(usize::MAX);
+    while kept.len() > most && kept.iter().all(is_own) {
+        kept.pop();
+    }
+    *members = kept;
+}
+
 /// Reads the superblocks of all devices of a volume.
 ///
 /// # Errors
@@ -169,10 +193,14 @@ pub(crate) fn open(
         members.push(member(device, wanted, faults)?);
     }
     // The newest one speaks for the volume.
-    members.sort_by_key(|member| std::cmp::Reverse(member.superblock.generation));
+    members.sort_by_key(|member| {
+        let own = &member.superblock;
+        (std::cmp::Reverse(own.generation), own.device.id)
+    });
     let Some(first) = members.first().map(|member| member.superblock.clone()) else {
         return Err(CheckError::Devices(DevicesFault::None));
     };
+    leave_out_former(&mut members, &first);
     let mut ids: Vec<DeviceId> = Vec::new();
     for member in &members {
         let own = &member.superblock;

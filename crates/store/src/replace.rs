@@ -442,7 +442,8 @@ impl Replacement<'_> {
             let Copied {
                 bad, unreadable, ..
             } = copied;
-            if !last && !(bad.is_empty() && unreadable.is_empty()) {
+            let is_good = bad.is_empty() && unreadable.is_empty();
+            if !last && !is_good {
                 return Ok(None);
             }
             for index in &unreadable {

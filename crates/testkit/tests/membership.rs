@@ -5,7 +5,9 @@ use butterfs::{Access, Volume};
 use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
 use butterfs_admin::mkfs::ProfileChoice;
 use butterfs_device::{BlockDevice, FileDevice};
-use butterfs_format::DeviceId;
+use butterfs_format::item::state::DeviceReplace;
+use butterfs_format::{DeviceId, ItemType, Key, TreeId};
+use butterfs_store::Purpose;
 use butterfs_testkit::judge::{self, KernelMount, scratch_dir};
 use butterfs_testkit::{Capability, Manifest};
 use std::fs::File;
@@ -182,6 +184,107 @@ fn devices_are_replaced() {
                     manifest(&left, "ro,degraded").assert_same(&expected, &context);
                 }
             }
+        }
+    }
+}
+
+/// What ends in the middle, by a wish or as by a power cut, the kernel mounts.
+#[test]
+fn the_kernel_takes_what_was_not_ended() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (data, metadata, count) in LAYOUTS {
+        for is_cut in [false, true] {
+            let context = format!("{data} {metadata} {count}, cut {is_cut}");
+            let dir = scratch_dir();
+            let mut images = images(dir.path(), &SIZES[..count]);
+            make(&images, data, metadata);
+            let volume = open(&images, "").unwrap();
+            fill_ours(&volume, 1);
+            volume.sync().unwrap();
+            let target = new_image(dir.path(), "new.img", 900);
+            let mut steps = 0;
+            let mut stop = |after: u32| {
+                steps += 1;
+                match steps > after {
+                    true if is_cut => {
+                        volume.shut_down();
+                        ControlFlow::Continue(())
+                    }
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            };
+            let how = (TwinReads::Any, Discard::Whole);
+            let store = volume.files().store();
+            let replaced =
+                devices::replace(store, DeviceId(1), device(&target), how, &mut |_| stop(2));
+            assert_eq!(matches!(replaced, Ok(Replaced::Stopped)), !is_cut);
+            drop(volume);
+            assert!(is_wiped(&target));
+            let expected = manifest(&images, "ro");
+            let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+            mount.scrub().assert_clean(&context);
+            kernel_manifest(&mount).assert_same(&expected, &context);
+            assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
+            // The same with a removal.
+            let volume = open(&images, "").unwrap();
+            add(&volume, &target);
+            images.push(target);
+            let mut steps = 0;
+            let removed = devices::remove(volume.files().store(), DeviceId(1), &mut |_| {
+                steps += 1;
+                match steps > 1 {
+                    true if is_cut => {
+                        volume.shut_down();
+                        ControlFlow::Continue(())
+                    }
+                    true => ControlFlow::Break(()),
+                    false => ControlFlow::Continue(()),
+                }
+            });
+            assert_eq!(matches!(removed, Ok(Removal::Stopped)), !is_cut);
+            drop(volume);
+            judge_all(&images, &expected, &format!("{context}, removal"));
+        }
+    }
+}
+
+/// A volume that says that the kernel's replacement was interrupted: it is read,
+/// and not written.
+#[test]
+fn what_the_kernel_replaces_is_left_alone() {
+    const STARTED: u64 = 1;
+    const CANCELLED: u64 = 3;
+    const SUSPENDED: u64 = 4;
+    let dir = scratch_dir();
+    let images = images(dir.path(), &SIZES[..2]);
+    make(&images, ProfileChoice::Raid1, ProfileChoice::Raid1);
+    for (state, is_refused) in [(CANCELLED, false), (STARTED, true), (SUSPENDED, true)] {
+        let volume = open(&images, "").unwrap();
+        let mut change = volume.files().store().begin(16, Purpose::Grow).unwrap();
+        let item = DeviceReplace {
+            source: DeviceId(2),
+            state,
+            ..DeviceReplace::default()
+        };
+        let key = Key::new(0, ItemType::DEV_REPLACE, 0);
+        butterfs_tree::replace(&mut *change, TreeId::DEVICE, &key, &item.encode()).unwrap();
+        change.finish();
+        close(volume);
+        let opened = open(&images, "").map(drop);
+        assert_eq!(opened.is_err(), is_refused);
+        open(&images, "ro").unwrap();
+        if let Err(error) = opened {
+            let text = error.to_string();
+            assert!(text.contains("btrfs replace cancel"), "{text}");
+            // For the next state.
+            let _ = std::fs::remove_file(&images[0]);
+            let _ = std::fs::remove_file(&images[1]);
+            let again = self::images(dir.path(), &SIZES[..2]);
+            make(&again, ProfileChoice::Raid1, ProfileChoice::Raid1);
         }
     }
 }

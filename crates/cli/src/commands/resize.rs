@@ -25,7 +25,7 @@ use std::str::FromStr;
   butterfs filesystem resize -10g disk.img
   butterfs filesystem resize 1:200g disk.img     device 1
 
-A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size. While it is mounted, a volume grows up to the size that its file or device had when it was mounted.")]
+A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size. While it is mounted, the file is enlarged first, by truncate(1) for example, and `max` takes all of it.")]
 pub struct Resize {
     /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`.
     #[arg(allow_hyphen_values = true, value_name = "SIZE", value_parser = understood)]

@@ -1,0 +1,439 @@
+//! Devices that come, go and take each other's place with the tool: on volumes
+//! that are mounted and that are not, and by users who are not root.
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use support::{BINARY, Bench, can_mount, is_root, said};
+
+const NOT_STARTED: i32 = 2;
+
+/// Bytes that nothing else on a volume has.
+fn content(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed + 1;
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        bytes.extend_from_slice(&(state >> 16).to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+fn file(bench: &Bench, name: &str, mib: u64) {
+    let file = fs::File::create(bench.path(name)).unwrap();
+    file.set_len(mib << 20).unwrap();
+}
+
+/// A volume of two devices in mirrors, with a file, and files for more.
+fn mirrored() -> Bench {
+    let bench = Bench::new();
+    bench.run(&[
+        "mkfs", "-q", "-b", "400m", "-d", "raid1", "-m", "raid1", "one.img", "two.img",
+    ]);
+    fs::write(bench.path("hello"), content(1, 20_000_000)).unwrap();
+    bench.run(&["copy", "hello", "one.img:/hello"]);
+    file(&bench, "three.img", 450);
+    file(&bench, "four.img", 450);
+    bench
+}
+
+fn fails(bench: &Bench, words: &[&str], expected: &str) -> Output {
+    let output = bench.try_run(words);
+    let text = said(&output);
+    assert!(!output.status.success(), "{words:?}: {text}");
+    assert!(text.contains(expected), "{words:?}: {text}");
+    output
+}
+
+fn assert_whole(bench: &Bench, image: &str) {
+    let read = bench.try_run(&["cat", &format!("{image}:/hello")]);
+    assert!(read.stdout == content(1, 20_000_000), "{}", said(&read));
+    let checked = bench.run(&["check", "--check-data-csum", image]);
+    assert!(checked.contains("no faults found"), "{checked}");
+}
+
+fn copies(bench: &Bench, names: &[&str]) -> Vec<Vec<u8>> {
+    let read = |name: &&str| fs::read(bench.path(name)).unwrap();
+    names.iter().map(read).collect()
+}
+
+#[test]
+fn what_cannot_be_is_refused_and_changes_nothing() {
+    let bench = mirrored();
+    file(&bench, "small.img", 300);
+    file(&bench, "tiny.img", 2);
+    bench.run(&["mkfs", "-q", "-f", "three.img"]);
+    let names = ["one.img", "two.img", "three.img", "small.img"];
+    let before = copies(&bench, &names);
+    let below = "unable to go below two devices on raid1";
+    fails(&bench, &["device", "remove", "1", "one.img"], below);
+    fails(&bench, &["device", "delete", "two.img", "one.img"], below);
+    let none = "no missing devices found to remove";
+    fails(&bench, &["device", "remove", "missing", "one.img"], none);
+    let invalid = "'7' is not a valid devid";
+    fails(&bench, &["device", "remove", "7", "one.img"], invalid);
+    let no_device = "is no device of the volume";
+    fails(
+        &bench,
+        &["device", "remove", "three.img", "one.img"],
+        no_device,
+    );
+    let holds = "use the -f option to force overwrite";
+    fails(&bench, &["device", "add", "three.img", "one.img"], holds);
+    fails(
+        &bench,
+        &["replace", "start", "1", "three.img", "one.img"],
+        holds,
+    );
+    // One that can be added does not come when another one cannot.
+    fails(
+        &bench,
+        &["device", "add", "four.img", "three.img", "one.img"],
+        holds,
+    );
+    fails(
+        &bench,
+        &["device", "add", "tiny.img", "one.img"],
+        "must have",
+    );
+    fails(
+        &bench,
+        &["replace", "start", "1", "small.img", "one.img"],
+        "must have",
+    );
+    fails(
+        &bench,
+        &["replace", "start", "9", "four.img", "one.img"],
+        "valid devid",
+    );
+    // A device of the volume itself is in use.
+    fails(
+        &bench,
+        &["device", "add", "-f", "two.img", "one.img"],
+        "two.img",
+    );
+    fails(
+        &bench,
+        &["replace", "start", "-f", "1", "two.img", "one.img"],
+        "two.img",
+    );
+    let cancelled = fails(&bench, &["replace", "cancel", "one.img"], "not started");
+    assert_eq!(cancelled.status.code(), Some(NOT_STARTED));
+    assert!(
+        bench
+            .run(&["replace", "status", "one.img"])
+            .contains("Never started")
+    );
+    bench.run(&["mkfs", "-q", "-f", "four.img"]);
+    let only = "unable to remove the only writeable device";
+    fails(&bench, &["device", "remove", "1", "four.img"], only);
+    assert!(copies(&bench, &names) == before, "something was written");
+    assert_whole(&bench, "one.img");
+}
+
+#[test]
+fn devices_come_and_go_while_nobody_has_the_volume_mounted() {
+    let bench = mirrored();
+    bench.run(&["device", "add", "three.img", "four.img", "one.img"]);
+    let shown = bench.run(&["filesystem", "show", "four.img"]);
+    assert!(shown.contains("Total devices 4"), "{shown}");
+    bench.run(&["device", "remove", "one.img", "2", "three.img"]);
+    let shown = bench.run(&["filesystem", "show", "four.img"]);
+    assert!(shown.contains("Total devices 2"), "{shown}");
+    assert_whole(&bench, "three.img");
+    for gone in ["one.img", "two.img"] {
+        fails(&bench, &["info", gone], gone);
+    }
+    file(&bench, "one.img", 450);
+    bench.run(&["replace", "start", "3", "one.img", "four.img"]);
+    let status = bench.run(&["replace", "status", "four.img"]);
+    assert!(status.contains("finished on"), "{status}");
+    assert!(
+        status.contains("0 write errs, 0 uncorr. read errs"),
+        "{status}"
+    );
+    assert_whole(&bench, "one.img");
+    fails(&bench, &["info", "three.img"], "three.img");
+    // `replace` is below `device`, too.
+    bench.run(&[
+        "device",
+        "replace",
+        "start",
+        "-r",
+        "4",
+        "three.img",
+        "one.img",
+    ]);
+    assert_whole(&bench, "three.img");
+}
+
+#[test]
+fn a_missing_or_stale_device_is_mended() {
+    let bench = mirrored();
+    let away = bench.path("away");
+    fs::create_dir(&away).unwrap();
+    fs::rename(bench.path("two.img"), away.join("two.img")).unwrap();
+    fails(
+        &bench,
+        &["copy", "hello", "one.img:/more"],
+        "device 2 (UUID",
+    );
+    // Only what is missing can be mended while it is missing.
+    fails(
+        &bench,
+        &["replace", "start", "1", "three.img", "one.img"],
+        "device 2 (UUID",
+    );
+    bench.run(&["replace", "start", "2", "three.img", "one.img"]);
+    assert_whole(&bench, "three.img");
+    // It is back, and nobody believes it.
+    fs::rename(away.join("two.img"), bench.path("two.img")).unwrap();
+    let shown = bench.run(&["filesystem", "show", "one.img"]);
+    assert!(
+        shown.contains("three.img") && !shown.contains("two.img"),
+        "{shown}"
+    );
+    assert_whole(&bench, "one.img");
+    // A device that becomes stale is its own target.
+    if !can_mount() {
+        return;
+    }
+    bench.run(&["device", "add", "four.img", "one.img"]);
+    fs::rename(bench.path("four.img"), away.join("four.img")).unwrap();
+    let mounted = bench.mount_source("one.img", "degraded", "mnt");
+    fs::write(bench.path("mnt/later"), content(2, 3_000_000)).unwrap();
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    fs::rename(away.join("four.img"), bench.path("four.img")).unwrap();
+    fails(&bench, &["cat", "one.img:/later"], "commits behind");
+    let stale = "has an old state of device 3";
+    fails(
+        &bench,
+        &["replace", "start", "3", "four.img", "one.img"],
+        stale,
+    );
+    bench.run(&["replace", "start", "-f", "3", "four.img", "one.img"]);
+    assert_whole(&bench, "four.img");
+    let read = bench.try_run(&["cat", "four.img:/later"]);
+    assert!(read.stdout == content(2, 3_000_000));
+    // And gone for good.
+    fs::remove_file(bench.path("four.img")).unwrap();
+    bench.run(&["device", "remove", "missing", "one.img"]);
+    assert_whole(&bench, "one.img");
+}
+
+/// Tells writers to end, also where the test fails.
+struct EndAtLast<'a>(&'a AtomicBool);
+
+impl Drop for EndAtLast<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Writers and fsyncs go on while a mounted volume gets, loses and replaces
+/// devices.
+#[test]
+fn mounted_volumes_change_devices_under_writers() {
+    if !can_mount() {
+        return;
+    }
+    let bench = mirrored();
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    let ended = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = |first: u64| {
+            let (bench, ended) = (&bench, &ended);
+            scope.spawn(move || {
+                let mut number = first;
+                while !ended.load(Ordering::Acquire) {
+                    let path = bench.path(&format!("mnt/{}", number % 40));
+                    let bytes = content(number, 1000 + (number as usize * 7919) % 400_000);
+                    fs::write(&path, &bytes).unwrap();
+                    if number.is_multiple_of(3) {
+                        fs::File::open(&path).unwrap().sync_all().unwrap();
+                    }
+                    number += 2;
+                }
+                number
+            })
+        };
+        let (one, two) = (writer(0), writer(1));
+        let _end = EndAtLast(&ended);
+        bench.run(&["device", "add", "three.img", "mnt"]);
+        bench.run(&["device", "remove", "1", "mnt"]);
+        bench.run(&["replace", "start", "-B", "-f", "2", "four.img", "mnt"]);
+        let resized = |mib: u64| {
+            let file = fs::File::options().write(true).open(bench.path("one.img"));
+            file.unwrap().set_len(mib << 20).unwrap();
+        };
+        resized(460);
+        bench.run(&["replace", "start", "-f", "3", "one.img", "mnt"]);
+        let begun = Instant::now();
+        while !bench
+            .run(&["filesystem", "show", "mnt"])
+            .contains("one.img")
+        {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // The device became larger after the mount.
+        resized(600);
+        while bench
+            .run(&["replace", "status", "-1", "mnt"])
+            .contains("done")
+        {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bench.run(&["filesystem", "resize", "3:max", "mnt"]);
+        let usage = bench.run(&["device", "usage", "-b", "mnt"]);
+        assert!(usage.contains(&(600_u64 << 20).to_string()), "{usage}");
+        std::thread::sleep(Duration::from_millis(300));
+        ended.store(true, Ordering::Release);
+        [one.join().unwrap(), two.join().unwrap()]
+    });
+    let last = |slot: u64| {
+        let of = written.iter().flat_map(|end| {
+            let parity = end % 2;
+            (0..*end).filter(move |number| number % 2 == parity && number % 40 == slot)
+        });
+        of.max()
+    };
+    let assert_all = |read: &dyn Fn(u64) -> Vec<u8>| {
+        for slot in 0..40 {
+            if let Some(number) = last(slot) {
+                let wanted = content(number, 1000 + (number as usize * 7919) % 400_000);
+                assert!(read(slot) == wanted, "file {slot}");
+            }
+        }
+    };
+    assert_all(&|slot| fs::read(bench.path(&format!("mnt/{slot}"))).unwrap());
+    let shown = bench.run(&["filesystem", "show", "mnt"]);
+    assert!(
+        shown.contains("four.img") && shown.contains("one.img"),
+        "{shown}"
+    );
+    assert!(
+        !shown.contains("two.img") && !shown.contains("three.img"),
+        "{shown}"
+    );
+    fails(&bench, &["device", "remove", "cancel", "mnt"], "no removal");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    let read = |slot: u64| bench.try_run(&["cat", &format!("four.img:/{slot}")]).stdout;
+    assert_all(&read);
+    assert_whole(&bench, "four.img");
+    // Each of the two has everything.
+    for gone in ["one.img", "four.img"] {
+        let other = if gone == "one.img" {
+            "four.img"
+        } else {
+            "one.img"
+        };
+        fs::rename(bench.path(gone), bench.path("gone")).unwrap();
+        let mounted = bench.mount_source(other, "ro,degraded", "mnt");
+        assert_all(&|slot| fs::read(bench.path(&format!("mnt/{slot}"))).unwrap());
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+        fs::rename(bench.path("gone"), bench.path(gone)).unwrap();
+    }
+}
+
+/// Ctrl-C and kill -9 in the middle: the volume has its device, and what was
+/// begun can be begun again.
+#[test]
+fn interrupted_in_the_middle() {
+    let bench = Bench::new();
+    bench.run(&[
+        "mkfs", "-q", "-b", "900m", "-d", "single", "-m", "raid1", "one.img", "two.img",
+    ]);
+    fs::write(bench.path("hello"), content(1, 20_000_000)).unwrap();
+    bench.run(&["copy", "hello", "one.img:/hello"]);
+    for number in 0..8 {
+        fs::write(bench.path("more"), content(number, 40_000_000)).unwrap();
+        bench.run(&["copy", "more", &format!("one.img:/{number}")]);
+    }
+    file(&bench, "three.img", 900);
+    let commands = [
+        &["replace", "start", "-f", "1", "three.img", "two.img"][..],
+        &["device", "remove", "1", "two.img"],
+    ];
+    for (which, words) in commands.iter().enumerate() {
+        if which == 1 {
+            bench.run(&["device", "add", "three.img", "two.img"]);
+        }
+        for (round, signal) in ["-KILL", "-INT", "-KILL", "-TERM"].iter().enumerate() {
+            let mut child = Command::new(BINARY)
+                .current_dir(bench.path(""))
+                .args(*words)
+                .stderr(Stdio::null())
+                .spawn()
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(20 + 60 * round as u64));
+            let id = child.id().to_string();
+            let _ = Command::new("kill").args([signal, &id[..]]).status();
+            let status = child.wait().unwrap();
+            if status.success() {
+                // It was quicker: nothing is left to interrupt.
+                break;
+            }
+            assert_whole(&bench, "two.img");
+            let shown = bench.run(&["filesystem", "show", "two.img"]);
+            if !shown.contains("one.img") {
+                // Killed after the last step.
+                break;
+            }
+        }
+        let shown = bench.run(&["filesystem", "show", "two.img"]);
+        if shown.contains("one.img") {
+            bench.run(words);
+        }
+        assert_whole(&bench, "two.img");
+        let shown = bench.run(&["filesystem", "show", "two.img"]);
+        assert!(!shown.contains("one.img"), "{shown}");
+        if which == 0 {
+            bench.run(&["replace", "start", "-f", "1", "one.img", "two.img"]);
+        }
+    }
+}
+
+/// Image files need no root.
+#[test]
+fn a_user_changes_devices_of_image_files() {
+    const USER: u32 = 65534;
+    if !is_root() {
+        println!("skipped: the other tests run as a user already");
+        return;
+    }
+    let bench = mirrored();
+    let home = bench.path("");
+    chown(&home, Some(USER), Some(USER)).unwrap();
+    for name in ["one.img", "two.img", "three.img", "four.img"] {
+        chown(bench.path(name), Some(USER), Some(USER)).unwrap();
+    }
+    // Where others cannot reach the binary, a copy is.
+    let binary = home.join("butterfs");
+    fs::copy(BINARY, &binary).unwrap();
+    let run = |words: &[&str]| {
+        let user = USER.to_string();
+        let output = Command::new("setpriv")
+            .args(["--reuid", &user, "--regid", &user, "--clear-groups"])
+            .arg(&binary)
+            .args(words)
+            .current_dir(&home)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+    };
+    run(&["device", "add", "three.img", "one.img"]);
+    run(&["device", "remove", "1", "two.img"]);
+    run(&["replace", "start", "2", "four.img", "three.img"]);
+    assert_whole(&bench, "three.img");
+}
