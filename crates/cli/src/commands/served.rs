@@ -1,6 +1,7 @@
 //! Commands that the server of a mount runs for other processes.
 
 use super::balance::Order as Balance;
+use super::explain::Explain;
 use super::info::Info;
 use super::resize::Resize;
 use super::scrub::Start as Scrub;
@@ -19,6 +20,7 @@ enum Asked {
     Balance(Balance),
     Diff(Diff),
     Du(Du),
+    Explain(Explain),
     FindNew(FindNew),
     History(History),
     Info(Info),
@@ -35,6 +37,7 @@ impl Asked {
             Self::Balance(balance) => balance.run_here(),
             Self::Diff(diff) => diff.run_here(),
             Self::Du(du) => du.run_here(),
+            Self::Explain(explain) => explain.run_here(),
             Self::FindNew(find_new) => find_new.run_here(),
             Self::History(history) => history.run_here(),
             Self::Info(info) => info.run_here(),
@@ -74,6 +77,7 @@ mod tests {
             Balance::TAG,
             Diff::TAG,
             Du::TAG,
+            Explain::TAG,
             FindNew::TAG,
             History::TAG,
             Info::TAG,
