@@ -68,6 +68,7 @@ impl<'a> Context<'a> {
             node_size: usize::try_from(superblock.node_size).unwrap_or(0),
             sector_size: u64::from(superblock.sector_size),
             checksum: superblock.checksum_type,
+            headers: butterfs_tree::Headers::Agree,
         };
         Self {
             superblock: Arc::new(superblock),

@@ -65,6 +65,12 @@ pub enum StoreError {
          subvolume sync`)"
     )]
     HalfFreed(TreeId),
+    /// Something else of its kind is under way.
+    #[error("{0} is under way on this volume; wait for it, or cancel it")]
+    Exclusive(crate::ExclusiveKind),
+    /// A device that cannot be added, removed or replaced so.
+    #[error(transparent)]
+    Membership(#[from] crate::remove_device::MembershipFault),
     /// A size that a device cannot get.
     #[error("device {device} cannot get {wanted} bytes: {reason}")]
     BadSize {
@@ -105,6 +111,9 @@ pub enum StoreError {
     /// Quota groups are not as a change of them needs.
     #[error(transparent)]
     Quota(#[from] crate::quota::QuotaError),
+    /// A volume cannot be tuned as was asked.
+    #[error(transparent)]
+    Tune(#[from] crate::tune::TuneFault),
     /// A fault of ButterFS.
     #[error("internal error, please report it: {0}")]
     Internal(&'static str),

@@ -30,6 +30,7 @@ mod profile;
 mod rows;
 mod space;
 mod stats;
+mod twin;
 mod workers;
 
 pub use chunk_check::ChunkFault;
@@ -43,6 +44,7 @@ pub use member::{MemberFacts, MemberState, Trust, VolumeDevice};
 pub use profile::Profile;
 pub use space::{LogicalSpace, OnDamage, OnLoss};
 pub use stats::DeviceStats;
+pub use twin::{Copied, CopyUnit, TwinReads};
 
 /// Bytes of memory as bytes of an address space.
 pub(crate) fn bytes_of(length: usize) -> u64 {

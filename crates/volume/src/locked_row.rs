@@ -182,7 +182,7 @@ impl LockedRow<'_> {
         let Ok((device, stats)) = self.space.used(place.device) else {
             return Ok(false);
         };
-        if !self.space.may_heal(&**device) {
+        if !self.space.may_heal(&*device) {
             return Ok(false);
         }
         self.space.check_write(self.start, place, bytes.len())?;

@@ -235,7 +235,7 @@ impl LogicalSpace {
             }
         }
         // What the parity makes up for.
-        pieces.retain(|(physical, _)| self.used(physical.device).is_ok());
+        pieces.retain(|(physical, _)| self.is_written(physical.device));
         self.write_pieces(pieces)
     }
 

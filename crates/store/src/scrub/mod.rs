@@ -284,7 +284,7 @@ impl Store {
                 return Ok(0);
             };
             let wanted = engine.durable.generation;
-            let is_bad = |offset: &DeviceOffset| match read_copy_of_superblock(&**block, *offset) {
+            let is_bad = |offset: &DeviceOffset| match read_copy_of_superblock(&*block, *offset) {
                 None => false,
                 Some(Ok(copy)) => copy.generation != wanted,
                 Some(Err(_)) => true,

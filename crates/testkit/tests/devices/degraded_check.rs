@@ -1,7 +1,9 @@
 //! Our own check of volumes without some of their devices.
 
 use super::*;
-use butterfs_check::{FaultCode, Report};
+use butterfs_check::{DataChecksums as CheckData, FaultCode, Options as CheckOptions, Report};
+use butterfs_device::BlockDevice;
+use std::sync::Arc;
 
 fn report(images: &[PathBuf]) -> Report {
     let devices = images.iter().map(|image| {

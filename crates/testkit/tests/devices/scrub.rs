@@ -6,6 +6,8 @@ use butterfs_admin::scrub::{
     Start, scrub,
 };
 use butterfs_format::{DeviceId, DeviceOffset};
+use butterfs_testkit::Manifest;
+use butterfs_testkit::content::content;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
