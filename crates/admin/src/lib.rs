@@ -5,6 +5,7 @@ pub mod archive;
 pub mod balance;
 pub mod build;
 pub mod devices;
+pub mod explain;
 pub mod mkfs;
 mod pack;
 pub mod resize;

@@ -5,6 +5,8 @@
 mod common;
 #[path = "bad_images/free_space.rs"]
 mod free_space;
+#[path = "bad_images/members.rs"]
+mod members;
 #[path = "bad_images/space.rs"]
 mod space;
 #[path = "bad_images/unfinished.rs"]

@@ -11,6 +11,7 @@ pub mod dedupe;
 pub mod defragment;
 pub mod device;
 pub mod du;
+pub mod explain;
 pub mod filesystem;
 pub mod find;
 pub mod generate;

@@ -209,6 +209,43 @@ fn balance_resize_and_scrub_of_a_mount() {
     bench.check();
 }
 
+/// Why there is space or none is said of volumes that are mounted and not, and
+/// the command that is named frees what was said.
+#[test]
+fn space_is_explained() {
+    let bench = filled(&[]);
+    let said = bench.run(&["filesystem", "usage", "--explain", "volume"]);
+    assert!(said.contains("Files can get about "), "{said}");
+    let facts = bench.run(&["filesystem", "usage", "--explain", "--json", "volume"]);
+    let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
+    assert!(
+        facts["data_writable"].as_u64().unwrap() > 300 << 20,
+        "{facts}"
+    );
+    let remedies = facts["remedies"].as_array().unwrap();
+    for remedy in remedies {
+        let Some(freed) = remedy["device_bytes_freed"].as_u64() else {
+            continue;
+        };
+        let command = remedy["command"].as_str().unwrap();
+        let words: Vec<&str> = command.split(' ').skip(1).collect();
+        let before = facts["device_bytes_unallocated"].as_u64().unwrap();
+        bench.run(&words);
+        let after = bench.run(&["filesystem", "usage", "--explain", "--json", "volume"]);
+        let after: serde_json::Value = serde_json::from_str(&after).unwrap();
+        let after = after["device_bytes_unallocated"].as_u64().unwrap();
+        assert_eq!(after - before, freed, "{command}");
+        break;
+    }
+    if can_mount() {
+        let _mounted = bench.mount("");
+        let said = bench.run(&["filesystem", "usage", "--explain", "mnt"]);
+        assert!(said.contains("Files can get about "), "{said}");
+        bench.run(&["umount", "mnt"]);
+    }
+    bench.check();
+}
+
 /// As in the kernel, a balance that was interrupted goes on at the next mount
 /// for writing, unless that says otherwise.
 #[test]

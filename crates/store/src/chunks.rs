@@ -36,10 +36,16 @@ pub fn excluded(logical: Logical, chunk: &Chunk) -> Vec<Range<u64>> {
 
 impl Engine {
     pub(crate) fn device_spaces(&self) -> Vec<DeviceSpace> {
+        self.device_spaces_of(|_| true)
+    }
+
+    /// The devices as if there were no other chunks than those that count.
+    pub(crate) fn device_spaces_of(&self, counts: impl Fn(Logical) -> bool) -> Vec<DeviceSpace> {
         let mut allocated: Vec<(DeviceId, Range<u64>)> = self
             .chunks
-            .values()
-            .flat_map(|chunk| {
+            .iter()
+            .filter(|(start, _)| counts(**start))
+            .flat_map(|(_, chunk)| {
                 let length = stripe_length(chunk);
                 chunk.stripes.iter().map(move |stripe| {
                     let start = stripe.offset.get();

@@ -76,13 +76,14 @@ pub use quota::{
 pub use relocate::{RelocateEnd, Relocated};
 pub use remove_device::{MembershipFault, RemovedDevice};
 pub use replace::{GroupCopied, Replacement};
-pub use reserve::{Acknowledged, Promisable, Purpose};
+pub use reserve::{Acknowledged, KindStanding, Promisable, Purpose, SpaceStanding};
 pub use resize::DeviceEnd;
 pub use scrub::{
     HolderAt, Repair, STEP_BYTES_MAX as SCRUB_STEP_MAX, ScrubCounts, ScrubFault, ScrubOutcome,
     ScrubStep, ScrubStretch, ScrubbedKind,
 };
 pub use space::block_group::BlockGroup;
+pub use space::trial::Trial;
 pub use subvolume::{KeptTree, TreeAccess};
 pub use transaction::{FailOnPanic, Transaction};
 pub use trim::Trim;

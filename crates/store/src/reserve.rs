@@ -3,6 +3,7 @@
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
 use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_volume::placement::DeviceSpace;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -102,6 +103,60 @@ pub struct Promisable {
     pub metadata: u64,
 }
 
+/// Where one kind of space stands, in bytes of logical space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KindStanding {
+    /// Flags of new chunks.
+    pub flags: BlockGroupFlags,
+    /// Of chunks.
+    pub total: u64,
+    /// Used, or promised to what is being written.
+    pub used: u64,
+    /// Freed, and still needed by the last commit.
+    pub pinned: u64,
+    /// What can be allocated in chunks.
+    pub free: u64,
+    /// The part of that in rows that are partly used.
+    pub left_over: u64,
+    /// What further chunks could have, if no other kind took any.
+    pub further: u64,
+}
+
+/// Where the space of a volume stands.
+#[derive(Clone, Debug)]
+pub struct SpaceStanding {
+    /// Data.
+    pub data: KindStanding,
+    /// Metadata.
+    pub metadata: KindStanding,
+    /// Both are in the same chunks.
+    pub is_mixed: bool,
+    /// What may be promised to writers.
+    pub promisable: Promisable,
+    /// Metadata space that data do not get: it is kept for other changes, a part
+    /// of it for deletions alone.
+    pub kept: u64,
+    /// Metadata space is so short that data are not written.
+    pub is_short_of_metadata: bool,
+    /// Devices, and what of them chunks have.
+    pub devices: Vec<DeviceSpace>,
+}
+
+impl SpaceStanding {
+    /// Bytes of data that files can get: what there is, as far as metadata can
+    /// describe it.
+    #[must_use]
+    pub fn writable(&self) -> u64 {
+        if self.is_short_of_metadata {
+            return 0;
+        }
+        let metadata = self.metadata.free.saturating_add(self.metadata.further);
+        let metadata = metadata.saturating_sub(self.kept + Acknowledged::PER_FILE);
+        let described = metadata.saturating_mul(Acknowledged::DATA_PER_METADATA);
+        self.promisable.data.min(described)
+    }
+}
+
 impl Engine {
     /// Whether the generation should be committed before it grows more.
     pub(crate) fn crowding(&self) -> Crowding {
@@ -184,14 +239,8 @@ impl Engine {
     /// once: where metadata will need a further chunk, data do not get it.
     #[must_use]
     pub fn promisable(&self) -> Promisable {
-        /// Kept for other changes than those of data.
-        const KEPT: u64 = 4 << 20;
-        /// The same, where what is kept is not there for data.
-        const KEPT_MIXED: u64 = 1 << 20;
         let mixed = self.is_mixed();
-        let nodes = CHANGE_NODES_MAX * self.node_size() as u64;
-        let least = if mixed { KEPT_MIXED } else { KEPT };
-        let kept = self.kept_in_reserve() + least.max(nodes);
+        let kept = self.kept_from_data();
         let need = kept + self.acknowledged.metadata();
         if mixed {
             let available = self.available(SpaceKind::Data);
@@ -204,6 +253,53 @@ impl Engine {
         Promisable {
             data: self.data_beside(further),
             metadata: (self.metadata_in_groups() + further).saturating_sub(kept),
+        }
+    }
+
+    /// Bytes of metadata space that data do not get.
+    fn kept_from_data(&self) -> u64 {
+        /// Kept for other changes than those of data.
+        const KEPT: u64 = 4 << 20;
+        /// The same, where what is kept is not there for data.
+        const KEPT_MIXED: u64 = 1 << 20;
+        let nodes = CHANGE_NODES_MAX * self.node_size() as u64;
+        let least = if self.is_mixed() { KEPT_MIXED } else { KEPT };
+        self.kept_in_reserve() + least.max(nodes)
+    }
+
+    /// Where space stands, by kinds and devices.
+    #[must_use]
+    pub fn standing_of_space(&self) -> SpaceStanding {
+        let kind = |kind: SpaceKind| {
+            let groups = self
+                .groups
+                .values()
+                .filter(|group| group.flags.contains(kind.flag()));
+            let mut standing = KindStanding {
+                flags: self.flags_for(kind),
+                total: 0,
+                used: 0,
+                pinned: 0,
+                free: self.groups.available(kind),
+                left_over: 0,
+                further: self.unallocated(kind),
+            };
+            for group in groups {
+                standing.total += group.length;
+                standing.used += group.used + group.promised;
+                standing.pinned += group.pinned;
+                standing.left_over += group.left_over.total();
+            }
+            standing
+        };
+        SpaceStanding {
+            data: kind(SpaceKind::Data),
+            metadata: kind(SpaceKind::Metadata),
+            is_mixed: self.is_mixed(),
+            promisable: self.promisable(),
+            kept: self.kept_from_data(),
+            is_short_of_metadata: self.is_short_of_metadata(),
+            devices: self.device_spaces(),
         }
     }
 

@@ -265,6 +265,36 @@ fn spread(profile: Profile, rooms: &[u64]) -> u64 {
     }
 }
 
+/// Bytes of each device that are in no chunk when no further chunk of `flags`
+/// fits: the other devices have no space left for their part of one. Devices
+/// with less than a chunk's least are left out.
+#[must_use]
+pub fn stranded(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Vec<(DeviceId, u64)> {
+    /// Chunks that are planned at most; with more, what is left is not known.
+    const PLANNED_MAX: usize = 1 << 14;
+    let mut devices = devices.to_vec();
+    for _ in 0..PLANNED_MAX {
+        let Ok(plan) = plan(flags, &devices) else {
+            let left = devices.iter();
+            let left = left.map(|device| (device.device, device.unallocated()));
+            return left.filter(|(_, bytes)| *bytes >= LENGTH_MIN).collect();
+        };
+        allocate(&plan, &mut devices);
+    }
+    Vec::new()
+}
+
+/// Gives a planned chunk its space.
+fn allocate(plan: &Plan, devices: &mut [DeviceSpace]) {
+    for (device, start) in &plan.stripes {
+        let end = start.get().saturating_add(plan.stripe_length);
+        for space in devices.iter_mut().filter(|space| space.device == *device) {
+            space.allocated.push(start.get()..end);
+            space.allocated.sort_by_key(|range| range.start);
+        }
+    }
+}
+
 /// Bytes of logical space that further chunks of `flags` will have at least:
 /// exact when there is room for few.
 #[must_use]
@@ -286,16 +316,13 @@ pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
             0 => COPY_SPAN,
             _ => COPY_SPAN.saturating_mul(crate::bytes_of(plan.stripes.len())),
         };
-        for (device, start) in &plan.stripes {
+        for (_, start) in &plan.stripes {
             let end = DeviceOffset(start.get().saturating_add(plan.stripe_length));
             for _ in COPIES.iter().filter(|copy| (*start..end).contains(copy)) {
                 bytes = bytes.saturating_sub(lost);
             }
-            for space in devices.iter_mut().filter(|space| space.device == *device) {
-                space.allocated.push(start.get()..end.get());
-                space.allocated.sort_by_key(|range| range.start);
-            }
         }
+        allocate(&plan, &mut devices);
     }
     // What is left of each hole may be too small for a chunk.
     if profile.devices_max() == Some(1) {

@@ -1,5 +1,6 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
+use super::explain::Explain;
 use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
@@ -14,6 +15,7 @@ use std::path::PathBuf;
   butterfs filesystem df disk.img
   butterfs filesystem usage --json disk.img
   butterfs filesystem usage /mnt                 with the mount options in effect
+  butterfs filesystem usage --explain disk.img   why a write fails, and what helps
   butterfs filesystem label disk.img photos
   butterfs filesystem resize -10g disk.img
   butterfs filesystem defragment -r -c zstd disk.img:/logs")]
@@ -33,6 +35,16 @@ struct Target {
     volume: PathBuf,
 }
 
+#[derive(Args, Debug)]
+struct Usage {
+    /// Say in sentences where the space is, what can still be written, what
+    /// stands in the way, and which command frees how much.
+    #[arg(long)]
+    explain: bool,
+    #[command(flatten)]
+    target: Target,
+}
+
 #[derive(Debug, Subcommand)]
 enum What {
     /// Space by kind and profile.
@@ -40,7 +52,7 @@ enum What {
     Df(Target),
     /// Space of the device and of each kind.
     #[command(disable_help_flag = true)]
-    Usage(Target),
+    Usage(Usage),
     /// Label, UUID, device and space used.
     #[command(disable_help_flag = true)]
     Show(Target),
@@ -67,7 +79,10 @@ impl Filesystem {
     pub fn run(self) -> Done {
         match self.what {
             What::Df(target) => df(&target),
-            What::Usage(target) => usage(&target),
+            What::Usage(of) if of.explain => {
+                OnVolume::run(Explain::new(of.target.volume, of.target.json))
+            }
+            What::Usage(of) => usage(&of.target),
             What::Show(target) => show(&target),
             What::Resize(resize) => OnVolume::run(resize),
             What::Defragment(defragment) => defragment.run(),

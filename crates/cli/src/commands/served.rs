@@ -2,6 +2,7 @@
 
 use super::balance::Order as Balance;
 use super::device::members::Order as Members;
+use super::explain::Explain;
 use super::info::Info;
 use super::replace::Order as Replace;
 use super::resize::Resize;
@@ -21,6 +22,7 @@ enum Asked {
     Balance(Balance),
     Diff(Diff),
     Du(Du),
+    Explain(Explain),
     FindNew(FindNew),
     History(History),
     Info(Info),
@@ -39,6 +41,7 @@ impl Asked {
             Self::Balance(balance) => balance.run_here(),
             Self::Diff(diff) => diff.run_here(),
             Self::Du(du) => du.run_here(),
+            Self::Explain(explain) => explain.run_here(),
             Self::FindNew(find_new) => find_new.run_here(),
             Self::History(history) => history.run_here(),
             Self::Info(info) => info.run_here(),
@@ -80,6 +83,7 @@ mod tests {
             Balance::TAG,
             Diff::TAG,
             Du::TAG,
+            Explain::TAG,
             FindNew::TAG,
             History::TAG,
             Info::TAG,

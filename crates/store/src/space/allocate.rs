@@ -111,32 +111,8 @@ impl Engine {
         align: u64,
         suitable: impl Fn(&BlockGroup) -> bool,
     ) -> Option<u64> {
-        let slot = Self::slot(kind);
-        let take = |groups: &mut BlockGroups, start| {
-            let take = |group: &mut BlockGroup| {
-                let at = suitable(group).then(|| group.take(length, align))??;
-                if kind == SpaceKind::Data {
-                    group.leave_rows_of(&(at..at + length));
-                }
-                Some(at)
-            };
-            groups.change(start, take).flatten()
-        };
-        if let Some(start) = self.current[slot]
-            && let Some(at) = take(&mut self.groups, start)
-        {
-            return Some(at);
-        }
-        let mut place = self.groups.next_fitting(kind, length, None);
-        while let Some((_, start)) = place {
-            if let Some(at) = take(&mut self.groups, start) {
-                self.current[slot] = Some(start);
-                return Some(at);
-            }
-            // It did not change: what is aligned differently is not taken.
-            place = self.groups.next_fitting(kind, length, place);
-        }
-        None
+        let current = &mut self.current[Self::slot(kind)];
+        self.groups.take(kind, (length, align), current, suitable)
     }
 
     /// Returns allocated space that nothing refers to.
@@ -197,6 +173,13 @@ impl Engine {
 
     fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
         let group = self.groups.get(start).ok_or(NO_GROUP)?;
+        let free = self.free_of(group)?;
+        let loaded = self.groups.change(start, |group| group.set_free(free));
+        loaded.ok_or(NO_GROUP)
+    }
+
+    /// What can be allocated of a group that is not loaded.
+    pub(super) fn free_of(&self, group: &BlockGroup) -> Result<RangeSet, StoreError> {
         let span = group.span(self.sector_size());
         let ranges = if self.free_space_tree {
             free_space_tree::read_free_ranges(self, &span)?
@@ -207,7 +190,7 @@ impl Engine {
         for range in ranges {
             free.insert(range);
         }
-        let whole = start.get()..group.end();
+        let whole = group.start.get()..group.end();
         let held = self.held.iter().map(|held| &held.freed);
         for pinned in [&self.pinned, &self.pinned_writing].into_iter().chain(held) {
             for range in pinned.overlapping(whole.clone()) {
@@ -221,12 +204,7 @@ impl Engine {
         for range in self.pending.new_in(whole) {
             free.remove(range);
         }
-        let loaded = self.groups.change(start, |group| {
-            group.cursor = start.get();
-            group.free = Some(free);
-            group.leave_rows();
-        });
-        loaded.ok_or(NO_GROUP)
+        Ok(free)
     }
 
     /// Free ranges by the extent tree, for volumes without a free-space tree.
@@ -291,7 +269,52 @@ impl Engine {
     }
 }
 
+impl BlockGroups {
+    /// Takes space from the group that was allocated from last, or else from
+    /// the one whose greatest free range is just large enough, of groups that
+    /// are `suitable`.
+    pub(super) fn take(
+        &mut self,
+        kind: SpaceKind,
+        (length, align): (u64, u64),
+        current: &mut Option<Logical>,
+        suitable: impl Fn(&BlockGroup) -> bool,
+    ) -> Option<u64> {
+        let take = |groups: &mut Self, start| {
+            let take = |group: &mut BlockGroup| {
+                let at = suitable(group).then(|| group.take(length, align))??;
+                if kind == SpaceKind::Data {
+                    group.leave_rows_of(&(at..at + length));
+                }
+                Some(at)
+            };
+            groups.change(start, take).flatten()
+        };
+        if let Some(start) = *current
+            && let Some(at) = take(self, start)
+        {
+            return Some(at);
+        }
+        let mut place = self.next_fitting(kind, length, None);
+        while let Some((_, start)) = place {
+            if let Some(at) = take(self, start) {
+                *current = Some(start);
+                return Some(at);
+            }
+            // It did not change: what is aligned differently is not taken.
+            place = self.next_fitting(kind, length, place);
+        }
+        None
+    }
+}
+
 impl BlockGroup {
+    pub(super) fn set_free(&mut self, free: RangeSet) {
+        self.cursor = self.start.get();
+        self.free = Some(free);
+        self.leave_rows();
+    }
+
     pub(crate) fn take(&mut self, length: u64, align: u64) -> Option<u64> {
         if self.read_only {
             return None;

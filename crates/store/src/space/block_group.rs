@@ -18,7 +18,7 @@ pub enum Standing {
 }
 
 /// Space accounting of one chunk.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct BlockGroup {
     /// First byte.
     pub start: Logical,

@@ -87,7 +87,7 @@ impl Share {
 }
 
 /// Block groups by their first byte.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct BlockGroups {
     groups: BTreeMap<Logical, BlockGroup>,
     kinds: [KindTotals; 3],

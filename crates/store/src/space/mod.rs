@@ -7,3 +7,4 @@ pub mod free_space_tree;
 pub mod ranges;
 mod remake;
 mod rows;
+pub mod trial;

@@ -1,0 +1,129 @@
+//! What a balance of data would free, found out without writing: the extents of
+//! block groups are given other places by the allocator's own rules, in a copy
+//! of what is known of space.
+
+use super::block_groups::BlockGroups;
+use crate::engine::{Engine, SpaceKind};
+use crate::error::StoreError;
+use crate::extent::record::FLAG_DATA;
+use butterfs_format::{DeviceId, Logical};
+use butterfs_volume::placement::{self, DeviceSpace};
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+/// Moves that are tried, and change nothing.
+#[derive(Debug)]
+pub struct Trial<'e> {
+    engine: &'e Engine,
+    groups: BlockGroups,
+    current: Option<Logical>,
+    /// Extents that were moved: where to, and how long.
+    moved: BTreeMap<u64, u64>,
+    /// Block groups that are empty now.
+    emptied: Vec<Logical>,
+}
+
+impl Engine {
+    /// Begins to try moves.
+    #[must_use]
+    pub fn begin_trial(&self) -> Trial<'_> {
+        Trial {
+            engine: self,
+            groups: self.groups.clone(),
+            current: self.current[0],
+            moved: BTreeMap::new(),
+            emptied: Vec::new(),
+        }
+    }
+
+    /// The devices as chunks could be made on them without those at `gone`.
+    #[must_use]
+    pub fn device_spaces_without(&self, gone: &[Logical]) -> Vec<DeviceSpace> {
+        self.device_spaces_of(|chunk| !gone.contains(&chunk))
+    }
+
+    /// Bytes that further chunks of a kind could have on these devices.
+    #[must_use]
+    pub fn possible_on(&self, kind: SpaceKind, devices: &[DeviceSpace]) -> u64 {
+        placement::possible(self.flags_for(kind), devices)
+    }
+
+    /// Devices whose files or block devices are larger than what the volume uses
+    /// of them, and by how much.
+    pub fn room_beyond(&self) -> impl Iterator<Item = (DeviceId, u64)> {
+        self.space.devices().filter_map(|(device, block)| {
+            let used = self.devices.get(&device)?.total_bytes;
+            let more = block.size().checked_sub(used)?;
+            (more >= 1 << 20).then_some((device, more))
+        })
+    }
+}
+
+impl Trial<'_> {
+    /// Tries to move all data of a block group to free space of others, as a
+    /// balance would. False where some of it has no place there: then a balance
+    /// needs a further chunk.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn move_group(&mut self, start: Logical) -> Result<bool, StoreError> {
+        let Some(group) = self.groups.get(start) else {
+            return Ok(false);
+        };
+        let range = start.get()..group.end();
+        self.groups.change(start, |group| group.read_only = true);
+        self.current.take_if(|at| *at == start);
+        // What came here moves again.
+        let mut extents: BTreeMap<u64, u64> = BTreeMap::new();
+        extents.extend(self.moved.range(range.clone()));
+        self.moved.retain(|at, _| !range.contains(at));
+        self.engine.visit_extents(&range, &mut |record, length| {
+            if record.flags & FLAG_DATA != 0 {
+                extents.insert(record.key.objectid, length);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let sector = self.engine.sector_size();
+        for length in extents.into_values() {
+            let Some(at) = self.place(length, sector)? else {
+                return Ok(false);
+            };
+            self.moved.insert(at, length);
+        }
+        self.groups.remove(start);
+        self.emptied.push(start);
+        Ok(true)
+    }
+
+    /// Finds a place for an extent; `None` where only a further chunk has one.
+    fn place(&mut self, length: u64, sector: u64) -> Result<Option<u64>, StoreError> {
+        loop {
+            let current = &mut self.current;
+            let taken = self
+                .groups
+                .take(SpaceKind::Data, (length, sector), current, |_| true);
+            if taken.is_some() {
+                return Ok(taken);
+            }
+            let next = self.groups.roomiest_unloaded(SpaceKind::Data);
+            let Some(group) = next.and_then(|next| self.groups.get(next)) else {
+                return Ok(None);
+            };
+            let (start, free) = (group.start, self.engine.free_of(group)?);
+            self.groups.change(start, |group| group.set_free(free));
+        }
+    }
+
+    /// Block groups that were emptied.
+    #[must_use]
+    pub fn emptied(&self) -> &[Logical] {
+        &self.emptied
+    }
+
+    /// Bytes of devices that no chunk has then, beside those that none has now.
+    #[must_use]
+    pub fn bytes_of_devices(&self) -> u64 {
+        let emptied = self.emptied.iter();
+        emptied.map(|start| self.engine.device_bytes(*start)).sum()
+    }
+}
