@@ -1,10 +1,12 @@
 //! What is done to whole volumes: making them, empty or from files, scrubbing,
-//! balancing and resizing them.
+//! balancing, resizing and tuning them.
 
 pub mod archive;
 pub mod balance;
 pub mod build;
+pub mod devices;
 pub mod mkfs;
 mod pack;
 pub mod resize;
 pub mod scrub;
+pub mod tune;

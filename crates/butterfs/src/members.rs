@@ -8,7 +8,7 @@
 
 use crate::Error;
 use butterfs_device::{Access, BlockDevice, FileDevice};
-use butterfs_format::superblock::{COPIES, SIZE, Superblock};
+use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, Generation, UuidBytes};
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
@@ -180,6 +180,19 @@ pub fn scan(paths: &[PathBuf]) -> Vec<FoundVolume> {
     volumes
 }
 
+/// Whether two superblocks with different UUIDs may be of one volume whose UUID
+/// is being changed: they agree in what no change of it touches.
+fn changed_apart(one: &Superblock, other: &Superblock) -> bool {
+    let is_changing = |of: &Superblock| of.flags.intersects(SuperFlags::CHANGING);
+    let generations = one.generation.get().abs_diff(other.generation.get());
+    is_changing(one)
+        && is_changing(other)
+        && generations <= 1
+        && one.num_devices == other.num_devices
+        && one.total_bytes == other.total_bytes
+        && one.label == other.label
+}
+
 /// The devices of the volume that `path` belongs to, itself first: of a file,
 /// those among the files of its directory; of a block device, those among all
 /// block devices. What cannot be found is missing from the list.
@@ -200,7 +213,9 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
     };
     // Whoever named a device means it and not a copy of it.
     let is_other = |found: &Found| {
-        found.superblock.fsid == own.fsid && found.superblock.device.id != own.device.id
+        let other = &found.superblock;
+        let is_of_volume = other.fsid == own.fsid || changed_apart(&own, other);
+        is_of_volume && other.device.id != own.device.id
     };
     let others = look_at(places).into_iter().filter(is_other);
     members.extend(others.map(|found| found.path));

@@ -161,6 +161,9 @@ impl Volume {
                 None => error,
             })?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
+        if writable {
+            files.end_cut_balance()?;
+        }
         if writable && let Err(error) = files.delete_orphans(tree) {
             // They take space, no more; and a replay may have written already.
             tracing::error!(%error, "files without names stay; run a check of the volume");
@@ -268,7 +271,12 @@ impl Volume {
         self.check_open()?;
         let closed = self.save_and_end();
         let used = self.store().space().devices();
-        for device in self.devices.iter().chain(used.map(|(_, device)| device)) {
+        for device in self
+            .devices
+            .iter()
+            .cloned()
+            .chain(used.map(|(_, device)| device))
+        {
             device.let_go();
         }
         closed

@@ -86,12 +86,16 @@ pub enum Command {
     Send(Box<commands::send::Send>),
     /// Receive streams.
     Receive(commands::receive::Receive),
-    /// Show facts about the devices of a volume.
+    /// Add, remove and replace devices of a volume, and show facts about them.
     Device(commands::device::Device),
     /// Read every copy of everything and compare it with its checksum.
     Scrub(commands::scrub::Scrub),
     /// Move what lies in block groups, and give their space back.
     Balance(commands::balance::Balance),
+    /// Give a volume another device in place of one that it has.
+    Replace(commands::replace::Replace),
+    /// Change features, UUIDs and checksums of a volume that is not mounted.
+    Tune(commands::tune::Tune),
     /// Look at and repair what a crash left.
     Rescue(commands::rescue::Rescue),
     /// Check a volume that is not mounted.
@@ -119,6 +123,7 @@ const MOUNT_NAMES: [&str; 4] = [
 ];
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
 const CHECK_NAMES: [&str; 1] = ["btrfsck"];
+const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"];
 
 /// Parses the command line. Where it asks for help or has a mistake, that is
 /// printed, and the exit code given.
@@ -220,6 +225,8 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         Some("mkfs")
     } else if CHECK_NAMES.contains(&name) {
         Some("check")
+    } else if TUNE_NAMES.contains(&name) {
+        Some("tune")
     } else {
         plain_mount(&words).then_some("mount")
     };
@@ -270,6 +277,8 @@ mod tests {
         assert_eq!(mkfs, words("butterfs mkfs -L x a"));
         let check = normalized(words("btrfsck a"));
         assert_eq!(check, words("butterfs check a"));
+        let tune = normalized(words("btrfstune -S 1 a"));
+        assert_eq!(tune, words("butterfs tune -S 1 a"));
         let plain = normalized(words("butterfs /etc/passwd /mnt"));
         assert_eq!(plain, words("butterfs mount /etc/passwd /mnt"));
         let balance = normalized(words("butterfs balance start -dusage=5 -m a"));

@@ -71,6 +71,7 @@ fn installed_and_removed() {
         "fsck.butterfs",
         "mount.butterfs",
         "mount.fuse.butterfs",
+        "butterfstune",
     ] {
         let link = root.join("usr/sbin").join(name);
         let target = std::fs::read_link(&link).expect("a link");

@@ -13,6 +13,7 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// Parts that one system call takes (`UIO_MAXIOV`).
@@ -37,7 +38,7 @@ pub struct FileDevice {
     path: PathBuf,
     kind: Kind,
     access: Access,
-    size: u64,
+    size: AtomicU64,
     /// The exclusive open of a block device, until it is handed over.
     claim: Mutex<Option<File>>,
     /// The locked file behind a loop device, so that nobody opens the same
@@ -147,7 +148,7 @@ impl FileDevice {
             path: path.to_owned(),
             kind,
             access,
-            size,
+            size: AtomicU64::new(size),
             claim: Mutex::new(None),
             backing,
             released: RwLock::new(false),
@@ -320,7 +321,16 @@ impl FileDevice {
 
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn look_at_size(&self) -> u64 {
+        let now = match self.kind {
+            Kind::RegularFile => self.file.metadata().map(|meta| meta.len()).ok(),
+            Kind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
+        };
+        let now = now.unwrap_or(0);
+        now.max(self.size.fetch_max(now, Ordering::AcqRel))
     }
 
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {

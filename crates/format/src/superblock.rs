@@ -58,6 +58,12 @@ bit_flags!(
         CHANGING_FSID = 1 << 35, "CHANGING_FSID";
         /// The volume's UUID is being changed, second form.
         CHANGING_FSID_V2 = 1 << 36, "CHANGING_FSID_V2";
+        /// Block group items are being moved to another tree.
+        CHANGING_BG_TREE = 1 << 38, "CHANGING_BG_TREE";
+        /// Checksums of data are being changed to another algorithm.
+        CHANGING_DATA_CSUM = 1 << 39, "CHANGING_DATA_CSUM";
+        /// Checksums of nodes are being changed to another algorithm.
+        CHANGING_META_CSUM = 1 << 40, "CHANGING_META_CSUM";
     }
 );
 
@@ -71,6 +77,10 @@ impl SuperFlags {
             | Self::METADUMP.0
             | Self::METADUMP_V2.0,
     );
+
+    /// Flags of changes that ButterFS makes and finishes.
+    pub const CHANGING: Self =
+        Self(Self::CHANGING_FSID.0 | Self::CHANGING_FSID_V2.0 | Self::CHANGING_META_CSUM.0);
 }
 
 /// Roots of an earlier generation.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// Object of all items of the checksum tree.
-const OBJECT: u64 = u64::MAX - 9;
+pub(crate) const OBJECT: u64 = u64::MAX - 9;
 
 /// Checksums of data written in the running generation, by logical address.
 #[derive(Debug, Default)]
@@ -80,6 +80,11 @@ impl SectorChecksums {
 
 fn key(logical: u64) -> Key {
     Key::new(OBJECT, ItemType::EXTENT_CSUM, logical)
+}
+
+/// Bytes of the greatest item of checksums, as the kernel has it.
+pub(crate) const fn item_bytes_max(node_size: usize, sum_size: usize) -> usize {
+    ((node_size - HEADER_SIZE - 2 * ITEM_SIZE) / sum_size - 1) * sum_size
 }
 
 impl Engine {
@@ -208,8 +213,7 @@ impl Engine {
     fn insert_runs(&mut self, runs: &BTreeMap<u64, Vec<u8>>) -> Result<(), StoreError> {
         let sector = self.sector_size();
         let size = self.sum_size();
-        let room = self.node_size() - HEADER_SIZE;
-        let item_max = ((room - 2 * ITEM_SIZE) / size - 1) * size;
+        let item_max = item_bytes_max(self.node_size(), size);
         let mut joined: Option<(u64, Vec<u8>)> = None;
         for (at, sums) in runs {
             if let Some((start, run)) = &mut joined {

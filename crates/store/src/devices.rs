@@ -62,7 +62,9 @@ pub(crate) fn write_superblocks(
                 other = superblock.on_device(item);
                 &other
             }
-            _ => superblock,
+            Some(_) => superblock,
+            // It is just being removed.
+            None => continue,
         };
         for offset in offsets {
             space.write_superblock(id, *offset, &own.encode(*offset))?;
@@ -153,7 +155,7 @@ impl Engine {
     }
 
     /// Writes the item of a device as it is in memory.
-    fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
+    pub(crate) fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
         let Some(item) = self.devices.get(&id).cloned() else {
             return Ok(());
         };

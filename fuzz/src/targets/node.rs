@@ -18,6 +18,7 @@ pub fn run(data: &[u8]) {
             node_size: size,
             sector_size: 4096,
             checksum: ChecksumType::TABLE[usize::from(how >> 1 & 3)].0,
+            headers: butterfs_tree::Headers::Agree,
         };
         let mut bytes = vec![0; size];
         let rest = tape.bytes(size - field::LOGICAL);

@@ -40,6 +40,7 @@ impl Image {
             node_size: superblock.node_size as usize,
             sector_size: u64::from(superblock.sector_size),
             checksum: superblock.checksum_type,
+            headers: butterfs_tree::Headers::Agree,
         };
         let node = |logical, generation, level| NodeRef {
             logical,

@@ -9,7 +9,9 @@ use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::item_fault::ItemFault;
 use butterfs_format::bytes::{Reader, Writer};
 use butterfs_format::checksum::crc32c_raw;
-use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, ParseError, TreeId};
+use butterfs_format::{
+    Generation, InodeNumber, ItemType, Key, Logical, NodeRef, ParseError, TreeId,
+};
 use butterfs_tree::{Cursor, NodeSource, find};
 
 /// Flag of a data extent.
@@ -255,6 +257,23 @@ impl ExtentRecord {
             }
         }
         w.finish()
+    }
+
+    /// What points to the node that this is the record of; `None` for data.
+    pub fn node(&self) -> Option<NodeRef> {
+        if self.flags & FLAG_TREE_BLOCK == 0 {
+            return None;
+        }
+        let level = match (self.key.item_type, &self.info) {
+            (ItemType::METADATA_ITEM, _) => u8::try_from(self.key.offset).unwrap_or(u8::MAX),
+            (_, Some(info)) => info[Key::SIZE],
+            (_, None) => 0,
+        };
+        Some(NodeRef {
+            logical: Logical(self.key.objectid),
+            generation: self.generation,
+            level,
+        })
     }
 
     /// True when children are referred to by parent.

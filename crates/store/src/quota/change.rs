@@ -6,14 +6,13 @@
 use super::{QuotaGroup, Quotas, Running};
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::pending::Backref;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::qgroup::{
     GroupId, QgroupInfo, QgroupLimitFlags, QgroupStatus, QgroupStatusFlags,
 };
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{Generation, TreeId};
-use butterfs_tree::{Editor, NodeSource};
+use butterfs_tree::Editor;
 use std::collections::{BTreeMap, BTreeSet};
 use thiserror::Error;
 
@@ -220,7 +219,7 @@ impl Engine {
                 Err(QuotaError::OtherMode.into())
             };
         }
-        self.remove_quota_tree()?;
+        self.remove_plain_tree(TreeId::QUOTA)?;
         let item = RootItem {
             refs: 1,
             bytes_used: u64::try_from(self.node_size()).unwrap_or(u64::MAX),
@@ -265,27 +264,7 @@ impl Engine {
     pub fn disable_quotas(&mut self) -> Result<(), StoreError> {
         self.note_edit();
         self.quotas = None;
-        self.remove_quota_tree()
-    }
-
-    fn remove_quota_tree(&mut self) -> Result<(), StoreError> {
-        if !self.has_tree(TreeId::QUOTA)? {
-            return Ok(());
-        }
-        let mut waiting = vec![self.root(TreeId::QUOTA)?];
-        while let Some(reference) = waiting.pop() {
-            let node = self.node(reference)?;
-            if !node.is_leaf() {
-                waiting.extend((0..node.len()).map(|slot| node.child(slot)));
-            }
-            self.dirty.remove(&reference.logical);
-            self.drop_node_ref(reference, Backref::Tree(TreeId::QUOTA));
-        }
-        let state = self.trees.remove(TreeId::QUOTA);
-        if let Some(key) = state.and_then(|state| state.item_key) {
-            butterfs_tree::remove(self, TreeId::ROOT, &key)?;
-        }
-        Ok(())
+        self.remove_plain_tree(TreeId::QUOTA)
     }
 
     /// Makes a group of groups.

@@ -14,7 +14,7 @@ use super::ranges::RangeSet;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::Backref;
-use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
+use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
 use crate::{Access, Purpose, SpaceKind};
 use butterfs_format::features::CompatRo;
@@ -92,16 +92,22 @@ impl Engine {
         self.orphan_free_space.clear();
         self.free_space_tree = true;
         self.remakes_free_space = false;
+        let had = self
+            .superblock
+            .compat_ro
+            .contains(CompatRo::FREE_SPACE_TREE);
         if !self.superblock.has_valid_free_space_tree() {
             self.superblock.compat_ro |= CompatRo::FREE_SPACE_TREE_VALID;
             self.superblock_changed = true;
         }
         let (groups, ranges) = (gathered.groups, gathered.ranges);
-        tracing::warn!(
-            groups,
-            ranges,
-            "clear_cache: the free-space tree is made anew from the extent tree"
-        );
+        if had {
+            tracing::warn!(
+                groups,
+                ranges,
+                "clear_cache: the free-space tree is made anew from the extent tree"
+            );
+        }
         Ok(())
     }
 
@@ -210,17 +216,6 @@ fn node_of_old_tree(key: Key, data: &[u8]) -> Result<Option<NodeRef>, StoreError
     let record =
         ExtentRecord::parse(key, data).map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
     let by = Backref::Tree(TreeId::FREE_SPACE);
-    if record.flags & FLAG_TREE_BLOCK == 0 || !record.inline.iter().any(|(other, _)| *other == by) {
-        return Ok(None);
-    }
-    let level = match (key.item_type, &record.info) {
-        (ItemType::METADATA_ITEM, _) => u8::try_from(key.offset).unwrap_or(u8::MAX),
-        (_, Some(info)) => info[Key::SIZE],
-        (_, None) => 0,
-    };
-    Ok(Some(NodeRef {
-        logical: butterfs_format::Logical(key.objectid),
-        generation: record.generation,
-        level,
-    }))
+    let is_of_tree = record.inline.iter().any(|(other, _)| *other == by);
+    Ok(record.node().filter(|_| is_of_tree))
 }
