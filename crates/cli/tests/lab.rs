@@ -95,7 +95,7 @@ parameters = { files = 100, size = "16k" }
 [[cells]]
 file-system = "butterfs"
 mount = "compress=zstd"
-entropy = 100
+compressible = 100
 workload = "tiny"
 parameters = { files = 200, size = "64k" }
 "#;

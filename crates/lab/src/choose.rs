@@ -119,10 +119,10 @@ impl Answers {
             None if self.kind == "large-files" => ("tiny", "files = 48, size = \"4m\""),
             None => ("tiny", "files = 2000, size = \"8k\""),
         };
-        let entropy = match (workload, self.content.as_str()) {
+        let compressible = match (workload, self.content.as_str()) {
             ("dbench", _) => "",
-            (_, "yes") => "entropy = 50\n",
-            _ => "entropy = 0\n",
+            (_, "yes") => "compressible = 50\n",
+            _ => "compressible = 0\n",
         };
         let mut text = format!(
             "name = \"choose\"\ntitle = \"{} that {}, with {}\"\nrepeats = 1\n\n\
@@ -139,7 +139,7 @@ impl Answers {
             // Writing to a string cannot fail.
             let _ = write!(
                 text,
-                "\n[[cells]]\nfile-system = \"{}\"\nmount = \"{}\"\nworkload = \"{workload}\"\n{entropy}parameters = {{ {parameters} }}\n",
+                "\n[[cells]]\nfile-system = \"{}\"\nmount = \"{}\"\nworkload = \"{workload}\"\n{compressible}parameters = {{ {parameters} }}\n",
                 candidate.file_system, candidate.mount
             );
         }

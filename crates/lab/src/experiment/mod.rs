@@ -23,7 +23,7 @@ pub const AXES: &[(&str, &str)] = &[
         "what idle processors of a virtual machine do: halting or polling",
     ),
     (
-        "entropy",
+        "compressible",
         "how much of the data compresses, in percent: 0, 50, 100",
     ),
     ("concurrency", "processes, threads or clients"),

@@ -68,13 +68,20 @@ fn repeats(fields: &Fields<'_>) -> Result<Option<u32>, Mistake> {
     }
 }
 
+/// What the axis `compressible` was called, which is the opposite of what it
+/// says.
+const FORMERLY: &str = "entropy";
+
 fn group<'a>(source: Source<'a>, table: &'a DeTable<'a>, line: usize) -> Result<Group, Mistake> {
     let mut known: Vec<&str> = axis_names().collect();
-    known.extend(["workload", "parameters", "repeats", "headline"]);
+    known.extend(["workload", "parameters", "repeats", "headline", FORMERLY]);
     let fields = Fields::new(source, table, line, ("a group of cells", &known))?;
     let mut axes = BTreeMap::new();
     for axis in axis_names() {
-        let values = fields.words(axis)?;
+        let mut values = fields.words(axis)?;
+        if axis == "compressible" && values.is_empty() {
+            values = fields.words(FORMERLY)?;
+        }
         for value in &values {
             verify_value(&fields, axis, value)?;
         }
@@ -117,7 +124,7 @@ fn verify_value(fields: &Fields<'_>, axis: &str, value: &Word) -> Result<(), Mis
     };
     match axis {
         "devices" => range(1, 4),
-        "entropy" => range(0, 100),
+        "compressible" => range(0, 100),
         "concurrency" => range(1, 10_000),
         "cache" => one_of(&["warm", "cold", "capped"]),
         "wake" => one_of(&["halting", "polling"]),

@@ -321,7 +321,6 @@ fn parameter_of(workload: Option<&dyn Workload>, axis: &str) -> Option<String> {
     };
     let names: &[&str] = match axis {
         CONCURRENCY => &[CONCURRENCY, "clients", "threads", "jobs"],
-        "entropy" => &["entropy", "compressible"],
         axis => &[axis],
     };
     let known = workload.parameters();

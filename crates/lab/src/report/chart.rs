@@ -14,9 +14,9 @@ const LEFT: f64 = 66.0;
 const RIGHT: f64 = 26.0;
 /// Height of a name at the end of a course, and width of one of its letters.
 const NAME_HEIGHT: f64 = 15.0;
-const NAME_LETTER: f64 = 7.2;
+const NAME_LETTER: f64 = 8.6;
 /// Letters of a name at most.
-const NAME_MAX: usize = 18;
+const NAME_MAX: usize = 14;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 /// Markers and thick lines reach over the frame by this.

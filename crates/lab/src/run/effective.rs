@@ -242,11 +242,11 @@ pub(crate) fn compression(cell: &Cell, kept: &Content, taken: u64) -> Option<Eff
         return None;
     }
     let ratio = bytes as f64 / taken as f64;
-    let entropy = cell.key.0.get("entropy").or(cell.key.0.get("compressible"));
-    let entropy = entropy.and_then(|v| v.parse::<u32>().ok());
+    let compressible = cell.key.0.get("compressible");
+    let compressible = compressible.and_then(|v| v.parse::<u32>().ok());
     // Of small files nothing is left to gain after whole sectors.
     let large = bytes / kept.files.max(1) >= 32 << 10;
-    let expected = asked && large && entropy.is_some_and(|percent| percent >= 50);
+    let expected = asked && large && compressible.is_some_and(|percent| percent >= 50);
     Some(Effective {
         name: "compression ratio".to_owned(),
         requested: if expected { "above 1.1" } else { "" }.to_owned(),

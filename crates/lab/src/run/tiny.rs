@@ -40,7 +40,7 @@ pub struct Tiny;
 struct Plan {
     files: u64,
     size: u64,
-    entropy: u64,
+    compressible: u64,
 }
 
 fn number(parameters: &Parameters, name: &str) -> Result<u64, String> {
@@ -54,19 +54,19 @@ fn plan(parameters: &Parameters) -> Result<Plan, String> {
     let plan = Plan {
         files: number(parameters, "files")?,
         size: number(parameters, "size")?,
-        entropy: number(parameters, "entropy")?,
+        compressible: number(parameters, "compressible")?,
     };
-    if plan.files == 0 || plan.size == 0 || plan.entropy > 100 {
-        return Err("files and size are 1 or more, entropy is 0 to 100".to_owned());
+    if plan.files == 0 || plan.size == 0 || plan.compressible > 100 {
+        return Err("files and size are 1 or more, compressible is 0 to 100".to_owned());
     }
     Ok(plan)
 }
 
 /// Bytes of which a share, in percent, is the same letter: so much of them
 /// compresses.
-fn scramble(bytes: &mut [u8], entropy: u64, random: &mut Random) {
+fn scramble(bytes: &mut [u8], compressible: u64, random: &mut Random) {
     for block in bytes.chunks_mut(4096) {
-        let zeros = block.len() as u64 * entropy / 100;
+        let zeros = block.len() as u64 * compressible / 100;
         let (plain, rest) = block.split_at_mut(usize::try_from(zeros).unwrap_or(0));
         plain.fill(b'b');
         for chunk in rest.chunks_mut(8) {
@@ -90,7 +90,7 @@ impl Workload for Tiny {
             ("files", "400", "number of files"),
             ("size", "64k", "bytes of each"),
             (
-                "entropy",
+                "compressible",
                 "0",
                 "how much of the content compresses, in percent",
             ),
@@ -113,7 +113,7 @@ impl Workload for Tiny {
         let mut figures = Figures::default();
         let mut checks = Vec::new();
         let write = phase(&plan, "create", ground, &mut figures, |path, index| {
-            scramble(&mut bytes, plan.entropy, &mut random);
+            scramble(&mut bytes, plan.compressible, &mut random);
             checks.push(sum(&bytes));
             let mut file = File::create(path)?;
             file.write_all(&bytes)?;
@@ -160,8 +160,8 @@ impl Workload for Tiny {
         figures.written = Some(plan.files * plan.size);
         figures.operations = Some(plan.files * 2 + half.files);
         let line = format!(
-            "files={} size={} entropy={}",
-            plan.files, plan.size, plan.entropy
+            "files={} size={} compressible={}",
+            plan.files, plan.size, plan.compressible
         );
         figures.facts.insert("tiny".to_owned(), line);
         Ok(figures)
