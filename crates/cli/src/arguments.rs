@@ -3,7 +3,7 @@
 //! Owns the table of subcommands and the names by which the binary is called
 //! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
-use crate::{commands, output, version};
+use crate::{commands, output, parity, version};
 use clap::{Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -17,6 +17,7 @@ use std::process::ExitCode;
     version = version::SHORT,
     long_version = version::long(),
     propagate_version = true,
+    infer_subcommands = true,
     after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults and 8 where it could not check."
 )]
 pub struct Arguments {
@@ -134,7 +135,11 @@ pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
 /// Parses words that begin with the program's own name; `mistake` is the exit
 /// code of one.
 pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
-    Arguments::try_parse_from(words).map_err(|answer| {
+    Arguments::try_parse_from(&words).map_err(|answer| {
+        if let Some(sentence) = parity::answer(&words, &answer) {
+            note!("butterfs: {sentence}");
+            return ExitCode::from(mistake);
+        }
         if answer.use_stderr() {
             // A mistake is one whether or not somebody reads of it.
             let _ = answer.print();
@@ -240,6 +245,7 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         words[0] = "butterfs".into();
         words.insert(1, implied.into());
     }
+    parity::drop_what_says_nothing(&mut words);
     words
 }
 

@@ -30,6 +30,7 @@ mod interrupt;
 mod log;
 mod meter;
 mod output;
+mod parity;
 mod part;
 mod place;
 mod reading;

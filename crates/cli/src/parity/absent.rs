@@ -1,0 +1,393 @@
+//! What the Btrfs tools have and ButterFS has not, with what to do instead.
+
+/// A verb (or the options of it, where some are named), and what to use instead.
+pub type Absent = (&'static str, &'static [&'static str], &'static str);
+
+const MOUNT_IT: &str =
+    "use it on a mount of the kernel's with its own tools; ButterFS has no such request yet";
+const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy VOLUME:/ DIRECTORY` and make the volume anew";
+const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the backups in the superblock; `butterfs mount -o ro,rescue=usebackuproot` reads a volume by them";
+const UNITS: &str = "sizes are printed in units that fit; `--json` has exact bytes";
+const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
+const PRIORITY: &str = "run the command by ionice(1); `butterfs scrub limit` bounds its rate";
+const COPY_OUT: &str = "`butterfs copy` reads what it can and names what it cannot";
+
+/// All of them. A verb's own line has no options.
+pub const ABSENT: &[Absent] = &[
+    (
+        "balance start",
+        &["--background", "--bg"],
+        "put `&` behind the command, or start it on a mount and watch it with `butterfs balance status`",
+    ),
+    ("balance start", &["--enqueue"], TOGETHER),
+    (
+        "check",
+        &["-s", "--super"],
+        "`butterfs check` looks at all copies of the superblock and says which differ",
+    ),
+    (
+        "check",
+        &["-b", "--backup", "-r", "--tree-root", "--chunk-root"],
+        CHECK_TREES,
+    ),
+    (
+        "check",
+        &["--repair", "--init-csum-tree", "--init-extent-tree"],
+        CHECK_READS,
+    ),
+    (
+        "check",
+        &["--mode"],
+        "there is one way to check; it needs little memory and uses all cores",
+    ),
+    ("check", &["--readonly"], "`butterfs check` never writes"),
+    (
+        "check",
+        &["--clear-space-cache", "--clear-ino-cache"],
+        "the cache is made anew by `butterfs mount -o clear_cache`",
+    ),
+    (
+        "check",
+        &["-Q", "--qgroup-report"],
+        "`butterfs check` verifies the numbers of quota groups always; `butterfs qgroup show` prints them",
+    ),
+    (
+        "check",
+        &["-E", "--subvol-extents"],
+        "`butterfs subvolume du VOLUME` says what each subvolume holds alone and shares",
+    ),
+    (
+        "convert",
+        &[],
+        "make a volume with `butterfs mkfs` and copy the files into it with `butterfs copy`; ext4 is not converted in place yet",
+    ),
+    ("device add", &["--enqueue"], TOGETHER),
+    ("device remove", &["--enqueue"], TOGETHER),
+    (
+        "device scan",
+        &["-d", "--all-devices"],
+        "`butterfs device scan` without words looks at all block devices that may be read",
+    ),
+    (
+        "device scan",
+        &["-u", "--forget"],
+        "ButterFS registers nothing in the kernel, so there is nothing to forget",
+    ),
+    (
+        "device stats",
+        &["-T", "--format"],
+        "`--json` is for programs",
+    ),
+    (
+        "device usage",
+        &[
+            "-H",
+            "--iec",
+            "--si",
+            "-k",
+            "--kbytes",
+            "-m",
+            "--mbytes",
+            "-g",
+            "--gbytes",
+            "-t",
+            "--tbytes",
+            "-h",
+            "--human-readable",
+            "-b",
+            "--raw",
+        ],
+        UNITS,
+    ),
+    (
+        "filesystem defragment",
+        &["-f"],
+        "what is defragmented is written when the command ends",
+    ),
+    ("filesystem df", &["--format"], "`--json` is for programs"),
+    (
+        "filesystem du",
+        &[],
+        "use `butterfs du VOLUME:/path` for sizes of files, and `butterfs subvolume du VOLUME` for what is shared",
+    ),
+    (
+        "filesystem mkswapfile",
+        &[],
+        "FUSE has no swap files; make one with mkswap(8) on a mount of the kernel's",
+    ),
+    ("filesystem resize", &["--enqueue"], TOGETHER),
+    (
+        "filesystem show",
+        &["-d", "--all-devices"],
+        "`butterfs device scan` shows all volumes on block devices and in the files of directories",
+    ),
+    (
+        "filesystem show",
+        &["-m", "--mounted"],
+        "`findmnt -t fuse.butterfs,fuseblk` lists mounts",
+    ),
+    (
+        "filesystem sync",
+        &[],
+        "use `sync -f PATH`, which is the same on a mount of the kernel's; on a mount of ButterFS use fsync or `butterfs umount`",
+    ),
+    (
+        "filesystem usage",
+        &["-T"],
+        "`butterfs device usage` has the numbers by device",
+    ),
+    (
+        "image",
+        &[],
+        "pack the image file sparsely (`tar -S`, `cp --sparse=always`); there is no form with metadata alone yet",
+    ),
+    (
+        "inspect-internal dump-super",
+        &["--bytenr", "-i"],
+        "`-s 0|1|2` chooses a copy by its number, `-a` prints all",
+    ),
+    (
+        "inspect-internal dump-tree",
+        &["-R", "--backups"],
+        "`butterfs inspect dump-super -f` prints the backup roots",
+    ),
+    (
+        "inspect-internal dump-tree",
+        &["-b", "--block", "--follow"],
+        "`-t TREE` prints a whole tree; each node is printed with its address",
+    ),
+    (
+        "inspect-internal dump-tree",
+        &["--bfs", "--dfs"],
+        "nodes are printed in the order of their keys",
+    ),
+    (
+        "inspect-internal dump-tree",
+        &["--hide-names"],
+        "names are data of the volume; filter the output before you give it away",
+    ),
+    (
+        "inspect-internal dump-tree",
+        &["--noscan"],
+        "give the devices with their directory alone, where no others lie",
+    ),
+    (
+        "inspect-internal dump-tree",
+        &["--csum-headers", "--csum-items"],
+        "checksums of data are not printed; `butterfs check --check-data-csum` compares them",
+    ),
+    (
+        "inspect-internal inode-resolve",
+        &[],
+        "use `find PATH -xdev -inum NUMBER` on a mount",
+    ),
+    (
+        "inspect-internal list-chunks",
+        &[],
+        "`butterfs inspect dump-tree -t chunk VOLUME` prints all chunks",
+    ),
+    (
+        "inspect-internal logical-resolve",
+        &[],
+        "`butterfs scrub` and `butterfs check` name the files of what is damaged",
+    ),
+    ("inspect-internal map-swapfile", &[], MOUNT_IT),
+    (
+        "inspect-internal min-dev-size",
+        &[],
+        "`butterfs filesystem resize` says when a size is too small, and changes nothing then",
+    ),
+    (
+        "inspect-internal rootid",
+        &[],
+        "`butterfs subvolume show PATH` prints the subvolume's ID",
+    ),
+    (
+        "inspect-internal subvolid-resolve",
+        &[],
+        "`butterfs subvolume list` prints the path of each ID",
+    ),
+    (
+        "inspect-internal tree-stats",
+        &[],
+        "`butterfs check` counts nodes and extents",
+    ),
+    (
+        "mkfs",
+        &[
+            "-r",
+            "--rootdir",
+            "--subvol",
+            "--inode-flags",
+            "--compress",
+            "--reflink",
+            "--shrink",
+        ],
+        "`butterfs build -o IMAGE --from DIRECTORY [--compress zstd] [--subvolume PATH]` makes an image from files",
+    ),
+    ("mkfs", &["-l", "--leafsize"], "use `--nodesize`"),
+    (
+        "property get",
+        &["-t"],
+        "the kind of the object is found by its path",
+    ),
+    (
+        "property list",
+        &["-t"],
+        "the kind of the object is found by its path",
+    ),
+    (
+        "property set",
+        &["-t", "-f"],
+        "the kind of the object is found by its path; nothing is forced",
+    ),
+    (
+        "qgroup assign",
+        &["--rescan", "--no-rescan"],
+        "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
+    ),
+    (
+        "qgroup remove",
+        &["--rescan", "--no-rescan"],
+        "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
+    ),
+    (
+        "qgroup clear-stale",
+        &[],
+        "`butterfs qgroup destroy ID PATH` removes one group; `butterfs quota status` says which have no subvolume",
+    ),
+    (
+        "qgroup limit",
+        &["-c"],
+        "limits count what is on the device, as Linux does",
+    ),
+    (
+        "qgroup show",
+        &[
+            "-F",
+            "-f",
+            "--sort",
+            "--sync",
+            "--format",
+            "--raw",
+            "--human-readable",
+            "--iec",
+            "--si",
+            "--kbytes",
+            "--mbytes",
+            "--gbytes",
+            "--tbytes",
+        ],
+        "`--json` is for programs: exact bytes, to be sorted and chosen by jq(1)",
+    ),
+    (
+        "quota rescan",
+        &["-s", "--status"],
+        "use `butterfs quota status PATH`",
+    ),
+    (
+        "quota rescan",
+        &["-w", "--wait", "-W", "--wait-norescan"],
+        "`butterfs quota rescan` waits until it is done",
+    ),
+    (
+        "receive",
+        &["-C", "--chroot"],
+        "paths in a stream never lead out of the directory",
+    ),
+    ("receive", &["-m"], "the mount is found by the directory"),
+    (
+        "receive",
+        &["--force-decompress"],
+        "compressed extents are unpacked where they cannot be written as they are",
+    ),
+    ("replace start", &["--enqueue"], TOGETHER),
+    (
+        "rescue chunk-recover",
+        &[],
+        "`butterfs check VOLUME` says what is damaged; a lost chunk tree is not made anew here yet",
+    ),
+    (
+        "rescue clear-ino-cache",
+        &[],
+        "the inode cache of old kernels is never read; it does no harm",
+    ),
+    (
+        "rescue clear-space-cache",
+        &[],
+        "use `butterfs mount -o clear_cache`",
+    ),
+    (
+        "rescue clear-uuid-tree",
+        &[],
+        "the kernel makes the tree anew when it mounts with `-o rescan_uuid_tree`",
+    ),
+    (
+        "rescue create-control-device",
+        &[],
+        "ButterFS uses no control device",
+    ),
+    (
+        "rescue fix-data-checksum",
+        &[],
+        "copy the file with `butterfs mount -o ro,rescue=ignoredatacsums`, look at it, and write it anew",
+    ),
+    (
+        "rescue fix-device-size",
+        &[],
+        "`butterfs filesystem resize DEVID:max VOLUME` sets the size",
+    ),
+    (
+        "rescue super-recover",
+        &[],
+        "the newest good copy of the superblock is used, and a commit writes all of them",
+    ),
+    (
+        "restore",
+        &[],
+        "`butterfs copy VOLUME:/path DIRECTORY` copies files out of a volume that is not mounted; `butterfs mount -o ro,rescue=all` reads what is left of a damaged one",
+    ),
+    ("scrub resume", &["-c", "-n"], PRIORITY),
+    ("scrub start", &["-c", "-n"], PRIORITY),
+    (
+        "scrub start",
+        &["-f"],
+        "a scrub whose record is left over is begun anew",
+    ),
+    (
+        "scrub status",
+        &[
+            "--raw",
+            "--human-readable",
+            "--iec",
+            "--si",
+            "--kbytes",
+            "--mbytes",
+            "--gbytes",
+            "--tbytes",
+        ],
+        UNITS,
+    ),
+    ("send", &["-e"], COPY_OUT),
+    (
+        "subvolume show",
+        &[
+            "-b",
+            "--raw",
+            "-h",
+            "--human-readable",
+            "-H",
+            "--iec",
+            "--si",
+            "-k",
+            "--kbytes",
+            "-m",
+            "--mbytes",
+            "-g",
+            "--gbytes",
+            "-t",
+            "--tbytes",
+        ],
+        UNITS,
+    ),
+];
