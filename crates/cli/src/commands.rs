@@ -14,6 +14,7 @@ pub mod du;
 pub mod filesystem;
 pub mod find;
 pub mod generate;
+pub mod image;
 pub mod info;
 pub mod inspect;
 pub mod lab;
