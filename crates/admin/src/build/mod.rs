@@ -150,7 +150,7 @@ pub fn build(
         method: options.compression,
         checksum: options.checksum,
     };
-    let files = plan.contents(tree, layers).into_iter();
+    let files = plan.contents(tree, layers);
     let data = data::write(image, contents, &mut space, keeping, files)?;
     let mut maker = ItemMaker {
         data: &data,

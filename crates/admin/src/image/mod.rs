@@ -9,7 +9,7 @@ mod restore;
 mod sanitize;
 
 pub use make::{ImageOptions, Made, Unreadable, Walk, make};
-pub use restore::{Restored, restore};
+pub use restore::{OpenDevices, Restored, restore};
 pub use sanitize::Names;
 
 use butterfs_format::{Logical, ParseError};

@@ -30,6 +30,10 @@ pub struct Restored {
     pub devices: usize,
 }
 
+/// Gives the devices for items.
+pub type OpenDevices<'o> =
+    dyn FnMut(&[DeviceItem]) -> Result<Vec<Arc<dyn BlockDevice>>, ImageError> + 'o;
+
 /// Restores an image. `open` gives the devices, in the order of the items that it
 /// is given, which are sorted by their numbers; each must have room for its item's
 /// size.
@@ -38,7 +42,7 @@ pub struct Restored {
 /// The image is damaged; another number of devices; what `open` answers; writing.
 pub fn restore<I: Read + Seek>(
     image: &mut I,
-    open: &mut dyn FnMut(&[DeviceItem]) -> Result<Vec<Arc<dyn BlockDevice>>, ImageError>,
+    open: &mut OpenDevices<'_>,
 ) -> Result<Restored, ImageError> {
     let contents = Contents::read(image)?;
     let (map, items) = contents.chunks()?;
