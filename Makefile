@@ -1,7 +1,7 @@
 # Two commands do everything on a fresh Debian: `make demo` and `make test`.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test programs kill fuzz build lint bench soak crash-sweep git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test programs kill fuzz build lint bench soak crash-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -77,6 +77,12 @@ soak:
 crash-sweep:
 	@scripts/packages test
 	scripts/crash-sweep
+
+# Data races: 16 threads in the engine, and FUSE's, under ThreadSanitizer (ten
+# minutes, most of them the build); figures to docs/evidence/races.md.
+races:
+	@scripts/packages test
+	scripts/races
 
 # ButterFS beside kernel Btrfs in one run (12 minutes); figures to docs/evidence,
 # and what fell since the last ones is named.

@@ -3,15 +3,17 @@
 //!
 //! `butterfs-benches` measures every row; its options:
 //!
-//!     quick             rows of metadata only, 3 repeats
-//!     repeats=N         default 5
-//!     files=N mib=N     files of a step, MiB of the large file
-//!     transports=A,B    `butterfs mount -o transport=` (default uring,dev);
-//!                       what the mount does not take is left out; other
-//!                       options may follow: dev+writeback
-//!     wake=STATES       halting,polling: mounts with either; default as it is
-//!     json=FILE         where the figures go
-//!     against=FILE      figures to compare with
+//! ```text
+//! quick             rows of metadata only, 3 repeats
+//! repeats=N         default 5
+//! files=N mib=N     files of a step, MiB of the large file
+//! transports=A,B    `butterfs mount -o transport=` (default uring,dev);
+//!                   what the mount does not take is left out; other
+//!                   options may follow: dev+writeback
+//! wake=STATES       halting,polling: mounts with either; default as it is
+//! json=FILE         where the figures go
+//! against=FILE      figures to compare with
+//! ```
 //!
 //! `butterfs-benches open [FILES]` measures the opening of a 1 TiB volume that
 //! holds none, a tenth, and all of FILES (default 10000000).

@@ -18,7 +18,9 @@ const EDGES: &[(&str, &[&str])] = &[
     ("admin", &["format", "device", "volume", "tree", "store"]),
     (
         "butterfs",
-        &["format", "device", "kernel", "tree", "store", "fs"],
+        &[
+            "format", "device", "kernel", "tree", "store", "fs", "admin", "check",
+        ],
     ),
     ("fuse", &[]),
     (

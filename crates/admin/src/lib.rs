@@ -4,6 +4,7 @@
 pub mod archive;
 pub mod balance;
 pub mod build;
+pub mod devices;
 pub mod image;
 pub mod mkfs;
 mod pack;

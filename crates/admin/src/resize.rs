@@ -5,8 +5,8 @@
 //! moves first. Until all of it has moved the device keeps its size, so a crash
 //! or an end by wish leaves a volume as good as before.
 
-use butterfs_format::DeviceId;
-use butterfs_store::{RelocateEnd, Relocated, Store, StoreError};
+use butterfs_format::{DeviceId, Logical};
+use butterfs_store::{ExclusiveKind, RelocateEnd, Relocated, Store, StoreError};
 use std::ops::ControlFlow;
 
 /// No device shrinks below this, as in the kernel.
@@ -36,6 +36,8 @@ pub struct Progress {
     pub moved: usize,
     /// Bytes that are left in the one that moves.
     pub left: u64,
+    /// Bytes that are left in all of them.
+    pub left_in_all: u64,
 }
 
 /// How it ended.
@@ -58,9 +60,9 @@ pub enum End {
 /// The volume has no such device; a size that it cannot get.
 pub fn wanted(store: &Store, device: DeviceId, size: Size) -> Result<u64, StoreError> {
     let old = store.device_bytes(device)?;
-    let mut devices = store.space().devices();
-    let room = devices.find(|(id, _)| *id == device);
-    let room = room.map_or(0, |(_, block)| block.size());
+    let block = store.space().device(device);
+    // It may have become larger since it was opened.
+    let room = block.map_or(0, |block| block.look_at_size());
     let wanted = match size {
         Size::Max => room,
         Size::Exactly(bytes) => bytes,
@@ -95,33 +97,67 @@ pub fn resize(
     size: Size,
     watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<End, StoreError> {
+    let _alone = store.begin_exclusive(ExclusiveKind::Resize)?;
     let from = store.device_bytes(device)?;
     let to = wanted(store, device, size)?;
     if to < from {
         let _end = store.end_device_at(device, to)?;
-        let mut progress = Progress::default();
-        for _ in 0..ROUNDS_MAX {
-            let beyond = store.groups_beyond(device, to);
-            if beyond.is_empty() {
-                break;
-            }
-            progress.groups = progress.moved + beyond.len();
-            for start in beyond {
-                let ended = store.relocate_group(start, &mut |relocated: &Relocated| {
-                    progress.left = relocated.left;
-                    watch(&progress)
-                })?;
-                if ended == RelocateEnd::Stopped {
-                    return Ok(End::Stopped);
-                }
-                progress.moved += 1;
-            }
+        if empty(store, device, to, watch)? == Emptied::Stopped {
+            return Ok(End::Stopped);
         }
         store.set_device_size(device, to)?;
     } else if to > from {
         store.set_device_size(device, to)?;
     }
     Ok(End::Resized { from, to })
+}
+
+/// Whether all moved that was to move.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Emptied {
+    /// It did.
+    Whole,
+    /// Somebody wished for an end.
+    Stopped,
+}
+
+/// Moves what lies beyond `end` of a device. No chunk is made there meanwhile,
+/// which the caller sees to.
+pub(crate) fn empty(
+    store: &Store,
+    device: DeviceId,
+    end: u64,
+    watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
+) -> Result<Emptied, StoreError> {
+    let used = |groups: &[Logical]| -> u64 {
+        let engine = store.read();
+        let of = |group: &butterfs_store::BlockGroup| match groups.contains(&group.start) {
+            true => group.used,
+            false => 0,
+        };
+        engine.groups().map(of).sum()
+    };
+    let mut progress = Progress::default();
+    for _ in 0..ROUNDS_MAX {
+        let beyond = store.groups_beyond(device, end);
+        if beyond.is_empty() {
+            break;
+        }
+        progress.groups = progress.moved + beyond.len();
+        for (index, start) in beyond.iter().enumerate() {
+            let behind = used(beyond.get(index + 1..).unwrap_or_default());
+            let ended = store.relocate_group(*start, &mut |relocated: &Relocated| {
+                progress.left = relocated.left;
+                progress.left_in_all = behind + relocated.left;
+                watch(&progress)
+            })?;
+            if ended == RelocateEnd::Stopped {
+                return Ok(Emptied::Stopped);
+            }
+            progress.moved += 1;
+        }
+    }
+    Ok(Emptied::Whole)
 }
 
 /// Bytes of a device that its volume uses, as its superblock says.

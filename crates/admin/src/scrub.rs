@@ -6,7 +6,7 @@
 
 use butterfs_format::{DeviceId, DeviceOffset};
 pub use butterfs_store::{Repair, ScrubCounts, ScrubFault, ScrubOutcome, ScrubbedKind};
-use butterfs_store::{SCRUB_STEP_MAX, ScrubStretch, Store, StoreError};
+use butterfs_store::{SCRUB_STEP_MAX, Store, StoreError};
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -69,17 +69,6 @@ pub struct Pace {
 /// Is told of news, and says how fast it goes on, or that it ends.
 pub type Watch<'w> = dyn FnMut(&News<'_>) -> ControlFlow<(), Pace> + Send + 'w;
 
-/// Bytes of extents in the chunks of each stretch.
-fn expected(store: &Store, stretches: &[ScrubStretch]) -> u64 {
-    let engine = store.read();
-    let used = |stretch: &ScrubStretch| {
-        let mut groups = engine.groups();
-        let group = groups.find(|group| group.start == stretch.chunk);
-        group.map_or(0, |group| group.used)
-    };
-    stretches.iter().map(used).sum()
-}
-
 /// Scrubs a volume. `starts` says where devices begin that do not begin anew.
 ///
 /// # Errors
@@ -137,12 +126,12 @@ fn scrub_device(
     (device, start): (DeviceId, Start),
     watch: &Mutex<&mut Watch<'_>>,
 ) -> Result<DeviceProgress, StoreError> {
-    let stretches = store.scrub_stretches(device)?;
+    let stretches = store.scrub_stretches(device);
     let mut progress = DeviceProgress {
         device,
         counts: start.counts,
         last: start.from,
-        bytes_expected: expected(store, &stretches),
+        bytes_expected: stretches.iter().map(|stretch| stretch.used).sum(),
         is_finished: false,
     };
     if start.from == DeviceOffset(0) {

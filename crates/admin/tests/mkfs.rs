@@ -1,6 +1,8 @@
 //! Volumes that mkfs makes, judged by btrfs check, the kernel and ourselves.
 
-use butterfs_admin::mkfs::{Layout, MkfsError, MkfsOptions, ProfileChoice, RootOwner, make};
+use butterfs_admin::mkfs::{
+    Layout, MkfsError, MkfsOptions, ProfileChoice, RootOwner, make, make_on,
+};
 use butterfs_device::record::{Crash, Event, Fate, Position};
 use butterfs_device::{Access, BlockDevice, FileDevice, MemoryDevice, RecordDevice};
 use butterfs_format::superblock::{COPIES, Superblock};
@@ -404,4 +406,64 @@ fn refuses_what_cannot_be() {
         features.change("zoned"),
         Err(MkfsError::NotYet(_))
     ));
+}
+
+/// Sizes that are multiples of nothing, on devices of all numbers: what is made
+/// opens, takes files in new chunks, and opens again.
+#[test]
+fn odd_sizes_of_several_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let paths: Vec<_> = (0..4).map(|n| dir.path().join(n.to_string())).collect();
+    let all = [
+        (ProfileChoice::Single, 2),
+        (ProfileChoice::Raid0, 2),
+        (ProfileChoice::Raid1, 2),
+        (ProfileChoice::Raid1c3, 3),
+        (ProfileChoice::Raid1c4, 4),
+        (ProfileChoice::Raid10, 2),
+        (ProfileChoice::Raid5, 2),
+        (ProfileChoice::Raid6, 3),
+    ];
+    let sizes = [
+        [1 << 30; 4],
+        [777_777_777, 1_000_000_000, 2_147_479_551, 300_000_001],
+        [60_000_000_001, 31_415_926_535, 5_000_000_000, 271_828_182],
+    ];
+    for (profile, least) in all {
+        for sizes in sizes {
+            for count in least..=4 {
+                let context = format!("{profile:?} on {:?}", &sizes[..count]);
+                let options = MkfsOptions {
+                    data: Some(profile),
+                    metadata: Some(profile),
+                    ..MkfsOptions::default()
+                };
+                let open = |(path, size): (&std::path::PathBuf, u64)| {
+                    std::fs::File::create(path).unwrap().set_len(size).unwrap();
+                    let device = FileDevice::open(path, Access::ReadWrite).unwrap();
+                    Arc::new(device) as Arc<dyn BlockDevice>
+                };
+                let devices: Vec<_> = paths[..count].iter().zip(sizes).map(open).collect();
+                make_on(&devices, &options).unwrap_or_else(|error| panic!("{context}: {error}"));
+                let open = || {
+                    let store = Store::open_all(devices.clone(), &OpenOptions::default());
+                    let store = store.unwrap_or_else(|error| panic!("{context}: {error}"));
+                    Filesystem::new(Arc::new(store), TreeId::FS, Options::default())
+                };
+                let fs = open();
+                let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+                let file = fs.create(fs.root(), b"file", &new).unwrap();
+                let data = vec![7; 1 << 20];
+                for n in 0..40 {
+                    fs.write(&file, n << 20, &data).unwrap();
+                }
+                fs.sync_all()
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                drop((file, fs));
+                let fs = open();
+                let found = fs.lookup(fs.root(), b"file").unwrap();
+                assert_eq!(fs.attributes(found.inode).unwrap().size, 40 << 20);
+            }
+        }
+    }
 }

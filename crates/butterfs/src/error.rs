@@ -1,9 +1,16 @@
 //! What can go wrong with a volume as a whole.
 
+use crate::VolumePath;
 use crate::held::Held;
+use butterfs_admin::mkfs::MkfsError;
+use butterfs_check::CheckError;
 use butterfs_device::DeviceError;
+use butterfs_device::probe::Found;
 use butterfs_fs::FsError;
+use butterfs_fs::receive::{ReceiveError, TargetError};
+use butterfs_fs::send::SendError;
 use butterfs_store::StoreError;
+use std::io;
 
 /// Why a volume or a path could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -37,18 +44,137 @@ pub enum Error {
         /// What it holds.
         held: Held,
     },
+    /// A volume would be made on a device that holds something.
+    #[error("{device} holds {found}; say Content::Overwrite to make a volume there all the same")]
+    InUse {
+        /// The device.
+        device: String,
+        /// What it holds.
+        found: Found,
+    },
+    /// A volume cannot be made.
+    #[error(transparent)]
+    Mkfs(Box<MkfsError>),
+    /// A volume could not be checked at all.
+    #[error(transparent)]
+    Check(Box<CheckError>),
+    /// A snapshot was not sent to its end.
+    #[error(transparent)]
+    Send(Box<SendError>),
+    /// A stream was not received to its end.
+    #[error(transparent)]
+    Receive(Box<ReceiveError>),
     /// The thread that commits cannot be started.
     #[error("no thread could be started ({0}); raise the limit on processes")]
-    Thread(#[source] std::io::Error),
+    Thread(#[source] io::Error),
 }
 
 impl Error {
     /// `error` at `path`.
     #[must_use]
-    pub fn at(path: &[u8], error: FsError) -> Self {
+    pub fn at(path: impl VolumePath, error: FsError) -> Self {
         Self::At {
-            path: String::from_utf8_lossy(path).into_owned(),
+            path: String::from_utf8_lossy(path.path_bytes()).into_owned(),
             error,
         }
+    }
+
+    /// The same at another path: the one that the caller gave.
+    pub(crate) fn moved_to(self, path: &[u8]) -> Self {
+        match self {
+            Self::At { error, .. } => Self::at(path, error),
+            other => other,
+        }
+    }
+
+    /// What failed, where it is a file operation or the volume below it.
+    fn cause(&self) -> Option<FsError> {
+        match self {
+            Self::At { error, .. } | Self::Fs(error) => Some(error.clone()),
+            Self::Store(error) => Some(error.clone().into()),
+            Self::Send(error) => match &**error {
+                SendError::Fs(error) => Some(error.clone()),
+                _ => None,
+            },
+            Self::Receive(error) => match &**error {
+                ReceiveError::Target {
+                    error: TargetError::Fs(error),
+                    ..
+                } => Some(error.clone()),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// Its kind among those of `std::io`, as for the errno of a system call that
+    /// fails for the same reason.
+    #[must_use]
+    pub fn kind(&self) -> io::ErrorKind {
+        match self {
+            Self::NoSubvolume(_) => io::ErrorKind::NotFound,
+            Self::Thread(error) => error.kind(),
+            error => error.cause().map_or(io::ErrorKind::Other, |cause| {
+                io::Error::from_raw_os_error(cause.errno()).kind()
+            }),
+        }
+    }
+
+    /// What to do about it, in half a sentence; `None` where the error itself
+    /// says all that can be said.
+    #[must_use]
+    pub fn next_step(&self) -> Option<&'static str> {
+        Some(match self.cause()? {
+            FsError::NotFound => "list the directory with Volume::read_dir to see what is there",
+            FsError::Exists => "remove it first, or choose another name",
+            FsError::NotEmpty => "remove what is in it first, or use Volume::remove_dir_all",
+            FsError::IsADirectory => "use the calls for directories",
+            FsError::NotADirectory => "use the calls for files, or a path through directories",
+            FsError::ReadOnlySubvolume => {
+                "change a writable snapshot of it, or make it writable with \
+                 Volume::set_subvolume_access"
+            }
+            FsError::CrossesSubvolumes => "copy it, or share its data with Volume::reflink",
+            FsError::QuotaExceeded => "delete something in the quota group, or raise its limit",
+            FsError::Busy(_) => "try again when the other use has ended",
+            FsError::Damaged { .. } => "check the volume with butterfs::check",
+            FsError::Store(StoreError::NoSpace) => {
+                "delete files or snapshots, or enlarge the volume"
+            }
+            FsError::Store(StoreError::ReadOnly) => {
+                "open the volume for writing, with OpenOptions::default"
+            }
+            _ => return None,
+        })
+    }
+}
+
+impl From<MkfsError> for Error {
+    fn from(error: MkfsError) -> Self {
+        Self::Mkfs(Box::new(error))
+    }
+}
+
+impl From<CheckError> for Error {
+    fn from(error: CheckError) -> Self {
+        Self::Check(Box::new(error))
+    }
+}
+
+impl From<SendError> for Error {
+    fn from(error: SendError) -> Self {
+        Self::Send(Box::new(error))
+    }
+}
+
+impl From<ReceiveError> for Error {
+    fn from(error: ReceiveError) -> Self {
+        Self::Receive(Box::new(error))
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        Self::new(error.kind(), error)
     }
 }

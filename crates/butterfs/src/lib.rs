@@ -1,40 +1,164 @@
-//! Btrfs volumes in userspace: open one and use its files.
+//! Btrfs volumes without the kernel and without root: make them, open them, and
+//! read and change what is in them.
 //!
-//! Owns the one small API over the crates below: [`Volume`] (open, commit,
-//! close), [`MountOptions`] (what `-o` can say) and paths. Owns no format and
-//! no policy of its own. Never prints; events go to `tracing`.
+//! What this library writes is ordinary Btrfs. The Linux kernel mounts it, and
+//! what the kernel wrote can be opened here.
 //!
-//! ```no_run
-//! use butterfs::{OpenOptions, Volume};
-//! use std::path::Path;
+//! # Tour
 //!
-//! # fn main() -> Result<(), butterfs::Error> {
-//! let volume = Volume::open(Path::new("disk.img"), OpenOptions::default())?;
-//! volume.write_file(b"/hello.txt", b"hello\n")?;
-//! assert_eq!(volume.read_file(b"/hello.txt")?, b"hello\n");
+//! **Make a volume, open it, use its files.** [`make_volume`] makes one in a new
+//! file, [`make_volume_on`] on files and block devices that are there.
+//! [`Volume::open`] opens one. Names are those of `std::fs`, and [`File`] has
+//! [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`]:
+//!
+//! ```
+//! use butterfs::{MkfsOptions, OpenOptions, Volume};
+//! use std::io::{Read, Seek, Write};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let image = folder.path().join("disk.img");
+//! butterfs::make_volume(&image, 256 << 20, &MkfsOptions::default())?;
+//! let volume = Volume::open(&image, OpenOptions::default())?;
+//!
+//! volume.create_dir_all("/2026/may")?;
+//! let mut file = volume.create_file("/2026/may/note.txt")?;
+//! writeln!(file, "hello")?;
+//! file.rewind()?;
+//! let mut text = String::new();
+//! file.read_to_string(&mut text)?;
+//! assert_eq!(text, "hello\n");
+//!
+//! for entry in volume.read_dir("/2026")? {
+//!     println!("{}", entry?.path().display());
+//! }
 //! volume.close()?;
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! **Paths** are everything that is a path of the host, and bytes
+//! ([`VolumePath`]). They begin at the root of the subvolume that was opened.
+//! Below the calls with paths lie those with inodes, for programs that look up a
+//! name once and use it often: [`Volume::files`] gives the [`Filesystem`].
+//!
+//! **Snapshots, and streams of them:**
+//!
+//! ```
+//! # use butterfs::{MkfsOptions, OpenOptions, SnapshotAccess, Volume};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let (image, other) = (folder.path().join("disk.img"), folder.path().join("copy.img"));
+//! # butterfs::make_volume(&image, 256 << 20, &MkfsOptions::default())?;
+//! # butterfs::make_volume(&other, 256 << 20, &MkfsOptions::default())?;
+//! # let volume = Volume::open(&image, OpenOptions::default())?;
+//! # let backup = Volume::open(&other, OpenOptions::default())?;
+//! volume.create_subvolume("/home")?;
+//! volume.write_file("/home/list.txt", b"one\n")?;
+//! volume.snapshot("/home", "/monday", SnapshotAccess::ReadOnly)?;
+//!
+//! let mut stream = Vec::new();
+//! volume.send("/monday", &mut stream)?;
+//! backup.receive("/", std::io::Cursor::new(stream))?;
+//! assert_eq!(backup.read_file("/monday/list.txt")?, b"one\n");
+//! # backup.close()?;
+//! # volume.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! **Whole volumes.** [`check()`] verifies one that is not open and writes
+//! nothing; the verifier shares no code with what writes. [`Volume::scrub`] reads
+//! every copy of everything, while the volume is in use. The modules [`balance`],
+//! [`resize`], [`scrub`], [`mkfs`] and [`mod@build`] have everything that the
+//! commands of the same names can do; they take the store below a volume,
+//! `volume.files().store()`.
+//!
+//! **Options.** [`OpenOptions`] says how to open; [`MountOptions`] makes it from
+//! the words of `-o` (`compress=zstd:3,subvol=@home`). Six programs in
+//! `examples/` show more.
+//!
+//! # What you can rely on
+//!
+//! **Errors** are typed ([`Error`]) and name the path that you gave.
+//! [`Error::kind`] gives the kind among those of `std::io`, [`Error::next_step`]
+//! what to do. They become [`std::io::Error`] with `?`.
+//!
+//! **Durability.** What a call did is on the device as this table says, and not
+//! before. After a crash the volume is as it was at one of these moments, never
+//! in between.
+//!
+//! | Call | Durable when it returns |
+//! |---|---|
+//! | writing, [`Volume::write_file`], names, attributes, [`Volume::reflink`] | no: with the next commit. One comes 30 seconds after the last ([`OpenOptions::commit_interval`]) |
+//! | [`File::sync_all`] | that file: data, attributes, name |
+//! | [`Volume::sync`] | everything |
+//! | [`Volume::create_subvolume`], [`Volume::snapshot`], [`Volume::delete_subvolume`] | yes, with all that was changed before it |
+//! | [`Volume::receive`] | what was received |
+//! | [`Volume::rename`] over a file | not by itself, but after a crash the name has the old content or the new, whole |
+//! | [`Volume::close`] | everything |
+//! | dropping a [`File`] | it does nothing |
+//! | dropping a [`Volume`] | as [`Volume::close`], but an error is only logged: call `close` |
+//!
+//! **Use after close is an error.** After [`Volume::close`] every call on any
+//! handle of the volume that could fail, does ([`StoreError::Closed`]); nothing is
+//! taken and lost.
+//!
+//! **Threads.** All types are `Send`, and all but the iterators and streams are
+//! `Sync`: share a [`Volume`] behind an `Arc`, or make further handles with
+//! [`Volume::share`]. Calls block; there is no async. Reads of different files, and
+//! of one file, go on at the same time. Changes take turns for the few
+//! microseconds in which they edit trees in memory; file data are compressed,
+//! checksummed and written outside of that. One thread of the library commits in
+//! the background, and short-lived ones help with large flushes.
+//!
+//! **Blocking.** Reads wait for the device where data are not in memory. Writes
+//! wait only when the write buffer is full. `sync`, `sync_all`, `close` and
+//! everything that commits wait for the device to be flushed.
+//!
+//! **Memory** is bounded: clean nodes by [`OpenOptions::store`] (a 32nd of the
+//! machine's memory, 96 MiB to 1 GiB), file data that wait by
+//! [`Options::buffer_bytes`] (128 MiB), changed nodes of a commit by 64 MiB.
+//! [`Volume::read_file`] holds the whole file; [`File`] does not.
+//!
+//! **Panics.** Nothing that a caller gives and nothing on a device makes the
+//! library panic. Damage is an error. Where one of its own invariants fails it
+//! panics nevertheless, on purpose: the volume is read-only from then on, with its
+//! last commit on the device.
+//!
+//! **One at a time.** A volume that is open for writing is locked: a second
+//! opening, here or by the kernel, is refused. Nothing here checks permissions of
+//! users: whoever can open the device can do everything ([`access`] has the rules
+//! for those who need them). What paths make belongs to [`OpenOptions::owner`].
+//!
+//! Never prints; events go to `tracing`.
 
 mod clone_tree;
 mod error;
+mod file;
 mod held;
 mod members;
 mod mount_options;
+mod names;
 mod part;
 mod paths;
 mod quotas;
+mod read_dir;
 mod receive_directory;
 mod rescue;
+mod snapshots;
 mod state;
+mod streams;
 mod subvolumes;
 mod trees;
 mod usage;
 mod volume;
+mod volume_path;
+mod whole;
 
 pub use clone_tree::ClonedTree;
 pub use error::Error;
+pub use file::{File, FileOptions};
 pub use held::Held;
 pub use members::{FoundDevice, FoundVolume, find_members, scan};
 pub use mount_options::{
@@ -42,12 +166,19 @@ pub use mount_options::{
 };
 pub use part::{Part, held_instead, open_part, part_of};
 pub use paths::{Walk, WalkEntry};
+pub use read_dir::{DirEntry, ReadDir};
 pub use receive_directory::copy_tree::{CopiedTree, copy_host_tree};
 pub use receive_directory::{DirectoryKind, DirectoryTarget};
 pub use rescue::{PathChange, preview_log, zero_log};
+pub use snapshots::SnapshotAccess;
 pub use trees::{TreeItem, Trees};
 pub use usage::{KindUsage, Usage};
 pub use volume::{Cleaner, OpenOptions, Volume};
+pub use volume_path::VolumePath;
+pub use whole::{Content, check, make_volume, make_volume_on};
+
+pub use butterfs_admin::mkfs::{MkfsError, MkfsOptions, RootOwner};
+pub use butterfs_admin::{balance, build, mkfs, resize, scrub};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
 pub use butterfs_format::compression::{Algorithm, Level, Method};
@@ -76,6 +207,14 @@ pub use butterfs_store::{
 };
 pub use butterfs_tree::CompareCost;
 
+/// The independent verifier: what a check can be told, and what it finds.
+pub mod check {
+    pub use butterfs_check::{
+        CheckError, DataChecksums, Fault, FaultCode, Figures, NoProgress, Options, Phase, Place,
+        Progress, Report, Severity, Status, check,
+    };
+}
+
 /// Quota groups.
 pub mod quota {
     pub use crate::quotas::QuotaState;
@@ -86,3 +225,8 @@ pub mod quota {
         Assigned, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
     };
 }
+
+/// The program in README.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -223,10 +223,13 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
 }
 
 /// Opens the files and block devices at `paths`.
-pub(crate) fn open(paths: &[PathBuf], access: Access) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+pub(crate) fn open<P: AsRef<Path>>(
+    paths: &[P],
+    access: Access,
+) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
     let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
     for path in paths {
-        devices.push(Arc::new(FileDevice::open(path, access)?));
+        devices.push(Arc::new(FileDevice::open(path.as_ref(), access)?));
     }
     Ok(devices)
 }

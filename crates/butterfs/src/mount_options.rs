@@ -139,6 +139,8 @@ pub struct MountOptions {
     pub allow_other: bool,
     /// What small writes scatter is defragmented in the background.
     pub autodefrag: bool,
+    /// A balance that was interrupted does not go on by itself.
+    pub skip_balance: bool,
     /// The mount can be mounted again with other user ids.
     pub idmap: bool,
     /// Users may delete subvolumes that they own.
@@ -181,6 +183,7 @@ impl Default for MountOptions {
             wake: Wake::Auto,
             allow_other: false,
             autodefrag: false,
+            skip_balance: false,
             idmap: false,
             user_subvol_rm_allowed: false,
             uid: None,
@@ -339,6 +342,9 @@ impl MountOptions {
         }
         if self.autodefrag {
             say("autodefrag");
+        }
+        if self.skip_balance {
+            say("skip_balance");
         }
         if self.idmap {
             say("idmap");

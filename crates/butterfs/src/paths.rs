@@ -5,7 +5,7 @@
 //! symbolic links are followed in the middle of a path and before a slash at
 //! its end, not at the end itself.
 
-use crate::{Error, Volume};
+use crate::{Error, Volume, VolumePath};
 use butterfs_format::item::dir::FileType;
 use butterfs_format::{InodeId, InodeNumber};
 use butterfs_fs::attr::Attributes;
@@ -81,7 +81,8 @@ impl Volume {
     ///
     /// # Errors
     /// As path_resolution(7).
-    pub fn resolve(&self, path: &[u8]) -> Result<InodeId, Error> {
+    pub fn resolve(&self, path: impl VolumePath) -> Result<InodeId, Error> {
+        let path = path.path_bytes();
         self.check_open()?;
         resolve(self.files(), path).map_err(|error| Error::at(path, error))
     }
@@ -90,7 +91,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::resolve`].
-    pub fn attributes(&self, path: &[u8]) -> Result<Attributes, Error> {
+    pub fn attributes(&self, path: impl VolumePath) -> Result<Attributes, Error> {
+        let path = path.path_bytes();
         let id = self.resolve(path)?;
         self.files()
             .attributes(id)
@@ -115,8 +117,8 @@ impl Volume {
         if name.is_empty() {
             return Err(Error::at(path, FsError::Exists));
         }
-        let directory = [directory, b"/."].concat();
-        Ok((self.resolve(&directory)?, name))
+        let found = self.resolve([directory, b"/."].concat());
+        Ok((found.map_err(|error| error.moved_to(path))?, name))
     }
 
     /// Entries of the directory `id`, without `.` and `..`, in their order.
@@ -189,7 +191,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::resolve`]; damage, reading.
-    pub fn read_file(&self, path: &[u8]) -> Result<Vec<u8>, Error> {
+    pub fn read_file(&self, path: impl VolumePath) -> Result<Vec<u8>, Error> {
+        let path = path.path_bytes();
         let at = |error| Error::at(path, error);
         let inode = self.files().inode(self.resolve(path)?).map_err(at)?;
         let mut content = Vec::new();
@@ -233,7 +236,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::resolve`]; no space.
-    pub fn write_file(&self, path: &[u8], content: &[u8]) -> Result<(), Error> {
+    pub fn write_file(&self, path: impl VolumePath, content: &[u8]) -> Result<(), Error> {
+        let path = path.path_bytes();
         let at = |error| Error::at(path, error);
         let (parent, name) = self.resolve_parent(path)?;
         let files = self.files();
@@ -274,7 +278,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::resolve`]; exists already, no space.
-    pub fn create_dir(&self, path: &[u8]) -> Result<InodeId, Error> {
+    pub fn create_dir(&self, path: impl VolumePath) -> Result<InodeId, Error> {
+        let path = path.path_bytes();
         let (parent, name) = self.resolve_parent(path)?;
         let new = NewInode::new(S_IFDIR | 0o755, self.owner);
         let made = self.files().create(parent, name, &new);

@@ -3,7 +3,7 @@
 //!
 //! All of it is read from the trees; file data never are.
 
-use crate::{Error, Volume};
+use crate::{Error, Volume, VolumePath};
 use butterfs_format::{Generation, InodeNumber, TreeId};
 use butterfs_fs::FsError;
 use butterfs_fs::subvolume::diff::{Compared, Difference, diff};
@@ -31,8 +31,9 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::resolve`]; another kind of file or directory is there.
-    pub fn subvolume_at(&self, path: &[u8]) -> Result<TreeId, Error> {
-        let id = self.resolve(&[path, b"/."].concat())?;
+    pub fn subvolume_at(&self, path: impl VolumePath) -> Result<TreeId, Error> {
+        let path = path.path_bytes();
+        let id = self.resolve_followed(path)?;
         if id.number != InodeNumber::ROOT {
             let reason = FsError::Invalid("this is no subvolume but a directory in one");
             return Err(Error::at(path, reason));
@@ -105,7 +106,8 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::resolve`]; damage, reading.
-    pub fn history(&self, path: &[u8]) -> Result<Vec<HistoryEntry>, Error> {
+    pub fn history(&self, path: impl VolumePath) -> Result<Vec<HistoryEntry>, Error> {
+        let path = path.path_bytes();
         let inode = self.resolve(path)?;
         self.steadily(|engine| {
             let root = engine.root(inode.tree).map_err(FsError::from)?;

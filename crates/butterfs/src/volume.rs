@@ -16,7 +16,8 @@ use butterfs_store::{
     FreeSpace, LogPolicy, OpenOptions as StoreOptions, Purpose, SpaceFault, Store, StoreError,
 };
 use parking_lot::{Condvar, Mutex};
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -74,9 +75,10 @@ impl OpenOptions {
 
 /// An open volume, seen from one subvolume. Dropping it closes it; an error is
 /// then only logged.
-#[derive(Debug)]
 pub struct Volume {
     files: Arc<Filesystem>,
+    /// What it was opened on.
+    devices: Arc<[Arc<dyn BlockDevice>]>,
     /// `None` where nothing commits: read-only, or closed.
     committer: Arc<Mutex<Option<Committer>>>,
     role: Role,
@@ -113,7 +115,8 @@ impl Volume {
     /// # Errors
     /// A device is busy or not there, holds no volume, is damaged, or the
     /// subvolume does not exist.
-    pub fn open(path: &Path, options: OpenOptions) -> Result<Self, Error> {
+    pub fn open(path: impl AsRef<Path>, options: OpenOptions) -> Result<Self, Error> {
+        let path = path.as_ref();
         if options.part != Part::Whole {
             let device = part::open_part(path, options.store.access, options.part)?;
             return Self::open_device(device, options);
@@ -126,7 +129,7 @@ impl Volume {
     ///
     /// # Errors
     /// As [`Volume::open`]; they are not the devices of one volume.
-    pub fn open_all(paths: &[PathBuf], options: OpenOptions) -> Result<Self, Error> {
+    pub fn open_all<P: AsRef<Path>>(paths: &[P], options: OpenOptions) -> Result<Self, Error> {
         let devices = crate::members::open(paths, options.store.access)?;
         Self::open_devices(devices, options)
     }
@@ -152,11 +155,15 @@ impl Volume {
     ) -> Result<Self, Error> {
         let writable = options.store.access == Access::ReadWrite;
         let first = devices.first().cloned();
-        let (store, tree) = open_store(devices, &options).map_err(|error| match &first {
-            Some(device) => instead(device, error),
-            None => error,
-        })?;
+        let (store, tree) =
+            open_store(devices.clone(), &options).map_err(|error| match &first {
+                Some(device) => instead(device, error),
+                None => error,
+            })?;
         let files = Arc::new(Filesystem::new(store, tree, options.files));
+        if writable {
+            files.end_cut_balance()?;
+        }
         if writable && let Err(error) = files.delete_orphans(tree) {
             // They take space, no more; and a replay may have written already.
             tracing::error!(%error, "files without names stay; run a check of the volume");
@@ -175,6 +182,7 @@ impl Volume {
         };
         Ok(Self {
             files,
+            devices: devices.into(),
             committer: Arc::new(Mutex::new(committer)),
             role: Role::First,
             owner: options.owner,
@@ -187,6 +195,7 @@ impl Volume {
     pub fn share(&self) -> Self {
         Self {
             files: Arc::clone(&self.files),
+            devices: Arc::clone(&self.devices),
             committer: Arc::clone(&self.committer),
             role: Role::Share,
             owner: self.owner,
@@ -252,16 +261,31 @@ impl Volume {
     }
 
     /// Makes everything durable and ends the use of the volume: from then on
-    /// every call on any handle that could fail is an error, this one too.
+    /// every call on any handle that could fail is an error, this one too, and
+    /// others may open it.
     ///
     /// # Errors
     /// As [`Volume::sync`]; the volume is closed then, too. Others who go on
     /// changing it.
     pub fn close(&self) -> Result<(), Error> {
+        self.check_open()?;
+        let closed = self.save_and_end();
+        let used = self.store().space().devices();
+        for device in self
+            .devices
+            .iter()
+            .cloned()
+            .chain(used.map(|(_, device)| device))
+        {
+            device.let_go();
+        }
+        closed
+    }
+
+    fn save_and_end(&self) -> Result<(), Error> {
         /// Commits that find something new each time before others are too
         /// many.
         const ROUNDS_MAX: usize = 8;
-        self.check_open()?;
         let committer = self.committer.lock().take();
         if let Some(committer) = committer {
             committer.stop();
@@ -280,6 +304,15 @@ impl Volume {
         }
         self.store().abandon();
         Err(StoreError::ChangedAtClose.into())
+    }
+}
+
+impl fmt::Debug for Volume {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let devices = self.devices.iter().map(|device| device.identity());
+        f.debug_struct("Volume")
+            .field("devices", &devices.collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 

@@ -65,7 +65,7 @@ fn files_cut_short_are_refused() {
     let empty = dir.path().join("empty");
     std::fs::write(&empty, "").unwrap();
     one_sentence(&Volume::open(&empty, OpenOptions::default()).unwrap_err());
-    let missing = Volume::open(&dir.path().join("missing"), OpenOptions::default());
+    let missing = Volume::open(dir.path().join("missing"), OpenOptions::default());
     one_sentence(&missing.unwrap_err());
     one_sentence(&Volume::open(dir.path(), OpenOptions::default()).unwrap_err());
 }

@@ -213,6 +213,7 @@ impl<'a> Check<'a> {
         let map = devices::map(context, &chunks);
         let context = context.with_map(map);
         devices::superblock(&context, &chunks);
+        devices::missing(&context, &chunks);
         let wanted = ItemList {
             wanted: Roots::wanted,
             taken: &taken,

@@ -8,7 +8,7 @@ pub enum Severity {
     /// The volume is damaged.
     Fault,
     /// Leftovers that every implementation ignores: the kernel mounts and uses
-    /// the volume.
+    /// the volume; and devices that are missing.
     Warning,
 }
 
@@ -84,6 +84,8 @@ codes! {
     DeviceExtentOverlap = "device-extent-overlap", "Two device extents overlap.";
     DeviceExtentBeyondDevice = "device-extent-beyond-device", "A device extent does not fit its device.";
     DeviceBytesUsed = "device-bytes-used", "A device's count of allocated bytes is wrong.";
+    DeviceMissing = "device-missing", "A device is missing; what lies on it was not looked at.";
+    ChunkLost = "chunk-lost", "A chunk has lost more devices than its profile can do without.";
     DeviceSize = "device-size", "A device is smaller than the volume believes.";
 
     ExtentItemInvalid = "extent-item-invalid", "An extent item is impossible.";
@@ -168,6 +170,7 @@ impl FaultCode {
     pub const fn severity(self) -> Severity {
         match self {
             Self::FreeSpaceOrphan
+            | Self::DeviceMissing
             | Self::SuperblockCopyStale
             | Self::InodeCache
             | Self::UuidTopLevel => Severity::Warning,

@@ -13,11 +13,17 @@ use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::Superblock;
 use butterfs_format::{Logical, NodeRef, Physical, TreeId};
 use butterfs_tree::{Expected, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, LogicalSpace};
+use butterfs_volume::{ChunkMap, CopyFault, LogicalSpace, VolumeError};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Why a node is bad: its kind, words, and where the copy lies.
+type BadNode = (FaultCode, String, Option<Physical>);
+
+/// What is said of what no device has that is there.
+const ALL_MISSING: &str = "the devices that have it are missing";
 
 /// Nodes between two reports of progress.
 const STATUS_EVERY: u64 = 1024;
@@ -167,11 +173,29 @@ impl<'a> Context<'a> {
         }
     }
 
-    fn read_copy(
-        &self,
-        expected: Expected,
-        copy: usize,
-    ) -> Result<Node, (FaultCode, String, Option<Physical>)> {
+    /// True where devices of the volume are missing.
+    pub(crate) fn is_degraded(&self) -> bool {
+        let there = u64::try_from(self.space.devices().count());
+        there.is_ok_and(|there| there < self.superblock.num_devices)
+    }
+
+    /// Copies of a place, and how it can be read where none of them can: of
+    /// volumes of one device, there is nothing else.
+    pub(crate) fn ways(&self, logical: Logical) -> (usize, usize) {
+        let copies = self.map.copies(logical).max(1);
+        (copies, self.space.ways(logical).max(copies))
+    }
+
+    /// Reads a node as one of the ways to read it has it; `None` where that
+    /// copy's device is missing.
+    fn read_copy(&self, expected: Expected, copy: usize) -> Option<Result<Node, BadNode>> {
+        match self.read_way(expected, copy) {
+            Err((FaultCode::DeviceMissing, _, _)) => None,
+            other => Some(other),
+        }
+    }
+
+    fn read_way(&self, expected: Expected, copy: usize) -> Result<Node, BadNode> {
         let mut bytes = vec![0; self.identity.node_size].into_boxed_slice();
         let mapping = self
             .map
@@ -180,24 +204,27 @@ impl<'a> Context<'a> {
         let place = mapping.copies.get(copy).copied();
         self.space
             .read_copy(expected.logical, copy, &mut bytes)
-            .map_err(|error| (FaultCode::NodeUnreadable, error.to_string(), place))?;
+            .map_err(|error| match is_missing(&error) {
+                true => (FaultCode::DeviceMissing, error.to_string(), place),
+                false => (FaultCode::NodeUnreadable, error.to_string(), place),
+            })?;
         Node::verify(bytes, &self.identity, expected)
             .map_err(|fault| (code_of(fault), fault.to_string(), place))
     }
 
     /// Reads a node from its first good copy without reporting.
     pub(crate) fn peek(&self, expected: Expected) -> Result<Node, (FaultCode, String)> {
-        let copies = self.map.copies(expected.logical).max(1);
         let mut first = None;
-        for copy in 0..copies {
-            match self.read_copy(expected, copy) {
-                Ok(node) => return Ok(node),
-                Err((code, text, _)) => {
+        for way in 0..self.ways(expected.logical).1 {
+            match self.read_copy(expected, way) {
+                Some(Ok(node)) => return Ok(node),
+                Some(Err((code, text, _))) => {
                     first.get_or_insert((code, text));
                 }
+                None => {}
             }
         }
-        Err(first.unwrap_or((FaultCode::NodeUnreadable, String::new())))
+        Err(first.unwrap_or_else(|| (FaultCode::NodeUnreadable, ALL_MISSING.to_owned())))
     }
 
     /// Reads a node and reports what is wrong with it or its copies.
@@ -208,21 +235,24 @@ impl<'a> Context<'a> {
             key: None,
             logical: Some(expected.logical),
         };
-        let copies = self.map.copies(expected.logical).max(1);
+        let (copies, ways) = self.ways(expected.logical);
         let every = self.options.data == DataChecksums::Verify;
         let mut good = None;
         let mut bad = Vec::new();
-        for copy in 0..copies {
-            match self.read_copy(expected, copy) {
-                Ok(node) => good = good.or(Some(node)),
-                Err(fault) => bad.push(fault),
-            }
-            if good.is_some() && !every {
+        for way in 0..ways {
+            if good.is_some() && (!every || way >= copies) {
                 break;
+            }
+            match self.read_copy(expected, way) {
+                Some(Ok(node)) => good = good.or(Some(node)),
+                // What is made of others says nothing of any of them.
+                Some(Err(fault)) if way < copies => bad.push(fault),
+                Some(Err(_)) | None => {}
             }
         }
         if good.is_none() {
-            let (code, text, _) = bad.into_iter().next()?;
+            let all_missing = || (FaultCode::NodeUnreadable, ALL_MISSING.to_owned(), None);
+            let (code, text, _) = bad.into_iter().next().unwrap_or_else(all_missing);
             self.fault(code, place, text);
             return None;
         }
@@ -237,6 +267,17 @@ impl<'a> Context<'a> {
             self.fault(FaultCode::NodeCopyDamaged, place, text);
         }
         good
+    }
+}
+
+/// Whether all that keeps a copy from being read is that devices are missing.
+pub(crate) fn is_missing(error: &VolumeError) -> bool {
+    match error {
+        VolumeError::NoGoodCopy { copies, .. } => {
+            let mut faults = copies.iter().map(|copy| &copy.fault);
+            !copies.is_empty() && faults.all(|fault| matches!(fault, CopyFault::Missing))
+        }
+        _ => false,
     }
 }
 

@@ -1,7 +1,7 @@
 //! File data against their checksums.
 
 use crate::code::FaultCode;
-use crate::context::Context;
+use crate::context::{Context, is_missing};
 use crate::extents::checksums::range_of;
 use crate::extents::parents::Parents;
 use crate::report::Place;
@@ -10,6 +10,8 @@ use butterfs_format::{Key, Logical, NodeRef, TreeId};
 
 /// Bytes read at once.
 const READ: usize = 1 << 20;
+/// Bytes that lie on one device, in striped profiles.
+const ELEMENT: u64 = 64 << 10;
 
 struct DataScan<'s, 'a> {
     context: &'s Context<'a>,
@@ -46,12 +48,19 @@ impl DataScan<'_, '_> {
         while at < end {
             let length = end.saturating_sub(at);
             let length = usize::try_from(length).unwrap_or(READ).min(READ);
+            let length = length.min(self.alike(at));
             let sectors = length.checked_div(sector).unwrap_or(0);
             let wanted: Vec<&[u8]> = sums.by_ref().take(sectors).collect();
             buffer.resize(length, 0);
-            for copy in 0..context.map.copies(Logical(at)).max(1) {
-                self.copy(at, copy, buffer, &wanted, sector);
+            let (copies, ways) = context.ways(Logical(at));
+            let mut is_there = false;
+            for copy in 0..copies {
+                is_there |= self.copy(at, copy, buffer, &wanted, sector);
                 read = read.saturating_add(u64::try_from(length).unwrap_or(0));
+            }
+            if !is_there && !(copies..ways).any(|way| self.is_made(at, way, buffer, &wanted)) {
+                let text = "the devices that have it are missing, and nothing makes it";
+                context.fault(FaultCode::DataUnreadable, Place::at(Logical(at)), text);
             }
             at = at.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
         }
@@ -59,12 +68,50 @@ impl DataScan<'_, '_> {
         read
     }
 
-    fn copy(&self, at: u64, copy: usize, buffer: &mut [u8], wanted: &[&[u8]], sector: usize) {
+    /// Bytes that lie on the same devices, where it matters: where one is missing.
+    fn alike(&self, at: u64) -> usize {
+        let context = self.context;
+        if !context.is_degraded() {
+            return READ;
+        }
+        let found = context.map.find(Logical(at));
+        let within = found.map_or(0, |(start, _)| at.saturating_sub(start.get()));
+        let inside = within.checked_rem(ELEMENT).unwrap_or(0);
+        usize::try_from(ELEMENT.saturating_sub(inside)).unwrap_or(READ)
+    }
+
+    /// Whether one of the ways to make it from other devices makes what it
+    /// should be.
+    fn is_made(&self, at: u64, way: usize, buffer: &mut [u8], wanted: &[&[u8]]) -> bool {
+        let context = self.context;
+        if context.space.read_copy(Logical(at), way, buffer).is_err() {
+            return false;
+        }
+        let sector = usize::try_from(context.sector()).unwrap_or(READ);
+        let mut sectors = buffer.chunks_exact(sector).zip(wanted);
+        sectors.all(|(part, sum)| {
+            let computed = context.superblock.checksum_type.compute(part);
+            computed.get(..sum.len()) == Some(*sum)
+        })
+    }
+
+    /// Compares a copy; false where its device is missing.
+    fn copy(
+        &self,
+        at: u64,
+        copy: usize,
+        buffer: &mut [u8],
+        wanted: &[&[u8]],
+        sector: usize,
+    ) -> bool {
         let context = self.context;
         if let Err(error) = context.space.read_copy(Logical(at), copy, buffer) {
+            if is_missing(&error) {
+                return false;
+            }
             let text = format!("copy {copy}: {error}");
             context.fault(FaultCode::DataUnreadable, Place::at(Logical(at)), text);
-            return;
+            return true;
         }
         let mut logical = at;
         for (part, sum) in buffer.chunks_exact(sector).zip(wanted) {
@@ -75,6 +122,7 @@ impl DataScan<'_, '_> {
             }
             logical = logical.saturating_add(context.sector());
         }
+        true
     }
 }
 

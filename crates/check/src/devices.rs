@@ -62,7 +62,12 @@ pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
         let fits = chunk.stripes.iter().all(|stripe| {
             let found = context.space.devices().find(|(id, _)| *id == stripe.device);
             let end = stripe.offset.saturating_add(bytes);
-            found.is_some_and(|(_, device)| end.get() <= device.size())
+            let size = match found {
+                Some((_, device)) => Some(device.size()),
+                // One that is missing is as large as the volume believes.
+                None => size_by_item(tree, stripe.device),
+            };
+            size.is_some_and(|size| end.get() <= size)
         });
         let place = Place::at(logical);
         if !fits {
@@ -81,6 +86,43 @@ pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
         }
     }
     map
+}
+
+/// How large the chunk tree says that a device is.
+fn size_by_item(tree: &ChunkTree, device: DeviceId) -> Option<u64> {
+    let mut items = tree.devices.iter();
+    let item = items.find(|item| item.id == device)?;
+    Some(item.total_bytes)
+}
+
+/// Says which devices are missing, and which chunks cannot do without them.
+pub(crate) fn missing(context: &Context<'_>, tree: &ChunkTree) {
+    let is_there = |id: DeviceId| context.space.state(id).is_some();
+    for item in tree.devices.iter().filter(|item| !is_there(item.id)) {
+        let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, item.id.get());
+        let text = format!(
+            "device {} is missing; what lies on it was not looked at",
+            item.id
+        );
+        context.fault(
+            FaultCode::DeviceMissing,
+            Place::item(TreeId::CHUNK, key),
+            text,
+        );
+    }
+    for (logical, chunk) in &tree.chunks {
+        let stripes = chunk.stripes.iter();
+        let gone = stripes.filter(|stripe| !is_there(stripe.device)).count();
+        let profile = Profile::from_flags(chunk.flags);
+        if let Some(profile) = profile.filter(|profile| gone > profile.tolerated()) {
+            let text = format!(
+                "{gone} of its {} devices are missing; {profile} can do without {}",
+                chunk.stripes.len(),
+                profile.tolerated()
+            );
+            context.fault(FaultCode::ChunkLost, Place::at(*logical), text);
+        }
+    }
 }
 
 /// Bytes that each stripe of a chunk takes.

@@ -31,9 +31,6 @@ pub enum DevicesFault {
     /// One is there twice.
     #[error("device {0} was given twice")]
     Twice(DeviceId),
-    /// The volume has more.
-    #[error("the volume has {0} devices; give all of them")]
-    TooFew(u64),
 }
 
 /// Why a volume could not be checked at all. What is wrong inside of a volume
@@ -49,7 +46,7 @@ pub enum CheckError {
         /// What is wrong with the copies.
         reason: String,
     },
-    /// Devices of different volumes, or too few.
+    /// Devices of different volumes, or one twice.
     #[error(transparent)]
     Devices(#[from] DevicesFault),
     /// A feature that the check does not know.

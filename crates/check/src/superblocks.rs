@@ -157,8 +157,8 @@ fn compare(
 /// Reads the superblocks of all devices of a volume.
 ///
 /// # Errors
-/// One has none, they do not belong together, some are missing, or the volume
-/// has features that are not known.
+/// One has none, they do not belong together, or the volume has features that
+/// are not known.
 pub(crate) fn open(
     devices: Vec<Arc<dyn BlockDevice>>,
     wanted: Option<usize>,
@@ -203,9 +203,6 @@ pub(crate) fn open(
             );
             faults.add(FaultCode::DeviceSize, Place::default(), text);
         }
-    }
-    if u64::try_from(ids.len()).is_ok_and(|given| given < first.num_devices) {
-        return Err(CheckError::Devices(DevicesFault::TooFew(first.num_devices)));
     }
     let unknown = first.incompat.without(KNOWN);
     if !unknown.is_empty() {

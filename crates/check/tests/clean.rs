@@ -109,8 +109,14 @@ btrfs -q subvolume delete doomed; sync; sync
         ),
         ("a deletion", deletion),
         (
-            "a balance",
+            "a balance, cut off early",
             "for i in $(seq 2000); do echo $i > x$i; done; sync; btrfs -q balance start --full-balance . & sleep 0.05; sync; btrfs -q balance cancel . || true; wait; sync",
+        ),
+        // What relocation copied, and whose copies nobody got, are parents of
+        // their own tree.
+        (
+            "a balance, cut off several times",
+            "for i in $(seq 2000); do echo $i > x$i; done; sync; for n in 1 2 3 4 5 6; do btrfs -q balance start --full-balance . & sleep 0.0$n; sync; btrfs -q balance cancel . || true; wait; done; sync",
         ),
     ];
     for (name, script) in steps {

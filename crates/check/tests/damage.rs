@@ -38,6 +38,8 @@ const ELSEWHERE: &[FaultCode] = &[
     FaultCode::NodeSize,
     FaultCode::NodeUnreadable,
     FaultCode::DataUnreadable,
+    FaultCode::DeviceMissing,
+    FaultCode::ChunkLost,
     FaultCode::LogInvalid,
     FaultCode::LogOverlapsExtent,
     FaultCode::LogChecksumMissing,

@@ -86,12 +86,14 @@ pub enum Command {
     Send(Box<commands::send::Send>),
     /// Receive streams.
     Receive(commands::receive::Receive),
-    /// Show facts about the devices of a volume.
+    /// Add, remove and replace devices of a volume, and show facts about them.
     Device(commands::device::Device),
     /// Read every copy of everything and compare it with its checksum.
     Scrub(commands::scrub::Scrub),
     /// Move what lies in block groups, and give their space back.
     Balance(commands::balance::Balance),
+    /// Give a volume another device in place of one that it has.
+    Replace(commands::replace::Replace),
     /// Change features, UUIDs and checksums of a volume that is not mounted.
     Tune(commands::tune::Tune),
     /// Make and restore images of a volume's metadata.

@@ -29,6 +29,7 @@ pub mod qgroup;
 pub mod quota;
 pub mod receive;
 pub mod reflink;
+pub mod replace;
 pub mod rescue;
 pub mod resize;
 pub mod rm;

@@ -1,6 +1,7 @@
 //! Facts about the volume at a path, mounted there or held by a file or device.
 
 use crate::fail::{Context, Done, Failure};
+use crate::reading;
 use butterfs::{OpenOptions, Volume};
 pub use butterfs_server::Facts;
 use std::path::Path;
@@ -10,7 +11,7 @@ pub fn at(path: &Path) -> Result<Facts, Failure> {
     if path.is_dir() {
         return Ok(Facts::of_mount(path)?);
     }
-    let volume = Volume::open(path, OpenOptions::read_only()).context(path.display())?;
+    let volume = reading::open(path, OpenOptions::read_only())?;
     Ok(Facts::of(&volume))
 }
 

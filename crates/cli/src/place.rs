@@ -1,7 +1,8 @@
 //! `VOLUME:/path` on the command line, and output that commands share.
 
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Done, Failure, fail};
 use crate::host;
+use crate::reading;
 use butterfs::{OpenOptions, Part, Subvolume, Volume};
 use serde::{Deserialize, Serialize};
 use std::convert::Infallible;
@@ -50,7 +51,7 @@ impl Place {
         if let Some(id) = subvolume {
             options.subvolume = Subvolume::Id(id);
         }
-        Volume::open(&self.volume, options).context(self.volume.display())
+        reading::open(&self.volume, options)
     }
 }
 

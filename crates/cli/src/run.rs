@@ -51,6 +51,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Qgroup(qgroup) => (offline(|| qgroup.run()), 1),
         Command::Scrub(scrub) => (offline(|| scrub.run()), 1),
         Command::Balance(balance) => (offline(|| balance.run()), 1),
+        Command::Replace(replace) => (offline(|| replace.run()), 1),
         Command::Tune(tune) => (offline(|| tune.run()), 1),
         Command::Image(image) => (offline(|| image.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),

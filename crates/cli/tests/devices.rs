@@ -57,7 +57,25 @@ fn files_of_a_directory_are_one_volume() {
         &["device", "ready", "one.img"],
         "2 of the 3 devices",
     );
-    fails(&bench, &["cat", "one.img:/hello"], "device 2 (UUID");
+    // Reading goes on without it, as far as its content is not needed.
+    let without = "warning: one.img is read without some of its devices: device 2 (UUID";
+    fails(&bench, &["cat", "one.img:/hello"], without);
+    fails(&bench, &["copy", "one.img:/hello", "out"], without);
+    fails(&bench, &["mkdir", "one.img:/dir"], "mount -o degraded");
+    for words in [
+        &["ls", "one.img"][..],
+        &["info", "one.img"],
+        &["filesystem", "show", "one.img"],
+        &["filesystem", "usage", "one.img"],
+        &["device", "usage", "one.img"],
+    ] {
+        let output = bench.try_run(words);
+        let text = said(&output);
+        assert!(output.status.success(), "{words:?}: {text}");
+        assert!(text.contains(without), "{words:?}: {text}");
+    }
+    let shown = bench.run(&["filesystem", "show", "one.img"]);
+    assert!(shown.contains("MISSING"), "{shown}");
     let found = bench.run(&["device", "scan", "."]);
     assert!(found.contains("Some devices missing"), "{found}");
 }

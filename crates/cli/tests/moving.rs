@@ -2,8 +2,11 @@
 
 mod support;
 
+use butterfs::{OpenOptions, Volume};
+use butterfs_admin::balance::{self, End, Filters, Redundancy, Wish};
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
 use support::{Bench, can_mount, said};
 
 const UNCORRECTABLE: i32 = 3;
@@ -203,5 +206,58 @@ fn balance_resize_and_scrub_of_a_mount() {
         good("scrubbed");
         bench.run(&["umount", "mnt"]);
     }
+    bench.check();
+}
+
+/// As in the kernel, a balance that was interrupted goes on at the next mount
+/// for writing, unless that says otherwise.
+#[test]
+fn a_balance_goes_on_at_the_next_mount() {
+    if !can_mount() {
+        return;
+    }
+    let bench = filled(&[]);
+    {
+        let path = bench.path("volume");
+        let volume = Volume::open(&path, OpenOptions::default()).unwrap();
+        let store = volume.files().store();
+        let paused = balance::start(store, &Filters::all(), Redundancy::Kept, &mut |progress| {
+            (progress.completed > 0).then_some(Wish::Pause)
+        });
+        assert_eq!(paused.unwrap().1, End::Stopped(Wish::Pause));
+        volume.close().unwrap();
+    }
+    let waits = |options: &str| {
+        let _mounted = bench.mount(options);
+        let status = said(&bench.try_run(&["balance", "status", "mnt"]));
+        bench.run(&["umount", "mnt"]);
+        status
+    };
+    assert!(waits("skip_balance").contains("is paused"));
+    assert!(waits("ro").contains("is paused"));
+    // However soon the mount ends.
+    waits("");
+    bench.check();
+    {
+        let _mounted = bench.mount("");
+        let begun = Instant::now();
+        loop {
+            let status = said(&bench.try_run(&["balance", "status", "mnt"]));
+            if status.contains("No balance found") {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(60), "{status}");
+        }
+        for seed in 0..8 {
+            let found = fs::read(bench.path(&format!("mnt/f{seed}"))).unwrap();
+            assert!(found == content(seed), "f{seed}");
+        }
+        bench.run(&["umount", "mnt"]);
+    }
+    bench.check();
+    let plan = bench.run(&["balance", "plan", "volume"]);
+    assert!(plan.contains(" would move, in about "), "{plan}");
+    let all = bench.run(&["balance", "start", "--full-balance", "volume"]);
+    assert!(all.contains("Done, had to relocate"), "{all}");
     bench.check();
 }

@@ -22,8 +22,14 @@ pub enum Access {
 /// inside their ranges. A write is durable when a [`flush`](Self::flush) that
 /// began after the write returned has succeeded.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// Bytes; fixed while the device is open.
+    /// Bytes, as of the last look.
     fn size(&self) -> u64;
+
+    /// Bytes now: a file or block device may have become larger since it was
+    /// opened. [`size`](Self::size) gives no less afterwards.
+    fn look_at_size(&self) -> u64 {
+        self.size()
+    }
 
     /// Fills `buf` from `offset` on.
     ///
@@ -78,11 +84,18 @@ pub trait BlockDevice: Send + Sync + Debug {
 
     /// What the device may be used for.
     fn access(&self) -> Access;
+
+    /// Lets others use it: waits for writes under way, gives up locks, and
+    /// refuses every write and discard from then on.
+    fn let_go(&self) {}
 }
 
 impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn size(&self) -> u64 {
         (**self).size()
+    }
+    fn look_at_size(&self) -> u64 {
+        (**self).look_at_size()
     }
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         (**self).read_at(offset, buf)
@@ -108,6 +121,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     }
     fn access(&self) -> Access {
         (**self).access()
+    }
+    fn let_go(&self) {
+        (**self).let_go();
     }
 }
 

@@ -242,6 +242,10 @@ impl BlockDevice for FaultDevice {
         self.inner.size()
     }
 
+    fn look_at_size(&self) -> u64 {
+        self.inner.look_at_size()
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         check_range(self, Operation::Read, range)?;
@@ -284,6 +288,10 @@ impl BlockDevice for FaultDevice {
 
     fn access(&self) -> Access {
         self.inner.access()
+    }
+
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }
 

@@ -13,7 +13,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 /// Parts that one system call takes (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
@@ -37,12 +38,14 @@ pub struct FileDevice {
     path: PathBuf,
     kind: Kind,
     access: Access,
-    size: u64,
+    size: AtomicU64,
     /// The exclusive open of a block device, until it is handed over.
     claim: Mutex<Option<File>>,
     /// The locked file behind a loop device, so that nobody opens the same
     /// bytes by the other name.
     backing: Option<File>,
+    /// Whether it was released. Writes hold it for reading while they last.
+    released: RwLock<bool>,
 }
 
 impl FileDevice {
@@ -145,9 +148,10 @@ impl FileDevice {
             path: path.to_owned(),
             kind,
             access,
-            size,
+            size: AtomicU64::new(size),
             claim: Mutex::new(None),
             backing,
+            released: RwLock::new(false),
         })
     }
 
@@ -264,6 +268,12 @@ impl Drop for FileDevice {
     /// Unlocks at once. Closing alone would leave the lock to a child process
     /// that another thread is just starting, until the child closes its copy.
     fn drop(&mut self) {
+        self.unlock();
+    }
+}
+
+impl FileDevice {
+    fn unlock(&self) {
         let backing = self.backing.as_ref();
         let locked = (self.kind == Kind::RegularFile).then_some(&self.file);
         for file in locked.into_iter().chain(backing) {
@@ -271,9 +281,23 @@ impl Drop for FileDevice {
             let _ = rustix::fs::flock(file, FlockOperation::Unlock);
         }
     }
-}
 
-impl FileDevice {
+    /// For as long as the answer lives, the device is not released.
+    fn held(
+        &self,
+        operation: Operation,
+        range: DeviceRange,
+    ) -> Result<RwLockReadGuard<'_, bool>, DeviceError> {
+        check_writable(self, operation, range)?;
+        let released = self.released.read();
+        let released = released.unwrap_or_else(PoisonError::into_inner);
+        if *released {
+            let error = io::Error::other("it was closed");
+            return Err(self.error(operation, Some(range), error));
+        }
+        Ok(released)
+    }
+
     /// Fills the beginning of `buf` with what is in the page cache, tells that
     /// this thread is about to wait if there is more, and answers the bytes
     /// filled.
@@ -297,7 +321,16 @@ impl FileDevice {
 
 impl BlockDevice for FileDevice {
     fn size(&self) -> u64 {
-        self.size
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn look_at_size(&self) -> u64 {
+        let now = match self.kind {
+            Kind::RegularFile => self.file.metadata().map(|meta| meta.len()).ok(),
+            Kind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
+        };
+        let now = now.unwrap_or(0);
+        now.max(self.size.fetch_max(now, Ordering::AcqRel))
     }
 
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
@@ -314,7 +347,7 @@ impl BlockDevice for FileDevice {
 
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, data.len());
-        check_writable(self, Operation::Write, range)?;
+        let _held = self.held(Operation::Write, range)?;
         self.file
             .write_all_at(data, offset.get())
             .map_err(|error| self.error(Operation::Write, Some(range), error))
@@ -326,7 +359,7 @@ impl BlockDevice for FileDevice {
         parts: &[IoSlice<'_>],
     ) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, parts_length(parts));
-        check_writable(self, Operation::Write, range)?;
+        let _held = self.held(Operation::Write, range)?;
         let fail = |error: io::Error| self.error(Operation::Write, Some(range), error);
         let mut at = offset.get();
         let mut owned = parts.to_vec();
@@ -358,7 +391,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn discard(&self, range: DeviceRange) -> Result<(), DeviceError> {
-        check_writable(self, Operation::Discard, range)?;
+        let _held = self.held(Operation::Discard, range)?;
         if range.length == 0 {
             return Ok(());
         }
@@ -384,5 +417,13 @@ impl BlockDevice for FileDevice {
 
     fn access(&self) -> Access {
         self.access
+    }
+
+    fn let_go(&self) {
+        let released = self.released.write();
+        let mut released = released.unwrap_or_else(PoisonError::into_inner);
+        *released = true;
+        lock_claim(&self.claim).take();
+        self.unlock();
     }
 }

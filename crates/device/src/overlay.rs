@@ -93,6 +93,10 @@ impl BlockDevice for OverlayDevice {
     fn access(&self) -> Access {
         Access::ReadWrite
     }
+
+    fn let_go(&self) {
+        self.base.let_go();
+    }
 }
 
 #[cfg(test)]

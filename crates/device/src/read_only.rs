@@ -24,6 +24,10 @@ impl BlockDevice for ReadOnlyDevice {
         self.inner.size()
     }
 
+    fn look_at_size(&self) -> u64 {
+        self.inner.look_at_size()
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.read_at(offset, buf)
     }
@@ -46,5 +50,9 @@ impl BlockDevice for ReadOnlyDevice {
 
     fn access(&self) -> Access {
         Access::ReadOnly
+    }
+
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }

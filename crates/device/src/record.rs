@@ -167,6 +167,10 @@ impl BlockDevice for RecordDevice {
         self.inner.size()
     }
 
+    fn look_at_size(&self) -> u64 {
+        self.inner.look_at_size()
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.read_at(offset, buf)
     }
@@ -223,6 +227,10 @@ impl BlockDevice for RecordDevice {
 
     fn access(&self) -> Access {
         self.inner.access()
+    }
+
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }
 

@@ -50,6 +50,10 @@ impl BlockDevice for TraceDevice {
         self.inner.size()
     }
 
+    fn look_at_size(&self) -> u64 {
+        self.inner.look_at_size()
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         self.traced(Operation::Read, Some(range), || {
@@ -91,5 +95,9 @@ impl BlockDevice for TraceDevice {
 
     fn access(&self) -> Access {
         self.inner.access()
+    }
+
+    fn let_go(&self) {
+        self.inner.let_go();
     }
 }

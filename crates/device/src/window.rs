@@ -78,6 +78,10 @@ impl BlockDevice for WindowDevice {
     fn access(&self) -> Access {
         self.inner.access()
     }
+
+    fn let_go(&self) {
+        self.inner.let_go();
+    }
 }
 
 #[cfg(test)]

@@ -227,3 +227,60 @@ fn a_loop_device_in_use_is_refused_by_both_names() {
         drop(FileDevice::open(&image, Access::ReadWrite).unwrap());
     }
 }
+
+#[test]
+fn a_released_device_is_free_for_others_and_takes_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let first = FileDevice::create(&path, MIB).unwrap();
+    first.write_at(DeviceOffset(0), b"before").unwrap();
+    assert!(matches!(
+        FileDevice::open(&path, Access::ReadWrite),
+        Err(DeviceError::Busy { .. })
+    ));
+    first.let_go();
+    let second = FileDevice::open(&path, Access::ReadWrite).unwrap();
+    let all = DeviceRange::new(DeviceOffset(0), MIB);
+    assert!(first.write_at(DeviceOffset(0), b"late").is_err());
+    assert!(
+        first
+            .write_vectored_at(DeviceOffset(0), &[IoSlice::new(b"late")])
+            .is_err()
+    );
+    assert!(first.discard(all).is_err());
+    let mut found = [0; 6];
+    second.read_at(DeviceOffset(0), &mut found).unwrap();
+    assert_eq!(&found, b"before");
+    // Giving up twice takes nothing from the next one.
+    first.let_go();
+    drop(first);
+    assert!(FileDevice::open(&path, Access::ReadWrite).is_err());
+    drop(second);
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+/// Nobody gets the device while a write to it is under way.
+#[test]
+fn a_release_waits_for_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let first = FileDevice::create(&path, 64 * MIB).unwrap();
+    std::thread::scope(|scope| {
+        let first = &first;
+        for writer in 0..4_u8 {
+            scope.spawn(move || {
+                let data = vec![writer + 1; 8 << 20];
+                while first.write_at(DeviceOffset(0), &data).is_ok() {}
+            });
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        first.let_go();
+        let second = FileDevice::open(&path, Access::ReadWrite).unwrap();
+        let mut before = vec![0; 8 << 20];
+        second.read_at(DeviceOffset(0), &mut before).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let mut after = vec![0; 8 << 20];
+        second.read_at(DeviceOffset(0), &mut after).unwrap();
+        assert!(before == after, "a late write");
+    });
+}

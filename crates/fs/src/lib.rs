@@ -39,10 +39,10 @@ use butterfs_store::{Store, StoreError};
 use inode::InodeTable;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::fmt;
 use std::sync::Arc;
 
 /// A volume's files.
-#[derive(Debug)]
 pub struct Filesystem {
     pub(crate) store: Arc<Store>,
     pub(crate) options: Options,
@@ -71,6 +71,15 @@ pub struct Filesystem {
     /// Subvolumes that were looked into: what a crash left in them without
     /// names is deleted then.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,
+}
+
+impl fmt::Debug for Filesystem {
+    /// Not all that is in memory.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filesystem")
+            .field("subvolume", &self.subvolume)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Filesystem {

@@ -259,6 +259,20 @@ impl Filesystem {
         tree.is_subvolume() && check_alive(&engine, tree).is_ok()
     }
 
+    /// Takes back what a balance of the kernel's left that was cut off: trees of
+    /// relocation, and files that hold copies of data.
+    ///
+    /// # Errors
+    /// As [`butterfs_store::Store::drop_cut_relocation`].
+    pub fn end_cut_balance(&self) -> Result<(), FsError> {
+        self.store.drop_cut_relocation()?;
+        if let Err(error) = self.delete_orphans(TreeId::DATA_RELOC) {
+            // They take space, no more.
+            tracing::error!(%error, "what a balance copied stays; run a check of the volume");
+        }
+        Ok(())
+    }
+
     /// Deletes what a crash left without names in `tree`.
     ///
     /// # Errors

@@ -36,7 +36,7 @@ pub const CONTENTS: &[(&str, &str)] = &[
 ];
 
 /// Candidates that stay after the first block.
-const FINALISTS: usize = 4;
+pub const FINALISTS: usize = 4;
 
 /// Answers to the three questions, each a name of its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,6 +59,14 @@ pub struct Candidate {
 }
 
 impl Candidate {
+    /// In words.
+    pub fn name(&self) -> String {
+        match self.mount.as_str() {
+            "" => format!("{} with its defaults", self.file_system),
+            mount => format!("{} with -o {mount}", self.file_system),
+        }
+    }
+
     /// That of a cell.
     pub fn of(key: &CellKey) -> Self {
         let get = |axis: &str| key.0.get(axis).cloned().unwrap_or_default();
@@ -214,6 +222,22 @@ pub fn finalists(records: &[CellRecord]) -> Vec<Candidate> {
     found
 }
 
+/// Candidates without any figure, and why.
+pub fn without_figures(records: &[CellRecord]) -> BTreeMap<Candidate, String> {
+    let measured = passes(records);
+    let mut found = BTreeMap::new();
+    for record in records {
+        let candidate = Candidate::of(&record.cell);
+        if let Outcome::Void(why) | Outcome::Failed(why) | Outcome::Unavailable(why) =
+            &record.outcome
+            && !measured.contains_key(&candidate)
+        {
+            found.insert(candidate, why.clone());
+        }
+    }
+    found
+}
+
 /// What the records say; None when no candidate has figures.
 pub fn advise(records: &[CellRecord], seed: u64) -> Option<Advice> {
     let all = passes(records);
@@ -241,11 +265,10 @@ pub fn advise(records: &[CellRecord], seed: u64) -> Option<Advice> {
         })
         .collect();
     let verdicts = judge(&family, seed);
-    let name = |candidate: &Candidate| match candidate.mount.as_str() {
-        "" => format!("{} with its defaults", candidate.file_system),
-        mount => format!("{} with -o {mount}", candidate.file_system),
-    };
-    let mut text = format!("Take {}.\n", name(&best));
+    let mut text = format!("Take {}.\n", best.name());
+    if rest.is_empty() {
+        text.push_str("It is the only candidate with figures here.\n");
+    }
     let mut others = Vec::new();
     for (candidate, verdict) in rest.into_iter().zip(&verdicts) {
         let speed = verdict.ratio.as_ref().map_or("?".to_owned(), |ratio| {
@@ -270,7 +293,7 @@ pub fn advise(records: &[CellRecord], seed: u64) -> Option<Advice> {
         let _ = writeln!(
             text,
             "It is {said} {}{note}: {speed}, {} blocks, p = {:.3}.",
-            name(candidate),
+            candidate.name(),
             verdict.blocks,
             verdict.p_adjusted
         );

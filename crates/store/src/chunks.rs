@@ -106,6 +106,22 @@ impl Engine {
         })
     }
 
+    /// Bytes that new metadata chunks could have after one more data chunk.
+    pub(crate) fn unallocated_beside_data_chunk(&self) -> u64 {
+        let mut spaces = self.device_spaces();
+        if let Ok(plan) = placement::plan(self.flags_for(SpaceKind::Data), &spaces) {
+            for (device, offset) in &plan.stripes {
+                let space = spaces.iter_mut().find(|space| space.device == *device);
+                let start = offset.get();
+                if let Some(space) = space {
+                    space.allocated.push(start..start + plan.stripe_length);
+                    space.allocated.sort_by_key(|range| range.start);
+                }
+            }
+        }
+        placement::possible(self.flags_for(SpaceKind::Metadata), &spaces)
+    }
+
     /// Bytes of the next chunk of `kind`; 0 when there is no room for one.
     pub(crate) fn next_chunk(&self, kind: SpaceKind) -> u64 {
         self.look_at_unallocated(kind).next

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 pub(crate) type StatsOfDevices = BTreeMap<DeviceId, [u64; 5]>;
 
 /// Key of a device's item: object 0, offset its number.
-const fn key_of(device: DeviceId) -> Key {
+pub(crate) const fn key_of(device: DeviceId) -> Key {
     Key::new(0, ItemType::PERSISTENT_ITEM, device.get())
 }
 

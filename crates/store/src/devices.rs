@@ -62,7 +62,9 @@ pub(crate) fn write_superblocks(
                 other = superblock.on_device(item);
                 &other
             }
-            _ => superblock,
+            Some(_) => superblock,
+            // It is just being removed.
+            None => continue,
         };
         for offset in offsets {
             space.write_superblock(id, *offset, &own.encode(*offset))?;

@@ -44,13 +44,32 @@ pub enum DropProgress {
 }
 
 /// Where a step ended before the end of the tree.
-struct Place {
+pub(crate) struct Place {
     /// Key of the child that comes next.
-    key: Key,
+    pub(crate) key: Key,
     /// Level of the branch that has it.
-    level: u8,
+    pub(crate) level: u8,
     /// What keeps the walk from it.
-    fault: Option<StoreError>,
+    pub(crate) fault: Option<StoreError>,
+}
+
+/// A tree that is dropped.
+#[derive(Clone, Copy)]
+pub(crate) struct Top {
+    pub(crate) tree: TreeId,
+    pub(crate) root: NodeRef,
+    /// How the root is referred to.
+    pub(crate) by: Keyed,
+    /// Nodes that are older have another owner.
+    pub(crate) born: Generation,
+}
+
+/// How far a step came.
+pub(crate) enum Dropped {
+    /// It ended at its first node.
+    Nothing(DropProgress),
+    UpTo(Place),
+    All,
 }
 
 /// A branch on the way, which only this tree holds.
@@ -100,25 +119,21 @@ impl Engine {
         }
         // Nodes that are older than the snapshot have another owner.
         let born = state.item_key.map_or(0, |key| key.offset);
-        let mut walk = Walk {
-            engine: self,
+        let top = Top {
             tree,
+            root: state.root,
+            by: Keyed::ByTree(tree),
             born: Generation(born),
-            budget: Budget(nodes),
-            stack: Vec::new(),
         };
-        let begun = match state.item.drop_progress {
-            Some(key) => walk.resume(state.root, &key, state.item.drop_level),
-            None => walk.visit(state.root, Keyed::ByTree(tree)),
-        };
-        match begun {
-            Ok(Visit::Gone | Visit::Entered) => {}
-            Ok(Visit::Later) => return Ok(DropProgress::More),
-            Err(error) => return Ok(DropProgress::Stopped(error)),
-        }
-        let Some(place) = walk.run() else {
-            self.forget_tree(tree)?;
-            return Ok(DropProgress::Done);
+        let begin = state.item.drop_progress;
+        let begin = begin.map(|key| (key, state.item.drop_level));
+        let place = match self.drop_from(top, begin, nodes) {
+            Dropped::Nothing(progress) => return Ok(progress),
+            Dropped::All => {
+                self.forget_tree(tree)?;
+                return Ok(DropProgress::Done);
+            }
+            Dropped::UpTo(place) => place,
         };
         let old = (state.item.drop_progress, state.item.drop_level);
         if old != (Some(place.key), place.level) {
@@ -131,6 +146,31 @@ impl Engine {
             Some(error) => DropProgress::Stopped(error),
             None => DropProgress::More,
         })
+    }
+
+    /// Frees about `nodes` nodes of a tree, from where an earlier step ended.
+    pub(crate) fn drop_from(
+        &mut self,
+        top: Top,
+        begin: Option<(Key, u8)>,
+        nodes: usize,
+    ) -> Dropped {
+        let mut walk = Walk {
+            engine: self,
+            top,
+            budget: Budget(nodes),
+            stack: Vec::new(),
+        };
+        let begun = match begin {
+            Some((key, level)) => walk.resume(top.root, &key, level),
+            None => walk.visit(top.root, top.by),
+        };
+        match begun {
+            Ok(Visit::Gone | Visit::Entered) => {}
+            Ok(Visit::Later) => return Dropped::Nothing(DropProgress::More),
+            Err(error) => return Dropped::Nothing(DropProgress::Stopped(error)),
+        }
+        walk.run().map_or(Dropped::All, Dropped::UpTo)
     }
 
     fn forget_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
@@ -187,8 +227,7 @@ enum Visit {
 
 struct Walk<'e> {
     engine: &'e mut Engine,
-    tree: TreeId,
-    born: Generation,
+    top: Top,
     budget: Budget,
     stack: Vec<Frame>,
 }
@@ -197,7 +236,7 @@ impl Walk<'_> {
     /// Goes back to where a step ended: the child at `key` of the branch at
     /// `level`.
     fn resume(&mut self, root: NodeRef, key: &Key, level: u8) -> Result<Visit, StoreError> {
-        let (mut at, mut by) = (root, Keyed::ByTree(self.tree));
+        let (mut at, mut by) = (root, self.top.by);
         loop {
             let node = self.engine.node(at)?;
             if node.is_leaf() || at.level < level {
@@ -255,10 +294,7 @@ impl Walk<'_> {
         let Some(frame) = self.stack.pop() else {
             return;
         };
-        let by = self
-            .stack
-            .last()
-            .map_or(Keyed::ByTree(self.tree), Frame::children);
+        let by = self.stack.last().map_or(self.top.by, Frame::children);
         self.engine
             .drop_node_ref(frame.node.reference(), by.of_node());
         self.advance();
@@ -275,7 +311,9 @@ impl Walk<'_> {
             if !state.full_backref && !self.hand_over(reference)? {
                 return Ok(Visit::Later);
             }
-            self.engine.note_dropped_subtree(reference);
+            if self.top.tree != TreeId::RELOC {
+                self.engine.note_dropped_subtree(reference);
+            }
             self.engine.drop_node_ref(reference, by.of_node());
             return Ok(Visit::Gone);
         }
@@ -299,11 +337,13 @@ impl Walk<'_> {
     fn hand_over(&mut self, reference: NodeRef) -> Result<bool, StoreError> {
         // What was moved before is passed by without an end of the step: a
         // step must get beyond it.
-        if reference.generation <= self.born || self.engine.state_of_node(reference)?.full_backref {
+        if reference.generation <= self.top.born
+            || self.engine.state_of_node(reference)?.full_backref
+        {
             return Ok(true);
         }
         let node = self.engine.node(reference)?;
-        if node.owner() != self.tree {
+        if node.owner() != self.top.tree {
             return Ok(true);
         }
         if !node.is_leaf() {
@@ -316,7 +356,7 @@ impl Walk<'_> {
         if !self.budget.take(1) {
             return Ok(false);
         }
-        let by_tree = Keyed::ByTree(self.tree);
+        let by_tree = Keyed::ByTree(self.top.tree);
         self.engine.verify_refs_of_children(&node, by_tree)?;
         let by_itself = Keyed::ByParent(reference.logical);
         self.engine.refer_to_children(&node, by_itself, 1)?;

@@ -65,6 +65,12 @@ pub enum StoreError {
          subvolume sync`)"
     )]
     HalfFreed(TreeId),
+    /// Something else of its kind is under way.
+    #[error("{0} is under way on this volume; wait for it, or cancel it")]
+    Exclusive(crate::ExclusiveKind),
+    /// A device that cannot be added, removed or replaced so.
+    #[error(transparent)]
+    Membership(#[from] crate::remove_device::MembershipFault),
     /// A size that a device cannot get.
     #[error("device {device} cannot get {wanted} bytes: {reason}")]
     BadSize {
@@ -75,12 +81,6 @@ pub enum StoreError {
         /// Why.
         reason: String,
     },
-    /// A scrub meets a profile that it does not know.
-    #[error(
-        "chunks of the profile {0} are not scrubbed yet; mount the volume with the kernel's Btrfs \
-         and scrub it there"
-    )]
-    NotScrubbed(&'static str),
     /// A label that the superblock cannot hold.
     #[error("a label has at most 255 bytes and no NUL")]
     BadLabel,

@@ -8,12 +8,14 @@
 //! it; space that a generation frees is not given out before its superblock is
 //! durable; after a failed commit nothing more is written.
 
+mod add_device;
 mod addresses;
 mod balance_item;
 mod cache;
 mod checksums;
 mod chunks;
 mod commit;
+mod cut_relocation;
 mod data;
 mod device_stats;
 mod devices;
@@ -22,6 +24,7 @@ mod early;
 mod engine;
 mod engine_lock;
 mod error;
+mod exclusive;
 mod extent;
 mod falling_out;
 #[cfg(feature = "inject")]
@@ -35,6 +38,8 @@ mod near;
 mod open;
 mod quota;
 mod relocate;
+mod remove_device;
+mod replace;
 mod reserve;
 mod resize;
 mod scrub;
@@ -56,6 +61,7 @@ pub use drop_tree::DropProgress;
 pub use engine::{Engine, SpaceKind, TreeState};
 pub use engine_lock::{LockWaits, Reading};
 pub use error::{StoreError, bad_item, corrupt_item};
+pub use exclusive::{Exclusive, ExclusiveKind};
 pub use item_fault::ItemFault;
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
@@ -68,6 +74,8 @@ pub use quota::{
     QuotaScan, Quotas, SharingProbe,
 };
 pub use relocate::{RelocateEnd, Relocated};
+pub use remove_device::{MembershipFault, RemovedDevice};
+pub use replace::{GroupCopied, Replacement};
 pub use reserve::{Acknowledged, Promisable, Purpose};
 pub use resize::DeviceEnd;
 pub use scrub::{
@@ -125,6 +133,8 @@ pub struct Store {
     falling_out: falling_out::FallingOut,
     barriers: Barriers,
     discard: Discard,
+    /// What is done to the volume that nothing else of its kind may come beside.
+    exclusive: Mutex<Option<ExclusiveKind>>,
 }
 
 /// Whether a commit flushes the devices.
@@ -146,6 +156,9 @@ pub enum Discard {
     /// It is, after each commit.
     On,
 }
+
+/// What a commit does between its last flush and its superblocks, given those.
+type Between<'a> = &'a mut dyn FnMut(&Superblock, &DeviceItems);
 
 /// What a commit has locked. A panic fails the volume before another commit can
 /// begin: fields are dropped in their order.
@@ -238,14 +251,16 @@ impl Store {
     /// [`Store::commit`] with its locks held.
     fn commit_alone(&self) -> Result<Generation, StoreError> {
         loop {
-            let generation = self.commit_once()?;
+            let generation = self.commit_once(&mut |_, _| {})?;
             if !self.falling_out.owes_another(&self.space) {
                 return Ok(generation);
             }
         }
     }
 
-    fn commit_once(&self) -> Result<Generation, StoreError> {
+    /// One commit. `between` comes after all nodes are durable and before the
+    /// first superblock says so.
+    fn commit_once(&self, between: Between<'_>) -> Result<Generation, StoreError> {
         let prepared = {
             let mut engine = self.change_writable()?;
             if engine.log_waits {
@@ -265,7 +280,7 @@ impl Store {
                 .and_then(|()| engine.prepare_commit(now()))
                 .inspect_err(|error| self.fail(error))
         };
-        let result = prepared.and_then(|prepared| self.publish(&prepared));
+        let result = prepared.and_then(|prepared| self.publish_with(&prepared, between));
         if let Err(error) = &result {
             self.fail(error);
         }
@@ -273,13 +288,21 @@ impl Store {
     }
 
     fn publish(&self, prepared: &PreparedCommit) -> Result<Generation, StoreError> {
+        self.publish_with(prepared, &mut |_, _| {})
+    }
+
+    fn publish_with(
+        &self,
+        prepared: &PreparedCommit,
+        between: Between<'_>,
+    ) -> Result<Generation, StoreError> {
         let blocks: Vec<_> = prepared
             .nodes
             .iter()
             .map(|node| (node.logical(), node.bytes()))
             .collect();
         self.space.write_many(&blocks)?;
-        self.write_superblock(&prepared.superblock, &prepared.devices)?;
+        self.write_superblock(&prepared.superblock, &prepared.devices, between)?;
         if self.discard == Discard::On {
             // Before it can be given out again.
             let freed: Vec<_> = {
@@ -330,6 +353,7 @@ impl Store {
         &self,
         superblock: &Superblock,
         items: &DeviceItems,
+        between: Between<'_>,
     ) -> Result<(), StoreError> {
         self.restore_primary()?;
         let (durable, before) = {
@@ -340,6 +364,7 @@ impl Store {
             write_superblocks(&self.space, &durable, &before, Copies::Mirrors)?;
         }
         self.flush()?;
+        between(superblock, items);
         write_superblocks(&self.space, superblock, items, Copies::Primary)?;
         self.flush()?;
         // Durable with the next flush, which comes before the next superblock.

@@ -26,10 +26,8 @@ use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
-use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
-use butterfs_tree::{
-    Cursor, Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity,
-};
+use butterfs_format::{Generation, NodeRef, TreeId};
+use butterfs_tree::{Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_length};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -274,8 +272,8 @@ impl Store {
         devices: Vec<Arc<dyn BlockDevice>>,
         options: &OpenOptions,
     ) -> Result<Self, StoreError> {
-        let members = Members::read(devices, options.states)?;
-        let superblock = members.superblock();
+        let mut members = Members::read(devices, options.states)?;
+        let superblock = &members.superblock().clone();
         check_features(superblock, options)?;
         if let Some(device) = members.one()
             && superblock.total_bytes > device.size()
@@ -291,7 +289,7 @@ impl Store {
             });
         }
         let copies_differ = !members.copies_agree();
-        let mut engine = load_engine(&members, superblock, options)?;
+        let mut engine = load_engine(&mut members, superblock, options)?;
         let (space, identity) = (Arc::clone(&engine.space), engine.identity);
         if options.free_space == FreeSpace::Remade {
             engine.begin_remake(options.access)?;
@@ -327,6 +325,7 @@ impl Store {
             space,
             barriers: options.barriers,
             discard: options.discard,
+            exclusive: Mutex::new(None),
         })
     }
 
@@ -347,7 +346,7 @@ impl Store {
 /// The engine of the last commit, or of an earlier one where the options allow
 /// that and the last one's roots are damaged.
 fn load_engine(
-    members: &Members,
+    members: &mut Members,
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<Engine, StoreError> {
@@ -380,7 +379,7 @@ fn load_engine(
 }
 
 fn load_by_roots(
-    members: &Members,
+    members: &mut Members,
     superblock: &Superblock,
     options: &OpenOptions,
 ) -> Result<Engine, StoreError> {
@@ -388,15 +387,16 @@ fn load_by_roots(
     for (logical, chunk) in &superblock.sys_chunks {
         map.insert(*logical, chunk.clone())?;
     }
-    let space = space_over(members.devices(), map, superblock, options);
+    let space = space_over(members.devices(), map, options);
     let mut engine = blank_engine(superblock.clone(), space, options);
     engine.load_roots()?;
     engine.devices = Arc::new(engine.read_devices()?);
+    let has_others = members.leave_out_strangers(&engine.devices);
     let missing = members.missing(&engine.devices, options)?;
-    if !missing.is_empty() {
+    if has_others || !missing.is_empty() {
         let devices = members.devices().into_iter().chain(missing).collect();
         let map = (*engine.space.map()).clone();
-        engine.space = space_over(devices, map, superblock, options);
+        engine.space = space_over(devices, map, options);
     }
     if options.access == Access::ReadWrite && !engine.space.is_whole() {
         let generation = superblock.generation.get();
@@ -406,7 +406,7 @@ fn load_by_roots(
     engine.load_trees(options.roots)?;
     engine.load_groups()?;
     if options.access == Access::ReadWrite {
-        engine.check_quiet()?;
+        engine.check_not_replacing()?;
     }
     engine.load_device_stats()?;
     engine.load_quotas()?;
@@ -416,18 +416,13 @@ fn load_by_roots(
 fn space_over(
     devices: Vec<butterfs_volume::VolumeDevice>,
     map: ChunkMap,
-    superblock: &Superblock,
     options: &OpenOptions,
 ) -> Arc<LogicalSpace> {
     let on_damage = match options.access {
         Access::ReadWrite => OnDamage::Heal,
         Access::ReadOnly => OnDamage::Leave,
     };
-    let on_loss = match superblock.num_devices {
-        1 => OnLoss::Fail,
-        _ => OnLoss::GoOn,
-    };
-    Arc::new(LogicalSpace::over(devices, map, on_damage, on_loss))
+    Arc::new(LogicalSpace::over(devices, map, on_damage, OnLoss::GoOn))
 }
 
 fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), StoreError> {
@@ -676,21 +671,20 @@ impl Engine {
         Ok(())
     }
 
-    /// Errors when the volume is in the middle of something that only its
-    /// beginner can finish.
-    pub(crate) fn check_quiet(&self) -> Result<(), StoreError> {
-        let first = Key::new(TreeId::RELOC.get(), ItemType::ROOT_ITEM, 0);
-        let cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
-        if cursor
-            .key()
-            .is_some_and(|key| key.objectid == TreeId::RELOC.get())
-        {
-            return Err(StoreError::Unsupported {
-                what: "a balance was interrupted; let the kernel finish it first".to_owned(),
+    /// Errors when the kernel's replacement of a device was interrupted: only
+    /// the kernel can go on with it.
+    pub(crate) fn check_not_replacing(&self) -> Result<(), StoreError> {
+        match self.replace_item()? {
+            Some(item) if item.is_under_way() => Err(StoreError::Unsupported {
+                what: format!(
+                    "the kernel's replacement of device {} was interrupted; mount the volume with \
+                     the kernel, which goes on with it, or end it there by `btrfs replace cancel`",
+                    item.source
+                ),
                 read_only_possible: true,
-            });
+            }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Notes what the free-space tree has for space without block groups.

@@ -133,7 +133,7 @@ impl Engine {
         if available < need + kept || self.would_take_promised(need) {
             return Err(StoreError::NoSpace);
         }
-        self.ensure_loaded(SpaceKind::Metadata, need)?;
+        self.load_up_to(SpaceKind::Metadata, need)?;
         self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
@@ -143,8 +143,7 @@ impl Engine {
     pub(crate) fn load_for_commit(&mut self) -> Result<(), StoreError> {
         let size = self.node_size() as u64;
         let need = self.commit_nodes_max() * size;
-        let available = self.available(SpaceKind::Metadata);
-        self.ensure_loaded(SpaceKind::Metadata, need.min(available))?;
+        self.load_up_to(SpaceKind::Metadata, need)?;
         self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
@@ -241,8 +240,36 @@ impl Engine {
         if self.pending.is_empty() || self.metadata_in_groups() >= need || self.is_mixed() {
             return false;
         }
+        self.is_promised_beside(need)
+    }
+
+    /// True when data were promised space that `need` bytes of metadata take.
+    fn is_promised_beside(&self, need: u64) -> bool {
         let waiting = self.acknowledged.bytes.load(Ordering::SeqCst);
         waiting > 0 && self.data_beside(self.further_metadata(need)) < waiting
+    }
+
+    /// Makes a metadata chunk where a further data chunk would leave too little
+    /// space for what the metadata may need. Until then they need none: chunks
+    /// are made when a node has no place, since most of what a commit may need
+    /// at most it does not need.
+    pub(crate) fn leave_space_for_metadata(&mut self) -> Result<(), StoreError> {
+        if self.is_mixed() {
+            return Ok(());
+        }
+        let commit = self.commit_nodes_max() * self.node_size() as u64;
+        let wanted = commit + self.kept_in_reserve() + self.acknowledged.metadata();
+        // What a commit needs was compared with the promises by `reserve`.
+        let takes_promised = self.is_promised_beside(wanted);
+        let need = if takes_promised { commit } else { wanted };
+        let missing = need.saturating_sub(self.metadata_in_groups());
+        if missing == 0 || self.unallocated_beside_data_chunk() >= missing {
+            return Ok(());
+        }
+        match self.create_chunk(SpaceKind::Metadata) {
+            Err(StoreError::NoSpace) => Ok(()),
+            other => other,
+        }
     }
 
     /// Bytes of metadata space that only deletions may use. What is used of
@@ -257,16 +284,15 @@ impl Engine {
         let size = self.node_size() as u64;
         let pending = self.pending.len() as u64;
         // Each pending extent touches one leaf of the extent tree and one of
-        // the free-space tree, but no more leaves than there are; what is new
-        // fills further ones.
+        // the free-space tree, but all together no more nodes than there are;
+        // what is new fills further ones.
         let existing = self.used(SpaceKind::Metadata) / size;
         // Further references of an extent have items of their own.
         let further = (self.pending.references() as u64).saturating_sub(pending);
         let items = pending * EXTENT_BYTES + further * REFERENCE_BYTES;
         let new = items / size + self.checksums.bytes() as u64 / size;
         let quotas = self.quotas().map_or(0, |q| q.commit_nodes_max(size));
-        LEAVES_OF_EXTENT * pending.min(existing)
-            + further.min(existing)
+        (LEAVES_OF_EXTENT * pending + further).min(existing)
             + HALF_FULL * new
             + quotas
             + COMMIT_NODES

@@ -86,8 +86,7 @@ impl Store {
                 reason: reason.to_owned(),
             })
         };
-        let mut devices = self.space.devices();
-        let Some((_, block)) = devices.find(|(id, _)| *id == device) else {
+        let Some(block) = self.space.device(device) else {
             return Err(VolumeError::MissingDevice(device).into());
         };
         if size > block.size() {

@@ -74,6 +74,9 @@ impl Store {
         prepared
             .and_then(|prepared| self.publish(&prepared))
             .inspect_err(|error| self.fail(error))?;
+        if self.falling_out.owes_another(&self.space) {
+            self.commit_alone()?;
+        }
         Ok(value)
     }
 }

@@ -1,122 +1,28 @@
 //! Volumes of several devices, in both directions with the kernel.
 
-use butterfs::{Access, Degraded, MountOptions, OpenOptions, Volume};
+use butterfs::{Access, Degraded, OpenOptions, Volume};
 use butterfs_admin::balance::{self, End, Filter, Filters, Redundancy};
-use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
-use butterfs_check::{DataChecksums as CheckData, Options as CheckOptions};
-use butterfs_device::{BlockDevice, FileDevice};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice};
+use butterfs_device::FileDevice;
 use butterfs_format::TreeId;
-use butterfs_testkit::content::content;
-use butterfs_testkit::judge::{self, DataChecksums, KernelMount, Loop, Mode, scratch_dir};
-use butterfs_testkit::mounted_tree::MountedTree;
-use butterfs_testkit::{Capability, Manifest};
+use butterfs_testkit::Capability;
+use butterfs_testkit::judge::{self, KernelMount, scratch_dir};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
+#[path = "devices/degraded_check.rs"]
+mod degraded_check;
+#[path = "devices/scrub.rs"]
+mod scrub;
 mod support;
 
-use support::LibraryTree;
-
-const MIB: u64 = 1 << 20;
+use support::several::*;
 
 /// Several volumes at a time would be found by each other's judges.
 static ALONE: Mutex<()> = Mutex::new(());
-
-fn open(images: &[PathBuf], options: &str) -> Result<Volume, butterfs::Error> {
-    let options = MountOptions::parse(options).unwrap().open_options();
-    Volume::open_all(images, options)
-}
-
-fn manifest(images: &[PathBuf], options: &str) -> Manifest {
-    let volume = open(images, options).unwrap_or_else(|error| panic!("{options}: {error}"));
-    Manifest::of(&LibraryTree(volume)).unwrap_or_else(|error| panic!("{options}: {error}"))
-}
-
-/// Our own check, with all data.
-fn check(images: &[PathBuf], context: &str) {
-    let devices = images.iter().map(|image| {
-        let device = FileDevice::open(image, Access::ReadOnly).unwrap();
-        Arc::new(device) as Arc<dyn BlockDevice>
-    });
-    let options = CheckOptions {
-        data: CheckData::Verify,
-        ..CheckOptions::default()
-    };
-    let report =
-        butterfs_check::check(devices.collect(), &options, &butterfs_check::NoProgress).unwrap();
-    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
-}
-
-/// btrfs check finds the other devices among the loop devices.
-fn btrfs_check(images: &[PathBuf], context: &str) {
-    let loops: Vec<Loop> = images
-        .iter()
-        .map(|image| Loop::attach(image, judge::Access::ReadOnly).unwrap())
-        .collect();
-    for mode in Mode::ALL {
-        judge::btrfs_check(loops[0].path(), mode, DataChecksums::Verify).assert_clean(context);
-    }
-}
-
-fn images(dir: &Path, sizes: &[u64]) -> Vec<PathBuf> {
-    let image = |(number, size): (usize, &u64)| {
-        let path = dir.join(format!("{number}.img"));
-        File::create(&path).unwrap().set_len(size * MIB).unwrap();
-        path
-    };
-    sizes.iter().enumerate().map(image).collect()
-}
-
-/// Made by us, of features that btrfs check knows.
-fn make(images: &[PathBuf], data: ProfileChoice, metadata: ProfileChoice) {
-    let mut options = MkfsOptions {
-        data: Some(data),
-        metadata: Some(metadata),
-        ..MkfsOptions::default()
-    };
-    options.features.change("^block-group-tree").unwrap();
-    let devices = images.iter().map(|image| {
-        let device = FileDevice::open(image, Access::ReadWrite).unwrap();
-        Arc::new(device) as Arc<dyn BlockDevice>
-    });
-    make_on(&devices.collect::<Vec<_>>(), &options).unwrap();
-}
-
-fn fill(point: &Path, seed: u64) {
-    let dir = point.join(format!("dir {seed}"));
-    std::fs::create_dir(&dir).unwrap();
-    for number in 0..60 {
-        let length = [10, 3000, 70_000, 900_000, 2_500_000][number as usize % 5];
-        std::fs::write(
-            dir.join(format!("{number}")),
-            content(seed + number, length),
-        )
-        .unwrap();
-    }
-    std::fs::hard_link(dir.join("3"), dir.join("linked")).unwrap();
-}
-
-fn fill_ours(volume: &Volume, seed: u64) {
-    volume
-        .create_dir(format!("/ours {seed}").as_bytes())
-        .unwrap();
-    for number in 0..60 {
-        let length = [10, 3000, 70_000, 900_000, 2_500_000][number as usize % 5];
-        let path = format!("/ours {seed}/{number}");
-        volume
-            .write_file(path.as_bytes(), &content(seed + number, length))
-            .unwrap();
-    }
-}
-
-fn kernel_manifest(mount: &KernelMount) -> Manifest {
-    Manifest::of(&MountedTree::new(mount.path())).unwrap()
-}
-
-const SIZES: [u64; 5] = [500, 700, 600, 900, 500];
 
 /// Each profile on its least number of devices and on more, of unequal sizes.
 fn layouts() -> Vec<(ProfileChoice, Vec<u64>)> {
@@ -128,19 +34,6 @@ fn layouts() -> Vec<(ProfileChoice, Vec<u64>)> {
         }
     }
     all
-}
-
-/// Sets of devices that a profile can do without, the empty one left out.
-fn losses(profile: ProfileChoice, count: usize) -> Vec<Vec<usize>> {
-    let sets =
-        (1_usize..1 << count).map(|mask| (0..count).filter(|n| mask & (1 << n) != 0).collect());
-    sets.filter(|set: &Vec<usize>| set.len() <= profile.tolerated())
-        .collect()
-}
-
-fn without(images: &[PathBuf], lost: &[usize]) -> Vec<PathBuf> {
-    let left = images.iter().enumerate().filter(|(n, _)| !lost.contains(n));
-    left.map(|(_, image)| image.clone()).collect()
 }
 
 #[test]
@@ -230,14 +123,6 @@ fn kernel_volumes_are_read_whole_whatever_is_lost() {
             manifest(&copies, "ro").assert_same(&expected, &format!("{context}, rotten"));
         }
     }
-}
-
-fn copy_sparse(from: &Path, to: &Path) {
-    let copied = Command::new("cp")
-        .arg("--sparse=always")
-        .args([from, to])
-        .status();
-    assert!(copied.unwrap().success());
 }
 
 /// Damages everything that was ever written behind the first mebibyte, but for

@@ -38,10 +38,10 @@ pub(crate) struct Row {
 }
 
 /// One element: which row of which stripe.
-struct Element {
-    row: u64,
+pub(crate) struct Element {
+    pub(crate) row: u64,
     /// Index of the first stripe that holds it.
-    stripe: usize,
+    pub(crate) stripe: usize,
 }
 
 /// Maps the beginning of the `length` bytes from `within` bytes inside of
@@ -175,7 +175,7 @@ fn add_ranges(
     }
 }
 
-fn locate(profile: Profile, stripes: usize, element: u64) -> Option<Element> {
+pub(crate) fn locate(profile: Profile, stripes: usize, element: u64) -> Option<Element> {
     let columns = crate::bytes_of(profile.data_stripes(stripes));
     let row = element.checked_div(columns)?;
     let column = element.checked_rem(columns)?;

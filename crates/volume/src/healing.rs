@@ -48,9 +48,9 @@ pub enum ReadAs {
 const TURN: u64 = 1 << 20;
 
 /// One piece of a range: contiguous in each of its copies.
-struct Piece {
+pub(crate) struct Piece {
     logical: Logical,
-    mapping: Mapping,
+    pub(crate) mapping: Mapping,
 }
 
 impl Piece {
@@ -75,12 +75,16 @@ impl Piece {
         (way > 0 && self.mapping.rebuilds > 0).then(|| way.min(self.mapping.rebuilds))
     }
 
-    fn length(&self) -> usize {
+    pub(crate) fn length(&self) -> usize {
         memory_of(self.mapping.length)
     }
 }
 
-fn pieces_of(map: &ChunkMap, logical: Logical, length: usize) -> Result<Vec<Piece>, VolumeError> {
+pub(crate) fn pieces_of(
+    map: &ChunkMap,
+    logical: Logical,
+    length: usize,
+) -> Result<Vec<Piece>, VolumeError> {
     let mut pieces = Vec::new();
     let mut at = logical;
     let mut left = bytes_of(length);
@@ -243,7 +247,8 @@ impl LogicalSpace {
     }
 
     /// Fills `buffer` from copy number `copy` alone, counted from 0, without
-    /// checks: for whoever compares copies.
+    /// checks: for whoever compares copies. Numbers behind the copies' are the
+    /// ways to make it from the rest of its row.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`]; [`VolumeError::NoGoodCopy`] when this copy
@@ -256,7 +261,7 @@ impl LogicalSpace {
     ) -> Result<(), VolumeError> {
         let map = self.map();
         let pieces = pieces_of(&map, logical, buffer.len())?;
-        let exists = pieces.iter().all(|p| copy < p.mapping.copies.len());
+        let exists = pieces.iter().all(|piece| copy < piece.attempts());
         let copies = if exists {
             self.read_attempt(&map, &pieces, copy, buffer)
         } else {
@@ -412,7 +417,7 @@ impl LogicalSpace {
             let Ok((device, stats)) = self.used(physical.device) else {
                 return Ok(false);
             };
-            if !self.may_heal(&**device) {
+            if !self.may_heal(&*device) {
                 return Ok(false);
             }
             self.check_write(piece.logical, physical, part.len())?;
@@ -456,7 +461,7 @@ impl LogicalSpace {
             DeviceStats::count(&stats.corruption_errs);
         }
         let mut rewritten = 0;
-        if self.may_heal(&**device) {
+        if self.may_heal(&*device) {
             match device.write_at(physical.offset, good) {
                 Ok(()) => rewritten = 1,
                 Err(_) => DeviceStats::count(&stats.write_errs),

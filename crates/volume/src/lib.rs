@@ -20,6 +20,8 @@ mod chunk_check;
 mod error;
 mod geometry;
 mod healing;
+mod layout;
+mod locked_row;
 mod map;
 mod member;
 mod parity;
@@ -28,17 +30,21 @@ mod profile;
 mod rows;
 mod space;
 mod stats;
+mod twin;
 mod workers;
 
 pub use chunk_check::ChunkFault;
 pub use error::{BadCopy, CopyFault, VolumeError};
 pub use geometry::{Mapping, row_length, stripe_length, superblock_ranges};
 pub use healing::{Healed, ReadAs};
+pub use layout::{StripeLayout, StripePart, StripeRole};
+pub use locked_row::{LockedRow, RowHold};
 pub use map::{ChunkMap, ChunkStripe};
 pub use member::{MemberFacts, MemberState, Trust, VolumeDevice};
 pub use profile::Profile;
 pub use space::{LogicalSpace, OnDamage, OnLoss};
 pub use stats::DeviceStats;
+pub use twin::{Copied, CopyUnit, TwinReads};
 
 /// Bytes of memory as bytes of an address space.
 pub(crate) fn bytes_of(length: usize) -> u64 {

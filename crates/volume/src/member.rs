@@ -6,6 +6,7 @@
 //! nobody knows, so it is not trusted again before it was mended.
 
 use crate::stats::DeviceStats;
+use crate::twin::Twin;
 use butterfs_device::BlockDevice;
 use butterfs_format::{DeviceId, UuidBytes};
 use std::sync::Arc;
@@ -120,13 +121,15 @@ pub struct MemberFacts {
 }
 
 /// A device and what is known of it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) uuid: UuidBytes,
     pub(crate) device: Option<Arc<dyn BlockDevice>>,
     pub(crate) trust: Trust,
-    pub(crate) stats: DeviceStats,
-    state: AtomicU8,
+    pub(crate) stats: Arc<DeviceStats>,
+    state: Arc<AtomicU8>,
+    /// The device that is to take its place.
+    pub(crate) twin: Option<Arc<Twin>>,
 }
 
 impl Member {
@@ -139,8 +142,9 @@ impl Member {
             uuid: given.uuid,
             device: given.device,
             trust: given.trust,
-            stats: DeviceStats::default(),
-            state: AtomicU8::new(state.number()),
+            stats: Arc::default(),
+            state: Arc::new(AtomicU8::new(state.number())),
+            twin: None,
         };
         (given.id, member)
     }
@@ -154,6 +158,11 @@ impl Member {
     pub(crate) fn set_failing(&self) {
         let failing = MemberState::Failing.number();
         self.state.store(failing, Ordering::Release);
+    }
+
+    /// Whether writes reach something: the device, or its twin.
+    pub(crate) fn is_written(&self) -> bool {
+        self.used().is_some() || self.twin.is_some()
     }
 
     /// The device, if it is used.

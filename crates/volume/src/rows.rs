@@ -12,7 +12,7 @@ use crate::error::{BadCopy, CopyFault, VolumeError};
 use crate::geometry::{ELEMENT, Row};
 use crate::map::ChunkMap;
 use crate::parity;
-use crate::space::{LogicalSpace, ROW_LOCKS};
+use crate::space::LogicalSpace;
 use crate::stats::DeviceStats;
 use crate::{bytes_of, memory_of};
 use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
@@ -26,18 +26,18 @@ const NOWHERE: Physical = Physical {
 };
 
 /// A part of a row: the same bytes of each of its elements.
-struct Slice {
-    row: Row,
+pub(crate) struct Slice {
+    pub(crate) row: Row,
     /// Bytes of the elements.
     span: Range<u64>,
     /// Their content: data in logical order, then parities.
-    columns: Vec<Vec<u8>>,
+    pub(crate) columns: Vec<Vec<u8>>,
     /// Which of them could not be read.
-    lost: Vec<usize>,
+    pub(crate) lost: Vec<usize>,
 }
 
 impl Slice {
-    fn place(&self, column: usize) -> Option<Physical> {
+    pub(crate) fn place(&self, column: usize) -> Option<Physical> {
         let element = self.row.elements.get(column)?;
         Some(Physical {
             device: element.device,
@@ -45,13 +45,13 @@ impl Slice {
         })
     }
 
-    fn data(&self) -> usize {
+    pub(crate) fn data(&self) -> usize {
         self.columns.len().saturating_sub(self.row.parities)
     }
 }
 
 /// Where a byte of a row lies: column and offset in the element.
-fn position(row: Logical, at: Logical) -> (usize, u64) {
+pub(crate) fn position(row: Logical, at: Logical) -> (usize, u64) {
     let within = at.get().saturating_sub(row.get());
     let column = within.checked_div(ELEMENT).unwrap_or(0);
     let inside = within.checked_rem(ELEMENT).unwrap_or(0);
@@ -60,7 +60,12 @@ fn position(row: Logical, at: Logical) -> (usize, u64) {
 
 impl LogicalSpace {
     /// Reads columns of a row; the others stay zeros.
-    fn read_slice(&self, row: Row, span: Range<u64>, wanted: impl Fn(usize) -> bool) -> Slice {
+    pub(crate) fn read_slice(
+        &self,
+        row: Row,
+        span: Range<u64>,
+        wanted: impl Fn(usize) -> bool,
+    ) -> Slice {
         let length = memory_of(span.end.saturating_sub(span.start));
         let count = row.elements.len();
         let mut slice = Slice {
@@ -171,9 +176,7 @@ impl LogicalSpace {
         row: Row,
         parts: &[(Logical, &[u8])],
     ) -> Result<(), VolumeError> {
-        let number = memory_of(start.get().checked_div(ELEMENT).unwrap_or(0));
-        let lock = number.checked_rem(ROW_LOCKS).unwrap_or(0);
-        let _one_at_a_time = self.rows.get(lock).map(|lock| lock.lock());
+        let _one_at_a_time = self.hold_row_at(start);
         let placed = || {
             parts.iter().map(|(at, part)| {
                 let (column, inside) = position(start, *at);
@@ -232,11 +235,15 @@ impl LogicalSpace {
             }
         }
         // What the parity makes up for.
-        pieces.retain(|(physical, _)| self.used(physical.device).is_ok());
+        pieces.retain(|(physical, _)| self.is_written(physical.device));
         self.write_pieces(pieces)
     }
 
-    pub(crate) fn read_physical(&self, from: Physical, buffer: &mut [u8]) -> Result<(), CopyFault> {
+    /// Reads a place of a device that is used; a failure is counted.
+    ///
+    /// # Errors
+    /// It is missing, or cannot be read.
+    pub fn read_physical(&self, from: Physical, buffer: &mut [u8]) -> Result<(), CopyFault> {
         let Ok((device, stats)) = self.used(from.device) else {
             return Err(CopyFault::Missing);
         };

@@ -47,10 +47,16 @@ pub enum OnLoss {
     GoOn,
 }
 
+/// The devices of a volume at a moment.
+type Members = Arc<BTreeMap<DeviceId, Arc<Member>>>;
+
 /// A volume's logical space.
 #[derive(Debug)]
 pub struct LogicalSpace {
-    members: BTreeMap<DeviceId, Member>,
+    members: RwLock<Members>,
+    /// Held to read by whoever writes copies, to write by whoever changes to
+    /// which devices they go.
+    pub(crate) writing: RwLock<()>,
     map: RwLock<Arc<ChunkMap>>,
     pub(crate) on_damage: OnDamage,
     on_loss: OnLoss,
@@ -88,8 +94,14 @@ impl LogicalSpace {
         on_damage: OnDamage,
         on_loss: OnLoss,
     ) -> Self {
+        let member = |given| {
+            let (id, member) = Member::new(given);
+            (id, Arc::new(member))
+        };
+        let members: BTreeMap<_, _> = devices.into_iter().map(member).collect();
         Self {
-            members: devices.into_iter().map(Member::new).collect(),
+            members: RwLock::new(Arc::new(members)),
+            writing: RwLock::new(()),
             map: RwLock::new(Arc::new(map)),
             on_damage,
             on_loss,
@@ -119,39 +131,92 @@ impl LogicalSpace {
     /// [`VolumeError::BadChunk`]
     pub fn check_chunks(&self) -> Result<(), VolumeError> {
         self.map().check_devices(|id| {
-            let device = self.members.get(&id)?.used()?;
-            Some(device.size())
+            let member = self.member(id)?;
+            Some(member.used()?.size())
         })
     }
 
     /// Devices that are used, with their numbers.
-    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Arc<dyn BlockDevice>)> {
-        let members = self.members.iter();
-        members.filter_map(|(id, member)| Some((*id, member.used()?)))
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, Arc<dyn BlockDevice>)> + use<> {
+        let members = self.members_now();
+        let used = members
+            .iter()
+            .filter_map(|(id, member)| Some((*id, Arc::clone(member.used()?))));
+        used.collect::<Vec<_>>().into_iter()
+    }
+
+    /// A device that is used.
+    #[must_use]
+    pub fn device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        self.member(id)?.used().map(Arc::clone)
+    }
+
+    pub(crate) fn members_now(&self) -> Members {
+        Arc::clone(&self.members.read())
+    }
+
+    /// Changes which devices there are. Writes that are under way end first.
+    pub(crate) fn change_members(&self, change: impl FnOnce(&mut BTreeMap<DeviceId, Arc<Member>>)) {
+        let _no_writes = self.writing.write();
+        change(Arc::make_mut(&mut self.members.write()));
+    }
+
+    /// Brings in a device that no chunk lies on yet.
+    pub fn add_device(&self, device: VolumeDevice) {
+        let (id, member) = Member::new(device);
+        self.change_members(|members| {
+            members.insert(id, Arc::new(member));
+        });
+    }
+
+    /// Takes a device out that is there and not used; it is missing then.
+    pub fn take_unused(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        let mut taken = None;
+        self.change_members(|members| {
+            let member = members.get(&id).filter(|member| member.used().is_none());
+            let Some(member) = member.map(|member| Member::clone(member)) else {
+                return;
+            };
+            taken = member.device.clone();
+            let (_, missing) = Member::new(VolumeDevice::missing(id, member.uuid));
+            members.insert(id, Arc::new(missing));
+        });
+        taken
+    }
+
+    /// Lets go of a device that no chunk lies on; gives it back, where it is
+    /// there.
+    pub fn remove_device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
+        let mut removed = None;
+        self.change_members(|members| removed = members.remove(&id));
+        removed.and_then(|member| member.device.clone())
     }
 
     /// All devices and how they are, also those that are not used.
-    pub fn members(&self) -> impl Iterator<Item = MemberFacts> {
-        self.members.iter().map(|(id, member)| MemberFacts {
+    pub fn members(&self) -> impl Iterator<Item = MemberFacts> + use<> {
+        let members = self.members_now();
+        let facts = members.iter().map(|(id, member)| MemberFacts {
             id: *id,
             uuid: member.uuid,
             state: member.state(),
             name: member.device.as_ref().map(|device| device.identity()),
             size: member.device.as_ref().map(|device| device.size()),
             stats: member.stats.values().map(|(_, value)| value),
-        })
+        });
+        facts.collect::<Vec<_>>().into_iter()
     }
 
     /// How a device is; `None` where the volume has no such device.
     #[must_use]
     pub fn state(&self, device: DeviceId) -> Option<MemberState> {
-        self.members.get(&device).map(Member::state)
+        self.member(device).map(|member| member.state())
     }
 
     /// True when every device is used.
     #[must_use]
     pub fn is_whole(&self) -> bool {
-        self.members.values().all(|member| member.used().is_some())
+        let members = self.members_now();
+        members.values().all(|member| member.used().is_some())
     }
 
     /// How many devices fell out since the space was made.
@@ -162,8 +227,8 @@ impl LogicalSpace {
 
     /// Errors of a device.
     #[must_use]
-    pub fn stats(&self, device: DeviceId) -> Option<&DeviceStats> {
-        self.members.get(&device).map(|member| &member.stats)
+    pub fn stats(&self, device: DeviceId) -> Option<Arc<DeviceStats>> {
+        self.member(device).map(|member| Arc::clone(&member.stats))
     }
 
     /// Copies of the byte at `logical`; 0 where there is no chunk.
@@ -172,31 +237,48 @@ impl LogicalSpace {
         self.map.read().copies(logical)
     }
 
+    /// Ways to read the byte at `logical`: its copies, and those to make it from
+    /// the rest of its row; 0 where there is no chunk.
+    #[must_use]
+    pub fn ways(&self, logical: Logical) -> usize {
+        let mapping = self.map().map(logical, 1);
+        mapping.map_or(0, |mapping| {
+            mapping.copies.len().saturating_add(mapping.rebuilds)
+        })
+    }
+
+    /// Where a copy of the byte at `logical` lies.
+    #[must_use]
+    pub fn place(&self, logical: Logical, copy: usize) -> Option<Physical> {
+        let mapping = self.map().map(logical, 1).ok()?;
+        mapping.copies.get(copy).copied()
+    }
+
     /// Whether there is a choice among devices.
     pub(crate) fn has_several(&self) -> bool {
-        self.members.len() > 1
+        self.count() > 1
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.members.len()
+        self.members.read().len()
     }
 
-    pub(crate) fn member(&self, device: DeviceId) -> Option<&Member> {
-        self.members.get(&device)
+    pub(crate) fn member(&self, device: DeviceId) -> Option<Arc<Member>> {
+        self.members.read().get(&device).map(Arc::clone)
     }
 
     /// A device that is used, with its counters.
     pub(crate) fn used(
         &self,
         device: DeviceId,
-    ) -> Result<(&Arc<dyn BlockDevice>, &DeviceStats), VolumeError> {
+    ) -> Result<(Arc<dyn BlockDevice>, Arc<DeviceStats>), VolumeError> {
         let missing = VolumeError::MissingDevice(device);
-        let Some(member) = self.members.get(&device) else {
+        let Some(member) = self.member(device) else {
             return Err(missing);
         };
         member
             .used()
-            .map(|device| (device, &member.stats))
+            .map(|device| (Arc::clone(device), Arc::clone(&member.stats)))
             .ok_or(missing)
     }
 
@@ -205,9 +287,14 @@ impl LogicalSpace {
     fn leaves_out(&self, device: DeviceId) -> bool {
         self.on_loss == OnLoss::GoOn
             && self
-                .members
-                .get(&device)
+                .member(device)
                 .is_some_and(|member| member.used().is_none())
+    }
+
+    /// Whether writes to a device reach something: it, or its twin.
+    pub(crate) fn is_written(&self, device: DeviceId) -> bool {
+        self.member(device)
+            .is_some_and(|member| member.is_written())
     }
 
     /// Goes on without a device that failed, where that is possible.
@@ -219,7 +306,7 @@ impl LogicalSpace {
             return Err(error.into());
         }
         let _one_at_a_time = self.losing.lock();
-        let Some(member) = self.members.get(&device) else {
+        let Some(member) = self.member(device) else {
             return Err(error.into());
         };
         if member.used().is_none() {
@@ -254,7 +341,7 @@ impl LogicalSpace {
     /// The chunk and its profile.
     pub fn check_degraded(&self) -> Result<(), VolumeError> {
         let is_lost = |id: DeviceId| {
-            let member = self.members.get(&id);
+            let member = self.member(id);
             member.is_none_or(|member| member.used().is_none())
         };
         match self.map().first_lost(is_lost) {
@@ -312,18 +399,24 @@ impl LogicalSpace {
         part: &'a [u8],
         pieces: &mut Vec<(Physical, &'a [u8])>,
     ) -> Result<(), VolumeError> {
-        let before = pieces.len();
+        let mut written = 0_usize;
         let mut missing = None;
         for physical in copies {
             if self.leaves_out(physical.device) {
                 missing = Some(physical.device);
+                // A twin is no copy before it has everything.
+                if self.is_written(physical.device) {
+                    check_superblocks(at, *physical, part.len())?;
+                    pieces.push((*physical, part));
+                }
                 continue;
             }
             self.check_write(at, *physical, part.len())?;
             pieces.push((*physical, part));
+            written = written.saturating_add(1);
         }
         match missing {
-            Some(device) if pieces.len() == before => Err(VolumeError::MissingDevice(device)),
+            Some(device) if written == 0 => Err(VolumeError::MissingDevice(device)),
             _ => Ok(()),
         }
     }
@@ -334,6 +427,8 @@ impl LogicalSpace {
         mut pieces: Vec<(Physical, &[u8])>,
     ) -> Result<(), VolumeError> {
         pieces.sort_by_key(|(physical, _)| *physical);
+        let _same_devices = self.writing.read();
+        let _claims = self.claim_twins(&pieces);
         let bytes: usize = match self.has_several() {
             true => pieces.iter().map(|(_, part)| part.len()).sum(),
             false => 0,
@@ -376,30 +471,23 @@ impl LogicalSpace {
         length: usize,
     ) -> Result<(), VolumeError> {
         self.used(physical.device)?;
-        let range = DeviceRange::of_buffer(physical.offset, length);
-        let hit = superblock::COPIES
-            .into_iter()
-            .find(|copy| range.overlaps(DeviceRange::of_buffer(*copy, superblock::SIZE)));
-        match hit {
-            Some(offset) => Err(VolumeError::HitsSuperblock {
-                logical,
-                physical: Physical { offset, ..physical },
-            }),
-            None => Ok(()),
-        }
+        check_superblocks(logical, physical, length)
     }
 
     fn write_run(&self, run: &Run<'_>) -> Result<(), VolumeError> {
         let Some(start) = run.start else {
             return Ok(());
         };
+        let parts: Vec<IoSlice<'_>> = run.parts.iter().map(|part| IoSlice::new(part)).collect();
+        if let Some(twin) = self.twin(start.device) {
+            twin.write(start.offset, &parts);
+        }
         let (device, stats) = match self.used(start.device) {
             Ok(used) => used,
             // It fell out since the write was planned.
             Err(_) if self.leaves_out(start.device) => return Ok(()),
             Err(error) => return Err(error),
         };
-        let parts: Vec<IoSlice<'_>> = run.parts.iter().map(|part| IoSlice::new(part)).collect();
         match device.write_vectored_at(start.offset, &parts) {
             Ok(()) => Ok(()),
             Err(error) => {
@@ -438,11 +526,13 @@ impl LogicalSpace {
     /// volume cannot do without. Afterwards nothing is known of the earlier
     /// writes.
     pub fn flush(&self) -> Result<(), VolumeError> {
+        let members = self.members_now();
+        let written = members.iter().filter(|(_, member)| member.is_written());
         if !self.has_several() {
-            let each = self.devices().map(|(id, _)| self.flush_one(id));
+            let each = written.map(|(id, _)| self.flush_one(*id));
             return each.fold(Ok(()), Result::and);
         }
-        let jobs = self.devices().map(|(id, _)| (id, id)).collect();
+        let jobs = written.map(|(id, _)| (*id, *id)).collect();
         let outcome = Mutex::new(Ok(()));
         self.workers.run(self.count(), jobs, |id| {
             let flushed = self.flush_one(id);
@@ -455,6 +545,9 @@ impl LogicalSpace {
     }
 
     fn flush_one(&self, id: DeviceId) -> Result<(), VolumeError> {
+        if let Some(twin) = self.twin(id) {
+            twin.flush();
+        }
         let Ok((device, stats)) = self.used(id) else {
             return Ok(());
         };
@@ -499,6 +592,25 @@ impl LogicalSpace {
     /// True when the copies on this device may be rewritten.
     pub(crate) fn may_heal(&self, device: &dyn BlockDevice) -> bool {
         self.on_damage == OnDamage::Heal && device.access() == Access::ReadWrite
+    }
+}
+
+/// Refuses to write where copies of the superblock are.
+pub(crate) fn check_superblocks(
+    logical: Logical,
+    physical: Physical,
+    length: usize,
+) -> Result<(), VolumeError> {
+    let range = DeviceRange::of_buffer(physical.offset, length);
+    let hit = superblock::COPIES
+        .into_iter()
+        .find(|copy| range.overlaps(DeviceRange::of_buffer(*copy, superblock::SIZE)));
+    match hit {
+        Some(offset) => Err(VolumeError::HitsSuperblock {
+            logical,
+            physical: Physical { offset, ..physical },
+        }),
+        None => Ok(()),
     }
 }
 

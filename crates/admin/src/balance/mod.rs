@@ -5,15 +5,17 @@
 //! on with what the other began. Moving what lies in a block group is the
 //! store's.
 
+mod estimate;
 mod filter;
 
+pub use estimate::estimate;
 pub use filter::{Filter, Filters, NotAFilter, Soft};
 
 use butterfs_format::item::balance::BalanceArgs;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::state::BalanceItem;
 use butterfs_format::{Logical, ParseError};
-use butterfs_store::{RelocateEnd, Relocated, SpaceKind, Store, StoreError};
+use butterfs_store::{ExclusiveKind, RelocateEnd, Relocated, SpaceKind, Store, StoreError};
 use butterfs_volume::{MemberState, Profile};
 use filter::Candidate;
 use std::ops::ControlFlow;
@@ -204,6 +206,7 @@ pub fn start(
     redundancy: Redundancy,
     watch: &mut dyn FnMut(&Progress) -> Option<Wish>,
 ) -> Result<(Progress, End), BalanceError> {
+    let _alone = store.begin_exclusive(ExclusiveKind::Balance)?;
     if waiting(store)?.is_some() {
         return Err(BalanceError::Waits);
     }
@@ -232,6 +235,7 @@ pub fn resume(
     store: &Store,
     watch: &mut dyn FnMut(&Progress) -> Option<Wish>,
 ) -> Result<(Progress, End), BalanceError> {
+    let _alone = store.begin_exclusive(ExclusiveKind::Balance)?;
     let Some(filters) = waiting(store)? else {
         return Err(BalanceError::NoneWaits);
     };

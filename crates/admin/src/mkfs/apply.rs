@@ -5,7 +5,7 @@
 
 use super::MkfsError;
 use super::volume::NewVolume;
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, DeviceError};
 use butterfs_format::superblock::{self, COPIES, RESERVED};
 use butterfs_format::{DeviceOffset, Logical};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
@@ -79,7 +79,8 @@ pub(super) fn write_on_several(
     Ok(space.write_many(&blocks)?)
 }
 
-fn wipe(device: &dyn BlockDevice) -> Result<(), MkfsError> {
+/// Makes what was on a device unrecognizable.
+pub(crate) fn wipe(device: &dyn BlockDevice) -> Result<(), DeviceError> {
     let zeros = vec![0; RESERVED as usize];
     device.write_at(DeviceOffset(0), &zeros)?;
     for copy in COPIES {

@@ -146,13 +146,16 @@ pub(super) fn plan(options: &MkfsOptions, devices: &[NewDevice]) -> Result<Chunk
         let copies = copies(profiles.metadata);
         let wanted = (total / 10 / copies).clamp(usual, cap);
         let spare = total.saturating_sub(options.bytes_min()?) / copies;
-        sizes.metadata = wanted.min(sizes.metadata + spare);
-        sizes.metadata -= sizes.metadata % STRIPE_LENGTH;
+        sizes.metadata = whole_stripes(wanted.min(sizes.metadata + spare));
         return place(options, devices, sizes);
     }
     let copies = profiles.metadata.copies() as u64;
-    sizes.metadata = (total / 10 / copies).clamp(usual, cap);
+    sizes.metadata = whole_stripes((total / 10 / copies).clamp(usual, cap));
     place(options, devices, sizes).or_else(|_| place(options, devices, least))
+}
+
+const fn whole_stripes(length: u64) -> u64 {
+    length - length % STRIPE_LENGTH
 }
 
 fn place(

@@ -11,6 +11,7 @@ mod options;
 mod trees;
 mod volume;
 
+pub(crate) use apply::wipe;
 pub use butterfs_volume::Profile as ProfileChoice;
 pub use error::MkfsError;
 pub use features::{DefaultState, FEATURES, Feature, FeatureBit, FeatureSet};

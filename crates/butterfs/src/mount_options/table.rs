@@ -330,8 +330,11 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "skip_balance",
         "",
-        "accepted: an interrupted balance is never resumed",
-        nothing,
+        "an interrupted balance waits until it is resumed by hand",
+        |o, _, v| {
+            o.skip_balance = true;
+            none(v)
+        },
     ),
     option(
         "enospc_debug",

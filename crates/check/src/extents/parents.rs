@@ -5,7 +5,7 @@ use super::tally::By;
 use crate::context::Context;
 use crate::trees::roots::Roots;
 use butterfs_format::node::FLAG_RELOC;
-use butterfs_format::{NodeRef, TreeId};
+use butterfs_format::{Generation, NodeRef, TreeId};
 use butterfs_tree::Node;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -29,6 +29,8 @@ pub(crate) struct Parents {
     roots: FxHashMap<TreeId, Vec<NodeRef>>,
     /// Trees whose references move to their nodes step by step.
     passing: FxHashSet<TreeId>,
+    /// When something else last had a share in all nodes that a tree wrote.
+    last_snapshots: FxHashMap<TreeId, Generation>,
     knowledge: Knowledge,
     /// A balance was interrupted: it moves references of any tree.
     is_relocating: bool,
@@ -39,6 +41,7 @@ impl Parents {
         let passing: FxHashSet<TreeId> = roots.passing().map(|root| root.id).collect();
         Self {
             roots: roots.by_owner(),
+            last_snapshots: roots.last_snapshots(),
             nodes: nodes.iter().copied().collect(),
             shared: shared.iter().copied().collect(),
             is_relocating: passing.contains(&TreeId::RELOC),
@@ -121,13 +124,20 @@ impl Parents {
     /// True when `node` is a parent although its own tree refers to it by
     /// tree. A node becomes a parent when its tree lets go of it, and no tree
     /// comes back to a node that it left; relocation alone gives a tree nodes
-    /// that are parents, and marks them. A tree that is being deleted lets go
-    /// after its nodes became parents.
+    /// that are parents, and marks them. It makes parents also of nodes that it
+    /// copies, which their tree keeps where the balance ends without handing it
+    /// the copies. Such nodes are no newer than the share that relocation took,
+    /// which counts as a snapshot. A tree that is being deleted lets go after
+    /// its nodes became parents.
     pub(crate) fn contradicts(&self, node: &Node, by: By) -> bool {
         self.contains(node)
             && by == By::Tree(node.owner().get())
             && node.flags() & FLAG_RELOC == 0
             && !self.is_relocating
             && !self.passing.contains(&node.owner())
+            && self
+                .last_snapshots
+                .get(&node.owner())
+                .is_none_or(|last| node.generation() > *last)
     }
 }

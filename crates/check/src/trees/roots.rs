@@ -13,7 +13,7 @@ use butterfs_format::checksum::name_hash;
 use butterfs_format::features::CompatRo;
 use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::root::RootItem;
-use butterfs_format::{InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId};
+use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId};
 use butterfs_tree::find;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -232,6 +232,13 @@ impl Roots {
             roots.entry(owner).or_default().push(root.node());
         }
         roots
+    }
+
+    /// When something else last had a share in all nodes of a tree.
+    pub(crate) fn last_snapshots(&self) -> FxHashMap<TreeId, Generation> {
+        let roots = self.all.iter();
+        let own = roots.filter(|root| root.id != TreeId::RELOC);
+        own.map(|root| (root.id, root.item.last_snapshot)).collect()
     }
 
     /// Checks that the trees are there that must be, and that subvolumes hang

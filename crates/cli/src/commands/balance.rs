@@ -77,6 +77,9 @@ struct Chosen {
 struct Start {
     #[command(flatten)]
     chosen: Chosen,
+    /// Everything, as without filters.
+    #[arg(long, alias = "full", conflicts_with_all = ["data", "metadata", "system"])]
+    full_balance: bool,
     /// Do not show how far it is.
     #[arg(short, long)]
     quiet: bool,
@@ -117,6 +120,7 @@ struct PlanFacts {
     groups: Vec<PlannedFact>,
     bytes_to_move: u64,
     bytes_of_groups: u64,
+    seconds_estimated: u64,
 }
 
 fn filter(text: Option<&String>) -> Result<Option<Filter>, Failure> {
@@ -251,6 +255,39 @@ fn open(place: &Place) -> Result<(Volume, bool), Failure> {
     }
 }
 
+/// Has a balance that was interrupted go on beside whatever uses the volume, as
+/// the kernel does when it mounts one.
+pub fn go_on(volume: &Volume) {
+    match balance::waiting(volume.files().store()) {
+        Ok(None) => return,
+        Ok(Some(_)) => {}
+        Err(error) => {
+            tracing::error!(%error, "a balance that was interrupted does not go on");
+            return;
+        }
+    }
+    tracing::info!("a balance that was interrupted goes on");
+    let volume = volume.share();
+    let resume = move || {
+        let turn = Turn::take(&volume)?;
+        volume.files().clean_all()?;
+        let watch = &mut |progress: &Progress| turn.hear(progress);
+        let (_, end) = balance::resume(volume.files().store(), watch)?;
+        Ok::<_, Failure>(end)
+    };
+    let begun = std::thread::Builder::new()
+        .name("balance".to_owned())
+        .spawn(move || match resume() {
+            Ok(End::Done) => tracing::info!("the balance is done"),
+            Ok(End::Stopped(Wish::Pause)) => tracing::info!("the balance is paused"),
+            Ok(End::Stopped(Wish::Cancel)) => tracing::info!("the balance is cancelled"),
+            Err(failure) => tracing::error!("the balance ended: {}", failure.0),
+        });
+    if let Err(error) = begun {
+        tracing::error!(%error, "a balance that was interrupted does not go on");
+    }
+}
+
 /// Runs a balance that `begin` begins, and says how it ended.
 fn run(
     place: &Place,
@@ -323,10 +360,12 @@ fn plan(place: &Place, chosen: &Chosen, as_json: bool) -> Done {
         length: group.length,
         used: group.used,
     };
+    let seconds = balance::estimate(volume.files().store(), &planned).as_secs();
     let facts = PlanFacts {
         groups: planned.iter().map(fact).collect(),
         bytes_to_move: planned.iter().map(|group| group.used).sum(),
         bytes_of_groups: planned.iter().map(|group| group.length).sum(),
+        seconds_estimated: seconds,
     };
     if as_json {
         return json(&facts);
@@ -341,12 +380,25 @@ fn plan(place: &Place, chosen: &Chosen, as_json: bool) -> Done {
         );
     }
     say!(
-        "{} block groups with {}; {} would move. Nothing was written.",
+        "{} block groups with {}; {} would move, in about {} as fast as the devices can be read \
+         now. Nothing was written.",
         facts.groups.len(),
         human(facts.bytes_of_groups),
-        human(facts.bytes_to_move)
+        human(facts.bytes_to_move),
+        duration(seconds)
     );
     Ok(())
+}
+
+/// So many seconds, for people.
+fn duration(seconds: u64) -> String {
+    let (minutes, hours) = (seconds / 60, seconds / 3600);
+    match seconds {
+        0 | 1 => "a second".to_owned(),
+        2..=119 => format!("{seconds} seconds"),
+        120..=7199 => format!("{minutes} minutes"),
+        _ => format!("{hours} hours {} minutes", minutes % 60),
+    }
 }
 
 /// Has the balance that runs stop or end, or forgets the one that waits.

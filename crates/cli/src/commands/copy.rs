@@ -13,7 +13,8 @@ use crate::changes::{Start, directory, last_name, name_of, own};
 use crate::fail::{Context, Done, fail};
 use crate::part::PartArguments;
 use crate::place::Place;
-use butterfs::{MountOptions, Subvolume, Volume};
+use crate::reading;
+use butterfs::{Access, MountOptions, Subvolume, Volume};
 use clap::Args;
 use indicatif::HumanBytes;
 use std::ffi::OsString;
@@ -156,6 +157,10 @@ impl Copy {
             options.subvolume = Subvolume::Id(id);
         }
         options.part = self.part.part();
-        Volume::open(&place.volume, options.open_options()).context(place.volume.display())
+        let path = &place.volume;
+        match options.access {
+            Access::ReadOnly => reading::open(path, options.open_options()),
+            Access::ReadWrite => Volume::open(path, options.open_options()).context(path.display()),
+        }
     }
 }

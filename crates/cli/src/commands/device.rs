@@ -1,4 +1,7 @@
-//! `butterfs device`: facts about the devices of volumes.
+//! `butterfs device`: the devices of volumes, and facts about them.
+
+pub mod members;
+pub mod running;
 
 use crate::facts;
 use crate::fail::{Done, fail};
@@ -11,9 +14,12 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// Shows facts about the devices of a volume.
+/// Adds, removes and replaces devices of a volume, and shows facts about them.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  butterfs device add more.img disk.img
+  butterfs device remove 2 disk.img
+  butterfs device replace start 2 new.img disk.img
   butterfs device stats disk.img
   butterfs device stats -z /mnt
   butterfs device scan /srv/images       volumes in the files of a directory
@@ -26,6 +32,10 @@ pub struct Device {
 
 #[derive(Debug, Subcommand)]
 enum What {
+    Add(members::Add),
+    #[command(visible_alias = "delete")]
+    Remove(members::Remove),
+    Replace(super::replace::Replace),
     /// Show the error counters, which are kept across mounts.
     Stats(Stats),
     /// Look for volumes and show their devices.
@@ -85,6 +95,9 @@ impl Device {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
+            What::Add(add) => add.run(),
+            What::Remove(remove) => remove.run(),
+            What::Replace(replace) => replace.run(),
             What::Stats(stats) => stats.run(),
             What::Scan(scan) => scan.run(),
             What::Usage(usage) => usage.run(),

@@ -195,6 +195,9 @@ fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl Fn
             serving.end_on_signals()?;
             serving.run_commands(served::runner());
             live();
+            if options.access == Access::ReadWrite && !options.skip_balance {
+                super::balance::go_on(serving.volume());
+            }
             serving.wait()?;
         }
     }

@@ -1,7 +1,9 @@
 //! Commands that the server of a mount runs for other processes.
 
 use super::balance::Order as Balance;
+use super::device::members::Order as Members;
 use super::info::Info;
+use super::replace::Order as Replace;
 use super::resize::Resize;
 use super::scrub::Start as Scrub;
 use super::send::Send;
@@ -23,6 +25,8 @@ enum Asked {
     History(History),
     Info(Info),
     List(List),
+    Members(Members),
+    Replace(Replace),
     Resize(Resize),
     Scrub(Scrub),
     Send(Send),
@@ -39,6 +43,8 @@ impl Asked {
             Self::History(history) => history.run_here(),
             Self::Info(info) => info.run_here(),
             Self::List(list) => list.run_here(),
+            Self::Members(members) => members.run_here(),
+            Self::Replace(replace) => replace.run_here(),
             Self::Resize(resize) => resize.run_here(),
             Self::Scrub(scrub) => scrub.run_here(),
             Self::Send(send) => send.run_here(),
@@ -78,6 +84,8 @@ mod tests {
             History::TAG,
             Info::TAG,
             List::TAG,
+            Members::TAG,
+            Replace::TAG,
             Resize::TAG,
             Scrub::TAG,
             Send::TAG,

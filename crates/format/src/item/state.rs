@@ -180,6 +180,13 @@ impl DeviceReplace {
     /// Greatest known state.
     const STATE_MAX: u64 = 4;
 
+    /// True when the kernel began it and has not ended it: its target has a part
+    /// of the content, and nobody else may write to the volume.
+    #[must_use]
+    pub const fn is_under_way(&self) -> bool {
+        matches!(self.state, 1 | 4)
+    }
+
     /// Reads an item.
     ///
     /// # Errors

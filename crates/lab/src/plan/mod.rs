@@ -71,6 +71,34 @@ impl Default for Choice {
     }
 }
 
+impl Choice {
+    /// The options of `butterfs lab run` that choose the same.
+    pub fn arguments(&self) -> String {
+        let mut words = vec![format!("--scale {}", self.scale)];
+        let mut number = |option: &str, value: Option<u64>| {
+            if let Some(value) = value {
+                words.push(format!("--{option} {value}"));
+            }
+        };
+        number("repeats", self.repeats.map(u64::from));
+        number("others", self.others.map(u64::from));
+        number("seed", self.seed);
+        number("device-size", self.device_size);
+        words.extend(self.only.iter().map(|name| format!("--only {name}")));
+        match &self.devices {
+            None => {}
+            Some(Devices::Files(path)) => words.push(format!("--directory {}", path.display())),
+            Some(Devices::Blocks(paths)) => {
+                let named = paths
+                    .iter()
+                    .map(|path| format!("--device {}", path.display()));
+                words.extend(named);
+            }
+        }
+        words.join(" ")
+    }
+}
+
 /// State of the page cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cache {

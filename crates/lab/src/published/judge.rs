@@ -52,7 +52,7 @@ pub enum Test {
 pub enum Judgement {
     /// The same holds here.
     Reproduced,
-    /// The opposite holds here.
+    /// The opposite holds here, and the interval leaves 1 by more than 3 %.
     Reversed,
     /// A difference was claimed, and there is none of more than 3 % here, or at
     /// least none of that size: the interval leaves it out. Or none was
@@ -336,8 +336,17 @@ fn judgement(test: &Test, contrasts: &[Contrast], verdicts: &[Verdict]) -> Judge
     match (direction(published), here) {
         (claimed, here) if claimed == here => Judgement::Reproduced,
         (Ordering::Equal, _) | (_, Ordering::Equal) => Judgement::NotReproduced,
-        _ => Judgement::Reversed,
+        _ if leaves_one(verdict) => Judgement::Reversed,
+        _ => Judgement::NotReproduced,
     }
+}
+
+/// The whole interval lies on one side of 1, by more than what matters.
+fn leaves_one(verdict: &Verdict) -> bool {
+    verdict.ratio.is_some_and(|found| {
+        let interval = found.interval;
+        interval.is_confident() && (interval.low > MARGIN || interval.high < 1.0 / MARGIN)
+    })
 }
 
 /// The interval of what was found here leaves out what was published, by more
@@ -356,7 +365,7 @@ fn ranking(verdicts: &[Verdict]) -> Judgement {
     let all = |words: &[Word]| verdicts.iter().all(|v| words.contains(&v.word));
     if all(&[Word::Better]) {
         Judgement::Reproduced
-    } else if all(&[Word::Worse]) {
+    } else if all(&[Word::Worse]) && verdicts.iter().all(leaves_one) {
         Judgement::Reversed
     } else if let Some(open) = verdicts.iter().find(|v| v.word == Word::Undecided)
         && !verdicts
@@ -409,6 +418,11 @@ mod tests {
         assert_eq!(judged(3.0, &around_one), Judgement::NotReproduced);
         // One that these blocks cannot tell from 1 stays open.
         assert!(matches!(judged(0.95, &around_one), Judgement::Undecided(_)));
+        // Decided, but by less than the margin: that is no opposite.
+        let little = [0.012, 0.014, 0.011, 0.013, 0.015, 0.012, 0.014, 0.013];
+        assert_eq!(judged(0.5, &little), Judgement::NotReproduced);
+        let much = little.map(|log| log * 20.0);
+        assert_eq!(judged(0.5, &much), Judgement::Reversed);
         // So does everything after too few blocks.
         let few = judged(0.03, &around_one[..6]);
         assert!(matches!(few, Judgement::Undecided(_)));

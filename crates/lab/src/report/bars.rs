@@ -30,8 +30,10 @@ pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut
         }
         page.heading(&format!("{}: beside the best", metric.name));
         let way = match metric.better {
-            Better::Lower => "less is better: a bar is the best median ÷ the cell's",
-            _ => "more is better: a bar is the cell's median ÷ the best",
+            Better::Lower => {
+                "less is better, and longer is better: a bar is the best median ÷ the cell's"
+            }
+            _ => "longer is better: a bar is the cell's median ÷ the best",
         };
         let left = if slices.len() < experiment.slices.len() {
             " Some of the conditions only; the curves and tables have all."
@@ -131,8 +133,12 @@ fn slice_rows(
             }
             None => format!("<td class=\"bar\" colspan=\"2\">{}</td>", losses(cell)),
         };
+        let own = match cell.is_own() {
+            true => " class=\"own\"",
+            false => "",
+        };
         rows.push_str(&format!(
-            "<tr data-durability=\"{}\"><th scope=\"row\">{}{}</th>{says}</tr>\n",
+            "<tr{own} data-durability=\"{}\"><th scope=\"row\">{}{}</th>{says}</tr>\n",
             durability_label(cell.durability),
             escape(&cell.system),
             badge(cell.durability),

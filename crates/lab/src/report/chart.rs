@@ -1,21 +1,31 @@
-//! Charts of lines in SVG: axes, ticks, courses, bands, points, letters.
+//! Charts of lines in SVG: axes, ticks, courses, bands, points, names.
 
 use super::bars::badge;
 use super::number::significant;
 use super::page::escape;
 use crate::model::Durability;
 
-/// Size of a chart in its own units; text in it is 13 of them high.
-pub(super) const WIDTH: f64 = 420.0;
-const HEIGHT: f64 = 280.0;
+/// Size of the part inside of the axes, in the chart's own units; text is 13 of
+/// them high.
+const INNER_WIDTH: f64 = 328.0;
+const INNER_HEIGHT: f64 = 220.0;
 const LEFT: f64 = 66.0;
+/// Right of the axes, where no names stand there.
 const RIGHT: f64 = 26.0;
+/// Height of a name at the end of a course, and width of one of its letters.
+const NAME_HEIGHT: f64 = 15.0;
+const NAME_LETTER: f64 = 7.2;
+/// Letters of a name at most.
+const NAME_MAX: usize = 18;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
 /// Markers and thick lines reach over the frame by this.
 const OVER: f64 = 7.0;
 /// Colours, dashes and markers repeat after this many.
 const STYLES: usize = 8;
+
+/// A chart of fewer points says no more than its table.
+pub(super) const POINTS_MIN: usize = 5;
 
 /// How values lie along an axis.
 #[derive(Clone, Copy, PartialEq)]
@@ -164,24 +174,57 @@ pub(super) struct Chart {
     y: Axis,
     /// What is cut off at the frame.
     body: String,
-    /// Letters at the ends of courses: place, letter, style.
-    letters: Vec<(f64, f64, String, usize)>,
+    /// Names at the ends of courses: height of the end, name, style.
+    names: Vec<(f64, String, usize)>,
+    /// Where the axes end.
+    right: f64,
+    bottom: f64,
+    /// Size of all of it.
+    width: f64,
+    height: f64,
+}
+
+/// A name as it stands at the end of a course: long ones are cut, and the
+/// legend has them whole.
+pub(super) fn shortened(name: &str) -> String {
+    let name = name.replacen(" -o ", " ", 1);
+    if name.chars().count() <= NAME_MAX {
+        return name;
+    }
+    let begin: String = name.chars().take(NAME_MAX - 1).collect();
+    format!("{}\u{2026}", begin.trim_end())
 }
 
 impl Chart {
     pub(super) fn new(x: Axis, y: Axis) -> Self {
+        Self::with_names(x, y, &[])
+    }
+
+    /// A chart with room for these names at the ends of courses.
+    pub(super) fn with_names(x: Axis, y: Axis, names: &[&str]) -> Self {
+        let longest = names
+            .iter()
+            .map(|name| shortened(name).chars().count())
+            .max();
+        let beside = longest.map_or(RIGHT, |letters| 14.0 + NAME_LETTER * letters as f64);
+        let inner = INNER_HEIGHT.max(NAME_HEIGHT * names.len() as f64);
+        let (right, bottom) = (LEFT + INNER_WIDTH, TOP + inner);
         Self {
             x,
             y,
             body: String::new(),
-            letters: Vec::new(),
+            names: Vec::new(),
+            right,
+            bottom,
+            width: right + beside,
+            height: bottom + BOTTOM,
         }
     }
 
     fn at(&self, (x, y): (f64, f64)) -> (f64, f64) {
         (
-            LEFT + self.x.share(x) * (WIDTH - LEFT - RIGHT),
-            HEIGHT - BOTTOM - self.y.share(y) * (HEIGHT - TOP - BOTTOM),
+            LEFT + self.x.share(x) * (self.right - LEFT),
+            self.bottom - self.y.share(y) * (self.bottom - TOP),
         )
     }
 
@@ -203,10 +246,10 @@ impl Chart {
         ));
     }
 
-    /// The letter of a system at the end of its course.
-    pub(super) fn letter(&mut self, end: (f64, f64), letter: &str, style: usize) {
-        let (x, y) = self.at(end);
-        self.letters.push((x, y, letter.to_owned(), style));
+    /// The name of a system beside the end of its course.
+    pub(super) fn name(&mut self, end: (f64, f64), name: &str, style: usize) {
+        let (_, y) = self.at(end);
+        self.names.push((y, shortened(name), style));
     }
 
     /// The area between two courses over the same places: (x, low, high).
@@ -241,7 +284,7 @@ impl Chart {
 
     /// The chart; `says` describes it for those who do not see it.
     pub(super) fn finish(mut self, says: &str) -> String {
-        let (right, bottom) = (WIDTH - RIGHT, HEIGHT - BOTTOM);
+        let (right, bottom) = (self.right, self.bottom);
         let mut frame = String::new();
         let mut free = f64::NEG_INFINITY;
         for (tick, label) in &self.x.ticks {
@@ -276,40 +319,39 @@ impl Chart {
                 escape(label)
             ));
         }
-        // Letters that would cover each other move apart.
-        self.letters.sort_by(|a, b| a.1.total_cmp(&b.1));
-        // Many stand in two columns.
-        let columns = if self.letters.len() > 15 { 2 } else { 1 };
-        let step = ((bottom - TOP) / self.letters.len().max(1) as f64).min(15.0);
+        // Names that would cover each other move apart.
+        self.names.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut above = f64::NEG_INFINITY;
-        let mut letters = String::new();
-        for (index, (x, y, letter, style)) in self.letters.iter().enumerate() {
+        let mut names = String::new();
+        for (index, (y, name, style)) in self.names.iter().enumerate() {
             // Those that follow want their places, too.
-            let lowest = bottom - step * (self.letters.len() - index - 1) as f64;
-            let place = y.max(above + step).min(lowest);
+            let lowest = bottom - NAME_HEIGHT * (self.names.len() - index - 1) as f64;
+            let place = y.max(above + NAME_HEIGHT).min(lowest);
             above = place;
-            letters.push_str(&format!(
-                "<text class=\"letter f{}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+            names.push_str(&format!(
+                "<text class=\"name f{}\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
                 style % STYLES,
-                x + 6.0 + 11.0 * (index % columns) as f64,
-                place + 5.0,
-                escape(letter)
+                right + 9.0,
+                place + 4.0,
+                escape(name)
             ));
         }
         let middle = f64::midpoint(TOP, bottom);
         format!(
-            "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">{frame}\
+            "<svg viewBox=\"0 0 {width:.0} {height:.0}\" style=\"max-width: {width:.0}px\" role=\"img\" aria-label=\"{}\">{frame}\
              <path class=\"frame\" d=\"M{LEFT} {TOP}V{bottom}H{right}\"/>\
              <svg aria-hidden=\"true\" x=\"{left}\" y=\"{top}\" width=\"{wide}\" height=\"{high}\" \
-             viewBox=\"{left} {top} {wide} {high}\">{}</svg>{letters}\
+             viewBox=\"{left} {top} {wide} {high}\">{}</svg>{names}\
              <text class=\"axis\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
              <text class=\"axis\" text-anchor=\"middle\" transform=\"translate(13 {middle:.1}) rotate(-90)\">{}</text></svg>\n",
             escape(says),
             self.body,
             f64::midpoint(LEFT, right),
-            HEIGHT - 8.0,
+            self.height - 8.0,
             escape(&self.x.title),
             escape(&self.y.title),
+            width = self.width,
+            height = self.height,
             left = LEFT - OVER,
             top = TOP - OVER,
             wide = right - LEFT + 2.0 * OVER,
@@ -368,26 +410,15 @@ fn marker(style: usize, x: f64, y: f64) -> String {
     }
 }
 
-/// The letter of a system: A, B, ..., Z, A1, ...
-pub(super) fn letter_of(index: usize) -> String {
-    let letter = char::from(b'A' + (index % 26) as u8);
-    if index < 26 {
-        letter.to_string()
-    } else {
-        format!("{letter}{}", index / 26)
-    }
-}
-
-/// Which letter, line and marker is which system.
+/// Which line and marker is which system.
 pub(super) fn legend(systems: &[(usize, &str, Durability)]) -> String {
     let mut out = String::from("<ul class=\"legend\">");
     for (index, name, durability) in systems {
         let style = index % STYLES;
         out.push_str(&format!(
             "<li><svg viewBox=\"0 0 42 14\" aria-hidden=\"true\"><path class=\"course c{style}\" d=\"M0 7H42\"/>\
-             <path class=\"point f{style}\" d=\"{}\"/></svg> <strong>{}</strong> {}{}</li>",
+             <path class=\"point f{style}\" d=\"{}\"/></svg> {}{}</li>",
             marker(style, 21.0, 7.0),
-            letter_of(*index),
             escape(name),
             badge(*durability)
         ));

@@ -1,7 +1,7 @@
 //! Throughput over concurrency with fits and bands.
 
 use super::bars::badge;
-use super::chart::{Axis, Chart, Spacing, legend, letter_of};
+use super::chart::{Axis, Chart, POINTS_MIN, Spacing, legend};
 use super::digest::{Cell, Digest, Experiment, MetricKind, durability_label, label_of, weakest};
 use super::number::{Scale, ratio, significant};
 use super::page::{Page, escape};
@@ -10,8 +10,14 @@ use crate::published::{CONCURRENCY, SYSTEM_AXES};
 use crate::stats::{Fit, Law, Point, PowerLaw, Usl, fit_power_law, fit_usl};
 use std::collections::BTreeMap;
 
-/// Fewer levels of concurrency are no curve.
-const LEVELS_MIN: usize = 3;
+/// What of the curves is drawn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    /// All systems in one chart.
+    Together,
+    /// Each by itself, with its fits.
+    Fits,
+}
 
 /// One system over all levels, on one condition.
 struct Curve<'a> {
@@ -22,6 +28,15 @@ struct Curve<'a> {
 }
 
 pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut Page) {
+    each(experiment, digest, Part::Together, page);
+}
+
+/// The fits of each curve.
+pub(super) fn fits(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut Page) {
+    each(experiment, digest, Part::Fits, page);
+}
+
+fn each(experiment: &Experiment<'_>, digest: &Digest<'_>, part: Part, page: &mut Page) {
     let mut groups: BTreeMap<String, BTreeMap<usize, Curve<'_>>> = BTreeMap::new();
     for cell in &experiment.cells {
         let level = cell
@@ -58,10 +73,10 @@ pub(super) fn write(experiment: &Experiment<'_>, digest: &Digest<'_>, page: &mut
             }
             let curves: Vec<&Curve<'_>> = curves
                 .values()
-                .filter(|curve| curve.medians(metric).len() >= LEVELS_MIN)
+                .filter(|curve| curve.medians(metric).len() >= POINTS_MIN)
                 .collect();
             if !curves.is_empty() {
-                group(metric, condition, &curves, digest, page);
+                group((metric, condition, part), &curves, digest, page);
             }
         }
     }
@@ -104,8 +119,7 @@ impl Curve<'_> {
 }
 
 fn group(
-    metric: &MetricKind,
-    condition: &str,
+    (metric, condition, part): (&MetricKind, &str, Part),
     curves: &[&Curve<'_>],
     digest: &Digest<'_>,
     page: &mut Page,
@@ -120,7 +134,6 @@ fn group(
     } else {
         format!(" ({condition})")
     };
-    page.heading(&format!("{} over concurrency{suffix}", metric.name));
     let all: Vec<(f64, f64, (f64, f64))> = curves.iter().flat_map(|c| c.medians(metric)).collect();
     let largest = all.iter().map(|(_, value, _)| *value).fold(0.0, f64::max);
     let scale = Scale::of(&metric.unit, largest);
@@ -140,7 +153,22 @@ fn group(
         levels.iter().copied(),
     )
     .with_ticks(thinned(&levels));
-    let mut together = Chart::new(x.clone(), y.clone());
+    match part {
+        Part::Together => together((metric, &suffix), curves, (x, y), factor, page),
+        Part::Fits => fitted_each((metric, &suffix, &scale), curves, (x, y), digest, page),
+    }
+}
+
+fn together(
+    (metric, suffix): (&MetricKind, &str),
+    curves: &[&Curve<'_>],
+    (x, y): (Axis, Axis),
+    factor: f64,
+    page: &mut Page,
+) {
+    page.heading(&format!("{} over concurrency{suffix}", metric.name));
+    let systems: Vec<&str> = curves.iter().map(|curve| curve.system).collect();
+    let mut together = Chart::with_names(x, y, &systems);
     for curve in curves {
         let medians = curve.medians(metric);
         let line: Vec<(f64, f64)> = medians
@@ -157,7 +185,7 @@ fn group(
             );
         }
         if let Some(end) = line.last() {
-            together.letter(*end, &letter_of(curve.style), curve.style);
+            together.name(*end, curve.system, curve.style);
         }
     }
     let names: Vec<(usize, &str, Durability)> = curves
@@ -169,19 +197,29 @@ fn group(
         together.finish(&format!("{} over concurrency, all systems; the table below has the figures", metric.name)),
         legend(&names)
     ));
+}
+
+fn fitted_each(
+    (metric, suffix, scale): (&MetricKind, &str, &Scale),
+    curves: &[&Curve<'_>],
+    (x, y): (Axis, Axis),
+    digest: &Digest<'_>,
+    page: &mut Page,
+) {
+    let factor = scale.divide(1.0);
     let mut rows = String::new();
-    page.push("<h4>Fits</h4><p class=\"soft\">Full line: Universal Scalability Law with its 95 % band (blocks resampled); dashed: power law with its band between dotted lines.</p><div class=\"charts\">\n");
+    page.heading(&format!("{} over concurrency{suffix}: fits", metric.name));
+    page.push("<p class=\"soft\">Full line: Universal Scalability Law with its 95 % band (blocks resampled); dashed: power law with its band between dotted lines.</p><div class=\"charts\">\n");
     for curve in curves {
         let mut chart = Chart::new(x.clone(), y.clone());
         fitted(curve, metric, factor, digest.seed(), &mut chart, &mut rows);
         page.push(&format!(
-            "<figure data-durability=\"{}\">{}<figcaption><strong>{}</strong> {}{}</figcaption></figure>\n",
+            "<figure data-durability=\"{}\">{}<figcaption>{}{}</figcaption></figure>\n",
             durability_label(curve.durability()),
             chart.finish(&format!(
                 "{}: {} over concurrency with fits",
                 curve.system, metric.name
             )),
-            letter_of(curve.style),
             escape(curve.system),
             badge(curve.durability())
         ));
@@ -193,7 +231,7 @@ fn group(
          <th scope=\"col\" class=\"number\">a, {unit}</th><th scope=\"col\" class=\"number\">b</th><th scope=\"col\" class=\"number\">R²</th></tr></thead>\
          <tbody>{rows}</tbody></table></div>\n",
         escape(&metric.name),
-        escape(&suffix),
+        escape(suffix),
         unit = escape(&scale.unit),
     ));
 }
@@ -271,9 +309,8 @@ fn fitted(
         p.map(|fit| ratio(fit.r_squared)),
     ];
     rows.push_str(&format!(
-        "<tr data-durability=\"{}\"><th scope=\"row\"><strong>{}</strong> {}{}</th>{}</tr>\n",
+        "<tr data-durability=\"{}\"><th scope=\"row\">{}{}</th>{}</tr>\n",
         durability_label(curve.durability()),
-        letter_of(curve.style),
         escape(curve.system),
         badge(curve.durability()),
         columns.map(cell).concat()

@@ -1,6 +1,7 @@
 //! Records, brought into experiments, conditions, systems and metrics.
 
 use super::page::{Page, escape};
+use super::words::in_words;
 use crate::model::{Better, CellKey, CellRecord, Durability, Outcome};
 use crate::published::SYSTEM_AXES;
 use crate::results::Recorded;
@@ -70,26 +71,24 @@ pub(crate) fn durability_label(durability: Durability) -> &'static str {
 
 /// The chosen axes of a key, as one label; "default" when all are empty.
 pub(crate) fn label_of(key: &CellKey, chosen: impl Fn(&str) -> bool) -> String {
-    let mut parts = Vec::new();
     let shown = key
         .0
         .iter()
         .filter(|(axis, value)| chosen(axis) && !value.is_empty());
-    let (first, rest): (Vec<_>, Vec<_>) = shown.partition(|(axis, _)| *axis == "file-system");
-    parts.extend(first.into_iter().map(|(_, value)| value.clone()));
-    for (axis, value) in rest {
-        parts.push(match axis.as_str() {
-            "mkfs" => format!("mkfs {value}"),
-            "mount" => format!("-o {value}"),
-            "devices" => format!("{value} devices"),
-            "workload" | "profile" => value.clone(),
-            _ => format!("{axis} {value}"),
-        });
-    }
-    if parts.is_empty() {
-        "default".to_owned()
-    } else {
-        parts.join(" ")
+    let (mut system, condition): (Vec<_>, Vec<_>) =
+        shown.partition(|(axis, _)| SYSTEM_AXES.contains(&axis.as_str()));
+    system.sort_by_key(|(axis, _)| *axis != "file-system");
+    let words = |all: &[(&String, &String)]| -> Vec<String> {
+        all.iter()
+            .map(|(axis, value)| in_words(axis, value))
+            .collect()
+    };
+    let (system, condition) = (words(&system).join(" "), words(&condition).join(", "));
+    match (system.is_empty(), condition.is_empty()) {
+        (true, true) => "default".to_owned(),
+        (false, true) => system,
+        (true, false) => condition,
+        (false, false) => format!("{system}, {condition}"),
     }
 }
 
@@ -155,6 +154,12 @@ impl Cell<'_> {
             .collect()
     }
 
+    /// It is ButterFS.
+    pub(super) fn is_own(&self) -> bool {
+        let file_system = self.key.0.get("file-system");
+        file_system.is_some_and(|name| name.starts_with("butterfs"))
+    }
+
     /// System and condition.
     pub(super) fn name(&self) -> String {
         if self.condition.is_empty() {
@@ -182,11 +187,24 @@ impl<'a> Experiment<'a> {
             values.get(axis).is_some_and(|set| set.len() > 1)
                 || by_key.keys().any(|key| !key.0.contains_key(axis))
         };
+        // A parameter that all cells of its workload have alike says nothing.
+        let of_workload = |key: &CellKey| key.0.get("workload").cloned();
+        let mut by_workload: BTreeMap<_, Vec<&CellKey>> = BTreeMap::new();
+        for key in by_key.keys() {
+            by_workload.entry(of_workload(key)).or_default().push(key);
+        }
+        let tells = |key: &CellKey, axis: &str| {
+            let alike = &by_workload[&of_workload(key)];
+            axis == "workload"
+                || alike
+                    .iter()
+                    .any(|other| other.0.get(axis) != key.0.get(axis))
+        };
         let is_system = |axis: &str| SYSTEM_AXES.contains(&axis);
         let mut cells: Vec<Cell<'a>> = by_key
             .iter()
             .map(|(key, passes)| {
-                let conditions = |axis: &str| !is_system(axis) && varies(axis);
+                let conditions = |axis: &str| !is_system(axis) && varies(axis) && tells(key, axis);
                 let condition = label_of(key, conditions);
                 let mut passes = passes.clone();
                 passes.sort_by_key(|record| record.block);
@@ -294,7 +312,8 @@ impl<'a> Experiment<'a> {
             let text: Vec<String> = self
                 .constant
                 .iter()
-                .map(|(axis, value)| format!("{axis} {value}"))
+                .filter(|(_, value)| !value.is_empty())
+                .map(|(axis, value)| in_words(axis, value))
                 .collect();
             page.paragraph(&format!("In all cells: {}.", escape(&text.join(", "))));
         }

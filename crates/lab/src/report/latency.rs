@@ -1,7 +1,7 @@
 //! Latency distributions: percentiles up to the slowest operation.
 
 use super::bars::badge;
-use super::chart::{Axis, Chart, Spacing, legend, letter_of};
+use super::chart::{Axis, Chart, POINTS_MIN, Spacing, legend};
 use super::digest::{Cell, Experiment, durability_label};
 use super::number::quantity;
 use super::page::{Page, escape};
@@ -71,15 +71,8 @@ fn course(latencies: &Latencies) -> Vec<(f64, f64)> {
     points
 }
 
-fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mut Page) {
-    let suffix = if condition.is_empty() {
-        String::new()
-    } else {
-        format!(" ({condition})")
-    };
-    page.heading(&format!("{name}: latency{suffix}"));
-    let courses: Vec<Vec<(f64, f64)>> = cells.iter().map(|(_, l)| course(l)).collect();
-    let all = || courses.iter().flatten();
+fn chart(name: &str, courses: &[(&Cell<'_>, Vec<(f64, f64)>)], page: &mut Page) {
+    let all = || courses.iter().flat_map(|(_, course)| course);
     let x = Axis::holding("percentile", Spacing::Linear, all().map(|(x, _)| *x)).with_ticks(
         [
             (0.5, "50"),
@@ -94,14 +87,18 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
         .collect(),
     );
     let y = Axis::holding("milliseconds", Spacing::Logarithmic, all().map(|(_, y)| *y));
-    let mut chart = Chart::new(x, y);
-    for ((cell, _), course) in cells.iter().zip(&courses) {
+    let systems: Vec<&str> = courses
+        .iter()
+        .map(|(cell, _)| cell.system.as_str())
+        .collect();
+    let mut chart = Chart::with_names(x, y, &systems);
+    for (cell, course) in courses {
         chart.course(course, cell.system_index, "course");
         if let Some(end) = course.last() {
-            chart.letter(*end, &letter_of(cell.system_index), cell.system_index);
+            chart.name(*end, &cell.system, cell.system_index);
         }
     }
-    let names: Vec<(usize, &str, Durability)> = cells
+    let names: Vec<(usize, &str, Durability)> = courses
         .iter()
         .map(|(c, _)| (c.system_index, c.system.as_str(), c.durability))
         .collect();
@@ -110,6 +107,25 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
         chart.finish(&format!("{name}: latency over percentile; the table below has the figures")),
         legend(&names)
     ));
+}
+
+fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mut Page) {
+    let suffix = if condition.is_empty() {
+        String::new()
+    } else {
+        format!(" ({condition})")
+    };
+    page.heading(&format!("{name}: latency{suffix}"));
+    let courses = cells
+        .iter()
+        .map(|(cell, latencies)| (*cell, course(latencies)));
+    // What has fewer points is in the table alone.
+    let courses: Vec<(&Cell<'_>, Vec<(f64, f64)>)> = courses
+        .filter(|(_, course)| course.len() >= POINTS_MIN)
+        .collect();
+    if !courses.is_empty() {
+        chart(name, &courses, page);
+    }
     let heads: String = SHARES
         .iter()
         .map(|(_, label)| format!("<th scope=\"col\" class=\"number\">{label}</th>"))
@@ -132,9 +148,8 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
             .iter()
             .fold(0_u64, |all, count| all.saturating_add(*count));
         rows.push_str(&format!(
-            "<tr data-durability=\"{}\"><th scope=\"row\"><strong>{}</strong> {}{}</th>{columns}<td class=\"number\" data-value=\"{operations}\">{operations}</td></tr>\n",
+            "<tr data-durability=\"{}\"><th scope=\"row\">{}{}</th>{columns}<td class=\"number\" data-value=\"{operations}\">{operations}</td></tr>\n",
             durability_label(cell.durability),
-            letter_of(cell.system_index),
             escape(&cell.system),
             badge(cell.durability),
         ));

@@ -2,6 +2,7 @@
 
 use super::digest::Digest;
 use super::page::{Page, escape};
+use crate::plan::Choice;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
@@ -42,11 +43,26 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     }
     page.end_section();
     page.section("How to repeat it", "");
-    page.paragraph(&format!(
-        "Save the experiment below as <code>repeat.toml</code> and run <code>butterfs lab run repeat.toml</code>. The run's seed was <code>{}</code>, \
-         its blocks {}. <code>butterfs lab compare</code> sets the two runs side by side, beginning with what differs between the machines.",
-        run.seed, run.blocks
-    ));
+    // What was run is the experiment with what was chosen on the command line.
+    let fact = |topic: &str, name: &str| run.manifest.facts.get(topic)?.get(name);
+    let choice = fact("run", "choice").and_then(|text| serde_json::from_str::<Choice>(text).ok());
+    let arguments = match choice {
+        Some(mut choice) => {
+            choice.seed = Some(run.seed);
+            choice.arguments()
+        }
+        None => format!("--seed {} --repeats {}", run.seed, run.blocks),
+    };
+    let mut command = format!("butterfs lab run repeat.toml {arguments}");
+    let given = run.manifest.facts.get("file systems").into_iter().flatten();
+    for (file, _) in given {
+        command.push_str(&format!(" --file-systems {file}"));
+    }
+    page.paragraph(
+        "Save the experiment below as <code>repeat.toml</code>. This command runs it as it was run here; \
+         <code>butterfs lab compare</code> then sets the two runs side by side, beginning with what differs between the machines.",
+    );
+    page.push(&format!("<pre>{}</pre>\n", escape(&command)));
     page.push(&format!("<pre>{}</pre>\n", escape(&run.experiment)));
     page.end_section();
 }

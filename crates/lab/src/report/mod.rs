@@ -9,6 +9,7 @@ mod bars;
 mod chart;
 mod curves;
 mod digest;
+mod first;
 mod latency;
 mod manifest;
 mod number;
@@ -17,6 +18,7 @@ mod page;
 mod summary;
 mod tables;
 mod timelines;
+mod words;
 
 use crate::results::Recorded;
 use digest::Digest;
@@ -25,6 +27,7 @@ use digest::Digest;
 pub fn html(recorded: &Recorded) -> String {
     let digest = Digest::of(recorded);
     let mut page = page::Page::new(recorded);
+    first::write(&digest, &mut page);
     summary::write(&digest, &mut page);
     overlay::write(&digest, &mut page);
     for experiment in &digest.experiments {
@@ -35,9 +38,15 @@ pub fn html(recorded: &Recorded) -> String {
         experiment.introduce(&mut page);
         bars::write(experiment, &digest, &mut page);
         curves::write(experiment, &digest, &mut page);
+        // On paper this is left out.
+        page.push(
+            "<details open class=\"figures\"><summary>All figures of this experiment</summary>\n",
+        );
+        curves::fits(experiment, &digest, &mut page);
         timelines::write(experiment, &mut page);
         latency::write(experiment, &mut page);
         tables::write(experiment, &digest, &mut page);
+        page.push("</details>\n");
         page.end_section();
     }
     manifest::write(&digest, &mut page);

@@ -4,7 +4,7 @@ use super::bars::badge;
 use super::digest::Digest;
 use super::number::ratio;
 use super::page::{Page, escape};
-use crate::published::{ABSENT, Judged, judge};
+use crate::published::{ABSENT, Judged, Judgement, judge};
 use std::collections::BTreeMap;
 
 pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
@@ -17,8 +17,11 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     if shown.is_empty() {
         shown = judged.iter().filter(|claim| claim.in_words).collect();
     }
+    let is_testable = |claim: &&Judged| !matches!(claim.judgement, Judgement::NotTestable(_));
+    let (testable, untestable): (Vec<&Judged>, Vec<&Judged>) =
+        shown.iter().copied().partition(is_testable);
     let (words, figures): (Vec<&Judged>, Vec<&Judged>) =
-        shown.iter().partition(|claim| claim.in_words);
+        testable.iter().partition(|claim| claim.in_words);
     if !words.is_empty() {
         page.paragraph(&counts("conclusions in words", &words));
         page.push(&table(
@@ -34,15 +37,33 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
             table(&figures, "Ratios that the published tables have")
         ));
     }
+    let mut reasons: BTreeMap<&str, usize> = BTreeMap::new();
+    for claim in &untestable {
+        *reasons.entry(claim.judgement.reason()).or_default() += 1;
+    }
+    if !reasons.is_empty() {
+        let said = reasons.iter().map(|(reason, count)| match count {
+            1 => (*reason).to_owned(),
+            count => format!("{reason} ({count})"),
+        });
+        page.paragraph(&format!(
+            "<span class=\"word not-testable-here\">not testable here</span>, {} claims: {}.",
+            untestable.len(),
+            escape(&said.collect::<Vec<_>>().join("; "))
+        ));
+    }
     let mut missing: BTreeMap<&str, usize> = BTreeMap::new();
     let is_shown = |claim: &Judged| shown.iter().any(|one| std::ptr::eq(*one, claim));
     for claim in judged.iter().filter(|claim| !is_shown(claim)) {
         *missing.entry(&claim.source).or_default() += 1;
     }
-    for (source, count) in missing {
+    if !missing.is_empty() {
+        let said = missing
+            .iter()
+            .map(|(source, count)| format!("{source} ({count})"));
         page.paragraph(&format!(
-            "{count} claims of {} are not testable here: {ABSENT}.",
-            escape(source)
+            "Reports whose claims are not tested here, since {ABSENT}: {}.",
+            escape(&said.collect::<Vec<_>>().join(", "))
         ));
     }
     page.end_section();

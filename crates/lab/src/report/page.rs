@@ -5,6 +5,8 @@ use crate::results::Recorded;
 /// HTML that grows section by section.
 pub(super) struct Page {
     title: String,
+    /// What stands before everything else.
+    verdict: String,
     body: String,
     /// Anchors and titles for the navigation.
     sections: Vec<(String, String)>,
@@ -38,9 +40,19 @@ impl Page {
     pub(super) fn new(recorded: &Recorded) -> Self {
         Self {
             title: format!("File systems side by side: {}", recorded.run.name),
+            verdict: String::new(),
             body: String::new(),
             sections: Vec::new(),
         }
+    }
+
+    /// The sentence that stands first, and where it comes from.
+    pub(super) fn first(&mut self, sentence: &str, made: &str) {
+        self.verdict = format!(
+            "<p class=\"verdict\">{}</p>\n<p class=\"soft made\">{}</p>\n",
+            escape(sentence),
+            escape(made)
+        );
     }
 
     /// Begins a section; it ends with [`Page::end_section`].
@@ -90,14 +102,15 @@ impl Page {
              <link rel=\"icon\" href=\"data:,\">\n\
              <title>{title}</title>\n<style>\n{style}</style>\n</head>\n<body>\n\
              <a class=\"skip\" href=\"#main\">Skip to the results</a>\n\
-             <header><h1>{title}</h1>\n\
-             <div class=\"controls\" role=\"group\" aria-label=\"Display\">\
+             <header><h1>{title}</h1>\n{verdict}</header>\n\
+             {patterns}<main id=\"main\">\n{body}</main>\n\
+             <footer><div class=\"controls\" role=\"group\" aria-label=\"Display\">\
              <button type=\"button\" id=\"theme\">Theme: system</button> \
              <label><input type=\"checkbox\" id=\"durable\"> Hide unsafe cells</label></div>\n\
-             <nav aria-label=\"Sections\"><ul>{links}</ul></nav></header>\n\
-             {patterns}<main id=\"main\">\n{body}</main>\n\
+             <nav aria-label=\"Sections\"><ul>{links}</ul></nav></footer>\n\
              <script>\n{script}</script>\n</body>\n</html>\n",
             title = escape(&self.title),
+            verdict = self.verdict,
             style = include_str!("report.css"),
             script = include_str!("report.js"),
             patterns = include_str!("patterns.svg"),

@@ -70,11 +70,4 @@
       shown.textContent = words.length ? " " + count + " of " + table.tBodies[0].rows.length : "";
     });
   });
-  // Paper cannot unfold anything.
-  var closed = [];
-  window.addEventListener("beforeprint", function () {
-    closed = Array.prototype.slice.call(document.querySelectorAll("details:not([open])"));
-    closed.forEach(function (part) { part.open = true; });
-  });
-  window.addEventListener("afterprint", function () { closed.forEach(function (part) { part.open = false; }); });
 })();

@@ -4,6 +4,7 @@ use super::bars::{badge, losses};
 use super::digest::{Cell, Digest, Experiment, MetricKind, weakest};
 use super::number::ratio;
 use super::page::{Page, escape};
+use super::words::joined;
 use crate::model::{Durability, Outcome};
 use crate::stats::{DECIDING_BLOCKS, Verdict, Word, least_blocks};
 use std::collections::BTreeMap;
@@ -20,13 +21,6 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
         .map(|cell| cell.block)
         .max()
         .map_or(0, |last| last + 1);
-    page.paragraph(&format!(
-        "{blocks} of {} blocks were begun; {done} of {} passes have figures that count. Better and worse: the exact sign-flip test over \
-         within-block ratios, corrected by Holm over all cells of one condition and metric with at least 7 blocks, has p &lt; 0.05. Equivalent: the 95 % interval of the ratio lies \
-         inside ±3 %. Undecided: neither, which does not mean equal. Ratios are Hodges-Lehmann estimates.",
-        digest.recorded.run.blocks,
-        cells.len()
-    ));
     if (blocks as usize) < DECIDING_BLOCKS {
         page.paragraph(&format!(
             "<strong>This is a screening:</strong> with fewer than {DECIDING_BLOCKS} blocks nothing can be decided, and every verdict is undecided. \
@@ -36,9 +30,11 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     for experiment in &digest.experiments {
         page.heading(&experiment.name);
         let mut sentences = Vec::new();
+        let mut screened = Vec::new();
         let mut needed = 0;
         for metric in experiment.metrics.iter().filter(|metric| metric.headline) {
-            needed = needed.max(sentences_of(experiment, metric, digest, &mut sentences));
+            let found = (&mut sentences, &mut screened);
+            needed = needed.max(sentences_of(experiment, metric, digest, found));
         }
         let mut lost: Vec<(usize, String, Vec<&Cell<'_>>)> = Vec::new();
         for cell in &experiment.cells {
@@ -62,22 +58,42 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
                 why.trim_end_matches('.')
             ));
         }
-        if sentences.is_empty() {
+        if sentences.is_empty() && screened.is_empty() {
             page.paragraph("No cell of it has figures.");
             continue;
         }
-        let items: String = sentences
-            .iter()
-            .map(|s| format!("<li>{s}</li>\n"))
-            .collect();
-        page.push(&format!("<ul class=\"said\">\n{items}</ul>\n"));
+        if !sentences.is_empty() {
+            page.push(&list(&sentences));
+        }
+        if !screened.is_empty() {
+            page.push(&format!(
+                "<details><summary>{} screened, with too few blocks to decide</summary>{}</details>\n",
+                screened.len(),
+                list(&screened)
+            ));
+        }
         if needed > 0 && blocks as usize >= DECIDING_BLOCKS {
             page.paragraph(&format!(
                 "Some comparisons here could not have been decided by {blocks} blocks, whatever they had shown: their families need {needed}."
             ));
         }
     }
+    page.push(&format!(
+        "<details><summary>How it is decided</summary><p>{blocks} of {} blocks were begun; {done} of {} passes have figures that count. Better and worse: the exact sign-flip test over \
+         within-block ratios, corrected by Holm over all cells of one condition and metric with at least 7 blocks, has p &lt; 0.05. Equivalent: the 95 % interval of the ratio lies \
+         inside ±3 %. Undecided: neither, which does not mean equal. Ratios are Hodges-Lehmann estimates.</p></details>\n",
+        digest.recorded.run.blocks,
+        cells.len()
+    ));
     page.end_section();
+}
+
+fn list(sentences: &[String]) -> String {
+    let items: String = sentences
+        .iter()
+        .map(|s| format!("<li>{s}</li>\n"))
+        .collect();
+    format!("<ul class=\"said\">\n{items}</ul>\n")
 }
 
 /// Verdicts on one system that say the same.
@@ -98,7 +114,7 @@ fn sentences_of(
     experiment: &Experiment<'_>,
     metric: &MetricKind,
     digest: &Digest<'_>,
-    sentences: &mut Vec<String>,
+    (sentences, screened): (&mut Vec<String>, &mut Vec<String>),
 ) -> usize {
     // What was only screened comes last.
     let mut groups: BTreeMap<(bool, String, Word, usize), Group> = BTreeMap::new();
@@ -125,7 +141,12 @@ fn sentences_of(
         }
     }
     for ((_, reference, word, system), group) in groups {
-        sentences.push(sentence(
+        let into = if group.screening {
+            &mut *screened
+        } else {
+            &mut *sentences
+        };
+        into.push(sentence(
             experiment,
             metric,
             (&reference, word, system),
@@ -213,28 +234,15 @@ fn sentence(
     )
 }
 
-/// The conditions; those that begin alike say so once.
+/// The conditions; what they share is said once.
 fn conditions(all: &[String]) -> String {
-    let named: Vec<&String> = all
+    let named: Vec<String> = all
         .iter()
         .filter(|condition| !condition.is_empty())
+        .cloned()
         .collect();
-    let Some(first) = named.first() else {
+    if named.is_empty() {
         return String::new();
-    };
-    let stem = first.rfind(' ').map_or("", |end| &first[..=end]);
-    let text = if !stem.is_empty() && named.iter().all(|condition| condition.starts_with(stem)) {
-        let ends: Vec<&str> = named
-            .iter()
-            .map(|condition| &condition[stem.len()..])
-            .collect();
-        format!("{stem}{}", ends.join(", "))
-    } else {
-        named
-            .iter()
-            .map(|c| c.as_str())
-            .collect::<Vec<_>>()
-            .join("; ")
-    };
-    format!(" ({})", escape(&text))
+    }
+    format!(" ({})", escape(&joined(&named)))
 }

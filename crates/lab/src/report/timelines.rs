@@ -1,7 +1,7 @@
 //! One-second series: what a mean hides.
 
 use super::bars::badge;
-use super::chart::{Axis, Chart, Spacing, letter_of};
+use super::chart::{Axis, Chart, POINTS_MIN, Spacing};
 use super::digest::{Cell, Experiment, durability_label};
 use super::number::{Scale, significant};
 use super::page::{Page, escape};
@@ -21,13 +21,16 @@ pub(super) fn write(experiment: &Experiment<'_>, page: &mut Page) {
         );
     }
     for name in names {
-        page.heading(&format!("{name}: second by second"));
         let cells: Vec<(&Cell<'_>, Vec<&Series>)> = experiment
             .cells
             .iter()
             .map(|cell| (cell, series_of(cell, name)))
-            .filter(|(_, all)| all.iter().any(|series| !series.values.is_empty()))
+            .filter(|(_, all)| all.iter().any(|series| series.values.len() >= POINTS_MIN))
             .collect();
+        if cells.is_empty() {
+            continue;
+        }
+        page.heading(&format!("{name}: second by second"));
         draw(name, &cells, page);
     }
 }
@@ -66,10 +69,9 @@ fn draw(name: &str, cells: &[(&Cell<'_>, Vec<&Series>)], page: &mut Page) {
             chart.course(&points(first, &middle, &scale), style, "course solid");
         }
         page.push(&format!(
-            "<figure data-durability=\"{}\">{}<figcaption><strong>{}</strong> {}{}: {}</figcaption></figure>\n",
+            "<figure data-durability=\"{}\">{}<figcaption>{}{}: {}</figcaption></figure>\n",
             durability_label(cell.durability),
             chart.finish(&format!("{}: {name} over time", cell.name())),
-            letter_of(style),
             escape(&cell.name()),
             badge(cell.durability),
             steadiness(all)

@@ -28,7 +28,7 @@ use crate::catalogue::Catalogue;
 use crate::declaration::show_size;
 use crate::experiment::Experiment;
 use crate::filesystem::FileSystems;
-use crate::machine::Machine;
+use crate::machine::{Machine, version};
 use crate::model::{CellRecord, Outcome, Run};
 use crate::plan::{Cell, Choice, Devices, Plan, plan};
 use crate::results::{Pass, Results};
@@ -217,6 +217,7 @@ impl Lab<'_> {
             }
         );
         harness.insert("idle machine".to_owned(), rest);
+        harness.insert("program".to_owned(), version(&job.butterfs));
         let bench = self.bench(plan, &ground, job, idle);
         harness.extend(overhead(&bench, &mut undo)?);
         results

@@ -43,4 +43,50 @@ impl Engine {
         }
         Ok(())
     }
+
+    /// The last extent that begins at `logical` or before it, with its length;
+    /// without what is pending.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub(crate) fn extent_at_or_before(
+        &self,
+        logical: u64,
+    ) -> Result<Option<(ExtentRecord, u64)>, StoreError> {
+        let last = Key::new(logical, ItemType::MAX, u64::MAX);
+        let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &last)?;
+        while cursor.prev()? {
+            let Some((key, data)) = cursor.item() else {
+                break;
+            };
+            let length = match key.item_type {
+                ItemType::EXTENT_ITEM => key.offset,
+                ItemType::METADATA_ITEM => self.node_size() as u64,
+                _ => continue,
+            };
+            let record = ExtentRecord::parse(key, data)
+                .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
+            return Ok(Some((record, length)));
+        }
+        Ok(None)
+    }
+
+    /// Extents that reach into `range`, as [`Engine::visit_extents`].
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn visit_extents_over(
+        &self,
+        range: &Range<u64>,
+        visit: Visit<'_>,
+    ) -> Result<(), StoreError> {
+        if let Some(before) = range.start.checked_sub(1)
+            && let Some((record, length)) = self.extent_at_or_before(before)?
+            && record.key.objectid.saturating_add(length) > range.start
+            && visit(&record, length)?.is_break()
+        {
+            return Ok(());
+        }
+        self.visit_extents(range, visit)
+    }
 }

@@ -14,6 +14,11 @@
 //! commit ahead of the others: the crash that it was lost in came between the
 //! superblocks. What is committed without it must have no generation in common
 //! with what it has, so the generations in between are left out ([`APART`]).
+//!
+//! Devices are added, removed and replaced with a crash possible at any point.
+//! So two kinds of devices are left out, as by the kernel: one that the newest
+//! trees do not have (it was just to be added, or was removed), and the older
+//! one of two that are the same device (it was replaced).
 
 use super::{Degraded, FoundSuperblock, OpenOptions, States, read_superblock};
 use crate::devices::DeviceItems;
@@ -58,18 +63,10 @@ pub enum MemberFault {
         /// The number that both have.
         id: DeviceId,
     },
-    /// One that the volume does not have any more.
-    #[error("{device} was device {id} of the volume, which has no such device now; leave it out")]
-    NotOfVolume {
-        /// It.
-        device: String,
-        /// Its number.
-        id: DeviceId,
-    },
     /// One that lacks what was written since it was away.
     #[error(
         "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
-         was written since; leave it out and go on without it (-o degraded), or replace it"
+         was written since; leave it out and go on without it (mount -o degraded), or replace it"
     )]
     Stale {
         /// It.
@@ -82,7 +79,7 @@ pub enum MemberFault {
     /// Devices that were not given.
     #[error(
         "{} of the volume {} missing; give all its devices (-o device=PATH), or go on without \
-         (-o degraded)",
+         (mount -o degraded)",
         list(.0), if .0.len() == 1 { "is" } else { "are" }
     )]
     Missing(Vec<(DeviceId, UuidBytes)>),
@@ -121,11 +118,38 @@ impl Members {
             let found = read_superblock(&*device)?;
             given.push(Given { device, found });
         }
-        // The first of the newest ones. Sorting keeps the order of equals.
-        given.sort_by_key(|one: &Given| std::cmp::Reverse(one.superblock().generation));
-        let members = Self { given };
+        // Of the newest ones that with the lowest number: one that a crash kept
+        // from being added has the highest.
+        given.sort_by_key(|one: &Given| {
+            let newest_first = std::cmp::Reverse(one.superblock().generation);
+            (newest_first, one.id())
+        });
+        let mut members = Self { given };
+        members.leave_out_replaced();
         members.compare(states)?;
         Ok(members)
+    }
+
+    /// Leaves out what a newer device has taken the place of.
+    fn leave_out_replaced(&mut self) {
+        let mut kept: Vec<Given> = Vec::new();
+        for one in std::mem::take(&mut self.given) {
+            let place = |other: &&Given| {
+                let (own, other) = (one.superblock(), other.superblock());
+                (own.fsid, own.device.id) == (other.fsid, other.device.id)
+                    && own.generation < other.generation
+            };
+            match kept.iter().find(place) {
+                Some(newer) => tracing::warn!(
+                    device = one.name(),
+                    newer = newer.name(),
+                    id = %one.id(),
+                    "an older device with the number of another one is left out"
+                ),
+                None => kept.push(one),
+            }
+        }
+        self.given = kept;
     }
 
     fn compare(&self, states: States) -> Result<(), StoreError> {
@@ -210,31 +234,40 @@ impl Members {
         self.given.iter().map(of).collect()
     }
 
+    /// Leaves out devices that the volume does not have by its items. True
+    /// when there were some.
+    pub(super) fn leave_out_strangers(&mut self, items: &DeviceItems) -> bool {
+        let before = self.given.len();
+        self.given.retain(|one| {
+            let own = &one.superblock().device;
+            let is_known = items.get(&own.id).is_some_and(|item| item.uuid == own.uuid);
+            if !is_known {
+                tracing::warn!(
+                    device = one.name(),
+                    id = %own.id,
+                    "a device that the volume does not have is left out"
+                );
+            }
+            is_known
+        });
+        self.given.len() < before
+    }
+
     /// The devices that the volume has by its items and that were not given.
     ///
     /// # Errors
-    /// One that the volume does not have; one that is missing or stale, unless
-    /// the options allow that.
+    /// One that is missing or stale, unless the options allow that.
     pub(super) fn missing(
         &self,
         items: &DeviceItems,
         options: &OpenOptions,
     ) -> Result<Vec<VolumeDevice>, StoreError> {
         for one in &self.given {
-            let own = &one.superblock().device;
-            let is_known = items.get(&own.id).is_some_and(|item| item.uuid == own.uuid);
-            if !is_known && self.given.len() > 1 {
-                return Err(MemberFault::NotOfVolume {
-                    device: one.name(),
-                    id: own.id,
-                }
-                .into());
-            }
             let behind = self.behind(one);
             if behind > 1 && options.degraded == Degraded::Refused {
                 return Err(MemberFault::Stale {
                     device: one.name(),
-                    id: own.id,
+                    id: one.id(),
                     behind,
                 }
                 .into());

@@ -154,6 +154,17 @@ impl Engine {
         self.quotas = Some(quotas);
     }
 
+    /// Says that what is done now cannot be counted: quota groups are to be
+    /// counted anew.
+    pub(crate) fn distrust_quotas(&mut self, reason: &'static str) {
+        if let Some(quotas) = &mut self.quotas
+            && !quotas.is_simple()
+        {
+            quotas.running.lost = Some(reason);
+            quotas.running.touched.clear();
+        }
+    }
+
     fn touch_below(&self, quotas: &mut Quotas, top: NodeRef) -> Result<(), StoreError> {
         let node_length = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
         let running = &mut quotas.running;

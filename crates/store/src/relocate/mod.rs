@@ -212,6 +212,8 @@ impl Store {
         start: Logical,
         progress: &mut dyn FnMut(&Relocated) -> ControlFlow<()>,
     ) -> Result<RelocateEnd, StoreError> {
+        // Its nodes have parents that no tree has.
+        self.drop_cut_relocation()?;
         let Some(_guard) = self.close_group(start)? else {
             return Ok(RelocateEnd::Removed);
         };

@@ -67,6 +67,7 @@ impl Engine {
             if self.load_next(SpaceKind::Data)? {
                 continue;
             }
+            self.leave_space_for_metadata()?;
             match self.create_chunk(SpaceKind::Data) {
                 Ok(()) => {}
                 Err(StoreError::NoSpace)
@@ -155,14 +156,21 @@ impl Engine {
     /// # Errors
     /// [`StoreError::NoSpace`], reading.
     pub(crate) fn ensure_loaded(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
-        loop {
-            if self.groups.loaded(kind) >= bytes {
-                return Ok(());
-            }
-            if !self.load_next(kind)? {
-                self.create_chunk(kind)?;
-            }
+        self.load_up_to(kind, bytes)?;
+        while self.groups.loaded(kind) < bytes {
+            self.create_chunk(kind)?;
         }
+        Ok(())
+    }
+
+    /// Loads groups of `kind` until `bytes` can be allocated from loaded ones,
+    /// or all with space are loaded. Call it at a safe point.
+    ///
+    /// # Errors
+    /// Reading.
+    pub(crate) fn load_up_to(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
+        while self.groups.loaded(kind) < bytes && self.load_next(kind)? {}
+        Ok(())
     }
 
     /// Loads the most promising group of `kind` that is not; false when there

@@ -2,8 +2,9 @@
 
 use super::names::{NAMES, key_text, object_name};
 use super::{DumpTree, items};
-use crate::fail::{Context, Done, Failure, fail};
+use crate::fail::{Done, Failure, fail};
 use crate::place::json;
+use crate::reading;
 use butterfs::{OpenOptions, TreeId, Volume};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, NodeHeader, POINTER_SIZE};
 use butterfs_format::{ItemType, NodeRef};
@@ -30,8 +31,7 @@ struct Item {
 impl DumpTree {
     /// Runs it.
     pub fn run(self) -> Done {
-        let volume = Volume::open(&self.volume, OpenOptions::read_only());
-        let volume = volume.context(self.volume.display())?;
+        let volume = reading::open(&self.volume, OpenOptions::read_only())?;
         let trees = match &self.tree {
             Some(name) => vec![parse_tree(name)?],
             None if self.extents => vec![TreeId::EXTENT, TreeId::DEVICE],

@@ -3,17 +3,20 @@
 use super::given::Here;
 use super::run::{Place, butterfs, cancel, free_name, lab, watch};
 use crate::fail::{Context, Done, Failure, fail};
-use butterfs_lab::choose::{Answers, CONTENTS, Candidate, KINDS, NEEDS, advise, finalists};
+use butterfs_lab::choose::{
+    Answers, CONTENTS, Candidate, FINALISTS, KINDS, NEEDS, advise, finalists, without_figures,
+};
 use butterfs_lab::experiment::Experiment;
 use butterfs_lab::model::CellRecord;
-use butterfs_lab::plan::{Choice, Devices, plan};
+use butterfs_lab::plan::{Choice, Devices, Plan, plan, show_time};
 use butterfs_lab::results::Results;
-use butterfs_lab::run::{Ended, Job};
+use butterfs_lab::run::{Ended, Event, Job};
 use butterfs_lab::stats::least_blocks;
 use clap::Args;
 use std::io::{BufRead as _, IsTerminal as _};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Finds a file system and its options for your workload.
 #[derive(Args, Debug)]
@@ -35,6 +38,9 @@ pub(super) struct Choose {
     /// Directory on the disk that is to be used; files are made there.
     #[arg(long, default_value = "/var/tmp")]
     directory: PathBuf,
+    /// Go on without asking where it takes longer than was said.
+    #[arg(short, long)]
+    yes: bool,
 }
 
 fn names(table: &'static [(&str, &str)]) -> clap::builder::PossibleValuesParser {
@@ -104,69 +110,192 @@ impl Choose {
         let here = Here::new(Vec::new())?;
         let flag = cancel()?;
         let candidates = answers.candidates();
-        say!("First each of {} candidates once.", candidates.len());
-        let first = self.stage(&here, &flag, &answers, &candidates, false)?;
-        let left = finalists(&first);
-        if left.len() < 2 {
-            return fail(
-                "fewer than two candidates can be run here; `butterfs lab doctor` says why",
-            );
+        let mut work = Work {
+            choose: &self,
+            here: &here,
+            flag: &flag,
+            answers: &answers,
+            begun: Instant::now(),
+            promised: Duration::ZERO,
+            asked: false,
+        };
+        // The finalists are not known yet: as many of the first cost the same.
+        let few = &candidates[..candidates.len().min(FINALISTS)];
+        work.promised = work.planned(&candidates, Stage::Screen)?.0.time()
+            + work.planned(few, Stage::Decide)?.0.time();
+        say!(
+            "About {} in all. First each of {} candidates once.",
+            show_time(work.promised),
+            candidates.len()
+        );
+        let first = work.stage(&candidates, Stage::Screen);
+        let left = finalists(&first.records);
+        if left.len() < 2 || first.trouble.is_some() {
+            return first.answer();
         }
         say!(
             "Then the best {} until a difference can be told.",
             left.len()
         );
-        let second = self.stage(&here, &flag, &answers, &left, true)?;
-        match advise(&second, 1) {
-            Some(advice) => say!("\n{}", advice.text.trim_end()),
-            None => return fail("no candidate gave figures"),
+        let second = work.stage(&left, Stage::Decide);
+        match advise(&second.records, 1) {
+            Some(_) => second.answer(),
+            // What the first has is better than nothing.
+            None => Known {
+                records: first.records,
+                trouble: second.trouble,
+            }
+            .answer(),
         }
-        Ok(())
     }
 
-    fn stage(
-        &self,
-        here: &Here,
-        flag: &AtomicBool,
-        answers: &Answers,
-        candidates: &[Candidate],
-        decide: bool,
-    ) -> Result<Vec<CellRecord>, Failure> {
-        let text = answers.experiment(candidates, &here.workloads);
+    /// Whether to go on with something that takes longer than was said.
+    fn goes_on(&self, question: &str) -> bool {
+        if self.yes {
+            return true;
+        }
+        if !std::io::stdin().is_terminal() {
+            note!("{question}; --yes goes on");
+            return false;
+        }
+        note!("{question}. Go on? [y/N]");
+        let mut line = String::new();
+        let read = std::io::stdin().lock().read_line(&mut line);
+        read.is_ok() && matches!(line.trim(), "y" | "Y" | "yes")
+    }
+}
+
+/// What a stage is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Each candidate once.
+    Screen,
+    /// As many blocks as decide.
+    Decide,
+}
+
+/// What is known, and what kept it from being more.
+struct Known {
+    records: Vec<CellRecord>,
+    trouble: Option<String>,
+}
+
+impl Known {
+    /// The answer, or why there is none.
+    fn answer(self) -> Done {
+        let mut lost = String::new();
+        for (candidate, reason) in without_figures(&self.records) {
+            lost.push_str(&format!("\n{} has no figures: {reason}", candidate.name()));
+        }
+        if let Some(trouble) = &self.trouble {
+            lost.push_str(&format!("\nIt is known no better, because {trouble}"));
+        }
+        match advise(&self.records, 1) {
+            Some(advice) => {
+                say!("\n{}{lost}", advice.text.trim_end());
+                Ok(())
+            }
+            None => fail(format!(
+                "no candidate gave figures{lost}\n`butterfs lab doctor` says what is missing here"
+            )),
+        }
+    }
+}
+
+/// A choice under way.
+struct Work<'w> {
+    choose: &'w Choose,
+    here: &'w Here,
+    flag: &'w AtomicBool,
+    answers: &'w Answers,
+    begun: Instant,
+    /// How long it was said to take.
+    promised: Duration,
+    /// Somebody was asked whether it may take longer.
+    asked: bool,
+}
+
+impl Work<'_> {
+    fn planned(&self, candidates: &[Candidate], stage: Stage) -> Result<(Plan, Choice), Failure> {
+        let text = self.answers.experiment(candidates, &self.here.workloads);
         let experiment = Experiment::parse("choose", &text)?;
         let mut choice = Choice {
-            devices: Some(Devices::Files(self.directory.clone())),
+            devices: Some(Devices::Files(self.choose.directory.clone())),
             ..Choice::default()
         };
         let make = |choice: &Choice| {
-            plan(
-                &experiment,
-                choice,
-                &here.file_systems,
-                &here.workloads,
-                &here.machine,
-            )
+            let Here {
+                file_systems,
+                workloads,
+                machine,
+                ..
+            } = self.here;
+            plan(&experiment, choice, file_systems, workloads, machine)
         };
         let mut planned = make(&choice)?;
-        if decide {
-            let able = planned
-                .cells
-                .iter()
-                .filter(|cell| cell.lack.is_none())
-                .count();
-            let blocks = least_blocks(able.saturating_sub(1).max(1));
+        if stage == Stage::Decide {
+            let able = planned.cells.iter().filter(|cell| cell.lack.is_none());
+            let blocks = least_blocks(able.count().saturating_sub(1).max(1));
             choice.repeats = Some(u32::try_from(blocks).context("blocks")?);
             planned = make(&choice)?;
         }
+        Ok((planned, choice))
+    }
+
+    /// Runs a stage. What ends it early (a device that is in use, Ctrl-C) takes
+    /// nothing from what it came to know.
+    fn stage(&mut self, candidates: &[Candidate], stage: Stage) -> Known {
+        let mut records = Vec::new();
+        let trouble = self.run(candidates, stage, &mut records).err();
+        Known {
+            records,
+            trouble: trouble.map(|failure| failure.0),
+        }
+    }
+
+    fn run(
+        &mut self,
+        candidates: &[Candidate],
+        stage: Stage,
+        records: &mut Vec<CellRecord>,
+    ) -> Done {
+        let (planned, choice) = self.planned(candidates, stage)?;
+        let results = &self.choose.place.results;
         let job = Job {
-            name: free_name(&self.place.results, "choose")?,
-            results: self.place.results.clone(),
+            name: free_name(results, "choose")?,
+            results: results.clone(),
             butterfs: butterfs()?,
         };
-        let ended = lab(here, flag).run(&planned, &choice, &job, &mut watch)?;
-        if ended == Ended::Stopped {
-            return fail("stopped");
+        let (here, flag) = (self.here, self.flag);
+        let ended = lab(here, flag).run(&planned, &choice, &job, &mut |event| {
+            if let Event::Pass { left, .. } = &event
+                && !self.asked
+            {
+                let takes = self.begun.elapsed() + *left;
+                if takes > self.promised + self.promised / 4 {
+                    self.asked = true;
+                    let question = format!(
+                        "it will take {} in all, not {} as was said",
+                        show_time(takes),
+                        show_time(self.promised)
+                    );
+                    if !self.choose.goes_on(&question) {
+                        flag.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+            watch(event);
+        });
+        // Also of a run that failed: each pass that was made is there.
+        if job.results.exists()
+            && let Ok(there) = Results::open(&job.results)
+            && let Ok(found) = there.cells(&job.name)
+        {
+            *records = found;
         }
-        Ok(Results::open(&job.results)?.cells(&job.name)?)
+        match ended? {
+            Ended::Complete => Ok(()),
+            Ended::Stopped => fail("it was stopped"),
+        }
     }
 }

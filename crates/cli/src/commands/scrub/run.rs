@@ -154,7 +154,18 @@ impl Watch<'_> {
             "logical {} on device {} at {}",
             fault.logical, fault.place.device, fault.place.offset
         );
+        let made = match (fault.unreadable, fault.outcome) {
+            (_, ScrubOutcome::Corrected) => "made anew from the data",
+            (_, ScrubOutcome::Repairable) => "the data are good",
+            (true, ScrubOutcome::Uncorrectable) => "unreadable, and so are some of the data",
+            (false, ScrubOutcome::Uncorrectable) => "some of the data are bad",
+        };
         let text = match fault.kind {
+            ScrubbedKind::Parity(which) => {
+                let name = if which == 0 { "P" } else { "Q" };
+                let bytes = fault.length;
+                format!("error: {place}: parity {name} of a row, {bytes} bytes: {made}")
+            }
             ScrubbedKind::Node(level) => {
                 format!("error: {place}: a tree node of level {level}: {how}")
             }

@@ -1,0 +1,105 @@
+//! What is done to whole volumes: making, checking and scrubbing them.
+
+use crate::{Error, Volume};
+use butterfs_admin::mkfs::{self, MkfsOptions, Summary};
+use butterfs_admin::scrub::{self, DeviceProgress, Repair};
+use butterfs_check::{NoProgress, Report};
+use butterfs_device::{Access, BlockDevice, FileDevice, probe};
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What happens to what devices hold before a volume is made on them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Content {
+    /// A device that holds something that is known is refused.
+    #[default]
+    Keep,
+    /// It is overwritten.
+    Overwrite,
+}
+
+/// Makes a volume in a new file of `bytes`. The file is sparse: it takes the
+/// space of what is in it.
+///
+/// # Errors
+/// There is a file at `path`; options that contradict each other, or that need
+/// more bytes; writing. No file is left then.
+pub fn make_volume(
+    path: impl AsRef<Path>,
+    bytes: u64,
+    options: &MkfsOptions,
+) -> Result<Summary, Error> {
+    let path = path.as_ref();
+    let device = FileDevice::create(path, bytes)?;
+    let made = mkfs::make(&device, options);
+    if made.is_err() {
+        // It was made for the volume, and holds none.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(made?)
+}
+
+/// Makes a volume on files or block devices that are there, one or several.
+///
+/// # Errors
+/// A device is in use, or holds something and `content` keeps it; options that
+/// contradict each other, or do not fit the devices, before anything is written;
+/// writing.
+pub fn make_volume_on<P: AsRef<Path>>(
+    paths: &[P],
+    options: &MkfsOptions,
+    content: Content,
+) -> Result<Summary, Error> {
+    let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
+    for path in paths {
+        let device = FileDevice::open(path.as_ref(), Access::ReadWrite)?;
+        if content == Content::Keep
+            && let Some(found) = probe::contents(&device)?.first()
+        {
+            return Err(Error::InUse {
+                device: device.identity(),
+                found: *found,
+            });
+        }
+        devices.push(Arc::new(device));
+    }
+    let made = match &devices[..] {
+        [one] => mkfs::make(&**one, options),
+        several => mkfs::make_on(several, options),
+    };
+    Ok(made?)
+}
+
+/// Checks the volume in the file or block device at `path`, and on the others
+/// that belong to it, with the options of [`crate::check::Options::default`].
+/// Writes nothing. The volume must not be open for writing.
+///
+/// # Errors
+/// The volume could not be checked at all. What is wrong with one that could is
+/// in the report.
+pub fn check(path: impl AsRef<Path>) -> Result<Report, Error> {
+    let paths = crate::find_members(path.as_ref());
+    let devices = crate::members::open(&paths, Access::ReadOnly)?;
+    let options = butterfs_check::Options::default();
+    Ok(butterfs_check::check(devices, &options, &NoProgress)?)
+}
+
+impl Volume {
+    /// Reads every copy of everything on all devices and compares it with its
+    /// checksum; `repair` says whether bad copies are rewritten from good ones.
+    /// Others may use the volume meanwhile. [`crate::scrub::scrub`] has progress,
+    /// a limit of the rate, and an end on demand.
+    ///
+    /// # Errors
+    /// Trees that cannot be read; striped profiles. Bad copies are no error: they
+    /// are counted.
+    pub fn scrub(&self, repair: Repair) -> Result<Vec<DeviceProgress>, Error> {
+        self.check_open()?;
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let options = scrub::Options { repair, threads };
+        let pace = scrub::Pace::default();
+        let mut go_on = |_: &scrub::News<'_>| ControlFlow::Continue(pace);
+        Ok(scrub::scrub(self.store(), &options, &[], &mut go_on)?)
+    }
+}

@@ -1,0 +1,343 @@
+//! `butterfs replace`: another device takes the place of one of a volume.
+
+use super::device::members::{absolute, device_of, is_same, name_of, open, open_new};
+use super::device::running::{Running, Turn};
+use crate::dates::date;
+use crate::fail::{Context, Done, Failure, fail};
+use crate::host;
+use crate::interrupt::Interrupt;
+use crate::meter::Meter;
+use crate::place::Place;
+use crate::service::OnVolume;
+use butterfs::{BlockDevice, MemberState, Volume};
+use butterfs_admin::devices::{self, Discard, ReplaceProgress, Replaced, TwinReads};
+use butterfs_format::DeviceId;
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Exit code of `cancel` where nothing runs, as btrfs-replace(8) has it.
+const NOT_STARTED: i32 = 2;
+
+/// Gives a volume another device in place of one that it has.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs replace start 2 new.img one.img        a volume that is not mounted
+  butterfs replace start /dev/sdx1 /dev/sdy1 /mnt
+  butterfs replace start -B -r 2 /dev/sdy1 /mnt   and waits for the end
+  butterfs replace status /mnt
+  butterfs replace cancel /mnt
+
+The source may be missing, stale or failing: its content is made from the other devices then. The target gets the source's number; the source is wiped. Whatever interrupts it (Ctrl-C, a power cut) leaves the volume with the source, and it is begun anew. On a mounted volume it runs in the server while the volume is used.")]
+pub struct Replace {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Begin.
+    Start(Start),
+    /// Say how far it is, or how the last one ended.
+    Status(Status),
+    /// End the one that runs; the source stays.
+    Cancel {
+        /// The volume: one of its devices, or a directory where it is mounted.
+        volume: Place,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Start {
+    /// Read the source only where no other copy is good.
+    #[arg(short = 'r')]
+    others_first: bool,
+    /// Overwrite a file system on the target.
+    #[arg(short, long)]
+    force: bool,
+    /// Wait for the end. Of a volume that is not mounted it is waited for in
+    /// any case.
+    #[arg(short = 'B')]
+    wait: bool,
+    /// Do not discard what is on the target.
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// Number or path of the device that is to go.
+    source: PathBuf,
+    /// File or block device that comes; at least as large as the volume's part
+    /// of the source.
+    target: PathBuf,
+    /// The volume: one of its devices, or a directory where it is mounted.
+    volume: Place,
+}
+
+#[derive(Args, Debug)]
+struct Status {
+    /// Print once; otherwise every second until it ends.
+    #[arg(short = '1')]
+    once: bool,
+    /// The volume: one of its devices, or a directory where it is mounted.
+    volume: Place,
+}
+
+/// What a replacement is to be.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+struct Wanted {
+    source: String,
+    target: PathBuf,
+    others_first: bool,
+    force: bool,
+    nodiscard: bool,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+enum Action {
+    Start { wanted: Wanted, wait: bool },
+    Status { once: bool },
+    Cancel,
+}
+
+/// What is to be done, and where.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Order {
+    action: Action,
+    place: Place,
+}
+
+impl Replace {
+    /// Runs it.
+    pub fn run(self) -> Done {
+        let (action, place) = match self.what {
+            What::Start(start) => {
+                let wanted = Wanted {
+                    source: name_of(&start.source)?,
+                    target: absolute(&start.target)?,
+                    others_first: start.others_first,
+                    force: start.force,
+                    nodiscard: start.nodiscard,
+                };
+                let wait = start.wait;
+                (Action::Start { wanted, wait }, start.volume)
+            }
+            What::Status(status) => (Action::Status { once: status.once }, status.volume),
+            What::Cancel { volume } => (Action::Cancel, volume),
+        };
+        OnVolume::run(Order { action, place })
+    }
+}
+
+impl OnVolume for Order {
+    const NAME: &'static str = "replace";
+    const TAG: &'static str = "Replace";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        visit(&mut self.place)
+    }
+
+    fn run_here(self) -> Done {
+        let place = &self.place;
+        match self.action {
+            Action::Start { wanted, wait } => start(place, &wanted, wait),
+            Action::Status { once } => status(place, once),
+            Action::Cancel => cancel(place),
+        }
+    }
+}
+
+/// A replacement that may begin.
+struct Ready {
+    volume: Volume,
+    device: DeviceId,
+    target: Arc<dyn BlockDevice>,
+    reads: TwinReads,
+    discard: Discard,
+    turn: Turn,
+}
+
+impl Ready {
+    fn new(volume: Volume, wanted: &Wanted) -> Result<Self, Failure> {
+        let device = device_of(&volume, &wanted.source)?;
+        let turn = Turn::take(&volume, Running::Replacement)?;
+        Ok(Self {
+            target: target_of(&volume, device, wanted)?,
+            volume,
+            device,
+            reads: match wanted.others_first {
+                true => TwinReads::OthersFirst,
+                false => TwinReads::Any,
+            },
+            discard: match wanted.nodiscard {
+                true => Discard::Nothing,
+                false => Discard::Whole,
+            },
+            turn,
+        })
+    }
+
+    fn run(
+        &self,
+        watch: &mut dyn FnMut(&ReplaceProgress) -> ControlFlow<()>,
+    ) -> Result<Replaced, butterfs::StoreError> {
+        let store = self.volume.files().store();
+        devices::replace(
+            store,
+            self.device,
+            Arc::clone(&self.target),
+            (self.reads, self.discard),
+            &mut |progress| {
+                let (done, all) = (progress.bytes_done, progress.bytes_expected);
+                self.turn.note(done, all, progress.uncorrectable);
+                match self.turn.is_cancelled() {
+                    true => ControlFlow::Break(()),
+                    false => watch(progress),
+                }
+            },
+        )
+    }
+}
+
+/// Opens the target. A stale or failing device can be the target of its own
+/// replacement.
+fn target_of(
+    volume: &Volume,
+    device: DeviceId,
+    wanted: &Wanted,
+) -> Result<Arc<dyn BlockDevice>, Failure> {
+    let all = volume.devices();
+    let own = all.iter().find(|own| own.item.id == device);
+    let is_itself = own.is_some_and(|own| {
+        let name = own.name.as_deref().map(Path::new);
+        own.state != MemberState::Present && name.is_some_and(|name| is_same(name, &wanted.target))
+    });
+    if !is_itself {
+        return open_new(&wanted.target, wanted.force);
+    }
+    if !wanted.force {
+        return fail(format!(
+            "{path} has an old state of device {device}; use the -f option to force overwrite of \
+             {path}",
+            path = wanted.target.display()
+        ));
+    }
+    match volume.files().store().space().take_unused(device) {
+        Some(target) => Ok(target),
+        None => fail(format!("{}: it is in use", wanted.target.display())),
+    }
+}
+
+fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
+    let (volume, is_own) = open(place, std::slice::from_ref(&wanted.source))?;
+    let ready = Ready::new(volume, wanted)?;
+    let name = wanted.target.display().to_string();
+    if !is_own && !wait {
+        let store = ready.volume.files().store();
+        store.verify_target(ready.device, &*ready.target)?;
+        let begun = std::thread::Builder::new()
+            .name("replace".into())
+            .spawn(move || {
+                let replaced = ready.run(&mut |_| ControlFlow::Continue(()));
+                match replaced {
+                    Ok(Replaced::Done { .. }) => {
+                        tracing::info!(device = %ready.device, target = name, "a device was replaced");
+                    }
+                    Ok(Replaced::Stopped) => tracing::info!("a replacement was cancelled"),
+                    Err(error) => {
+                        tracing::error!(device = %ready.device, %error, "a device was not replaced");
+                    }
+                }
+            });
+        begun.context("a thread")?;
+        return Ok(());
+    }
+    let interrupt = is_own.then(Interrupt::watch).transpose()?;
+    let mut meter = Meter::new();
+    let replaced = ready.run(&mut |progress| {
+        meter.show(progress.bytes_done, progress.bytes_expected);
+        let asked = interrupt.as_ref().is_some_and(|own| own.check().is_err());
+        match asked {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    });
+    meter.end();
+    let Ready { volume, turn, .. } = ready;
+    drop(turn);
+    let ended = replaced.context(name)?;
+    if is_own {
+        volume.close().context(place.volume.display())?;
+    }
+    match ended {
+        Replaced::Stopped => fail("the replacement was cancelled: the device stays"),
+        Replaced::Done { former, progress } => {
+            if let (Some(name), Some(error)) = (former.name, former.not_wiped) {
+                note!(
+                    "warning: {name} is no part of the volume any more, but its superblock could \
+                     not be wiped: {error}; do not use it with the volume"
+                );
+            }
+            match progress.uncorrectable {
+                0 => Ok(()),
+                count => fail(format!(
+                    "the device was replaced, but of {count} sectors no copy was good; `butterfs \
+                     check --check-data-csum` names the files"
+                )),
+            }
+        }
+    }
+}
+
+fn status(place: &Place, once: bool) -> Done {
+    let volume = place.open_read_only(None)?;
+    while let Some(state) = Turn::state(&volume, Running::Replacement) {
+        let tenths = u128::from(state.done) * 1000 / u128::from(state.all.max(1));
+        say!(
+            "{}.{}% done, 0 write errs, {} uncorr. read errs",
+            tenths / 10,
+            tenths % 10,
+            state.errors
+        );
+        if once {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let item = volume
+        .files()
+        .store()
+        .look(|engine| engine.replace_item())
+        .context(place.volume.display())?;
+    let Some(item) = item.filter(|item| item.state > 0) else {
+        say!("Never started");
+        return Ok(());
+    };
+    let errors = format!(
+        "{} write errs, {} uncorr. read errs",
+        item.write_errors, item.read_errors
+    );
+    let moment = |seconds: u64| date(i64::try_from(seconds).unwrap_or(i64::MAX));
+    let (begun, ended) = (moment(item.started_seconds), moment(item.stopped_seconds));
+    match item.state {
+        2 => say!("Started on {begun}, finished on {ended}, {errors}"),
+        3 => say!("Started on {begun}, canceled on {ended} at 0.0%, {errors}"),
+        4 => say!("Started on {begun}, suspended on {ended} at 0.0%, {errors}"),
+        _ => say!("Started on {begun}, interrupted, {errors}"),
+    }
+    Ok(())
+}
+
+fn cancel(place: &Place) -> Done {
+    if let Some(volume) = host::volume()
+        && Turn::cancel(&volume, Running::Replacement)
+    {
+        return Ok(());
+    }
+    let text = format!("{}: not started", place.volume.display());
+    if host::is_serving() {
+        return fail(text);
+    }
+    note!("{text}");
+    std::process::exit(NOT_STARTED);
+}

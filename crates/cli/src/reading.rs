@@ -1,0 +1,28 @@
+//! Opening a volume to read it, as far as its devices are there.
+//!
+//! Owns that a volume with a missing or stale device can be looked at: what is
+//! read is what the other devices have, and the user is told.
+
+use crate::fail::{Context, Failure};
+use butterfs::{Degraded, Error, MemberFault, OpenOptions, StoreError, Volume};
+use std::path::Path;
+
+/// Opens the volume at `path` by `options`, which ask for reading alone. Where a
+/// device is missing or stale, it is left out, and standard error says so.
+pub fn open(path: &Path, mut options: OpenOptions) -> Result<Volume, Failure> {
+    let fault = match Volume::open(path, options.clone()) {
+        Err(Error::Store(StoreError::Members(fault))) => fault,
+        other => return other.context(path.display()),
+    };
+    match &fault {
+        MemberFault::Missing(_) | MemberFault::Stale { .. } => {}
+        _ => return Err(Error::from(StoreError::Members(fault))).context(path.display()),
+    }
+    options.store.degraded = Degraded::Allowed;
+    let volume = Volume::open(path, options).context(path.display())?;
+    note!(
+        "warning: {} is read without some of its devices: {fault}",
+        path.display()
+    );
+    Ok(volume)
+}

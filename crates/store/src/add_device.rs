@@ -1,0 +1,117 @@
+//! A new device of a volume.
+//!
+//! Owns the order of writes. The new device gets the superblock of the last
+//! commit first, with its own number in it; the trees of that commit do not
+//! have the device, so it is left out by whoever opens the volume then. The
+//! next commit has its item, and writes its superblock with the others'. So a
+//! crash leaves a volume without the device, or one that has it: never one
+//! whose device cannot be found.
+
+use crate::Store;
+use crate::engine::Engine;
+use crate::error::StoreError;
+use crate::remove_device::{MembershipFault, wipe_superblocks};
+use butterfs_device::BlockDevice;
+use butterfs_format::item::device::DeviceItem;
+use butterfs_format::superblock::{self, Superblock};
+use butterfs_format::{DeviceId, UuidBytes};
+use butterfs_volume::VolumeDevice;
+use std::sync::Arc;
+
+/// Nodes that the change touches.
+const NODES: usize = 16;
+/// A device has so many bytes at least, as mkfs has it.
+const SIZE_MIN: u64 = 16 << 20;
+
+/// Writes all copies of a superblock to one device, and makes them durable.
+pub(crate) fn write_all_copies(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+) -> Result<(), StoreError> {
+    for offset in superblock::COPIES {
+        if superblock::SIZE as u64 <= device.size().saturating_sub(offset.get()) {
+            device.write_at(offset, &superblock.encode(offset))?;
+        }
+    }
+    Ok(device.flush()?)
+}
+
+impl Engine {
+    /// The item of a device that comes to the volume.
+    fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
+        let highest = self.devices.keys().next_back().map_or(0, |id| id.get());
+        let sector = self.superblock.sector_size;
+        DeviceItem {
+            id: DeviceId(highest.saturating_add(1)),
+            total_bytes: bytes - bytes % u64::from(sector),
+            io_align: sector,
+            io_width: sector,
+            sector_size: sector,
+            uuid,
+            fsid: self.superblock.node_fsid(),
+            ..DeviceItem::default()
+        }
+    }
+}
+
+impl Store {
+    /// Errors unless a device can be added.
+    ///
+    /// # Errors
+    /// It is too small.
+    pub fn verify_new_device(device: &dyn BlockDevice) -> Result<(), StoreError> {
+        if device.size() < SIZE_MIN {
+            return Err(MembershipFault::TooSmall {
+                device: device.identity(),
+                size: device.size(),
+                least: SIZE_MIN,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Adds a device to the volume; what was on it is lost. Gives its number.
+    ///
+    /// # Errors
+    /// It is too small: nothing was written. Writing to it: the volume is as
+    /// before. Those of a commit.
+    pub fn add_device(&self, device: Arc<dyn BlockDevice>) -> Result<DeviceId, StoreError> {
+        Self::verify_new_device(&*device)?;
+        self.write_early()?;
+        let _one_at_a_time = self.lock_commits();
+        self.check_writable()?;
+        let uuid = uuid::Uuid::new_v4().into_bytes();
+        let (item, last) = {
+            let engine = self.read();
+            let item = engine.item_of_new(uuid, device.size());
+            let last = engine.durable.on_device(&item);
+            (item, last)
+        };
+        let id = item.id;
+        let written = write_all_copies(&*device, &last);
+        if let Err(error) = written {
+            // What it may have got must not be believed.
+            let _ = wipe_superblocks(&*device);
+            return Err(error);
+        }
+        let member = VolumeDevice::present(id, uuid, Arc::clone(&device));
+        self.space.add_device(member);
+        let added = self.commit_with_alone(NODES, |engine| {
+            engine.note_edit();
+            let superblock = &mut engine.superblock;
+            superblock.num_devices = superblock.num_devices.saturating_add(1);
+            superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
+            engine.superblock_changed = true;
+            engine.unallocated_cache.forget();
+            Arc::make_mut(&mut engine.devices).insert(id, item);
+            engine.write_device_item(id)
+        });
+        if added.is_err() && !self.read().devices.contains_key(&id) {
+            // It did not begin.
+            self.space.remove_device(id);
+            let _ = wipe_superblocks(&*device);
+        }
+        added.map(|()| id)
+    }
+}

@@ -1,0 +1,66 @@
+//! What is done to a whole volume, one thing at a time.
+
+use crate::Store;
+use crate::error::StoreError;
+use std::fmt;
+
+/// Something that moves a volume's space about. Only one is under way at a
+/// time, as in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExclusiveKind {
+    /// Block groups are balanced.
+    Balance,
+    /// A device is resized.
+    Resize,
+    /// A device is added.
+    Add,
+    /// A device is removed.
+    Remove,
+    /// A device is replaced.
+    Replace,
+}
+
+impl fmt::Display for ExclusiveKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Balance => "a balance",
+            Self::Resize => "a resize",
+            Self::Add => "the addition of a device",
+            Self::Remove => "the removal of a device",
+            Self::Replace => "the replacement of a device",
+        })
+    }
+}
+
+/// Nothing else of its kind begins until this is dropped.
+#[derive(Debug)]
+#[must_use = "it lasts until it is dropped"]
+pub struct Exclusive<'s>(&'s Store);
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        *self.0.exclusive.lock() = None;
+    }
+}
+
+impl Store {
+    /// Begins something that nothing else of its kind may come beside.
+    ///
+    /// # Errors
+    /// [`StoreError::Exclusive`] while another one is under way.
+    pub fn begin_exclusive(&self, kind: ExclusiveKind) -> Result<Exclusive<'_>, StoreError> {
+        let mut now = self.exclusive.lock();
+        match *now {
+            Some(other) => Err(StoreError::Exclusive(other)),
+            None => {
+                *now = Some(kind);
+                Ok(Exclusive(self))
+            }
+        }
+    }
+
+    /// What is under way, if anything is.
+    pub fn exclusive(&self) -> Option<ExclusiveKind> {
+        *self.exclusive.lock()
+    }
+}

@@ -1,0 +1,251 @@
+//! A device that leaves its volume, when nothing lies on it any more.
+//!
+//! Owns which devices a volume can do without by their number, and the order of
+//! writes: the commit that does not have the device any more comes first, then
+//! the device's superblocks are wiped. A crash in between leaves a device that
+//! the volume does not have; whoever opens the volume leaves it out.
+
+use crate::Store;
+use crate::engine::{Engine, SpaceKind};
+use crate::error::StoreError;
+use crate::space::block_group::BlockGroup;
+use butterfs_device::{BlockDevice, DeviceError};
+use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
+use butterfs_format::superblock;
+use butterfs_format::{DeviceId, ItemType, Key, TreeId};
+use butterfs_volume::{MemberState, Profile};
+use std::sync::Arc;
+use thiserror::Error;
+
+/// Nodes that the change touches.
+const NODES: usize = 16;
+
+/// Why a device cannot be added, removed or replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MembershipFault {
+    /// Too few devices would be left for a profile.
+    #[error("unable to go below {} on {profile}", devices_in_words(*.least))]
+    TooFewDevices {
+        /// A profile that the volume has.
+        profile: Profile,
+        /// Devices that it needs.
+        least: usize,
+    },
+    /// The last device that can be written.
+    #[error("unable to remove the only writeable device")]
+    OnlyWritable,
+    /// No device is missing.
+    #[error("no missing devices found to remove")]
+    NoneMissing,
+    /// The volume has no such device.
+    #[error("the volume has no device {0}")]
+    NoSuchDevice(String),
+    /// Something was put on the device meanwhile.
+    #[error("device {0} is in use again; try again")]
+    InUse(DeviceId),
+    /// There is no room for what lies on the device.
+    #[error(
+        "no space left on the other devices: {needed} bytes of {kind} lie in block groups of \
+         device {device}, and {room} fit elsewhere"
+    )]
+    NoRoom {
+        /// Device.
+        device: DeviceId,
+        /// What does not fit.
+        kind: &'static str,
+        /// Bytes that are to move.
+        needed: u64,
+        /// Bytes that there is room for.
+        room: u64,
+    },
+    /// A device that is too small.
+    #[error("{device} has {size} bytes and must have {least} at least")]
+    TooSmall {
+        /// Where it is.
+        device: String,
+        /// Its bytes.
+        size: u64,
+        /// Bytes that it must have.
+        least: u64,
+    },
+    /// Data that no copy has any more, and that nothing would show as lost.
+    #[error(
+        "{bytes} bytes of data without checksums at logical {logical} cannot be read from any \
+         copy, and nothing would show that on the new device: delete the file (`butterfs inspect \
+         logical-resolve` names it) and begin again"
+    )]
+    Unreadable {
+        /// Where it lies.
+        logical: butterfs_format::Logical,
+        /// Bytes.
+        bytes: usize,
+    },
+}
+
+fn devices_in_words(count: usize) -> String {
+    match count {
+        2 => "two devices".to_owned(),
+        3 => "three devices".to_owned(),
+        4 => "four devices".to_owned(),
+        other => format!("{other} devices"),
+    }
+}
+
+/// A device that left.
+#[derive(Clone, Debug)]
+pub struct RemovedDevice {
+    /// Where it is; `None` where it was missing.
+    pub name: Option<String>,
+    /// Why it still looks like a device of the volume.
+    pub not_wiped: Option<Arc<DeviceError>>,
+}
+
+impl RemovedDevice {
+    pub(crate) fn wipe(device: Option<Arc<dyn BlockDevice>>) -> Self {
+        let Some(device) = device else {
+            return Self {
+                name: None,
+                not_wiped: None,
+            };
+        };
+        let name = device.identity();
+        let not_wiped = wipe_superblocks(&*device).err().map(Arc::new);
+        if let Some(error) = &not_wiped {
+            tracing::warn!(device = name, %error, "what it held could not be wiped");
+        }
+        Self {
+            name: Some(name),
+            not_wiped,
+        }
+    }
+}
+
+/// Makes sure that a device is not taken for one of a volume.
+///
+/// # Errors
+/// Writing; all copies were tried.
+pub(crate) fn wipe_superblocks(device: &dyn BlockDevice) -> Result<(), DeviceError> {
+    let zeros = vec![0; superblock::SIZE];
+    let mut wiped = Ok(());
+    for offset in superblock::COPIES {
+        if superblock::SIZE as u64 <= device.size().saturating_sub(offset.get()) {
+            wiped = wiped.and(device.write_at(offset, &zeros));
+        }
+    }
+    wiped.and(device.flush())
+}
+
+impl Engine {
+    /// Errors unless the volume can do with one device less.
+    ///
+    /// # Errors
+    /// [`MembershipFault`]
+    pub fn verify_removal(&self, device: DeviceId) -> Result<(), MembershipFault> {
+        if !self.devices.contains_key(&device) {
+            return Err(MembershipFault::NoSuchDevice(device.to_string()));
+        }
+        let left = self.devices.len().saturating_sub(1);
+        let profiles = self.chunks.values().filter_map(|chunk| {
+            let profile = Profile::from_flags(chunk.flags)?;
+            (profile.devices_min() > left).then_some(profile)
+        });
+        if let Some(profile) = profiles.max_by_key(|profile| profile.devices_min())
+            && left > 0
+        {
+            return Err(MembershipFault::TooFewDevices {
+                profile,
+                least: profile.devices_min(),
+            });
+        }
+        let is_other =
+            |id: &&DeviceId| **id != device && self.space.state(**id) == Some(MemberState::Present);
+        match self.devices.keys().any(|id| is_other(&id)) {
+            true => Ok(()),
+            false => Err(MembershipFault::OnlyWritable),
+        }
+    }
+
+    /// Errors where what lies on a device cannot fit on the others, even if it
+    /// were dealt out in the best way.
+    ///
+    /// # Errors
+    /// [`MembershipFault::NoRoom`]
+    pub fn verify_room_without(&self, device: DeviceId) -> Result<(), MembershipFault> {
+        let is_on = |group: &BlockGroup| {
+            let chunk = self.chunks.get(&group.start);
+            let mut stripes = chunk.iter().flat_map(|chunk| &chunk.stripes);
+            stripes.any(|stripe| stripe.device == device)
+        };
+        let others = self.device_spaces().into_iter();
+        let others = others.filter(|space| space.device != device);
+        let unallocated: u64 = others.map(|space| space.unallocated()).sum();
+        let kinds = [(SpaceKind::Data, "data"), (SpaceKind::Metadata, "metadata")];
+        for (kind, name) in kinds {
+            let (mut needed, mut room) = (0_u64, 0_u64);
+            for group in self.groups.values() {
+                if !group.flags.contains(kind.flag()) {
+                    continue;
+                }
+                match is_on(group) {
+                    true => needed += group.used,
+                    false => room += group.available(),
+                }
+            }
+            room = room.saturating_add(unallocated / self.copies(kind).max(1));
+            if needed > room {
+                return Err(MembershipFault::NoRoom {
+                    device,
+                    kind: name,
+                    needed,
+                    room,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what says that a device is there out of the trees.
+    fn forget_device(&mut self, id: DeviceId) -> Result<(), StoreError> {
+        let is_used = |chunk: &&butterfs_format::item::chunk::Chunk| {
+            chunk.stripes.iter().any(|stripe| stripe.device == id)
+        };
+        if self.chunks.values().any(|chunk| is_used(&chunk)) {
+            return Err(MembershipFault::InUse(id).into());
+        }
+        self.verify_removal(id)?;
+        self.note_edit();
+        let gone = Arc::make_mut(&mut self.devices).remove(&id);
+        let bytes = gone.map_or(0, |item| item.total_bytes);
+        if self.superblock.device.id == id {
+            let is_present =
+                |item: &&DeviceItem| self.space.state(item.id) == Some(MemberState::Present);
+            let other = self.devices.values().find(is_present).cloned();
+            let none = StoreError::Internal("a volume without devices");
+            self.superblock.device = other.ok_or(none)?;
+        }
+        let superblock = &mut self.superblock;
+        superblock.num_devices = superblock.num_devices.saturating_sub(1);
+        superblock.total_bytes = superblock.total_bytes.saturating_sub(bytes);
+        self.superblock_changed = true;
+        self.unallocated_cache.forget();
+        self.stats.remove(&id);
+        let item = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
+        butterfs_tree::remove(self, TreeId::CHUNK, &item)?;
+        let stats = crate::device_stats::key_of(id);
+        butterfs_tree::remove(self, TreeId::DEVICE, &stats)?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Takes a device that no chunk lies on out of the volume, and wipes its
+    /// superblocks where it is there.
+    ///
+    /// # Errors
+    /// [`MembershipFault`]: nothing changed. Those of a commit.
+    pub fn remove_device(&self, id: DeviceId) -> Result<RemovedDevice, StoreError> {
+        self.commit_with(NODES, |engine| engine.forget_device(id))?;
+        Ok(RemovedDevice::wipe(self.space.remove_device(id)))
+    }
+}

@@ -1,0 +1,546 @@
+//! One device takes the place of another one.
+//!
+//! The target gets all writes to the device from the beginning on, and what lies
+//! on the device is copied beside that, verified where it has checksums. It has
+//! no superblock meanwhile, and the trees say nothing: a crash leaves the volume
+//! as it was, with its device, and the replacement is begun anew.
+//!
+//! At the end the target gets the device's number and UUID, as in the kernel, so
+//! nothing in the chunk tree changes. The order: a commit with all its nodes on
+//! both devices; the target's superblock; the superblocks of the others; the
+//! source's superblocks are wiped. A crash in between leaves both devices, each
+//! with everything, and the one with the newer superblock counts (`open/members`).
+//!
+//! What is copied is what the extent tree has, and what is allocated in memory:
+//! whatever is allocated later is written to both.
+
+use crate::Store;
+use crate::add_device::write_all_copies;
+use crate::checksums::SectorChecksums;
+use crate::engine::Engine;
+use crate::error::{StoreError, bad_item};
+use crate::extent::record::{ExtentRecord, FLAG_DATA};
+use crate::remove_device::{MembershipFault, RemovedDevice, wipe_superblocks};
+use crate::space::ranges::RangeSet;
+use butterfs_device::BlockDevice;
+use butterfs_format::item::state::DeviceReplace;
+use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, TreeId};
+use butterfs_tree::{Expected, Node};
+use butterfs_volume::{Copied, CopyUnit, Trust, TwinReads, VolumeError, row_length, stripe_length};
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Nodes that a change of the item touches.
+const NODES: usize = 16;
+/// Bytes of logical space in a step, about.
+const STEP: u64 = 8 << 20;
+/// Bytes that are read and written at once, about.
+const RUN: u64 = 1 << 20;
+/// How often what does not match is looked up again, before it is called bad.
+const TRIES: usize = 8;
+
+const fn key() -> Key {
+    Key::new(0, ItemType::DEV_REPLACE, 0)
+}
+
+fn seconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+/// How a unit is verified.
+#[derive(Clone, Copy, Debug)]
+enum Check {
+    Node {
+        level: u8,
+        generation: Generation,
+    },
+    /// By its checksum, where it has one.
+    Sector,
+    /// It is in no tree yet, or never will be.
+    Nothing,
+}
+
+/// What is copied in a step: runs without gaps.
+#[derive(Debug, Default)]
+struct Plan {
+    runs: Vec<Vec<(CopyUnit, Check)>>,
+    /// Checksums from an address on.
+    sums: Option<(u64, SectorChecksums)>,
+    end: u64,
+}
+
+impl Plan {
+    fn sum(&self, at: Logical, sector: u64) -> Option<&[u8]> {
+        let (first, sums) = self.sums.as_ref()?;
+        let index = at.get().checked_sub(*first)? / sector;
+        sums.get(index as usize)
+    }
+}
+
+/// Allocated space with what is in it.
+struct Part {
+    range: Range<u64>,
+    check: Check,
+}
+
+fn gaps(parts: &[Part], within: &Range<u64>) -> Vec<Range<u64>> {
+    let mut gaps = Vec::new();
+    let mut at = within.start;
+    for part in parts {
+        if part.range.start > at {
+            gaps.push(at..part.range.start.min(within.end));
+        }
+        at = at.max(part.range.end);
+    }
+    if at < within.end {
+        gaps.push(at..within.end);
+    }
+    gaps
+}
+
+impl Engine {
+    /// The replacement that was begun or ended last.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn replace_item(&self) -> Result<Option<DeviceReplace>, StoreError> {
+        let Some((leaf, slot)) = butterfs_tree::find(self, TreeId::DEVICE, &key())? else {
+            return Ok(None);
+        };
+        let item = DeviceReplace::parse(leaf.data(slot));
+        item.map(Some)
+            .map_err(|error| bad_item(TreeId::DEVICE, key(), &error))
+    }
+
+    /// What is to be copied of a group from `from` on.
+    fn plan_copy(&self, start: Logical, from: u64) -> Result<Option<Plan>, StoreError> {
+        let (Some(group), Some(chunk)) = (self.groups.get(start), self.chunks.get(&start)) else {
+            return Ok(None);
+        };
+        let group_end = group.end();
+        let row = row_length(chunk);
+        let first = start.get();
+        let whole_rows = |at: u64| match row {
+            Some(row) => first.saturating_add((at - first).next_multiple_of(row)),
+            None => at,
+        };
+        let mut end = whole_rows(from.saturating_add(STEP)).min(group_end);
+        let mut parts: Vec<Part> = Vec::new();
+        self.visit_extents(&(from..group_end), &mut |record, length| {
+            let at = record.key.objectid;
+            if at >= end {
+                return Ok(ControlFlow::Break(()));
+            }
+            let range = at..at.saturating_add(length);
+            end = end.max(whole_rows(range.end).min(group_end));
+            let check = match self.is_in_memory(Logical(at)) {
+                // It is written to both.
+                true => Check::Nothing,
+                false => check_of(record),
+            };
+            parts.push(Part { range, check });
+            Ok(ControlFlow::Continue(()))
+        })?;
+        let within = from..end;
+        // What is in no tree yet: without a list nothing was allocated.
+        let mut unknown = RangeSet::default();
+        if let Some(free) = &group.free {
+            for gap in gaps(&parts, &within) {
+                unknown.insert(gap);
+            }
+            let left_over = group.left_over.overlapping(within.clone());
+            for range in free.overlapping(within.clone()).chain(left_over) {
+                unknown.remove(range);
+            }
+            for range in &group.excluded {
+                unknown.remove(range.clone());
+            }
+        }
+        add_unverified(&mut parts, unknown.iter());
+        if let Some(row) = row {
+            let mut rest = RangeSet::default();
+            for part in &parts {
+                let begin = first + (part.range.start - first) / row * row;
+                rest.insert(begin..whole_rows(part.range.end));
+            }
+            for part in &parts {
+                rest.remove(part.range.clone());
+            }
+            add_unverified(&mut parts, rest.iter());
+        }
+        let mut plan = Plan {
+            end,
+            ..Plan::default()
+        };
+        let is_data = |part: &&Part| matches!(part.check, Check::Sector);
+        let mut data = parts.iter().filter(is_data);
+        if let Some(first) = data.next() {
+            let last = data.next_back().unwrap_or(first);
+            let span = first.range.start..last.range.end;
+            plan.sums = Some((span.start, self.data_checksums(span)?));
+        }
+        plan.add_all(&parts, self.sector_size(), row);
+        Ok(Some(plan))
+    }
+
+    /// Whether a node is in memory alone: the devices will have it.
+    fn is_in_memory(&self, logical: Logical) -> bool {
+        self.dirty.contains_key(&logical) || self.writing.contains_key(&logical)
+    }
+}
+
+fn check_of(record: &ExtentRecord) -> Check {
+    if record.flags & FLAG_DATA != 0 {
+        return Check::Sector;
+    }
+    let level = match &record.info {
+        Some(info) => info[Key::SIZE],
+        None => u8::try_from(record.key.offset).unwrap_or(u8::MAX),
+    };
+    Check::Node {
+        level,
+        generation: record.generation,
+    }
+}
+
+fn add_unverified(parts: &mut Vec<Part>, ranges: impl Iterator<Item = Range<u64>>) {
+    parts.extend(ranges.map(|range| Part {
+        range,
+        check: Check::Nothing,
+    }));
+    parts.sort_by_key(|part| part.range.start);
+}
+
+impl Plan {
+    /// Adds parts, in units: nodes as they are, all else by sectors. With rows a
+    /// run is made of whole ones.
+    fn add_all(&mut self, parts: &[Part], sector: u64, row: Option<u64>) {
+        let mut run: Vec<(CopyUnit, Check)> = Vec::new();
+        let (mut run_start, mut run_end) = (0, 0);
+        for part in parts {
+            let unit = match part.check {
+                Check::Node { .. } => part.range.end - part.range.start,
+                Check::Sector | Check::Nothing => sector,
+            };
+            let mut at = part.range.start;
+            while at < part.range.end {
+                let is_full = row.is_none() && run_end - run_start >= RUN;
+                if at != run_end || is_full {
+                    if !run.is_empty() {
+                        self.runs.push(std::mem::take(&mut run));
+                    }
+                    run_start = at;
+                }
+                let unit = CopyUnit {
+                    at: Logical(at),
+                    length: unit as usize,
+                };
+                run.push((unit, part.check));
+                at += unit.length as u64;
+                run_end = at;
+            }
+        }
+        if !run.is_empty() {
+            self.runs.push(run);
+        }
+    }
+}
+
+/// What was copied of a group so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupCopied {
+    /// Bytes of the group's logical space that are done.
+    pub done: u64,
+    /// Bytes that the target got.
+    pub copied: u64,
+    /// Sectors of which no copy is good any more.
+    pub uncorrectable: u64,
+}
+
+/// A replacement that is under way. Dropped before its end, it leaves the
+/// volume as it was.
+#[derive(Debug)]
+#[must_use = "it ends when it is dropped"]
+pub struct Replacement<'s> {
+    store: &'s Store,
+    device: DeviceId,
+    trust: Trust,
+    item: DeviceReplace,
+    switched: bool,
+}
+
+impl Drop for Replacement<'_> {
+    fn drop(&mut self) {
+        if !self.switched {
+            self.store.space.detach_twin(self.device, self.trust);
+        }
+    }
+}
+
+impl Store {
+    /// Errors unless `target` can take the place of a device.
+    ///
+    /// # Errors
+    /// There is no such device; the target is too small.
+    pub fn verify_target(
+        &self,
+        device: DeviceId,
+        target: &dyn BlockDevice,
+    ) -> Result<(), StoreError> {
+        let no_such = || MembershipFault::NoSuchDevice(device.to_string());
+        let bytes = {
+            let engine = self.read();
+            engine.devices.get(&device).ok_or_else(no_such)?.total_bytes
+        };
+        if target.size() < bytes {
+            return Err(MembershipFault::TooSmall {
+                device: target.identity(),
+                size: target.size(),
+                least: bytes,
+            }
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Begins to replace a device by `target`, which must not hold a superblock.
+    ///
+    /// # Errors
+    /// [`MembershipFault`]; not writable; those of a commit.
+    pub fn begin_replace(
+        &self,
+        device: DeviceId,
+        target: Arc<dyn BlockDevice>,
+        reads: TwinReads,
+    ) -> Result<Replacement<'_>, StoreError> {
+        self.check_writable()?;
+        self.verify_target(device, &*target)?;
+        let trust = self.space.trust(device);
+        self.space.attach_twin(device, target, reads)?;
+        let replacement = Replacement {
+            store: self,
+            device,
+            trust,
+            item: DeviceReplace {
+                source: device,
+                read_mode: u64::from(reads == TwinReads::OthersFirst),
+                started_seconds: seconds_now(),
+                ..DeviceReplace::default()
+            },
+            switched: false,
+        };
+        // What was written before, and the fsync log, is in the trees then.
+        self.commit_something()?;
+        Ok(replacement)
+    }
+
+    /// A commit, whether something changed or not.
+    fn commit_something(&self) -> Result<(), StoreError> {
+        {
+            let mut engine = self.change_writable()?;
+            engine.note_edit();
+            engine.superblock_changed = true;
+        }
+        self.commit().map(|_| ())
+    }
+
+    fn set_replace_item(&self, item: &DeviceReplace) -> Result<(), StoreError> {
+        self.commit_with(NODES, |engine| {
+            butterfs_tree::replace(engine, TreeId::DEVICE, &key(), &item.encode())?;
+            Ok(())
+        })
+    }
+}
+
+impl Replacement<'_> {
+    /// The block groups that have a part on the device, with the bytes of each.
+    #[must_use]
+    pub fn groups(&self) -> Vec<(Logical, u64)> {
+        let engine = self.store.read();
+        let own = engine.chunks.iter().filter(|(_, chunk)| {
+            let mut stripes = chunk.stripes.iter();
+            stripes.any(|stripe| stripe.device == self.device)
+        });
+        own.map(|(logical, chunk)| (*logical, chunk.length))
+            .collect()
+    }
+
+    /// Bytes of the device in chunks.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        let engine = self.store.read();
+        let of_chunk = |chunk: &butterfs_format::item::chunk::Chunk| {
+            let own = chunk.stripes.iter();
+            let count = own.filter(|stripe| stripe.device == self.device).count();
+            stripe_length(chunk).saturating_mul(count as u64)
+        };
+        engine.chunks.values().map(of_chunk).sum()
+    }
+
+    /// Copies some of a group, and notes in `copied` how far it came. True when
+    /// the group is done, also where it is gone.
+    ///
+    /// # Errors
+    /// The target failed; data without checksums that cannot be read; damage of
+    /// the extent tree, reading.
+    pub fn copy_step(&self, group: Logical, copied: &mut GroupCopied) -> Result<bool, StoreError> {
+        self.store.check_writable()?;
+        let from = group.get().saturating_add(copied.done);
+        for attempt in 1..=TRIES {
+            let plan = self.store.look(|engine| engine.plan_copy(group, from))?;
+            let Some(plan) = plan else { return Ok(true) };
+            let outcome = self.copy_plan(&plan, attempt == TRIES)?;
+            let Some(step) = outcome else { continue };
+            copied.copied += step.copied;
+            copied.uncorrectable += step.uncorrectable;
+            copied.done = plan.end - group.get();
+            break;
+        }
+        let engine = self.store.read();
+        let end = engine.groups.get(group).map(|group| group.length);
+        Ok(end.is_none_or(|end| copied.done >= end))
+    }
+
+    /// Copies what was planned; `None` where something does not match that may
+    /// have changed meanwhile, unless this is the `last` time.
+    fn copy_plan(&self, plan: &Plan, last: bool) -> Result<Option<GroupCopied>, StoreError> {
+        let mut step = GroupCopied::default();
+        let store = self.store;
+        let sector = store.identity.sector_size;
+        for run in &plan.runs {
+            let units: Vec<CopyUnit> = run.iter().map(|(unit, _)| *unit).collect();
+            let copied = store
+                .space
+                .copy_to_twin(self.device, &units, &mut |index, bytes| {
+                    let Some((unit, check)) = run.get(index) else {
+                        return false;
+                    };
+                    match check {
+                        Check::Nothing => true,
+                        Check::Sector => plan.sum(unit.at, sector).is_none_or(|sum| {
+                            store.identity.checksum.compute(bytes)[..sum.len()] == *sum
+                        }),
+                        Check::Node { level, generation } => {
+                            let expected = Expected {
+                                logical: unit.at,
+                                generation: Some(*generation),
+                                level: Some(*level),
+                            };
+                            Node::verify(bytes.into(), &store.identity, expected).is_ok()
+                        }
+                    }
+                });
+            let copied = match copied {
+                Ok(copied) => copied,
+                // The group was removed meanwhile.
+                Err(VolumeError::Unmapped { .. }) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            };
+            step.copied += copied.bytes;
+            let Copied {
+                bad, unreadable, ..
+            } = copied;
+            if !last && !(bad.is_empty() && unreadable.is_empty()) {
+                return Ok(None);
+            }
+            for index in &unreadable {
+                let Some((unit, check)) = run.get(*index) else {
+                    continue;
+                };
+                let is_known = match check {
+                    Check::Node { .. } => true,
+                    Check::Sector => plan.sum(unit.at, sector).is_some(),
+                    Check::Nothing => false,
+                };
+                if !is_known {
+                    return Err(MembershipFault::Unreadable {
+                        logical: unit.at,
+                        bytes: unit.length,
+                    }
+                    .into());
+                }
+            }
+            for index in bad.iter().chain(&unreadable) {
+                let Some((unit, _)) = run.get(*index) else {
+                    continue;
+                };
+                tracing::warn!(
+                    logical = %unit.at,
+                    "no copy is good; the new device has none either"
+                );
+                step.uncorrectable += unit.length as u64 / sector;
+            }
+        }
+        Ok(Some(step))
+    }
+
+    /// Ends it early: the device stays, and the volume notes that.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub fn cancel(mut self) -> Result<(), StoreError> {
+        const CANCELLED: u64 = 3;
+        self.item.state = CANCELLED;
+        self.item.stopped_seconds = seconds_now();
+        let (store, item) = (self.store, self.item);
+        drop(self);
+        store.set_replace_item(&item)
+    }
+
+    /// The target takes the device's place. All groups were copied.
+    ///
+    /// # Errors
+    /// The target failed: the device stays. Those of a commit.
+    pub fn finish(mut self, uncorrectable: u64) -> Result<RemovedDevice, StoreError> {
+        const FINISHED: u64 = 2;
+        let store = self.store;
+        let former = {
+            let _one_at_a_time = store.lock_commits();
+            store.space.flush()?;
+            store.space.check_twin(self.device)?;
+            // Without an fsync log, so that nothing but this commit is written.
+            store.commit_alone()?;
+            {
+                let mut engine = store.change_writable()?;
+                engine.note_edit();
+                engine.superblock_changed = true;
+            }
+            let mut taken = Err(VolumeError::MissingDevice(self.device));
+            store.commit_once(&mut |superblock, items| {
+                taken = self.take_place(superblock, items);
+            })?;
+            let former = taken?;
+            self.switched = true;
+            RemovedDevice::wipe(former)
+        };
+        self.item.state = FINISHED;
+        self.item.stopped_seconds = seconds_now();
+        self.item.read_errors = uncorrectable;
+        store.set_replace_item(&self.item)?;
+        // What could not be wiped is further behind than a crash leaves it.
+        store.commit_something()?;
+        Ok(former)
+    }
+
+    /// Gives the target its superblock, and then the device's place.
+    fn take_place(
+        &self,
+        superblock: &butterfs_format::superblock::Superblock,
+        items: &crate::devices::DeviceItems,
+    ) -> Result<Option<Arc<dyn BlockDevice>>, VolumeError> {
+        let missing = VolumeError::MissingDevice(self.device);
+        let target = self.store.space.twin_device(self.device)?;
+        let item = items.get(&self.device).ok_or(missing)?;
+        self.store.space.check_twin(self.device)?;
+        if let Err(error) = write_all_copies(&*target, &superblock.on_device(item)) {
+            let _ = wipe_superblocks(&*target);
+            return Err(match error {
+                StoreError::Device(error) => VolumeError::Device(error),
+                _ => VolumeError::MissingDevice(self.device),
+            });
+        }
+        self.store.space.switch_to_twin(self.device)
+    }
+}

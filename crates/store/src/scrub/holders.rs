@@ -1,0 +1,89 @@
+//! Who holds what a scrub finds damaged.
+
+use crate::engine::Engine;
+use crate::error::{StoreError, bad_item};
+use crate::extent::pending::Backref;
+use crate::extent::record::FLAG_DATA;
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::{InodeNumber, ItemType, Logical, TreeId};
+
+/// Holders of damaged data that are named.
+const HOLDERS_MAX: usize = 8;
+
+/// A file that holds data at an address, or held it: a snapshot that shares
+/// the file is not named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HolderAt {
+    /// Subvolume.
+    pub tree: TreeId,
+    /// Inode.
+    pub inode: InodeNumber,
+    /// Offset of the address in it; of the extent, where that is compressed.
+    pub offset: u64,
+}
+
+impl Engine {
+    /// Files that hold what lies at `logical`, as far as references say.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn holders_at(&self, logical: Logical) -> Result<Vec<HolderAt>, StoreError> {
+        let Some((record, length)) = self.extent_at_or_before(logical.get())? else {
+            return Ok(Vec::new());
+        };
+        let start = record.key.objectid;
+        let within = logical.get().saturating_sub(start);
+        if within >= length || record.flags & FLAG_DATA == 0 {
+            return Ok(Vec::new());
+        }
+        let mut holders = Vec::new();
+        for (by, _) in record.all_refs(self)? {
+            if holders.len() >= HOLDERS_MAX {
+                break;
+            }
+            match by {
+                Backref::Data {
+                    root,
+                    inode,
+                    offset,
+                } => holders.push(HolderAt {
+                    tree: root,
+                    inode,
+                    offset: offset.wrapping_add(within),
+                }),
+                Backref::SharedData(leaf) => {
+                    self.holders_in_leaf(leaf, (start, within), &mut holders)?;
+                }
+                Backref::Tree(_) | Backref::SharedNode(_) => {}
+            }
+        }
+        Ok(holders)
+    }
+
+    fn holders_in_leaf(
+        &self,
+        leaf: Logical,
+        (start, within): (u64, u64),
+        holders: &mut Vec<HolderAt>,
+    ) -> Result<(), StoreError> {
+        let leaf = self.leaf_at(leaf)?;
+        for slot in 0..leaf.len() {
+            let key = leaf.key(slot);
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let extent = FileExtent::parse(leaf.data(slot))
+                .map_err(|error| bad_item(leaf.owner(), key, &error))?;
+            if let FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) = extent.body
+                && place.disk.get() == start
+            {
+                holders.push(HolderAt {
+                    tree: leaf.owner(),
+                    inode: InodeNumber(key.objectid),
+                    offset: key.offset.wrapping_sub(place.offset).wrapping_add(within),
+                });
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,306 @@
+//! Scrubbing: each copy of all that the volume refers to, and each parity, is
+//! read from its device and compared with its checksum.
+//!
+//! Owns one step of it: a part of one stripe of a chunk, read by several
+//! threads. Who goes through a device, how fast, and where that is written
+//! down, is the caller's.
+//!
+//! Others may change the volume meanwhile. So what a step reads without the
+//! engine is only suspected: before it is called bad it is looked at again with
+//! the engine held for reading. No commit can publish then, so nothing that is
+//! referred to now can be freed and overwritten before the verdict, or before
+//! the copy is rewritten.
+//!
+//! Bounds: a step holds the list and the checksums of at most
+//! [`STEP_BYTES_MAX`] bytes of extents, or those of one row, and half a MiB, or
+//! a row, for each thread.
+
+mod holders;
+mod parity;
+mod plan;
+mod report;
+mod settle;
+
+use crate::Store;
+use crate::error::StoreError;
+use crate::open::read_copy_of_superblock;
+use butterfs_format::{DeviceId, DeviceOffset, Generation, Logical, Physical, superblock};
+use butterfs_tree::{Expected, Node};
+use butterfs_volume::StripeLayout;
+pub use holders::HolderAt;
+use parking_lot::Mutex;
+use plan::{ParityPiece, Plan, Run, What};
+pub use report::{ScrubCounts, ScrubFault, ScrubOutcome, ScrubStep, ScrubbedKind};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of logical space that one step looks at, at most; one row at least.
+pub const STEP_BYTES_MAX: u64 = 256 << 20;
+/// Sectors that a stripe element has at most.
+const PARITY_SECTORS_MAX: u32 = 16;
+
+/// What is done about a bad copy where another one is good.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repair {
+    /// It is rewritten.
+    #[default]
+    Rewrite,
+    /// It is reported.
+    ReportOnly,
+}
+
+/// A part of a device that is a stripe of a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScrubStretch {
+    /// The chunk.
+    pub chunk: Logical,
+    /// Which of its stripes.
+    pub stripe: usize,
+    /// Where the stripe begins.
+    pub place: Physical,
+    /// Bytes of the stripe.
+    pub length: u64,
+    /// Bytes of extents on it, parities aside, about.
+    pub used: u64,
+}
+
+/// A stretch while the chunk is as it was.
+struct Part<'s> {
+    stretch: &'s ScrubStretch,
+    layout: StripeLayout,
+}
+
+impl Part<'_> {
+    /// Whether a place is in the stretch.
+    fn has(&self, place: Physical) -> bool {
+        let begin = self.stretch.place;
+        let within = place.offset.get().checked_sub(begin.offset.get());
+        place.device == begin.device && within.is_some_and(|within| within < self.layout.length())
+    }
+}
+
+/// What threads found.
+#[derive(Default)]
+struct Found {
+    suspects: Vec<(u64, What)>,
+    parities: Vec<ParityPiece>,
+    no_csum: u64,
+}
+
+/// What one thread takes at a time.
+enum Job<'p> {
+    Run(&'p Run),
+    Parity(&'p ParityPiece),
+}
+
+impl Store {
+    /// The parts of a device that are stripes of chunks, as they lie.
+    pub fn scrub_stretches(&self, device: DeviceId) -> Vec<ScrubStretch> {
+        let engine = self.read();
+        let groups = engine.groups().map(|group| (group.start, group.used));
+        let used: BTreeMap<Logical, u64> = groups.collect();
+        let mut stretches = Vec::new();
+        for (logical, chunk) in engine.chunks() {
+            for (stripe, place) in chunk.stripes.iter().enumerate() {
+                if place.device != device {
+                    continue;
+                }
+                let Some(layout) = StripeLayout::of(chunk, stripe) else {
+                    continue;
+                };
+                let used = used.get(&logical).copied().unwrap_or(0);
+                stretches.push(ScrubStretch {
+                    chunk: logical,
+                    stripe,
+                    place: Physical {
+                        device,
+                        offset: place.offset,
+                    },
+                    length: layout.length(),
+                    used: layout.share(used),
+                });
+            }
+        }
+        stretches.sort_by_key(|stretch| stretch.place);
+        stretches
+    }
+
+    /// Verifies about `bytes` of a stretch, from `from` bytes behind its
+    /// beginning; of striped profiles whole rows.
+    ///
+    /// # Errors
+    /// The extent tree or the checksum tree cannot be read. What is found bad is
+    /// no error.
+    pub fn scrub_step(
+        &self,
+        stretch: &ScrubStretch,
+        (from, bytes): (u64, u64),
+        repair: Repair,
+        threads: usize,
+    ) -> Result<ScrubStep, StoreError> {
+        let wanted = from..from.saturating_add(bytes.max(1));
+        let planned = self.look(|engine| -> Result<_, StoreError> {
+            // A chunk that was removed meanwhile has nothing to verify.
+            let Some(chunk) = engine.chunks.get(&stretch.chunk) else {
+                return Ok(None);
+            };
+            let is_there = chunk.stripes.get(stretch.stripe).is_some_and(|stripe| {
+                (stripe.device, stripe.offset) == (stretch.place.device, stretch.place.offset)
+            });
+            let layout = StripeLayout::of(chunk, stretch.stripe);
+            let Some(layout) = layout.filter(|_| is_there) else {
+                return Ok(None);
+            };
+            let most = bytes.saturating_mul(layout.columns());
+            let range = layout.rows(wanted.clone(), most.min(STEP_BYTES_MAX));
+            let plan = engine.plan_scrub((stretch.chunk, chunk), &layout, range)?;
+            Ok(Some((plan, layout)))
+        })?;
+        let Some((plan, layout)) = planned else {
+            return Ok(ScrubStep {
+                done: stretch.length,
+                ..ScrubStep::default()
+            });
+        };
+        let part = Part { stretch, layout };
+        let found = self.verify_plan(stretch.place, &plan, threads);
+        let mut step = ScrubStep {
+            counts: plan.counts,
+            faults: Vec::new(),
+            done: plan.part.end,
+        };
+        step.counts.no_csum += found.no_csum;
+        for suspect in found.suspects {
+            self.settle(&part, suspect, repair, &mut step);
+        }
+        for suspect in &found.parities {
+            self.settle_parity(&part, suspect, repair, &mut step)?;
+        }
+        Ok(step)
+    }
+
+    fn verify_plan(&self, begin: Physical, plan: &Plan, threads: usize) -> Found {
+        let runs = plan.runs();
+        let jobs = runs.iter().map(Job::Run);
+        let jobs: Vec<Job<'_>> = jobs.chain(plan.parities.iter().map(Job::Parity)).collect();
+        let next = AtomicUsize::new(0);
+        let all = Mutex::new(Found {
+            suspects: plan.split_nodes.clone(),
+            ..Found::default()
+        });
+        let work = || {
+            let mut buffer = Vec::new();
+            let mut found = Found::default();
+            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                match job {
+                    Job::Run(run) => self.verify_run(begin, plan, run, &mut buffer, &mut found),
+                    Job::Parity(piece) if self.is_parity_suspect(plan, piece) => {
+                        found.parities.push((*piece).clone());
+                    }
+                    Job::Parity(_) => {}
+                }
+            }
+            let mut all = all.lock();
+            all.suspects.append(&mut found.suspects);
+            all.parities.append(&mut found.parities);
+            all.no_csum += found.no_csum;
+        };
+        let threads = threads.clamp(1, jobs.len().max(1));
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(work);
+            }
+            work();
+        });
+        let mut found = all.into_inner();
+        found.suspects.sort_by_key(|(logical, _)| *logical);
+        found.parities.sort_by_key(|piece| piece.row);
+        found
+    }
+
+    fn verify_run(
+        &self,
+        begin: Physical,
+        plan: &Plan,
+        run: &Run,
+        buffer: &mut Vec<u8>,
+        found: &mut Found,
+    ) {
+        let Range { start, end } = run.range;
+        buffer.resize((end - start) as usize, 0);
+        let from = Physical {
+            offset: begin.offset.saturating_add(start),
+            ..begin
+        };
+        let is_read = self.space.read_physical(from, buffer).is_ok();
+        let sector = self.identity.sector_size;
+        for piece in &plan.pieces[run.pieces.clone()] {
+            let bytes = &buffer[(piece.at - start) as usize..][..piece.length as usize];
+            match piece.what {
+                What::Node { level, generation } => {
+                    if !is_read || !self.is_node(bytes, piece.logical, level, generation) {
+                        found.suspects.push((piece.logical, piece.what));
+                    }
+                }
+                What::Data => {
+                    for (index, bytes) in bytes.chunks(sector as usize).enumerate() {
+                        let logical = piece.logical + index as u64 * sector;
+                        let sum = plan.sum(logical, sector);
+                        found.no_csum += u64::from(sum.is_none());
+                        if !is_read || sum.is_some_and(|sum| !self.has_sum(bytes, sum)) {
+                            found.suspects.push((logical, What::Data));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn has_sum(&self, sector: &[u8], sum: &[u8]) -> bool {
+        self.identity.checksum.compute(sector)[..sum.len()] == *sum
+    }
+
+    fn is_node(&self, bytes: &[u8], logical: u64, level: u8, generation: Generation) -> bool {
+        let expected = Expected {
+            logical: Logical(logical),
+            generation: Some(generation),
+            level: Some(level),
+        };
+        Node::verify(bytes.into(), &self.identity, expected).is_ok()
+    }
+
+    /// Copies of the superblock on a device that are not the last commit's.
+    /// Where `repair` says so, a commit writes them anew.
+    ///
+    /// # Errors
+    /// Those of a commit.
+    pub fn scrub_superblocks(&self, device: DeviceId, repair: Repair) -> Result<u64, StoreError> {
+        let (bad, is_primary) = {
+            let _no_other_is_written = self.committing.lock();
+            let engine = self.read();
+            let mut members = self.space.devices();
+            let Some((_, block)) = members.find(|(id, _)| *id == device) else {
+                return Ok(0);
+            };
+            let wanted = engine.durable.generation;
+            let is_bad = |offset: &DeviceOffset| match read_copy_of_superblock(&*block, *offset) {
+                None => false,
+                Some(Ok(copy)) => copy.generation != wanted,
+                Some(Err(_)) => true,
+            };
+            let bad: Vec<_> = superblock::COPIES.into_iter().filter(is_bad).collect();
+            (bad.len() as u64, bad.contains(&superblock::COPIES[0]))
+        };
+        if bad > 0 && repair == Repair::Rewrite {
+            {
+                let mut engine = self.change_writable()?;
+                engine.note_edit();
+                engine.superblock_changed = true;
+                engine.primary_damaged |= is_primary;
+            }
+            self.commit()?;
+        }
+        Ok(bad)
+    }
+}

@@ -1,0 +1,87 @@
+//! Our own check of volumes without some of their devices.
+
+use super::*;
+use butterfs_check::{DataChecksums as CheckData, FaultCode, Options as CheckOptions, Report};
+use butterfs_device::BlockDevice;
+use std::sync::Arc;
+
+fn report(images: &[PathBuf]) -> Report {
+    let devices = images.iter().map(|image| {
+        let device = FileDevice::open(image, Access::ReadOnly).unwrap();
+        Arc::new(device) as Arc<dyn BlockDevice>
+    });
+    let options = CheckOptions {
+        data: CheckData::Verify,
+        ..CheckOptions::default()
+    };
+    butterfs_check::check(devices.collect(), &options, &butterfs_check::NoProgress).unwrap()
+}
+
+/// Whatever may be lost is said to be missing, and nothing else is wrong; one
+/// device more, and the chunks that it takes are named.
+#[test]
+fn what_is_missing_is_said_and_nothing_else() {
+    for (profile, sizes) in layouts() {
+        let dir = scratch_dir();
+        let images = images(dir.path(), &sizes);
+        make(&images, profile, profile);
+        let volume = open(&images, "").unwrap();
+        fill_ours(&volume, 1);
+        volume.close().unwrap();
+        drop(volume);
+        for lost in losses(profile, images.len()) {
+            let context = format!("{profile} {sizes:?} without {lost:?}");
+            let found = report(&without(&images, &lost));
+            assert!(found.is_clean(), "{context}: {:#?}", found.faults);
+            let missing = found.counts.get(&FaultCode::DeviceMissing);
+            assert_eq!(missing, Some(&(lost.len() as u64)), "{context}");
+            assert!(found.unchecked.is_empty(), "{context}");
+            // Damage of what is left is found all the same.
+            let work = scratch_dir();
+            let left = without(&images, &lost);
+            let copies: Vec<PathBuf> = left
+                .iter()
+                .map(|image| {
+                    let copy = work.path().join(image.file_name().unwrap());
+                    copy_sparse(image, &copy);
+                    copy
+                })
+                .collect();
+            copies.iter().for_each(|copy| rot(copy));
+            let found = butterfs_check::check(
+                copies
+                    .iter()
+                    .map(|copy| {
+                        let device = FileDevice::open(copy, Access::ReadOnly).unwrap();
+                        Arc::new(device) as Arc<dyn BlockDevice>
+                    })
+                    .collect(),
+                &CheckOptions::default(),
+                &butterfs_check::NoProgress,
+            );
+            assert!(
+                found.is_err() || !found.unwrap().is_clean(),
+                "{context}, rotten"
+            );
+        }
+    }
+    // Data of the missing device are lost, and metadata are not.
+    let dir = scratch_dir();
+    let images = images(dir.path(), &SIZES[..3]);
+    make(&images, ProfileChoice::Raid0, ProfileChoice::Raid1c3);
+    let volume = open(&images, "").unwrap();
+    fill_ours(&volume, 1);
+    volume.close().unwrap();
+    drop(volume);
+    let found = report(&without(&images, &[1]));
+    let wrong: Vec<_> = found.faults.iter().map(|fault| fault.code).collect();
+    let known = [
+        FaultCode::ChunkLost,
+        FaultCode::DataUnreadable,
+        FaultCode::DeviceMissing,
+    ];
+    assert!(wrong.iter().all(|code| known.contains(code)), "{wrong:?}");
+    for code in known {
+        assert!(wrong.contains(&code), "{code}");
+    }
+}

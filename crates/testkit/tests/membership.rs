@@ -1,0 +1,247 @@
+//! Devices that come to a volume, leave it, and take each other's place, with
+//! btrfs check, kernel mounts and scrubs for judges.
+
+use butterfs::{Access, Volume};
+use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
+use butterfs_admin::mkfs::ProfileChoice;
+use butterfs_device::{BlockDevice, FileDevice};
+use butterfs_format::DeviceId;
+use butterfs_testkit::judge::{self, KernelMount, scratch_dir};
+use butterfs_testkit::{Capability, Manifest};
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+mod support;
+
+use support::several::*;
+
+/// Several volumes at a time would be found by each other's judges.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn device(path: &Path) -> Arc<dyn BlockDevice> {
+    Arc::new(FileDevice::open(path, Access::ReadWrite).unwrap())
+}
+
+fn new_image(dir: &Path, name: &str, mib: u64) -> PathBuf {
+    let path = dir.join(name);
+    File::create(&path).unwrap().set_len(mib * MIB).unwrap();
+    path
+}
+
+fn add(volume: &Volume, path: &Path) -> DeviceId {
+    devices::add(volume.files().store(), device(path), Discard::Whole).unwrap()
+}
+
+fn remove(volume: &Volume, id: u64) {
+    let removed = devices::remove(volume.files().store(), DeviceId(id), &mut |_| {
+        ControlFlow::Continue(())
+    });
+    let removed = removed.unwrap_or_else(|error| panic!("device {id}: {error}"));
+    assert!(matches!(removed, Removal::Removed(gone) if gone.not_wiped.is_none()));
+}
+
+fn replace(volume: &Volume, id: u64, path: &Path, reads: TwinReads) {
+    let replaced = devices::replace(
+        volume.files().store(),
+        DeviceId(id),
+        device(path),
+        (reads, Discard::Whole),
+        &mut |_| ControlFlow::Continue(()),
+    );
+    let replaced = replaced.unwrap_or_else(|error| panic!("device {id}: {error}"));
+    let Replaced::Done { progress, former } = replaced else {
+        panic!("nobody asked for an end");
+    };
+    assert_eq!(progress.uncorrectable, 0);
+    assert_eq!(progress.bytes_done, progress.bytes_expected);
+    assert!(former.not_wiped.is_none());
+}
+
+/// Everybody takes the volume and finds the same in it.
+fn judge_all(images: &[PathBuf], expected: &Manifest, context: &str) {
+    manifest(images, "ro").assert_same(expected, context);
+    check(images, context);
+    btrfs_check(images, context);
+    let mut mount = KernelMount::mount_all(images, judge::Access::ReadWrite, "").unwrap();
+    mount.scrub().assert_clean(context);
+    kernel_manifest(&mount).assert_same(expected, context);
+    assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
+}
+
+/// Nobody takes it for a device of a volume.
+fn is_wiped(image: &Path) -> bool {
+    butterfs::scan(&[image.to_owned()]).is_empty()
+}
+
+fn close(volume: Volume) {
+    volume.close().unwrap();
+}
+
+/// Profiles on so many devices.
+const LAYOUTS: [(ProfileChoice, ProfileChoice, usize); 10] = [
+    (ProfileChoice::Single, ProfileChoice::Dup, 1),
+    (ProfileChoice::Single, ProfileChoice::Raid1, 2),
+    (ProfileChoice::Raid0, ProfileChoice::Raid0, 2),
+    (ProfileChoice::Raid1, ProfileChoice::Raid1, 2),
+    (ProfileChoice::Raid1, ProfileChoice::Raid1, 3),
+    (ProfileChoice::Raid1c3, ProfileChoice::Raid1c3, 3),
+    (ProfileChoice::Raid1c4, ProfileChoice::Raid1c4, 4),
+    (ProfileChoice::Raid10, ProfileChoice::Raid10, 4),
+    (ProfileChoice::Raid5, ProfileChoice::Raid5, 3),
+    (ProfileChoice::Raid6, ProfileChoice::Raid6, 4),
+];
+
+#[test]
+fn devices_are_added_and_removed() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (data, metadata, count) in LAYOUTS {
+        let context = format!("{data} {metadata} {count}");
+        let dir = scratch_dir();
+        let mut images = images(dir.path(), &SIZES[..count]);
+        make(&images, data, metadata);
+        let volume = open(&images, "").unwrap();
+        fill_ours(&volume, 1);
+        let fifth = new_image(dir.path(), "new.img", 800);
+        let id = add(&volume, &fifth);
+        assert_eq!(id.get(), count as u64 + 1);
+        images.push(fifth);
+        fill_ours(&volume, 2);
+        close(volume);
+        let expected = manifest(&images, "ro");
+        judge_all(&images, &expected, &format!("{context}, added"));
+        let volume = open(&images, "").unwrap();
+        remove(&volume, 1);
+        let gone = images.remove(0);
+        fill_ours(&volume, 3);
+        close(volume);
+        assert!(is_wiped(&gone));
+        let expected = manifest(&images, "ro");
+        judge_all(&images, &expected, &format!("{context}, removed"));
+        // The kernel adds it again and removes another one; so do we.
+        let mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
+        fill(mount.path(), 4);
+        mount.unmount().unwrap();
+        let volume = open(&images, "").unwrap();
+        let back = add(&volume, &gone);
+        remove(&volume, 2);
+        images.retain(|image| *image != images_of(dir.path(), 1, count));
+        images.push(gone);
+        assert!(back.get() > 2, "{context}");
+        close(volume);
+        let expected = manifest(&images, "ro");
+        judge_all(&images, &expected, &format!("{context}, exchanged"));
+    }
+}
+
+/// The image of device 2, which is the new one where the volume began with one
+/// device.
+fn images_of(dir: &Path, index: usize, count: usize) -> PathBuf {
+    match count {
+        1 => dir.join("new.img"),
+        _ => dir.join(format!("{index}.img")),
+    }
+}
+
+#[test]
+fn devices_are_replaced() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (data, metadata, count) in LAYOUTS {
+        for which in [0, count - 1] {
+            let context = format!("{data} {metadata} {count}, device {which}");
+            let dir = scratch_dir();
+            let mut images = images(dir.path(), &SIZES[..count]);
+            make(&images, data, metadata);
+            let volume = open(&images, "").unwrap();
+            fill_ours(&volume, 1);
+            let target = new_image(dir.path(), "new.img", SIZES[which]);
+            let reads = [TwinReads::Any, TwinReads::OthersFirst][which.min(1)];
+            let uuid = volume.devices()[which].item.uuid;
+            replace(&volume, which as u64 + 1, &target, reads);
+            let now = &volume.devices()[which];
+            assert_eq!(now.item.uuid, uuid, "{context}");
+            assert!(now.name.as_ref().unwrap().ends_with("new.img"), "{context}");
+            fill_ours(&volume, 2);
+            close(volume);
+            let former = std::mem::replace(&mut images[which], target);
+            assert!(is_wiped(&former));
+            let expected = manifest(&images, "ro");
+            judge_all(&images, &expected, &context);
+            // Nothing of the target is believed only because others have it.
+            if data.tolerated() > 0 {
+                for lost in losses(data, count) {
+                    let left = without(&images, &lost);
+                    let context = format!("{context} without {lost:?}");
+                    manifest(&left, "ro,degraded").assert_same(&expected, &context);
+                }
+            }
+        }
+    }
+}
+
+/// A device is missing, or back with an old state, and is replaced or removed.
+#[test]
+fn missing_and_stale_devices_are_mended() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for (data, metadata, count) in LAYOUTS {
+        if data.tolerated() == 0 {
+            continue;
+        }
+        for (which, is_stale) in [(0, false), (0, true), (count - 1, false), (count - 1, true)] {
+            let context = format!("{data} {count}, device {which}, stale {is_stale}");
+            let dir = scratch_dir();
+            let mut images = images(dir.path(), &SIZES.map(|mib| 2 * mib)[..count]);
+            make(&images, data, metadata);
+            let volume = open(&images, "").unwrap();
+            fill_ours(&volume, 1);
+            close(volume);
+            let left = without(&images, &[which]);
+            let volume = open(&left, "degraded").unwrap();
+            fill_ours(&volume, 2);
+            close(volume);
+            let given = if is_stale { &images } else { &left };
+            let volume = open(given, "degraded").unwrap();
+            let target = new_image(dir.path(), "new.img", 2 * SIZES[which] + 100);
+            replace(&volume, which as u64 + 1, &target, TwinReads::Any);
+            fill_ours(&volume, 3);
+            close(volume);
+            let former = std::mem::replace(&mut images[which], target);
+            assert_eq!(is_wiped(&former), is_stale, "wiped if it is there");
+            let expected = manifest(&images, "ro");
+            judge_all(&images, &expected, &context);
+            for lost in losses(data, count) {
+                let left = without(&images, &lost);
+                let context = format!("{context} without {lost:?}");
+                manifest(&left, "ro,degraded").assert_same(&expected, &context);
+            }
+            // It goes, where the profile allows, and its data get new places.
+            let volume = open(&images, "").unwrap();
+            add(&volume, &new_image(dir.path(), "more.img", 1800));
+            close(volume);
+            images.push(dir.path().join("more.img"));
+            let gone = images.remove(which);
+            let volume = open(&images, "degraded").unwrap();
+            fill_ours(&volume, 4);
+            close(volume);
+            if is_stale {
+                images.push(gone.clone());
+            }
+            let volume = open(&images, "degraded").unwrap();
+            remove(&volume, which as u64 + 1);
+            images.retain(|image| *image != gone);
+            close(volume);
+            let expected = manifest(&images, "ro");
+            judge_all(&images, &expected, &format!("{context}, removed"));
+        }
+    }
+}

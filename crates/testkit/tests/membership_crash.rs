@@ -1,0 +1,498 @@
+//! Crashes and failing operations while devices come, leave, and take each
+//! other's place.
+//!
+//! After each the volume opens with whatever devices are there, also those that
+//! it does not have yet or any more; everything durable is there, our own check
+//! finds nothing, and the same can be done again and ends well.
+
+use butterfs::{
+    BlockDevice, Cleaner, Degraded, MemberState, MemoryDevice, OpenOptions, StoreError, Volume,
+};
+use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_check::{NoProgress, Options as CheckOptions};
+use butterfs_device::fault::{Fault, When};
+use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
+use butterfs_device::{FaultDevice, Operation};
+use butterfs_format::superblock::{COPIES, SIZE, Superblock};
+use butterfs_format::{DeviceId, DeviceOffset};
+use butterfs_testkit::content::content;
+use butterfs_testkit::differential::seeds;
+use butterfs_testkit::random::Random;
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+
+/// What happens to the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    /// The spare comes.
+    Add,
+    /// The spare comes, and the first device goes.
+    Remove,
+    /// The spare takes the first device's place.
+    Replace,
+    /// The same, from the other devices.
+    Rebuild,
+}
+
+const CHANGES: [Change; 4] = [
+    Change::Add,
+    Change::Remove,
+    Change::Replace,
+    Change::Rebuild,
+];
+
+const LAYOUTS: [(ProfileChoice, usize); 6] = [
+    (ProfileChoice::Single, 1),
+    (ProfileChoice::Raid1, 2),
+    (ProfileChoice::Raid10, 4),
+    (ProfileChoice::Raid0, 2),
+    (ProfileChoice::Raid5, 3),
+    (ProfileChoice::Raid1c3, 3),
+];
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions {
+        commit_interval: Duration::from_secs(3600),
+        cleaner: Cleaner::OnDemand,
+        ..OpenOptions::default()
+    };
+    options.store.degraded = Degraded::Allowed;
+    options
+}
+
+fn length_of(file: u64) -> usize {
+    [200, 5000, 70_000, 300_000, 1_200_000][file as usize % 5]
+}
+
+fn shared(devices: &[MemoryDevice]) -> Vec<Arc<dyn BlockDevice>> {
+    let copy = |device: &MemoryDevice| Arc::new(device.snapshot()) as Arc<dyn BlockDevice>;
+    devices.iter().map(copy).collect()
+}
+
+/// A volume with files 0..12, and a spare device behind its devices.
+fn made(profile: ProfileChoice, count: usize) -> Vec<MemoryDevice> {
+    let fresh: Vec<Arc<MemoryDevice>> = (0..count)
+        .map(|_| Arc::new(MemoryDevice::new(160 * MIB)))
+        .collect();
+    let given: Vec<Arc<dyn BlockDevice>> = fresh.iter().map(|one| one.clone() as _).collect();
+    let metadata = match profile {
+        ProfileChoice::Single => ProfileChoice::Dup,
+        ProfileChoice::Raid0 => ProfileChoice::Raid1,
+        other => other,
+    };
+    let mkfs = MkfsOptions {
+        node_size: 4096,
+        data: Some(profile),
+        metadata: Some(metadata),
+        ..MkfsOptions::default()
+    };
+    make_on(&given, &mkfs).unwrap();
+    let volume = Volume::open_devices(given, options()).unwrap();
+    for file in 0..12 {
+        write(&volume, file);
+    }
+    volume.close().unwrap();
+    let mut all: Vec<MemoryDevice> = fresh.iter().map(|device| device.snapshot()).collect();
+    let spare = MemoryDevice::new(170 * MIB);
+    // It held something else.
+    for at in (0..170).step_by(10) {
+        spare
+            .write_at(DeviceOffset(at * MIB), &vec![0xa5; MIB as usize])
+            .unwrap();
+    }
+    all.push(spare);
+    all
+}
+
+fn write(volume: &Volume, file: u64) {
+    let path = format!("/{file}");
+    volume
+        .write_file(path.as_bytes(), &content(file, length_of(file)))
+        .unwrap();
+}
+
+fn fsync(volume: &Volume, file: u64) -> Result<(), butterfs::FsError> {
+    let id = volume.resolve(format!("/{file}").as_bytes()).unwrap();
+    let inode = volume.files().inode(id)?;
+    volume.files().fsync(&inode)
+}
+
+fn assert_file(volume: &Volume, file: u64, context: &str) {
+    let found = volume.read_file(format!("/{file}").as_bytes());
+    let found = found.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
+    assert!(
+        found == content(file, length_of(file)),
+        "{context}: file {file}"
+    );
+}
+
+/// Does it; `beside` is called between its steps.
+fn apply(
+    volume: &Volume,
+    change: Change,
+    spare: Arc<dyn BlockDevice>,
+    beside: &mut dyn FnMut(),
+) -> Result<(), StoreError> {
+    let store = volume.files().store();
+    let first = DeviceId(1);
+    match change {
+        Change::Add => devices::add(store, spare, Discard::Nothing).map(drop),
+        Change::Remove => {
+            devices::add(store, spare, Discard::Nothing)?;
+            beside();
+            let removed = devices::remove(store, first, &mut |_| {
+                beside();
+                ControlFlow::Continue(())
+            })?;
+            assert!(matches!(removed, Removal::Removed(_)));
+            Ok(())
+        }
+        Change::Replace | Change::Rebuild => {
+            let reads = match change {
+                Change::Rebuild => TwinReads::OthersFirst,
+                _ => TwinReads::Any,
+            };
+            let how = (reads, Discard::Nothing);
+            let replaced = devices::replace(store, first, spare, how, &mut |_| {
+                beside();
+                ControlFlow::Continue(())
+            })?;
+            assert!(
+                matches!(replaced, Replaced::Done { progress, .. } if progress.uncorrectable == 0)
+            );
+            Ok(())
+        }
+    }
+}
+
+/// The devices that the volume has, by their superblocks.
+fn members(all: &[Arc<dyn BlockDevice>]) -> Vec<Arc<dyn BlockDevice>> {
+    let mut newest: BTreeMap<DeviceId, (u64, Arc<dyn BlockDevice>)> = BTreeMap::new();
+    let mut generation = 0;
+    for device in all {
+        let mut bytes = vec![0; SIZE];
+        device.read_at(COPIES[0], &mut bytes).unwrap();
+        let Ok(superblock) = Superblock::parse(&bytes, COPIES[0]) else {
+            continue;
+        };
+        let own = superblock.generation.get();
+        generation = generation.max(own);
+        newest.insert(superblock.device.id, (own, device.clone()));
+    }
+    let current = newest.into_values().filter(|(own, _)| *own == generation);
+    current.map(|(_, device)| device).collect()
+}
+
+/// What the superblocks of all devices say, for messages.
+fn generations(all: &[Arc<dyn BlockDevice>]) -> String {
+    let mut text = String::new();
+    for (index, device) in all.iter().enumerate() {
+        for copy in COPIES {
+            let mut bytes = vec![0; SIZE];
+            if device.read_at(copy, &mut bytes).is_err() {
+                continue;
+            }
+            let found = match Superblock::parse(&bytes, copy) {
+                Ok(found) => format!("{} of {}", found.generation, found.device.id),
+                Err(error) => error.to_string(),
+            };
+            text.push_str(&format!("\n{index} at {copy}: {found}"));
+        }
+    }
+    text
+}
+
+/// Those that can be given to whoever opens the volume: the spare without a
+/// superblock cannot.
+fn with_superblocks(all: &[Arc<dyn BlockDevice>]) -> Vec<Arc<dyn BlockDevice>> {
+    // A torn one has a mirror.
+    let has_one = |device: &&Arc<dyn BlockDevice>| {
+        COPIES.into_iter().any(|copy| {
+            let mut bytes = vec![0; SIZE];
+            device.read_at(copy, &mut bytes).is_ok() && Superblock::parse(&bytes, copy).is_ok()
+        })
+    };
+    all.iter().filter(has_one).cloned().collect()
+}
+
+fn is_whole(volume: &Volume) -> bool {
+    let all = volume.devices();
+    all.iter()
+        .all(|device| device.state == MemberState::Present)
+}
+
+fn check(devices: Vec<Arc<dyn BlockDevice>>, context: &str) {
+    let options = CheckOptions {
+        data: butterfs_check::DataChecksums::Verify,
+        ..CheckOptions::default()
+    };
+    let report = butterfs_check::check(devices, &options, &NoProgress)
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    assert!(report.is_clean(), "{context}: {:#?}", report.faults);
+}
+
+/// Opens what is left, and does the same again with the spare where the spare
+/// is none of its devices.
+fn go_on(all: &[Arc<dyn BlockDevice>], durable: &[u64], change: Change, context: &str) {
+    let volume = Volume::open_devices(with_superblocks(all), options()).unwrap_or_else(|error| {
+        panic!("{context}: {error}: {}", generations(all));
+    });
+    for file in durable {
+        assert_file(&volume, *file, context);
+    }
+    volume.write_file(b"/after", b"after").unwrap();
+    let spare = all.last().unwrap();
+    let whole = is_whole(&volume);
+    let first = volume.devices()[0].item.id;
+    volume.close().unwrap();
+    drop(volume);
+    let now = members(all);
+    if whole {
+        check(now.clone(), context);
+    }
+    if first != DeviceId(1) {
+        // It is done, and the spare fell out just after that.
+        return;
+    }
+    if now.iter().any(|device| Arc::ptr_eq(device, spare)) {
+        return;
+    }
+    let volume = Volume::open_devices(now, options()).unwrap();
+    let context = format!("{context}, again");
+    apply(&volume, change, spare.clone(), &mut || {})
+        .unwrap_or_else(|error| panic!("{context}: {error}"));
+    volume.close().unwrap();
+    drop(volume);
+    let now = members(all);
+    assert!(now.iter().any(|device| Arc::ptr_eq(device, spare)));
+    let volume = Volume::open_devices(now.clone(), options()).unwrap();
+    for file in durable {
+        assert_file(&volume, *file, &context);
+    }
+    let whole = is_whole(&volume);
+    drop(volume);
+    if whole {
+        check(now, &context);
+    }
+}
+
+/// A change that was recorded.
+struct Recorded {
+    profile: ProfileChoice,
+    change: Change,
+    bases: Vec<MemoryDevice>,
+    events: Vec<Event>,
+    promises: Vec<(u64, Position)>,
+}
+
+fn record(profile: ProfileChoice, count: usize, change: Change, seed: u64) -> Recorded {
+    let bases = made(profile, count);
+    let recording = Recording::new();
+    let mut given: Vec<Arc<dyn BlockDevice>> = shared(&bases)
+        .into_iter()
+        .map(|device| Arc::new(recording.wrap(device)) as _)
+        .collect();
+    let spare = given.pop().unwrap();
+    let volume = Volume::open_devices(given, options()).unwrap();
+    let mut promises: Vec<(u64, Position)> = (0..12).map(|file| (file, Position(0))).collect();
+    let mut random = Random::new(seed);
+    let mut next = 12;
+    apply(&volume, change, spare, &mut || {
+        if next >= 40 {
+            return;
+        }
+        write(&volume, next);
+        match random.below(3) {
+            0 => volume.sync().unwrap(),
+            1 => fsync(&volume, next).unwrap(),
+            _ => {
+                next += 1;
+                return;
+            }
+        }
+        promises.push((next, recording.position()));
+        next += 1;
+    })
+    .unwrap();
+    write(&volume, next);
+    volume.sync().unwrap();
+    promises.push((next, recording.position()));
+    volume.shut_down();
+    drop(volume);
+    Recorded {
+        profile,
+        change,
+        bases,
+        events: recording.events(),
+        promises,
+    }
+}
+
+impl Recorded {
+    fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
+        let context = format!(
+            "{} {:?} at {at} of {}, seed {seed}, lost {lost:?}",
+            self.profile,
+            self.change,
+            self.events.len()
+        );
+        let at = Position(at);
+        let mut random = Random::new(seed);
+        let kind = random.below(4);
+        let one = random.below(self.bases.len() as u64) as usize;
+        let fate = |_: Position, event: &Event| match (kind, random.below(3)) {
+            // Everything of one device, nothing of the others, and the reverse.
+            (0, _) if event.device.0 == one => Fate::Kept,
+            (0, _) => Fate::Lost,
+            (1, _) if event.device.0 == one => Fate::Lost,
+            (1, _) => Fate::Kept,
+            (_, 0) => Fate::Lost,
+            (_, 1) => Fate::Torn((0..64).map(|_| random.one_in(2)).collect()),
+            _ => Fate::Kept,
+        };
+        let after = Crash::new(&self.events, at)
+            .replay(&self.bases, fate)
+            .unwrap();
+        let mut all: Vec<Arc<dyn BlockDevice>> = after
+            .into_iter()
+            .map(|device| Arc::new(device) as _)
+            .collect();
+        if let Some(lost) = lost {
+            all.remove(lost);
+        }
+        let own = self.promises.iter().filter(|(_, from)| *from <= at);
+        let durable: Vec<u64> = own.map(|(file, _)| *file).collect();
+        match lost {
+            None => go_on(&all, &durable, self.change, &context),
+            Some(_) => {
+                let volume = Volume::open_devices(with_superblocks(&all), options())
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                for file in &durable {
+                    assert_file(&volume, *file, &context);
+                }
+                volume.write_file(b"/after", b"after").unwrap();
+                volume.close().unwrap();
+            }
+        }
+    }
+}
+
+fn run(profile: ProfileChoice, count: usize, change: Change, seed: u64, states: usize) -> usize {
+    let recorded = record(profile, count, change, seed);
+    let mut random = Random::new(seed);
+    let places = recorded.events.len() as u64 + 1;
+    for state in 0..states {
+        let at = match state % 3 {
+            // The end of it is where the superblocks are.
+            0 => places - 1 - random.below(places.min(80)),
+            _ => random.below(places),
+        };
+        // One more than the profile takes would be too much: the spare and the
+        // first device may each have what the other lacks.
+        let lost = match (state % 2, profile.tolerated()) {
+            (0, _) | (_, 0) => None,
+            (_, _) if count < 2 => None,
+            _ => Some(1 + random.below(count as u64 - 1) as usize),
+        };
+        recorded.crash(at as usize, random.bits(), lost);
+    }
+    states
+}
+
+#[test]
+fn crashes_leave_a_volume_with_the_device_or_without() {
+    let mut states = 0;
+    for (profile, count) in LAYOUTS {
+        for change in CHANGES {
+            for seed in seeds(0..1) {
+                states += run(profile, count, change, seed, 40);
+            }
+        }
+    }
+    println!("{states} states");
+}
+
+/// Each write, flush and read of each device fails in turn, once.
+#[test]
+fn each_operation_may_fail() {
+    for (profile, count) in [
+        (ProfileChoice::Single, 1),
+        (ProfileChoice::Raid1, 2),
+        (ProfileChoice::Raid5, 3),
+    ] {
+        let bases = made(profile, count);
+        for change in CHANGES {
+            for operation in [Operation::Write, Operation::Flush, Operation::Read] {
+                for bad in 0..=count {
+                    let failed = fail_each(&bases, profile, change, operation, bad);
+                    assert!(failed < 3000);
+                }
+            }
+        }
+    }
+}
+
+/// How many operations were made to fail.
+fn fail_each(
+    bases: &[MemoryDevice],
+    profile: ProfileChoice,
+    change: Change,
+    operation: Operation,
+    bad: usize,
+) -> u64 {
+    let mut after = 0;
+    loop {
+        let context = format!("{profile} {change:?}: {operation:?} {after} of device {bad}");
+        let memory: Vec<MemoryDevice> = bases.iter().map(MemoryDevice::snapshot).collect();
+        let memory: Vec<Arc<MemoryDevice>> = memory.into_iter().map(Arc::new).collect();
+        let all: Vec<Arc<dyn BlockDevice>> = memory.iter().map(|one| one.clone() as _).collect();
+        let mut given = all.clone();
+        let faulty = Arc::new(FaultDevice::new(given[bad].clone(), 1));
+        given[bad] = faulty.clone();
+        let spare = given.pop().unwrap();
+        let volume = Volume::open_devices(given, options()).unwrap();
+        faulty.inject(Fault::Fail(operation, When::After(after)));
+        let mut durable: Vec<u64> = (0..12).collect();
+        let mut next = 12;
+        let done = apply(&volume, change, spare, &mut || {
+            if next >= 16 {
+                return;
+            }
+            let path = format!("/{next}");
+            let written = volume.write_file(path.as_bytes(), &content(next, length_of(next)));
+            if written.is_ok() && fsync(&volume, next).is_ok() {
+                durable.push(next);
+            }
+            next += 1;
+        });
+        let is_over = !faulty.pending().is_empty();
+        if is_over {
+            done.unwrap_or_else(|error| panic!("{context}: {error}"));
+        }
+        faulty.clear();
+        // What was said to be durable is, whether the volume goes on or not.
+        let crashed: Vec<Arc<dyn BlockDevice>> = memory
+            .iter()
+            .map(|device| Arc::new(device.snapshot()) as _)
+            .collect();
+        go_on(&crashed, &durable, change, &format!("{context}, crashed"));
+        let closed = volume.close();
+        drop(volume);
+        if closed.is_ok() {
+            go_on(&all, &durable, change, &format!("{context}, closed"));
+        }
+        if is_over {
+            return after;
+        }
+        // The first ones each, then fewer and fewer; BUTTERFS_EACH=1 has all.
+        after += match std::env::var_os("BUTTERFS_EACH") {
+            Some(_) => 1,
+            None => 1 + after / 4,
+        };
+    }
+}
