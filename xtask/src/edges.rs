@@ -15,7 +15,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("store", &["format", "device", "volume", "tree"]),
     ("check", &["format", "device", "volume", "tree"]),
     ("fs", &["format", "device", "tree", "store"]),
-    ("admin", &["format", "device", "volume", "store"]),
+    ("admin", &["format", "device", "volume", "tree", "store"]),
     (
         "butterfs",
         &[

@@ -6,6 +6,7 @@ pub mod balance;
 pub mod build;
 pub mod devices;
 pub mod explain;
+pub mod image;
 pub mod mkfs;
 mod pack;
 pub mod resize;

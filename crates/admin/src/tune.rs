@@ -235,7 +235,7 @@ impl Tuner<'_> {
         }
         let (store, _) = self.open(Access::ReadWrite)?;
         commit_superblock(&store, |superblock| {
-            superblock.flags = superblock.flags - mark;
+            superblock.flags -= mark;
         })?;
         Ok(Ended::Changed)
     }
@@ -294,7 +294,7 @@ impl Tuner<'_> {
             superblock.fsid = uuid;
             if uuid == of_nodes {
                 superblock.metadata_uuid = [0; 16];
-                superblock.incompat = superblock.incompat - Incompat::METADATA_UUID;
+                superblock.incompat -= Incompat::METADATA_UUID;
             } else {
                 superblock.metadata_uuid = of_nodes;
                 superblock.incompat |= Incompat::METADATA_UUID;
@@ -302,7 +302,7 @@ impl Tuner<'_> {
         })?;
         if superblock.num_devices > 1 || is_half_done {
             commit_superblock(&store, |superblock| {
-                superblock.flags = superblock.flags - mark;
+                superblock.flags -= mark;
             })?;
         }
         Ok(Ended::Changed)
@@ -375,7 +375,7 @@ impl Tuner<'_> {
         }
         commit_superblock(&store, |superblock| match seeding {
             Seeding::On => superblock.flags |= flag,
-            Seeding::Off => superblock.flags = superblock.flags - flag,
+            Seeding::Off => superblock.flags -= flag,
         })?;
         Ok(Ended::Changed)
     }

@@ -97,6 +97,8 @@ pub enum Command {
     Replace(commands::replace::Replace),
     /// Change features, UUIDs and checksums of a volume that is not mounted.
     Tune(commands::tune::Tune),
+    /// Make and restore images of a volume's metadata.
+    Image(commands::image::Image),
     /// Look at and repair what a crash left.
     Rescue(commands::rescue::Rescue),
     /// Check a volume that is not mounted.
@@ -124,6 +126,7 @@ const MOUNT_NAMES: [&str; 4] = [
 ];
 const MKFS_NAMES: [&str; 2] = ["mkfs.butterfs", "mkfs.btrfs"];
 const CHECK_NAMES: [&str; 1] = ["btrfsck"];
+const IMAGE_NAMES: [&str; 2] = ["btrfs-image", "butterfs-image"];
 const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"];
 
 /// Parses the command line. Where it asks for help or has a mistake, that is
@@ -232,6 +235,8 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         Some("check")
     } else if TUNE_NAMES.contains(&name) {
         Some("tune")
+    } else if IMAGE_NAMES.contains(&name) {
+        Some("image")
     } else {
         plain_mount(&words).then_some("mount")
     };

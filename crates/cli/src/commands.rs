@@ -15,6 +15,7 @@ pub mod explain;
 pub mod filesystem;
 pub mod find;
 pub mod generate;
+pub mod image;
 pub mod info;
 pub mod inspect;
 pub mod lab;

@@ -53,6 +53,7 @@ pub fn run(arguments: Arguments) -> ExitCode {
         Command::Balance(balance) => (offline(|| balance.run()), 1),
         Command::Replace(replace) => (offline(|| replace.run()), 1),
         Command::Tune(tune) => (offline(|| tune.run()), 1),
+        Command::Image(image) => (offline(|| image.run()), 1),
         Command::Rescue(rescue) => (offline(|| rescue.run()), 1),
         Command::Send(send) => (offline(|| send.start()), 1),
         Command::Receive(receive) => (offline(|| receive.run()), 1),

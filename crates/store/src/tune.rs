@@ -103,6 +103,11 @@ pub enum PassEnd {
     Stopped,
 }
 
+/// Items with their bytes.
+type Items = Vec<(Key, Vec<u8>)>;
+/// Works on nodes with their addresses.
+type Work<'w> = &'w mut dyn FnMut(&mut [(Logical, Vec<u8>)]) -> Result<(), StoreError>;
+
 /// Says how many of the bytes of a pass are done, and may end it.
 pub type Watch<'w> = &'w mut dyn FnMut(u64) -> ControlFlow<()>;
 
@@ -142,7 +147,7 @@ impl Store {
             let superblock = &mut engine.superblock;
             superblock.fsid = fsid;
             superblock.metadata_uuid = [0; 16];
-            superblock.incompat = superblock.incompat - Incompat::METADATA_UUID;
+            superblock.incompat -= Incompat::METADATA_UUID;
             superblock.flags |= SuperFlags::CHANGING_FSID;
             engine.superblock_changed = true;
             Ok(())
@@ -228,11 +233,7 @@ impl Store {
     }
 
     /// Gives all nodes of the extent tree, in pieces, to `work`.
-    fn each_node(
-        &self,
-        watch: Watch<'_>,
-        work: &mut dyn FnMut(&mut [(Logical, Vec<u8>)]) -> Result<(), StoreError>,
-    ) -> Result<PassEnd, StoreError> {
+    fn each_node(&self, watch: Watch<'_>, work: Work<'_>) -> Result<PassEnd, StoreError> {
         let mut next = Key::MIN;
         let mut done = 0;
         loop {
@@ -330,11 +331,7 @@ impl Store {
     }
 
     /// Checksums of all data that have one, by another algorithm.
-    fn compute_checksums(
-        &self,
-        to: ChecksumType,
-        watch: Watch<'_>,
-    ) -> Result<Vec<(Key, Vec<u8>)>, StoreError> {
+    fn compute_checksums(&self, to: ChecksumType, watch: Watch<'_>) -> Result<Items, StoreError> {
         let old = self.identity.checksum.size() as u64;
         let runs = self.read().checksum_runs()?;
         let sectors: u64 = runs.iter().map(|(_, bytes)| bytes / old).sum();
@@ -346,7 +343,7 @@ impl Store {
             return Err(TuneFault::Memory { needed, available }.into());
         }
         let item_max = item_bytes_max(self.identity.node_size, to.size());
-        let mut items: Vec<(Key, Vec<u8>)> = Vec::new();
+        let mut items = Items::new();
         let mut done = 0;
         let sector = self.identity.sector_size;
         for (start, bytes) in runs {
@@ -443,7 +440,7 @@ impl Store {
             }
         }
         self.change_superblock(|superblock| {
-            superblock.incompat = superblock.incompat - Incompat::SIMPLE_QUOTA;
+            superblock.incompat -= Incompat::SIMPLE_QUOTA;
         })?;
         Ok(PassEnd::Complete)
     }
@@ -462,7 +459,7 @@ struct Form {
 
 /// Adds the checksums of data at `at` to the last item, as far as they fit and it
 /// ends there, and to new ones.
-fn append(items: &mut Vec<(Key, Vec<u8>)>, mut at: u64, mut sums: &[u8], form: Form) {
+fn append(items: &mut Items, mut at: u64, mut sums: &[u8], form: Form) {
     while !sums.is_empty() {
         let room = items.last_mut().and_then(|(key, last)| {
             let end = key.offset + (last.len() / form.size) as u64 * form.sector;
@@ -510,10 +507,7 @@ impl Engine {
 
     /// Extent items from `first` on that name an owner, as they are without it,
     /// and where to go on.
-    fn owned_extents_from(
-        &self,
-        first: Key,
-    ) -> Result<(Vec<(Key, Vec<u8>)>, Option<Key>), StoreError> {
+    fn owned_extents_from(&self, first: Key) -> Result<(Items, Option<Key>), StoreError> {
         let mut owned = Vec::new();
         let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
         while let Some((key, data)) = cursor.item() {
@@ -585,7 +579,7 @@ impl Engine {
         Ok(())
     }
 
-    fn group_items(&self) -> Vec<(Key, Vec<u8>)> {
+    fn group_items(&self) -> Items {
         let known = self.groups().filter(|group| !group.is_new());
         known
             .map(|group| (group.item_key(), group.item().encode()))
@@ -621,7 +615,7 @@ impl Engine {
             butterfs_tree::insert(self, TreeId::EXTENT, &key, &data)?;
         }
         self.remove_plain_tree(TreeId::BLOCK_GROUP)?;
-        self.superblock.compat_ro = self.superblock.compat_ro - CompatRo::BLOCK_GROUP_TREE;
+        self.superblock.compat_ro -= CompatRo::BLOCK_GROUP_TREE;
         self.superblock_changed = true;
         Ok(())
     }

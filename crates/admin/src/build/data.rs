@@ -1,25 +1,33 @@
 //! Writing the content of files.
 //!
 //! Owns where content goes and its checksums. Content is taken in units of
-//! 128 KiB, in the order of the files; several threads compress and checksum a
-//! batch of units, and one writes it in their order, so what is written does
-//! not depend on threads. Sectors of zeros at either end of a unit become holes,
-//! whether or not the host has some there.
+//! 128 KiB, in the order of the files; several threads read, compress and
+//! checksum a batch of files while one writes the batch before in its order, so
+//! what is written does not depend on threads. Sectors of zeros at either end of
+//! a unit become holes, whether or not the host has some there.
 
 use super::BuildError;
-use super::content::{ContentId, Contents, Opened};
+use super::content::{ContentId, Contents};
 use super::space::Space;
 use butterfs_format::compression::{Algorithm, Method, Scratch, UNIT, heuristic, room_that_pays};
 use butterfs_format::{ChecksumType, Logical};
 use rayon::prelude::*;
+use rustix::io::Errno;
 use std::fs::File;
+use std::io::{self, IoSlice};
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
 
 /// Bytes that a file has at most to be kept in its tree.
 const INLINE_MAX: u64 = 2048;
-/// Bytes of units that are worked on together.
-const BATCH: usize = 32 << 20;
+/// Bytes of files that are worked on together. Two batches are in memory.
+const BATCH: u64 = 16 << 20;
+/// Files that are worked on together.
+const BATCH_FILES: usize = 4096;
+/// Bytes of a file that a thread reads at a time.
+const SPAN: u64 = 8 * UNIT as u64;
+/// Bytes and parts of one write.
+const WRITE_MAX: usize = 8 << 20;
+const PARTS_MAX: usize = 512;
 /// Bytes of the greatest extent.
 const EXTENT_MAX: u64 = 128 << 20;
 /// Bytes of a sector.
@@ -76,16 +84,25 @@ pub(super) struct Keeping {
     pub(super) checksum: ChecksumType,
 }
 
-/// A unit of a file, to be packed.
-struct Unit {
+/// A part of a file, to be read and packed.
+#[derive(Clone, Copy, Debug)]
+struct Job {
     content: ContentId,
     start: u64,
-    bytes: Vec<u8>,
+    /// The part's bytes.
+    length: u64,
+    /// The file's bytes.
+    size: u64,
+}
+
+/// What a part of a file became.
+enum Taken {
+    Inline(Vec<u8>),
+    Units(Vec<PackedUnit>),
 }
 
 /// A unit as it is written: whole sectors, and a checksum for each.
 struct PackedUnit {
-    content: ContentId,
     start: u64,
     length: u64,
     compression: Option<Algorithm>,
@@ -93,116 +110,168 @@ struct PackedUnit {
     sums: Vec<u8>,
 }
 
-/// Writes content to an image.
-pub(super) struct DataWriter<'a> {
-    image: &'a File,
-    contents: &'a Contents,
-    space: &'a mut Space,
+/// Writes the content of files, each once, in their order.
+///
+/// # Errors
+/// Reading, also a file that changed; writing.
+pub(super) fn write(
+    image: &File,
+    contents: &Contents,
+    space: &mut Space,
     keeping: Keeping,
-    data: Data,
-    batch: Vec<Unit>,
-    waiting: usize,
+    files: impl Iterator<Item = ContentId>,
+) -> Result<Data, BuildError> {
+    let stored = std::iter::repeat_with(|| None).take(contents.len());
+    let mut writer = DataWriter {
+        image,
+        space,
+        data: Data {
+            stored: stored.collect(),
+            extents: Vec::new(),
+            sums: Vec::new(),
+        },
+        waiting: Waiting::default(),
+    };
+    let mut jobs = jobs(contents, files).peekable();
+    let mut ready = Vec::new();
+    while jobs.peek().is_some() || !ready.is_empty() {
+        let mut bytes = 0;
+        let mut batch = Vec::new();
+        while bytes < BATCH
+            && batch.len() < BATCH_FILES
+            && let Some(job) = jobs.next()
+        {
+            bytes += job.length;
+            batch.push(job);
+        }
+        let before = std::mem::take(&mut ready);
+        let (written, taken) = rayon::join(
+            || writer.write_all(before),
+            || -> Vec<Result<Taken, BuildError>> {
+                let packed = batch.par_iter().map_init(Scratch::default, |scratch, job| {
+                    take(contents, scratch, keeping, *job)
+                });
+                packed.collect()
+            },
+        );
+        written?;
+        for (job, taken) in batch.into_iter().zip(taken) {
+            ready.push((job.content, taken?));
+        }
+    }
+    writer.flush()?;
+    writer.space.close();
+    Ok(writer.data)
 }
 
-impl<'a> DataWriter<'a> {
-    pub(super) fn new(
-        image: &'a File,
-        contents: &'a Contents,
-        space: &'a mut Space,
-        keeping: Keeping,
-    ) -> Self {
-        let stored = std::iter::repeat_with(|| None).take(contents.len());
-        Self {
-            image,
-            contents,
-            space,
-            keeping,
-            data: Data {
-                stored: stored.collect(),
-                extents: Vec::new(),
-                sums: Vec::new(),
-            },
-            batch: Vec::new(),
-            waiting: 0,
-        }
-    }
+/// Parts of files, each file once.
+fn jobs(contents: &Contents, files: impl Iterator<Item = ContentId>) -> impl Iterator<Item = Job> {
+    let mut begun = vec![false; contents.len()];
+    let is_first = move |id: &ContentId| !std::mem::replace(&mut begun[Contents::index(*id)], true);
+    files.filter(is_first).flat_map(|content| {
+        let size = contents.size(content);
+        // An empty file has one part too.
+        (0..size.div_ceil(SPAN).max(1)).map(move |number| {
+            let start = number * SPAN;
+            Job {
+                content,
+                start,
+                length: (size - start).min(SPAN),
+                size,
+            }
+        })
+    })
+}
 
-    /// Writes a content, unless it is written already.
-    pub(super) fn add(&mut self, id: ContentId) -> Result<(), BuildError> {
-        let slot = &mut self.data.stored[Contents::index(id)];
-        if slot.is_some() {
-            return Ok(());
-        }
-        let size = self.contents.size(id);
-        let opened = self.contents.open(id)?;
-        if size <= INLINE_MAX {
-            let mut bytes = vec![0; size as usize];
-            opened.read(0, &mut bytes)?;
-            *slot = Some(Stored::Inline(bytes));
-            return Ok(());
-        }
-        *slot = Some(Stored::Pieces(Vec::new()));
-        self.units(id, &opened, size)
+/// Reads and packs a part of a file.
+fn take(
+    contents: &Contents,
+    scratch: &mut Scratch,
+    keeping: Keeping,
+    job: Job,
+) -> Result<Taken, BuildError> {
+    let opened = contents.open(job.content)?;
+    if job.size <= INLINE_MAX {
+        let mut bytes = vec![0; job.size as usize];
+        opened.read(0, &mut bytes)?;
+        return Ok(Taken::Inline(bytes));
     }
+    let mut units = Vec::new();
+    let end = job.start + job.length;
+    let mut start = job.start;
+    while start < end {
+        let length = (end - start).min(UNIT as u64) as usize;
+        let mut bytes = vec![0; length.next_multiple_of(SECTOR)];
+        opened.read(start, &mut bytes[..length])?;
+        if let Some(used) = used_sectors(&bytes) {
+            bytes.truncate(used.end * SECTOR);
+            bytes.drain(..used.start * SECTOR);
+            let start = start + (used.start * SECTOR) as u64;
+            units.push(pack(scratch, keeping, start, bytes));
+        }
+        start += length as u64;
+    }
+    Ok(Taken::Units(units))
+}
 
-    fn units(
-        &mut self,
-        content: ContentId,
-        opened: &Opened<'_>,
-        size: u64,
-    ) -> Result<(), BuildError> {
-        let mut start = 0;
-        while start < size {
-            let length = (size - start).min(UNIT as u64) as usize;
-            let mut bytes = vec![0; length.next_multiple_of(SECTOR)];
-            opened.read(start, &mut bytes[..length])?;
-            if let Some(used) = used_sectors(&bytes) {
-                bytes.truncate(used.end * SECTOR);
-                bytes.drain(..used.start * SECTOR);
-                self.waiting += bytes.len();
-                self.batch.push(Unit {
-                    content,
-                    start: start + (used.start * SECTOR) as u64,
-                    bytes,
-                });
-                if self.waiting >= BATCH {
-                    self.flush()?;
+/// Neighbours that go to the image together.
+#[derive(Default)]
+struct Waiting {
+    at: u64,
+    bytes: usize,
+    parts: Vec<Vec<u8>>,
+}
+
+/// Writes content to an image.
+struct DataWriter<'a> {
+    image: &'a File,
+    space: &'a mut Space,
+    data: Data,
+    waiting: Waiting,
+}
+
+impl DataWriter<'_> {
+    fn write_all(&mut self, ready: Vec<(ContentId, Taken)>) -> Result<(), BuildError> {
+        for (content, taken) in ready {
+            let slot = &mut self.data.stored[Contents::index(content)];
+            match taken {
+                Taken::Inline(bytes) => *slot = Some(Stored::Inline(bytes)),
+                Taken::Units(units) => {
+                    slot.get_or_insert_with(|| Stored::Pieces(Vec::new()));
+                    for unit in units {
+                        self.write(content, unit)?;
+                    }
                 }
             }
-            start += length as u64;
         }
-        Ok(())
+        self.flush()
     }
 
-    /// Writes what waits, and gives what was written.
-    pub(super) fn finish(mut self) -> Result<Data, BuildError> {
-        self.flush()?;
-        self.space.close();
-        Ok(self.data)
+    /// Has a part written behind what waits, or after it.
+    fn put(&mut self, at: u64, part: Vec<u8>) -> Result<(), BuildError> {
+        let waiting = &self.waiting;
+        let follows = waiting.at + waiting.bytes as u64 == at
+            && waiting.bytes < WRITE_MAX
+            && waiting.parts.len() < PARTS_MAX;
+        if !follows {
+            self.flush()?;
+            self.waiting.at = at;
+        }
+        self.waiting.bytes += part.len();
+        self.waiting.parts.push(part);
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), BuildError> {
-        let batch = std::mem::take(&mut self.batch);
-        self.waiting = 0;
-        let keeping = self.keeping;
-        let packed: Vec<PackedUnit> = batch
-            .into_par_iter()
-            .map_init(Scratch::default, |scratch, unit| {
-                pack(scratch, keeping, unit)
-            })
-            .collect();
-        for unit in packed {
-            self.write(unit)?;
-        }
-        Ok(())
+        let waiting = std::mem::take(&mut self.waiting);
+        let failed = BuildError::io("the image");
+        write_parts(self.image, waiting.at, &waiting.parts).map_err(failed)
     }
 
-    fn write(&mut self, unit: PackedUnit) -> Result<(), BuildError> {
+    fn write(&mut self, content: ContentId, unit: PackedUnit) -> Result<(), BuildError> {
         let length = unit.bytes.len() as u64;
         let place = self.space.allocate_data(length);
-        self.image
-            .write_all_at(&unit.bytes, place.physical)
-            .map_err(BuildError::io("the image"))?;
+        self.put(place.physical, unit.bytes)?;
         match self.data.sums.last_mut() {
             Some(last) if last.start + last.sectors * SECTOR as u64 == place.logical => {
                 last.sums.extend_from_slice(&unit.sums);
@@ -214,8 +283,7 @@ impl<'a> DataWriter<'a> {
                 sectors: length / SECTOR as u64,
             }),
         }
-        let Some(Stored::Pieces(pieces)) = &mut self.data.stored[Contents::index(unit.content)]
-        else {
+        let Some(Stored::Pieces(pieces)) = &mut self.data.stored[Contents::index(content)] else {
             unreachable!("its content was begun");
         };
         // What is not compressed goes on in the extent before it.
@@ -252,6 +320,24 @@ impl<'a> DataWriter<'a> {
     }
 }
 
+/// Writes parts behind each other.
+fn write_parts(image: &File, mut at: u64, parts: &[Vec<u8>]) -> io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+    let mut left = &mut slices[..];
+    while !left.is_empty() {
+        match rustix::io::pwritev(image, left, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                at += written as u64;
+                IoSlice::advance_slices(&mut left, written);
+            }
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
 /// The sectors of a unit from the first to the last that are not all zeros.
 fn used_sectors(bytes: &[u8]) -> Option<Range<usize>> {
     let is_used = |sector: &[u8]| sector.iter().any(|byte| *byte != 0);
@@ -261,10 +347,9 @@ fn used_sectors(bytes: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Compresses a unit where that pays, and computes its checksums.
-fn pack(scratch: &mut Scratch, keeping: Keeping, unit: Unit) -> PackedUnit {
-    let length = unit.bytes.len() as u64;
+fn pack(scratch: &mut Scratch, keeping: Keeping, start: u64, mut bytes: Vec<u8>) -> PackedUnit {
+    let length = bytes.len() as u64;
     let mut compression = None;
-    let mut bytes = unit.bytes;
     if let Some(method) = keeping.method
         && heuristic::is_compressible(&bytes)
     {
@@ -283,8 +368,7 @@ fn pack(scratch: &mut Scratch, keeping: Keeping, unit: Unit) -> PackedUnit {
         sums.extend_from_slice(&keeping.checksum.compute(sector)[..size]);
     }
     PackedUnit {
-        content: unit.content,
-        start: unit.start,
+        start,
         length,
         compression,
         bytes,

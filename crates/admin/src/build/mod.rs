@@ -32,7 +32,7 @@ pub use subvolumes::{Protection, SubvolumeSpec};
 use butterfs_format::compression::Method;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::{ChecksumType, TreeId, UuidBytes};
-use data::{DataWriter, Keeping};
+use data::Keeping;
 use items::ItemMaker;
 use plan::Trees;
 use space::Space;
@@ -150,11 +150,8 @@ pub fn build(
         method: options.compression,
         checksum: options.checksum,
     };
-    let mut writer = DataWriter::new(image, contents, &mut space, keeping);
-    for content in plan.contents(tree, layers) {
-        writer.add(content)?;
-    }
-    let data = writer.finish()?;
+    let files = plan.contents(tree, layers);
+    let data = data::write(image, contents, &mut space, keeping, files)?;
     let mut maker = ItemMaker {
         data: &data,
         contents,

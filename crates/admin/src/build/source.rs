@@ -8,6 +8,7 @@ use super::owners::OwnerMap;
 use super::{BuildError, oci};
 use crate::archive::{self, Member, MemberKind};
 use butterfs_format::item::inode::Timespec;
+use rayon::prelude::*;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -159,17 +160,14 @@ impl Gathered {
     /// Lays a directory of the host over what is there.
     fn add_directory(&mut self, top: &Path) -> Result<(), BuildError> {
         let mut linked: HashMap<(u64, u64), NodeId> = HashMap::new();
-        let mut waiting = vec![(top.to_owned(), Vec::<Vec<u8>>::new())];
-        while let Some((host, path)) = waiting.pop() {
+        // The source itself may be a link to a directory.
+        let looked = look(top, std::fs::metadata(top));
+        let mut waiting = vec![(top.to_owned(), Vec::<Vec<u8>>::new(), looked)];
+        while let Some((host, path, looked)) = waiting.pop() {
             let io = || BuildError::io(host.display());
-            let meta = match path.is_empty() {
-                // The source itself may be a link to a directory.
-                true => std::fs::metadata(&host),
-                false => std::fs::symlink_metadata(&host),
-            };
-            let meta = meta.map_err(io())?;
+            let (meta, attributes) = looked?;
             let identity = (meta.dev(), meta.ino());
-            let metadata = self.host_metadata(&host, &meta, &path)?;
+            let metadata = self.host_metadata(&meta, attributes, &path)?;
             let parent = match path.split_last() {
                 Some((_, above)) => self.tree.directory_at(above)?,
                 None => self.tree.root(),
@@ -185,12 +183,16 @@ impl Gathered {
                     }
                 };
                 self.tree.node_mut(node).metadata = metadata;
-                for entry in std::fs::read_dir(&host).map_err(io())? {
-                    let entry = entry.map_err(io())?;
+                let entries: Result<Vec<_>, _> = std::fs::read_dir(&host).map_err(io())?.collect();
+                let entries = entries.map_err(io())?;
+                let looked = entries.par_iter().with_min_len(TURN).map(|entry| {
+                    let host = entry.path();
                     let name = entry.file_name().as_bytes().to_vec();
-                    let below = path.iter().cloned().chain([name]).collect();
-                    waiting.push((entry.path(), below));
-                }
+                    let below: Vec<Vec<u8>> = path.iter().cloned().chain([name]).collect();
+                    let looked = look(&host, std::fs::symlink_metadata(&host));
+                    (host, below, looked)
+                });
+                waiting.par_extend(looked);
                 continue;
             }
             if let Some(first) = linked.get(&identity) {
@@ -231,8 +233,8 @@ impl Gathered {
 
     fn host_metadata(
         &self,
-        host: &Path,
         meta: &std::fs::Metadata,
+        attributes: Attributes,
         path: &[Vec<u8>],
     ) -> Result<Metadata, BuildError> {
         let mut metadata = Metadata {
@@ -243,10 +245,7 @@ impl Gathered {
                 seconds: meta.mtime(),
                 nanoseconds: u32::try_from(meta.mtime_nsec()).unwrap_or(0),
             },
-            attributes: attributes_of(host).map_err(|error| BuildError::Io {
-                what: host.display().to_string(),
-                error: error.into(),
-            })?,
+            attributes,
         };
         self.owners.apply(&mut metadata, path)?;
         Ok(metadata)
@@ -254,7 +253,25 @@ impl Gathered {
 }
 
 /// Extended attributes of a file of the host.
-fn attributes_of(host: &Path) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Errno> {
+type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Files of a directory that one thread looks at in turn.
+const TURN: usize = 16;
+
+/// What a file of the host is.
+fn look(
+    host: &Path,
+    meta: std::io::Result<std::fs::Metadata>,
+) -> Result<(std::fs::Metadata, Attributes), BuildError> {
+    let meta = meta.map_err(BuildError::io(host.display()))?;
+    let attributes = attributes_of(host).map_err(|error| BuildError::Io {
+        what: host.display().to_string(),
+        error: error.into(),
+    })?;
+    Ok((meta, attributes))
+}
+
+fn attributes_of(host: &Path) -> Result<Attributes, Errno> {
     let mut all = BTreeMap::new();
     // Most files have few or none.
     let mut names = vec![0_u8; 256];

@@ -155,15 +155,12 @@ impl Build {
         }
         let epoch = epoch()?;
         let options = self.options(epoch)?;
-        let mut gathered = Gathered::new(options.time, OwnerMap::new(self.uid_map.clone()));
-        for source in &self.from {
-            let source = match source.as_os_str() == "-" {
-                true => Source::Input,
-                false => Source::Path(source.clone()),
-            };
-            gathered.add(&source)?;
-        }
-        let built = self.make(&mut gathered, &options)?;
+        let threads = rayon::ThreadPoolBuilder::new()
+            .num_threads(self.threads)
+            .build()
+            .context("threads")?;
+        let mut gathered = threads.install(|| self.gather(options.time))?;
+        let built = threads.install(|| self.make(&mut gathered, &options))?;
         if let Some(path) = &self.manifest {
             let mut file = WholeFile::create(path)?;
             let manifest = self.manifest(&gathered, &built);
@@ -186,6 +183,18 @@ impl Build {
             );
         }
         Ok(())
+    }
+
+    fn gather(&self, time: Timespec) -> Result<Gathered, Failure> {
+        let mut gathered = Gathered::new(time, OwnerMap::new(self.uid_map.clone()));
+        for source in &self.from {
+            let source = match source.as_os_str() == "-" {
+                true => Source::Input,
+                false => Source::Path(source.clone()),
+            };
+            gathered.add(&source)?;
+        }
+        Ok(gathered)
     }
 
     fn options(&self, epoch: Option<Timespec>) -> Result<BuildOptions, Failure> {
@@ -254,11 +263,7 @@ impl Build {
     ) -> Result<Built, Failure> {
         let image = File::options().write(true).create_new(true).open(path);
         let image = image.context(self.output.display())?;
-        let threads = rayon::ThreadPoolBuilder::new()
-            .num_threads(self.threads)
-            .build()
-            .context("threads")?;
-        Ok(threads.install(|| build(gathered, options, &image))?)
+        Ok(build(gathered, options, &image)?)
     }
 
     fn manifest(&self, gathered: &Gathered, built: &Built) -> Manifest {
