@@ -250,6 +250,11 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         words[0] = "butterfs".into();
         words.insert(1, implied.into());
     }
+    if let [_, word] = &mut words[..]
+        && word == "version"
+    {
+        *word = "--version".into();
+    }
     parity::drop_what_says_nothing(&mut words);
     words
 }

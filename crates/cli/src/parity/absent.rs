@@ -10,7 +10,6 @@ const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the 
 const UNITS: &str = "sizes are printed in units that fit; `--json` has exact bytes";
 const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
 const PRIORITY: &str = "run the command by ionice(1); `butterfs scrub limit` bounds its rate";
-const COPY_OUT: &str = "`butterfs copy` reads what it can and names what it cannot";
 
 /// All of them. A verb's own line has no options.
 pub const ABSENT: &[Absent] = &[
@@ -20,11 +19,6 @@ pub const ABSENT: &[Absent] = &[
         "put `&` behind the command, or start it on a mount and watch it with `butterfs balance status`",
     ),
     ("balance start", &["--enqueue"], TOGETHER),
-    (
-        "check",
-        &["-s", "--super"],
-        "`butterfs check` looks at all copies of the superblock and says which differ",
-    ),
     (
         "check",
         &["-b", "--backup", "-r", "--tree-root", "--chunk-root"],
@@ -94,8 +88,6 @@ pub const ABSENT: &[Absent] = &[
             "--tbytes",
             "-h",
             "--human-readable",
-            "-b",
-            "--raw",
         ],
         UNITS,
     ),
@@ -122,11 +114,6 @@ pub const ABSENT: &[Absent] = &[
         "`butterfs device scan` shows all volumes on block devices and in the files of directories",
     ),
     (
-        "filesystem show",
-        &["-m", "--mounted"],
-        "`findmnt -t fuse.butterfs,fuseblk` lists mounts",
-    ),
-    (
         "filesystem sync",
         &[],
         "use `sync -f PATH`, which is the same on a mount of the kernel's; on a mount of ButterFS use fsync or `butterfs umount`",
@@ -138,8 +125,8 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "image",
-        &[],
-        "pack the image file sparsely (`tar -S`, `cp --sparse=always`); there is no form with metadata alone yet",
+        &["-d"],
+        "an image of the metadata holds no data; pack the volume itself sparsely (`tar -S`)",
     ),
     (
         "inspect-internal dump-super",
@@ -191,6 +178,11 @@ pub const ABSENT: &[Absent] = &[
         &[],
         "`butterfs scrub` and `butterfs check` name the files of what is damaged",
     ),
+    (
+        "filesystem show",
+        &["--mounted"],
+        "`findmnt -t fuse.butterfs,fuseblk` lists mounts; -m prints MiB here",
+    ),
     ("inspect-internal map-swapfile", &[], MOUNT_IT),
     (
         "inspect-internal min-dev-size",
@@ -225,7 +217,6 @@ pub const ABSENT: &[Absent] = &[
         ],
         "`butterfs build -o IMAGE --from DIRECTORY [--compress zstd] [--subvolume PATH]` makes an image from files",
     ),
-    ("mkfs", &["-l", "--leafsize"], "use `--nodesize`"),
     (
         "property get",
         &["-t"],
@@ -238,17 +229,17 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "property set",
-        &["-t", "-f"],
-        "the kind of the object is found by its path; nothing is forced",
+        &["-t"],
+        "the kind of the object is found by its path",
     ),
     (
         "qgroup assign",
-        &["--rescan", "--no-rescan"],
+        &["--rescan"],
         "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
     ),
     (
         "qgroup remove",
-        &["--rescan", "--no-rescan"],
+        &["--rescan"],
         "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
     ),
     (
@@ -269,7 +260,6 @@ pub const ABSENT: &[Absent] = &[
             "--sort",
             "--sync",
             "--format",
-            "--raw",
             "--human-readable",
             "--iec",
             "--si",
@@ -368,7 +358,6 @@ pub const ABSENT: &[Absent] = &[
         ],
         UNITS,
     ),
-    ("send", &["-e"], COPY_OUT),
     (
         "subvolume show",
         &[

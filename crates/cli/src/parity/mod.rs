@@ -26,7 +26,8 @@ const SAID: [(&str, &str); 4] = [
 fn knows(command: &Command, option: &str) -> bool {
     let name = option.trim_start_matches('-');
     let is_long = option.starts_with("--");
-    command.get_arguments().any(|argument| {
+    let own = |argument: &&clap::Arg| argument.get_id() != "help";
+    command.get_arguments().filter(own).any(|argument| {
         let longs = argument.get_long_and_visible_aliases().unwrap_or_default();
         let hidden = argument.get_all_aliases().unwrap_or_default();
         let shorts = argument.get_short_and_visible_aliases().unwrap_or_default();
@@ -191,7 +192,7 @@ mod tests {
             (`convert`), btrfstune(8) (`tune`) and btrfs-image(8) (`image`). An option that is taken has the meaning that it \
             has there. `-q` and `-v` are taken everywhere; where a command has no more and no less to say, they change \
             nothing. What is not there answers with the sentence of this table and exit code 2. Verbs may be shortened as \
-            there (`butterfs sub li`).\n\n\
+            there (`butterfs sub li`); `version` is `--version`.\n\n\
             This page is made by `BUTTERFS_WRITE=1 cargo test -p butterfs-cli parity`; a test holds it against the program.\n\n\
             | Verb | Options that are taken | Not there, and what to use instead |\n|---|---|---|\n"
             .to_owned();

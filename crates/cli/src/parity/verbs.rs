@@ -535,5 +535,4 @@ pub const VERBS: &[Verb] = &[
             "--remove-simple-quota",
         ],
     ),
-    ("version", &[]),
 ];
