@@ -138,15 +138,15 @@ impl Seeds {
 
     fn chunks(&self) -> io::Result<()> {
         for profile in 0..8_u8 {
-            // One device of 16 GiB, then chunks of 16 MiB side by side.
-            let mut data = vec![9, 0, 4, 9, 0, 4, 4];
+            // Four devices of 1 GiB, then chunks of 16 MiB side by side.
+            let mut data = vec![9, 0, 64, 9, 0, 64, 9, 0, 64, 9, 0, 64, 4];
             for chunk in 1..5_u8 {
                 data.extend([9, 0, chunk]);
                 data.extend([if profile == 0 { 1 } else { 1 + (1 << profile) }, 0, 0]);
                 data.extend([9, 0, 1]);
                 data.push(4);
                 for stripe in 0..4_u8 {
-                    data.extend([stripe & 1, 9, 0, chunk * 8 + stripe]);
+                    data.extend([stripe, 9, 0, chunk * 8 + stripe]);
                 }
             }
             self.put("chunks", &format!("profile-{profile}"), &data)?;

@@ -1,12 +1,16 @@
-//! Chunk maps: building, checking against devices, mapping; and the placement
-//! of new chunks among hostile ones.
+//! Chunk maps over two to four devices: building, checking against devices,
+//! mapping, what stripes hold; and the placement of new chunks among hostile
+//! ones.
 
 use crate::meter::bounded;
 use crate::tape::Tape;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
 use butterfs_format::{DeviceId, DeviceOffset, Logical};
-use butterfs_volume::ChunkMap;
-use butterfs_volume::placement::{DeviceSpace, plan, possible};
+use butterfs_volume::placement::{DeviceSpace, plan, possible, stranded};
+use butterfs_volume::{ChunkMap, Profile, StripeLayout, StripeRole};
+
+/// Bytes of a chunk of which it is asked what its stripes hold.
+const LOOKED_AT: u64 = 4 << 20;
 
 /// A number that lies near where something may break.
 fn number(tape: &mut Tape<'_>) -> u64 {
@@ -52,7 +56,7 @@ pub fn run(data: &[u8]) {
     bounded(16 << 20, || {
         let mut tape = Tape::new(data);
         let mut map = ChunkMap::default();
-        let sizes = [number(&mut tape), number(&mut tape)];
+        let sizes: Vec<u64> = (0..4).map(|_| number(&mut tape)).collect();
         for _ in 0..tape.u8() & 31 {
             let (logical, chunk) = (Logical(number(&mut tape)), chunk(&mut tape));
             let bytes = chunk.encode();
@@ -76,14 +80,39 @@ pub fn run(data: &[u8]) {
             let (logical, length) = (Logical(number(&mut tape)), number(&mut tape));
             let _ = (map.map(logical, length), map.copies(logical));
         }
-        place(&all, sizes);
+        for (at, chunk) in &all {
+            stripes(*at, chunk, &map);
+        }
+        place(&all, &sizes);
     });
 }
 
-/// As the store sees the devices of such a map.
-fn place(all: &[(Logical, Chunk)], sizes: [u64; 2]) {
-    let spaces: Vec<DeviceSpace> = (0..2)
-        .map(|id| {
+/// What the stripes of a chunk hold is what the map says of its bytes.
+fn stripes(at: Logical, chunk: &Chunk, map: &ChunkMap) {
+    for (index, stripe) in chunk.stripes.iter().enumerate() {
+        let layout = StripeLayout::of(chunk, index).expect("the map took the chunk");
+        let (part, within) = layout.rows(0..LOOKED_AT, LOOKED_AT);
+        assert!(part.end <= layout.length() && within.end <= chunk.length);
+        let mut next = within.start;
+        layout.visit(within.start..within.end.min(LOOKED_AT), &mut |found| {
+            assert_eq!(found.within.start, next);
+            next = found.within.end;
+            let logical = Logical(at.get() + found.within.start);
+            let mapping = map.map(logical, 1).expect("it maps");
+            if let StripeRole::Held { at } = found.role {
+                let place = mapping.copies[layout.copy()];
+                assert_eq!(place.device, stripe.device);
+                assert_eq!(place.offset.get(), stripe.offset.get() + at);
+            }
+        });
+    }
+}
+
+/// As the store sees the devices of such a map, two to four of them.
+fn place(all: &[(Logical, Chunk)], sizes: &[u64]) {
+    let spaces: Vec<DeviceSpace> = (0..)
+        .zip(sizes)
+        .map(|(id, size)| {
             let mut allocated: Vec<_> = all
                 .iter()
                 .flat_map(|(_, chunk)| {
@@ -94,18 +123,29 @@ fn place(all: &[(Logical, Chunk)], sizes: [u64; 2]) {
             allocated.sort_by_key(|range| range.start);
             DeviceSpace {
                 device: DeviceId(id),
-                size: sizes[usize::from(id == 1)],
+                size: *size,
                 allocated,
             }
         })
         .collect();
-    for flags in [
-        BlockGroupFlags::DATA,
-        BlockGroupFlags::METADATA | BlockGroupFlags::DUP,
-    ] {
-        let possible = possible(flags, &spaces);
-        if let Ok(plan) = plan(flags, &spaces) {
-            assert!(plan.length > 0 && possible > 0);
+    for count in 2..=spaces.len() {
+        let spaces = &spaces[..count];
+        for profile in Profile::ALL {
+            let flags = BlockGroupFlags::DATA | profile.flag();
+            let possible = possible(flags, spaces);
+            if let Ok(plan) = plan(flags, spaces) {
+                assert!(plan.length > 0 && possible > 0, "{profile}");
+            }
+            // Many small chunks take long to plan.
+            let total = spaces
+                .iter()
+                .fold(0_u64, |sum, of| sum.saturating_add(of.size));
+            if total < 1 << 40 {
+                for (device, bytes) in stranded(flags, spaces) {
+                    let space = spaces.iter().find(|space| space.device == device);
+                    assert!(space.is_some_and(|space| bytes <= space.unallocated()));
+                }
+            }
         }
     }
 }

@@ -234,9 +234,9 @@ fn remedy(found: &Remedy, name: &str) -> RemedyFact {
             Some(*data_after),
         ),
         Remedy::Add { size, data_after } => fact(
-            None,
+            Some(format!("butterfs device add DEVICE {name}")),
             format!(
-                "A further device of {} lets new chunks have {} of data.",
+                "with a device of {} or more lets new chunks have {} of data.",
                 human(*size),
                 human(*data_after)
             ),
