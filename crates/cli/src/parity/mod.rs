@@ -41,17 +41,29 @@ fn knows(command: &Command, option: &str) -> bool {
     })
 }
 
+/// The command below `command` that a word names, in full or as far as no other
+/// one begins so.
+fn below<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
+    let begins = |one: &&Command| {
+        one.get_name().starts_with(word) || one.get_all_aliases().any(|name| name.starts_with(word))
+    };
+    command.find_subcommand(word).or_else(|| {
+        let mut all = command.get_subcommands().filter(begins);
+        all.next().filter(|_| all.next().is_none())
+    })
+}
+
 /// The command below `whole` that `words` begin with, as far as they name one,
 /// with its name in full and how many of the words that are.
 fn find<'c>(whole: &'c Command, words: &[&str]) -> (&'c Command, String, usize) {
     let (mut at, mut name) = (whole, String::new());
     for (count, word) in words.iter().enumerate() {
-        let Some(below) = at.find_subcommand(word) else {
+        let Some(next) = below(at, word) else {
             return (at, name, count);
         };
         let space = if name.is_empty() { "" } else { " " };
-        name = format!("{name}{space}{}", below.get_name());
-        at = below;
+        name = format!("{name}{space}{}", next.get_name());
+        at = next;
     }
     (at, name, words.len())
 }
@@ -272,6 +284,7 @@ mod tests {
             left("butterfs scrub start -q -B m"),
             "butterfs scrub start -B m"
         );
+        assert_eq!(left("butterfs sub cr -q m"), "butterfs sub cr m");
         assert_eq!(
             left("butterfs subvolume create -- -q"),
             "butterfs subvolume create -- -q"
