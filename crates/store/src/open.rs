@@ -422,7 +422,12 @@ fn space_over(
         Access::ReadWrite => OnDamage::Heal,
         Access::ReadOnly => OnDamage::Leave,
     };
-    Arc::new(LogicalSpace::over(devices, map, on_damage, OnLoss::GoOn))
+    let on_loss = match options.states {
+        States::Usable => OnLoss::GoOn,
+        // A change of all devices ends where one fails, and goes on with all.
+        States::Tuned => OnLoss::Fail,
+    };
+    Arc::new(LogicalSpace::over(devices, map, on_damage, on_loss))
 }
 
 fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), StoreError> {

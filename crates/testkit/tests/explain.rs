@@ -37,7 +37,7 @@ fn make(devices: &[Arc<dyn BlockDevice>], data: ProfileChoice, metadata: Profile
 /// Writes files until there is no space, and gives their bytes.
 fn fill(volume: &Volume, name: &str, length: usize) -> u64 {
     let mut written = 0;
-    for number in 0.. {
+    for number in 0_u64.. {
         let path = format!("/{name}{number}");
         let bytes = content(number, length);
         match volume.write_file(path.as_bytes(), &bytes) {
@@ -50,7 +50,7 @@ fn fill(volume: &Volume, name: &str, length: usize) -> u64 {
                 break;
             }
         }
-        if number % 16 == 0 {
+        if number.is_multiple_of(16) {
             volume.sync().unwrap();
         }
     }
