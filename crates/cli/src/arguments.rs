@@ -4,7 +4,7 @@
 //! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
 use crate::{commands, output, parity, version};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
@@ -139,7 +139,7 @@ pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
 /// code of one.
 pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
     Arguments::try_parse_from(&words).map_err(|answer| {
-        if let Some(sentence) = parity::answer(&words, &answer) {
+        if let Some(sentence) = parity::answer(&words, &answer, &Arguments::command()) {
             note!("butterfs: {sentence}");
             return ExitCode::from(mistake);
         }
@@ -175,7 +175,6 @@ fn filters_after_letters(words: &mut [OsString]) {
 /// Takes the options that the Btrfs tools have before the command, and gives
 /// the command those that it has: --json for --format json, -q and -v.
 fn with_global(words: &mut Vec<OsString>) {
-    use clap::CommandFactory;
     let mut wanted: Vec<&str> = Vec::new();
     while let Some(word) = words.get(1) {
         let word = word.to_string_lossy().into_owned();
@@ -255,14 +254,13 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     {
         *word = "--version".into();
     }
-    parity::drop_what_says_nothing(&mut words);
+    parity::drop_what_says_nothing(&mut words, &Arguments::command());
     words
 }
 
 /// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is no option names
 /// no subcommand but a path that is there.
 fn plain_mount(words: &[OsString]) -> bool {
-    use clap::CommandFactory;
     let Some(first) = words.get(1) else {
         return false;
     };
@@ -274,7 +272,6 @@ fn plain_mount(words: &[OsString]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()

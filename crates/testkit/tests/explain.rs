@@ -46,7 +46,7 @@ fn fill(volume: &Volume, name: &str, length: usize) -> u64 {
                 assert!(error.to_string().contains("space"), "{error}");
                 let _ = volume
                     .files()
-                    .unlink(volume.files().root(), path[1..].as_bytes());
+                    .unlink(volume.files().root(), &path.as_bytes()[1..]);
                 break;
             }
         }

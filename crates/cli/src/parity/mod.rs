@@ -9,8 +9,8 @@ mod absent;
 mod verbs;
 
 use absent::ABSENT;
+use clap::Command;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Command, CommandFactory};
 use std::ffi::OsString;
 use verbs::VERBS;
 
@@ -74,15 +74,14 @@ fn named_as_there(name: &str) -> String {
 }
 
 /// Takes `-q` and `-v` from commands that say no more and no less, where the
-/// Btrfs tools have them.
-pub fn drop_what_says_nothing(words: &mut Vec<OsString>) {
-    let whole = crate::arguments::Arguments::command();
+/// Btrfs tools have them; `whole` is the whole command line.
+pub fn drop_what_says_nothing(words: &mut Vec<OsString>, whole: &Command) {
     let text: Vec<String> = words
         .iter()
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let below: Vec<&str> = text.iter().skip(1).map(String::as_str).collect();
-    let (command, name, count) = find(&whole, &below);
+    let (command, name, count) = find(whole, &below);
     let name = named_as_there(&name);
     let Some((_, options)) = VERBS.iter().find(|(verb, _)| *verb == name) else {
         return;
@@ -117,15 +116,14 @@ fn instead(verb: &str, option: Option<&str>) -> Option<&'static str> {
 
 /// The answer to a mistake that is none for the Btrfs tools: something that
 /// they have and ButterFS has not.
-pub fn answer(words: &[OsString], error: &clap::Error) -> Option<String> {
+pub fn answer(words: &[OsString], error: &clap::Error, whole: &Command) -> Option<String> {
     let text: Vec<String> = words
         .iter()
         .skip(1)
         .map(|word| word.to_string_lossy().into_owned())
         .collect();
     let words: Vec<&str> = text.iter().map(String::as_str).collect();
-    let whole = crate::arguments::Arguments::command();
-    let (_, name, count) = find(&whole, &words);
+    let (_, name, count) = find(whole, &words);
     match error.kind() {
         ErrorKind::InvalidSubcommand => {
             let next = words.get(count)?;
@@ -150,6 +148,7 @@ pub fn answer(words: &[OsString], error: &clap::Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
     use std::fmt::Write;
 
     /// The command of a verb, if there is one.
@@ -252,7 +251,7 @@ mod tests {
     fn answer_to(line: &str) -> Option<String> {
         let words: Vec<OsString> = line.split(' ').map(Into::into).collect();
         let error = crate::arguments::Arguments::try_parse_from(&words).err()?;
-        answer(&words, &error)
+        answer(&words, &error, &crate::arguments::Arguments::command())
     }
 
     use clap::Parser;
@@ -276,7 +275,7 @@ mod tests {
     fn what_says_nothing_is_taken() {
         let left = |line: &str| {
             let mut words: Vec<OsString> = line.split(' ').map(Into::into).collect();
-            drop_what_says_nothing(&mut words);
+            drop_what_says_nothing(&mut words, &crate::arguments::Arguments::command());
             let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
             words.join(" ")
         };

@@ -148,7 +148,7 @@ impl Caller<'_> {
     }
 
     fn follow(&self, path: &OpPath) -> Answer<InodeId> {
-        Ok(self.volume.resolve(&[&path.0[..], b"/"].concat())?)
+        Ok(self.volume.resolve([&path.0[..], b"/"].concat())?)
     }
 
     fn attributes(&self, id: InodeId) -> Answer<Attributes> {
