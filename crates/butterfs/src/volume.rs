@@ -18,7 +18,7 @@ use butterfs_store::{
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -77,8 +77,9 @@ impl OpenOptions {
 /// then only logged.
 pub struct Volume {
     files: Arc<Filesystem>,
-    /// What it was opened on.
-    devices: Arc<[Arc<dyn BlockDevice>]>,
+    /// What it was opened on, as far as it is still used: a device that was
+    /// removed or replaced is not held.
+    devices: Arc<[Weak<dyn BlockDevice>]>,
     /// `None` where nothing commits: read-only, or closed.
     committer: Arc<Mutex<Option<Committer>>>,
     role: Role,
@@ -182,7 +183,7 @@ impl Volume {
         };
         Ok(Self {
             files,
-            devices: devices.into(),
+            devices: devices.iter().map(Arc::downgrade).collect(),
             committer: Arc::new(Mutex::new(committer)),
             role: Role::First,
             owner: options.owner,
@@ -274,7 +275,7 @@ impl Volume {
         for device in self
             .devices
             .iter()
-            .cloned()
+            .filter_map(Weak::upgrade)
             .chain(used.map(|(_, device)| device))
         {
             device.let_go();
@@ -309,7 +310,8 @@ impl Volume {
 
 impl fmt::Debug for Volume {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let devices = self.devices.iter().map(|device| device.identity());
+        let devices = self.devices.iter().filter_map(Weak::upgrade);
+        let devices = devices.map(|device| device.identity());
         f.debug_struct("Volume")
             .field("devices", &devices.collect::<Vec<_>>())
             .finish_non_exhaustive()

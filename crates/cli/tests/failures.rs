@@ -84,6 +84,18 @@ const COMMANDS: &[&str] = &[
     "device stats volume",
     "device stats -z volume",
     "device scan .",
+    "device add -f spare volume",
+    "device remove 2 pair",
+    "replace start -f 1 spare volume",
+    "replace status -1 volume",
+    "device replace start -f 1 spare copy",
+    "device replace status -1 volume",
+    "tune -m volume",
+    "tune -f -u copy",
+    "tune -f --csum xxhash copy",
+    "image volume volume.image",
+    "image -c 9 -ss volume -",
+    "filesystem usage --explain volume",
     "device usage volume",
     "balance plan volume",
     "balance plan --json volume",
@@ -120,6 +132,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("balance pause", "needs a balance that runs"),
     ("scrub resume", "needs a scrub that was interrupted"),
     ("scrub cancel", "needs a scrub that runs"),
+    ("replace cancel", "needs a replacement that runs"),
+    ("device replace cancel", "is replace cancel"),
     ("lab doctor", "measures the machine for seconds"),
     ("lab run", "takes minutes"),
     ("lab resume", "takes minutes"),
@@ -129,8 +143,8 @@ const LEFT_OUT: &[(&str, &str)] = &[
     ("help", "is --help"),
 ];
 
-/// A volume with two snapshots and quota groups, one that is empty, a stream,
-/// and a directory of the host.
+/// A volume with two snapshots and quota groups, one that is empty, one on two
+/// devices, a file for another device, a stream, and a directory of the host.
 fn template() -> Bench {
     let bench = Bench::new();
     std::fs::remove_file(bench.path("volume")).expect("a volume");
@@ -150,13 +164,32 @@ fn template() -> Bench {
     bench.run(&["qgroup", "assign", "0/257", "1/1", "volume"]);
     bench.run(&["send", "-q", "-f", "one.stream", "volume:/one"]);
     bench.run(&["tar", "create", "-f", "host.tar", "volume:/base/host"]);
+    for (name, size) in [
+        ("pair", 128 << 20),
+        ("second", 128 << 20),
+        ("spare", 200 << 20),
+    ] {
+        let file = File::create(bench.path(name)).expect("a file");
+        file.set_len(size).expect("its size");
+    }
+    bench.run(&["mkfs", "-q", "pair"]);
+    bench.run(&["device", "add", "second", "pair"]);
     bench
 }
 
 /// A directory that a command may change.
 fn fresh(template: &Bench) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    for name in ["volume", "copy", "one.stream", "host", "host.tar"] {
+    for name in [
+        "volume",
+        "copy",
+        "pair",
+        "second",
+        "spare",
+        "one.stream",
+        "host",
+        "host.tar",
+    ] {
         let copied = Command::new("cp")
             .args(["-r", "--sparse=always", "--reflink=auto"])
             .arg(template.path(name))

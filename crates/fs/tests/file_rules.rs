@@ -286,7 +286,7 @@ fn damaged_data_are_an_error_and_name_both_checksums() {
         device.read_at(physical.offset, &mut sector).unwrap();
         sector[100] ^= 1;
         device.write_at(physical.offset, &sector).unwrap();
-        drop((inode, fs));
+        drop((inode, fs, device));
         let fs = volume.open(options);
         let inode = reopen(&fs, "file");
         let mut bytes = vec![0; 4096];

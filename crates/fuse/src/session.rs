@@ -295,16 +295,17 @@ impl RunningSession {
             crew.close();
             crew.join();
         }
-        server.finish();
-        awake.stop();
-        // The last descriptor goes with the threads: a connection that was
-        // aborted or failed leaves a dead mount behind, which nobody else
-        // cleans up.
-        drop(pool);
-        drop(self.guardian.take());
+        // A connection that was aborted or failed leaves a dead mount behind,
+        // which nobody else cleans up. This comes before `finish` lets go of
+        // what is served: whoever waits for that mounts in the same place, and
+        // the kernel gives that mount the same device number.
         if self.unmounter.is_mounted() {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
         }
+        server.finish();
+        awake.stop();
+        drop(pool);
+        drop(self.guardian.take());
         ended.map_err(SessionError::Connection)
     }
 }
