@@ -198,7 +198,7 @@ pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};
 pub use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow, Options};
 pub use butterfs_fs::rename::{OldName, Place, RenameMode};
-pub use butterfs_fs::subvolume::{Cleaning, Received, diff, du, find_new, history, list};
+pub use butterfs_fs::subvolume::{Cleaning, Received, diff, du, files_at, find_new, history, list};
 pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};

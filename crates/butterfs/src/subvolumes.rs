@@ -4,10 +4,11 @@
 //! All of it is read from the trees; file data never are.
 
 use crate::{Error, Volume, VolumePath};
-use butterfs_format::{Generation, InodeNumber, TreeId};
+use butterfs_format::{Generation, InodeId, InodeNumber, Logical, TreeId};
 use butterfs_fs::FsError;
 use butterfs_fs::subvolume::diff::{Compared, Difference, diff};
 use butterfs_fs::subvolume::du::{Limits, Progress, SpaceSharing};
+use butterfs_fs::subvolume::files_at::{ExtentPart, FileAt, files_at};
 use butterfs_fs::subvolume::find_new::{FindNewEnd, NewExtent, find_new};
 use butterfs_fs::subvolume::history::{HistoryEntry, Subject, history};
 use butterfs_fs::subvolume::list::Subvolumes;
@@ -125,5 +126,37 @@ impl Volume {
             };
             Ok(history(engine, subject)?)
         })
+    }
+
+    /// All paths of an inode in its subvolume, sorted, without a leading slash;
+    /// of the subvolume's root the empty one.
+    ///
+    /// # Errors
+    /// [`FsError::NotFound`] without such a subvolume or inode; damage, reading.
+    pub fn paths_of(&self, inode: InodeId) -> Result<Vec<Vec<u8>>, Error> {
+        self.check_open()?;
+        self.steadily(|engine| {
+            let root = engine.root(inode.tree).map_err(|_| FsError::NotFound)?;
+            let paths = Paths::new(engine, inode.tree, root).of(inode.number)?;
+            if paths.is_empty() {
+                return Err(FsError::NotFound.into());
+            }
+            Ok(paths)
+        })
+    }
+
+    /// All files, in all subvolumes, that hold the data at `logical`; `None`
+    /// where no data lie. A volume that can be changed commits first.
+    ///
+    /// # Errors
+    /// Damage, reading, committing; [`FsError::Busy`] when others changed too
+    /// much meanwhile.
+    pub fn files_at(
+        &self,
+        logical: Logical,
+        part: ExtentPart,
+    ) -> Result<Option<Vec<FileAt>>, Error> {
+        self.sync()?;
+        Ok(self.steadily(|engine| files_at(engine, logical, part))?)
     }
 }

@@ -113,6 +113,9 @@ const COMMANDS: &[&str] = &[
     "check --list-codes",
     "inspect dump-super volume",
     "inspect dump-tree volume",
+    "inspect rootid volume:/base",
+    "inspect inode-resolve 256 volume:/base",
+    "inspect subvolid-resolve 256 volume",
     "lab list",
     "lab plan smoke",
     "completions bash",
@@ -127,6 +130,11 @@ const COMMANDS: &[&str] = &[
 const LEFT_OUT: &[(&str, &str)] = &[
     ("umount", "prints nothing, and needs a mount"),
     ("device ready", "prints nothing"),
+    ("filesystem sync", "prints nothing, and needs a mount"),
+    (
+        "inspect logical-resolve",
+        "needs an address; resolve.rs has some",
+    ),
     ("balance resume", "needs a balance that waits"),
     ("balance cancel", "needs a balance that waits"),
     ("balance pause", "needs a balance that runs"),

@@ -31,5 +31,6 @@ pub use facts::{
 };
 pub use mounts::Mount;
 pub use remount::{Remount, save};
+pub use requests::inode_shown_as;
 pub use serve::{Mounted, Serving, mount, serve};
 pub use service::{Answer, Command, Connection, End, Runner, Waiter};

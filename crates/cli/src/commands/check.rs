@@ -64,6 +64,12 @@ pub struct Check {
     /// like a fault.
     #[arg(long)]
     force: bool,
+    /// Accepted: nothing is ever written.
+    #[arg(long = "readonly")]
+    _readonly: bool,
+    /// Accepted: there is one way to look for faults.
+    #[arg(long = "mode", value_name = "MODE", value_parser = ["original", "lowmem"])]
+    _mode: Option<String>,
     #[command(flatten)]
     part: PartArguments,
     /// Print every kind of fault with its meaning.

@@ -1,12 +1,15 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
 use super::explain::Explain;
+use super::subvolume::site::said;
 use crate::facts;
-use crate::fail::Done;
+use crate::fail::{Context, Done};
 use crate::place::json;
 use crate::service::OnVolume;
 use crate::units::Units;
 use clap::{Args, Subcommand};
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 
 /// Shows and changes facts about a volume.
@@ -45,6 +48,22 @@ struct Usage {
     target: Target,
 }
 
+/// Make everything durable that was written to a mounted volume.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:
+  butterfs filesystem sync /mnt")]
+struct Sync {
+    /// A path on a mount of ButterFS or of the kernel's Btrfs.
+    path: PathBuf,
+}
+
+impl Sync {
+    fn run(&self) -> Done {
+        let file = File::open(&self.path).context(self.path.display())?;
+        butterfs_kernel::sync(file.as_fd()).map_err(|error| said(&self.path.display(), error))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum What {
     /// Space by kind and profile.
@@ -63,6 +82,7 @@ enum What {
         /// The new label; an empty one removes it.
         label: Option<String>,
     },
+    Sync(Sync),
     Resize(super::resize::Resize),
     #[command(visible_alias = "defrag")]
     Defragment(super::defragment::Defragment),
@@ -84,6 +104,7 @@ impl Filesystem {
             }
             What::Usage(of) => usage(&of.target),
             What::Show(target) => show(&target),
+            What::Sync(sync) => sync.run(),
             What::Resize(resize) => OnVolume::run(resize),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {

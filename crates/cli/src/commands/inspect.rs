@@ -1,23 +1,28 @@
-//! `butterfs inspect`: what is on the device, as text or JSON.
+//! `butterfs inspect`: what is on the device, as text or JSON, and from numbers
+//! to paths.
 //!
-//! Owns the two dumps' arguments; the text is close enough to that of
+//! Owns the two dumps' arguments; their text is close enough to that of
 //! `btrfs inspect-internal` to compare by eye.
 
 mod extents;
 mod items;
 mod names;
+pub mod resolve;
 mod superblock;
 mod tree;
 
 use crate::fail::Done;
+use crate::service::OnVolume;
 use clap::{Args, Subcommand};
+use resolve::Order;
 use std::path::PathBuf;
 
 /// Shows what is on the device of a volume.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs inspect dump-super -f disk.img
-  butterfs inspect dump-tree -t fs disk.img")]
+  butterfs inspect dump-tree -t fs disk.img
+  butterfs inspect logical-resolve 13631488 /mnt")]
 pub struct Inspect {
     #[command(subcommand)]
     what: What,
@@ -78,6 +83,10 @@ enum What {
     DumpSuper(DumpSuper),
     /// Show trees.
     DumpTree(DumpTree),
+    Rootid(resolve::Rootid),
+    InodeResolve(resolve::InodeResolve),
+    LogicalResolve(resolve::LogicalResolve),
+    SubvolidResolve(resolve::SubvolidResolve),
 }
 
 impl Inspect {
@@ -86,6 +95,10 @@ impl Inspect {
         match self.what {
             What::DumpSuper(dump) => dump.run(),
             What::DumpTree(dump) => dump.run(),
+            What::Rootid(rootid) => Order::from(rootid).run(),
+            What::InodeResolve(resolve) => Order::from(resolve).run(),
+            What::LogicalResolve(resolve) => Order::from(resolve).run(),
+            What::SubvolidResolve(resolve) => Order::from(resolve).run(),
         }
     }
 }

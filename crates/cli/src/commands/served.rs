@@ -4,6 +4,7 @@ use super::balance::Order as Balance;
 use super::device::members::Order as Members;
 use super::explain::Explain;
 use super::info::Info;
+use super::inspect::resolve::Order as Resolve;
 use super::replace::Order as Replace;
 use super::resize::Resize;
 use super::scrub::Start as Scrub;
@@ -30,6 +31,7 @@ enum Asked {
     Members(Members),
     Replace(Replace),
     Resize(Resize),
+    Resolve(Resolve),
     Scrub(Scrub),
     Send(Send),
     Show(Show),
@@ -49,6 +51,7 @@ impl Asked {
             Self::Members(members) => members.run_here(),
             Self::Replace(replace) => replace.run_here(),
             Self::Resize(resize) => resize.run_here(),
+            Self::Resolve(resolve) => resolve.run_here(),
             Self::Scrub(scrub) => scrub.run_here(),
             Self::Send(send) => send.run_here(),
             Self::Show(show) => show.run_here(),
@@ -91,6 +94,7 @@ mod tests {
             Members::TAG,
             Replace::TAG,
             Resize::TAG,
+            Resolve::TAG,
             Scrub::TAG,
             Send::TAG,
             Show::TAG,

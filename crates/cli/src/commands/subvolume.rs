@@ -10,7 +10,7 @@ mod history;
 mod list;
 mod mounted;
 mod show;
-mod shown;
+pub mod shown;
 pub mod site;
 
 pub use diff::Diff;

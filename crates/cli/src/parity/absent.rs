@@ -31,12 +31,6 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "check",
-        &["--mode"],
-        "there is one way to check; it needs little memory and uses all cores",
-    ),
-    ("check", &["--readonly"], "`butterfs check` never writes"),
-    (
-        "check",
         &["--clear-space-cache", "--clear-ino-cache"],
         "the cache is made anew by `butterfs mount -o clear_cache`",
     ),
@@ -114,11 +108,6 @@ pub const ABSENT: &[Absent] = &[
         "`butterfs device scan` shows all volumes on block devices and in the files of directories",
     ),
     (
-        "filesystem sync",
-        &[],
-        "use `sync -f PATH`, which is the same on a mount of the kernel's; on a mount of ButterFS use fsync or `butterfs umount`",
-    ),
-    (
         "filesystem usage",
         &["-T"],
         "`butterfs device usage` has the numbers by device",
@@ -164,19 +153,9 @@ pub const ABSENT: &[Absent] = &[
         "checksums of data are not printed; `butterfs check --check-data-csum` compares them",
     ),
     (
-        "inspect-internal inode-resolve",
-        &[],
-        "use `find PATH -xdev -inum NUMBER` on a mount",
-    ),
-    (
         "inspect-internal list-chunks",
         &[],
         "`butterfs inspect dump-tree -t chunk VOLUME` prints all chunks",
-    ),
-    (
-        "inspect-internal logical-resolve",
-        &[],
-        "`butterfs scrub` and `butterfs check` name the files of what is damaged",
     ),
     (
         "filesystem show",
@@ -188,16 +167,6 @@ pub const ABSENT: &[Absent] = &[
         "inspect-internal min-dev-size",
         &[],
         "`butterfs filesystem resize` says when a size is too small, and changes nothing then",
-    ),
-    (
-        "inspect-internal rootid",
-        &[],
-        "`butterfs subvolume show PATH` prints the subvolume's ID",
-    ),
-    (
-        "inspect-internal subvolid-resolve",
-        &[],
-        "`butterfs subvolume list` prints the path of each ID",
     ),
     (
         "inspect-internal tree-stats",

@@ -6,6 +6,7 @@
 pub mod content;
 pub mod diff;
 pub mod du;
+pub mod files_at;
 pub mod find_new;
 pub mod history;
 pub(crate) mod in_place;

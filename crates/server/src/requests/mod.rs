@@ -35,4 +35,5 @@ mod trees;
 mod whole;
 
 pub(crate) use convert::Owners;
+pub use nodes::inode_shown_as;
 pub(crate) use server::{Served, Server, Transported};

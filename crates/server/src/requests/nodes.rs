@@ -35,6 +35,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The inode that programs see as `number` (st_ino) on a mount, `tree` being the
+/// subvolume of numbers that name none; it need not exist.
+#[must_use]
+pub fn inode_shown_as(number: u64, tree: TreeId) -> InodeId {
+    let tree = match number >> NUMBER_BITS {
+        0 => tree,
+        other => TreeId(other),
+    };
+    InodeId {
+        tree,
+        number: InodeNumber(number & ((1 << NUMBER_BITS) - 1)),
+    }
+}
+
 impl Nodes {
     /// No nodes but the root, which is `tree`'s.
     pub fn new(tree: TreeId) -> Self {
@@ -77,14 +91,7 @@ impl Nodes {
         if node == NodeId::ROOT {
             return self.root();
         }
-        let tree = match node.0 >> NUMBER_BITS {
-            0 => self.tree,
-            tree => TreeId(tree),
-        };
-        InodeId {
-            tree,
-            number: InodeNumber(node.0 & ((1 << NUMBER_BITS) - 1)),
-        }
+        inode_shown_as(node.0, self.tree)
     }
 
     /// The inode of a node the kernel named.

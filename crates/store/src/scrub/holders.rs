@@ -1,14 +1,12 @@
 //! Who holds what a scrub finds damaged.
 
+use crate::data::DataExtent;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::extent::pending::Backref;
-use crate::extent::record::FLAG_DATA;
+use crate::extent::record::{ExtentRecord, FLAG_DATA};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeNumber, ItemType, Logical, TreeId};
-
-/// Holders of damaged data that are named.
-const HOLDERS_MAX: usize = 8;
 
 /// A file that holds data at an address, or held it: a snapshot that shares
 /// the file is not named.
@@ -23,22 +21,40 @@ pub struct HolderAt {
 }
 
 impl Engine {
-    /// Files that hold what lies at `logical`, as far as references say.
+    /// The data extent in which `logical` lies; without what is pending.
     ///
     /// # Errors
     /// Damage, reading.
-    pub fn holders_at(&self, logical: Logical) -> Result<Vec<HolderAt>, StoreError> {
-        let Some((record, length)) = self.extent_at_or_before(logical.get())? else {
+    pub fn data_extent_at(&self, logical: Logical) -> Result<Option<DataExtent>, StoreError> {
+        let found = self.data_record_at(logical)?;
+        Ok(found.map(|(record, length)| DataExtent {
+            logical: Logical(record.key.objectid),
+            length,
+        }))
+    }
+
+    fn data_record_at(&self, logical: Logical) -> Result<Option<(ExtentRecord, u64)>, StoreError> {
+        let found = self.extent_at_or_before(logical.get())?;
+        Ok(found.filter(|(record, length)| {
+            let within = logical.get().saturating_sub(record.key.objectid);
+            within < *length && record.flags & FLAG_DATA != 0
+        }))
+    }
+
+    /// Files that hold what lies at `logical`, as far as references say, and
+    /// about `limit` of them.
+    ///
+    /// # Errors
+    /// Damage, reading.
+    pub fn holders_at(&self, logical: Logical, limit: usize) -> Result<Vec<HolderAt>, StoreError> {
+        let Some((record, _)) = self.data_record_at(logical)? else {
             return Ok(Vec::new());
         };
         let start = record.key.objectid;
         let within = logical.get().saturating_sub(start);
-        if within >= length || record.flags & FLAG_DATA == 0 {
-            return Ok(Vec::new());
-        }
         let mut holders = Vec::new();
         for (by, _) in record.all_refs(self)? {
-            if holders.len() >= HOLDERS_MAX {
+            if holders.len() >= limit {
                 break;
             }
             match by {

@@ -225,7 +225,7 @@ fn what_is_lost_is_named_in_striped_profiles() {
             assert_eq!(fault.kind, ScrubbedKind::Data, "{profile}");
             assert!(lost.contains(&(fault.place.device.get() as usize - 1)));
             let store = volume.files().store();
-            let holders = store.look(|engine| engine.holders_at(fault.logical));
+            let holders = store.look(|engine| engine.holders_at(fault.logical, 8));
             let holders = holders.unwrap();
             assert_eq!(holders.len(), 1, "{profile}: {fault:?}");
             bad.insert(holders[0].offset);

@@ -21,6 +21,8 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 /// Faults that are described; all are counted.
 const TOLD_MAX: usize = 1000;
+/// Files of a damaged sector that are named.
+const HOLDERS_MAX: usize = 8;
 
 fn seconds_now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -179,7 +181,7 @@ impl Watch<'_> {
         let files = self.volume.files();
         let holders = files
             .store()
-            .look(|engine| engine.holders_at(fault.logical));
+            .look(|engine| engine.holders_at(fault.logical, HOLDERS_MAX));
         let subvolumes = self.volume.subvolumes().ok();
         let named = holders.unwrap_or_default().into_iter().map(|holder| {
             let inode = InodeId {

@@ -1,0 +1,195 @@
+//! From numbers to paths, beside the kernel's Btrfs and its tools.
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+use support::{Bench, can_mount, said};
+
+fn run_in(directory: &Path, script: &str) -> String {
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-ec", script]).current_dir(directory).output();
+    let output = output.expect("sh runs");
+    assert!(output.status.success(), "{script}: {}", said(&output));
+    String::from_utf8(output.stdout).expect("text")
+}
+
+fn lines(text: &str) -> BTreeSet<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+/// Files of all sorts, made by the kernel.
+const FILL: &str = "
+btrfs -q subvolume create sub
+mkdir -p sub/a/b
+head -c 700000 /dev/urandom > sub/a/file
+ln sub/a/file sub/a/b/twin
+cp --reflink=always sub/a/file cloned
+btrfs property set sub compression zstd
+seq 200000 > sub/packed
+sync
+btrfs -q subvolume snapshot sub shot
+btrfs -q subvolume snapshot -r sub frozen
+dd if=/dev/urandom of=sub/a/file bs=4096 seek=20 count=3 conv=notrunc status=none
+sync
+dd if=/dev/urandom of=sub/packed bs=1000 seek=3 count=1 conv=notrunc status=none
+sync
+";
+
+/// Addresses to ask for: of each extent its beginning, its middle and its last
+/// byte.
+fn addresses(bench: &Bench) -> BTreeSet<u64> {
+    let mut all = BTreeSet::new();
+    for place in ["volume", "volume:/sub", "volume:/shot"] {
+        let found = bench.run(&["subvolume", "find-new", "--json", place, "0"]);
+        let found: serde_json::Value = serde_json::from_str(&found).expect("JSON");
+        for extent in found["extents"].as_array().expect("extents") {
+            let number = |name: &str| extent[name].as_u64().expect("a number");
+            let start = number("disk_start");
+            if start == 0 {
+                continue;
+            }
+            all.insert(start);
+            let is_packed = extent["flags"].to_string().contains("COMPRESS");
+            if !is_packed {
+                let first = start + number("disk_offset");
+                all.extend([
+                    first,
+                    first + number("length") / 2,
+                    first + number("length") - 1,
+                ]);
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn numbers_lead_to_the_paths_that_the_kernel_names() {
+    let bench = Bench::new();
+    if !bench.with_kernel(|mount| {
+        run_in(mount, FILL);
+    }) {
+        println!("skipped: mounting by the kernel needs root");
+        return;
+    }
+    let addresses = addresses(&bench);
+    assert!(addresses.len() > 8, "{addresses:?}");
+    let mut theirs = Vec::new();
+    let point = bench.path("kernel").display().to_string();
+    bench.with_kernel(|mount| {
+        for address in &addresses {
+            for options in ["-P", "-P -o", ""] {
+                let at = mount.display();
+                let script =
+                    format!("btrfs inspect-internal logical-resolve {options} {address} {at}");
+                let output = Command::new("sh")
+                    .args(["-c", &script])
+                    .current_dir(mount)
+                    .output();
+                let output = String::from_utf8(output.expect("btrfs").stdout).expect("text");
+                theirs.push((*address, options, lines(&output)));
+            }
+        }
+    });
+    for (address, options, theirs) in &theirs {
+        let mut words = vec!["inspect", "logical-resolve"];
+        words.extend(options.split_whitespace());
+        let address = address.to_string();
+        words.extend([&address[..], "volume"]);
+        let ours = lines(&bench.run(&words));
+        if !options.is_empty() {
+            assert_eq!(ours, *theirs, "{address} {options}");
+            continue;
+        }
+        // The tools name paths in the mounted subvolume alone.
+        let is_there = |line: &String| match line.split_once(" subvol ") {
+            Some((_, rest)) => {
+                let subvolume = rest.split(' ').next().unwrap_or(rest);
+                let below = format!("/{subvolume}/");
+                ours.iter().any(|path| path.starts_with(&below))
+            }
+            None => ours.contains(line.strip_prefix(&point).unwrap_or(line)),
+        };
+        assert!(
+            theirs.iter().all(is_there),
+            "{address}: {ours:?} {theirs:?}"
+        );
+    }
+    let sub = bench.run(&["inspect", "rootid", "volume:/sub/a"]);
+    let mut paths = Vec::new();
+    bench.with_kernel(|mount| {
+        assert_eq!(run_in(mount, "btrfs inspect-internal rootid sub/a"), sub);
+        let number = run_in(mount, "stat -c %i sub/a/file").trim().to_owned();
+        let found = run_in(
+            mount,
+            &format!("btrfs inspect-internal inode-resolve {number} sub"),
+        );
+        let path = run_in(
+            mount,
+            &format!("btrfs inspect-internal subvolid-resolve {} .", sub.trim()),
+        );
+        paths = vec![number, found, path];
+    });
+    let ours = bench.run(&["inspect", "inode-resolve", &paths[0], "volume:/sub/packed"]);
+    let expected: BTreeSet<String> = lines(&paths[1])
+        .iter()
+        .map(|path| format!("/{path}"))
+        .collect();
+    assert_eq!(lines(&ours), expected);
+    assert_eq!(lines(&ours).len(), 2, "{ours}");
+    let ours = bench.run(&["inspect", "subvolid-resolve", sub.trim(), "volume"]);
+    assert_eq!(ours, paths[2]);
+}
+
+#[test]
+fn paths_are_those_below_the_mountpoint() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    bench.run(&["subvolume", "create", "mnt/sub"]);
+    std::fs::create_dir(bench.path("mnt/sub/dir")).expect("a directory");
+    std::fs::write(bench.path("mnt/sub/dir/file"), vec![3; 100_000]).expect("a file");
+    std::fs::hard_link(bench.path("mnt/sub/dir/file"), bench.path("mnt/sub/other"))
+        .expect("a name");
+    bench.run(&["filesystem", "sync", "mnt"]);
+    bench.run(&["subvolume", "snapshot", "mnt/sub", "mnt/shot"]);
+    let number = run_in(&bench.path("mnt"), "stat -c %i sub/dir/file");
+    let number = number.trim();
+    let point = bench.path("mnt").canonicalize().expect("a directory");
+    let below = |names: &[&str]| -> BTreeSet<String> {
+        let whole = |name: &&str| point.join(name).display().to_string();
+        names.iter().map(whole).collect()
+    };
+    let found = bench.run(&["inspect", "inode-resolve", number, "mnt/sub/dir"]);
+    assert_eq!(lines(&found), below(&["sub/dir/file", "sub/other"]));
+    let extents = bench.run(&["subvolume", "find-new", "--json", "mnt/sub", "0"]);
+    let extents: serde_json::Value = serde_json::from_str(&extents).expect("JSON");
+    let start = extents["extents"][0]["disk_start"].to_string();
+    let found = bench.run(&["inspect", "logical-resolve", &start, "mnt"]);
+    let all = ["sub/dir/file", "sub/other", "shot/dir/file", "shot/other"];
+    assert_eq!(lines(&found), below(&all));
+    let sub = bench.run(&["inspect", "rootid", "mnt/sub/dir/file"]);
+    assert_ne!(sub, bench.run(&["inspect", "rootid", "mnt"]));
+    for (words, reason) in [
+        (["inode-resolve", "999999", "mnt/sub"], "999999"),
+        (["logical-resolve", "1", "mnt"], "no data of files lie at"),
+        (
+            ["subvolid-resolve", "999999", "mnt"],
+            "there is no subvolume",
+        ),
+    ] {
+        let output = bench.try_run(&[&["inspect"], &words[..]].concat());
+        assert!(
+            !output.status.success() && said(&output).contains(reason),
+            "{}",
+            said(&output)
+        );
+    }
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.check();
+}
