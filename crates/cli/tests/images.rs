@@ -249,7 +249,7 @@ fn one_screen_about_a_volume() {
     let info = bench.run(&["info", "volume"]);
     for text in [
         "trial — volume",
-        "2, of which 1 are snapshots",
+        "2, one of them a snapshot",
         "└── home.1",
         "read-only snapshot of home",
         "sparse",

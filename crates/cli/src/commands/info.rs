@@ -208,9 +208,15 @@ impl Info {
                 format!("a mount shows {path} ({other})")
             }
         };
-        say!("  Subvolumes  {count}, of which {snapshots} are snapshots; {default}");
+        let snapshots = match (count, snapshots) {
+            (_, 0) => String::new(),
+            (1, 1) => ", a snapshot".to_owned(),
+            (_, 1) => ", one of them a snapshot".to_owned(),
+            (_, many) => format!(", {many} of them snapshots"),
+        };
+        say!("  Subvolumes  {count}{snapshots}; {default}");
         if (1..=DRAWN_MAX).contains(&count) {
-            draw(subvolumes)?;
+            draw(subvolumes, &" ".repeat(14))?;
         }
         Ok(())
     }

@@ -222,7 +222,7 @@ impl OnVolume for List {
         let volume = self.place.open_read_only(self.subvolid)?;
         let subvolumes = volume.subvolumes()?;
         if self.tree {
-            return tree(&subvolumes);
+            return tree(&subvolumes, "");
         }
         let here = volume
             .resolve(&[self.place.path.as_bytes(), b"/."].concat())?
@@ -370,13 +370,14 @@ impl List {
     }
 }
 
-/// Draws the subvolumes below one another, with what they are snapshots of.
-pub fn tree(subvolumes: &Subvolumes) -> Done {
-    say!("<FS_TREE> (5)");
+/// Draws the subvolumes below one another, with what they are snapshots of;
+/// `margin` is before each line.
+pub fn tree(subvolumes: &Subvolumes, margin: &str) -> Done {
+    say!("{margin}<FS_TREE> (5)");
     // Each subvolume has one parent, but hostile ones could lie in a circle:
     // only what hangs on the top level is drawn.
     let mut waiting: Vec<(&SubvolumeInfo, String)> = Vec::new();
-    push_children(subvolumes, TreeId::FS, "", &mut waiting);
+    push_children(subvolumes, TreeId::FS, margin, &mut waiting);
     while let Some((info, lead)) = waiting.pop() {
         say!("{lead}{}", label(subvolumes, info));
         let continued = lead.replace("├── ", "│   ").replace("└── ", "    ");
