@@ -191,8 +191,8 @@ pub use butterfs_fs::access;
 pub use butterfs_fs::attr::{Attributes, Privileges, SetAttributes, SetTime};
 pub use butterfs_fs::dir::{ListedEntry, NAME_MAX, Target};
 pub use butterfs_fs::file::{
-    CloneSpan, Deduped, Defragment, Defragmented, FallocateMode, Flusher, Recompress, SeekTarget,
-    Sharing,
+    CloneSpan, Deduped, Defragment, Defragmented, FallocateMode, FileSpace, Flusher, Recompress,
+    SeekTarget, Sharing,
 };
 pub use butterfs_fs::log::Change;
 pub use butterfs_fs::names::{NewInode, Owner};

@@ -37,6 +37,7 @@ pub mod rm;
 pub mod scrub;
 pub mod send;
 pub mod served;
+pub mod space;
 pub mod subvolume;
 pub mod tar;
 pub mod tree;

@@ -1,9 +1,10 @@
 //! Units of sizes, as the Btrfs tools take them.
 
 use clap::Args;
+use serde::{Deserialize, Serialize};
 
 /// In which units sizes are printed.
-#[derive(Args, Clone, Copy, Debug, Default)]
+#[derive(Args, Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[allow(
     clippy::struct_excessive_bools,
     reason = "each is a switch of btrfs-progs"

@@ -23,6 +23,8 @@ const COMMANDS: &[&str] = &[
     "mount -o help",
     "filesystem df volume",
     "filesystem usage volume",
+    "filesystem du volume:/base",
+    "filesystem du -s --json volume:/base volume:/one",
     "filesystem show volume",
     "filesystem label volume",
     "filesystem label volume other",

@@ -143,6 +143,70 @@ fn numbers_lead_to_the_paths_that_the_kernel_names() {
     assert_eq!(ours, paths[2]);
 }
 
+/// Lines of a table, however wide its columns are.
+fn table(text: &str, point: &str) -> BTreeSet<Vec<String>> {
+    let words = |line: &str| {
+        let line = line.replace(point, "volume:");
+        line.split_whitespace().map(str::to_owned).collect()
+    };
+    text.lines().map(words).collect()
+}
+
+#[test]
+fn space_of_files_is_what_the_kernel_counts() {
+    let bench = Bench::new();
+    let mut theirs = Vec::new();
+    let requests = [
+        ("", "/sub"),
+        ("-s", "/sub"),
+        ("-s", "/shot"),
+        ("-s", "/cloned"),
+        ("", "/sub/packed"),
+        ("-s --kbytes", "/frozen"),
+        ("", "/"),
+    ];
+    let point = bench.path("kernel").display().to_string();
+    if !bench.with_kernel(|mount| {
+        run_in(mount, FILL);
+        run_in(
+            mount,
+            "fallocate -l 50000 promised; echo small > small; ln -s small link; sync",
+        );
+        for (options, path) in requests {
+            let at = format!("{point}{path}");
+            let raw = if options.contains("bytes") {
+                ""
+            } else {
+                "--raw"
+            };
+            let script = format!("btrfs filesystem du {raw} {options} {at}");
+            theirs.push(table(&run_in(mount, &script), &point));
+        }
+    }) {
+        return;
+    }
+    for ((options, path), theirs) in requests.iter().zip(&theirs) {
+        let mut words = vec!["filesystem", "du"];
+        if !options.contains("bytes") {
+            words.push("--raw");
+        }
+        words.extend(options.split_whitespace());
+        let at = format!("volume:{path}");
+        words.push(&at);
+        let ours = table(&bench.run(&words), "no such");
+        assert_eq!(ours, *theirs, "{options} {path}");
+    }
+    if !can_mount() {
+        return;
+    }
+    let mounted = bench.mount("rw");
+    let ours = bench.run(&["filesystem", "du", "--raw", "mnt/sub"]);
+    let ours = table(&ours.replace("mnt/", "volume:/"), "no such");
+    assert_eq!(ours, theirs[0]);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
 #[test]
 fn paths_are_those_below_the_mountpoint() {
     if !can_mount() {

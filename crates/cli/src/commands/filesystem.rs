@@ -1,6 +1,7 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
 use super::explain::Explain;
+use super::space;
 use super::subvolume::site::said;
 use crate::facts;
 use crate::fail::{Context, Done};
@@ -82,6 +83,8 @@ enum What {
         /// The new label; an empty one removes it.
         label: Option<String>,
     },
+    #[command(disable_help_flag = true)]
+    Du(space::Du),
     Sync(Sync),
     Resize(super::resize::Resize),
     #[command(visible_alias = "defrag")]
@@ -104,6 +107,7 @@ impl Filesystem {
             }
             What::Usage(of) => usage(&of.target),
             What::Show(target) => show(&target),
+            What::Du(du) => space::Order::from(du).run(),
             What::Sync(sync) => sync.run(),
             What::Resize(resize) => OnVolume::run(resize),
             What::Defragment(defragment) => defragment.run(),

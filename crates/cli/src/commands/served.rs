@@ -9,6 +9,7 @@ use super::replace::Order as Replace;
 use super::resize::Resize;
 use super::scrub::Start as Scrub;
 use super::send::Send;
+use super::space::Order as Space;
 use super::subvolume::{Diff, Du, FindNew, History, List, Show};
 use crate::fail::{Context, Done};
 use crate::host;
@@ -35,6 +36,7 @@ enum Asked {
     Scrub(Scrub),
     Send(Send),
     Show(Show),
+    Space(Space),
 }
 
 impl Asked {
@@ -55,6 +57,7 @@ impl Asked {
             Self::Scrub(scrub) => scrub.run_here(),
             Self::Send(send) => send.run_here(),
             Self::Show(show) => show.run_here(),
+            Self::Space(space) => space.run_here(),
         }
     }
 }
@@ -98,6 +101,7 @@ mod tests {
             Scrub::TAG,
             Send::TAG,
             Show::TAG,
+            Space::TAG,
         ];
         for tag in tags {
             let request = format!("{{\"{tag}\": null}}");

@@ -92,11 +92,6 @@ pub const ABSENT: &[Absent] = &[
     ),
     ("filesystem df", &["--format"], "`--json` is for programs"),
     (
-        "filesystem du",
-        &[],
-        "use `butterfs du VOLUME:/path` for sizes of files, and `butterfs subvolume du VOLUME` for what is shared",
-    ),
-    (
         "filesystem mkswapfile",
         &[],
         "FUSE has no swap files; make one with mkswap(8) on a mount of the kernel's",

@@ -7,6 +7,7 @@ use crate::error::FsError;
 use crate::inode::Inode;
 use butterfs_format::Logical;
 use butterfs_format::compression::Algorithm;
+use butterfs_store::SharingProbe;
 use std::ops::Range;
 
 /// What a mapped extent holds.
@@ -72,6 +73,62 @@ impl Filesystem {
                 .unwrap_or(end);
         }
         Ok(mapped)
+    }
+}
+
+/// Space of a file's data, as FIEMAP has it: bytes of the file, compressed or
+/// not; what lies in the tree does not count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileSpace {
+    /// All of it.
+    pub total: u64,
+    /// Parts that other files, other subvolumes or other places of this file
+    /// hold too: addresses and bytes.
+    pub shared: Vec<(Logical, u64)>,
+}
+
+impl Filesystem {
+    /// The space that a file's data take. Waiting data are brought to the
+    /// device first.
+    ///
+    /// # Errors
+    /// What flushing met; damage, reading.
+    pub fn space_of(&self, inode: &Inode) -> Result<FileSpace, FsError> {
+        const BATCH: usize = 4096;
+        let mut state = inode.state.write();
+        if state.deleted {
+            return Err(FsError::NotFound);
+        }
+        self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
+        let mut space = FileSpace::default();
+        let mut at = 0;
+        loop {
+            let engine = self.store.read();
+            let batch = extents::overlapping(&engine, inode.id, at..u64::MAX, BATCH)?;
+            let Some(end) = batch.last().map(extents::Found::end) else {
+                return Ok(space);
+            };
+            let mut probe = SharingProbe::new(&engine);
+            for extent in &batch {
+                let (Body::Regular(place) | Body::Prealloc(place)) = &extent.body else {
+                    continue;
+                };
+                let Some((part, start)) = describe(extent).and_then(|part| {
+                    let start = part.logical?;
+                    Some((part, start))
+                }) else {
+                    continue;
+                };
+                space.total = space.total.saturating_add(part.length);
+                let owner = extents::owner(inode.id, extent.start, place);
+                if probe.is_shared(extents::extent_of(place), owner)? {
+                    space.shared.push((start, part.length));
+                }
+            }
+            at = end
+                .checked_next_multiple_of(self.sector_size)
+                .unwrap_or(end);
+        }
     }
 }
 

@@ -27,7 +27,7 @@ mod write;
 pub use clone::CloneSpan;
 pub use dedupe::Deduped;
 pub use defragment::{Defragment, Defragmented, Recompress, Sharing};
-pub use extent_map::{MappedExtent, MappedKind};
+pub use extent_map::{FileSpace, MappedExtent, MappedKind};
 pub use fallocate::FallocateMode;
 pub use flusher::Flusher;
 pub use seek::SeekTarget;

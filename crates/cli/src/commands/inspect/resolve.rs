@@ -113,7 +113,7 @@ impl Order {
 }
 
 /// Where a file lies on a mount is asked for by its directory and its name.
-fn on_mount(place: Place) -> Place {
+pub fn on_mount(place: Place) -> Place {
     let is_file = place.path == "/" && place.volume.is_file();
     let is_on_mount = || {
         let here = place.volume.canonicalize().ok()?;

@@ -1,0 +1,255 @@
+//! `butterfs filesystem du`: what files and directories hold alone and share.
+
+use super::inspect::resolve::on_mount;
+use super::subvolume::shown::text;
+use crate::fail::{Context, Done, Failure};
+use crate::place::{Place, json};
+use crate::service::OnVolume;
+use crate::units::Units;
+use butterfs::{FileType, InodeId, Volume};
+use clap::Args;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+/// Show how much space files hold: in all, alone, and shared with others.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  butterfs filesystem du -s disk.img:/home
+  butterfs filesystem du /mnt/home
+
+What is shared counts once in `Set shared`, which is of all that is below a path. Sizes are those of
+the files' content, compressed or not. `butterfs subvolume du` says what deleting snapshots frees.")]
+pub struct Du {
+    /// One line for each path that is given.
+    #[arg(short, long)]
+    summarize: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    units: Units,
+    /// VOLUME:/path, or a path on a mount.
+    #[arg(required = true, value_name = "PATH")]
+    paths: Vec<OsString>,
+}
+
+/// What is asked of a volume.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Order {
+    summarize: bool,
+    json: bool,
+    units: Units,
+    /// As the user wrote them.
+    names: Vec<String>,
+    places: Vec<Place>,
+}
+
+impl From<Du> for Order {
+    fn from(du: Du) -> Self {
+        let place = |word: &OsString| {
+            on_mount(Place::parse(word).unwrap_or_else(|| Place {
+                volume: word.into(),
+                path: "/".into(),
+            }))
+        };
+        let name = |word: &OsString| text(word.as_bytes());
+        Self {
+            summarize: du.summarize,
+            json: du.json,
+            units: du.units,
+            names: du.paths.iter().map(name).collect(),
+            places: du.paths.iter().map(place).collect(),
+        }
+    }
+}
+
+/// A line.
+#[derive(Serialize)]
+struct Fact {
+    path: String,
+    total: u64,
+    exclusive: u64,
+    /// Of a path that was given.
+    set_shared: Option<u64>,
+}
+
+/// Bytes of files.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    total: u64,
+    shared: u64,
+}
+
+impl Sum {
+    const fn add(&mut self, other: Self) {
+        self.total = self.total.saturating_add(other.total);
+        self.shared = self.shared.saturating_add(other.shared);
+    }
+}
+
+impl OnVolume for Order {
+    const NAME: &'static str = "filesystem du";
+    const TAG: &'static str = "Space";
+
+    fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
+        self.places.iter_mut().try_for_each(visit)
+    }
+
+    fn run_here(self) -> Done {
+        let mut facts = Vec::new();
+        let mut volumes: BTreeMap<_, Volume> = BTreeMap::new();
+        if !self.json {
+            say!("     Total   Exclusive  Set shared  Filename");
+        }
+        for (name, place) in self.names.iter().zip(&self.places) {
+            if !volumes.contains_key(&place.volume) {
+                volumes.insert(&place.volume, place.open_read_only(None)?);
+            }
+            let volume = &volumes[&place.volume];
+            let start = volume.resolve(place.path.as_bytes()).context(place)?;
+            let mut tell = |fact: Fact| -> Done {
+                if self.json {
+                    facts.push(fact);
+                    return Ok(());
+                }
+                let shared = fact.set_shared.map(|bytes| self.units.size(bytes));
+                say!(
+                    "{:>10}  {:>10}  {:>10}  {}",
+                    self.units.size(fact.total),
+                    self.units.size(fact.exclusive),
+                    shared.as_deref().unwrap_or("-"),
+                    fact.path
+                );
+                Ok(())
+            };
+            Walker::new(volume, self.summarize).walk(start, name, &mut tell)?;
+        }
+        if self.json {
+            return json(&facts);
+        }
+        Ok(())
+    }
+}
+
+/// A way through what is below a path.
+struct Walker<'v> {
+    volume: &'v Volume,
+    summarize: bool,
+    /// Inodes that were counted.
+    seen: BTreeSet<InodeId>,
+    /// Shared ranges: addresses, and where they end.
+    shared: Vec<(u64, u64)>,
+}
+
+/// What is to be done next.
+enum Step {
+    Enter(String, InodeId, FileType),
+    Leave(String),
+}
+
+impl<'v> Walker<'v> {
+    const fn new(volume: &'v Volume, summarize: bool) -> Self {
+        Self {
+            volume,
+            summarize,
+            seen: BTreeSet::new(),
+            shared: Vec::new(),
+        }
+    }
+
+    fn walk(
+        mut self,
+        start: InodeId,
+        name: &str,
+        tell: &mut dyn FnMut(Fact) -> Done,
+    ) -> Result<(), Failure> {
+        let files = self.volume.files();
+        let start_is = files.attributes(start).context(name)?;
+        let kind = match start_is.mode & 0o170_000 {
+            0o040_000 => FileType::Directory,
+            0o100_000 => FileType::Regular,
+            // Others have no data.
+            _ => FileType::Symlink,
+        };
+        let mut steps = vec![Step::Enter(name.to_owned(), start, kind)];
+        // Of the directories that are open, outermost first.
+        let mut sums = vec![Sum::default()];
+        while let Some(step) = steps.pop() {
+            let (path, sum) = match step {
+                Step::Enter(path, id, FileType::Directory) => {
+                    // No directory is walked twice, not even on a damaged volume.
+                    if !self.seen.insert(id) {
+                        continue;
+                    }
+                    let children = self.volume.list(id).context(&path)?;
+                    sums.push(Sum::default());
+                    steps.push(Step::Leave(path.clone()));
+                    for child in children.into_iter().rev() {
+                        let slash = if path.ends_with('/') { "" } else { "/" };
+                        let path = format!("{path}{slash}{}", text(&child.name));
+                        steps.push(Step::Enter(path, child.target.inode, child.target.kind));
+                    }
+                    continue;
+                }
+                Step::Enter(path, id, kind) => {
+                    let is_start = path == name;
+                    if !self.seen.insert(id) || (kind != FileType::Regular && !is_start) {
+                        continue;
+                    }
+                    let sum = match kind {
+                        FileType::Regular => self.file(id, &path)?,
+                        _ => Sum::default(),
+                    };
+                    (path, sum)
+                }
+                Step::Leave(path) => (path, sums.pop().unwrap_or_default()),
+            };
+            if let Some(above) = sums.last_mut() {
+                above.add(sum);
+            }
+            let is_last = steps.is_empty();
+            if is_last || !self.summarize {
+                tell(Fact {
+                    path,
+                    total: sum.total,
+                    exclusive: sum.total.saturating_sub(sum.shared),
+                    set_shared: is_last.then(|| match kind {
+                        FileType::Directory => self.set_shared(),
+                        // As the Btrfs tools count for one file.
+                        _ => sum.shared,
+                    }),
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn file(&mut self, id: InodeId, path: &str) -> Result<Sum, Failure> {
+        let files = self.volume.files();
+        let inode = files.inode(id).context(path)?;
+        let space = files.space_of(&inode).context(path)?;
+        let mut sum = Sum {
+            total: space.total,
+            shared: 0,
+        };
+        for (start, length) in space.shared {
+            sum.shared = sum.shared.saturating_add(length);
+            let start = start.get();
+            self.shared.push((start, start.saturating_add(length)));
+        }
+        Ok(sum)
+    }
+
+    /// Bytes of all shared ranges, each once.
+    fn set_shared(&mut self) -> u64 {
+        self.shared.sort_unstable();
+        let (mut bytes, mut reached) = (0_u64, 0);
+        for (start, end) in &self.shared {
+            bytes = bytes.saturating_add(end.saturating_sub(reached.max(*start)));
+            reached = reached.max(*end);
+        }
+        bytes
+    }
+}
