@@ -18,11 +18,12 @@ fn group<'a>(groups: &'a [Value], id: &str) -> &'a Value {
 }
 
 /// Limits, which are in no number of the kernel's listing of use.
-fn shown_by_kernel(bench: &Bench) -> Option<String> {
+fn shown_by_kernel(bench: &Bench, options: &[&str]) -> Option<String> {
     let mut shown = None;
     bench.with_kernel(|mount| {
         let output = std::process::Command::new("btrfs")
-            .args(["qgroup", "show", "--raw", "-pcre"])
+            .args(["qgroup", "show"])
+            .args(options)
             .arg(mount)
             .output()
             .expect("btrfs runs");
@@ -74,13 +75,27 @@ fn groups_are_made_joined_limited_and_shown() {
     assert_eq!(all["children"], serde_json::json!(["0/256", "0/258"]));
     assert_eq!(all["referenced"], all["exclusive"]);
     bench.check();
-    if let Some(theirs) = shown_by_kernel(&bench) {
+    for options in [
+        &["--raw", "-pcre"][..],
+        &["--sort=-rfer,qgroupid", "-re"],
+        &["--sort=max_rfer,-excl,-qgroupid", "-re", "--kbytes"],
+        &["--sort=-max_excl,-qgroupid", "--si", "--sync"],
+    ] {
+        let Some(theirs) = shown_by_kernel(&bench, options) else {
+            break;
+        };
         let words = |text: &str| -> Vec<Vec<String>> {
             let rows = text.lines().filter(|line| line.contains('/'));
-            rows.map(|row| row.split_whitespace().take(7).map(str::to_owned).collect())
-                .collect()
+            rows.map(|row| {
+                let numbers = if options.contains(&"-pcre") { 7 } else { 3 };
+                row.split_whitespace()
+                    .take(numbers)
+                    .map(str::to_owned)
+                    .collect()
+            })
+            .collect()
         };
-        let ours = bench.run(&["qgroup", "show", "--raw", "-pcre", "volume"]);
+        let ours = bench.run(&[&["qgroup", "show"], options, &["volume"]].concat());
         assert_eq!(words(&ours)[..4], words(&theirs)[..4], "{ours}\n{theirs}");
     }
     // Out again: with a count, since the members share.

@@ -40,6 +40,7 @@ enum What {
     /// Limit what a group may use.
     Limit(Limit),
     /// Show groups and what they use.
+    #[command(disable_help_flag = true)]
     Show(show::Show),
 }
 

@@ -218,21 +218,8 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "qgroup show",
-        &[
-            "-F",
-            "-f",
-            "--sort",
-            "--sync",
-            "--format",
-            "--human-readable",
-            "--iec",
-            "--si",
-            "--kbytes",
-            "--mbytes",
-            "--gbytes",
-            "--tbytes",
-        ],
-        "`--json` is for programs: exact bytes, to be sorted and chosen by jq(1)",
+        &["-F", "-f", "--format"],
+        "`--json` is for programs, which choose by `qgroupid`, for example with jq(1)",
     ),
     (
         "quota rescan",

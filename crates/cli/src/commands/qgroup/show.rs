@@ -2,15 +2,20 @@
 
 use crate::commands::quota::QuotaSite;
 use crate::commands::quota::mounted::Mounted;
-use crate::fail::{Done, Failure, fail};
+use crate::commands::subvolume::site::said;
+use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::place::json;
-use crate::sizes::human;
+use crate::units::Units;
 use butterfs::quota::{GroupId, QgroupLimitFlags, QgroupStatusFlags, QuotaGroup};
 use clap::Args;
 use serde::Serialize;
+use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
 
 /// Options of the listing, as btrfs-progs has them.
 #[derive(Args, Debug)]
@@ -27,15 +32,70 @@ pub struct Show {
     /// Show limits of exclusive bytes.
     #[arg(short)]
     exclusive: bool,
-    /// Print bytes instead of KiB, MiB and so on.
-    #[arg(short = 'b', long)]
-    raw: bool,
+    /// Order: qgroupid, rfer, excl, max_rfer or max_excl, several with commas
+    /// between them; - before one turns it round.
+    #[arg(long, value_name = "ORDER", value_delimiter = ',', value_parser = Sorting::parse,
+          allow_hyphen_values = true)]
+    sort: Vec<Sorting>,
+    /// Commit what waits on a mount before the numbers are read.
+    #[arg(long)]
+    sync: bool,
+    #[command(flatten)]
+    units: Units,
     /// Print JSON.
     #[arg(long)]
     json: bool,
     /// The file or device that holds the volume, or a directory where it is
     /// mounted.
     volume: OsString,
+}
+
+/// What rows are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Sorting {
+    by: SortedBy,
+    is_descending: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SortedBy {
+    Id,
+    Referenced,
+    Exclusive,
+    MaxReferenced,
+    MaxExclusive,
+}
+
+impl Sorting {
+    fn parse(word: &str) -> Result<Self, String> {
+        let is_descending = word.starts_with('-');
+        let by = match word.trim_start_matches(['+', '-']) {
+            "qgroupid" => SortedBy::Id,
+            "rfer" => SortedBy::Referenced,
+            "excl" => SortedBy::Exclusive,
+            "max_rfer" => SortedBy::MaxReferenced,
+            "max_excl" => SortedBy::MaxExclusive,
+            _ => return Err("must be qgroupid, rfer, excl, max_rfer or max_excl".to_owned()),
+        };
+        Ok(Self { by, is_descending })
+    }
+
+    /// Orders two rows, each with its place among all by ID.
+    fn compare(self, one: (usize, &Row), other: (usize, &Row)) -> Ordering {
+        let key = |(at, row): (usize, &Row)| match self.by {
+            SortedBy::Id => at as u64,
+            SortedBy::Referenced => row.referenced,
+            SortedBy::Exclusive => row.exclusive,
+            // As the Btrfs tools take no limit.
+            SortedBy::MaxReferenced => row.max_referenced.unwrap_or(0),
+            SortedBy::MaxExclusive => row.max_exclusive.unwrap_or(0),
+        };
+        let order = key(one).cmp(&key(other));
+        match self.is_descending {
+            true => order.reverse(),
+            false => order,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -122,16 +182,22 @@ fn mounted(site: &Mounted) -> Result<Option<Facts>, Failure> {
 impl Show {
     /// Runs it.
     pub fn run(self) -> Done {
+        if self.sync && Path::new(&self.volume).is_dir() {
+            let name = Path::new(&self.volume).display();
+            let file = File::open(&self.volume).context(&name)?;
+            butterfs_kernel::sync(file.as_fd()).map_err(|error| said(&name, error))?;
+        }
         let facts = match QuotaSite::parse(&self.volume)? {
             QuotaSite::Unmounted(place) => unmounted(&place)?,
             QuotaSite::Mounted(site) => mounted(&site)?,
         };
-        let Some(facts) = facts else {
+        let Some(mut facts) = facts else {
             return fail(format!(
                 "{}: quotas are not enabled; `butterfs quota enable` does it",
                 self.volume.display()
             ));
         };
+        facts.qgroups = self.sorted(facts.qgroups);
         if self.json {
             return json(&facts);
         }
@@ -141,12 +207,23 @@ impl Show {
         self.print(&facts.qgroups)
     }
 
+    /// Rows, which come by ascending ID, in the order that is asked for.
+    fn sorted(&self, rows: Vec<Row>) -> Vec<Row> {
+        let mut rows: Vec<(usize, Row)> = rows.into_iter().enumerate().collect();
+        rows.sort_by(|one, other| {
+            let mut orders = self
+                .sort
+                .iter()
+                .map(|sorting| sorting.compare((one.0, &one.1), (other.0, &other.1)));
+            orders
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        });
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
     fn size(&self, bytes: u64) -> String {
-        if self.raw {
-            bytes.to_string()
-        } else {
-            human(bytes)
-        }
+        self.units.size(bytes)
     }
 
     fn print(&self, rows: &[Row]) -> Done {
