@@ -21,7 +21,9 @@
 //! threads. `butterfs-benches locks [MILLISECONDS]` measures what threads cost
 //! each other in the library. `butterfs-benches scale [full] [NAMES]` measures
 //! what operations cost on volumes a decade apart, `butterfs-benches small
-//! [FILES]` many small files. `butterfs-benches undo` takes away what a killed
+//! [FILES]` many small files, `butterfs-benches tools [REPEATS]` scrub, balance
+//! and the replacement and removal of devices, `butterfs-benches stripes`
+//! several devices of a declared rate. `butterfs-benches undo` takes away what a killed
 //! run left.
 
 mod fsync;
@@ -30,8 +32,10 @@ mod open;
 mod report;
 mod scale;
 mod small;
+mod stripes;
 mod subject;
 mod suite;
+mod tools;
 mod volume;
 
 use butterfs_lab::run::undo::{Made, Undo};
@@ -368,6 +372,11 @@ fn main() -> io::Result<()> {
         Some("scale") => scale::measure(Path::new(base), &arguments[1..]),
         Some("open") => open::measure(Path::new(base), number(10_000_000)),
         Some("small") => small::measure(Path::new(base), number(100_000)),
+        Some("stripes") => {
+            stripes::measure();
+            Ok(())
+        }
+        Some("tools") => tools::measure(Path::new(base), number(3)),
         Some("undo") => undo_stack().map(drop).map_err(io::Error::other),
         _ => suite(Path::new(base), &arguments).map_err(io::Error::other),
     }

@@ -23,7 +23,8 @@ const TOGETHER: usize = 1000;
 /// Files that wait when they are flushed.
 const WAITING: usize = 10_000;
 
-fn median(mut all: Vec<f64>) -> f64 {
+/// The middle one.
+pub fn median(mut all: Vec<f64>) -> f64 {
     all.sort_by(f64::total_cmp);
     all[all.len() / 2]
 }

@@ -36,6 +36,7 @@ mod log;
 mod missing;
 mod near;
 mod open;
+mod parallel;
 mod quota;
 mod relocate;
 mod remove_device;

@@ -19,7 +19,8 @@ use crate::add_device::write_all_copies;
 use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::record::{ExtentRecord, FLAG_DATA};
+use crate::extent::record::ExtentHead;
+use crate::parallel::in_parallel;
 use crate::remove_device::{MembershipFault, RemovedDevice, wipe_superblocks};
 use crate::space::ranges::RangeSet;
 use butterfs_device::BlockDevice;
@@ -27,6 +28,7 @@ use butterfs_format::item::state::DeviceReplace;
 use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, TreeId};
 use butterfs_tree::{Expected, Node};
 use butterfs_volume::{Copied, CopyUnit, Trust, TwinReads, VolumeError, row_length, stripe_length};
+use parking_lot::Mutex;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -69,6 +71,8 @@ struct Plan {
     /// Checksums from an address on.
     sums: Option<(u64, SectorChecksums)>,
     end: u64,
+    /// Threads that may share the runs: rows are held one at a time.
+    threads: usize,
 }
 
 impl Plan {
@@ -128,8 +132,8 @@ impl Engine {
         };
         let mut end = whole_rows(from.saturating_add(STEP)).min(group_end);
         let mut parts: Vec<Part> = Vec::new();
-        self.visit_extents(&(from..group_end), &mut |record, length| {
-            let at = record.key.objectid;
+        self.visit_extents(&(from..group_end), &mut |head, length| {
+            let at = head.key.objectid;
             if at >= end {
                 return Ok(ControlFlow::Break(()));
             }
@@ -138,7 +142,7 @@ impl Engine {
             let check = match self.is_in_memory(Logical(at)) {
                 // It is written to both.
                 true => Check::Nothing,
-                false => check_of(record),
+                false => check_of(head),
             };
             parts.push(Part { range, check });
             Ok(ControlFlow::Continue(()))
@@ -170,8 +174,10 @@ impl Engine {
             }
             add_unverified(&mut parts, rest.iter());
         }
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let mut plan = Plan {
             end,
+            threads: row.map_or_else(cores, |_| 1),
             ..Plan::default()
         };
         let is_data = |part: &&Part| matches!(part.check, Check::Sector);
@@ -191,17 +197,13 @@ impl Engine {
     }
 }
 
-fn check_of(record: &ExtentRecord) -> Check {
-    if record.flags & FLAG_DATA != 0 {
-        return Check::Sector;
-    }
-    let level = match &record.info {
-        Some(info) => info[Key::SIZE],
-        None => u8::try_from(record.key.offset).unwrap_or(u8::MAX),
-    };
-    Check::Node {
-        level,
-        generation: record.generation,
+fn check_of(head: &ExtentHead) -> Check {
+    match head.level() {
+        None => Check::Sector,
+        Some(level) => Check::Node {
+            level,
+            generation: head.generation,
+        },
     }
 }
 
@@ -406,75 +408,91 @@ impl Replacement<'_> {
     /// Copies what was planned; `None` where something does not match that may
     /// have changed meanwhile, unless this is the `last` time.
     fn copy_plan(&self, plan: &Plan, last: bool) -> Result<Option<GroupCopied>, StoreError> {
-        let mut step = GroupCopied::default();
+        let step = Mutex::new(Some(GroupCopied::default()));
+        in_parallel(&plan.runs, plan.threads, |run| {
+            let copied = self.copy_run(plan, run, last)?;
+            let mut step = step.lock();
+            *step = step.zip(copied).map(|(step, run)| GroupCopied {
+                copied: step.copied + run.copied,
+                uncorrectable: step.uncorrectable + run.uncorrectable,
+                ..step
+            });
+            Ok::<(), StoreError>(())
+        })?;
+        Ok(step.into_inner())
+    }
+
+    /// [`Replacement::copy_plan`] for one run.
+    fn copy_run(
+        &self,
+        plan: &Plan,
+        run: &[(CopyUnit, Check)],
+        last: bool,
+    ) -> Result<Option<GroupCopied>, StoreError> {
         let store = self.store;
         let sector = store.identity.sector_size;
-        for run in &plan.runs {
-            let units: Vec<CopyUnit> = run.iter().map(|(unit, _)| *unit).collect();
-            let copied = store
-                .space
-                .copy_to_twin(self.device, &units, &mut |index, bytes| {
-                    let Some((unit, check)) = run.get(index) else {
-                        return false;
-                    };
-                    match check {
-                        Check::Nothing => true,
-                        Check::Sector => plan.sum(unit.at, sector).is_none_or(|sum| {
-                            store.identity.checksum.compute(bytes)[..sum.len()] == *sum
-                        }),
-                        Check::Node { level, generation } => {
-                            let expected = Expected {
-                                logical: unit.at,
-                                generation: Some(*generation),
-                                level: Some(*level),
-                            };
-                            Node::verify(bytes.into(), &store.identity, expected).is_ok()
-                        }
-                    }
-                });
-            let copied = match copied {
-                Ok(copied) => copied,
-                // The group was removed meanwhile.
-                Err(VolumeError::Unmapped { .. }) => return Ok(None),
-                Err(error) => return Err(error.into()),
+        let units: Vec<CopyUnit> = run.iter().map(|(unit, _)| *unit).collect();
+        let verify = &mut |index: usize, bytes: &[u8]| {
+            let Some((unit, check)) = run.get(index) else {
+                return false;
             };
-            step.copied += copied.bytes;
-            let Copied {
-                bad, unreadable, ..
-            } = copied;
-            let is_good = bad.is_empty() && unreadable.is_empty();
-            if !last && !is_good {
-                return Ok(None);
-            }
-            for index in &unreadable {
-                let Some((unit, check)) = run.get(*index) else {
-                    continue;
-                };
-                let is_known = match check {
-                    Check::Node { .. } => true,
-                    Check::Sector => plan.sum(unit.at, sector).is_some(),
-                    Check::Nothing => false,
-                };
-                if !is_known {
-                    return Err(MembershipFault::Unreadable {
+            match check {
+                Check::Nothing => true,
+                Check::Sector => plan
+                    .sum(unit.at, sector)
+                    .is_none_or(|sum| store.identity.checksum.compute(bytes)[..sum.len()] == *sum),
+                Check::Node { level, generation } => {
+                    let expected = Expected {
                         logical: unit.at,
-                        bytes: unit.length,
-                    }
-                    .into());
+                        generation: Some(*generation),
+                        level: Some(*level),
+                    };
+                    Node::verify(bytes.into(), &store.identity, expected).is_ok()
                 }
             }
-            for index in bad.iter().chain(&unreadable) {
-                let Some((unit, _)) = run.get(*index) else {
-                    continue;
-                };
-                tracing::warn!(
-                    logical = %unit.at,
-                    "no copy is good; the new device has none either"
-                );
-                step.uncorrectable += unit.length as u64 / sector;
-            }
+        };
+        let copied = match store.space.copy_to_twin(self.device, &units, verify) {
+            Ok(copied) => copied,
+            // The group was removed meanwhile.
+            Err(VolumeError::Unmapped { .. }) => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let Copied {
+            bytes,
+            bad,
+            unreadable,
+        } = copied;
+        let is_good = bad.is_empty() && unreadable.is_empty();
+        if !last && !is_good {
+            return Ok(None);
         }
-        Ok(Some(step))
+        let known = |(unit, check): &(CopyUnit, Check)| match check {
+            Check::Node { .. } => true,
+            Check::Sector => plan.sum(unit.at, sector).is_some(),
+            Check::Nothing => false,
+        };
+        let lost = unreadable.iter().filter_map(|index| run.get(*index));
+        if let Some((unit, _)) = lost.clone().find(|one| !known(one)) {
+            return Err(MembershipFault::Unreadable {
+                logical: unit.at,
+                bytes: unit.length,
+            }
+            .into());
+        }
+        let bad = bad.iter().filter_map(|index| run.get(*index));
+        let mut uncorrectable = 0;
+        for (unit, _) in bad.chain(lost) {
+            tracing::warn!(
+                logical = %unit.at,
+                "no copy is good; the new device has none either"
+            );
+            uncorrectable += unit.length as u64 / sector;
+        }
+        Ok(Some(GroupCopied {
+            copied: bytes,
+            uncorrectable,
+            done: 0,
+        }))
     }
 
     /// Ends it early: the device stays, and the volume notes that.

@@ -98,6 +98,12 @@ impl StripeLayout {
         held.checked_div(bytes_of(self.stripes)).unwrap_or(bytes)
     }
 
+    /// Bytes of the chunk's logical space.
+    #[must_use]
+    pub const fn chunk_length(&self) -> u64 {
+        self.chunk
+    }
+
     /// Parities of each row.
     #[must_use]
     pub const fn parities(&self) -> usize {

@@ -21,6 +21,8 @@ pub const FLAG_TREE_BLOCK: u64 = 2;
 /// Children are referred to by parent.
 pub const FLAG_FULL_BACKREF: u64 = 1 << 8;
 
+/// What it is in errors.
+const WHAT: &str = "extent item";
 /// Bytes of the fixed part.
 const FIXED: usize = 24;
 /// Bytes of key and level of a node without the skinny form.
@@ -43,6 +45,53 @@ pub struct ExtentRecord {
     pub owner: Option<u64>,
     /// Inline references and their counts.
     pub inline: Vec<(Backref, u32)>,
+}
+
+/// What an extent's item says before its references.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtentHead {
+    /// Key of its item.
+    pub key: Key,
+    /// All references, inline and keyed.
+    pub refs: u64,
+    /// Generation that allocated it.
+    pub generation: Generation,
+    /// `FLAG_*`.
+    pub flags: u64,
+    /// First key and level, without the skinny form.
+    info: Option<[u8; TREE_BLOCK_INFO]>,
+}
+
+impl ExtentHead {
+    /// Parses an item's beginning; the references behind it are not looked at.
+    pub fn parse(key: Key, data: &[u8]) -> Result<Self, ParseError> {
+        Self::read(key, &mut Reader::new(WHAT, data))
+    }
+
+    fn read(key: Key, r: &mut Reader<'_>) -> Result<Self, ParseError> {
+        let refs = r.u64()?;
+        let generation = Generation(r.u64()?);
+        let flags = r.u64()?;
+        let is_long = flags & FLAG_TREE_BLOCK != 0 && key.item_type == ItemType::EXTENT_ITEM;
+        Ok(Self {
+            key,
+            refs,
+            generation,
+            flags,
+            info: is_long.then(|| r.array()).transpose()?,
+        })
+    }
+
+    /// Level of a node; `None` for data.
+    pub fn level(&self) -> Option<u8> {
+        if self.flags & FLAG_DATA != 0 {
+            return None;
+        }
+        Some(match &self.info {
+            Some(info) => info[Key::SIZE],
+            None => u8::try_from(self.key.offset).unwrap_or(u8::MAX),
+        })
+    }
 }
 
 /// Hash of a data reference: part of its key, and its order inline.
@@ -172,16 +221,14 @@ impl ExtentRecord {
     /// # Errors
     /// [`ParseError`]
     pub fn parse(key: Key, data: &[u8]) -> Result<Self, ParseError> {
-        const WHAT: &str = "extent item";
         let mut r = Reader::new(WHAT, data);
-        let refs = r.u64()?;
-        let generation = Generation(r.u64()?);
-        let flags = r.u64()?;
-        let info = if flags & FLAG_TREE_BLOCK != 0 && key.item_type == ItemType::EXTENT_ITEM {
-            Some(r.array()?)
-        } else {
-            None
-        };
+        let ExtentHead {
+            refs,
+            generation,
+            flags,
+            info,
+            ..
+        } = ExtentHead::read(key, &mut r)?;
         let mut inline = Vec::new();
         let mut owner = None;
         while r.remaining() > 0 {

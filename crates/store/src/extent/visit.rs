@@ -2,13 +2,13 @@
 
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::record::ExtentRecord;
+use crate::extent::record::ExtentHead;
 use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_tree::Cursor;
 use std::ops::{ControlFlow, Range};
 
 /// Takes an extent and its length, and says whether to go on.
-type Visit<'v> = &'v mut dyn FnMut(&ExtentRecord, u64) -> Result<ControlFlow<()>, StoreError>;
+type Visit<'v> = &'v mut dyn FnMut(&ExtentHead, u64) -> Result<ControlFlow<()>, StoreError>;
 
 impl Engine {
     /// Extents that begin in `range`, each with its length, until `visit` has
@@ -33,9 +33,9 @@ impl Engine {
                 _ => None,
             };
             if let Some(length) = length {
-                let record = ExtentRecord::parse(key, data)
+                let head = ExtentHead::parse(key, data)
                     .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
-                if visit(&record, length)?.is_break() {
+                if visit(&head, length)?.is_break() {
                     break;
                 }
             }
@@ -52,7 +52,7 @@ impl Engine {
     pub(crate) fn extent_at_or_before(
         &self,
         logical: u64,
-    ) -> Result<Option<(ExtentRecord, u64)>, StoreError> {
+    ) -> Result<Option<(ExtentHead, u64)>, StoreError> {
         let last = Key::new(logical, ItemType::MAX, u64::MAX);
         let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &last)?;
         while cursor.prev()? {
@@ -64,9 +64,9 @@ impl Engine {
                 ItemType::METADATA_ITEM => self.node_size() as u64,
                 _ => continue,
             };
-            let record = ExtentRecord::parse(key, data)
+            let head = ExtentHead::parse(key, data)
                 .map_err(|error| bad_item(TreeId::EXTENT, key, &error))?;
-            return Ok(Some((record, length)));
+            return Ok(Some((head, length)));
         }
         Ok(None)
     }
@@ -81,9 +81,9 @@ impl Engine {
         visit: Visit<'_>,
     ) -> Result<(), StoreError> {
         if let Some(before) = range.start.checked_sub(1)
-            && let Some((record, length)) = self.extent_at_or_before(before)?
-            && record.key.objectid.saturating_add(length) > range.start
-            && visit(&record, length)?.is_break()
+            && let Some((head, length)) = self.extent_at_or_before(before)?
+            && head.key.objectid.saturating_add(length) > range.start
+            && visit(&head, length)?.is_break()
         {
             return Ok(());
         }

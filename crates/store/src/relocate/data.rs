@@ -6,7 +6,6 @@ use crate::Store;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
-use crate::extent::record::FLAG_DATA;
 use crate::item_fault::ItemFault;
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::{ItemType, Key, Logical, TreeId};
@@ -111,10 +110,10 @@ impl Engine {
     fn data_in(&self, group: (Logical, u64)) -> Result<Vec<Found>, StoreError> {
         let mut found = Vec::new();
         let mut bytes = 0;
-        self.visit_extents(&range_of(group), &mut |record, length| {
-            if record.flags & FLAG_DATA != 0 {
+        self.visit_extents(&range_of(group), &mut |head, length| {
+            if head.level().is_none() {
                 found.push(Found {
-                    at: Logical(record.key.objectid),
+                    at: Logical(head.key.objectid),
                     length,
                 });
                 bytes += length;

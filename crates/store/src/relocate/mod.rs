@@ -32,7 +32,7 @@ use crate::Store;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
-use crate::extent::record::{ExtentRecord, FLAG_TREE_BLOCK};
+use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
@@ -129,17 +129,13 @@ impl Engine {
         most: usize,
     ) -> Result<Vec<(Logical, u8)>, StoreError> {
         let mut nodes = Vec::new();
-        self.visit_extents(&range_of(group), &mut |record, _| {
-            let pending = self.pending.get(Logical(record.key.objectid));
+        self.visit_extents(&range_of(group), &mut |head, _| {
+            let pending = self.pending.get(Logical(head.key.objectid));
             let net = pending.map_or(0, |pending| pending.net());
             // The coming commit frees others.
-            let stays = record.refs.checked_add_signed(net) != Some(0);
-            if stays && record.flags & FLAG_TREE_BLOCK != 0 {
-                let level = match &record.info {
-                    Some(info) => info[Key::SIZE],
-                    None => u8::try_from(record.key.offset).unwrap_or(u8::MAX),
-                };
-                nodes.push((Logical(record.key.objectid), level));
+            let stays = head.refs.checked_add_signed(net) != Some(0);
+            if let (true, Some(level)) = (stays, head.level()) {
+                nodes.push((Logical(head.key.objectid), level));
             }
             Ok(match nodes.len() < most {
                 true => ControlFlow::Continue(()),

@@ -3,8 +3,8 @@
 use crate::data::DataExtent;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
-use crate::extent::pending::Backref;
-use crate::extent::record::{ExtentRecord, FLAG_DATA};
+use crate::extent::pending::{Backref, ExtentKind};
+use crate::extent::record::{ExtentHead, ExtentRecord};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeNumber, ItemType, Logical, TreeId};
 
@@ -26,18 +26,18 @@ impl Engine {
     /// # Errors
     /// Damage, reading.
     pub fn data_extent_at(&self, logical: Logical) -> Result<Option<DataExtent>, StoreError> {
-        let found = self.data_record_at(logical)?;
-        Ok(found.map(|(record, length)| DataExtent {
-            logical: Logical(record.key.objectid),
+        let found = self.data_head_at(logical)?;
+        Ok(found.map(|(head, length)| DataExtent {
+            logical: Logical(head.key.objectid),
             length,
         }))
     }
 
-    fn data_record_at(&self, logical: Logical) -> Result<Option<(ExtentRecord, u64)>, StoreError> {
+    fn data_head_at(&self, logical: Logical) -> Result<Option<(ExtentHead, u64)>, StoreError> {
         let found = self.extent_at_or_before(logical.get())?;
-        Ok(found.filter(|(record, length)| {
-            let within = logical.get().saturating_sub(record.key.objectid);
-            within < *length && record.flags & FLAG_DATA != 0
+        Ok(found.filter(|(head, length)| {
+            let within = logical.get().saturating_sub(head.key.objectid);
+            within < *length && head.level().is_none()
         }))
     }
 
@@ -47,10 +47,11 @@ impl Engine {
     /// # Errors
     /// Damage, reading.
     pub fn holders_at(&self, logical: Logical, limit: usize) -> Result<Vec<HolderAt>, StoreError> {
-        let Some((record, _)) = self.data_record_at(logical)? else {
+        let Some((head, length)) = self.data_head_at(logical)? else {
             return Ok(Vec::new());
         };
-        let start = record.key.objectid;
+        let start = head.key.objectid;
+        let record = ExtentRecord::load(self, Logical(start), length, ExtentKind::Data)?;
         let within = logical.get().saturating_sub(start);
         let mut holders = Vec::new();
         for (by, _) in record.all_refs(self)? {

@@ -11,9 +11,8 @@
 //! referred to now can be freed and overwritten before the verdict, or before
 //! the copy is rewritten.
 //!
-//! Bounds: a step holds the list and the checksums of at most
-//! [`STEP_BYTES_MAX`] bytes of extents, or those of one row, and half a MiB, or
-//! a row, for each thread.
+//! Bounds: each thread holds the list and the checksums of at most 16 MiB of
+//! extents, or those of one row, and half a MiB, or a row.
 
 mod holders;
 mod parity;
@@ -22,8 +21,10 @@ mod report;
 mod settle;
 
 use crate::Store;
+use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::open::read_copy_of_superblock;
+use crate::parallel::in_parallel;
 use butterfs_format::{DeviceId, DeviceOffset, Generation, Logical, Physical, superblock};
 use butterfs_tree::{Expected, Node};
 use butterfs_volume::StripeLayout;
@@ -33,10 +34,11 @@ use plan::{ParityPiece, Plan, Run, What};
 pub use report::{ScrubCounts, ScrubFault, ScrubOutcome, ScrubStep, ScrubbedKind};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of logical space that one step looks at, at most; one row at least.
 pub const STEP_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of logical space that one thread looks at at a time; one row at least.
+const THREAD_BYTES: u64 = 16 << 20;
 /// Sectors that a stripe element has at most.
 const PARITY_SECTORS_MAX: u32 = 16;
 
@@ -88,10 +90,27 @@ struct Found {
     no_csum: u64,
 }
 
-/// What one thread takes at a time.
-enum Job<'p> {
-    Run(&'p Run),
-    Parity(&'p ParityPiece),
+/// A part of a stripe as parts of its chunk, for one thread each.
+fn parts_of(layout: &StripeLayout, whole: &Range<u64>) -> Vec<Range<u64>> {
+    let mut parts = Vec::new();
+    let mut at = whole.start;
+    while at < whole.end {
+        let (part, within) = layout.rows(at..whole.end, THREAD_BYTES);
+        at = part.end;
+        parts.push(within);
+    }
+    parts
+}
+
+impl Engine {
+    /// How the chunk of a stretch lies now; `None` where it is gone.
+    fn layout_of(&self, stretch: &ScrubStretch) -> Option<StripeLayout> {
+        let chunk = self.chunks.get(&stretch.chunk)?;
+        let stripe = chunk.stripes.get(stretch.stripe)?;
+        let is_there =
+            (stripe.device, stripe.offset) == (stretch.place.device, stretch.place.offset);
+        StripeLayout::of(chunk, stretch.stripe).filter(|_| is_there)
+    }
 }
 
 impl Store {
@@ -139,38 +158,43 @@ impl Store {
         repair: Repair,
         threads: usize,
     ) -> Result<ScrubStep, StoreError> {
-        let wanted = from..from.saturating_add(bytes.max(1));
-        let planned = self.look(|engine| -> Result<_, StoreError> {
+        let Some(layout) = self.read().layout_of(stretch) else {
             // A chunk that was removed meanwhile has nothing to verify.
-            let Some(chunk) = engine.chunks.get(&stretch.chunk) else {
-                return Ok(None);
-            };
-            let is_there = chunk.stripes.get(stretch.stripe).is_some_and(|stripe| {
-                (stripe.device, stripe.offset) == (stretch.place.device, stretch.place.offset)
-            });
-            let layout = StripeLayout::of(chunk, stretch.stripe);
-            let Some(layout) = layout.filter(|_| is_there) else {
-                return Ok(None);
-            };
-            let most = bytes.saturating_mul(layout.columns());
-            let range = layout.rows(wanted.clone(), most.min(STEP_BYTES_MAX));
-            let plan = engine.plan_scrub((stretch.chunk, chunk), &layout, range)?;
-            Ok(Some((plan, layout)))
-        })?;
-        let Some((plan, layout)) = planned else {
             return Ok(ScrubStep {
                 done: stretch.length,
                 ..ScrubStep::default()
             });
         };
-        let part = Part { stretch, layout };
-        let found = self.verify_plan(stretch.place, &plan, threads);
+        let wanted = from..from.saturating_add(bytes.max(1));
+        let most = bytes.saturating_mul(layout.columns());
+        let (whole, _) = layout.rows(wanted, most.min(STEP_BYTES_MAX));
+        let parts = parts_of(&layout, &whole);
+        let all = Mutex::new((ScrubCounts::default(), Found::default()));
+        in_parallel(&parts, threads, |part| {
+            let planned = self.look(|engine| match engine.layout_of(stretch) {
+                Some(now) if now == layout => {
+                    engine.plan_scrub(stretch.chunk, &layout, part).map(Some)
+                }
+                _ => Ok(None),
+            })?;
+            let Some(plan) = planned else { return Ok(()) };
+            let mut found = self.verify_plan(stretch.place, &plan);
+            let mut all = all.lock();
+            all.0 += plan.counts;
+            all.0.no_csum += found.no_csum;
+            all.1.suspects.append(&mut found.suspects);
+            all.1.parities.append(&mut found.parities);
+            Ok::<(), StoreError>(())
+        })?;
+        let (counts, mut found) = all.into_inner();
+        found.suspects.sort_by_key(|(logical, _)| *logical);
+        found.parities.sort_by_key(|piece| piece.row);
         let mut step = ScrubStep {
-            counts: plan.counts,
+            counts,
             faults: Vec::new(),
-            done: plan.part.end,
+            done: whole.end,
         };
-        step.counts.no_csum += found.no_csum;
+        let part = Part { stretch, layout };
         for suspect in found.suspects {
             self.settle(&part, suspect, repair, &mut step);
         }
@@ -180,42 +204,18 @@ impl Store {
         Ok(step)
     }
 
-    fn verify_plan(&self, begin: Physical, plan: &Plan, threads: usize) -> Found {
-        let runs = plan.runs();
-        let jobs = runs.iter().map(Job::Run);
-        let jobs: Vec<Job<'_>> = jobs.chain(plan.parities.iter().map(Job::Parity)).collect();
-        let next = AtomicUsize::new(0);
-        let all = Mutex::new(Found {
+    fn verify_plan(&self, begin: Physical, plan: &Plan) -> Found {
+        let mut found = Found {
             suspects: plan.split_nodes.clone(),
             ..Found::default()
-        });
-        let work = || {
-            let mut buffer = Vec::new();
-            let mut found = Found::default();
-            while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
-                match job {
-                    Job::Run(run) => self.verify_run(begin, plan, run, &mut buffer, &mut found),
-                    Job::Parity(piece) if self.is_parity_suspect(plan, piece) => {
-                        found.parities.push((*piece).clone());
-                    }
-                    Job::Parity(_) => {}
-                }
-            }
-            let mut all = all.lock();
-            all.suspects.append(&mut found.suspects);
-            all.parities.append(&mut found.parities);
-            all.no_csum += found.no_csum;
         };
-        let threads = threads.clamp(1, jobs.len().max(1));
-        std::thread::scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(work);
-            }
-            work();
-        });
-        let mut found = all.into_inner();
-        found.suspects.sort_by_key(|(logical, _)| *logical);
-        found.parities.sort_by_key(|piece| piece.row);
+        let mut buffer = Vec::new();
+        for run in &plan.runs() {
+            self.verify_run(begin, plan, run, &mut buffer, &mut found);
+        }
+        let parities = plan.parities.iter();
+        let suspects = parities.filter(|piece| self.is_parity_suspect(plan, piece));
+        found.parities.extend(suspects.cloned());
         found
     }
 

@@ -14,7 +14,6 @@ use super::{PARITY_SECTORS_MAX, Part, Repair};
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::record::FLAG_DATA;
 use crate::scrub::report::{ScrubFault, ScrubOutcome, ScrubStep, ScrubbedKind};
 use butterfs_format::{Logical, Physical};
 use butterfs_volume::LockedRow;
@@ -211,13 +210,10 @@ impl Store {
             columns: vec![0; row.data_columns()],
             ..Known::default()
         };
-        engine.visit_extents_over(&range, &mut |record, length| {
-            let begin = record.key.objectid;
+        engine.visit_extents_over(&range, &mut |head, length| {
+            let begin = head.key.objectid;
             let end = begin.saturating_add(length);
-            if record.flags & FLAG_DATA == 0 {
-                let What::Node { level, .. } = What::of(record) else {
-                    return Ok(ControlFlow::Continue(()));
-                };
+            if let Some(level) = head.level() {
                 let proof = match engine.generation_on_device(Logical(begin), level) {
                     Some(generation) => Proof::Node { level, generation },
                     None => Proof::None,

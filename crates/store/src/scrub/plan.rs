@@ -4,11 +4,10 @@ use super::PARITY_SECTORS_MAX;
 use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::extent::record::{ExtentRecord, FLAG_DATA};
+use crate::extent::record::ExtentHead;
 use crate::item_fault::ItemFault;
 use crate::scrub::report::ScrubCounts;
-use butterfs_format::item::chunk::Chunk;
-use butterfs_format::{Generation, Key, Logical, TreeId};
+use butterfs_format::{Generation, Logical, TreeId};
 use butterfs_volume::{StripeLayout, StripePart, StripeRole};
 use std::ops::{ControlFlow, Range};
 
@@ -62,8 +61,6 @@ pub(super) struct Plan {
     pub counts: ScrubCounts,
     /// Checksums from the first sector of data on.
     pub sums: Option<(u64, SectorChecksums)>,
-    /// What of the stretch it is.
-    pub part: Range<u64>,
 }
 
 /// Neighbouring pieces that are read at once.
@@ -74,17 +71,13 @@ pub(super) struct Run {
 }
 
 impl What {
-    pub fn of(record: &ExtentRecord) -> Self {
-        if record.flags & FLAG_DATA != 0 {
-            return Self::Data;
-        }
-        let level = match (&record.info, record.key.item_type) {
-            (Some(info), _) => info[Key::SIZE],
-            (None, _) => u8::try_from(record.key.offset).unwrap_or(u8::MAX),
-        };
-        Self::Node {
-            level,
-            generation: record.generation,
+    pub fn of(head: &ExtentHead) -> Self {
+        match head.level() {
+            None => Self::Data,
+            Some(level) => Self::Node {
+                level,
+                generation: head.generation,
+            },
         }
     }
 }
@@ -103,9 +96,9 @@ impl Engine {
     /// What there is to verify in a part of a stripe.
     pub(super) fn plan_scrub(
         &self,
-        (start, chunk): (Logical, &Chunk),
+        chunk: Logical,
         layout: &StripeLayout,
-        (part, within): (Range<u64>, Range<u64>),
+        within: &Range<u64>,
     ) -> Result<Plan, StoreError> {
         let mut plan = Plan {
             pieces: Vec::new(),
@@ -114,26 +107,27 @@ impl Engine {
             split_nodes: Vec::new(),
             counts: ScrubCounts::default(),
             sums: None,
-            part,
         };
         let mut sums: Option<Range<u64>> = None;
-        let range = start.get() + within.start..start.get() + within.end;
+        let start = chunk.get();
+        let range = start + within.start..start + within.end;
         let sector = self.sector_size();
-        self.visit_extents_over(&range, &mut |record, length| {
-            let begin = record.key.objectid;
+        let chunk_end = start.saturating_add(layout.chunk_length());
+        self.visit_extents_over(&range, &mut |head, length| {
+            let begin = head.key.objectid;
             let end = begin.saturating_add(length);
-            if begin < start.get() || end > start.get().saturating_add(chunk.length) {
+            if begin < start || end > chunk_end {
                 let fault = ItemFault::BeyondChunk;
-                return Err(crate::corrupt_item(TreeId::EXTENT, record.key, fault));
+                return Err(crate::corrupt_item(TreeId::EXTENT, head.key, fault));
             }
             let own = begin.max(range.start)..end.min(range.end);
-            let what = What::of(record);
+            let what = What::of(head);
             if let What::Data = what {
                 sums = Some(sums.as_ref().map_or(own.start, |sums| sums.start)..own.end);
             }
-            let own = own.start - start.get()..own.end - start.get();
+            let own = own.start - start..own.end - start;
             layout.visit(own, &mut |of| {
-                plan.add((begin, length, what), (start.get(), sector), of, layout);
+                plan.add((begin, length, what), (start, sector), of, layout);
             });
             Ok(ControlFlow::Continue(()))
         })?;

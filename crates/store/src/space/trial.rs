@@ -5,7 +5,6 @@
 use super::block_groups::BlockGroups;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
-use crate::extent::record::FLAG_DATA;
 use butterfs_format::{DeviceId, Logical};
 use butterfs_volume::placement::{self, DeviceSpace};
 use std::collections::BTreeMap;
@@ -77,9 +76,9 @@ impl Trial<'_> {
         let mut extents: BTreeMap<u64, u64> = BTreeMap::new();
         extents.extend(self.moved.range(range.clone()));
         self.moved.retain(|at, _| !range.contains(at));
-        self.engine.visit_extents(&range, &mut |record, length| {
-            if record.flags & FLAG_DATA != 0 {
-                extents.insert(record.key.objectid, length);
+        self.engine.visit_extents(&range, &mut |head, length| {
+            if head.level().is_none() {
+                extents.insert(head.key.objectid, length);
             }
             Ok(ControlFlow::Continue(()))
         })?;

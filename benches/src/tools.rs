@@ -1,0 +1,186 @@
+//! Scrub, balance, conversion, replacement and removal of devices: the tool
+//! beside the kernel's Btrfs, each on a copy of one volume with a real tree and
+//! 20 snapshots. Needs root.
+
+use super::small::median;
+use super::{program, run};
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+const DEVICE: u64 = 3 << 30;
+const SNAPSHOTS: usize = 20;
+/// What the tree is made of.
+const SOURCES: [&str; 2] = ["/usr/share", "/usr/include"];
+
+/// Files in memory, and where the kernel mounts them.
+struct Ground {
+    work: PathBuf,
+    point: PathBuf,
+}
+
+/// Loop devices over files, mounted by the kernel until this is dropped.
+struct Mounted {
+    loops: Vec<String>,
+    point: PathBuf,
+}
+
+impl Mounted {
+    fn new(ground: &Ground, names: &[&str]) -> Self {
+        let attach = |name: &&str| {
+            let mut losetup = Command::new("losetup");
+            let output = losetup
+                .args(["-f", "--show"])
+                .arg(ground.work.join(name))
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "losetup {name}");
+            String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        };
+        let loops: Vec<String> = names.iter().map(attach).collect();
+        let point = ground.point.to_str().unwrap();
+        run("mount", &["-t", "btrfs", "-o", "noatime", &loops[0], point]);
+        Self {
+            loops,
+            point: ground.point.clone(),
+        }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let quietly = |program: &str, argument: &str| {
+            let _ = Command::new(program).arg(argument).status();
+        };
+        quietly("umount", self.point.to_str().unwrap_or_default());
+        for device in &self.loops {
+            let _ = Command::new("losetup").args(["-d", device]).status();
+        }
+    }
+}
+
+fn files_below(directory: &Path, all: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let entry = entry.unwrap();
+        let kind = entry.file_type().unwrap();
+        if kind.is_dir() {
+            files_below(&entry.path(), all);
+        } else if kind.is_file() {
+            all.push(entry.path());
+        }
+    }
+}
+
+/// Makes the volume that all are copies of: a tree, and between its snapshots
+/// half of a percent of the files changes.
+fn grow(ground: &Ground) {
+    let image = ground.work.join("grown");
+    File::create(&image).unwrap().set_len(DEVICE).unwrap();
+    run("mkfs.btrfs", &["-q", image.to_str().unwrap()]);
+    let mounted = Mounted::new(ground, &["grown"]);
+    let base = ground.point.join("base");
+    let tree = base.to_str().unwrap();
+    run("btrfs", &["-q", "subvolume", "create", tree]);
+    for source in SOURCES {
+        run("cp", &["-a", source, tree]);
+    }
+    let mut files = Vec::new();
+    files_below(&base, &mut files);
+    files.sort();
+    for number in 0..SNAPSHOTS {
+        let name = ground.point.join(format!("snapshot-{number}"));
+        let snapshot = ["-q", "subvolume", "snapshot", tree, name.to_str().unwrap()];
+        run("btrfs", &snapshot);
+        for file in files.iter().skip(number).step_by(200) {
+            let mut content = fs::read(file).unwrap();
+            content.extend(b"changed\n");
+            fs::write(file, content).unwrap();
+        }
+    }
+    run("sync", &[]);
+    drop(mounted);
+}
+
+fn took(program: &str, words: &[&str]) -> f64 {
+    let began = Instant::now();
+    let output = Command::new(program).args(words).output().unwrap();
+    let seconds = began.elapsed().as_secs_f64();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {words:?}: {said}");
+    seconds
+}
+
+/// Steps that follow each other on one volume.
+const STEPS: [&str; 6] = [
+    "scrub",
+    "full balance",
+    "convert to raid1",
+    "replace a device",
+    "convert to single and dup",
+    "remove a device",
+];
+
+/// Seconds of each step. `second` and `third` are further devices.
+fn steps(program: &str, volume: &str, second: &str, third: &str) -> [f64; 6] {
+    let mirror = ["-f", "-dconvert=raid1", "-mconvert=raid1", volume];
+    let single = ["-f", "-dconvert=single", "-mconvert=dup", volume];
+    let balance = |filters: &[&str]| took(program, &[&["balance", "start"], filters].concat());
+    let scrub = took(program, &["scrub", "start", "-B", volume]);
+    let full = balance(&["--full-balance", volume]);
+    took(program, &["device", "add", "-f", second, volume]);
+    let mirrored = balance(&mirror);
+    let replace = ["replace", "start", "-B", "-f", second, third, volume];
+    let replaced = took(program, &replace);
+    let alone = balance(&single);
+    let removed = took(program, &["device", "remove", third, volume]);
+    [scrub, full, mirrored, replaced, alone, removed]
+}
+
+fn fresh(ground: &Ground) -> [PathBuf; 3] {
+    let files = ["first", "second", "third"].map(|name| ground.work.join(name));
+    for file in &files {
+        let _ = fs::remove_file(file);
+        File::create(file).unwrap().set_len(DEVICE).unwrap();
+    }
+    let (from, to) = (ground.work.join("grown"), &files[0]);
+    let copy = [
+        "--sparse=always",
+        from.to_str().unwrap(),
+        to.to_str().unwrap(),
+    ];
+    run("cp", &copy);
+    files
+}
+
+/// Measures everything and prints it.
+pub fn measure(base: &Path, repeats: usize) -> io::Result<()> {
+    let work = base.join(format!("butterfs-tools-{}", std::process::id()));
+    let point = work.join("mnt");
+    fs::create_dir_all(&point)?;
+    let ground = Ground { work, point };
+    grow(&ground);
+    let mut kernel = Vec::new();
+    let mut own = Vec::new();
+    for _ in 0..repeats {
+        let files = fresh(&ground);
+        let mounted = Mounted::new(&ground, &["first", "second", "third"]);
+        let point = ground.point.to_str().unwrap();
+        kernel.push(steps("btrfs", point, &mounted.loops[1], &mounted.loops[2]));
+        drop(mounted);
+        let _ = fresh(&ground);
+        let [first, second, third] = files.each_ref().map(|file| file.to_str().unwrap());
+        own.push(steps(&program(), first, second, third));
+        run("btrfs", &["check", "-q", first]);
+    }
+    println!("| step | kernel Btrfs, s | ButterFS, not mounted, s | ratio |");
+    println!("|---|---|---|---|");
+    for (number, step) in STEPS.iter().enumerate() {
+        let column = |runs: &[[f64; 6]]| median(runs.iter().map(|run| run[number]).collect());
+        let (kernel, own) = (column(&kernel), column(&own));
+        let ratio = kernel / own;
+        println!("| {step} | {kernel:.2} | {own:.2} | {ratio:.2} |");
+    }
+    fs::remove_dir_all(&ground.work)
+}
