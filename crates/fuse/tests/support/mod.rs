@@ -37,7 +37,7 @@ pub fn fuse_available() -> bool {
     available
 }
 
-/// Whether the kernel offers FUSE over io_uring now. `scripts/test` runs these
+/// Whether the kernel offers FUSE over io_uring now. `make test-long` runs these
 /// tests with its parameter on, then off.
 pub fn uring_is_offered() -> bool {
     std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring")
