@@ -303,7 +303,10 @@ impl Engine {
                 return Err(SpaceFault::DeviceOfOtherVolume(device).into());
             }
             return Err(StoreError::Unsupported {
-                what: format!("device {device} is a seed, which is not supported yet"),
+                what: format!(
+                    "device {device} is a seed, which ButterFS does not support yet; mount the volume \
+                     with the kernel's Btrfs"
+                ),
                 read_only_possible: false,
             });
         }
