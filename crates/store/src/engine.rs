@@ -564,7 +564,7 @@ impl Engine {
     /// born in this generation.
     pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
-            // Whoever gets its address must not be overwritten by it.
+            // A node that gets its address later must not be overwritten by it.
             self.dirty.remove(&node.logical);
             self.frozen.remove(&node.logical);
             let length = self.identity.node_size as u64;

@@ -1,9 +1,9 @@
 //! The last word of a server: whether everything is on the device.
 //!
-//! Owns a second socket of the server, whose name follows from the first one's.
-//! Who waits for the end of a mount connects to it before it unmounts, and
-//! reads until the server's process is gone: what it says, or nothing where it
-//! died.
+//! Owns a second socket of the server, whose name follows from the first one's. A
+//! process that waits for the end of a mount connects to it before it unmounts. It
+//! reads until the server's process is gone: the last word, or nothing if the
+//! server died.
 
 use crate::attributes::server_of;
 use crate::error::ServerError;

@@ -1,9 +1,9 @@
 //! Running commands for others, in the server of a mount.
 //!
-//! Owns the socket and who may ask: root, and the user who mounted. Every
-//! request is answered with an end that says how it went; who did not get every
-//! part before it gets no end. Who may not ask is told so at once: nobody else
-//! waits for what they send.
+//! Owns the socket, and who may ask: root, and the user who mounted. Every answer
+//! ends with a part that says how the command ended. A caller that did not get
+//! every part before gets no end. A caller that may not ask is told at once, so
+//! that nobody waits for it.
 
 use super::parts::{self, PART};
 use crate::error::{About, ServerError};
