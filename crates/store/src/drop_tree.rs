@@ -334,8 +334,8 @@ impl Walk<'_> {
     /// Moves what this tree holds of a shared node's children, and theirs, to
     /// the nodes themselves. False when the step ended before that.
     fn hand_over(&mut self, reference: NodeRef) -> Result<bool, StoreError> {
-        // What was moved before is passed by without an end of the step: a
-        // step must get beyond it.
+        // A node that was moved before does not end the step, since the step
+        // must get beyond it.
         if reference.generation <= self.top.born
             || self.engine.state_of_node(reference)?.full_backref
         {

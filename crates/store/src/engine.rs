@@ -125,8 +125,8 @@ pub struct Engine {
     pub(crate) current: [Option<Logical>; 3],
     pub(crate) pending: PendingRefs,
     pub(crate) checksums: PendingChecksums,
-    /// Who lost references to data extents in the running generation: a crash
-    /// may give them back.
+    /// File extents that lost their references to data in the running
+    /// generation. A crash may give them back.
     pub(crate) lost: LostRefs,
     /// The same, of the generation that is being published.
     pub(crate) lost_writing: LostRefs,

@@ -520,7 +520,8 @@ impl Replacement<'_> {
         self.item.stopped_seconds = seconds_now();
         self.item.read_errors = uncorrectable;
         store.set_replace_item(&self.item)?;
-        // What could not be wiped is further behind than a crash leaves it.
+        // A superblock that could not be wiped is now so far behind that nobody
+        // takes it for one that a crash left.
         store.commit_something()?;
         Ok(former)
     }

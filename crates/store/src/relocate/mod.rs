@@ -197,10 +197,10 @@ impl Drop for ReadOnlyGroup<'_> {
 
 impl Store {
     /// Moves all that lies in the block group at `start` elsewhere, and removes
-    /// it. `progress` is told after each step, and may end it there.
+    /// it. `progress` is called after each step, and may end it there.
     ///
-    /// What a deleted subvolume holds that is freed in part moves when all of
-    /// that is freed: somebody else must be at it.
+    /// A deleted subvolume that is freed in part does not move. Its nodes are
+    /// waited for until all of it is freed, which somebody else must be doing.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`] where it has no place elsewhere; data that no
@@ -296,7 +296,7 @@ impl Store {
             transaction.finish();
         }
         let guard = ReadOnlyGroup { store: self, start };
-        // Who decided before to write over something in it has done so then.
+        // After that, every write in place that was decided before has ended.
         if self.wait_for_holders(WRITERS_WAIT).is_none() {
             return Err(StoreError::GroupInUse(start));
         }
