@@ -230,8 +230,12 @@ impl Build {
                 }
             },
         };
-        let checksum = ChecksumType::from_name(&self.csum)
-            .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;
+        let checksum = ChecksumType::from_name(&self.csum).ok_or_else(|| {
+            Failure(format!(
+                "there is no checksum {}; take crc32c, xxhash, sha256 or blake2",
+                self.csum
+            ))
+        })?;
         let layers = self.layers.as_deref().map(|path| {
             let names = path.split('/').filter(|name| !name.is_empty());
             names.map(|name| name.as_bytes().to_vec()).collect()

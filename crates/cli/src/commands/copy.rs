@@ -60,7 +60,7 @@ impl Copy {
     /// Runs it.
     pub fn run(self) -> Done {
         let Some((destination, sources)) = self.words.split_last() else {
-            return fail("sources and a destination are needed");
+            return fail("sources and a destination are needed; see `butterfs copy --help`");
         };
         let places: Vec<Option<Place>> = sources.iter().map(Place::parse).collect();
         let mut tally = Tally::new(self.quiet)?;
