@@ -1,7 +1,8 @@
-# Two commands do everything on a fresh Debian: `make demo` and `make test`.
+# On a fresh Debian, `make demo` and `make test` need nothing but make and root
+# (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test programs kill fuzz build lint bench soak crash-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test test-long programs kill fuzz build lint bench soak crash-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -38,19 +39,27 @@ static:
 	@scripts/packages static
 	scripts/static $${CARGO_TARGET_DIR:-target}/static
 
+# Within 20 minutes on two cores, downloads included. It says every 15 seconds
+# what it is at.
 test:
 	@scripts/packages test
-	scripts/test
+	scripts/test short
 
-# pjdfstest, fsx, fio, git and sqlite on a FUSE mount; part of `make test`.
+# What `make test` leaves out: the longest tests, real programs, 25 kills of the
+# server, the lab, fuzzing. About half an hour.
+test-long:
+	@scripts/packages test-long
+	scripts/test long
+
+# pjdfstest, fsx, fio, git and sqlite on a FUSE mount; part of `make test-long`.
 programs: build
-	@scripts/packages test
+	@scripts/packages test-long
 	scripts/programs
 
 # kill -9 of the server under sqlite, git, dbench, PostgreSQL and MariaDB, 100
-# times each (about half an hour); `make test` does 5.
+# times each (about half an hour); `make test-long` does 5.
 kill: build
-	@scripts/packages test
+	@scripts/packages test-long
 	scripts/kill 100 --evidence docs/evidence/kill.md
 
 # Every parser, whole images and sequences of operations, ten minutes each.
@@ -87,19 +96,19 @@ races:
 # ButterFS beside kernel Btrfs in one run (12 minutes); figures to docs/evidence,
 # and what fell since the last ones is named.
 bench:
-	@scripts/packages test
+	@scripts/packages test-long
 	scripts/bench
 
 # The lab touches everything once; its report is opened in Chromium. Part of
-# `make test`.
+# `make test-long`.
 lab-smoke: build
-	@scripts/packages test
+	@scripts/packages test-long
 	scripts/lab-smoke
 
 # The five reports at small scale (100 minutes on a quiet machine); the
 # results and reports go to docs/evidence/lab.
 lab-evidence: build
-	@scripts/packages test
+	@scripts/packages test-long
 	scripts/lab-evidence
 
 clean:

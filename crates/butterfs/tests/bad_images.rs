@@ -385,7 +385,7 @@ fn other_volumes_nodes_and_unknown_features_are_refused() {
         superblock.incompat |= Incompat(1 << 40);
     });
     let text = assert_refused(&device);
-    assert!(text.contains("not supported"), "{text}");
+    assert!(text.contains("does not know"), "{text}");
 
     let device = image.copy();
     edit_superblock(&device, |superblock| {

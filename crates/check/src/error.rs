@@ -26,10 +26,10 @@ pub enum DevicesFault {
     #[error("no device was given")]
     None,
     /// One is not of the volume of the others.
-    #[error("{0} belongs to another volume")]
+    #[error("{0} belongs to another volume; leave it out")]
     OtherVolume(String),
     /// One is there twice.
-    #[error("device {0} was given twice")]
+    #[error("device {0} was given twice; leave one of the two out")]
     Twice(DeviceId),
 }
 
@@ -39,7 +39,7 @@ pub enum DevicesFault {
 #[non_exhaustive]
 pub enum CheckError {
     /// A device has no good superblock.
-    #[error("{device} has no valid Btrfs superblock: {reason}")]
+    #[error("{device} has no valid Btrfs superblock: {reason}; `butterfs info` says what it holds")]
     NoSuperblock {
         /// The device.
         device: String,
@@ -50,13 +50,13 @@ pub enum CheckError {
     #[error(transparent)]
     Devices(#[from] DevicesFault),
     /// A feature that the check does not know.
-    #[error("the volume uses {}, which this version cannot check", .0.names().join(", "))]
+    #[error("the volume uses {}, which ButterFS does not know; use `btrfs check`", .0.names().join(", "))]
     Unsupported(Incompat),
     /// Not even the first nodes can be read.
     #[error("the volume cannot be read: {0}")]
     Unreadable(Unreadable),
     /// A bound was met.
-    #[error("the check needs more than {limit} bytes of memory; give it more (--memory)")]
+    #[error("the check needs more than {limit} bytes of memory; give it more with --memory")]
     Memory {
         /// The bound.
         limit: u64,

@@ -24,6 +24,7 @@ mod commands;
 mod dates;
 mod facts;
 mod fail;
+mod files_bar;
 mod fsck;
 mod host;
 mod interrupt;

@@ -114,7 +114,9 @@ impl WholeFile {
 /// A regular file of one's own with one name, and not by way of a descriptor.
 fn is_replaceable(path: &Path, old: &Metadata) -> bool {
     let own = old.uid() == rustix::process::geteuid().as_raw();
-    let by_descriptor = path.starts_with("/dev") || path.starts_with("/proc");
+    // /dev/shm is a directory as any other.
+    let in_dev = path.starts_with("/dev") && !path.starts_with("/dev/shm");
+    let by_descriptor = in_dev || path.starts_with("/proc");
     old.is_file() && old.nlink() == 1 && own && !by_descriptor
 }
 

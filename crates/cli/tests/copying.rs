@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use support::{Bench, said};
+use std::process::{Command, Stdio};
+use support::{BINARY, Bench, said};
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
@@ -155,4 +156,45 @@ fn a_file_that_cannot_be_made_ends_it() {
             assert!(before[path].1 == *content, "{}", path.display());
         }
     }
+}
+
+/// What a command shows in a terminal.
+fn shown_in_a_terminal(bench: &Bench, words: &str) -> String {
+    let command = format!("{BINARY} {words}");
+    let output = Command::new("script")
+        .args(["--quiet", "--return", "--command", &command, "/dev/null"])
+        .current_dir(bench.path(""))
+        .env("TERM", "xterm")
+        .stdin(Stdio::null())
+        .output()
+        .expect("script (of util-linux) starts");
+    assert!(output.status.success(), "{words}: {}", said(&output));
+    said(&output)
+}
+
+#[test]
+fn progress_says_how_much_of_how_much() {
+    let bench = Bench::new();
+    bench.run(&["mkfs", "-q", "-b", "2G", "large"]);
+    fs::create_dir(bench.path("host")).expect("a directory");
+    for name in ["one", "two"] {
+        fs::write(bench.path("host").join(name), vec![7; 160 << 20]).expect("a file");
+    }
+    fs::create_dir(bench.path("out")).expect("a directory");
+    for (words, total) in [
+        ("copy host large:/", "of 3 files"),
+        ("copy large:/host out", "of 3 files"),
+        ("tar create -f host.tar large:/host", "of 3 files"),
+        ("tar extract -f host.tar large:/again", "of 320.0"),
+    ] {
+        if words.ends_with("again") {
+            bench.run(&["mkdir", "large:/again"]);
+        }
+        let shown = shown_in_a_terminal(&bench, words);
+        assert!(shown.contains(total), "{words}: {shown:?}");
+        assert!(shown.contains(" left)"), "{words}: {shown:?}");
+    }
+    // Where nobody looks, nothing is shown.
+    let quiet = bench.run(&["copy", "host/one", "large:/quiet"]);
+    assert!(!quiet.contains("left"), "{quiet}");
 }

@@ -160,7 +160,7 @@ impl Filesystem {
     }
 
     /// Bytes of waiting data that will take space which the file does not have
-    /// yet. A damaged file extent counts for nothing: who reads it is told.
+    /// yet. A damaged file extent counts for nothing: reading it is an error.
     fn waiting_space(&self, id: InodeId, state: &InodeState) -> u64 {
         let waiting = state.buffer.bytes();
         if waiting == 0 || state.item.nbytes == 0 || state.emptied {

@@ -34,13 +34,13 @@ pub enum FsError {
     #[error("too many symbolic links in this path")]
     LinkLoop,
     /// EROFS
-    #[error("the subvolume is read-only")]
+    #[error("the subvolume is read-only; `butterfs property set SUBVOLUME ro false` changes that")]
     ReadOnlySubvolume,
     /// EMLINK
-    #[error("too many links to one file")]
+    #[error("the file has as many links as it can have; copy it instead")]
     TooManyLinks,
     /// EXDEV
-    #[error("not within one subvolume")]
+    #[error("the two lie in different subvolumes; copy instead")]
     CrossesSubvolumes,
     /// EPERM
     #[error("operation not permitted: {0}")]
@@ -49,7 +49,7 @@ pub enum FsError {
     #[error("permission denied")]
     AccessDenied,
     /// EFBIG
-    #[error("beyond the greatest file size")]
+    #[error("beyond the largest size of a file, 2^63 - 1 bytes")]
     TooBig,
     /// ENODATA
     #[error("no such attribute")]
@@ -58,7 +58,7 @@ pub enum FsError {
     #[error("the result does not fit")]
     DoesNotFit,
     /// EOVERFLOW
-    #[error("too many names have the same hash as this one")]
+    #[error("too many names in this directory have the hash of this one; choose another name")]
     HashOverflow,
     /// EOVERFLOW
     #[error("too many subvolumes were received from one; delete some, or make this one writable")]
@@ -70,7 +70,9 @@ pub enum FsError {
     #[error("not supported: {0}")]
     NotSupported(&'static str),
     /// EDQUOT
-    #[error("a limit of a quota group would be exceeded")]
+    #[error(
+        "a limit of a quota group would be exceeded; `butterfs qgroup show -re` shows the limits"
+    )]
     QuotaExceeded,
     /// EBUSY
     #[error("busy: {0}")]

@@ -18,7 +18,7 @@ use butterfs_fuse::{
     Config, MountError, MountOptions, Session, SessionError, UnmountMode, mount::UnmountError,
     unmount_on_signals,
 };
-use support::{MemoryFs, Mount, config, fuse_available, skip};
+use support::{MemoryFs, Mount, config, fuse_available, skip, unmount};
 
 const NOBODY: u32 = 65534;
 
@@ -77,7 +77,7 @@ fn the_session_ends_with_the_mount_and_destroys_once() {
     let thread = std::thread::spawn(move || session.run());
     fs::write(directory.path().join("f"), "x").unwrap();
     assert_eq!(fs.destroyed.load(Ordering::Relaxed), 0);
-    unmounter.unmount(UnmountMode::Normal).unwrap();
+    unmount(&unmounter);
     thread.join().unwrap().unwrap();
     assert_eq!(fs.destroyed.load(Ordering::Relaxed), 1);
     assert!(
@@ -250,7 +250,7 @@ fn block_mounts_wait_for_the_server() {
     }
     drop(file);
     // umount(2) returns after destroy did, though nobody joined yet.
-    mount.unmounter().unmount(UnmountMode::Normal).unwrap();
+    unmount(&mount.unmounter());
     assert_eq!(mount.fs.destroyed.load(Ordering::Relaxed), 1);
     let fs = mount.fs.clone();
     drop(mount);

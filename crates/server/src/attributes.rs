@@ -1,8 +1,8 @@
 //! Attributes of a mount's root that no listing shows.
 //!
-//! Owns their names, and the question for the socket of a mount's server: by
-//! these, who has no connection to a server finds it, and the kernel checks
-//! who may ask.
+//! Owns their names. One of them asks for the socket of a mount's server. So a
+//! process without a connection to the server finds it by these attributes, and
+//! the kernel checks who may ask.
 
 use std::path::Path;
 

@@ -318,7 +318,7 @@ fn end(server: &Server, unmounter: &Unmounter) {
     }
     let mounts = Mount::seen_by("self").into_iter().rev();
     for mount in mounts.filter(|mount| Some(&mount.device[..]) == unmounter.device_number()) {
-        // What cannot go now is told by the last.
+        // The last one reports what cannot be unmounted now.
         let _ = rustix::mount::unmount(&mount.point, UnmountFlags::NOFOLLOW);
     }
     unmount_or_detach(unmounter);

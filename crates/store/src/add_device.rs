@@ -1,11 +1,11 @@
 //! A new device of a volume.
 //!
-//! Owns the order of writes. The new device gets the superblock of the last
-//! commit first, with its own number in it; the trees of that commit do not
-//! have the device, so it is left out by whoever opens the volume then. The
-//! next commit has its item, and writes its superblock with the others'. So a
-//! crash leaves a volume without the device, or one that has it: never one
-//! whose device cannot be found.
+//! Owns the order of writes. First the new device gets the superblock of the last
+//! commit, with its own number in it. The trees of that commit do not have the
+//! device, so whoever opens the volume now leaves it out. The next commit has the
+//! item of the device, and writes its superblock with the others. So a crash
+//! leaves a volume without the device or with it, and never one whose device
+//! cannot be found.
 
 use crate::Store;
 use crate::engine::Engine;

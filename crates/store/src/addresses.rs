@@ -1,10 +1,10 @@
-//! Who has looked up where data lie, and has not done yet with it.
+//! Operations that looked up where data lie, and still use the addresses.
 //!
-//! Reading a file, sharing its extents and writing over them take several
-//! steps: a look at the tree, then work without the engine. An inode's lock
-//! keeps others from changing the file meanwhile, but relocation gives its data
-//! other addresses without asking the file. So who works by addresses holds
-//! them, and relocation names new ones when nobody does.
+//! Reading a file, sharing its extents and writing over them take several steps: a
+//! look at the tree, then work without the engine. The inode's lock keeps others
+//! from changing the file meanwhile. But relocation gives the file's data other
+//! addresses and locks no inode. So an operation that works by addresses holds
+//! them here, and relocation names new ones only when nobody holds any.
 //!
 //! Lock order: inodes, these, the commit lock.
 

@@ -60,8 +60,8 @@ impl Store {
         })
     }
 
-    /// Allocates what is allocated from now on with these profiles, where
-    /// space for it can be had.
+    /// From now on allocates with these profiles, where there is space for
+    /// them.
     ///
     /// # Errors
     /// Not writable.

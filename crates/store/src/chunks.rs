@@ -284,10 +284,10 @@ impl Engine {
             let mut left = self.groups.count(kind);
             for start in self.groups.idle(kind) {
                 let group = self.groups.get(start);
-                // What the removal of another one has put here counts, too.
+                // What moved here when another group was removed counts, too.
                 let is_idle = group.is_some_and(|group| {
                     let held = group.used + group.promised + group.pinned;
-                    // Who relocates one removes it.
+                    // Relocation removes its own group.
                     let is_ours = group.standing == Standing::Committed && !group.read_only;
                     is_ours && !group.dirty && held == 0
                 });

@@ -1,12 +1,12 @@
-//! What a balance of the kernel's leaves that was cut off in the middle: trees
-//! of relocation, each a second version of a subvolume, of which some nodes are
+//! What a balance of the kernel leaves when it is cut off in the middle: trees of
+//! relocation. Each is a second version of a subvolume, and some of its nodes are
 //! copies at other addresses.
 //!
-//! Such a tree is a snapshot that nobody sees. Its references are counted as
-//! those of any tree, at every commit of the kernel's, also while nodes of the
-//! subvolume change places with those of its copy. So it is dropped, as the
-//! kernel drops those of a balance that it cancels: the subvolume keeps the
-//! nodes that it has, and a balance that goes on moves what is left.
+//! Such a tree is a snapshot that nobody sees. At every commit of the kernel its
+//! references are counted as those of any tree, also while nodes of the subvolume
+//! change places with those of the copy. So the tree is dropped, as the kernel
+//! drops the trees of a balance that it cancels. The subvolume keeps the nodes that
+//! it has, and a balance that goes on moves what is left.
 //!
 //! Source: the documentation of back references; volumes of balances that were
 //! cut off and cancelled.

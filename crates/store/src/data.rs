@@ -18,7 +18,7 @@ pub struct DataExtent {
     pub length: u64,
 }
 
-/// Who refers to a data extent.
+/// The owner of a reference to a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataOwner {
     /// Subvolume.
@@ -40,10 +40,10 @@ pub struct DataHolder {
     pub offset: u64,
 }
 
-/// Who gave up references to data extents.
+/// The owners that gave up references, by data extent.
 pub(crate) type LostRefs = FxHashMap<Logical, LostBy>;
 
-/// Who gave up references to a data extent.
+/// The owners that gave up references to one data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LostBy {
     /// Nobody else.
@@ -86,8 +86,8 @@ impl Engine {
         );
     }
 
-    /// Who refers to a data extent, as far as at most `limit` references say;
-    /// without the pending ones.
+    /// The owners of references to a data extent, from at most `limit`
+    /// references; pending ones do not count.
     ///
     /// # Errors
     /// Damage, reading.

@@ -1,21 +1,20 @@
 //! Freeing the tree of a deleted subvolume, in bounded steps.
 //!
-//! Owns the walk and its position, which is kept in the root item
-//! (`drop_progress`: the key of the child that comes next in the branch at
-//! `drop_level`), so that it goes on after a crash, here or in the kernel.
+//! Owns the walk and its position. The root item keeps the position
+//! (`drop_progress`: the key of the next child in the branch at `drop_level`), so
+//! the walk goes on after a crash, here or in the kernel.
 //!
-//! A node that only this tree holds is freed after its children. Of a node
-//! that others hold too, one reference goes; but where this tree owns it, its
-//! children are referred to by this tree, which will be gone: those references
-//! are first moved to the node itself (FULL_BACKREF), in the whole shared
-//! part, the lowest nodes first, so that a node which has been moved needs no
-//! second look.
+//! A node that only this tree holds is freed after its children. A node that
+//! others hold too loses one reference. If this tree owns such a node, its children
+//! name this tree as their owner, and this tree will be gone. So their references
+//! are first moved to the node itself (FULL_BACKREF). That happens in the whole
+//! shared part, lowest nodes first, so that no node is visited twice.
 //!
-//! Each visit of a node reads all that it needs before it changes anything, and
-//! looks whether the extent tree has the references that are to be dropped:
-//! the commit that finds one missing would fail. So where something cannot be
-//! read or is missing, the step ends there: what came before is whole, and
-//! nothing behind it is touched.
+//! Each visit of a node reads all that it needs before it changes anything. It also
+//! verifies that the extent tree has the references which are to be dropped, since
+//! a commit that finds one missing would fail. If something cannot be read or is
+//! missing, the step ends there: what came before is whole, and nothing behind it
+//! is touched.
 //!
 //! Source: the documentation's chapter on back references; volumes on which
 //! the kernel deleted subvolumes.
@@ -335,8 +334,8 @@ impl Walk<'_> {
     /// Moves what this tree holds of a shared node's children, and theirs, to
     /// the nodes themselves. False when the step ended before that.
     fn hand_over(&mut self, reference: NodeRef) -> Result<bool, StoreError> {
-        // What was moved before is passed by without an end of the step: a
-        // step must get beyond it.
+        // A node that was moved before does not end the step, since the step
+        // must get beyond it.
         if reference.generation <= self.top.born
             || self.engine.state_of_node(reference)?.full_backref
         {

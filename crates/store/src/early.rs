@@ -1,9 +1,9 @@
 //! Writing changed nodes out before their commit.
 //!
-//! A commit keeps others, an fsync above all, from the superblock while it
-//! writes. So the bulk of its work is done before it begins: pending changes
-//! enter their trees in pieces, and changed nodes are written in batches, both
-//! while operations and fsyncs go on. What is left to the commit is what
+//! While a commit writes, nobody else can write the superblock, and an fsync
+//! waits. So the bulk of the work is done before the commit begins. Pending
+//! changes enter their trees in pieces, and changed nodes are written in
+//! batches, while operations and fsyncs go on. The commit itself has only what
 //! changed meanwhile.
 //!
 //! Owns which nodes of the running generation the device has already.

@@ -125,8 +125,8 @@ pub struct Engine {
     pub(crate) current: [Option<Logical>; 3],
     pub(crate) pending: PendingRefs,
     pub(crate) checksums: PendingChecksums,
-    /// Who lost references to data extents in the running generation: a crash
-    /// may give them back.
+    /// File extents that lost their references to data in the running
+    /// generation. A crash may give them back.
     pub(crate) lost: LostRefs,
     /// The same, of the generation that is being published.
     pub(crate) lost_writing: LostRefs,
@@ -564,7 +564,7 @@ impl Engine {
     /// born in this generation.
     pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
-            // Whoever gets its address must not be overwritten by it.
+            // A node that gets its address later must not be overwritten by it.
             self.dirty.remove(&node.logical);
             self.frozen.remove(&node.logical);
             let length = self.identity.node_size as u64;

@@ -2,7 +2,7 @@
 //!
 //! A thread that gets the lock at once pays nothing for the counts. The lock has
 //! parts, of which a reader takes that of its thread: readers on several
-//! processors write nothing that they share. Who changes the engine takes all.
+//! processors write nothing that they share. A change of the engine takes all.
 
 use crate::engine::Engine;
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};

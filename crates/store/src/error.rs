@@ -49,7 +49,7 @@ pub enum StoreError {
     )]
     Inconsistent(#[from] crate::open::SpaceFault),
     /// The volume uses what ButterFS does not know.
-    #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing (mount it with -o ro)" } else { "" })]
+    #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing, only for reading (-o ro)" } else { "" })]
     Unsupported {
         /// The feature.
         what: String,
@@ -85,7 +85,9 @@ pub enum StoreError {
     #[error("a label has at most 255 bytes and no NUL")]
     BadLabel,
     /// No space left.
-    #[error("no space left on the volume")]
+    #[error(
+        "no space left on the volume; `butterfs filesystem usage --explain` says what frees some"
+    )]
     NoSpace,
     /// A fsync log was not replayed.
     #[error(
@@ -94,19 +96,24 @@ pub enum StoreError {
     )]
     LogWaits,
     /// The volume is open for reading only.
-    #[error("the volume is open for reading only")]
+    #[error("the volume is open for reading only; open or mount it for writing")]
     ReadOnly,
     /// The volume was closed: nothing more is written.
     #[error("the volume is closed; open it again")]
     Closed,
     /// Others went on changing the volume while it was being closed.
-    #[error("the volume was changed while it was being closed; the last changes are lost")]
+    #[error(
+        "the volume was changed while it was being closed, and the last changes are lost; end what \
+         writes to it before you close it"
+    )]
     ChangedAtClose,
     /// A commit failed; nothing more is written.
-    #[error("the volume became read-only after an error: {0}; unmount and check it")]
+    #[error(
+        "the volume became read-only after an error: {0}; unmount it, then run `butterfs check` on it"
+    )]
     Poisoned(String),
     /// Somebody asked that nothing more is written.
-    #[error("it was shut down on request")]
+    #[error("the volume was shut down on request; unmount it and mount it again")]
     ShutDown,
     /// Quota groups are not as a change of them needs.
     #[error(transparent)]

@@ -1,10 +1,11 @@
 //! Commits that follow when a device falls out of a volume.
 //!
-//! Whoever opens the volume later tells a device that fell out from one that a
-//! crash left behind by its generation: the one is further behind than one
-//! commit (`open/members`). So a commit without a device is followed by others
-//! at once, and no fsync log is written before: it has the generation of the
-//! last commit, and the device that fell out has that, too.
+//! Whoever opens the volume later finds two kinds of devices that are behind: one
+//! that fell out, and one that a crash left behind. Their generations tell them
+//! apart: a device that fell out is more than one commit behind (`open/members`).
+//! So a commit without a device is followed by others at once. No fsync log is
+//! written before these, because a log has the generation of the last commit,
+//! which the device that fell out has, too.
 
 use butterfs_volume::LogicalSpace;
 use parking_lot::Mutex;

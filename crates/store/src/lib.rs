@@ -117,11 +117,11 @@ pub struct Store {
     identity: VolumeIdentity,
     /// Nodes that were read without the engine.
     reads_outside: AtomicU64,
-    /// Who works by addresses of data.
+    /// Operations that use addresses of data.
     addresses: addresses::Addresses,
-    /// Held by who writes superblocks.
+    /// Held while superblocks are written.
     committing: Mutex<()>,
-    /// Held by who writes nodes of generations. Before `committing`, so that
+    /// Held while nodes of generations are written. Before `committing`, so that
     /// no fsync waits for somebody who waits for nodes to be written.
     writing_nodes: Mutex<()>,
     /// Commits that were asked for and are not done.
@@ -135,7 +135,7 @@ pub struct Store {
     falling_out: falling_out::FallingOut,
     barriers: Barriers,
     discard: Discard,
-    /// What is done to the volume that nothing else of its kind may come beside.
+    /// A change of the whole volume that runs; only one may run at a time.
     exclusive: Mutex<Option<ExclusiveKind>>,
 }
 
@@ -381,7 +381,8 @@ impl Store {
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
         let one_at_a_time = self.committing.lock();
         let _watch = self.fail_on_panic();
-        // Whoever wrote it meanwhile has failed the volume, or it is durable.
+        // Another caller may have written it meanwhile: then it is durable, or
+        // the volume has failed.
         self.check_writable()?;
         if self.read().is_durable(ticket) {
             return Ok(());

@@ -1,16 +1,16 @@
 //! Nodes that are not in memory, read without the engine's lock.
 //!
-//! Owns the tries of an operation: one that meets a node which is not in memory
-//! gives up before its first edit, lets go of the engine, reads the node, and
-//! begins again. So nobody waits for a device that somebody else reads from.
+//! Owns the tries of an operation. An operation that meets a node which is not in
+//! memory gives up before its first edit, lets go of the engine, reads the node,
+//! and begins again. So nobody waits for a device from which somebody else reads.
 //!
-//! What was read belongs to the operation ([`Tries`]) until it uses it under
-//! the lock, by the very reference that it read it for: only then does it
-//! enter the cache. A node that was freed meanwhile is never used. An operation
-//! keeps what it read, so each try gets further, however small the cache is.
+//! The operation keeps what it read ([`Tries`]) until it uses it under the lock,
+//! by the very reference for which it read it. Only then does the node enter the
+//! cache. So a node that was freed meanwhile is never used. Because an operation
+//! keeps its nodes, each try gets further, however small the cache is.
 //!
-//! Nothing is healed or called damaged here, for what is read may have been
-//! freed and written anew: whatever goes wrong is read again under the lock.
+//! Nothing is healed or called damaged here, because an address may have been freed
+//! and written anew. Whatever fails here is read again under the lock.
 
 use crate::Store;
 use crate::engine::Engine;

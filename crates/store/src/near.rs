@@ -1,12 +1,12 @@
 //! Branches that a thread used last, kept for itself.
 //!
-//! Every search of a tree passes its root. With one place for all threads, each
-//! of them would count itself in and out there, and processors would wait for
+//! Every search of a tree passes its root. If the root had one place for all
+//! threads, each of them would count its use there, and processors would wait for
 //! each other's counts. Here a search writes nothing that threads share.
 //!
-//! Only nodes that no longer change are kept: one that was committed is what
-//! its reference says for as long as the engine lives, since an address is used
-//! again by a later generation alone.
+//! Only nodes that no longer change are kept. A committed node stays what its
+//! reference says as long as the engine lives, because only a later generation
+//! uses the address again.
 //!
 //! Bound: [`PLACES`] nodes for each thread.
 

@@ -217,9 +217,10 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
         None => Err(StoreError::NoSuperblock {
             device: device.identity(),
             reason: if damaged.is_empty() {
-                "it is too small".to_owned()
+                "it is too small for one".to_owned()
             } else {
-                damaged.join("; ")
+                let copies = damaged.join("; ");
+                format!("{copies}; `butterfs info` says what it holds instead")
             },
         }),
     }
@@ -282,7 +283,8 @@ impl Store {
             return Err(StoreError::NoSuperblock {
                 device: device.identity(),
                 reason: format!(
-                    "its volume has {} bytes but the device only {}; it was cut short",
+                    "its volume has {} bytes, but the device has only {}. It was cut short: get a \
+                     complete copy; `butterfs check` says what is left of this one",
                     superblock.total_bytes,
                     device.size()
                 ),
@@ -440,7 +442,12 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     let unknown = superblock.incompat - Incompat::SUPPORTED;
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
-        return refuse(format!("it uses features not supported: {names}"), false);
+        return refuse(
+            format!(
+                "it needs features that ButterFS does not know ({names}); mount it with the kernel's Btrfs"
+            ),
+            false,
+        );
     }
     let is_tuned = options.states == States::Tuned;
     let uuid = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
@@ -463,7 +470,10 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     };
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
-        return refuse(format!("its superblock has {names}"), false);
+        let what = format!(
+            "its superblock has flags that ButterFS does not know ({names}); use the program that set them"
+        );
+        return refuse(what, false);
     }
     if options.access == Access::ReadOnly {
         return Ok(());
@@ -473,17 +483,23 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
         .intersects(SuperFlags::METADUMP | SuperFlags::METADUMP_V2)
     {
         return refuse(
-            "it was restored from a metadata image, without the data of its files".to_owned(),
+            "it was restored from a metadata image and lacks the data of its files; change a copy of the \
+             original volume instead".to_owned(),
             true,
         );
     }
     if superblock.flags.contains(SuperFlags::SEEDING) && !is_tuned {
-        return refuse("it is a seed, which must not change".to_owned(), true);
+        return refuse("it is a seed device, which must not change; `butterfs tune -S 0` makes it an ordinary volume".to_owned(), true);
     }
     let unknown = superblock.compat_ro - CompatRo::SUPPORTED;
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
-        return refuse(format!("a writer must know: {names}"), true);
+        return refuse(
+            format!(
+                "it uses {names}, which ButterFS can only read; change it with the kernel's Btrfs"
+            ),
+            true,
+        );
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! A device that leaves its volume, when nothing lies on it any more.
+//! A device leaves its volume, when nothing lies on it any more.
 //!
-//! Owns which devices a volume can do without by their number, and the order of
-//! writes: the commit that does not have the device any more comes first, then
-//! the device's superblocks are wiped. A crash in between leaves a device that
-//! the volume does not have; whoever opens the volume leaves it out.
+//! Owns the order of writes, and the rule which devices a volume can do without:
+//! by their number. First comes the commit that does not have the device any
+//! more. Then the device's superblocks are wiped. A crash in between leaves a
+//! device that the volume does not have; whoever opens the volume leaves it out.
 
 use crate::Store;
 use crate::engine::{Engine, SpaceKind};

@@ -1,18 +1,18 @@
 //! One device takes the place of another one.
 //!
-//! The target gets all writes to the device from the beginning on, and what lies
-//! on the device is copied beside that, verified where it has checksums. It has
-//! no superblock meanwhile, and the trees say nothing: a crash leaves the volume
-//! as it was, with its device, and the replacement is begun anew.
+//! From the beginning on the target gets all writes to the device. Beside that,
+//! what lies on the device is copied, and verified where it has checksums. The
+//! target has no superblock meanwhile, and the trees say nothing. So a crash leaves
+//! the volume as it was, with its device, and the replacement begins anew.
 //!
 //! At the end the target gets the device's number and UUID, as in the kernel, so
-//! nothing in the chunk tree changes. The order: a commit with all its nodes on
-//! both devices; the target's superblock; the superblocks of the others; the
+//! nothing in the chunk tree changes. The order is: a commit with all its nodes on
+//! both devices; the target's superblock; the superblocks of the others; then the
 //! source's superblocks are wiped. A crash in between leaves both devices, each
 //! with everything, and the one with the newer superblock counts (`open/members`).
 //!
-//! What is copied is what the extent tree has, and what is allocated in memory:
-//! whatever is allocated later is written to both.
+//! The copy has what the extent tree names, and what is allocated in memory. What
+//! is allocated later is written to both.
 
 use crate::Store;
 use crate::add_device::write_all_copies;
@@ -538,7 +538,8 @@ impl Replacement<'_> {
         self.item.stopped_seconds = seconds_now();
         self.item.read_errors = uncorrectable;
         store.set_replace_item(&self.item)?;
-        // What could not be wiped is further behind than a crash leaves it.
+        // A superblock that could not be wiped is now so far behind that nobody
+        // takes it for one that a crash left.
         store.commit_something()?;
         Ok(former)
     }

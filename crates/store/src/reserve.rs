@@ -192,9 +192,9 @@ impl Engine {
         self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
-    /// Makes space known for the commit of what is pending. What it may need at
-    /// most is a guess far above what it does need, so too little is no error:
-    /// nodes that cannot be had are.
+    /// Loads free space for the commit of what is pending. Its greatest need is
+    /// estimated far above the real one. So it is no error when less is found,
+    /// only when a node finds no space later.
     pub(crate) fn load_for_commit(&mut self) -> Result<(), StoreError> {
         let size = self.node_size() as u64;
         let need = self.commit_nodes_max() * size;

@@ -1,9 +1,9 @@
 //! Sizes of devices.
 //!
 //! Owns the numbers that say how large a device is: its item, the superblock's
-//! copy of that, and the sum of all devices. What lies beyond a new end is
-//! moved before by relocation; meanwhile no chunk is made there, but the
-//! numbers stay, so that a crash leaves the old size.
+//! copy of the item, and the sum of all devices. Before a device shrinks,
+//! relocation moves what lies beyond the new end. Meanwhile no chunk is made
+//! there, but the numbers stay, so a crash leaves the old size.
 
 use crate::Store;
 use crate::error::StoreError;

@@ -160,8 +160,8 @@ impl Store {
         }
     }
 
-    /// [`Store::change`] of a volume that can be written. Who waited for the
-    /// engine does not get that of a volume that failed meanwhile.
+    /// [`Store::change`] of a volume that can be written. If the volume failed
+    /// while a caller waited for the engine, the caller gets an error.
     ///
     /// # Errors
     /// As [`Store::check_writable`].

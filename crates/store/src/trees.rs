@@ -1,8 +1,8 @@
 //! The trees of a volume that were looked at.
 //!
-//! Who only reads may find that a tree was not looked at yet. What it loads is
-//! put aside under a lock of its own, until somebody changes the engine; all
-//! others find their trees without a lock.
+//! A reader may find that nobody looked at a tree yet. It loads the tree and puts
+//! it aside under a lock of its own, until somebody changes the engine. All others
+//! find their trees without a lock.
 
 use crate::engine::TreeState;
 use butterfs_format::TreeId;

@@ -1,11 +1,11 @@
-//! The last commit, to be read for a while.
+//! The last commit, read for a while.
 //!
-//! Owns keeping the nodes of a commit that is looked at from being overwritten
-//! by what follows, so that who looks holds up nobody.
+//! Owns the nodes of a commit that somebody reads: they are kept from being
+//! overwritten by later commits. So a reader holds up nobody.
 //!
-//! Bounds: space of nodes that is held is at most what is free besides. When
-//! more would be, it is given back, and reading a view may fail from then on;
-//! it never gives wrong content, for a node says which generation wrote it. For
+//! Bounds: nodes are kept only in space that nothing else needs. When more space
+//! is needed, it is given back, and reading a view may fail from then on. A view
+//! never gives wrong content, because a node says which generation wrote it. For
 //! the same reason a view heals nothing: a copy that differs may be newer.
 
 use crate::engine::{Engine, SpaceKind};

@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
-/// `sync` without a name means the file system that the script stands in:
-/// others on this machine may be busy, or stuck, and are none of a test's
-/// business.
+/// `sync` without a name means the file system of the script's directory. Other
+/// file systems of this machine may be busy or stuck, and do not concern a test.
 const PRELUDE: &str =
     "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }\n";
 

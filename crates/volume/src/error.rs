@@ -73,7 +73,7 @@ pub enum VolumeError {
         fault: ChunkFault,
     },
     /// A profile that ButterFS does not handle yet.
-    #[error("the profile {profile} is not supported yet")]
+    #[error("the profile {profile} is not supported yet; mount the volume with the kernel's Btrfs")]
     Profile {
         /// Its name.
         profile: String,
@@ -91,7 +91,9 @@ pub enum VolumeError {
         physical: Physical,
     },
     /// A device is not there, or not used any more.
-    #[error("device {0} of the volume is missing; give all its devices, or check the volume")]
+    #[error(
+        "device {0} of the volume is missing; give all its devices; `butterfs check` says what is lost without it"
+    )]
     MissingDevice(DeviceId),
     /// Too many devices are not there for a chunk to be written.
     #[error(

@@ -118,7 +118,7 @@ impl LogicalSpace {
         self.map.read().clone()
     }
 
-    /// Replaces the chunks. Whoever has asked for the map before goes on with
+    /// Replaces the chunks. A caller that asked for the map before goes on with
     /// the old one.
     pub fn set_map(&self, map: ChunkMap) {
         *self.map.write() = Arc::new(map);

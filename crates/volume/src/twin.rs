@@ -98,8 +98,8 @@ impl Drop for Claims {
 }
 
 impl Claims {
-    /// Adds ranges of a twin, once all of them are free. Whoever claims in
-    /// several twins does so in the order of their devices.
+    /// Adds ranges of a twin, once all of them are free. A caller that
+    /// claims in several twins does so in the order of their devices.
     fn add(&mut self, twin: &Arc<Twin>, ranges: &[Range<u64>]) {
         let mut in_use = twin.in_use.lock();
         while ranges.iter().any(|range| in_use.overlaps(range)) {

@@ -5,8 +5,10 @@
 
 use super::BuildError;
 use super::model::shown;
+use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -30,9 +32,17 @@ pub struct Contents {
     all: Vec<Place>,
     spool: Option<File>,
     spooled: u64,
+    /// What is spooled, by its bytes; `None` as long as nobody asks whether it
+    /// is there already.
+    known: Option<HashMap<[u8; 32], ContentId>>,
 }
 
 impl Contents {
+    /// From now on equal content is spooled once.
+    pub(super) fn share(&mut self) {
+        self.known.get_or_insert_default();
+    }
+
     /// The content of a host file, which stays there until it is written.
     pub(super) fn add_host(&mut self, path: PathBuf, size: u64) -> ContentId {
         self.push(Place::Host { path, size })
@@ -56,12 +66,23 @@ impl Contents {
             Some(spool) => spool,
             None => tempfile::tempfile().map_err(BuildError::io("a temporary file"))?,
         };
-        let copied = copy(input, &mut spool, size).map_err(BuildError::io(shown(path)));
-        self.spool = Some(spool);
-        copied?;
         let at = self.spooled;
+        let copied = match &self.known {
+            None => copy(input, &mut spool, size).map(|()| None),
+            Some(known) => copy_new(input, &mut spool, at, size, known),
+        };
+        self.spool = Some(spool);
+        let sum = match copied.map_err(BuildError::io(shown(path)))? {
+            Some(Copied::Known(id)) => return Ok(id),
+            Some(Copied::New(sum)) => Some(sum),
+            None => None,
+        };
         self.spooled += size;
-        Ok(self.push(Place::Spool { at, size }))
+        let id = self.push(Place::Spool { at, size });
+        if let (Some(known), Some(sum)) = (&mut self.known, sum) {
+            known.insert(sum, id);
+        }
+        Ok(id)
     }
 
     fn push(&mut self, place: Place) -> ContentId {
@@ -142,4 +163,40 @@ fn copy(input: &mut dyn Read, to: &mut File, size: u64) -> std::io::Result<()> {
         return Err(std::io::ErrorKind::UnexpectedEof.into());
     }
     to.flush()
+}
+
+/// What became of content that may be there already.
+enum Copied {
+    New([u8; 32]),
+    Known(ContentId),
+}
+
+/// [`copy`] to `at`, the end of the spool; what is there already is taken back.
+fn copy_new(
+    input: &mut dyn Read,
+    to: &mut File,
+    at: u64,
+    size: u64,
+    known: &HashMap<[u8; 32], ContentId>,
+) -> std::io::Result<Option<Copied>> {
+    let mut summed = Summed(input, Sha256::new());
+    copy(&mut summed, to, size)?;
+    let sum = summed.1.finalize().into();
+    let Some(id) = known.get(&sum) else {
+        return Ok(Some(Copied::New(sum)));
+    };
+    to.set_len(at)?;
+    to.seek(SeekFrom::Start(at))?;
+    Ok(Some(Copied::Known(*id)))
+}
+
+/// Sums up what is read.
+struct Summed<'r>(&'r mut dyn Read, Sha256);
+
+impl Read for Summed<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.0.read(buf)?;
+        self.1.update(&buf[..count]);
+        Ok(count)
+    }
 }

@@ -33,7 +33,7 @@ pub struct Gathered {
     pub tree: FileTree,
     /// Their content.
     pub contents: Contents,
-    /// The tree after each layer of an OCI layout but the last.
+    /// The tree after each layer of an OCI layout, and each state, but the last.
     pub layers: Vec<FileTree>,
     /// Sockets, which are left out.
     pub sockets: u64,
@@ -69,6 +69,18 @@ impl Gathered {
                 self.add_archive(file)
             }
         }
+    }
+
+    /// Puts a state of files, as an archive has it, over `base`, in place of
+    /// what is gathered now. Content that an earlier state had is kept once.
+    ///
+    /// # Errors
+    /// The archive cannot be read.
+    pub fn put_state(&mut self, base: &FileTree, archive: impl Read) -> Result<(), BuildError> {
+        self.contents.share();
+        self.tree = base.clone();
+        self.tree.next_layer();
+        self.add_archive(archive)
     }
 
     /// Lays a plain or compressed archive over what is there.

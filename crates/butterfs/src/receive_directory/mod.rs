@@ -148,7 +148,7 @@ impl DirectoryTarget {
                 DirectoryKind::Directories => path.to_string(),
             };
             TargetError::Other(format!(
-                "the snapshot {} (generation {}) that this is based on is not in {place}",
+                "the snapshot {} (generation {}) that this is based on is not in {place}; receive that one first",
                 uuid_text(&stamp.uuid),
                 stamp.ctransid,
             ))

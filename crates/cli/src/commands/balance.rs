@@ -218,7 +218,9 @@ impl Turn {
         let uuid = facts::of(volume).uuid;
         let mut all = running();
         if all.contains_key(&uuid) {
-            return fail("a balance of this volume is under way");
+            return fail(
+                "a balance of this volume is under way; `butterfs balance status` shows it, `balance cancel` ends it",
+            );
         }
         all.insert(uuid.clone(), (Progress::default(), None));
         Ok(Self(uuid))

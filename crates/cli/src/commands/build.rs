@@ -4,6 +4,8 @@
 //! Owns the options and the manifest; the image itself is made by the crate
 //! `admin`.
 
+mod sends;
+
 use crate::fail::{Context, Done, Failure, fail};
 use crate::sizes;
 use crate::whole_file::{WholeFile, name_beside};
@@ -24,15 +26,16 @@ use uuid::Uuid;
 /// Bytes of the longest label.
 const LABEL_MAX: usize = 255;
 
-/// Builds an image from directories, archives and OCI layouts.
+/// Builds an image from directories, archives, OCI layouts and send streams.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs build -o root.img --from rootfs.tar.zst --compress zstd
   butterfs build -o root.img --from debian-oci --layers /layers --subvolume /home
+  butterfs build -o root.img --send monday.stream --send tuesday.stream --layers /before
   debootstrap ... ; butterfs build -o root.img --from rootfs --uid-map 1000:0:1
   SOURCE_DATE_EPOCH=1700000000 butterfs build -o root.img --from rootfs --seed v1.2
 
-Sources are laid over each other in their order. The image has no free space for data unless
+Sources are laid over each other in their order, and the files of the last send over them. The image has no free space for data unless
 --size says more; enlarge its file and run `btrfs filesystem resize max` on the mount. With --seed
 (and SOURCE_DATE_EPOCH, which is the time of birth and the latest time of any file) the same files
 give the same bytes, on every machine. Kept: type, mode, owner, time of the last change, extended
@@ -49,8 +52,12 @@ pub struct Build {
     /// mount shows it.
     #[arg(long, value_name = "PATH[:ro][:default]")]
     subvolume: Vec<SubvolumeSpec>,
-    /// Keep what each layer of an OCI layout but the last comes to, as
-    /// read-only snapshots in this directory.
+    /// A send stream, or - for one on standard input; may be repeated: a whole
+    /// snapshot first, then what changed since.
+    #[arg(long, value_name = "STREAM")]
+    send: Vec<PathBuf>,
+    /// Keep what each layer of an OCI layout, and each send, but the last comes
+    /// to, as read-only snapshots in this directory.
     #[arg(long, value_name = "PATH")]
     layers: Option<String>,
     /// Compress content where it pays: zstd, zlib or lzo, with a level.
@@ -141,6 +148,10 @@ struct FileFact {
 impl Build {
     /// Runs it.
     pub fn run(self) -> Done {
+        let inputs = self.from.iter().chain(&self.send);
+        if inputs.filter(|path| path.as_os_str() == "-").count() > 1 {
+            return fail("standard input can be one source only; give the others as files");
+        }
         if self.output.exists() {
             let kind = std::fs::metadata(&self.output).context(self.output.display())?;
             if !kind.is_file() {
@@ -194,6 +205,13 @@ impl Build {
             };
             gathered.add(&source)?;
         }
+        if !self.send.is_empty() {
+            let each = match self.layers {
+                Some(_) => sends::Each::Kept,
+                None => sends::Each::Replaced,
+            };
+            sends::add(&mut gathered, &self.send, each)?;
+        }
         Ok(gathered)
     }
 
@@ -212,8 +230,12 @@ impl Build {
                 }
             },
         };
-        let checksum = ChecksumType::from_name(&self.csum)
-            .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;
+        let checksum = ChecksumType::from_name(&self.csum).ok_or_else(|| {
+            Failure(format!(
+                "there is no checksum {}; take crc32c, xxhash, sha256 or blake2",
+                self.csum
+            ))
+        })?;
         let layers = self.layers.as_deref().map(|path| {
             let names = path.split('/').filter(|name| !name.is_empty());
             names.map(|name| name.as_bytes().to_vec()).collect()

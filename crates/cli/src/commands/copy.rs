@@ -60,7 +60,7 @@ impl Copy {
     /// Runs it.
     pub fn run(self) -> Done {
         let Some((destination, sources)) = self.words.split_last() else {
-            return fail("sources and a destination are needed");
+            return fail("sources and a destination are needed; see `butterfs copy --help`");
         };
         let places: Vec<Option<Place>> = sources.iter().map(Place::parse).collect();
         let mut tally = Tally::new(self.quiet)?;
@@ -71,6 +71,7 @@ impl Copy {
                 }
                 let volume = self.open(&place, MountOptions::default())?;
                 let owner = self.no_owner.then(own);
+                tally.bar.count_host(sources);
                 let copied = into::copy(&volume, sources, &place, owner, &mut tally);
                 let closed = volume.close().context(place.volume.display());
                 // Without a close nothing of it is there.
@@ -94,7 +95,7 @@ impl Copy {
                 }
             }
         }
-        tally.bar.finish_and_clear();
+        tally.bar.end();
         if !self.quiet {
             say!("{} files, {}", tally.files, HumanBytes(tally.bytes));
         }

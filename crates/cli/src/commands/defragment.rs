@@ -319,7 +319,9 @@ impl Defragment {
         }
         if step == Step::Plan {
             if self.dry_run {
-                return fail("the kernel cannot say what it would do");
+                return fail(
+                    "the kernel cannot say beforehand what it would do; leave --dry-run out, or unmount the volume and name it as VOLUME:/path",
+                );
             }
             return Ok(Defragmented::default());
         }

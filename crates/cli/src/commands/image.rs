@@ -147,7 +147,7 @@ impl Image {
 
     fn bring_back(&self) -> Done {
         if self.targets.len() > 1 && !self.multi {
-            return fail("several targets are for -m");
+            return fail("several targets need -m, which restores a volume of several devices");
         }
         let mut image = match self.source == Path::new("-") {
             true => standard_input().context("standard input")?,

@@ -60,7 +60,7 @@ impl Lab {
                 if plan.problems.is_empty() {
                     return Ok(());
                 }
-                fail("it cannot be run so")
+                fail("the experiment cannot be run as it is; the lines above say what to change")
             }
             What::Run(run) => run.run(),
             What::Resume(resume) => resume.run(),

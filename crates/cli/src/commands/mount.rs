@@ -170,7 +170,7 @@ impl Mount {
             .spawn()
             .context("the server cannot be started")?;
         let Some(output) = server.stdout.take() else {
-            return fail("the server has no output");
+            return fail("internal error, please report it: the server has no output");
         };
         let mut output = BufReader::new(output);
         let mut said = String::new();

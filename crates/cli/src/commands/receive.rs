@@ -124,7 +124,7 @@ impl Receive {
             return dump::dump(&mut reader, form, self.termination());
         }
         let Some(word) = &self.target else {
-            return fail("a directory is needed");
+            return fail("where to? name a directory or VOLUME:/path at the end");
         };
         let path = Path::new(word);
         let interrupt = Interrupt::watch()?;

@@ -3,6 +3,7 @@
 //! Kept in both directions: type, mode, owner, time of the last change to the
 //! nanosecond, extended attributes and ACLs, hard links, device numbers.
 
+pub mod archive;
 mod create;
 mod extract;
 

@@ -195,7 +195,7 @@ impl Tune {
         std::io::stdin().lock().read_line(&mut answer)?;
         match answer.trim_start().as_bytes() {
             [b'y' | b'Y', ..] => Ok(()),
-            _ => fail("nothing was changed"),
+            _ => fail("nothing was changed: the answer was not yes"),
         }
     }
 
@@ -203,7 +203,7 @@ impl Tune {
     pub fn run(self) -> Done {
         let steps = self.steps();
         let Some(first) = self.devices.first() else {
-            return fail("no device is given");
+            return fail("no device was given; name the file or device of the volume");
         };
         if steps.is_empty() {
             return fail("no change is asked for; `butterfs tune --help` shows what there is");

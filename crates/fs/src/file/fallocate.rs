@@ -108,8 +108,8 @@ impl Filesystem {
     /// No inode may be locked.
     fn free_what_waits(&self, id: InodeId, length: u64) -> Result<(), FsError> {
         self.look_at_space();
-        // What could not be flushed is told to its own fsync; whether the range
-        // fits now is looked at when its holes are known.
+        // An fsync of a file reports what could not be flushed. Whether the range
+        // fits now is decided when its holes are known.
         if self.buffers.has_free(length) {
             let _ = self.ensure_quota(id.tree, length);
         } else {

@@ -4,8 +4,8 @@
 //! decompress 128 KiB each.
 //!
 //! Invariant: space that is allocated anew is forgotten before a file extent
-//! names it. Who reads an extent holds the lock of an inode that refers to it,
-//! so nobody adds what was freed meanwhile.
+//! names it. A reader of an extent holds the lock of an inode that refers to
+//! it, so nobody adds an extent that was freed meanwhile.
 
 use butterfs_format::Logical;
 use parking_lot::Mutex;

@@ -151,8 +151,8 @@ impl Filesystem {
             }
         }
         self.buffer_data(inode, &mut state, offset, data)?;
-        // Who closes the volume looks at the buffers after it is closed: one of
-        // the two sees the other.
+        // Closing marks the volume as closed, then looks at the buffers. So
+        // either this sees the mark, or the closing sees these data.
         self.store.check_open()?;
         self.buffers.note_write();
         let time = now();
@@ -189,8 +189,8 @@ impl Filesystem {
     /// inode's buffer.
     pub(crate) fn put(&self, id: InodeId, state: &mut InodeState, offset: u64, data: &[u8]) {
         if !state.buffer.is_charged() {
-            // Who has the state locked has the inode from the table, which
-            // keeps what is in use.
+            // The caller that locked the state got the inode from the table,
+            // and the table keeps inodes in use.
             if let Some(inode) = self.inodes.get(id) {
                 self.buffers.adopt(inode, state);
             }

@@ -1,8 +1,8 @@
-//! Names in the fsync log: what it says of a file's names, and that it goes on
-//! to say what is true of files that it has.
+//! Names in the fsync log. What the log says of the names of its files stays
+//! true.
 //!
-//! A name that a logged file lost would come back with a replay, so the next
-//! fsync, of whatever file, first brings the log up to date.
+//! A replay would bring back a name that a logged file lost. So the next fsync,
+//! of any file, first brings the log up to date.
 
 use super::record::{Items, forget_extents, items, write_items};
 use crate::dir::{self, Link};
@@ -145,7 +145,7 @@ fn find_at(engine: &Engine, root: NodeRef, key: &Key) -> Result<Option<Vec<u8>>,
 }
 
 /// Items of the names that the last commit, at `root`, does not have; `None`
-/// when a replay could not bring about what happened to the names.
+/// when a replay could not repeat what happened to the names.
 pub(super) fn to_log(
     engine: &Engine,
     id: InodeId,

@@ -2,7 +2,7 @@
 //!
 //! A file is logged with its inode item, all extended attributes, names that
 //! the last commit does not have, and the file extents that changed since they
-//! were logged. What a replay could get wrong is committed instead: files of
+//! were logged. Where a replay could go wrong, a commit is made instead: for files of
 //! the last commit whose names changed, names that another inode had,
 //! directories that the last commit does not have, subvolumes that were
 //! snapshotted, anything that is no file.

@@ -4,10 +4,10 @@
 //! makes the log go away. A crash before that leaves the log as it was: its
 //! blocks and the data that it names are pinned meanwhile.
 //!
-//! The order is that of the kernel, which wrote most logs: inodes (attributes
-//! and names that are gone go, files are cut at their size), then entries of
-//! directories, then names, attributes and file extents, and at last the
-//! counts of links.
+//! The order is the kernel's, which wrote most logs. First come inodes:
+//! attributes and names that the log lacks are removed, and files are cut at
+//! their size. Then come entries of directories, then names, attributes and file
+//! extents, and last the counts of links.
 
 use super::items::LogItems;
 use super::verify::lies;

@@ -2,8 +2,8 @@
 //! nodes prove that they came back as they were written, not that the log
 //! tells the truth.
 //!
-//! Owns what can be said from the log and the last commit alone. What depends
-//! on what the replay did before is seen there.
+//! Owns what follows from the log and the last commit alone. The replay itself
+//! checks what depends on its earlier steps.
 
 use super::items::LogItems;
 use super::replay::parse_links;

@@ -72,7 +72,7 @@ impl VolumeTarget {
         let found = find_stamped(&self.files, stamp)?;
         found.ok_or_else(|| {
             TargetError::Other(format!(
-                "the snapshot {} (generation {}) that this is based on is not in the volume",
+                "the snapshot {} (generation {}) that this is based on is not in the volume; receive that one first",
                 uuid::Uuid::from_bytes(stamp.uuid),
                 stamp.ctransid
             ))

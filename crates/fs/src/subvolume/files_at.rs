@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// Bytes of a compressed extent when unpacked, at most.
 const UNPACKED_MAX: u64 = 128 << 10;
-/// References that are followed; more are told of by nobody.
+/// References that are followed. Beyond them nothing is found.
 const REFERENCES_MAX: usize = 65_536;
 
 /// A file that holds data at an address.

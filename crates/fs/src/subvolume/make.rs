@@ -151,8 +151,8 @@ impl Filesystem {
         self.flush_tree(source)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
-        // Whoever decided to write in place finishes first; whoever decides
-        // later sees that the snapshot shares.
+        // A flush that decided to write in place finishes first. One that
+        // decides later sees that the snapshot shares.
         let in_place = self.in_place.of(source);
         let alone = in_place.write();
         let nodes = 16 * NODES_PER_PATH;

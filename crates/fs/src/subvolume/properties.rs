@@ -120,8 +120,8 @@ impl Filesystem {
             })?)
         })?;
         if access == Access::ReadOnly {
-            // Who saw it writable has a file locked, and its data follow; then
-            // nothing in it changes any more.
+            // An operation that still saw it writable has its file locked. Wait
+            // for it, then flush its data: nothing changes after that.
             for inode in self.inodes.of_tree(tree) {
                 drop(inode.state.write());
             }

@@ -105,8 +105,8 @@ impl Filesystem {
             touch_directory(engine, parent, state, -name_bytes(name))
         })?;
         drop(state);
-        // Who has its files open finds them deleted. Who uses them now, reads,
-        // overwrites or clones what they hold, is waited for here.
+        // Programs that have its files open find them deleted. Operations that
+        // read, overwrite or clone their data now end before this goes on.
         for inode in self.inodes.remove_tree(tree) {
             let mut state = inode.state.write();
             state.deleted = true;

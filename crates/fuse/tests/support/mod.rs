@@ -37,7 +37,7 @@ pub fn fuse_available() -> bool {
     available
 }
 
-/// Whether the kernel offers FUSE over io_uring now. `scripts/test` runs these
+/// Whether the kernel offers FUSE over io_uring now. `make test-long` runs these
 /// tests with its parameter on, then off.
 pub fn uring_is_offered() -> bool {
     std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring")
@@ -93,17 +93,34 @@ impl Mount {
         self.session.unmounter()
     }
 
-    /// Unmounts. A process that another test starts holds a copy of every open
-    /// file until its exec, so that "busy" may pass.
+    /// Unmounts, and ends the session.
     pub fn unmount(&mut self) {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            match self.session.unmount(UnmountMode::Normal) {
-                Err(SessionError::Unmount(UnmountError::Busy(_))) if Instant::now() < deadline => {
-                    std::thread::sleep(Duration::from_millis(5));
-                }
-                other => return other.unwrap(),
+        patiently(|| match self.session.unmount(UnmountMode::Normal) {
+            Err(SessionError::Unmount(error)) => Err(error),
+            other => {
+                other.unwrap();
+                Ok(())
             }
+        });
+    }
+}
+
+/// Unmounts a mount whose session others have. See [`patiently`].
+#[allow(dead_code, reason = "not every test program unmounts so")]
+pub fn unmount(unmounter: &Unmounter) {
+    patiently(|| unmounter.unmount(UnmountMode::Normal));
+}
+
+/// Tries again while a mount is busy. A process that another test starts holds a
+/// copy of every open file until its exec, so that "busy" may pass.
+fn patiently(mut unmount: impl FnMut() -> Result<(), UnmountError>) {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match unmount() {
+            Err(UnmountError::Busy(_)) if Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            other => return other.unwrap(),
         }
     }
 }

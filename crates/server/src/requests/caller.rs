@@ -29,8 +29,8 @@ const fn bit(capability: Capability) -> u64 {
 /// A caller.
 pub struct Caller<'a> {
     context: &'a Context<'a>,
-    /// Who runs the server, unless that is root: administers the volume. Of
-    /// files it may what their permissions say, as for the kernel.
+    /// The user who runs the server, unless that is root. This user administers
+    /// the volume, and may do with files what their permissions say.
     master: Option<u32>,
     facts: OnceCell<Facts>,
 }

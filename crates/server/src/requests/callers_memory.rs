@@ -1,8 +1,8 @@
-//! The memory of who asks.
+//! The memory of the caller.
 //!
-//! Owns reading and writing what the kernel does not carry: arguments behind
-//! pointers, and those whose number says the wrong direction. It takes the
-//! right to trace the caller; where that is missing the answer is EPERM.
+//! Owns reading and writing what the kernel does not pass on: arguments behind
+//! pointers, and those of requests whose number states the wrong direction. That
+//! needs the right to trace the caller; without it the answer is EPERM.
 
 use butterfs_fuse::{Context, Errno};
 use std::fs::File;

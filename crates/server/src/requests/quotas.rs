@@ -1,13 +1,13 @@
 //! Quotas over ioctls, with the kernel's numbers and structures.
 //!
-//! Owns who may do it (who runs the server, and root), and the reading of
-//! arguments that the kernel does not pass: the number of the request for
-//! limits says that it is read, and groups to be put into are behind a pointer.
-//! Both are read from the caller's memory, which takes the right to trace it;
-//! where that is missing the answer is EPERM.
+//! Owns who may use them: root, and the user who runs the server. Owns reading the
+//! arguments that the kernel does not pass on. The number of the request for limits
+//! states that it only reads, and the groups of a new subvolume are behind a
+//! pointer. So both are read from the caller's memory. That needs the right to
+//! trace the caller; without it the answer is EPERM.
 //!
-//! A count of all groups is made by the thread that serves the request, so the
-//! request ends when the count does.
+//! The thread that serves the request counts all groups, so the request ends when
+//! the count does.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 

@@ -1,7 +1,7 @@
 //! Subvolumes over ioctls, with the kernel's numbers and structures.
 //!
-//! The kernel checks no permission of an ioctl on FUSE: `rights` does. Who runs
-//! the server may do what root may on a kernel mount.
+//! For FUSE the kernel checks no permission of an ioctl: `rights` does. The user
+//! who runs the server may do what root may do on a kernel mount.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 

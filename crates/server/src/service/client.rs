@@ -43,8 +43,8 @@ impl Connection {
         output: &mut impl Write,
         notes: &mut impl Write,
     ) -> Result<(), ServerError> {
-        // Who refuses may have gone before it read everything: what it says is
-        // read in any case.
+        // A server that refuses may have closed the socket before it read
+        // everything. Its answer is read in any case.
         let sent = parts::write_request(&mut self.server, request);
         loop {
             match parts::read(&mut self.server) {

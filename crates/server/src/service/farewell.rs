@@ -1,9 +1,9 @@
 //! The last word of a server: whether everything is on the device.
 //!
-//! Owns a second socket of the server, whose name follows from the first one's.
-//! Who waits for the end of a mount connects to it before it unmounts, and
-//! reads until the server's process is gone: what it says, or nothing where it
-//! died.
+//! Owns a second socket of the server, whose name follows from the first one's. A
+//! process that waits for the end of a mount connects to it before it unmounts. It
+//! reads until the server's process is gone: the last word, or nothing if the
+//! server died.
 
 use crate::attributes::server_of;
 use crate::error::ServerError;
@@ -17,14 +17,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Who may wait at a time.
+/// Processes that may wait at a time.
 const WAITING_MAX: usize = 16;
 /// Bytes of a last word.
 const WORDS_MAX: usize = 4096;
 /// What a server says when nothing was lost; else it says what was.
 const DONE: &str = "done\n";
-/// What it says first, to who will be told: a server that ends tells nobody
-/// whom it has not heard of.
+/// What it says first, to each process that it will tell. A server that ends
+/// tells only processes that it has heard of.
 const HEARD: &[u8] = b"+";
 /// Time for that.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ impl Farewell {
         let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for client in waiting.iter_mut() {
-            // Who does not listen any more misses nothing.
+            // A process that does not listen any more misses nothing.
             let _ = client.write_all(words);
         }
     }

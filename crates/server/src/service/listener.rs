@@ -1,9 +1,9 @@
 //! Running commands for others, in the server of a mount.
 //!
-//! Owns the socket and who may ask: root, and the user who mounted. Every
-//! request is answered with an end that says how it went; who did not get every
-//! part before it gets no end. Who may not ask is told so at once: nobody else
-//! waits for what they send.
+//! Owns the socket, and who may ask: root, and the user who mounted. Every answer
+//! ends with a part that says how the command ended. A caller that did not get
+//! every part before gets no end. A caller that may not ask is told at once, so
+//! that nobody waits for it.
 
 use super::parts::{self, PART};
 use crate::error::{About, ServerError};
@@ -19,14 +19,15 @@ use std::time::Duration;
 
 /// Requests that are served at a time.
 const SERVED_MAX: usize = 16;
-/// Who asks must send its request in this time. All but a stream is printed
-/// while others may have to wait for it, so it must be read in this time too.
+/// A caller must send its request in this time. While an answer is printed,
+/// others may have to wait; so the caller must read each part in this time, too.
+/// Streams have no such limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// As the main thread's.
 const STACK: usize = 8 << 20;
 
 /// Runs a command that another process asked for, on a thread of its own. A
-/// command that is dropped without [`Answer::end`] has failed for who asked.
+/// command that is dropped without [`Answer::end`] counts as failed for the caller.
 pub type Runner = Arc<dyn Fn(Command) + Send + Sync>;
 
 /// A command that another process asked for.
@@ -66,7 +67,7 @@ impl Answer {
     /// Sends bytes for standard output.
     ///
     /// # Errors
-    /// Who asked does not read them.
+    /// The caller does not read them.
     pub fn output(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.send(bytes, parts::write_output)
     }
@@ -74,7 +75,7 @@ impl Answer {
     /// Sends bytes for standard error.
     ///
     /// # Errors
-    /// Who asked does not read them.
+    /// The caller does not read them.
     pub fn note(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.send(bytes, parts::write_note)
     }

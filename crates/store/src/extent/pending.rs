@@ -7,7 +7,7 @@ use butterfs_format::{InodeNumber, Key, Logical, TreeId};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Who refers to an extent.
+/// What refers to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Backref {
     /// A node, from a tree that owns it.
@@ -164,8 +164,8 @@ pub struct PendingRefs {
     netted: Option<BTreeMap<Logical, NettedExtent>>,
 }
 
-/// An extent that has the references of the last commit again. Who reaches it
-/// may differ all the same: a node that refers to it may have left a tree.
+/// An extent that has the references of the last commit again. Other subvolumes
+/// may reach it all the same: a node that refers to it may have left a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct NettedExtent {
     /// Bytes.

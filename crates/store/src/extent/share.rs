@@ -1,9 +1,9 @@
 //! Copy-on-write of nodes that several trees may share.
 //!
-//! Owns the movement of references when a node is copied: the format lets the
-//! first owner of a node hold its children's references by tree; when it
-//! copies the node while others still hold it, the old node's children are
-//! referred to by parent from then on (FULL_BACKREF).
+//! Owns the movement of references when a node is copied. The format lets the
+//! first owner of a node hold its children's references by tree. When that
+//! owner copies the node while others still hold it, the old node's children
+//! are referred to by parent from then on (FULL_BACKREF).
 //!
 //! Source: the documentation's chapter on back references, and extent trees
 //! of volumes that the kernel made.

@@ -1,24 +1,24 @@
 //! Whether the devices that were given are those of one volume.
 //!
-//! Owns the comparison of their superblocks, and of them with the device items:
-//! which device speaks for the volume, and what is not used.
+//! Owns the comparison of their superblocks with each other and with the device
+//! items: which device speaks for the volume, and which one is not used.
 //!
 //! All nodes of a commit are on every device before the first superblock names
-//! them. So a crash between two superblocks leaves a device one commit behind
-//! that has everything; its unverified copies are still read last. A device
-//! that is further behind lacks what was written since: it is stale. A commit
-//! that a device falls out of is followed by others at once, so that what fell
-//! out is never only one behind.
+//! them. So a crash between two superblocks leaves a device that is one commit
+//! behind and has everything. Its copies without checksums are still read last. A
+//! device that is further behind lacks what was written since: it is stale. A
+//! commit that a device falls out of is followed by others at once, so that a
+//! device which fell out is always more than one behind.
 //!
-//! A device that is away when the volume is opened for writing may be one
-//! commit ahead of the others: the crash that it was lost in came between the
-//! superblocks. What is committed without it must have no generation in common
-//! with what it has, so the generations in between are left out ([`APART`]).
+//! A device that is away when the volume is opened for writing may be one commit
+//! ahead of the others: it was lost in a crash that came between the superblocks.
+//! What is committed without it must share no generation with what it has. So the
+//! generations in between are left out ([`APART`]).
 //!
-//! Devices are added, removed and replaced with a crash possible at any point.
-//! So two kinds of devices are left out, as by the kernel: one that the newest
-//! trees do not have (it was just to be added, or was removed), and the older
-//! one of two that are the same device (it was replaced).
+//! Devices are added, removed and replaced, and a crash may come at any point. So
+//! two kinds of devices are left out, as in the kernel. One is a device that the
+//! newest trees do not have: it was about to be added, or it was removed. The other
+//! is the older one of two that are the same device: it was replaced.
 
 use super::{Degraded, FoundSuperblock, OpenOptions, States, read_superblock};
 use crate::devices::DeviceItems;

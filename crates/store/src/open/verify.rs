@@ -1,10 +1,10 @@
-//! Whether what says where space lies agrees with itself.
+//! Whether the descriptions of space agree with each other.
 //!
-//! Chunks, device items, device extents and block groups say the same thing
-//! from four sides. Whoever writes by one of them, while another says
-//! something else, overwrites what is in use; so a volume where they differ is
-//! not opened, for reading neither, since reading by them gives other bytes.
-//! The kernel refuses the same volumes, and takes those that are taken here.
+//! Chunks, device items, device extents and block groups describe the same space
+//! from four sides. A driver that writes by one of them, while another one says
+//! something else, overwrites what is in use. So a volume in which they differ is
+//! not opened, not even for reading, because reading by them gives other bytes.
+//! The kernel refuses the same volumes, and opens those that are opened here.
 //!
 //! Reads the chunk tree, the device tree and the block group items: nothing
 //! that grows with the number of files.
@@ -303,7 +303,10 @@ impl Engine {
                 return Err(SpaceFault::DeviceOfOtherVolume(device).into());
             }
             return Err(StoreError::Unsupported {
-                what: format!("device {device} is a seed, which is not supported yet"),
+                what: format!(
+                    "device {device} is a seed, which ButterFS does not support yet; mount the volume \
+                     with the kernel's Btrfs"
+                ),
                 read_only_possible: false,
             });
         }

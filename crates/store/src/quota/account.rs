@@ -31,7 +31,7 @@ pub(super) struct Delta {
     pub(super) exclusive: i128,
 }
 
-/// Who reached something, and who does.
+/// The sets that reached something before, and reach it now.
 type Move = (SetId, SetId);
 
 /// Bytes that moved from set to set.

@@ -1,8 +1,8 @@
-//! Whether what is about to be written fits the limits of its groups.
+//! Whether new data fit the limits of their groups.
 //!
-//! The numbers are the last commit's; what came since is counted too high
-//! rather than too low (overwritten data are freed at the commit), so who is
-//! refused asks again after a commit.
+//! The numbers are those of the last commit. What came since is counted too high
+//! rather than too low, because overwritten data are freed only at the commit. So
+//! an operation that is refused asks again after a commit.
 
 use super::{QuotaGroup, Quotas};
 use crate::engine::Engine;

@@ -1,13 +1,13 @@
 //! Which subvolumes reach an extent, from its references upwards.
 //!
-//! Owns two views of the volume: as the last commit left it, and as the
-//! running generation makes it. The extent tree itself changes only while a
-//! commit applies what is pending, so before that it is the last commit's; with
-//! the pending changes it is the coming one's.
+//! Owns two views of the volume: as the last commit left it, and as the running
+//! generation changes it. A commit applies pending reference changes to the extent
+//! tree. Before that moment the extent tree alone describes the last commit. The
+//! extent tree together with the pending changes describes the next one.
 //!
-//! A reference names the node above (by its address, or by the tree in which
-//! it is found by key); what reaches that node reaches the extent. Levels
-//! ascend, so a walk ends. Nodes are resolved once.
+//! A reference names the node above: by its address, or by the tree in which a key
+//! finds it. Whatever reaches that node reaches the extent. Levels ascend, so a
+//! walk ends. Each node is resolved once.
 //!
 //! Bounds: [`WORK_MAX`] references and items looked at for one view.
 

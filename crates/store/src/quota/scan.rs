@@ -1,15 +1,14 @@
 //! A count of all groups while the volume is changed.
 //!
-//! Owns the bookkeeping: the count is of one commit, whose nodes are kept from
-//! being overwritten meanwhile ([`View`]); what later commits
-//! change is summed up beside it, and both together are the numbers. So nobody
-//! waits for a count.
+//! Owns the bookkeeping. The count is of one commit, whose nodes are kept from
+//! being overwritten meanwhile ([`View`]). The changes of later commits are summed
+//! up beside it. Both together are the numbers. So nobody waits for a count.
 //!
-//! On the device the status says RESCAN and the numbers are zero until it ends,
-//! so that after a crash the kernel begins it anew, and we say that it was
-//! interrupted.
+//! Until the count ends, the status on the device says RESCAN and the numbers are
+//! zero. So after a crash the kernel begins the count anew, and ButterFS says that
+//! it was interrupted.
 //!
-//! Bounds: those of a view; a count that needs more has to be made anew.
+//! Bounds: those of a view; a count that needs more begins anew.
 
 use super::account::Delta;
 use super::{GroupNumbers, QuotaError, Quotas, Running};

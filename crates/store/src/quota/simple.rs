@@ -1,12 +1,12 @@
 //! How the numbers of simple quotas follow a generation.
 //!
-//! Owns the rule: an extent is charged to the tree that allocated it, from the
-//! generation after the one that switched simple quotas on, until nobody refers
-//! to it. Of data the extent tree says who that was (an owner reference), of
-//! nodes their header. Who reaches an extent does not matter, so nothing is
-//! walked, nothing is ever inconsistent, and there is nothing to scan.
+//! Owns the rule: an extent is charged to the tree that allocated it, until nobody
+//! refers to it. It holds from the generation after the one that switched simple
+//! quotas on. For data the extent tree names that tree (an owner reference), for
+//! nodes their header does. It does not matter which subvolumes reach an extent.
+//! So nothing is walked, the numbers are always right, and there is no scan.
 //!
-//! A group outlives its subvolume while others reach what that allocated.
+//! A group outlives its subvolume while others reach what that subvolume allocated.
 
 use super::Quotas;
 use crate::engine::Engine;

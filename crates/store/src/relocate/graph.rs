@@ -1,17 +1,17 @@
 //! Nodes that move together: some nodes, and all nodes above them.
 //!
 //! Owns the move of nodes with everything that refers to them. A node that
-//! moves keeps its content and its owner; its parents get its new address, so
+//! moves keeps its content and its owner. Its parents get its new address, so
 //! they move too, up to the roots of all trees that reach it. Nodes that the
-//! running generation wrote have addresses that nobody knows yet: they are
+//! running generation wrote have addresses that nobody knows yet. They are
 //! changed where they are, and nothing above them changes.
 //!
-//! References follow the format's two forms. A node whose children refer to it
-//! by tree may go on so, as long as one tree alone reaches it. One that several
-//! trees reach has a new generation now, by which nobody could tell that it is
-//! shared; so it is marked as relocated, which says that it may be, and its
-//! children refer to it by its address from then on (FULL_BACKREF), as the
-//! kernel has it after a balance.
+//! References follow the format's two forms. As long as only one tree reaches a
+//! node, its children may go on to refer to it by tree. A node that several
+//! trees reach gets a new generation, which would hide that it is shared. So it
+//! is marked as relocated, which says that it may be shared. From then on its
+//! children refer to it by its address (FULL_BACKREF), as after a balance of
+//! the kernel.
 //!
 //! Everything is looked up and verified before the first edit.
 //!

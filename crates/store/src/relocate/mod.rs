@@ -1,9 +1,8 @@
-//! Relocation: all that lies in a block group moves elsewhere, and the group's
-//! space belongs to no chunk afterwards.
+//! Relocation: everything in a block group moves elsewhere, and afterwards the
+//! group's space belongs to no chunk.
 //!
-//! What moves is the same to everybody who refers to it before and after: a
-//! node or a data extent gets another address, and with it each pointer to it,
-//! in all trees and snapshots at once. So what was shared stays shared.
+//! A node or a data extent gets another address. Each pointer to it changes at
+//! the same time, in all trees and snapshots. So what was shared stays shared.
 //!
 //! - A data extent is copied first, without the engine. Then the leaves with
 //!   file extents of it are found by its references and moved, with the new
@@ -12,15 +11,15 @@
 //!   one, both whole.
 //! - A node moves with all nodes above it, up to the roots (`graph`).
 //!
-//! Each step is one change that is a commit of its own: nothing comes between
-//! the change and the commit, so the fsync log never sees half a step, and
-//! after a crash the volume is as some step left it. Nothing is written down
-//! about how far a relocation came: what is left in the group says it.
+//! Each step is one change and a commit of its own. Nothing comes between the
+//! change and the commit, so the fsync log never sees half a step, and after a
+//! crash the volume is as some step left it. Nothing records how far a
+//! relocation came: what is left in the group says it.
 //!
 //! While a group is relocated it is read-only: nothing is allocated from it,
-//! and nothing in it is overwritten in place. Whoever works by addresses of
-//! data that were looked up (`addresses`) is waited for before others name
-//! them; what a send reads does not move at all.
+//! and nothing in it is overwritten in place. Before new addresses are named,
+//! relocation waits until no operation uses old ones (`addresses`). What a send
+//! reads does not move at all.
 //!
 //! Bounds: [`NODES_MAX`] nodes (more only where one node has more above it)
 //! and [`BATCH_BYTES`] of data in one step.
@@ -194,10 +193,10 @@ impl Drop for ReadOnlyGroup<'_> {
 
 impl Store {
     /// Moves all that lies in the block group at `start` elsewhere, and removes
-    /// it. `progress` is told after each step, and may end it there.
+    /// it. `progress` is called after each step, and may end it there.
     ///
-    /// What a deleted subvolume holds that is freed in part moves when all of
-    /// that is freed: somebody else must be at it.
+    /// A deleted subvolume that is freed in part does not move. Its nodes are
+    /// waited for until all of it is freed, which somebody else must be doing.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`] where it has no place elsewhere; data that no
@@ -293,7 +292,7 @@ impl Store {
             transaction.finish();
         }
         let guard = ReadOnlyGroup { store: self, start };
-        // Who decided before to write over something in it has done so then.
+        // After that, every write in place that was decided before has ended.
         if self.wait_for_holders(WRITERS_WAIT).is_none() {
             return Err(StoreError::GroupInUse(start));
         }

@@ -2,14 +2,14 @@
 //! read from its device and compared with its checksum.
 //!
 //! Owns one step of it: a part of one stripe of a chunk, read by several
-//! threads. Who goes through a device, how fast, and where that is written
-//! down, is the caller's.
+//! threads. The caller goes through the devices, decides how fast, and keeps
+//! the record.
 //!
-//! Others may change the volume meanwhile. So what a step reads without the
-//! engine is only suspected: before it is called bad it is looked at again with
-//! the engine held for reading. No commit can publish then, so nothing that is
-//! referred to now can be freed and overwritten before the verdict, or before
-//! the copy is rewritten.
+//! Others may change the volume meanwhile. So a step only suspects what it
+//! reads without the engine. Before it calls something bad, it looks again
+//! while it holds the engine for reading. No commit can publish then. So
+//! nothing that is in use now can be freed and overwritten before the verdict,
+//! or before the copy is rewritten.
 //!
 //! Bounds: each thread holds the list and the checksums of at most 16 MiB of
 //! extents, or those of one row, and half a MiB, or a row.

@@ -117,8 +117,8 @@ impl Store {
         let good = self.good_from_elsewhere(&proof, (logical, length), copy);
         let outcome = match (good, &proof) {
             (None, _) => ScrubOutcome::Uncorrectable,
-            // What has no checksum may be written in place at this moment: what
-            // was read would be put over it.
+            // Data without checksums may be written in place at this moment. A
+            // repair would put what was read before over them.
             (Some(_), Proof::None) => ScrubOutcome::Repairable,
             (Some(_), _) if repair == Repair::ReportOnly => ScrubOutcome::Repairable,
             (Some(good), _) => {

@@ -1,8 +1,8 @@
 //! Giving out logical space.
 //!
 //! Invariant: only ranges that are in a loaded group's free set are given out.
-//! Groups are loaded at safe points alone (never in the middle of a tree's
-//! edit), because loading reads the free-space tree.
+//! Groups are loaded only at safe points, never in the middle of a tree's edit,
+//! because loading reads the free-space tree.
 
 use super::block_group::BlockGroup;
 use super::block_groups::BlockGroups;

@@ -1,10 +1,10 @@
 //! Making the free-space tree anew from the extent tree (`clear_cache`).
 //!
-//! Until that is done nothing of the old tree is believed: free space is found
-//! between the extents. The new tree says what the extent tree says before
-//! anything that waits is applied; what waits, the new tree's own nodes among
-//! it, is applied to both at the commit. The nodes of the old tree are those
-//! that the extent tree gives to it, so the old tree need not be readable.
+//! Until that is done, nothing of the old tree is believed: free space is what lies
+//! between the extents. The new tree describes the extent tree as it is before any
+//! pending change is applied. Pending changes, those of the new tree's own nodes
+//! among them, are applied to both trees at the commit. The extent tree says which
+//! nodes belong to the old tree, so the old tree need not be readable.
 //!
 //! Invariant: no commit comes between opening and this.
 

@@ -1,14 +1,14 @@
 //! Block groups with parity: space is given out by rows.
 //!
-//! A write to a part of a row changes the parity of the whole row. A power cut
-//! in between leaves one that does not match, and a device that is lost then
-//! takes along whatever else lies in the row. So what a commit has shares no row
-//! with what is written after it: nodes share a row with nodes of the same
-//! generation alone, and an extent of data shares its rows with nothing.
+//! A write to a part of a row changes the parity of the whole row. A power cut in
+//! between leaves a parity that does not match. If a device is lost then, other
+//! data of the row are lost with it. So the data of a commit share no row with
+//! anything that is written later: nodes share a row only with nodes of the same
+//! generation, and an extent of data shares its rows with nothing.
 //!
-//! What is free in a row that is partly used is left over until all of the row
-//! is free. When nothing else is left, it is used nevertheless, in place, as the
-//! kernel always does.
+//! The free part of a partly used row stays unused until all of the row is free.
+//! When nothing else is left, it is used nevertheless, in place, as the kernel
+//! always does.
 
 use super::block_group::BlockGroup;
 use super::ranges::RangeSet;

@@ -1,6 +1,6 @@
-//! What a balance of data would free, found out without writing: the extents of
-//! block groups are given other places by the allocator's own rules, in a copy
-//! of what is known of space.
+//! What a balance of data would free, found out without writing. The allocator's
+//! own rules give other places to the extents of block groups, in a copy of the
+//! accounts of space.
 
 use super::block_groups::BlockGroups;
 use crate::engine::{Engine, SpaceKind};

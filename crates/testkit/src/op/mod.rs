@@ -235,7 +235,7 @@ pub enum Op {
     },
     /// All that was done is durable.
     Sync,
-    /// All is written and read again. Who runs the tree does it.
+    /// The volume is closed and opened again, by whoever runs the operations.
     Remount,
     /// Makes an empty subvolume whose root directory has `mode`.
     Subvolume {

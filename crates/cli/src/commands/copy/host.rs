@@ -103,7 +103,11 @@ impl Ahead {
                 Some(Message::Ended(ended)) => return ended.map(|()| None),
                 None => match self.batches.recv() {
                     Ok(batch) => self.batch = batch.into_iter(),
-                    Err(_) => return fail("the host was not read to its end"),
+                    Err(_) => {
+                        return fail(
+                            "the thread that reads the host ended early; please report it",
+                        );
+                    }
                 },
             }
         }

@@ -84,7 +84,7 @@ impl Work<'_> {
         while let Some(event) = host.next()? {
             self.tally.check_interrupt()?;
             let Event::Entry(entry) = event else {
-                return fail("data of no file");
+                return fail("internal error, please report it: data without a file");
             };
             let parent = match entry.directory.checked_sub(1) {
                 None => parent,
@@ -285,7 +285,9 @@ fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Failure> {
     match host.next()? {
         Some(Event::Data(at, data)) => Ok(Some((at, data))),
         Some(Event::End) => Ok(None),
-        Some(Event::Entry(_)) | None => fail("a file did not end"),
+        Some(Event::Entry(_)) | None => {
+            fail("internal error, please report it: a file without an end")
+        }
     }
 }
 

@@ -6,10 +6,10 @@
 
 use super::tally::Tally;
 use crate::fail::{Done, Failure, fail};
+use crate::files_bar::{self, Holes};
 use crate::place::Place;
 use crate::whole_file::name_beside_by;
 use butterfs::{Attributes, FsError, Inode, InodeId, SeekTarget, Timespec, Volume, Walk};
-use indicatif::ProgressBar;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timestamps, XattrFlags};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -46,7 +46,7 @@ struct Work<'a> {
     number: usize,
     linked: HashMap<InodeId, PathBuf>,
     done: &'a Counts,
-    bar: ProgressBar,
+    told: files_bar::Done,
     /// Somebody wants the copying to end.
     asked: Arc<AtomicBool>,
     buffer: Vec<u8>,
@@ -115,6 +115,7 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
     } else if sources > 1 {
         return Err(Failure(format!("{} is no directory", target.display())));
     }
+    tally.bar.count_volume(volume, start, Holes::LeftOut);
     let (sender, receiver) = sync_channel::<Vec<Wanted>>(WAITING_MAX);
     let queue = Queue {
         files: Mutex::new(receiver),
@@ -185,7 +186,7 @@ impl<'a> Work<'a> {
             number,
             linked: HashMap::new(),
             done,
-            bar: tally.bar.clone(),
+            told: tally.bar.done(),
             asked: tally.interrupt.asked(),
             buffer: Vec::new(),
         }
@@ -227,10 +228,8 @@ impl<'a> Work<'a> {
     fn make_whole(&mut self, path: &Path, of: &Attributes) -> Done {
         let made = self.make(path, of);
         made.map_err(|failure| failure.at(path.display()))?;
-        let files = self.done.files.fetch_add(1, Ordering::Relaxed) + 1;
-        if files.is_multiple_of(64) {
-            self.bar.set_message(files.to_string());
-        }
+        self.done.files.fetch_add(1, Ordering::Relaxed);
+        self.told.file();
         Ok(())
     }
 
@@ -310,7 +309,7 @@ impl<'a> Work<'a> {
                 file.write_all_at(&self.buffer[..count], at)?;
                 at += count as u64;
                 self.done.bytes.fetch_add(count as u64, Ordering::Relaxed);
-                self.bar.inc(count as u64);
+                self.told.data(count as u64);
             }
         }
         Ok(file.set_len(size)?)

@@ -81,7 +81,9 @@ pub struct Order {
 
 fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
     let Some(volume) = words.pop() else {
-        return fail("no volume is named");
+        return fail(
+            "no volume was given; name a mountpoint, or a file or device of the volume, at the end",
+        );
     };
     Ok(Place {
         volume,
@@ -167,7 +169,9 @@ pub fn device_of(volume: &Volume, name: &str) -> Result<DeviceId, Failure> {
         .find(|device| device.name.as_ref().is_some_and(is_it));
     match found {
         Some(device) => Ok(device.item.id),
-        None => fail(format!("{name} is no device of the volume")),
+        None => fail(format!(
+            "{name} is no device of the volume; `butterfs filesystem show` lists its devices"
+        )),
     }
 }
 

@@ -46,7 +46,9 @@ impl Turn {
         let uuid = facts::of(volume).uuid;
         let mut all = all();
         if all.contains_key(&uuid) {
-            return fail("another removal or replacement of a device of this volume is under way");
+            return fail(
+                "another removal or replacement of a device of this volume is under way; wait for its end, or cancel it",
+            );
         }
         all.insert(uuid.clone(), (what, State::default()));
         Ok(Self(uuid))

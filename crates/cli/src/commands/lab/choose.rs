@@ -71,7 +71,9 @@ fn ask(
             .context("the answer")?
             == 0
         {
-            return fail("no answer");
+            return fail(
+                "there was no answer; run it in a terminal, or answer by options (see --help)",
+            );
         }
         let number = line.trim().parse::<usize>().ok();
         let chosen = table

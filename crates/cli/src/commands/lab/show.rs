@@ -75,7 +75,7 @@ pub(super) struct Report {
 fn recorded(file: &Path, name: Option<&str>) -> Result<Recorded, Failure> {
     let show = file.display();
     if !file.exists() {
-        return fail(format!("there is no {show}"));
+        return fail(format!("there is no {show}; --results names another file"));
     }
     let text = file.to_string_lossy();
     let all = if text.ends_with(".zst") {
@@ -172,7 +172,9 @@ fn named(text: &str) -> Result<Recorded, Failure> {
     }
     match text.rsplit_once(':') {
         Some((file, name)) => recorded(Path::new(file), Some(name)),
-        None => fail(format!("there is no {text}")),
+        None => fail(format!(
+            "there is no {text}; give FILE, or FILE:NAME for one run of it"
+        )),
     }
 }
 

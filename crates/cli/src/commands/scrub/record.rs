@@ -157,9 +157,12 @@ impl Record {
     pub fn load(uuid: &str) -> Result<Option<Self>, Failure> {
         let path = file("status", uuid)?;
         match fs::read_to_string(&path) {
-            Ok(text) => Self::parse(&text, uuid)
-                .map(Some)
-                .ok_or_else(|| Failure(format!("{}: is no record of a scrub", path.display()))),
+            Ok(text) => Self::parse(&text, uuid).map(Some).ok_or_else(|| {
+                Failure(format!(
+                    "{}: is no record of a scrub; remove it, and scrub anew",
+                    path.display()
+                ))
+            }),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error).context(path.display()),
         }
@@ -261,7 +264,9 @@ impl Running {
             .open(&path);
         let locked = opened.context(path.display())?;
         if flock(&locked, FlockOperation::NonBlockingLockExclusive).is_err() {
-            return fail("a scrub of this volume is under way");
+            return fail(
+                "a scrub of this volume is under way; `butterfs scrub status` shows it, `scrub cancel` ends it",
+            );
         }
         let wish = file("cancel", uuid)?;
         let _ = fs::remove_file(&wish);

@@ -118,7 +118,11 @@ impl Send {
             (Some(1), true) => return fail("--compressed-data needs --proto 2"),
             (None, false) | (Some(1), false) => Version::One,
             (None, true) | (Some(0 | 2), _) => Version::Two,
-            (Some(other), _) => return fail(format!("version {other} of streams is not known")),
+            (Some(other), _) => {
+                return fail(format!(
+                    "version {other} of streams is not known; take 1 or 2"
+                ));
+            }
         };
         let data = match (self.no_data, self.compressed_data) {
             (true, _) => DataMode::Omit,

@@ -112,7 +112,7 @@ impl OnVolume for Du {
 
     fn run_here(self) -> Done {
         let Some(first) = self.places.first() else {
-            return fail("no volume was named");
+            return fail("no volume was given; name VOLUME:/path or a directory on a mount");
         };
         if self.places.iter().any(|place| place.volume != first.volume) {
             return fail("all paths must be in one volume");
@@ -170,7 +170,9 @@ impl Du {
         let mut deletions = Vec::new();
         for (set, ids) in self.if_deleted.iter().zip(sets) {
             let Some(freed) = sharing.freed_by(ids) else {
-                return fail(format!("{set}: one of these is no subvolume any more"));
+                return fail(format!(
+                    "{set}: one of these was deleted meanwhile; see `butterfs subvolume list`"
+                ));
             };
             deletions.push(Deletion {
                 set: set.clone(),

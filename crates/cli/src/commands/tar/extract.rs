@@ -3,6 +3,7 @@
 use super::Extract;
 use crate::changes::{directory, own};
 use crate::fail::{Context, Done, Failure, fail};
+use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
 use butterfs::{
     FileType, FsError, Inode, InodeId, NewInode, Owner, SetAttributes, SetMode, SetTime, Volume,
@@ -42,11 +43,20 @@ impl Extract {
     /// Runs it.
     pub(super) fn run(self) -> Done {
         let places = [self.place.clone()];
+        let mut bar = FilesBar::new(false);
         let input: Box<dyn Read> = match &self.file {
-            Some(path) => Box::new(File::open(path).context(path.display())?),
+            Some(path) => {
+                let file = File::open(path).context(path.display())?;
+                let meta = file.metadata().context(path.display())?;
+                if meta.is_file() {
+                    bar.expect_bytes(meta.len());
+                }
+                Box::new(file)
+            }
             None => Box::new(io::stdin().lock()),
         };
-        let input = archive::decompressed(input)?;
+        let done = bar.done();
+        let input = archive::decompressed(done.reading(input))?;
         self.start.change(&places, |volume| {
             let Some(root) = directory(volume, &self.place)? else {
                 return fail(format!("{} is no directory", self.place));
@@ -62,9 +72,11 @@ impl Extract {
             };
             let read = archive::read(input, &mut |member, content| {
                 let path = shown(&member.path);
+                done.file();
                 work.one(member, content)
                     .map_err(|failure| Stopped::Other(failure.at(path)))
             });
+            bar.end();
             let files = work.files;
             let read = read.map_err(|stopped| match stopped {
                 Stopped::Archive(error) => Failure(error.to_string()),

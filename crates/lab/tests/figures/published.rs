@@ -1,7 +1,6 @@
 //! The published claims against a run whose truth is known.
 
-mod synthetic;
-
+use crate::synthetic;
 use butterfs_lab::published::{Judged, Judgement, bonnie, claims, iozone, judge};
 
 fn find<'a>(judged: &'a [Judged], source: &str, comparison: &str) -> &'a Judged {

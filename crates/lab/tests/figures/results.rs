@@ -1,8 +1,7 @@
 //! The database of results: nothing is lost, nothing half-written is read,
 //! older files become newer ones.
 
-mod synthetic;
-
+use crate::synthetic;
 use butterfs_lab::model::{Latencies, Run};
 use butterfs_lab::results::{
     Dump, Recorded, Results, ResultsError, from_json, pack, to_csv, to_json, unpack,
@@ -223,7 +222,7 @@ fn a_killed_writer_leaves_every_cell_that_it_told_of() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("killed.sqlite");
         let mut writer = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "writer_that_is_killed", "--nocapture"])
+            .args(["--exact", "results::writer_that_is_killed", "--nocapture"])
             .env("LAB_RESULTS_WRITE", &path)
             .stdout(std::process::Stdio::piped())
             .spawn()

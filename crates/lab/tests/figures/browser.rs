@@ -1,7 +1,6 @@
 //! The report in headless Chromium: charts, controls, phone, print, themes.
 
-mod synthetic;
-
+use crate::synthetic;
 use std::path::Path;
 use std::process::Command;
 

@@ -1,7 +1,6 @@
 //! The report of a run whose truth is known says it, and nothing else.
 
-mod synthetic;
-
+use crate::synthetic;
 use butterfs_lab::compare::compare;
 use butterfs_lab::model::{Durability, Outcome};
 use butterfs_lab::report::html;

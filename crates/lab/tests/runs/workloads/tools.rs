@@ -280,7 +280,7 @@ fn a_lab_that_is_killed_leaves_no_program() {
         let mut lab = std::process::Command::new(test)
             .args([
                 "--exact",
-                "tools::runs_until_it_is_killed",
+                "workloads::tools::runs_until_it_is_killed",
                 "--include-ignored",
             ])
             .env("LAB_WORKLOAD", format!("{name} {arguments}"))

@@ -1,0 +1,4 @@
+//! Whole runs on devices, and workloads with the programs that they start.
+
+mod running;
+mod workloads;
