@@ -245,6 +245,51 @@ fn simple_on_a_mount(bench: &Bench, mount: &str) -> Value {
     facts
 }
 
+/// `quota rescan` with questions about a count. On the kernel's mount `btrfs`
+/// is asked the same; it refuses every mount that is not the kernel's, so on
+/// ours its answer without a count stands here.
+fn rescan_is_alike(bench: &Bench, mount: &str, is_kernels: bool) {
+    for options in [&["-w"][..], &["-W"], &["-s"], &["--status"]] {
+        let words = [&["quota", "rescan"], options, &[mount]].concat();
+        let ours = bench.try_run(&words);
+        assert_eq!(ours.status.code(), Some(0), "{}", said(&ours));
+        if options[0].starts_with("-s") || options[0] == "--status" {
+            assert_eq!(ours.stdout, b"no rescan operation in progress\n");
+        }
+        if !is_kernels {
+            continue;
+        }
+        let theirs = std::process::Command::new("btrfs")
+            .args(&words[..words.len() - 1])
+            .arg(bench.path(mount))
+            .output()
+            .expect("btrfs runs");
+        assert_eq!(theirs.status.code(), Some(0), "{}", said(&theirs));
+        // What `-w` starts is said there; this command is silent when it did
+        // what it was asked.
+        if !options.contains(&"-w") {
+            assert_eq!(ours.stdout, theirs.stdout, "{words:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rescan_is_asked_about_with_the_same_words() {
+    let bench = Bench::new();
+    let unmounted = bench.try_run(&["quota", "rescan", "-s", "volume"]);
+    assert_eq!(unmounted.status.code(), Some(1));
+    assert!(said(&unmounted).contains("is not mounted"));
+    bench.run(&["quota", "enable", "volume"]);
+    if support::can_mount() {
+        let mounted = bench.mount("noatime");
+        rescan_is_alike(&bench, "mnt", false);
+        drop(mounted);
+    }
+    let bench = Bench::new();
+    bench.run(&["quota", "enable", "volume"]);
+    bench.with_kernel(|_| rescan_is_alike(&bench, "kernel", true));
+}
+
 #[test]
 fn the_same_words_work_on_mounts() {
     let bench = Bench::new();

@@ -3,7 +3,7 @@
 pub mod mounted;
 
 use super::subvolume::site::{Site, open_volume};
-use crate::fail::{Context, Done, Failure};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::du::{Limits, Progress};
 use butterfs::quota::{QgroupStatus, QgroupStatusFlags, QuotaMode};
@@ -35,7 +35,7 @@ enum What {
     /// Stop counting; all groups and limits are gone.
     Disable(OfVolume),
     /// Count everything anew.
-    Rescan(Scanned),
+    Rescan(Rescan),
     /// Say whether quotas are on and whether their numbers are right.
     Status(Status),
 }
@@ -69,6 +69,22 @@ struct Scanned {
     /// The file or device that holds the volume, or a directory where it is
     /// mounted.
     volume: OsString,
+}
+
+/// A count, or a question about one.
+#[derive(Args, Debug)]
+struct Rescan {
+    /// Start nothing; say whether a count is under way.
+    #[arg(long, short, conflicts_with_all = ["wait", "wait_norescan"])]
+    status: bool,
+    /// Wait for the end of the count, which the command does anyway.
+    #[arg(long, short)]
+    wait: bool,
+    /// Start nothing; wait for the end of a count that is under way.
+    #[arg(long, short = 'W', conflicts_with = "wait")]
+    wait_norescan: bool,
+    #[command(flatten)]
+    scanned: Scanned,
 }
 
 #[derive(Args, Debug)]
@@ -151,6 +167,32 @@ impl Scanned {
                 Ok(volume.close()?)
             }
         }
+    }
+}
+
+impl Rescan {
+    fn run(&self) -> Done {
+        if !self.status && !self.wait_norescan {
+            return self.scanned.rescan();
+        }
+        let mounted = match QuotaSite::parse(&self.scanned.volume)? {
+            QuotaSite::Mounted(mounted) => mounted,
+            QuotaSite::Unmounted(_) => {
+                return fail(format!(
+                    "{}: is not mounted, so no count is under way; `butterfs quota status` says \
+                     whether the numbers are right",
+                    self.scanned.volume.display()
+                ));
+            }
+        };
+        if self.wait_norescan {
+            return mounted.ask("counting", kernel::wait_for_rescan);
+        }
+        match mounted.ask("counting", kernel::rescan_progress)? {
+            Some(key) => say!("rescan operation running (current key {key})"),
+            None => say!("no rescan operation in progress"),
+        }
+        Ok(())
     }
 }
 
@@ -273,7 +315,7 @@ impl Quota {
         match self.what {
             What::Enable(enable) => enable.run(),
             What::Disable(disable) => disable.disable(),
-            What::Rescan(rescan) => rescan.rescan(),
+            What::Rescan(rescan) => rescan.run(),
             What::Status(status) => status.run(),
         }
     }

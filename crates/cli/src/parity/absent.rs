@@ -222,16 +222,6 @@ pub const ABSENT: &[Absent] = &[
         "`--json` is for programs, which choose by `qgroupid`, for example with jq(1)",
     ),
     (
-        "quota rescan",
-        &["-s", "--status"],
-        "use `butterfs quota status PATH`",
-    ),
-    (
-        "quota rescan",
-        &["-w", "--wait", "-W", "--wait-norescan"],
-        "`butterfs quota rescan` waits until it is done",
-    ),
-    (
         "receive",
         &["-C", "--chroot"],
         "paths in a stream never lead out of the directory",
