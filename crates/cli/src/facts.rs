@@ -3,13 +3,18 @@
 use crate::fail::{Context, Done, Failure};
 use crate::reading;
 use butterfs::{OpenOptions, Volume};
+use butterfs_kernel::is_kernel_btrfs;
 pub use butterfs_server::Facts;
+use butterfs_server::facts_of_kernel;
 use std::path::Path;
 
 /// Of the volume in the file or device at `path`, or mounted there.
 pub fn at(path: &Path) -> Result<Facts, Failure> {
     if path.is_dir() {
-        return Ok(Facts::of_mount(path)?);
+        return Ok(match is_kernel_btrfs(path) {
+            true => Facts::of_kernel(path)?,
+            false => Facts::of_mount(path)?,
+        });
     }
     let volume = reading::open(path, OpenOptions::read_only())?;
     Ok(Facts::of(&volume))
@@ -23,7 +28,11 @@ pub fn of(volume: &Volume) -> Facts {
 /// Sets the error counters of the volume at `path`, mounted or not, to zero.
 pub fn reset_stats(path: &Path) -> Done {
     if path.is_dir() {
-        return Ok(butterfs_server::reset_stats(path)?);
+        let done = match is_kernel_btrfs(path) {
+            true => facts_of_kernel::reset_stats(path),
+            false => butterfs_server::reset_stats(path),
+        };
+        return Ok(done?);
     }
     let volume = Volume::open(path, OpenOptions::default()).context(path.display())?;
     volume.reset_device_stats()?;
@@ -33,7 +42,11 @@ pub fn reset_stats(path: &Path) -> Done {
 /// Gives the volume at `path`, mounted or not, another label.
 pub fn set_label(path: &Path, label: &[u8]) -> Done {
     if path.is_dir() {
-        return Ok(butterfs_server::set_label(path, label)?);
+        let done = match is_kernel_btrfs(path) {
+            true => facts_of_kernel::set_label(path, label),
+            false => butterfs_server::set_label(path, label),
+        };
+        return Ok(done?);
     }
     let volume = Volume::open(path, OpenOptions::default()).context(path.display())?;
     volume.set_label(label)?;

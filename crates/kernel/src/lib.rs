@@ -34,6 +34,7 @@ mod sharing;
 mod subvolume;
 mod subvolume_info;
 mod sync;
+mod volume_facts;
 mod words;
 
 pub use defragment::{
@@ -57,3 +58,7 @@ pub use subvolume_info::{
     Changes, SubvolumeInfo, changes, set_changes, set_received, subvolume_info,
 };
 pub use sync::sync;
+pub use volume_facts::{
+    Counters, MountedDevice, MountedSpace, MountedVolume, device_counters, label, mounted_device,
+    mounted_space, mounted_volume, set_label,
+};

@@ -44,7 +44,7 @@ pub struct StatsFacts {
 }
 
 impl StatsFacts {
-    const fn new(values: [u64; 5]) -> Self {
+    pub(crate) const fn new(values: [u64; 5]) -> Self {
         let [
             write_io_errs,
             read_io_errs,
@@ -187,7 +187,7 @@ pub struct Facts {
     pub read_only_because: Option<String>,
 }
 
-fn kind_name(flags: BlockGroupFlags) -> String {
+pub(crate) fn kind_name(flags: BlockGroupFlags) -> String {
     // "Data+Metadata" where both are in one group.
     let names = [
         (BlockGroupFlags::DATA, "Data"),

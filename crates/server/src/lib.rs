@@ -13,6 +13,7 @@
 mod attributes;
 mod error;
 mod facts;
+pub mod facts_of_kernel;
 mod join;
 mod mounts;
 mod options;

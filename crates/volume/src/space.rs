@@ -255,7 +255,8 @@ impl LogicalSpace {
     }
 
     /// Whether there is a choice among devices.
-    pub(crate) fn has_several(&self) -> bool {
+    #[must_use]
+    pub fn has_several(&self) -> bool {
         self.count() > 1
     }
 

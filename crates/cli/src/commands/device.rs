@@ -126,8 +126,7 @@ impl Stats {
         } else {
             for device in &facts.members {
                 let name = match &device.path {
-                    Some(path) if facts.members.len() > 1 => path.clone(),
-                    Some(_) => self.volume.display().to_string(),
+                    Some(path) => path.clone(),
                     None => format!("devid:{}", device.id),
                 };
                 for (counter, value) in device.stats.named() {
@@ -240,17 +239,19 @@ impl Usage {
             say!("{}, ID: {}", device.name(), device.id);
             let unallocated = device.size.saturating_sub(device.allocated);
             let line = |name: &str, bytes: u64| -> Done {
-                say!("   {name:<20}{:>16}", size(bytes));
+                say!("   {name:<16}{:>16}", size(bytes));
                 Ok(())
             };
             line("Device size:", device.size)?;
-            line("Device allocated:", device.allocated)?;
-            for share in &device.chunks {
+            line("Allocated:", device.allocated)?;
+            let mut chunks: Vec<_> = device.chunks.iter().collect();
+            chunks.sort_by(|a, b| a.kind.cmp(&b.kind));
+            for share in chunks {
                 line(&format!("{},{}:", share.kind, share.profile), share.bytes)?;
             }
             line("Unallocated:", unallocated)?;
             if device.state != "present" {
-                say!("   {:<20}{:>16}", "State:", device.state);
+                say!("   {:<16}{:>16}", "State:", device.state);
             }
             say!("");
         }

@@ -178,26 +178,33 @@ fn usage(target: &Target) -> Done {
     if let Some(reason) = &facts.read_only_because {
         say!("    {:<24}{reason}", "Read-only because:");
     }
-    for kind in &facts.kinds {
+    let mut kinds: Vec<_> = facts.kinds.iter().collect();
+    // Data, Metadata, System.
+    kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
+    for kind in kinds {
+        let total = u128::from(kind.total.max(1));
+        let hundredths = (u128::from(kind.used) * 10_000 + total / 2) / total;
         say!(
-            "\n{},{}: Size:{}, Used:{}",
+            "\n{},{}: Size:{}, Used:{} ({}.{:02}%)",
             kind.kind,
             kind.profile,
             target.size(kind.total),
-            target.size(kind.used)
+            target.size(kind.used),
+            hundredths / 100,
+            hundredths % 100
         );
         for device in &facts.members {
             let mut shares = device.chunks.iter();
             let share = shares.find(|one| one.kind == kind.kind && one.profile == kind.profile);
             if let Some(share) = share {
-                say!("   {}\t{}", device.name(), target.size(share.bytes));
+                say!("   {}\t{:>10}", device.name(), target.size(share.bytes));
             }
         }
     }
     say!("\nUnallocated:");
     for device in &facts.members {
         let bytes = device.size.saturating_sub(device.allocated);
-        say!("   {}\t{}", device.name(), target.size(bytes));
+        say!("   {}\t{:>10}", device.name(), target.size(bytes));
     }
     Ok(())
 }
@@ -219,15 +226,7 @@ fn show(target: &Target) -> Done {
         target.size(facts.used)
     );
     for device in &facts.members {
-        let own;
-        let path = match &device.path {
-            Some(path) if facts.members.len() > 1 => path,
-            Some(_) => {
-                own = target.volume.display().to_string();
-                &own
-            }
-            None => "MISSING",
-        };
+        let path = device.path.as_deref().unwrap_or("MISSING");
         let state = match &device.state[..] {
             "stale" | "failing" => format!(" ({})", device.state),
             _ => String::new(),

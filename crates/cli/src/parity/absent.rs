@@ -182,21 +182,6 @@ pub const ABSENT: &[Absent] = &[
         "`butterfs build -o IMAGE --from DIRECTORY [--compress zstd] [--subvolume PATH]` makes an image from files",
     ),
     (
-        "property get",
-        &["-t"],
-        "the kind of the object is found by its path",
-    ),
-    (
-        "property list",
-        &["-t"],
-        "the kind of the object is found by its path",
-    ),
-    (
-        "property set",
-        &["-t"],
-        "the kind of the object is found by its path",
-    ),
-    (
         "qgroup assign",
         &["--rescan"],
         "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",

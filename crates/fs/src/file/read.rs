@@ -20,6 +20,9 @@ use std::sync::Arc;
 /// Bytes that are read at a time, and compared with their checksums while the
 /// processor's cache has them.
 const BATCH: usize = 256 << 10;
+/// The same where several devices read at the same time: they wait for each
+/// other at the end of each batch.
+const BATCH_OF_SEVERAL: usize = 1 << 20;
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::new(Scratch::default());
@@ -333,7 +336,11 @@ impl Filesystem {
             })
         };
         let space = self.store.space();
-        let per_batch = (BATCH / size).max(1);
+        let batch = match space.has_several() {
+            true => BATCH_OF_SEVERAL,
+            false => BATCH,
+        };
+        let per_batch = (batch / size).max(1);
         let is_good = target
             .chunks_mut(per_batch * size)
             .enumerate()
