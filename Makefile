@@ -2,7 +2,7 @@
 # (or sudo), for the packages.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: dist install uninstall deb static demo test test-long programs kill fuzz build lint bench soak crash-sweep races git-history lab-smoke lab-evidence clean
+.PHONY: dist install uninstall deb static demo test test-long programs kill fuzz build lint bench soak crash-sweep devices-sweep races git-history lab-smoke lab-evidence clean
 
 demo:
 	@scripts/packages demo
@@ -80,6 +80,12 @@ soak:
 	@scripts/packages test
 	BUTTERFS_SEEDS=0..200 cargo test -p butterfs-testkit --test model -- --nocapture the_library
 	BUTTERFS_SEEDS=1..200 cargo test --release -p butterfs-fs --test data -- --nocapture
+
+# Half a million crash states of volumes of several devices; the figures go to
+# docs/evidence/devices-crash.md.
+devices-sweep:
+	@scripts/packages test
+	scripts/devices-sweep
 
 # A million crash states (about half an hour on two cores); the figures go to
 # docs/evidence/crash.md.

@@ -253,15 +253,19 @@ const LAYOUTS: [(ProfileChoice, usize); 7] = [
 
 #[test]
 fn crashes_with_a_device_lost_at_the_same_time() {
+    let mut states = 0;
     for (profile, count) in LAYOUTS {
         for seed in seeds(0..2) {
             run(profile, count, Trouble::None, seed, 60);
+            states += 60;
         }
     }
+    println!("{states} states");
 }
 
 #[test]
 fn crashes_while_a_device_falls_out() {
+    let mut states = 0;
     for (profile, count) in LAYOUTS {
         if profile.tolerated() == 0 {
             continue;
@@ -270,7 +274,9 @@ fn crashes_while_a_device_falls_out() {
             for seed in seeds(0..2) {
                 let device = seed as usize % count;
                 run(profile, count, Trouble::Fails(device, operation), seed, 40);
+                states += 40;
             }
         }
     }
+    println!("{states} states");
 }

@@ -1,5 +1,6 @@
-//! Crashes and failing operations while devices come, leave, and take each
-//! other's place.
+//! Crashes and failing operations while devices come, leave, take each other's
+//! place and change their sizes, and while block groups move and get another
+//! profile.
 //!
 //! After each the volume opens with whatever devices are there, also those that
 //! it does not have yet or any more; everything durable is there, our own check
@@ -8,8 +9,10 @@
 use butterfs::{
     BlockDevice, Cleaner, Degraded, MemberState, MemoryDevice, OpenOptions, StoreError, Volume,
 };
+use butterfs_admin::balance::{self, BalanceError, Filter, Filters, Redundancy};
 use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_admin::resize::{self, Size};
 use butterfs_check::{NoProgress, Options as CheckOptions};
 use butterfs_device::fault::{Fault, When};
 use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
@@ -37,14 +40,46 @@ enum Change {
     Replace,
     /// The same, from the other devices.
     Rebuild,
+    /// All block groups move.
+    Balance,
+    /// Data and metadata get another profile.
+    Convert,
+    /// The first device shrinks, and grows again.
+    Resize,
 }
 
-const CHANGES: [Change; 4] = [
+impl Change {
+    /// Whether the spare is a device of the volume at the end.
+    fn takes_the_spare(self) -> bool {
+        matches!(
+            self,
+            Self::Add | Self::Remove | Self::Replace | Self::Rebuild
+        )
+    }
+}
+
+const CHANGES: [Change; 7] = [
     Change::Add,
     Change::Remove,
     Change::Replace,
     Change::Rebuild,
+    Change::Balance,
+    Change::Convert,
+    Change::Resize,
 ];
+
+/// What a profile is converted to, by the words of a filter: nothing that may
+/// lose fewer devices.
+fn converted(profile: ProfileChoice) -> &'static str {
+    match profile {
+        ProfileChoice::Single => "convert=dup",
+        ProfileChoice::Raid0 => "convert=raid1",
+        ProfileChoice::Raid1 => "convert=raid1,soft",
+        ProfileChoice::Raid10 => "convert=raid5",
+        ProfileChoice::Raid5 => "convert=raid1c3",
+        _ => "convert=raid1",
+    }
+}
 
 const LAYOUTS: [(ProfileChoice, usize); 6] = [
     (ProfileChoice::Single, 1),
@@ -77,7 +112,7 @@ fn shared(devices: &[MemoryDevice]) -> Vec<Arc<dyn BlockDevice>> {
 /// A volume with files 0..12, and a spare device behind its devices.
 fn made(profile: ProfileChoice, count: usize) -> Vec<MemoryDevice> {
     let fresh: Vec<Arc<MemoryDevice>> = (0..count)
-        .map(|_| Arc::new(MemoryDevice::new(160 * MIB)))
+        .map(|_| Arc::new(MemoryDevice::new(300 * MIB)))
         .collect();
     let given: Vec<Arc<dyn BlockDevice>> = fresh.iter().map(|one| one.clone() as _).collect();
     let metadata = match profile {
@@ -98,9 +133,9 @@ fn made(profile: ProfileChoice, count: usize) -> Vec<MemoryDevice> {
     }
     volume.close().unwrap();
     let mut all: Vec<MemoryDevice> = fresh.iter().map(|device| device.snapshot()).collect();
-    let spare = MemoryDevice::new(170 * MIB);
+    let spare = MemoryDevice::new(310 * MIB);
     // It held something else.
-    for at in (0..170).step_by(10) {
+    for at in (0..310).step_by(10) {
         spare
             .write_at(DeviceOffset(at * MIB), &vec![0xa5; MIB as usize])
             .unwrap();
@@ -131,10 +166,37 @@ fn assert_file(volume: &Volume, file: u64, context: &str) {
     );
 }
 
+/// Balances, or goes on with a balance that a crash interrupted.
+fn balanced(
+    volume: &Volume,
+    filters: &Filters,
+    beside: &mut dyn FnMut(),
+) -> Result<(), StoreError> {
+    let store = volume.files().store();
+    let watch = &mut |_: &balance::Progress| {
+        beside();
+        None
+    };
+    let done = match balance::waiting(store) {
+        Ok(Some(_)) => balance::resume(store, watch),
+        _ => balance::start(store, filters, Redundancy::MayShrink, watch),
+    };
+    match done {
+        Ok((_, end)) => {
+            assert_eq!(end, balance::End::Done);
+            Ok(())
+        }
+        Err(BalanceError::Store(error)) => Err(error),
+        // A device that fell out is missed by the profile.
+        Err(BalanceError::Profile(_)) if !is_whole(volume) => Ok(()),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// Does it; `beside` is called between its steps.
 fn apply(
     volume: &Volume,
-    change: Change,
+    (profile, change): (ProfileChoice, Change),
     spare: Arc<dyn BlockDevice>,
     beside: &mut dyn FnMut(),
 ) -> Result<(), StoreError> {
@@ -166,6 +228,26 @@ fn apply(
                 matches!(replaced, Replaced::Done { progress, .. } if progress.uncorrectable == 0)
             );
             Ok(())
+        }
+        Change::Balance => balanced(volume, &Filters::all(), beside),
+        Change::Convert => {
+            let filter = Filter::parse(converted(profile)).unwrap();
+            let filters = Filters {
+                data: Some(filter),
+                metadata: Some(filter),
+                system: Some(filter),
+            };
+            balanced(volume, &filters, beside)
+        }
+        // A device that fell out has no size to change.
+        Change::Resize if !is_whole(volume) => Ok(()),
+        Change::Resize => {
+            let watch = &mut |_: &resize::Progress| {
+                beside();
+                ControlFlow::Continue(())
+            };
+            resize::resize(store, first, Size::Exactly(258 * MIB), watch)?;
+            resize::resize(store, first, Size::Max, watch).map(drop)
         }
     }
 }
@@ -238,7 +320,12 @@ fn check(devices: Vec<Arc<dyn BlockDevice>>, context: &str) {
 
 /// Opens what is left, and does the same again with the spare where the spare
 /// is none of its devices.
-fn go_on(all: &[Arc<dyn BlockDevice>], durable: &[u64], change: Change, context: &str) {
+fn go_on(
+    all: &[Arc<dyn BlockDevice>],
+    durable: &[u64],
+    (profile, change): (ProfileChoice, Change),
+    context: &str,
+) {
     let volume = Volume::open_devices(with_superblocks(all), options()).unwrap_or_else(|error| {
         panic!("{context}: {error}: {}", generations(all));
     });
@@ -264,12 +351,13 @@ fn go_on(all: &[Arc<dyn BlockDevice>], durable: &[u64], change: Change, context:
     }
     let volume = Volume::open_devices(now, options()).unwrap();
     let context = format!("{context}, again");
-    apply(&volume, change, spare.clone(), &mut || {})
+    apply(&volume, (profile, change), spare.clone(), &mut || {})
         .unwrap_or_else(|error| panic!("{context}: {error}"));
     volume.close().unwrap();
     drop(volume);
     let now = members(all);
-    assert!(now.iter().any(|device| Arc::ptr_eq(device, spare)));
+    let has_it = now.iter().any(|device| Arc::ptr_eq(device, spare));
+    assert_eq!(has_it, change.takes_the_spare(), "{context}");
     let volume = Volume::open_devices(now.clone(), options()).unwrap();
     for file in durable {
         assert_file(&volume, *file, &context);
@@ -302,7 +390,7 @@ fn record(profile: ProfileChoice, count: usize, change: Change, seed: u64) -> Re
     let mut promises: Vec<(u64, Position)> = (0..12).map(|file| (file, Position(0))).collect();
     let mut random = Random::new(seed);
     let mut next = 12;
-    apply(&volume, change, spare, &mut || {
+    apply(&volume, (profile, change), spare, &mut || {
         if next >= 40 {
             return;
         }
@@ -368,7 +456,7 @@ impl Recorded {
         let own = self.promises.iter().filter(|(_, from)| *from <= at);
         let durable: Vec<u64> = own.map(|(file, _)| *file).collect();
         match lost {
-            None => go_on(&all, &durable, self.change, &context),
+            None => go_on(&all, &durable, (self.profile, self.change), &context),
             Some(_) => {
                 let volume = Volume::open_devices(with_superblocks(&all), options())
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
@@ -459,7 +547,7 @@ fn fail_each(
         faulty.inject(Fault::Fail(operation, When::After(after)));
         let mut durable: Vec<u64> = (0..12).collect();
         let mut next = 12;
-        let done = apply(&volume, change, spare, &mut || {
+        let done = apply(&volume, (profile, change), spare, &mut || {
             if next >= 16 {
                 return;
             }
@@ -480,11 +568,12 @@ fn fail_each(
             .iter()
             .map(|device| Arc::new(device.snapshot()) as _)
             .collect();
-        go_on(&crashed, &durable, change, &format!("{context}, crashed"));
+        let what = (profile, change);
+        go_on(&crashed, &durable, what, &format!("{context}, crashed"));
         let closed = volume.close();
         drop(volume);
         if closed.is_ok() {
-            go_on(&all, &durable, change, &format!("{context}, closed"));
+            go_on(&all, &durable, what, &format!("{context}, closed"));
         }
         if is_over {
             return after;
