@@ -78,8 +78,8 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     if !is_ours {
         return fail(if is_kernel_btrfs(&here) {
             format!(
-                "{}: the kernel has this volume mounted; use `btrfs {}`, or unmount it and name \
-                 the file or device that holds it",
+                "{}: the kernel has this volume mounted; use `command btrfs {}` of the Btrfs \
+                 tools, or unmount it and name the file or device that holds it",
                 place.volume.display(),
                 match command {
                     "subvolume du" => "filesystem du",
