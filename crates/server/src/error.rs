@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum ServerError {
     /// The source cannot be opened.
-    #[error("{}: {error}", .source_path.display())]
+    #[error("{}", named(.source_path, .error))]
     Source {
         /// File or device.
         source_path: PathBuf,
@@ -20,7 +20,7 @@ pub enum ServerError {
         error: DeviceError,
     },
     /// It holds no volume that can be opened.
-    #[error("{}: {error}", .source_path.display())]
+    #[error("{}", named(.source_path, .error))]
     Open {
         /// File or device.
         source_path: PathBuf,
@@ -172,6 +172,15 @@ impl ServerError {
 impl From<Errno> for ServerError {
     fn from(error: Errno) -> Self {
         Self::Io(error.into())
+    }
+}
+
+/// What an error says, behind the path unless it names that itself.
+fn named(path: &Path, error: &dyn Display) -> String {
+    let (path, text) = (path.display().to_string(), error.to_string());
+    match text.contains(&path) {
+        true => text,
+        false => format!("{path}: {text}"),
     }
 }
 
