@@ -617,6 +617,15 @@ impl Engine {
         }
     }
 
+    /// The batch is not published: the next commit makes durable what it has,
+    /// and frees its space. Who waits for it is told only then.
+    pub(crate) fn log_unpublished(&mut self, prepared: PreparedLog) {
+        self.log.broken = true;
+        self.log.batch = self.log.batch.saturating_sub(1);
+        self.log.replaced.extend(prepared.replaced);
+        self.log.held.extend(prepared.held);
+    }
+
     fn forget_logged_checksums(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
         let mut trees = Vec::new();
         for (tree, sums) in &mut self.log.sums {
