@@ -28,6 +28,7 @@ mod inherit;
 mod mounted;
 mod place;
 mod quota;
+mod resize;
 mod search;
 mod send;
 mod sharing;
@@ -48,6 +49,7 @@ pub use quota::{
     GroupLimit, QuotaSwitch, Way, allow_reading, change_group, change_relation, limit_group,
     rescan_progress, start_rescan, switch_quotas, wait_for_rescan,
 };
+pub use resize::{BalanceProgress, balance_progress, resize};
 pub use search::{FoundItem, search_tree};
 pub use send::{SEND_COMPRESSED, SEND_NO_DATA, SEND_NO_END, SEND_NO_HEADER, SendCommand, send};
 pub use sharing::{CloneRequest, DedupeRequest, Deduped, clone_range, dedupe_range};

@@ -109,7 +109,7 @@ impl Filesystem {
             What::Show(target) => show(&target),
             What::Du(du) => space::Order::from(du).run(),
             What::Sync(sync) => sync.run(),
-            What::Resize(resize) => OnVolume::run(resize),
+            What::Resize(resize) => resize.run(),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {

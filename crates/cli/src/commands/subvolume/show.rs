@@ -4,7 +4,7 @@ use super::shown::{moment, text, uuid};
 use super::site::subvolume_at;
 use crate::fail::{Done, fail};
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use butterfs::{Timespec, TreeId};
 use clap::Args;
@@ -92,6 +92,7 @@ fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
 impl OnVolume for Show {
     const NAME: &'static str = "subvolume show";
     const TAG: &'static str = "Show";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
