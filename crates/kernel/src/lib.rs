@@ -24,6 +24,7 @@ pub mod butterfs_mount;
 mod argument;
 mod defragment;
 mod encoded;
+mod extents;
 mod inherit;
 mod mounted;
 mod place;
@@ -43,6 +44,7 @@ pub use defragment::{
     defragment,
 };
 pub use encoded::{EncodedRequest, encoded_write};
+pub use extents::{FileExtent, file_extents, shares_data};
 pub use mounted::is_kernel_btrfs;
 pub use place::{directory_path, subvolume_place, subvolumes_in};
 pub use quota::{

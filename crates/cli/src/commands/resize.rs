@@ -160,19 +160,21 @@ impl Resize {
         if !(is_root_of_volume && path.is_dir() && is_kernel_btrfs(path)) {
             return OnVolume::run(self);
         }
-        let file = File::open(path).context(path.display())?;
-        say!(
-            "Resize device id {} of '{}'",
-            self.of_device()?,
-            path.display()
-        );
-        kernel::resize(file.as_fd(), &self.size)
-            .map_err(|error| Failure(format!("{}: {}", path.display(), refused(error))))
-    }
-
-    fn of_device(&self) -> Result<DeviceId, Failure> {
         let wanted: Wanted = self.size.parse()?;
-        Ok(wanted.device)
+        let at = |error| Failure(format!("{}: {}", path.display(), refused(error)));
+        let file = File::open(path).context(path.display())?;
+        let device = kernel::mounted_device(file.as_fd(), wanted.device).map_err(at)?;
+        let to = match wanted.size {
+            Size::Max => "max".to_owned(),
+            Size::Exactly(bytes) => human(bytes),
+            Size::Plus(bytes) => human(device.size.saturating_add(bytes)),
+            Size::Minus(bytes) => human(device.size.saturating_sub(bytes)),
+        };
+        kernel::resize(file.as_fd(), &self.size).map_err(at)?;
+        let name = String::from_utf8_lossy(&device.path);
+        let (id, from) = (device.id, human(device.size));
+        say!("Resize device id {id} ({name}) from {from} to {to}");
+        Ok(())
     }
 }
 
