@@ -1,4 +1,5 @@
-//! Running a command for another process, in the server of a mount.
+//! Running a command on a volume that somebody else opened: for another process,
+//! in the server of a mount; or here, on what the kernel has mounted.
 //!
 //! Owns where such a command finds its volume and prints to: both belong to the
 //! thread that runs it.
@@ -13,44 +14,61 @@ thread_local! {
     static HOST: RefCell<Option<Host>> = const { RefCell::new(None) };
 }
 
-/// What a command that runs for another process works with.
+/// What such a command works with.
 struct Host {
     volume: Volume,
-    answer: Answer,
+    /// Of another process; `None` for a command that runs for its own.
+    answer: Option<Answer>,
 }
 
 /// Runs a command on `volume`, and sends what it prints, and how it ended, to
 /// the process that asked.
 pub fn run(volume: Volume, answer: Answer, command: impl FnOnce() -> Done) {
-    HOST.set(Some(Host { volume, answer }));
+    HOST.set(Some(Host {
+        volume,
+        answer: Some(answer),
+    }));
     let done = command();
-    if let Some(host) = HOST.take() {
-        host.answer.end(match &done {
+    if let Some(answer) = HOST.take().and_then(|host| host.answer) {
+        answer.end(match &done {
             Ok(()) => Ok(()),
             Err(failure) => Err(&failure.0),
         });
     }
 }
 
-/// The volume of the server, for a command that runs for another process.
+/// Runs a command of this process on `volume`.
+pub fn run_on(volume: Volume, command: impl FnOnce() -> Done) -> Done {
+    HOST.set(Some(Host {
+        volume,
+        answer: None,
+    }));
+    let done = command();
+    HOST.take();
+    done
+}
+
+/// The volume that is open for the command that runs.
 pub fn volume() -> Option<Volume> {
     HOST.with_borrow(|host| host.as_ref().map(|host| host.volume.share()))
 }
 
 /// Whether this thread runs a command for another process.
 pub fn is_serving() -> bool {
-    HOST.with_borrow(Option::is_some)
+    HOST.with_borrow(|host| host.as_ref().is_some_and(|host| host.answer.is_some()))
 }
 
 /// Prints to the standard error of another process; false when the command
 /// runs for itself.
 pub fn note(bytes: &[u8]) -> bool {
     HOST.with_borrow_mut(|host| {
-        if let Some(host) = host {
+        let answer = host.as_mut().and_then(|host| host.answer.as_mut());
+        let is_served = answer.is_some();
+        if let Some(answer) = answer {
             // Advice; the command's output says that nobody is there.
-            let _ = host.answer.note(bytes);
+            let _ = answer.note(bytes);
         }
-        host.is_some()
+        is_served
     })
 }
 
@@ -60,13 +78,15 @@ pub struct Printed;
 
 impl Write for Printed {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        HOST.with_borrow_mut(|host| match host {
-            Some(host) => {
-                host.answer.output(bytes)?;
-                Ok(bytes.len())
-            }
-            None => Err(io::ErrorKind::BrokenPipe.into()),
-        })
+        HOST.with_borrow_mut(
+            |host| match host.as_mut().and_then(|host| host.answer.as_mut()) {
+                Some(answer) => {
+                    answer.output(bytes)?;
+                    Ok(bytes.len())
+                }
+                None => Err(io::ErrorKind::BrokenPipe.into()),
+            },
+        )
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -28,6 +28,7 @@ mod files_bar;
 mod fsck;
 mod host;
 mod interrupt;
+mod kernel_volume;
 mod log;
 mod meter;
 mod output;

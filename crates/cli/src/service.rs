@@ -3,9 +3,11 @@
 //! Owns how a path becomes one in the mounted volume. A command reads a volume
 //! that is open: its own where the volume is not mounted; where it is, the
 //! command goes to the server of the mount, which runs it and sends back what
-//! it prints.
+//! it prints. Of what the kernel has mounted, commands that only read see the
+//! state of a commit.
 
 use crate::fail::{Done, Failure, fail};
+use crate::kernel_volume;
 use crate::output::{self, Notes};
 use crate::place::Place;
 use butterfs_kernel::is_kernel_btrfs;
@@ -14,12 +16,32 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+/// Whether a command works where the kernel has the volume mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnKernel {
+    /// It reads trees alone, and does.
+    Reads,
+    /// It does not.
+    Refused,
+}
+
+/// Who has a volume mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum MountedBy {
+    /// The server of the mount at a path.
+    Server(PathBuf),
+    /// The kernel, at a path.
+    Kernel(PathBuf),
+}
+
 /// A command that runs on an open volume, here or in the server of a mount.
 pub trait OnVolume: Serialize + Sized {
     /// As people call it.
     const NAME: &'static str;
     /// As requests do.
     const TAG: &'static str;
+    /// What it does where the kernel has the volume mounted.
+    const ON_KERNEL: OnKernel = OnKernel::Refused;
 
     /// Lets `visit` change all places.
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done;
@@ -40,9 +62,9 @@ pub trait OnVolume: Serialize + Sized {
 
     /// Runs it, here or where the volume is mounted.
     fn run(mut self) -> Done {
-        let mut mounts: Vec<Option<PathBuf>> = Vec::new();
+        let mut mounts: Vec<Option<MountedBy>> = Vec::new();
         self.each_place(&mut |place| {
-            mounts.push(localize(place, Self::NAME)?);
+            mounts.push(localize(place, Self::NAME, Self::ON_KERNEL)?);
             Ok(())
         })?;
         let mount = mounts.first().cloned().flatten();
@@ -50,16 +72,21 @@ pub trait OnVolume: Serialize + Sized {
             return fail("all paths must be in one volume");
         }
         match mount {
-            Some(mount) => self.ask(Connection::to(&mount)?),
+            Some(MountedBy::Server(mount)) => self.ask(Connection::to(&mount)?),
+            Some(MountedBy::Kernel(mount)) => kernel_volume::run(&mount, || self.run_here()),
             None => self.run_here(),
         }
     }
 }
 
 /// Turns a path below a mountpoint into the mountpoint and the path in the
-/// mounted volume, and gives the mountpoint; `None` for a file or device that
+/// mounted volume, and says who has it mounted; `None` for a file or device that
 /// holds a volume.
-fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure> {
+fn localize(
+    place: &mut Place,
+    command: &str,
+    on_kernel: OnKernel,
+) -> Result<Option<MountedBy>, Failure> {
     let Ok(here) = place.volume.canonicalize() else {
         return Ok(None);
     };
@@ -71,20 +98,20 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     let is_ours = server_of(&mountpoint).is_some();
     // An image that lies on a mount is a volume; a file's history is asked for
     // by its path alone.
-    let is_subject = is_ours && place.path == "/" && command == "subvolume history";
+    let is_kernels = !is_ours && is_kernel_btrfs(&here);
+    let is_mounted = is_ours || is_kernels;
+    let is_subject = is_mounted && place.path == "/" && command == "subvolume history";
     if !meta.is_dir() && !is_subject {
         return Ok(None);
     }
-    if !is_ours {
-        return fail(if is_kernel_btrfs(&here) {
+    if !is_ours && !(is_kernels && on_kernel == OnKernel::Reads) {
+        return fail(if is_kernels {
             format!(
                 "{}: the kernel has this volume mounted; use `command btrfs {}` of the Btrfs \
                  tools, or unmount it and name the file or device that holds it",
                 place.volume.display(),
                 match command {
-                    "subvolume du" => "filesystem du",
-                    "info" => "filesystem usage",
-                    "subvolume diff" | "subvolume history" => "send --no-data -p",
+                    "subvolume history" => "subvolume find-new",
                     other => other,
                 }
             )
@@ -103,6 +130,10 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     let path = root.join(below);
     let path = path.join(more.strip_prefix("/").unwrap_or(more));
     place.path = path.into_os_string();
+    if is_kernels {
+        place.volume.clone_from(&mountpoint);
+        return Ok(Some(MountedBy::Kernel(mountpoint)));
+    }
     // All mounts of a volume are one.
     let first = Mount::seen_by("self").into_iter().find(|other| {
         let same = mount.as_ref().map(|mount| &mount.device);
@@ -110,5 +141,5 @@ fn localize(place: &mut Place, command: &str) -> Result<Option<PathBuf>, Failure
     });
     let mountpoint = first.map_or(mountpoint, |first| first.point);
     place.volume.clone_from(&mountpoint);
-    Ok(Some(mountpoint))
+    Ok(Some(MountedBy::Server(mountpoint)))
 }

@@ -43,6 +43,21 @@ pub struct Units {
 }
 
 impl Units {
+    /// Columns that a size is given.
+    pub const fn width(self) -> usize {
+        match self {
+            Self {
+                raw: false,
+                kbytes: false,
+                mbytes: false,
+                gbytes: false,
+                tbytes: false,
+                ..
+            } => 10,
+            _ => 18,
+        }
+    }
+
     /// A size in these units.
     pub fn size(&self, bytes: u64) -> String {
         const BINARY: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

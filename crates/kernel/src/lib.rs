@@ -24,10 +24,12 @@ pub mod butterfs_mount;
 mod argument;
 mod defragment;
 mod encoded;
+mod extents;
 mod inherit;
 mod mounted;
 mod place;
 mod quota;
+mod resize;
 mod search;
 mod send;
 mod sharing;
@@ -42,12 +44,14 @@ pub use defragment::{
     defragment,
 };
 pub use encoded::{EncodedRequest, encoded_write};
+pub use extents::{FileExtent, file_extents, shares_data};
 pub use mounted::is_kernel_btrfs;
 pub use place::{directory_path, subvolume_place, subvolumes_in};
 pub use quota::{
     GroupLimit, QuotaSwitch, Way, allow_reading, change_group, change_relation, limit_group,
     rescan_progress, start_rescan, switch_quotas, wait_for_rescan,
 };
+pub use resize::{BalanceProgress, balance_progress, resize};
 pub use search::{FoundItem, search_tree};
 pub use send::{SEND_COMPRESSED, SEND_NO_DATA, SEND_NO_END, SEND_NO_HEADER, SendCommand, send};
 pub use sharing::{CloneRequest, DedupeRequest, Deduped, clone_range, dedupe_range};

@@ -10,6 +10,8 @@ use crate::error::{About, ServerError};
 use butterfs::{DeviceFacts, Volume};
 use butterfs_format::item::chunk::BlockGroupFlags;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{Seek, SeekFrom};
 use std::path::Path;
 use uuid::Uuid;
 
@@ -100,6 +102,9 @@ pub struct DeviceEntry {
     pub state: String,
     /// Where it is, unless it is missing.
     pub path: Option<String>,
+    /// Bytes of it behind the volume's end; 0 also where its size is not known.
+    #[serde(default)]
+    pub slack: u64,
     /// Errors that it made.
     pub stats: StatsFacts,
     /// What chunks have of it.
@@ -114,7 +119,9 @@ impl DeviceEntry {
     }
 
     fn new(device: DeviceFacts) -> Self {
+        let path = device.name.as_deref().map(Path::new);
         Self {
+            slack: slack(path, device.item.total_bytes),
             id: device.item.id.get(),
             uuid: Uuid::from_bytes(device.item.uuid).to_string(),
             size: device.item.total_bytes,
@@ -175,6 +182,10 @@ pub struct Facts {
     pub free_estimated: u64,
     /// Space by kind and profile.
     pub kinds: Vec<KindFacts>,
+    /// Metadata space that the kernel keeps for itself where it has the volume
+    /// mounted: all of it, and what is in use.
+    #[serde(default)]
+    pub reserve: Option<(u64, u64)>,
     /// Errors that its devices made, together.
     pub device_stats: StatsFacts,
     /// Its devices.
@@ -185,6 +196,13 @@ pub struct Facts {
     pub transport: Option<TransportFacts>,
     /// Why nothing is written any more, where that is so.
     pub read_only_because: Option<String>,
+}
+
+/// Bytes of the file or block device at `path` behind the first `size`.
+pub(crate) fn slack(path: Option<&Path>, size: u64) -> u64 {
+    let file = path.and_then(|path| File::open(path).ok());
+    let end = file.and_then(|mut file| file.seek(SeekFrom::End(0)).ok());
+    end.unwrap_or(0).saturating_sub(size)
 }
 
 pub(crate) fn kind_name(flags: BlockGroupFlags) -> String {
@@ -226,6 +244,7 @@ impl Facts {
                     device: kind.device,
                 })
                 .collect(),
+            reserve: None,
             device_stats: StatsFacts::new(volume.device_stats()),
             members: volume.devices().into_iter().map(DeviceEntry::new).collect(),
             options: None,

@@ -1,7 +1,7 @@
 //! Facts about a volume that the kernel has mounted, and what can be told to it.
 
 use crate::error::{About, ServerError};
-use crate::facts::{DeviceEntry, DeviceShare, Facts, KindFacts, StatsFacts, kind_name};
+use crate::facts::{DeviceEntry, DeviceShare, Facts, KindFacts, StatsFacts, kind_name, slack};
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::DeviceExtent;
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
@@ -68,6 +68,7 @@ impl Facts {
                 }
             })
             .collect();
+        let reserve = space.iter().find(|kind| kind.flags & RESERVE != 0);
         let sum = |of: fn(&DeviceEntry) -> u64| members.iter().map(of).sum::<u64>();
         let (size, allocated) = (sum(|one| one.size), sum(|one| one.allocated));
         let on_devices = |kind: &KindFacts| match kind.total {
@@ -88,6 +89,7 @@ impl Facts {
             device_unallocated: size.saturating_sub(allocated),
             free_estimated: free.f_bavail.saturating_mul(free.f_frsize),
             kinds,
+            reserve: reserve.map(|kind| (kind.total, kind.used)),
             device_stats: StatsFacts::new(stats),
             members,
             options: None,
@@ -131,6 +133,10 @@ fn entry(device: MountedDevice, stats: [u64; 5], shares: Option<&Shares>) -> Dev
     let own = shares.into_iter().flatten();
     let own = own.filter(|((id, _), _)| *id == device.id);
     let is_there = !path.is_empty();
+    let slack = match is_there {
+        true => slack(Some(Path::new(&path)), device.size),
+        false => 0,
+    };
     DeviceEntry {
         id: device.id.get(),
         uuid: Uuid::from_bytes(device.uuid).to_string(),
@@ -138,6 +144,7 @@ fn entry(device: MountedDevice, stats: [u64; 5], shares: Option<&Shares>) -> Dev
         allocated: device.allocated,
         state: if is_there { "present" } else { "missing" }.to_owned(),
         path: is_there.then_some(path),
+        slack,
         stats: StatsFacts::new(stats),
         chunks: own
             .map(|((_, flags), bytes)| {

@@ -12,10 +12,14 @@ use butterfs::Volume;
 use butterfs_admin::balance::{
     self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
 };
+use butterfs_kernel::{self as kernel, is_kernel_btrfs};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -466,6 +470,29 @@ fn status(place: &Place) -> Done {
     std::process::exit(WAITS);
 }
 
+/// The status of a balance that the kernel does.
+fn status_of_kernel(path: &Path) -> Done {
+    let name = path.display();
+    let file = File::open(path).context(&name)?;
+    let Some(found) = kernel::balance_progress(file.as_fd()).context(&name)? else {
+        say!("No balance found on '{name}'");
+        return Ok(());
+    };
+    let state = match found.is_running {
+        true => "running",
+        false => "paused",
+    };
+    say!("Balance on '{name}' is {state}");
+    let left = 100 - found.completed.min(found.expected) * 100 / found.expected.max(1);
+    say!(
+        "{} out of about {} chunks balanced ({} considered), {left:>3}% left",
+        found.completed,
+        found.expected,
+        found.considered
+    );
+    std::process::exit(WAITS);
+}
+
 impl Balance {
     /// Runs it.
     pub fn run(self) -> Done {
@@ -483,7 +510,13 @@ impl Balance {
             What::Resume(resume) => (Action::Resume, resume.volume),
             What::Cancel(cancel) => (Action::Cancel, cancel.volume),
             What::Pause(pause) => (Action::Pause, pause.volume),
-            What::Status(status) => (Action::Status, status.volume),
+            What::Status(status) => {
+                let path = &status.volume.volume;
+                if path.is_dir() && is_kernel_btrfs(path) {
+                    return status_of_kernel(path);
+                }
+                (Action::Status, status.volume)
+            }
         };
         OnVolume::run(Order { action, place })
     }

@@ -10,7 +10,7 @@ use crate::place::{Place, json};
 use crate::sizes::{self, human};
 use butterfs::{Defragment as Wanted, Defragmented, InodeId, Method, Recompress, Sharing, Walk};
 use butterfs_kernel::butterfs_mount as own;
-use butterfs_kernel::{self as btrfs, DefragmentRequest};
+use butterfs_kernel::{self as btrfs, DefragmentRequest, is_kernel_btrfs};
 use clap::Args;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -32,8 +32,9 @@ use std::path::{Path, PathBuf};
   butterfs filesystem defragment --unshare disk.img:/database
 
 No content and no time of a file changes. Files without copy-on-write are moved,
-never compressed. On mounts of the kernel's Btrfs the kernel does it: there it
-always rewrites shared data, so --unshare must be given.")]
+never compressed. On mounts of the kernel's Btrfs the kernel does it: it would
+rewrite shared data too, so files that have some are left out there, unless
+--unshare is given.")]
 pub struct Defragment {
     /// Directories with all that is below them, but no other subvolumes.
     #[arg(short, long)]
@@ -257,6 +258,18 @@ impl Defragment {
 
     fn on_mount(&self, path: &Path) -> Done {
         let files = self.files_below(path)?;
+        if is_kernel_btrfs(path) {
+            if self.dry_run || self.json {
+                return fail(format!(
+                    "{}: the kernel does not say what it does, nor beforehand what it would do; leave --dry-run and --json out, or unmount the volume and name it as VOLUME:/path",
+                    path.display()
+                ));
+            }
+            for name in &files {
+                self.open_file(name, Step::Do)?;
+            }
+            return Ok(());
+        }
         self.perform(&mut |step| {
             let mut facts = Facts::default();
             for name in &files {
@@ -311,19 +324,15 @@ impl Defragment {
         if own::is_butterfs(file.as_fd()) {
             return self.ask_butterfs(&file, step).map_err(at);
         }
-        if !self.unshare {
-            return fail(format!(
-                "{}: the kernel rewrites shared data too, and cannot say how much it is; take --unshare if that may be",
+        if !self.unshare && btrfs::shares_data(file.as_fd()).map_err(at)? {
+            note!(
+                "{}: is left as it is: the kernel would rewrite what snapshots or other files have too; --unshare does it, which takes as much space",
                 path.display()
-            ));
-        }
-        if step == Step::Plan {
-            if self.dry_run {
-                return fail(
-                    "the kernel cannot say beforehand what it would do; leave --dry-run out, or unmount the volume and name it as VOLUME:/path",
-                );
-            }
+            );
             return Ok(Defragmented::default());
+        }
+        if self.verbose {
+            say!("{}", path.display());
         }
         let request = DefragmentRequest {
             start: self.start,

@@ -3,10 +3,11 @@
 pub mod members;
 pub mod running;
 
+use super::filesystem::Shown;
 use crate::facts;
 use crate::fail::{Done, fail};
 use crate::place::json;
-use crate::sizes::human;
+use crate::units::Units;
 use butterfs::FoundVolume;
 use butterfs_server::{DeviceEntry, StatsFacts};
 use clap::{Args, Subcommand};
@@ -41,6 +42,7 @@ enum What {
     /// Look for volumes and show their devices.
     Scan(Scan),
     /// Show how much of each device is used.
+    #[command(disable_help_flag = true)]
     Usage(Usage),
     /// Succeed when all devices of the volume that a device belongs to can be
     /// found.
@@ -80,9 +82,8 @@ struct Usage {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print bytes instead of KiB, MiB and so on.
-    #[arg(short = 'b', long)]
-    raw: bool,
+    #[command(flatten)]
+    units: Units,
     /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
@@ -196,30 +197,8 @@ impl Scan {
         if self.json {
             return json(&found);
         }
-        for volume in &found {
-            let label = match &volume.label[..] {
-                "" => "none".to_owned(),
-                label => format!("'{label}'"),
-            };
-            say!("Label: {label}  uuid: {}", volume.uuid);
-            say!(
-                "\tTotal devices {} FS bytes used {}",
-                volume.devices_total,
-                human(volume.used)
-            );
-            for device in &volume.devices {
-                say!(
-                    "\tdevid {:>4} size {} used {} path {}",
-                    device.id,
-                    human(device.size),
-                    human(device.allocated),
-                    device.path.display()
-                );
-            }
-            if !volume.is_whole {
-                say!("\t*** Some devices missing");
-            }
-            say!("");
+        for volume in &volumes {
+            Shown::from(volume).print(Units::default())?;
         }
         Ok(())
     }
@@ -231,19 +210,15 @@ impl Usage {
         if self.json {
             return json(&facts.members);
         }
-        let size = |bytes: u64| match self.raw {
-            true => bytes.to_string(),
-            false => human(bytes),
-        };
         for device in &facts.members {
             say!("{}, ID: {}", device.name(), device.id);
             let unallocated = device.size.saturating_sub(device.allocated);
             let line = |name: &str, bytes: u64| -> Done {
-                say!("   {name:<16}{:>16}", size(bytes));
+                say!("   {name:<22}{:>10}", self.units.size(bytes));
                 Ok(())
             };
             line("Device size:", device.size)?;
-            line("Allocated:", device.allocated)?;
+            line("Device slack:", device.slack)?;
             let mut chunks: Vec<_> = device.chunks.iter().collect();
             chunks.sort_by(|a, b| a.kind.cmp(&b.kind));
             for share in chunks {

@@ -1,5 +1,10 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
+mod show;
+mod usage;
+
+pub use show::Shown;
+
 use super::explain::Explain;
 use super::space;
 use super::subvolume::site::said;
@@ -45,6 +50,9 @@ struct Usage {
     /// stands in the way, and which command frees how much.
     #[arg(long)]
     explain: bool,
+    /// Print a table: devices below one another, kinds beside one another.
+    #[arg(short = 'T', conflicts_with_all = ["explain", "json"])]
+    table: bool,
     #[command(flatten)]
     target: Target,
 }
@@ -73,9 +81,11 @@ enum What {
     /// Space of the device and of each kind.
     #[command(disable_help_flag = true)]
     Usage(Usage),
-    /// Label, UUID, device and space used.
-    #[command(disable_help_flag = true)]
-    Show(Target),
+    #[command(
+        disable_help_flag = true,
+        mut_arg("mbytes", |units| units.short(None)),
+    )]
+    Show(show::Show),
     /// Print the label, or set it.
     Label {
         /// File or block device that holds the volume, or its mountpoint.
@@ -105,11 +115,11 @@ impl Filesystem {
             What::Usage(of) if of.explain => {
                 OnVolume::run(Explain::new(of.target.volume, of.target.json))
             }
-            What::Usage(of) => usage(&of.target),
-            What::Show(target) => show(&target),
+            What::Usage(of) => usage::print(&of),
+            What::Show(show) => show.run(),
             What::Du(du) => space::Order::from(du).run(),
             What::Sync(sync) => sync.run(),
-            What::Resize(resize) => OnVolume::run(resize),
+            What::Resize(resize) => resize.run(),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {
                 None => {
@@ -136,107 +146,9 @@ fn df(target: &Target) -> Done {
             target.size(kind.used)
         );
     }
-    Ok(())
-}
-
-fn usage(target: &Target) -> Done {
-    let facts = facts::at(&target.volume)?;
-    if target.json {
-        return json(&facts);
-    }
-    let line = |name: &str, bytes| -> Done {
-        say!("    {name:<24}{:>16}", target.size(bytes));
-        Ok(())
-    };
-    say!("Overall:");
-    line("Device size:", facts.device_size)?;
-    line("Device allocated:", facts.device_allocated)?;
-    line("Device unallocated:", facts.device_unallocated)?;
-    line("Used:", facts.device_used)?;
-    line("Free (estimated):", facts.free_estimated)?;
-    if let Some(options) = &facts.options {
-        say!("    {:<24}{options}", "Mount options:");
-    }
-    if let Some(transport) = &facts.transport {
-        say!(
-            "    {:<24}{}, at most {} threads with buffers of {} each",
-            "Requests come by:",
-            transport.name,
-            transport.threads_max,
-            target.size(transport.thread_buffers)
-        );
-        if let Some(nanos) = transport.wake_up_ns {
-            say!(
-                "    {:<24}{} microseconds; keeping CPUs awake took {}.{:03} s of CPU time",
-                "Waking a CPU takes:",
-                nanos / 1_000,
-                transport.awake_ms / 1_000,
-                transport.awake_ms % 1_000
-            );
-        }
-    }
-    if let Some(reason) = &facts.read_only_because {
-        say!("    {:<24}{reason}", "Read-only because:");
-    }
-    let mut kinds: Vec<_> = facts.kinds.iter().collect();
-    // Data, Metadata, System.
-    kinds.sort_by(|a, b| a.kind.cmp(&b.kind));
-    for kind in kinds {
-        let total = u128::from(kind.total.max(1));
-        let hundredths = (u128::from(kind.used) * 10_000 + total / 2) / total;
-        say!(
-            "\n{},{}: Size:{}, Used:{} ({}.{:02}%)",
-            kind.kind,
-            kind.profile,
-            target.size(kind.total),
-            target.size(kind.used),
-            hundredths / 100,
-            hundredths % 100
-        );
-        for device in &facts.members {
-            let mut shares = device.chunks.iter();
-            let share = shares.find(|one| one.kind == kind.kind && one.profile == kind.profile);
-            if let Some(share) = share {
-                say!("   {}\t{:>10}", device.name(), target.size(share.bytes));
-            }
-        }
-    }
-    say!("\nUnallocated:");
-    for device in &facts.members {
-        let bytes = device.size.saturating_sub(device.allocated);
-        say!("   {}\t{:>10}", device.name(), target.size(bytes));
-    }
-    Ok(())
-}
-
-fn show(target: &Target) -> Done {
-    let facts = facts::at(&target.volume)?;
-    if target.json {
-        return json(&facts);
-    }
-    let label = if facts.label.is_empty() {
-        "none".to_owned()
-    } else {
-        format!("'{}'", facts.label)
-    };
-    say!("Label: {label}  uuid: {}", facts.uuid);
-    say!(
-        "\tTotal devices {} FS bytes used {}",
-        facts.devices,
-        target.size(facts.used)
-    );
-    for device in &facts.members {
-        let path = device.path.as_deref().unwrap_or("MISSING");
-        let state = match &device.state[..] {
-            "stale" | "failing" => format!(" ({})", device.state),
-            _ => String::new(),
-        };
-        say!(
-            "\tdevid {:>4} size {} used {} path {path}{state}",
-            device.id,
-            target.size(device.size),
-            target.size(device.allocated),
-        );
+    if let Some((total, used)) = facts.reserve {
+        let (total, used) = (target.size(total), target.size(used));
+        say!("GlobalReserve, single: total={total}, used={used}");
     }
     Ok(())
 }

@@ -10,7 +10,7 @@ use crate::fail::{Done, Failure};
 use crate::host;
 use crate::part::PartArguments;
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use butterfs::{TreeId, Volume};
@@ -77,6 +77,7 @@ struct InfoFacts {
 impl OnVolume for Info {
     const NAME: &'static str = "info";
     const TAG: &'static str = "Info";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)

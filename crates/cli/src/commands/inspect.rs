@@ -95,7 +95,7 @@ impl Inspect {
         match self.what {
             What::DumpSuper(dump) => dump.run(),
             What::DumpTree(dump) => dump.run(),
-            What::Rootid(rootid) => Order::from(rootid).run(),
+            What::Rootid(rootid) => rootid.run(),
             What::InodeResolve(resolve) => Order::from(resolve).run(),
             What::LogicalResolve(resolve) => Order::from(resolve).run(),
             What::SubvolidResolve(resolve) => Order::from(resolve).run(),

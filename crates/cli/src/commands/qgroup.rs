@@ -1,17 +1,21 @@
 //! `butterfs qgroup`: groups of subvolumes and their limits.
 
 mod show;
+mod stale;
 
 use super::quota::mounted::Mounted;
 use super::quota::{self, QuotaSite};
-use crate::fail::{Context, Done, Failure};
+use super::subvolume::site::{Site, open_directory, said, subvolume_at};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::sizes;
 use butterfs::quota::{Assigned, GroupId, LimitChange, QgroupLimitFlags, QgroupStatusFlags};
 use butterfs::{FsError, Volume};
 use butterfs_kernel::{self as kernel, GroupLimit, Way};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::os::fd::AsFd;
 
 /// Makes, joins, limits and shows quota groups.
 #[derive(Args, Debug)]
@@ -39,6 +43,7 @@ enum What {
     Remove(Relation),
     /// Limit what a group may use.
     Limit(Limit),
+    ClearStale(stale::ClearStale),
     /// Show groups and what they use.
     #[command(disable_help_flag = true)]
     Show(show::Show),
@@ -76,11 +81,12 @@ struct Limit {
     /// Bytes (4096, 16k, 10g), or `none`.
     #[arg(value_parser = size_or_none)]
     size: Bytes,
-    /// LEVEL/NUMBER, or the id of a subvolume.
-    group: GroupId,
+    /// LEVEL/NUMBER, or the id of a subvolume; or a subvolume by its path, where
+    /// nothing follows.
+    group: OsString,
     /// The file or device that holds the volume, or a directory where it is
     /// mounted.
-    volume: OsString,
+    volume: Option<OsString>,
 }
 
 /// A limit; `None` is none.
@@ -95,9 +101,9 @@ fn size_or_none(text: &str) -> Result<Bytes, String> {
 }
 
 /// Changes groups of a volume, on either side, and closes it.
-fn change<R>(
+fn change<R, E: Display>(
     word: &OsString,
-    unmounted: impl FnOnce(&Volume) -> Result<R, FsError>,
+    unmounted: impl FnOnce(&Volume) -> Result<R, E>,
     mounted: impl FnOnce(&Mounted) -> Result<R, Failure>,
 ) -> Result<R, Failure> {
     match QuotaSite::parse(word)? {
@@ -127,7 +133,7 @@ impl One {
 
 impl Relation {
     fn run(&self, way: Way, edit: impl FnOnce(&Volume) -> Result<Assigned, FsError>) -> Done {
-        let unmounted = |volume: &Volume| {
+        let unmounted = |volume: &Volume| -> Result<(), FsError> {
             let assigned = edit(volume)?;
             if assigned == Assigned::NeedsRescan && !self.no_rescan {
                 quota::rescan(volume, &ProgressBar::hidden())?;
@@ -153,9 +159,46 @@ impl Relation {
     }
 }
 
+/// The group of the subvolume at a path.
+fn group_at(word: &OsStr) -> Result<GroupId, Failure> {
+    let tree = match Site::parse(word) {
+        Site::Unmounted(place) => subvolume_at(&place.open_read_only(None)?, &place)?,
+        Site::Mounted(path) => {
+            let directory = open_directory(&path)?;
+            let found = kernel::subvolume_info(directory.as_fd());
+            found.map_err(|error| said(&path.display(), error))?.id
+        }
+    };
+    Ok(GroupId::of_tree(tree))
+}
+
+/// The volume or mountpoint that a word names, with a path in it or without.
+fn without_path(word: &OsStr) -> OsString {
+    match Site::parse(word) {
+        Site::Unmounted(place) => place.volume.into(),
+        Site::Mounted(_) => word.to_owned(),
+    }
+}
+
 impl Limit {
+    /// The group, and the volume.
+    fn subject(&self) -> Result<(GroupId, OsString), Failure> {
+        let Some(volume) = &self.volume else {
+            return Ok((group_at(&self.group)?, without_path(&self.group)));
+        };
+        let group = self.group.to_str().and_then(|text| text.parse().ok());
+        match group {
+            Some(group) => Ok((group, volume.clone())),
+            None => fail(format!(
+                "{}: a group is LEVEL/NUMBER, like 1/100, or the id of a subvolume",
+                self.group.display()
+            )),
+        }
+    }
+
     fn run(&self) -> Done {
         let Bytes(bytes) = self.size;
+        let (group, volume) = self.subject()?;
         let unmounted = |volume: &Volume| {
             let change = if self.exclusive {
                 LimitChange {
@@ -168,23 +211,21 @@ impl Limit {
                     ..LimitChange::default()
                 }
             };
-            volume.limit_quota_group(self.group, change)
+            volume.limit_quota_group(group, change)
         };
-        change(&self.volume, unmounted, |mounted| {
+        change(&volume, unmounted, |mounted| {
             let flag = if self.exclusive {
                 QgroupLimitFlags::MAX_EXCLUSIVE
             } else {
                 QgroupLimitFlags::MAX_REFERENCED
             };
             let limit = GroupLimit {
-                group: self.group,
+                group,
                 flag: flag.0,
                 bytes,
             };
             kernel::allow_reading();
-            mounted.ask(&self.group.to_string(), |file| {
-                kernel::limit_group(file, limit)
-            })
+            mounted.ask(&group.to_string(), |file| kernel::limit_group(file, limit))
         })
     }
 }
@@ -204,6 +245,7 @@ impl Qgroup {
                 volume.remove_quota_relation(relation.child, relation.parent)
             }),
             What::Limit(limit) => limit.run(),
+            What::ClearStale(clear) => clear.run(),
             What::Show(show) => show.run(),
         }
     }

@@ -1,7 +1,7 @@
 //! `butterfs filesystem resize`: the size of a volume's device.
 
 use crate::commands::subvolume::site::open_volume;
-use crate::fail::{Context, Done, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
@@ -10,10 +10,14 @@ use crate::sizes::{self, human};
 use butterfs::{Access, BlockDevice, FileDevice};
 use butterfs_admin::resize::{self, End, Progress, Size};
 use butterfs_format::DeviceId;
+use butterfs_kernel::{self as kernel, is_kernel_btrfs};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::fs::File;
 use std::ops::ControlFlow;
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::str::FromStr;
 
@@ -145,6 +149,50 @@ impl OnVolume for Resize {
                 Ok(())
             }
         }
+    }
+}
+
+impl Resize {
+    /// Runs it: the kernel does it where it has the volume mounted.
+    pub fn run(self) -> Done {
+        let path = &self.volume.volume;
+        let is_root_of_volume = self.volume.path == "/";
+        if !(is_root_of_volume && path.is_dir() && is_kernel_btrfs(path)) {
+            return OnVolume::run(self);
+        }
+        let wanted: Wanted = self.size.parse()?;
+        let at = |error| Failure(format!("{}: {}", path.display(), refused(error)));
+        let file = File::open(path).context(path.display())?;
+        let device = kernel::mounted_device(file.as_fd(), wanted.device).map_err(at)?;
+        let to = match wanted.size {
+            Size::Max => "max".to_owned(),
+            Size::Exactly(bytes) => human(bytes),
+            Size::Plus(bytes) => human(device.size.saturating_add(bytes)),
+            Size::Minus(bytes) => human(device.size.saturating_sub(bytes)),
+        };
+        kernel::resize(file.as_fd(), &self.size).map_err(at)?;
+        let name = String::from_utf8_lossy(&device.path);
+        let (id, from) = (device.id, human(device.size));
+        say!("Resize device id {id} ({name}) from {from} to {to}");
+        Ok(())
+    }
+}
+
+/// Why the kernel does not do it.
+fn refused(error: Errno) -> String {
+    match error {
+        Errno::INVAL => "the kernel takes no such size: a device has at least 256 MiB".into(),
+        Errno::FBIG => "the device is not as large as that".into(),
+        Errno::NODEV => "it has no such device; `butterfs device usage` lists them".into(),
+        Errno::NOSPC => "what lies beyond the new end has no room before it; `butterfs filesystem \
+                         usage` shows what is free"
+            .into(),
+        Errno::PERM => "not permitted: this is for root".into(),
+        Errno::ROFS => "the file system is read-only".into(),
+        Errno::INPROGRESS => {
+            "a balance, a replacement or another change of devices runs; wait for it".into()
+        }
+        other => std::io::Error::from(other).to_string(),
     }
 }
 

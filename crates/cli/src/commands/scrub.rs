@@ -10,6 +10,7 @@ use crate::fail::{Context, Done, fail};
 use crate::place::Place;
 use crate::service::OnVolume;
 use crate::sizes;
+use crate::units::Units;
 use clap::{Args, Subcommand};
 use record::{Record, State};
 use run::Work;
@@ -51,6 +52,7 @@ enum What {
     /// Go on where a scrub was cancelled or interrupted.
     Resume(Start),
     /// Show how far it is, or how the last one ended.
+    #[command(disable_help_flag = true)]
     Status(Status),
     /// End the one that runs; `resume` goes on with it.
     Cancel(OfVolume),
@@ -97,10 +99,12 @@ struct Status {
     devices: bool,
     /// Show all counters as they are.
     #[arg(short = 'R')]
-    raw: bool,
+    counters: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    units: Units,
     /// The file or device that holds the volume, or a directory where it is
     /// mounted.
     volume: PathBuf,
@@ -143,6 +147,7 @@ impl OnVolume for Start {
                 raw: self.raw,
                 devices: self.devices,
                 json: self.json,
+                units: Units::default(),
             },
         })
     }
@@ -219,9 +224,10 @@ impl Status {
         let subject = Subject::of(&self.volume)?;
         let record = Record::load(&subject.uuid)?;
         let shown = Shown {
-            raw: self.raw,
+            raw: self.counters,
             devices: self.devices,
             json: self.json,
+            units: self.units,
         };
         show::show(&shown, &subject, record.as_ref())
     }

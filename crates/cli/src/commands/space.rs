@@ -4,7 +4,7 @@ use super::inspect::resolve::on_mount;
 use super::subvolume::shown::text;
 use crate::fail::{Context, Done, Failure};
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
 use butterfs::{FileType, InodeId, Volume};
 use clap::Args;
@@ -92,6 +92,7 @@ impl Sum {
 impl OnVolume for Order {
     const NAME: &'static str = "filesystem du";
     const TAG: &'static str = "Space";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         self.places.iter_mut().try_for_each(visit)

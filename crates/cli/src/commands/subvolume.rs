@@ -8,7 +8,7 @@ mod du;
 mod find_new;
 mod history;
 mod list;
-mod mounted;
+pub mod mounted;
 mod show;
 pub mod shown;
 pub mod site;
@@ -48,6 +48,7 @@ enum What {
     GetDefault(default::GetDefault),
     SetDefault(default::SetDefault),
     List(List),
+    #[command(disable_help_flag = true)]
     Show(Show),
     FindNew(FindNew),
     Du(Du),

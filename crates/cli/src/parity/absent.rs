@@ -7,7 +7,6 @@ const MOUNT_IT: &str =
     "use it on a mount of the kernel's with its own tools; ButterFS has no such request yet";
 const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy VOLUME:/ DIRECTORY` and make the volume anew";
 const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the backups in the superblock; `butterfs mount -o ro,rescue=usebackuproot` reads a volume by them";
-const UNITS: &str = "sizes are printed in units that fit; `--json` has exact bytes";
 const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
 const PRIORITY: &str = "run the command by ionice(1); `butterfs scrub limit` bounds its rate";
 
@@ -67,25 +66,6 @@ pub const ABSENT: &[Absent] = &[
         "`--json` is for programs",
     ),
     (
-        "device usage",
-        &[
-            "-H",
-            "--iec",
-            "--si",
-            "-k",
-            "--kbytes",
-            "-m",
-            "--mbytes",
-            "-g",
-            "--gbytes",
-            "-t",
-            "--tbytes",
-            "-h",
-            "--human-readable",
-        ],
-        UNITS,
-    ),
-    (
         "filesystem defragment",
         &["-f"],
         "what is defragmented is written when the command ends",
@@ -97,16 +77,6 @@ pub const ABSENT: &[Absent] = &[
         "FUSE has no swap files; make one with mkswap(8) on a mount of the kernel's",
     ),
     ("filesystem resize", &["--enqueue"], TOGETHER),
-    (
-        "filesystem show",
-        &["-d", "--all-devices"],
-        "`butterfs device scan` shows all volumes on block devices and in the files of directories",
-    ),
-    (
-        "filesystem usage",
-        &["-T"],
-        "`butterfs device usage` has the numbers by device",
-    ),
     (
         "image",
         &["-d"],
@@ -152,11 +122,6 @@ pub const ABSENT: &[Absent] = &[
         &[],
         "`butterfs inspect dump-tree -t chunk VOLUME` prints all chunks",
     ),
-    (
-        "filesystem show",
-        &["--mounted"],
-        "`findmnt -t fuse.butterfs,fuseblk` lists mounts; -m prints MiB here",
-    ),
     ("inspect-internal map-swapfile", &[], MOUNT_IT),
     (
         "inspect-internal min-dev-size",
@@ -192,20 +157,11 @@ pub const ABSENT: &[Absent] = &[
         "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
     ),
     (
-        "qgroup clear-stale",
-        &[],
-        "`butterfs qgroup destroy ID PATH` removes one group; `butterfs quota status` says which have no subvolume",
-    ),
-    (
         "qgroup limit",
         &["-c"],
         "limits count what is on the device, as Linux does",
     ),
-    (
-        "qgroup show",
-        &["-F", "-f", "--format"],
-        "`--json` is for programs, which choose by `qgroupid`, for example with jq(1)",
-    ),
+    ("qgroup show", &["--format"], "`--json` is for programs"),
     (
         "receive",
         &["-C", "--chroot"],
@@ -269,40 +225,5 @@ pub const ABSENT: &[Absent] = &[
         "scrub start",
         &["-f"],
         "a scrub whose record is left over is begun anew",
-    ),
-    (
-        "scrub status",
-        &[
-            "--raw",
-            "--human-readable",
-            "--iec",
-            "--si",
-            "--kbytes",
-            "--mbytes",
-            "--gbytes",
-            "--tbytes",
-        ],
-        UNITS,
-    ),
-    (
-        "subvolume show",
-        &[
-            "-b",
-            "--raw",
-            "-h",
-            "--human-readable",
-            "-H",
-            "--iec",
-            "--si",
-            "-k",
-            "--kbytes",
-            "-m",
-            "--mbytes",
-            "-g",
-            "--gbytes",
-            "-t",
-            "--tbytes",
-        ],
-        UNITS,
     ),
 ];

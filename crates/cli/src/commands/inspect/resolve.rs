@@ -4,14 +4,17 @@
 use crate::commands::subvolume::shown::text;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use butterfs::files_at::ExtentPart;
 use butterfs::list::Subvolumes;
 use butterfs::{InodeId, InodeNumber, Logical, TreeId, Volume};
+use butterfs_kernel::{self as kernel, is_kernel_btrfs};
 use butterfs_server::{Mount, inode_shown_as, server_of};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -118,9 +121,9 @@ pub fn on_mount(place: Place) -> Place {
     let is_on_mount = || {
         let here = place.volume.canonicalize().ok()?;
         let point = Mount::of_path(&here)?.point;
-        server_of(&point)
+        Some(server_of(&point).is_some() || is_kernel_btrfs(&here))
     };
-    if !is_file || is_on_mount().is_none() {
+    if !is_file || is_on_mount() != Some(true) {
         return place;
     }
     let (Some(above), Some(name)) = (place.volume.parent(), place.volume.file_name()) else {
@@ -133,6 +136,20 @@ pub fn on_mount(place: Place) -> Place {
     Place {
         volume: above.to_owned(),
         path: Path::new("/").join(name).into_os_string(),
+    }
+}
+
+impl Rootid {
+    /// Runs it. The kernel tells this of its mounts to everybody.
+    pub fn run(self) -> Done {
+        let path = &self.place.volume;
+        if self.place.path == "/" && is_kernel_btrfs(path) {
+            let file = File::open(path).context(path.display())?;
+            let found = kernel::subvolume_info(file.as_fd()).context(path.display())?;
+            say!("{}", found.id);
+            return Ok(());
+        }
+        Order::from(self).run()
     }
 }
 
@@ -168,6 +185,7 @@ impl From<SubvolidResolve> for Order {
 impl OnVolume for Order {
     const NAME: &'static str = "inspect-internal";
     const TAG: &'static str = "Resolve";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)

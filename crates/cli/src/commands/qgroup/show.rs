@@ -1,5 +1,6 @@
 //! `butterfs qgroup show`.
 
+use super::{group_at, without_path};
 use crate::commands::quota::QuotaSite;
 use crate::commands::quota::mounted::Mounted;
 use crate::commands::subvolume::site::said;
@@ -32,6 +33,13 @@ pub struct Show {
     /// Show limits of exclusive bytes.
     #[arg(short)]
     exclusive: bool,
+    /// Only the groups that a subvolume is in, directly or not: its path is
+    /// named instead of the volume.
+    #[arg(short = 'F', conflicts_with = "own")]
+    around: bool,
+    /// Only the group of a subvolume, whose path is named instead of the volume.
+    #[arg(short = 'f')]
+    own: bool,
     /// Order: qgroupid, rfer, excl, max_rfer or max_excl, several with commas
     /// between them; - before one turns it round.
     #[arg(long, value_name = "ORDER", value_delimiter = ',', value_parser = Sorting::parse,
@@ -187,7 +195,11 @@ impl Show {
             let file = File::open(&self.volume).context(&name)?;
             butterfs_kernel::sync(file.as_fd()).map_err(|error| said(&name, error))?;
         }
-        let facts = match QuotaSite::parse(&self.volume)? {
+        let of = match self.around || self.own {
+            true => Some(group_at(&self.volume)?),
+            false => None,
+        };
+        let facts = match QuotaSite::parse(&without_path(&self.volume))? {
             QuotaSite::Unmounted(place) => unmounted(&place)?,
             QuotaSite::Mounted(site) => mounted(&site)?,
         };
@@ -197,6 +209,10 @@ impl Show {
                 self.volume.display()
             ));
         };
+        if let Some(group) = of {
+            let wanted = self.wanted(&facts.qgroups, group);
+            facts.qgroups.retain(|row| wanted.contains(&row.qgroupid));
+        }
         facts.qgroups = self.sorted(facts.qgroups);
         if self.json {
             return json(&facts);
@@ -205,6 +221,19 @@ impl Show {
             note!("butterfs: the numbers are inconsistent; `butterfs quota rescan` counts anew");
         }
         self.print(&facts.qgroups)
+    }
+
+    /// A group, with all that it is in if that is asked for.
+    fn wanted(&self, rows: &[Row], group: GroupId) -> BTreeSet<String> {
+        let mut wanted = BTreeSet::new();
+        let mut waiting = vec![group.to_string()];
+        while let Some(group) = waiting.pop() {
+            let row = rows.iter().find(|row| row.qgroupid == group);
+            if let Some(row) = row.filter(|_| wanted.insert(group) && self.around) {
+                waiting.extend(row.parents.iter().cloned());
+            }
+        }
+        wanted
     }
 
     /// Rows, which come by ascending ID, in the order that is asked for.
@@ -232,82 +261,114 @@ impl Show {
             [] => "-".to_owned(),
             groups => groups.join(","),
         };
-        let mut table = vec![
-            self.line(["Qgroupid", "Referenced", "Exclusive"], |column| {
-                column.title().to_owned()
-            }),
-        ];
-        for row in rows {
-            let numbers = [
-                row.qgroupid.as_str(),
-                &self.size(row.referenced),
-                &self.size(row.exclusive),
-            ];
-            table.push(self.line(numbers, |column| match column {
-                Column::MaxReferenced => limit(row.max_referenced),
-                Column::MaxExclusive => limit(row.max_exclusive),
-                Column::Parents => list(&row.parents),
-                Column::Children => list(&row.children),
-                Column::Path => match &row.path {
-                    Some(path) if path.is_empty() => "<toplevel>".to_owned(),
-                    Some(path) => path.clone(),
-                    None => "-".to_owned(),
-                },
-            }));
-        }
-        let columns = table.first().map_or(0, Vec::len);
-        let width = |column: usize| {
-            let cells = table.iter().filter_map(|line| line.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        let columns: Vec<Column> = COLUMNS
+            .into_iter()
+            .filter(|column| match column {
+                Column::MaxReferenced => self.referenced,
+                Column::MaxExclusive => self.exclusive,
+                Column::Parents => self.parents,
+                Column::Children => self.children,
+                Column::Group | Column::Referenced | Column::Exclusive => true,
+            })
+            .collect();
+        let cell = |row: &Row, column: Column| match column {
+            Column::Group => row.qgroupid.clone(),
+            Column::Referenced => self.size(row.referenced),
+            Column::Exclusive => self.size(row.exclusive),
+            Column::MaxReferenced => limit(row.max_referenced),
+            Column::MaxExclusive => limit(row.max_exclusive),
+            Column::Parents => list(&row.parents),
+            Column::Children => list(&row.children),
         };
-        let widths: Vec<usize> = (0..columns).map(width).collect();
-        for line in &table {
-            let mut text = String::new();
-            for ((at, cell), width) in line.iter().enumerate().zip(&widths) {
-                // Numbers end where their column ends; the path is not padded.
-                match at {
-                    1 | 2 => text.push_str(&format!("{cell:>width$}  ")),
-                    _ if at.saturating_add(1) == columns => text.push_str(cell),
-                    _ => text.push_str(&format!("{cell:<width$}  ")),
+        let widths: Vec<usize> = columns
+            .iter()
+            .map(|column| {
+                let cells = rows.iter().map(|row| cell(row, *column).len());
+                cells.fold(column.width_min(), usize::max)
+            })
+            .collect();
+        let line = |text: &dyn Fn(Column) -> String, path: &str| -> Done {
+            let cells = columns.iter().zip(&widths).map(|(column, width)| {
+                let text = text(*column);
+                match column.is_number() {
+                    true => format!("{text:>width$}"),
+                    false => format!("{text:<width$}"),
                 }
-            }
-            say!("{text}");
+            });
+            say!("{}   {path}", cells.collect::<Vec<_>>().join(" "));
+            Ok(())
+        };
+        line(&|column| column.title().to_owned(), "Path ")?;
+        line(&|column| "-".repeat(column.title().len()), "---- ")?;
+        for row in rows {
+            line(&|column| cell(row, column), &row.shown_path())?;
         }
         Ok(())
     }
+}
 
-    fn line(&self, first: [&str; 3], cell: impl Fn(Column) -> String) -> Vec<String> {
-        let mut line: Vec<String> = first.iter().map(|&text| text.to_owned()).collect();
-        let columns = [
-            (self.referenced, Column::MaxReferenced),
-            (self.exclusive, Column::MaxExclusive),
-            (self.parents, Column::Parents),
-            (self.children, Column::Children),
-            (true, Column::Path),
-        ];
-        let wanted = columns.into_iter().filter(|(wanted, _)| *wanted);
-        line.extend(wanted.map(|(_, column)| cell(column)));
-        line
+impl Row {
+    /// As btrfs-qgroup(8) shows it.
+    fn shown_path(&self) -> String {
+        match (&self.path, self.qgroupid.starts_with("0/")) {
+            (Some(path), _) if path.is_empty() => "<toplevel>".to_owned(),
+            (Some(path), _) => path.clone(),
+            (None, true) => "<stale>".to_owned(),
+            (None, false) => match self.children.len() {
+                1 => "<1 member qgroup>".to_owned(),
+                count => format!("<{count} member qgroups>"),
+            },
+        }
     }
 }
 
+/// Columns in their order; the path is behind them.
+const COLUMNS: [Column; 7] = [
+    Column::Group,
+    Column::Referenced,
+    Column::Exclusive,
+    Column::MaxReferenced,
+    Column::MaxExclusive,
+    Column::Parents,
+    Column::Children,
+];
+
 #[derive(Clone, Copy)]
 enum Column {
+    Group,
+    Referenced,
+    Exclusive,
     MaxReferenced,
     MaxExclusive,
     Parents,
     Children,
-    Path,
 }
 
 impl Column {
     const fn title(self) -> &'static str {
         match self {
+            Self::Group => "Qgroupid",
+            Self::Referenced => "Referenced",
+            Self::Exclusive => "Exclusive",
             Self::MaxReferenced => "Max referenced",
             Self::MaxExclusive => "Max exclusive",
             Self::Parents => "Parent",
             Self::Children => "Child",
-            Self::Path => "Path",
         }
+    }
+
+    const fn width_min(self) -> usize {
+        match self {
+            Self::Referenced | Self::Exclusive => 12,
+            Self::MaxReferenced => 15,
+            Self::MaxExclusive => 14,
+            Self::Group => 9,
+            Self::Parents | Self::Children => self.title().len(),
+        }
+    }
+
+    /// Numbers end where their column ends.
+    const fn is_number(self) -> bool {
+        !matches!(self, Self::Group | Self::Parents | Self::Children)
     }
 }

@@ -5,7 +5,7 @@ use super::subject::Subject;
 use crate::dates::date;
 use crate::fail::Done;
 use crate::place::json;
-use crate::sizes::human;
+use crate::units::Units;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -19,6 +19,8 @@ pub struct Shown {
     pub devices: bool,
     /// JSON.
     pub json: bool,
+    /// Sizes.
+    pub units: Units,
 }
 
 #[derive(Serialize)]
@@ -117,12 +119,15 @@ fn figures(shown: &Shown, line: &Line, total: u64, figures: &Figures) -> Done {
             date(i64::try_from(end).unwrap_or(i64::MAX))
         );
     }
-    say!("Total to scrub:   {}", human(total));
+    say!("Total to scrub:   {}", shown.units.size(total));
     if figures.status != "finished" {
         let percent = figures.done as f64 * 100.0 / total.max(1) as f64;
-        say!("Bytes scrubbed:   {}  ({percent:.2}%)", human(figures.done));
+        say!(
+            "Bytes scrubbed:   {}  ({percent:.2}%)",
+            shown.units.size(figures.done)
+        );
     }
-    say!("Rate:             {}/s", human(figures.rate));
+    say!("Rate:             {}/s", shown.units.size(figures.rate));
     summary(line)
 }
 

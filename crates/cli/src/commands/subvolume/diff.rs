@@ -5,7 +5,7 @@ use super::site::subvolume_at;
 use crate::fail::{Done, Failure, fail};
 use crate::output;
 use crate::place::Place;
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use butterfs::diff::{Compared, Difference, DifferenceKind, Field, FileDifference};
 use clap::Args;
 use serde::{Deserialize, Serialize};
@@ -165,6 +165,7 @@ pub(super) fn in_words(file: &FileDifference) -> String {
 impl OnVolume for Diff {
     const NAME: &'static str = "subvolume diff";
     const TAG: &'static str = "Diff";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.old)?;

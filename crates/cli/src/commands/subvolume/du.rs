@@ -4,7 +4,7 @@ use super::shown::text;
 use super::site::subvolume_at;
 use crate::fail::{Done, Failure, fail};
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use crate::sizes::{self, human};
 use butterfs::TreeId;
 use butterfs::du::{Limits, Progress, Space, SpaceSharing};
@@ -105,6 +105,7 @@ fn limits(memory: u64) -> Limits {
 impl OnVolume for Du {
     const NAME: &'static str = "subvolume du";
     const TAG: &'static str = "Du";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         self.places.iter_mut().try_for_each(visit)

@@ -4,7 +4,7 @@ use super::shown::text;
 use super::site::subvolume_at;
 use crate::fail::{Done, Failure};
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use butterfs::Generation;
 use butterfs::find_new::{NewExtent, NewExtentKind};
 use clap::Args;
@@ -72,6 +72,7 @@ fn fact(extent: &NewExtent) -> Fact {
 impl OnVolume for FindNew {
     const NAME: &'static str = "subvolume find-new";
     const TAG: &'static str = "FindNew";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)

@@ -3,7 +3,7 @@
 use super::shown::{moment, text, uuid};
 use crate::fail::Done;
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use butterfs::TreeId;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
 use clap::Args;
@@ -213,6 +213,7 @@ impl Row {
 impl OnVolume for List {
     const NAME: &'static str = "subvolume list";
     const TAG: &'static str = "List";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)

@@ -4,9 +4,11 @@ use super::shown::{moment, text, uuid};
 use super::site::subvolume_at;
 use crate::fail::{Done, fail};
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
+use crate::units::Units;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
-use butterfs::{Timespec, TreeId};
+use butterfs::quota::{GroupId, QgroupLimitFlags};
+use butterfs::{Timespec, TreeId, Volume};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -26,6 +28,8 @@ pub struct Show {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    units: Units,
     /// Subvolume id that the path starts from.
     #[arg(long, value_name = "ID")]
     subvolid: Option<u64>,
@@ -51,6 +55,31 @@ struct Facts {
     rtransid: u64,
     rtime_seconds: Option<i64>,
     snapshots: Vec<String>,
+    quota: Option<QuotaFacts>,
+}
+
+/// What its quota group counts, where quotas are on; bytes.
+#[derive(Serialize)]
+struct QuotaFacts {
+    group: String,
+    referenced_max: Option<u64>,
+    exclusive_max: Option<u64>,
+    referenced: u64,
+    exclusive: u64,
+}
+
+fn quota(volume: &Volume, tree: TreeId) -> Option<QuotaFacts> {
+    let id = GroupId::of_tree(tree);
+    let state = volume.quota_state()?;
+    let group = state.groups.get(&id)?;
+    let limit = |flag, max| group.limit.flags.contains(flag).then_some(max);
+    Some(QuotaFacts {
+        group: id.to_string(),
+        referenced_max: limit(QgroupLimitFlags::MAX_REFERENCED, group.limit.referenced_max),
+        exclusive_max: limit(QgroupLimitFlags::MAX_EXCLUSIVE, group.limit.exclusive_max),
+        referenced: group.info.referenced,
+        exclusive: group.info.exclusive,
+    })
 }
 
 fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
@@ -86,12 +115,14 @@ fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
             .into_iter()
             .filter_map(|snapshot| snapshot.path.as_deref().map(text))
             .collect(),
+        quota: None,
     }
 }
 
 impl OnVolume for Show {
     const NAME: &'static str = "subvolume show";
     const TAG: &'static str = "Show";
+    const ON_KERNEL: OnKernel = OnKernel::Reads;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
@@ -111,15 +142,16 @@ impl OnVolume for Show {
                 self.place.volume.display()
             ));
         };
-        let facts = facts(&subvolumes, info);
+        let mut facts = facts(&subvolumes, info);
+        facts.quota = quota(&volume, info.id);
         if self.json {
             return json(&facts);
         }
-        print(&facts)
+        print(&facts, self.units)
     }
 }
 
-fn print(facts: &Facts) -> Done {
+fn print(facts: &Facts, units: Units) -> Done {
     let or_dash = |uuid: &Option<String>| uuid.clone().unwrap_or_else(|| "-".to_owned());
     let time = |seconds: Option<i64>| match seconds {
         Some(seconds) => format!("{} +0000", moment(seconds)),
@@ -145,6 +177,14 @@ fn print(facts: &Facts) -> Done {
     say!("\tSnapshot(s):");
     for snapshot in &facts.snapshots {
         say!("\t\t\t\t{snapshot}");
+    }
+    if let Some(quota) = &facts.quota {
+        let limit = |max: Option<u64>| max.map_or_else(|| "-".to_owned(), |max| units.size(max));
+        say!("\tQuota group:\t\t{}", quota.group);
+        say!("\t  Limit referenced:\t{}", limit(quota.referenced_max));
+        say!("\t  Limit exclusive:\t{}", limit(quota.exclusive_max));
+        say!("\t  Usage referenced:\t{}", units.size(quota.referenced));
+        say!("\t  Usage exclusive:\t{}", units.size(quota.exclusive));
     }
     Ok(())
 }
