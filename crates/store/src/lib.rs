@@ -435,7 +435,15 @@ impl Store {
         let (superblock, items) = (&prepared.superblock, &prepared.devices);
         write_superblocks(&self.space, superblock, items, Copies::Primary)?;
         self.flush()?;
-        self.change().log_published(prepared);
+        let mut engine = self.change();
+        if self.falling_out.is_recent(&self.space) {
+            // The device that fell out may still name the log before this one,
+            // and speak for the volume after a crash.
+            engine.durable = prepared.superblock.clone();
+            engine.log_unpublished(prepared);
+        } else {
+            engine.log_published(prepared);
+        }
         Ok(())
     }
 

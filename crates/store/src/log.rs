@@ -617,8 +617,9 @@ impl Engine {
         }
     }
 
-    /// The batch is not published: the next commit makes durable what it has,
-    /// and frees its space. Who waits for it is told only then.
+    /// Not all devices have the batch: the next commit makes durable what it has.
+    /// Who waits for it is told only then. Until then nothing of it is free, and
+    /// nothing of the log before it.
     pub(crate) fn log_unpublished(&mut self, prepared: PreparedLog) {
         self.log.broken = true;
         self.log.batch = self.log.batch.saturating_sub(1);
