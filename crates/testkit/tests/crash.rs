@@ -24,8 +24,9 @@ mod world;
 
 use butterfs::{BlockDevice, MemoryDevice};
 use butterfs_check::{DataChecksums, NoProgress};
-use butterfs_device::RecordDevice;
+use butterfs_device::fault::{Fault, When};
 use butterfs_device::record::{Action, Event};
+use butterfs_device::{FaultDevice, Operation, RecordDevice};
 use butterfs_format::features::Incompat;
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_testkit::Random;
@@ -288,6 +289,15 @@ fn walk(root: &Path) -> Found {
     found
 }
 
+/// What becomes of an operation that fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnError {
+    /// None may.
+    Panic,
+    /// Its thread ends.
+    End,
+}
+
 /// Runs workloads at the same time, each by a thread in a directory of its own.
 fn run_together(kind: Kind, workloads: &[String]) -> (MemoryDevice, Vec<Actor>, Vec<Event>) {
     let mut world = World::new(kind);
@@ -296,16 +306,30 @@ fn run_together(kind: Kind, workloads: &[String]) -> (MemoryDevice, Vec<Actor>, 
         let (base, model, events) = world.crash();
         return (base, vec![Actor::alone(model)], events);
     }
+    run_in(world, workloads, OnError::Panic, || ())
+}
+
+/// The same in a world that is there; `begun` comes when its threads begin.
+fn run_in(
+    mut world: World,
+    workloads: &[String],
+    on_error: OnError,
+    begun: impl FnOnce(),
+) -> (MemoryDevice, Vec<Actor>, Vec<Event>) {
     for number in 0..workloads.len() {
         let dir = own_dir(number);
         world.run(&format!("mkdir {}", dir.trim_end_matches('/')));
     }
     world.run("sync");
+    begun();
     let actors = std::thread::scope(|scope| {
         let start = |(number, workload): (usize, &String)| {
             let (mut beside, workload) = (world.beside(number as u64), workload.clone());
             scope.spawn(move || {
-                beside.run(&workload);
+                match on_error {
+                    OnError::Panic => beside.run(&workload),
+                    OnError::End => drop(beside.try_run(&workload)),
+                }
                 Actor {
                     dir: own_dir(number),
                     model: beside.model,
@@ -520,6 +544,56 @@ fn what_was_acknowledged_survives_every_crash() {
     );
     let all = count(&tally.states) + count(&tally.in_replay);
     assert!(all * 10 >= states_wanted() * 8, "only {all} states");
+}
+
+/// A device that fails while several threads work: each operation that failed
+/// was done or not, and nothing that was acknowledged before is lost.
+#[test]
+fn a_failing_device_takes_nothing_from_several_threads() {
+    let tally = Tally::default();
+    let (mut failed, all) = (0, seeds().step_by(3));
+    for seed in all.clone() {
+        let mut random = Random::new(seed);
+        let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+        let base = world::blank(kind);
+        let faulty = Arc::new(FaultDevice::new(Arc::new(base.snapshot()), seed));
+        let world = World::on(kind, base, faulty.clone());
+        // Reads are few: nodes are in memory.
+        let (operation, after) = match random.below(5) {
+            0 => (Operation::Read, random.below(10)),
+            1 | 2 => (Operation::Flush, random.below(30)),
+            _ => (Operation::Write, random.below(100)),
+        };
+        let workloads: Vec<String> = (0..3)
+            .map(|number| random_workload(seed * 8 + number as u64, &own_dir(number)))
+            .collect();
+        let fault = Fault::Fail(operation, When::After(after));
+        let (base, actors, events) =
+            run_in(world, &workloads, OnError::End, || faulty.inject(fault));
+        failed += usize::from(faulty.pending().is_empty());
+        let judge = Judge {
+            replays_every: 24,
+            actors: &actors,
+            kind,
+            tally: &tally,
+        };
+        let mut inner = Random::new(seed + 1);
+        states::visit(&base, &events, &mut random, 40, &mut |state| {
+            if let Err(reason) = judge.state(&state, &mut inner) {
+                panic!(
+                    "seed {seed} on {kind:?}, {operation:?} failed after {after}, crash at event {} \
+                     with {}:\n{reason}\n{}",
+                    state.time,
+                    state.what,
+                    workloads.join("\nbeside: ")
+                );
+            }
+        });
+    }
+    let states = tally.states.load(Ordering::Relaxed);
+    let all = all.count();
+    println!("{failed} of {all} failed, {states} states");
+    assert!(failed * 4 > all, "only {failed} failed");
 }
 
 /// The invariant must see a write to what is committed.
