@@ -87,8 +87,8 @@ devices-sweep:
 	@scripts/packages test
 	scripts/devices-sweep
 
-# A million crash states (about half an hour on two cores); the figures go to
-# docs/evidence/crash.md.
+# Two million crash states, more than half of them of several threads (about an
+# hour on two cores); the figures go to docs/evidence/crash.md.
 crash-sweep:
 	@scripts/packages test
 	scripts/crash-sweep

@@ -33,6 +33,10 @@ pub(crate) fn parse(context: &Context<'_>, items: &Items) -> ChunkTree {
             },
             ItemType::DEV_ITEM => match DeviceItem::parse(data) {
                 Ok(item) => {
+                    if key.objectid != DEVICES_OBJECT {
+                        let text = "its key is impossible";
+                        context.fault(FaultCode::DeviceItemInvalid, place, text);
+                    }
                     if item.id.get() != key.offset || item.bytes_used > item.total_bytes {
                         let text = format!(
                             "device {} uses {} of {} bytes",

@@ -64,7 +64,14 @@ impl DataOwner {
 
 impl Engine {
     /// Refers to a newly allocated data extent for the first time.
-    pub fn add_data_extent(&mut self, extent: DataExtent, owner: DataOwner) {
+    ///
+    /// # Errors
+    /// The volume calls space free that is used.
+    pub fn add_data_extent(
+        &mut self,
+        extent: DataExtent,
+        owner: DataOwner,
+    ) -> Result<(), StoreError> {
         self.note_edit();
         self.note_growth(owner.tree, extent.length);
         self.pending.insert_new(
@@ -72,7 +79,7 @@ impl Engine {
             extent.length,
             ExtentKind::Data,
             owner.backref(),
-        );
+        )
     }
 
     /// Adds a reference to a data extent that has one already.

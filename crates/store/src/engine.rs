@@ -454,7 +454,7 @@ impl Engine {
         let kind = ExtentKind::Node { level, first_key };
         let length = self.identity.node_size as u64;
         self.pending
-            .insert_new(logical, length, kind, Backref::Tree(tree));
+            .insert_new(logical, length, kind, Backref::Tree(tree))?;
         Ok(NodeRef {
             logical,
             generation: self.generation,

@@ -44,8 +44,8 @@ pub enum ItemFault {
     /// The free-space tree and the extent tree disagree.
     #[error("does not agree with the extents")]
     FreeDisagrees,
-    /// Free space that a tree uses.
-    #[error("calls a block free that a tree uses; run butterfs check")]
+    /// Free space that a tree or a file uses.
+    #[error("calls space free that is used; run butterfs check")]
     FreeButUsed,
     /// An extent that does not consist of sectors.
     #[error("is no whole sectors")]

@@ -423,12 +423,27 @@ impl Store {
         self.space.write_many(&blocks)?;
         self.restore_primary()?;
         self.flush()?;
+        if self.falling_out.is_recent(&self.space) {
+            // The device that fell out lacks these blocks. In their place it may
+            // have those of an older log, which look as good: the generation is
+            // the same. So no superblock names them, and a commit follows.
+            self.change().log_unpublished(prepared);
+            return Ok(());
+        }
         // It differs from the durable one in its first sector alone, which
         // is written as a whole or not at all.
         let (superblock, items) = (&prepared.superblock, &prepared.devices);
         write_superblocks(&self.space, superblock, items, Copies::Primary)?;
         self.flush()?;
-        self.change().log_published(prepared);
+        let mut engine = self.change();
+        if self.falling_out.is_recent(&self.space) {
+            // The device that fell out may still name the log before this one,
+            // and speak for the volume after a crash.
+            engine.durable = prepared.superblock.clone();
+            engine.log_unpublished(prepared);
+        } else {
+            engine.log_published(prepared);
+        }
         Ok(())
     }
 

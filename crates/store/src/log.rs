@@ -617,6 +617,16 @@ impl Engine {
         }
     }
 
+    /// Not all devices have the batch: the next commit makes durable what it has.
+    /// Who waits for it is told only then. Until then nothing of it is free, and
+    /// nothing of the log before it.
+    pub(crate) fn log_unpublished(&mut self, prepared: PreparedLog) {
+        self.log.broken = true;
+        self.log.batch = self.log.batch.saturating_sub(1);
+        self.log.replaced.extend(prepared.replaced);
+        self.log.held.extend(prepared.held);
+    }
+
     fn forget_logged_checksums(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
         let mut trees = Vec::new();
         for (tree, sums) in &mut self.log.sums {

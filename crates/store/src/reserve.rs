@@ -370,7 +370,8 @@ impl Engine {
 
     /// Bytes of metadata space that only deletions may use. What is used of
     /// mixed block groups is mostly data.
-    fn kept_in_reserve(&self) -> u64 {
+    #[must_use]
+    pub fn kept_in_reserve(&self) -> u64 {
         let share = if self.is_mixed() { 32 } else { 4 };
         (self.used(SpaceKind::Metadata) / share).clamp(1 << 20, 64 << 20)
     }

@@ -24,8 +24,9 @@ mod world;
 
 use butterfs::{BlockDevice, MemoryDevice};
 use butterfs_check::{DataChecksums, NoProgress};
-use butterfs_device::RecordDevice;
-use butterfs_device::record::Action;
+use butterfs_device::fault::{Fault, When};
+use butterfs_device::record::{Action, Event};
+use butterfs_device::{FaultDevice, Operation, RecordDevice};
 use butterfs_format::features::Incompat;
 use butterfs_format::superblock::{self, Superblock};
 use butterfs_testkit::Random;
@@ -33,7 +34,7 @@ use butterfs_testkit::judge::{scratch_dir, unmount};
 use invariant::Watch;
 use model::{Content, Found, Model, Whole};
 use states::State;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -61,19 +62,71 @@ fn check(device: &MemoryDevice) -> Result<(), String> {
     Err(format!("{:?}", report.faults))
 }
 
+/// Workloads that run at the same time on a volume of a kind.
+struct Job {
+    name: String,
+    workloads: Vec<String>,
+    kind: Kind,
+    seed: u64,
+}
+
 /// What a run counts.
 #[derive(Default)]
 struct Tally {
     states: AtomicUsize,
+    /// Of workloads that ran together.
+    together: AtomicUsize,
     distinct: AtomicUsize,
     in_replay: AtomicUsize,
     by_kernel: AtomicUsize,
 }
 
+/// What a program did, and in which directory. One that is alone has all.
+struct Actor {
+    dir: String,
+    model: Model,
+}
+
+/// The directory of a program that is not alone.
+fn own_dir(number: usize) -> String {
+    format!("t{number}/")
+}
+
+impl Actor {
+    fn alone(model: Model) -> Self {
+        Self {
+            dir: String::new(),
+            model,
+        }
+    }
+
+    /// What of a volume is its own, with the directories of the top level.
+    fn part(&self, found: &Found) -> Found {
+        if self.dir.is_empty() {
+            return found.clone();
+        }
+        let own = |path: &str| !path.contains('/') || path.starts_with(&self.dir);
+        let paths: BTreeMap<_, _> = found
+            .paths
+            .iter()
+            .filter(|(path, _)| own(path))
+            .map(|(path, number)| (path.clone(), *number))
+            .collect();
+        let numbers: BTreeSet<_> = paths.values().collect();
+        let files = found
+            .files
+            .iter()
+            .filter(|(number, _)| numbers.contains(number))
+            .map(|(number, content)| (*number, content.clone()))
+            .collect();
+        Found { paths, files }
+    }
+}
+
 struct Judge<'a> {
     /// One in so many states is crashed in its replay too.
     replays_every: usize,
-    model: &'a Model,
+    actors: &'a [Actor],
     kind: Kind,
     tally: &'a Tally,
 }
@@ -100,6 +153,15 @@ impl Judge<'_> {
         Ok(())
     }
 
+    /// Holds what was found after a crash at `time` against what was done.
+    fn judge(&self, time: usize, found: &Found) -> Result<(), String> {
+        for actor in self.actors {
+            let judged = actor.model.judge(time, &actor.part(found), self.whole());
+            judged.map_err(|reason| format!("{}{reason}", actor.dir))?;
+        }
+        Ok(())
+    }
+
     fn whole(&self) -> Whole {
         if self.kind.options.contains("nodatacow") {
             Whole::Sector
@@ -112,8 +174,10 @@ impl Judge<'_> {
     fn open(&self, time: usize, device: &Arc<MemoryDevice>) -> Result<Found, String> {
         let shared: Arc<dyn BlockDevice> = device.clone();
         let (volume, found) = look(shared, self.kind.options).map_err(|e| e.to_string())?;
-        self.model.judge(time, &found, self.whole())?;
-        received::judge(&volume, self.model, &found)?;
+        self.judge(time, &found)?;
+        if let [alone] = self.actors {
+            received::judge(&volume, &alone.model, &found)?;
+        }
         volume.close().map_err(|e| e.to_string())?;
         Ok(found)
     }
@@ -161,8 +225,7 @@ impl Judge<'_> {
         run("mount", &["-o", "loop", paths[0], paths[1]])?;
         let found = walk(&point);
         unmount(&point).map_err(|e| e.to_string())?;
-        self.model
-            .judge(state.time, &found, self.whole())
+        self.judge(state.time, &found)
             .map_err(|reason| format!("the kernel's replay: {reason}"))?;
         if found != *ours {
             return Err("the kernel's replay gives other files than ours".to_owned());
@@ -226,11 +289,74 @@ fn walk(root: &Path) -> Found {
     found
 }
 
-/// Runs a workload and judges its crash states.
-fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, seed: u64) {
+/// What becomes of an operation that fails.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OnError {
+    /// None may.
+    Panic,
+    /// Its thread ends.
+    End,
+}
+
+/// Runs workloads at the same time, each by a thread in a directory of its own.
+fn run_together(kind: Kind, workloads: &[String]) -> (MemoryDevice, Vec<Actor>, Vec<Event>) {
     let mut world = World::new(kind);
-    world.run(workload);
-    let (base, model, events) = world.crash();
+    if let [alone] = workloads {
+        world.run(alone);
+        let (base, model, events) = world.crash();
+        return (base, vec![Actor::alone(model)], events);
+    }
+    run_in(world, workloads, OnError::Panic, || ())
+}
+
+/// The same in a world that is there; `begun` comes when its threads begin.
+fn run_in(
+    mut world: World,
+    workloads: &[String],
+    on_error: OnError,
+    begun: impl FnOnce(),
+) -> (MemoryDevice, Vec<Actor>, Vec<Event>) {
+    for number in 0..workloads.len() {
+        let dir = own_dir(number);
+        world.run(&format!("mkdir {}", dir.trim_end_matches('/')));
+    }
+    world.run("sync");
+    begun();
+    let actors = std::thread::scope(|scope| {
+        let start = |(number, workload): (usize, &String)| {
+            let (mut beside, workload) = (world.beside(number as u64), workload.clone());
+            scope.spawn(move || {
+                match on_error {
+                    OnError::Panic => beside.run(&workload),
+                    OnError::End => drop(beside.try_run(&workload)),
+                }
+                Actor {
+                    dir: own_dir(number),
+                    model: beside.model,
+                }
+            })
+        };
+        let threads: Vec<_> = workloads.iter().enumerate().map(start).collect();
+        let ended = threads.into_iter().map(|thread| thread.join());
+        ended
+            .map(|actor| actor.expect("it does not fail"))
+            .collect()
+    });
+    let (base, _, events) = world.crash();
+    (base, actors, events)
+}
+
+/// Runs workloads at the same time and judges their crash states.
+fn sweep(job: &Job, budget: usize, tally: &Tally) {
+    let Job {
+        name,
+        workloads,
+        kind,
+        seed,
+    } = job;
+    let (kind, seed) = (*kind, *seed);
+    let workload = workloads.join("\nbeside: ");
+    let (base, actors, events) = run_together(kind, workloads);
     let in_place = ["keep", "allocate", "zero"];
     let in_place = in_place.iter().any(|word| workload.contains(word));
     let watch = if in_place || kind.options.contains("nodatacow") {
@@ -243,7 +369,7 @@ fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, s
     }
     let judge = Judge {
         replays_every: if only().is_some() { 1 } else { 24 },
-        model: &model,
+        actors: &actors,
         kind,
         tally,
     };
@@ -260,17 +386,32 @@ fn sweep(name: &str, workload: &str, kind: Kind, budget: usize, tally: &Tally, s
     tally
         .distinct
         .fetch_add(visited.distinct, Ordering::Relaxed);
+    if actors.len() > 1 {
+        tally.together.fetch_add(visited.all, Ordering::Relaxed);
+    }
 }
 
-/// A workload nobody wrote.
-fn random_workload(seed: u64) -> String {
+/// Workloads nobody wrote: three of eight are alone, the others two to four
+/// together.
+fn random_workloads(seed: u64) -> Vec<String> {
+    if seed % 8 < 3 {
+        return vec![random_workload(seed, "")];
+    }
+    let threads = 2 + (seed % 3) as usize;
+    let seed_of = |number: usize| seed * 8 + number as u64;
+    let workload = |number| random_workload(seed_of(number), &own_dir(number));
+    (0..threads).map(workload).collect()
+}
+
+/// A workload nobody wrote, in a directory.
+fn random_workload(seed: u64, dir: &str) -> String {
     let mut random = Random::new(seed);
-    let mut out: Vec<String> = vec!["mkdir d".into(), "sync".into()];
+    let mut out: Vec<String> = vec![format!("mkdir {dir}d"), "sync".into()];
     // Which file each name has.
     let mut all: BTreeMap<String, usize> = BTreeMap::new();
-    let names = ["a", "b", "c", "d/a", "d/b", "d/c"];
+    let names = ["a", "b", "c", "d/a", "d/b", "d/c"].map(|name| format!("{dir}{name}"));
     for step in 0..40 {
-        let name = (*random.pick(&names)).to_owned();
+        let name = random.pick(&names).clone();
         let there = all.contains_key(&name);
         let offset = random.below(60_000);
         let length = 1 + random.below(30_000);
@@ -289,7 +430,7 @@ fn random_workload(seed: u64) -> String {
                 all.remove(&name);
             }
             13 if there => {
-                let other = (*random.pick(&names)).to_owned();
+                let other = random.pick(&names).clone();
                 if all.get(&other) != all.get(&name) {
                     out.push(format!("rename {name} {other}"));
                     if let Some(file) = all.remove(&name) {
@@ -298,14 +439,14 @@ fn random_workload(seed: u64) -> String {
                 }
             }
             14 if there => {
-                let other = (*random.pick(&names)).to_owned();
+                let other = random.pick(&names).clone();
                 if !all.contains_key(&other) {
                     out.push(format!("link {name} {other}"));
                     all.insert(other, all[&name]);
                 }
             }
             15 => out.push("sync".into()),
-            16 => out.push("fsyncdir d".into()),
+            16 => out.push(format!("fsyncdir {dir}d")),
             17.. if there => out.push(format!("fsync {name}")),
             _ => {}
         }
@@ -314,16 +455,14 @@ fn random_workload(seed: u64) -> String {
 }
 
 /// Runs `jobs` on two threads or as many as there are cores.
-fn in_parallel(jobs: &[(String, String, Kind, u64)], budget: usize, tally: &Tally) {
+fn in_parallel(jobs: &[Job], budget: usize, tally: &Tally) {
     let next = AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
-                while let Some((name, workload, kind, seed)) =
-                    jobs.get(next.fetch_add(1, Ordering::Relaxed))
-                {
-                    sweep(name, workload, *kind, budget, tally, *seed);
+                while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    sweep(job, budget, tally);
                 }
             });
         }
@@ -363,7 +502,12 @@ fn what_was_acknowledged_survives_every_crash() {
             let big = workload.contains("fill");
             if !big || other == 0 {
                 let seed = (at * 10 + other) as u64;
-                jobs.push(((*name).to_owned(), (*workload).to_owned(), *kind, seed));
+                jobs.push(Job {
+                    name: (*name).to_owned(),
+                    workloads: vec![(*workload).to_owned()],
+                    kind: *kind,
+                    seed,
+                });
             }
         }
     }
@@ -374,26 +518,82 @@ fn what_was_acknowledged_survives_every_crash() {
     );
     for seed in seeds {
         let kind = KINDS[(seed % KINDS.len() as u64) as usize];
-        jobs.push((format!("random {seed}"), random_workload(seed), kind, seed));
+        jobs.push(Job {
+            name: format!("random {seed}"),
+            workloads: random_workloads(seed),
+            kind,
+            seed,
+        });
     }
     if let Some(only) = only() {
-        jobs.retain(|(name, ..)| *name == only);
+        jobs.retain(|job| job.name == only);
     }
     let tally = Tally::default();
     let started = std::time::Instant::now();
     in_parallel(&jobs, states_wanted() / jobs.len(), &tally);
     let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
     println!(
-        "{} workloads, {} states ({} of distinct content), {} states of crashes in a replay, {} judged by the kernel, {:.0} s",
+        "{} workloads, {} states ({} of distinct content, {} of two to four threads), {} states of crashes in a replay, {} judged by the kernel, {:.0} s",
         jobs.len(),
         count(&tally.states),
         count(&tally.distinct),
+        count(&tally.together),
         count(&tally.in_replay),
         count(&tally.by_kernel),
         started.elapsed().as_secs_f64()
     );
     let all = count(&tally.states) + count(&tally.in_replay);
     assert!(all * 10 >= states_wanted() * 8, "only {all} states");
+}
+
+/// A device that fails while several threads work: each operation that failed
+/// was done or not, and nothing that was acknowledged before is lost.
+#[test]
+fn a_failing_device_takes_nothing_from_several_threads() {
+    let tally = Tally::default();
+    let (mut failed, all) = (0, seeds().step_by(3));
+    for seed in all.clone() {
+        let mut random = Random::new(seed);
+        let kind = KINDS[(seed % KINDS.len() as u64) as usize];
+        let base = world::blank(kind);
+        let faulty = Arc::new(FaultDevice::new(Arc::new(base.snapshot()), seed));
+        let world = World::on(kind, base, faulty.clone());
+        // Reads are few: nodes are in memory.
+        let (operation, after) = match random.below(5) {
+            0 => (Operation::Read, random.below(10)),
+            1 | 2 => (Operation::Flush, random.below(30)),
+            _ => (Operation::Write, random.below(100)),
+        };
+        let workloads: Vec<String> = (0..3)
+            .map(|number| random_workload(seed * 8 + number as u64, &own_dir(number)))
+            .collect();
+        let fault = Fault::Fail(operation, When::After(after));
+        let (base, actors, events) =
+            run_in(world, &workloads, OnError::End, || faulty.inject(fault));
+        failed += usize::from(faulty.pending().is_empty());
+        let judge = Judge {
+            replays_every: 24,
+            actors: &actors,
+            kind,
+            tally: &tally,
+        };
+        let mut inner = Random::new(seed + 1);
+        states::visit(&base, &events, &mut random, 40, &mut |state| {
+            if let Err(reason) = judge.state(&state, &mut inner) {
+                panic!(
+                    "seed {seed} on {kind:?}, {operation:?} failed after {after}, crash at event {} \
+                     with {}:\n{reason}\n{}",
+                    state.time,
+                    state.what,
+                    workloads.join("\nbeside: ")
+                );
+            }
+        });
+    }
+    let states = tally.states.load(Ordering::Relaxed);
+    let all = all.count();
+    println!("{failed} of {all} failed, {states} states");
+    assert!(failed * 4 > all, "only {failed} failed");
 }
 
 /// The invariant must see a write to what is committed.
@@ -433,7 +633,7 @@ fn a_store_that_does_not_flush_is_condemned() {
     let tally = Tally::default();
     let judge = Judge {
         replays_every: if only().is_some() { 1 } else { 24 },
-        model: &model,
+        actors: &[Actor::alone(model)],
         kind,
         tally: &tally,
     };

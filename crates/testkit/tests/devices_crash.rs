@@ -47,6 +47,8 @@ fn length_of(file: u64) -> usize {
 struct Recorded {
     profile: ProfileChoice,
     trouble: Trouble,
+    /// Of the workload.
+    seed: u64,
     bases: Vec<MemoryDevice>,
     events: Vec<Event>,
     /// Files and from where on each is durable.
@@ -128,6 +130,7 @@ fn record(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64) -> 
     Recorded {
         profile,
         trouble,
+        seed,
         bases,
         events: recording.events(),
         promises,
@@ -150,7 +153,13 @@ impl Recorded {
 
     /// Crashes just before event `at`, with fates by `seed`.
     fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
-        let context = format!("{} at {at}, seed {seed}, lost {lost:?}", self.profile);
+        let context = format!(
+            "{} on {}, {:?}, workload {}, crash before {at} with fates {seed}, lost {lost:?}",
+            self.profile,
+            self.bases.len(),
+            self.trouble,
+            self.seed
+        );
         let at = Position(at);
         let mut random = Random::new(seed);
         let kind = random.below(4);

@@ -79,10 +79,14 @@ fn misplaced(bounds: &Bounds<'_>, extent: &FileExtent<'_>, place: &ExtentPlace) 
     if !numbers.iter().all(|n| n.is_multiple_of(bounds.sector)) {
         return Some("its place is not one of whole sectors".to_owned());
     }
-    if place.disk.get() == 0 {
-        return (extent.compression.is_some()).then(|| "a hole cannot be compressed".to_owned());
-    }
     let end = place.offset.saturating_add(place.length);
+    if place.disk.get() == 0 {
+        if extent.compression.is_some() {
+            return Some("a hole cannot be compressed".to_owned());
+        }
+        let ram = extent.ram_bytes;
+        return (end > ram).then(|| format!("it ends {end} bytes into a hole of {ram}"));
+    }
     let unit = u64::try_from(UNIT).unwrap_or(u64::MAX);
     if extent.compression.is_some() {
         let fits = place.disk_length <= unit && extent.ram_bytes <= unit;

@@ -137,6 +137,17 @@ fn file_extents() -> Vec<Damage> {
             let key = of(i, "changed", ItemType::EXTENT_DATA);
             i.bump(FS, key, 29, 1);
         }),
+        // A hole of more bytes than it says.
+        damage(C::FileExtentInvalid, |i| {
+            let key = of(i, "changed", ItemType::EXTENT_DATA);
+            let mut hole = [0; 53];
+            hole[0] = 1;
+            hole[9] = 16;
+            hole[20] = 1;
+            hole[38] = 16;
+            hole[46] = 16;
+            i.insert(FS, Key::new(key.objectid, key.item_type, 1 << 30), &hole);
+        }),
         damage(C::FileExtentOverlap, |i| {
             let key = of(i, "prealloc", ItemType::EXTENT_DATA);
             i.bump(FS, key, 45, 4096);

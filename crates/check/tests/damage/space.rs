@@ -135,6 +135,10 @@ fn chunks() -> Vec<Damage> {
             let (key, _) = i.first(CHUNK, ItemType::DEV_ITEM);
             i.update(CHUNK, key, |data| data[82] ^= 1);
         }),
+        damage(C::DeviceItemInvalid, |i| {
+            let (key, _) = i.first(CHUNK, ItemType::DEV_ITEM);
+            i.rekey(CHUNK, key, Key::new(2, ItemType::DEV_ITEM, 1));
+        }),
         damage(C::ItemUnexpected, |i| {
             let (key, _) = i.first(DEVICE, ItemType::PERSISTENT_ITEM);
             i.rekey(DEVICE, key, Key::MIN);

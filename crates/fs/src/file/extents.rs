@@ -364,7 +364,7 @@ pub(crate) fn insert_allocated(
     new: &NewExtent,
 ) -> Result<(), FsError> {
     insert(engine, id, state, new)?;
-    engine.add_data_extent(extent_of(&new.place), owner(id, new.start, &new.place));
+    engine.add_data_extent(extent_of(&new.place), owner(id, new.start, &new.place))?;
     Ok(())
 }
 

@@ -475,7 +475,7 @@ fn enter_group(
                 inode: id.number,
                 offset: output.start,
             };
-            engine.add_data_extent(extent, owner);
+            engine.add_data_extent(extent, owner)?;
             // Each extent has its own, so that they can go one by one.
             if !output.sums.is_empty() {
                 engine.add_checksums(place.disk.get(), output.sums.clone());

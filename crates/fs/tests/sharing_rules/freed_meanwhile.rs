@@ -244,7 +244,7 @@ fn what_a_replay_took_over_is_not_given_out() {
         inode: InodeNumber(257),
         offset: 0,
     };
-    engine.add_data_extent(extent, owner);
+    engine.add_data_extent(extent, owner).unwrap();
     let before = engine.available(SpaceKind::Data);
     let mut given = 0;
     while let Ok(found) = engine.allocate_data(1 << 20) {

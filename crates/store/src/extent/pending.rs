@@ -3,8 +3,11 @@
 //! Owns their netting: an extent that is born and freed within a generation
 //! leaves nothing behind.
 
-use butterfs_format::{InodeNumber, Key, Logical, TreeId};
+use crate::error::{StoreError, corrupt_item};
+use crate::item_fault::ItemFault;
+use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 /// What refers to an extent.
@@ -185,39 +188,58 @@ pub enum Outcome {
 
 impl PendingRefs {
     /// Notes a new extent, with its first reference.
-    pub fn insert_new(&mut self, logical: Logical, length: u64, kind: ExtentKind, by: Backref) {
+    ///
+    /// # Errors
+    /// Something changed references to an extent there: the volume calls space
+    /// free that is used. Nothing is noted.
+    pub fn insert_new(
+        &mut self,
+        logical: Logical,
+        length: u64,
+        kind: ExtentKind,
+        by: Backref,
+    ) -> Result<(), StoreError> {
         let owner = match by {
             Backref::Tree(tree) | Backref::Data { root: tree, .. } => Some(tree),
             Backref::SharedNode(_) | Backref::SharedData(_) => None,
         };
-        let old = self.extents.insert(
-            logical,
-            PendingExtent {
-                length,
-                kind,
-                new: true,
-                owner,
-                set_full_backref: false,
-                changes: Changes::of_one(by, 1),
-            },
-        );
+        let Entry::Vacant(vacant) = self.extents.entry(logical) else {
+            let key = Key::new(logical.get(), ItemType::FREE_SPACE_EXTENT, 0);
+            return Err(corrupt_item(
+                TreeId::FREE_SPACE,
+                key,
+                ItemFault::FreeButUsed,
+            ));
+        };
+        vacant.insert(PendingExtent {
+            length,
+            kind,
+            new: true,
+            owner,
+            set_full_backref: false,
+            changes: Changes::of_one(by, 1),
+        });
         self.references += 1;
-        assert!(old.is_none(), "an allocated extent was allocated again");
+        Ok(())
     }
 
     /// [`PendingRefs::insert_new`] of an extent that another one becomes: it
     /// stays with who allocated that.
+    ///
+    /// # Errors
+    /// As there.
     pub fn insert_moved(
         &mut self,
         (logical, length): (Logical, u64),
         kind: ExtentKind,
         by: Backref,
         owner: Option<TreeId>,
-    ) {
-        self.insert_new(logical, length, kind, by);
+    ) -> Result<(), StoreError> {
+        self.insert_new(logical, length, kind, by)?;
         if let Some(extent) = self.extents.get_mut(&logical) {
             extent.owner = owner;
         }
+        Ok(())
     }
 
     /// Changes the count of one reference.
@@ -359,6 +381,23 @@ mod tests {
             inode: InodeNumber(257),
             offset,
         }
+    }
+
+    /// A volume that calls space free which an extent uses gives out the same
+    /// address twice.
+    #[test]
+    fn space_that_is_used_is_no_new_extent() {
+        let mut pending = PendingRefs::default();
+        let (used, free) = (Logical(4096), Logical(8192));
+        let insert =
+            |pending: &mut PendingRefs, at| pending.insert_new(at, 4096, ExtentKind::Data, by(0));
+        pending.change(used, 4096, ExtentKind::Data, (by(1), -1));
+        let error = insert(&mut pending, used).unwrap_err().to_string();
+        assert!(error.contains("calls space free that is used"), "{error}");
+        insert(&mut pending, free).unwrap();
+        assert!(insert(&mut pending, free).is_err());
+        assert_eq!((pending.len(), pending.references()), (2, 2));
+        assert_eq!(pending.get(used).map(PendingExtent::net), Some(-1));
     }
 
     /// Few and many references, changed at random, against a plain map.

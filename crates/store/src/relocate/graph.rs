@@ -378,7 +378,7 @@ impl Graph {
             self.move_references(engine, step, places)?;
         }
         for (place, old, new) in &step.data {
-            data.refer(engine, place, *old, *new);
+            data.refer(engine, place, *old, *new)?;
         }
         Ok(())
     }
@@ -408,7 +408,7 @@ impl Graph {
         let owner = Some(node.owner());
         engine
             .pending
-            .insert_moved((step.new.logical, length), kind, first, owner);
+            .insert_moved((step.new.logical, length), kind, first, owner)?;
         for by in by {
             engine.change_node_ref(step.new, *by, 1);
         }

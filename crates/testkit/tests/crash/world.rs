@@ -87,7 +87,7 @@ pub struct World {
     pub device: Arc<RecordDevice>,
     pub base: MemoryDevice,
     pub model: Model,
-    pub volume: Volume,
+    pub volume: Arc<Volume>,
     /// Files without a name.
     unnamed: BTreeMap<String, Arc<Inode>>,
     /// What programs stored to mappings.
@@ -117,10 +117,25 @@ impl World {
             device,
             base,
             model: Model::default(),
-            volume,
+            volume: Arc::new(volume),
             unnamed: BTreeMap::new(),
             mapped: BTreeMap::new(),
             counter: 0,
+        }
+    }
+
+    /// Another program on the same volume, which knows what was done so far.
+    #[allow(dead_code, reason = "one of the tests asks")]
+    pub fn beside(&self, number: u64) -> Self {
+        Self {
+            device: self.device.clone(),
+            base: self.base.snapshot(),
+            model: self.model.clone(),
+            volume: Arc::clone(&self.volume),
+            unnamed: BTreeMap::new(),
+            mapped: BTreeMap::new(),
+            // No two write the same bytes.
+            counter: (number + 1) << 32,
         }
     }
 
