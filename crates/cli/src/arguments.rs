@@ -18,7 +18,7 @@ use std::process::ExitCode;
     long_version = version::long(),
     propagate_version = true,
     infer_subcommands = true,
-    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults and 8 where it could not check."
+    after_help = "Examples:\n  butterfs mount disk.img /mnt -o compress=zstd\n  butterfs umount /mnt\n  butterfs SOURCE MOUNTPOINT -o OPTIONS   the same as mount\n\nExit codes: 0 success, 1 failure or a mistake in the arguments, 141 the reader of the output is gone; mount fails with 32; check answers 1 for faults, 2 for a mistake and 8 where it could not check."
 )]
 pub struct Arguments {
     /// What to do.
@@ -115,8 +115,10 @@ pub enum Command {
     Manual(commands::generate::Manual),
 }
 
-/// Exit code of a mistake in the arguments.
-const MISTAKE: u8 = 2;
+/// Exit code of a mistake in the arguments, as btrfs(8) has it.
+const MISTAKE: u8 = 1;
+/// The same of `check`, which answers 1 for faults.
+const MISTAKE_OF_CHECK: u8 = 2;
 
 const MOUNT_NAMES: [&str; 4] = [
     "mount.butterfs",
@@ -132,7 +134,15 @@ const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"
 /// Parses the command line. Where it asks for help or has a mistake, that is
 /// printed, and the exit code given.
 pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
-    parse(normalized(words), MISTAKE)
+    let words = normalized(words);
+    let is_check = words
+        .get(1)
+        .is_some_and(|word| word == "check" || word == "fsck");
+    let mistake = match is_check {
+        true => MISTAKE_OF_CHECK,
+        false => MISTAKE,
+    };
+    parse(words, mistake)
 }
 
 /// Parses words that begin with the program's own name; `mistake` is the exit

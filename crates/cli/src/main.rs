@@ -1,10 +1,10 @@
 //! The command `butterfs`: Btrfs volumes in userspace.
 //!
 //! Owns the command line; each subcommand is a file in [`commands`]. Exit
-//! codes: 0 success, 1 failure, 2 a mistake in the arguments, 141 where the
+//! codes: 0 success, 1 failure or a mistake in the arguments, 141 where the
 //! reader of standard output is gone; `mount` answers 32 for a failure, as
-//! mount(8) expects of its helpers; `check` answers 1 for faults and 8 where it
-//! could not check.
+//! mount(8) expects of its helpers; `check` answers 1 for faults, 2 for a
+//! mistake and 8 where it could not check.
 
 /// Prints a line on standard output. Where that fails, the function that says
 /// it ends with the failure.

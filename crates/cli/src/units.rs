@@ -48,6 +48,8 @@ impl Units {
         match self {
             Self {
                 raw: false,
+                human_decimal: false,
+                si: false,
                 kbytes: false,
                 mbytes: false,
                 gbytes: false,
@@ -70,21 +72,20 @@ impl Units {
             false => (1024, BINARY),
         };
         let asked = [self.kbytes, self.mbytes, self.gbytes, self.tbytes];
-        let fitting = || {
-            let mut unit = 0;
-            let mut whole = bytes;
-            while whole >= base {
-                whole /= base;
-                unit += 1;
-            }
-            unit
+        if let Some(at) = asked.iter().position(|asked| *asked) {
+            let power = base.pow(u32::try_from(at + 1).unwrap_or(0));
+            return format!("{:.2}{}", bytes as f64 / power as f64, names[at + 1]);
+        }
+        // Rounded twice, as there: to the unit below, and as a small float.
+        let (mut unit, mut below, mut whole) = (0, bytes, bytes);
+        while whole >= base {
+            (unit, below, whole) = (unit + 1, whole, whole / base);
+        }
+        let shown = match unit {
+            0 => bytes as f32,
+            _ => below as f32 / base as f32,
         };
-        let unit = asked
-            .iter()
-            .position(|asked| *asked)
-            .map_or_else(fitting, |at| at + 1);
-        let power = base.pow(u32::try_from(unit).unwrap_or(0));
-        format!("{:.2}{}", bytes as f64 / power as f64, names[unit])
+        format!("{shown:.2}{}", names[unit])
     }
 }
 

@@ -217,7 +217,7 @@ impl Usage {
                 say!("   {name:<22}{:>10}", self.units.size(bytes));
                 Ok(())
             };
-            line("Device size:", device.size)?;
+            line("Device size:", device.size.saturating_add(device.slack))?;
             line("Device slack:", device.slack)?;
             let mut chunks: Vec<_> = device.chunks.iter().collect();
             chunks.sort_by(|a, b| a.kind.cmp(&b.kind));

@@ -1,5 +1,6 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
+mod mkswapfile;
 mod show;
 mod usage;
 
@@ -96,6 +97,8 @@ enum What {
     #[command(disable_help_flag = true)]
     Du(space::Du),
     Sync(Sync),
+    #[command(name = "mkswapfile")]
+    MkSwapFile(mkswapfile::MkSwapFile),
     Resize(super::resize::Resize),
     #[command(visible_alias = "defrag")]
     Defragment(super::defragment::Defragment),
@@ -119,6 +122,7 @@ impl Filesystem {
             What::Show(show) => show.run(),
             What::Du(du) => space::Order::from(du).run(),
             What::Sync(sync) => sync.run(),
+            What::MkSwapFile(make) => make.run(),
             What::Resize(resize) => resize.run(),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {

@@ -6,6 +6,8 @@
 
 mod extents;
 mod items;
+pub mod list_chunks;
+mod map_swapfile;
 mod names;
 pub mod resolve;
 mod superblock;
@@ -83,6 +85,10 @@ enum What {
     DumpSuper(DumpSuper),
     /// Show trees.
     DumpTree(DumpTree),
+    #[command(disable_help_flag = true)]
+    ListChunks(list_chunks::ListChunks),
+    #[command(name = "map-swapfile")]
+    MapSwapFile(map_swapfile::MapSwapFile),
     Rootid(resolve::Rootid),
     InodeResolve(resolve::InodeResolve),
     LogicalResolve(resolve::LogicalResolve),
@@ -95,6 +101,8 @@ impl Inspect {
         match self.what {
             What::DumpSuper(dump) => dump.run(),
             What::DumpTree(dump) => dump.run(),
+            What::ListChunks(list) => list.run(),
+            What::MapSwapFile(map) => map.run(),
             What::Rootid(rootid) => rootid.run(),
             What::InodeResolve(resolve) => Order::from(resolve).run(),
             What::LogicalResolve(resolve) => Order::from(resolve).run(),

@@ -26,7 +26,7 @@ const READY: &str = "ready\n";
   butterfs mount -f -o compress=zstd:3 disk.img /mnt    serve in the foreground
 
 `butterfs mount -o help` lists the mount options.
-Exit codes: 0 mounted, 2 a mistake in the arguments, 32 failed.")]
+Exit codes: 0 mounted, 1 a mistake in the arguments, 32 failed.")]
 pub struct Mount {
     /// Serve in the foreground; logs to standard error.
     #[arg(short, long)]

@@ -4,6 +4,7 @@ use super::balance::Order as Balance;
 use super::device::members::Order as Members;
 use super::explain::Explain;
 use super::info::Info;
+use super::inspect::list_chunks::ListChunks;
 use super::inspect::resolve::Order as Resolve;
 use super::replace::Order as Replace;
 use super::resize::Resize;
@@ -29,6 +30,7 @@ enum Asked {
     History(History),
     Info(Info),
     List(List),
+    ListChunks(ListChunks),
     Members(Members),
     Replace(Replace),
     Resize(Resize),
@@ -50,6 +52,7 @@ impl Asked {
             Self::History(history) => history.run_here(),
             Self::Info(info) => info.run_here(),
             Self::List(list) => list.run_here(),
+            Self::ListChunks(list) => list.run_here(),
             Self::Members(members) => members.run_here(),
             Self::Replace(replace) => replace.run_here(),
             Self::Resize(resize) => resize.run_here(),
@@ -94,6 +97,7 @@ mod tests {
             History::TAG,
             Info::TAG,
             List::TAG,
+            ListChunks::TAG,
             Members::TAG,
             Replace::TAG,
             Resize::TAG,

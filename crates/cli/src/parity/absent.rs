@@ -3,8 +3,6 @@
 /// A verb (or the options of it, where some are named), and what to use instead.
 pub type Absent = (&'static str, &'static [&'static str], &'static str);
 
-const MOUNT_IT: &str =
-    "use it on a mount of the kernel's with its own tools; ButterFS has no such request yet";
 const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy VOLUME:/ DIRECTORY` and make the volume anew";
 const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the backups in the superblock; `butterfs mount -o ro,rescue=usebackuproot` reads a volume by them";
 const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
@@ -71,11 +69,6 @@ pub const ABSENT: &[Absent] = &[
         "what is defragmented is written when the command ends",
     ),
     ("filesystem df", &["--format"], "`--json` is for programs"),
-    (
-        "filesystem mkswapfile",
-        &[],
-        "FUSE has no swap files; make one with mkswap(8) on a mount of the kernel's",
-    ),
     ("filesystem resize", &["--enqueue"], TOGETHER),
     (
         "image",
@@ -117,12 +110,6 @@ pub const ABSENT: &[Absent] = &[
         &["--csum-headers", "--csum-items"],
         "checksums of data are not printed; `butterfs check --check-data-csum` compares them",
     ),
-    (
-        "inspect-internal list-chunks",
-        &[],
-        "`butterfs inspect dump-tree -t chunk VOLUME` prints all chunks",
-    ),
-    ("inspect-internal map-swapfile", &[], MOUNT_IT),
     (
         "inspect-internal min-dev-size",
         &[],

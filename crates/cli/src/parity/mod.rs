@@ -202,7 +202,7 @@ mod tests {
             What `alias btrfs=butterfs` answers: each verb and option of btrfs(8), mkfs.btrfs(8) (`mkfs`), btrfs-convert(8) \
             (`convert`), btrfstune(8) (`tune`) and btrfs-image(8) (`image`). An option that is taken has the meaning that it \
             has there. `-q` and `-v` are taken everywhere; where a command has no more and no less to say, they change \
-            nothing. What is not there answers with the sentence of this table and exit code 2. Verbs may be shortened as \
+            nothing. What is not there answers with the sentence of this table and exit code 1 (`check`: 2). Verbs may be shortened as \
             there (`butterfs sub li`); `version` is `--version`.\n\n\
             This page is made by `BUTTERFS_WRITE=1 cargo test -p butterfs-cli parity`; a test holds it against the program.\n\n\
             | Verb | Options that are taken | Not there, and what to use instead |\n|---|---|---|\n"

@@ -31,6 +31,12 @@ fn flags(number: u64, names: &[String]) -> String {
     format!("{number:#x}\n\t\t\t( {} )", names.join(" |\n\t\t\t  "))
 }
 
+/// A word at a place of the superblock.
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
+    u64::from_le_bytes(found.copied().unwrap_or_default())
+}
+
 fn fields(of: &Superblock, bytes: &[u8]) -> Vec<(&'static str, String)> {
     let checksum = of.checksum_type;
     let text = |number: u64| number.to_string();
@@ -55,6 +61,7 @@ fn fields(of: &Superblock, bytes: &[u8]) -> Vec<(&'static str, String)> {
         ("label", String::from_utf8_lossy(&of.label).into_owned()),
         ("generation", text(of.generation.get())),
         ("root", text(of.root.get())),
+        ("sys_array_size", text(word(bytes, 160) & 0xffff_ffff)),
         (
             "chunk_root_generation",
             text(of.chunk_root_generation.get()),
@@ -63,11 +70,16 @@ fn fields(of: &Superblock, bytes: &[u8]) -> Vec<(&'static str, String)> {
         ("chunk_root", text(of.chunk_root.get())),
         ("chunk_root_level", text(of.chunk_root_level.into())),
         ("log_root", text(of.log_root.get())),
+        ("log_root_transid (deprecated)", text(word(bytes, 104))),
         ("log_root_level", text(of.log_root_level.into())),
         ("total_bytes", text(of.total_bytes)),
         ("bytes_used", text(of.bytes_used)),
         ("sectorsize", text(of.sector_size.into())),
         ("nodesize", text(of.node_size.into())),
+        (
+            "leafsize (deprecated)",
+            text(word(bytes, 152) & 0xffff_ffff),
+        ),
         ("stripesize", text(of.stripe_size.into())),
         ("root_dir", text(of.root_dir)),
         ("num_devices", text(of.num_devices)),
@@ -147,6 +159,7 @@ impl DumpSuper {
             let parsed = Superblock::parse_unverified(&bytes);
             let parsed = parsed.context(format_args!("superblock at {offset}"))?;
             let fields = fields(&parsed, &bytes);
+            let checksum = parsed.checksum_type;
             if self.json {
                 facts.push(Fact {
                     offset: offset.get(),
@@ -164,6 +177,12 @@ impl DumpSuper {
                 say!("damaged\t\t\t{fault}");
             }
             for (name, value) in fields {
+                let value = match (name, checksum.verify_block(&bytes)) {
+                    // What has another magic number is no superblock.
+                    ("magic", _) | ("csum", true) => format!("{value} [match]"),
+                    ("csum", false) => format!("{value} [DON'T MATCH]"),
+                    _ => value,
+                };
                 let tabs = "\t".repeat((24usize.saturating_sub(name.len())).div_ceil(8).max(1));
                 say!("{name}{tabs}{value}");
             }

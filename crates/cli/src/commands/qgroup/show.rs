@@ -363,7 +363,8 @@ impl Column {
             Self::MaxReferenced => 15,
             Self::MaxExclusive => 14,
             Self::Group => 9,
-            Self::Parents | Self::Children => self.title().len(),
+            Self::Parents => 8,
+            Self::Children => 5,
         }
     }
 
