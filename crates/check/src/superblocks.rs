@@ -242,7 +242,7 @@ pub(crate) fn open(
 
 fn fields(superblock: &Superblock, faults: &Collector) {
     let fault = |text: String| faults.add(FaultCode::SuperblockField, Place::default(), text);
-    let refused = superblock.flags - SuperFlags::SUPPORTED;
+    let refused = superblock.flags.without(SuperFlags::SUPPORTED);
     if !refused.is_empty() {
         fault(format!(
             "its flags ({}) keep it from being mounted; a change that was cut short leaves such, \

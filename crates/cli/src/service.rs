@@ -104,7 +104,7 @@ fn localize(
     if !meta.is_dir() && !is_subject {
         return Ok(None);
     }
-    if !is_ours && !(is_kernels && on_kernel == OnKernel::Reads) {
+    if !(is_ours || is_kernels && on_kernel == OnKernel::Reads) {
         return fail(if is_kernels {
             format!(
                 "{}: the kernel has this volume mounted; use `command btrfs {}` of the Btrfs \
