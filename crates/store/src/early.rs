@@ -8,6 +8,11 @@
 //!
 //! Owns which nodes of the running generation the device has already.
 //!
+//! Where a volume has several devices, the commit writes all nodes. A node that was
+//! written early may be written again at its address in the same generation, and a
+//! device may fall out in between. It would have the older one, which looks as good
+//! as the other.
+//!
 //! Invariants: a node counts as written only while it is unchanged since; an
 //! address that is being written here is neither given out again nor written
 //! by a commit before that write returned; no commit follows a step that failed.
@@ -163,6 +168,9 @@ impl Store {
                 }
             }
             while self.early_step(|| self.change_writable()?.apply_early())? {}
+            if self.space.has_several() {
+                break;
+            }
             let mut addresses: Vec<Logical> = self.engine.read().unwritten().collect();
             addresses.sort_unstable();
             for addresses in addresses.chunks(BATCH) {
