@@ -104,7 +104,8 @@ fn localize(
     if !meta.is_dir() && !is_subject {
         return Ok(None);
     }
-    if !is_ours && !(is_kernels && on_kernel == OnKernel::Reads) {
+    let is_served = is_ours || (is_kernels && on_kernel == OnKernel::Reads);
+    if !is_served {
         return fail(if is_kernels {
             format!(
                 "{}: the kernel has this volume mounted; use `command btrfs {}` of the Btrfs \
