@@ -10,7 +10,7 @@ use butterfs_fs::names::{NewInode, Owner, S_IFREG};
 use butterfs_fs::{Filesystem, Inode, Options};
 use butterfs_store::{OpenOptions, Store};
 use butterfs_volume::Profile;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -58,6 +58,14 @@ impl BlockDevice for Paced {
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.pass(buf.len());
         self.memory.read_at(offset, buf)
+    }
+    fn read_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &mut [IoSliceMut<'_>],
+    ) -> Result<(), DeviceError> {
+        self.pass(parts.iter().map(|part| part.len()).sum());
+        self.memory.read_vectored_at(offset, parts)
     }
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         self.pass(data.len());

@@ -242,6 +242,14 @@ pub(crate) fn open(
 
 fn fields(superblock: &Superblock, faults: &Collector) {
     let fault = |text: String| faults.add(FaultCode::SuperblockField, Place::default(), text);
+    let refused = superblock.flags.without(SuperFlags::SUPPORTED);
+    if !refused.is_empty() {
+        fault(format!(
+            "its flags ({}) keep it from being mounted; a change that was cut short leaves such, \
+             and `butterfs tune` or btrfstune finishes it",
+            refused.names().join(", ")
+        ));
+    }
     if superblock.root_dir != ROOT_DIR {
         fault(format!("its root directory is {}", superblock.root_dir));
     }

@@ -104,8 +104,7 @@ fn localize(
     if !meta.is_dir() && !is_subject {
         return Ok(None);
     }
-    let is_served = is_ours || (is_kernels && on_kernel == OnKernel::Reads);
-    if !is_served {
+    if !(is_ours || is_kernels && on_kernel == OnKernel::Reads) {
         return fail(if is_kernels {
             format!(
                 "{}: the kernel has this volume mounted; use `command btrfs {}` of the Btrfs \

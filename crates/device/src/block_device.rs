@@ -3,7 +3,8 @@
 use crate::{DeviceError, DeviceRange, Operation};
 use butterfs_format::DeviceOffset;
 use std::fmt::Debug;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// What a device may be used for.
@@ -37,6 +38,23 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// [`DeviceError::OutOfRange`], [`DeviceError::Io`]; `buf` is then
     /// unspecified.
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Fills `parts` one after the other from `offset` on.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at).
+    fn read_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &mut [IoSliceMut<'_>],
+    ) -> Result<(), DeviceError> {
+        let mut at = offset;
+        for part in parts {
+            self.read_at(at, part)?;
+            at = DeviceRange::of_buffer(at, part.len()).end();
+        }
+        Ok(())
+    }
 
     /// Writes all of `data` from `offset` on.
     ///
@@ -100,6 +118,13 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         (**self).read_at(offset, buf)
     }
+    fn read_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &mut [IoSliceMut<'_>],
+    ) -> Result<(), DeviceError> {
+        (**self).read_vectored_at(offset, parts)
+    }
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {
         (**self).write_at(offset, data)
     }
@@ -160,7 +185,7 @@ pub(crate) fn check_writable<D: BlockDevice + ?Sized>(
 }
 
 /// Bytes of all parts together.
-pub(crate) fn parts_length(parts: &[IoSlice<'_>]) -> usize {
+pub(crate) fn parts_length<P: Deref<Target = [u8]>>(parts: &[P]) -> usize {
     parts
         .iter()
         .fold(0_usize, |sum, part| sum.saturating_add(part.len()))

@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, FlockOperation};
 use rustix::io::{Errno, ReadWriteFlags};
 use rustix::process::{Resource, getrlimit};
 use std::fs::{File, Metadata, OpenOptions};
-use std::io::{self, IoSlice};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -298,16 +298,15 @@ impl FileDevice {
         Ok(released)
     }
 
-    /// Fills the beginning of `buf` with what is in the page cache, tells that
+    /// Fills the beginning of `parts` with what is in the page cache, tells that
     /// this thread is about to wait if there is more, and answers the bytes
     /// filled.
-    fn read_known(&self, offset: DeviceOffset, buf: &mut [u8]) -> usize {
+    fn read_known(&self, offset: DeviceOffset, parts: &mut [IoSliceMut<'_>]) -> usize {
         if !waiting::is_heard() {
             return 0;
         }
-        let length = buf.len();
-        let mut parts = [io::IoSliceMut::new(buf)];
-        match rustix::io::preadv2(&self.file, &mut parts, offset.get(), ReadWriteFlags::NOWAIT) {
+        let length = parts_length(parts);
+        match rustix::io::preadv2(&self.file, parts, offset.get(), ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => length,
             // A file system that cannot tell: its reads are taken for short.
             Err(Errno::OPNOTSUPP) => 0,
@@ -336,13 +335,44 @@ impl BlockDevice for FileDevice {
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         check_range(self, Operation::Read, range)?;
-        let known = self.read_known(offset, buf);
+        let known = self.read_known(offset, &mut [IoSliceMut::new(buf)]);
         let at = offset
             .get()
             .saturating_add(u64::try_from(known).unwrap_or(u64::MAX));
         self.file
             .read_exact_at(buf.get_mut(known..).unwrap_or_default(), at)
             .map_err(|error| self.error(Operation::Read, Some(range), error))
+    }
+
+    fn read_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &mut [IoSliceMut<'_>],
+    ) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, parts_length(parts));
+        check_range(self, Operation::Read, range)?;
+        let fail = |error: io::Error| self.error(Operation::Read, Some(range), error);
+        let mut at = offset.get();
+        let mut left = parts;
+        // Empty parts at the front would look like the end of the file.
+        IoSliceMut::advance_slices(&mut left, 0);
+        let first = left.len().min(PARTS_MAX);
+        let mut read = self.read_known(offset, left.get_mut(..first).unwrap_or_default());
+        loop {
+            at = at.saturating_add(u64::try_from(read).unwrap_or(u64::MAX));
+            IoSliceMut::advance_slices(&mut left, read);
+            if left.is_empty() {
+                return Ok(());
+            }
+            let first = left.len().min(PARTS_MAX);
+            let batch = left.get_mut(..first).unwrap_or_default();
+            read = match rustix::io::preadv(&self.file, batch, at) {
+                Ok(0) => return Err(fail(io::ErrorKind::UnexpectedEof.into())),
+                Ok(read) => read,
+                Err(Errno::INTR) => 0,
+                Err(errno) => return Err(fail(errno.into())),
+            };
+        }
     }
 
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {

@@ -3,7 +3,7 @@
 use crate::block_device::{check_range, check_writable, parts_length};
 use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
 use butterfs_format::DeviceOffset;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// A partition, or what lies behind an offset. Nothing outside of the range is
@@ -39,6 +39,16 @@ impl BlockDevice for WindowDevice {
         let range = DeviceRange::of_buffer(offset, buf.len());
         check_range(self, Operation::Read, range)?;
         self.inner.read_at(self.outside(offset), buf)
+    }
+
+    fn read_vectored_at(
+        &self,
+        offset: DeviceOffset,
+        parts: &mut [IoSliceMut<'_>],
+    ) -> Result<(), DeviceError> {
+        let range = DeviceRange::of_buffer(offset, parts_length(parts));
+        check_range(self, Operation::Read, range)?;
+        self.inner.read_vectored_at(self.outside(offset), parts)
     }
 
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError> {

@@ -2,7 +2,7 @@
 
 use butterfs_device::{Access, BlockDevice, DeviceError, DeviceRange, FileDevice, Holder};
 use butterfs_format::DeviceOffset;
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -64,6 +64,24 @@ fn exercise(device: &FileDevice) {
     let mut buf = [0; 9];
     device.read_at(DeviceOffset(end - 9), &mut buf).unwrap();
     assert_eq!(&buf, b"onethree!");
+    let [mut first, mut none, mut rest] = [vec![0; 4], Vec::new(), vec![0; 5]];
+    let mut parts = [&mut first, &mut none, &mut rest].map(|part| IoSliceMut::new(part));
+    device
+        .read_vectored_at(DeviceOffset(end - 9), &mut parts)
+        .unwrap();
+    assert_eq!((&first[..], &rest[..]), (&b"onet"[..], &b"hree!"[..]));
+    let mut many = vec![[0; 1]; 3000];
+    let mut parts: Vec<IoSliceMut<'_>> =
+        many.iter_mut().map(|part| IoSliceMut::new(part)).collect();
+    device
+        .read_vectored_at(DeviceOffset(MIB), &mut parts)
+        .unwrap();
+    assert!(
+        matches!(
+            device.read_vectored_at(DeviceOffset(end - 2999), &mut parts),
+            Err(DeviceError::OutOfRange { .. })
+        ) && many.iter().all(|part| part == &[7])
+    );
     device
         .discard(DeviceRange::new(DeviceOffset(MIB), 4096))
         .unwrap();

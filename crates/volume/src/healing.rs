@@ -14,8 +14,9 @@ use crate::member::Trust;
 use crate::space::LogicalSpace;
 use crate::stats::DeviceStats;
 use crate::{bytes_of, memory_of, workers};
-use butterfs_format::{Logical, Physical};
+use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use parking_lot::Mutex;
+use std::io::IoSliceMut;
 
 /// What a read that succeeded had to get over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,6 +52,15 @@ const TURN: u64 = 1 << 20;
 pub(crate) struct Piece {
     logical: Logical,
     pub(crate) mapping: Mapping,
+}
+
+/// Pieces that lie one behind the other on a device, and what they fill.
+struct Stretch<'b> {
+    start: Physical,
+    end: DeviceOffset,
+    /// It is one piece, which is made from others.
+    is_made: bool,
+    parts: Vec<(&'b Piece, &'b mut [u8])>,
 }
 
 impl Piece {
@@ -183,22 +193,68 @@ impl LogicalSpace {
         attempt: usize,
         buffer: &mut [u8],
     ) -> Vec<BadCopy> {
-        let mut jobs = Vec::with_capacity(pieces.len());
+        let mut jobs: Vec<(DeviceId, Stretch<'_>)> = Vec::new();
         let mut rest = buffer;
         for piece in pieces {
             let (part, later) = rest.split_at_mut(piece.length().min(rest.len()));
             rest = later;
-            if let Some(physical) = piece.copy(attempt) {
-                jobs.push((physical.device, (piece, part)));
+            let Some(physical) = piece.copy(attempt) else {
+                continue;
+            };
+            let mut earlier = jobs.iter_mut().rev();
+            let last = earlier.find(|(device, _)| *device == physical.device);
+            let is_made = piece.way(attempt).is_some();
+            match last {
+                Some((_, stretch))
+                    if stretch.end == physical.offset && !is_made && !stretch.is_made =>
+                {
+                    stretch.end = physical.offset.saturating_add(bytes_of(part.len()));
+                    stretch.parts.push((piece, part));
+                }
+                _ => {
+                    let stretch = Stretch {
+                        start: physical,
+                        end: physical.offset.saturating_add(bytes_of(part.len())),
+                        is_made,
+                        parts: vec![(piece, part)],
+                    };
+                    jobs.push((physical.device, stretch));
+                }
             }
         }
         let bad = Mutex::new(Vec::new());
-        self.workers.run(self.count(), jobs, |(piece, part)| {
-            if let Err(copy) = self.read_piece(map, piece, attempt, part) {
-                bad.lock().push(copy);
-            }
+        self.workers.run(self.count(), jobs, |stretch| {
+            let found = self.read_stretch(map, attempt, stretch);
+            bad.lock().extend(found);
         });
         bad.into_inner()
+    }
+
+    /// Fills the parts of a stretch by one request; where that fails, by one for each
+    /// piece. The pieces that cannot be read are returned.
+    fn read_stretch(
+        &self,
+        map: &ChunkMap,
+        attempt: usize,
+        mut stretch: Stretch<'_>,
+    ) -> Vec<BadCopy> {
+        if stretch.parts.len() > 1 {
+            let parts = stretch
+                .parts
+                .iter_mut()
+                .map(|(_, part)| IoSliceMut::new(part));
+            let mut parts: Vec<_> = parts.collect();
+            let device = self.used(stretch.start.device);
+            let read =
+                device.map(|(device, _)| device.read_vectored_at(stretch.start.offset, &mut parts));
+            if let Ok(Ok(())) = read {
+                return Vec::new();
+            }
+        }
+        let parts = stretch.parts.into_iter();
+        let bad =
+            parts.filter_map(|(piece, part)| self.read_piece(map, piece, attempt, part).err());
+        bad.collect()
     }
 
     /// Fills `buffer` as a read without checks does at its first attempt.

@@ -4,7 +4,8 @@ use crate::support::image::Image;
 use crate::{Damage, damage};
 use butterfs_check::FaultCode as C;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, field};
-use butterfs_format::superblock::{COPIES, SIZE};
+
+use butterfs_format::superblock::{COPIES, SIZE, SuperFlags};
 use butterfs_format::{Generation, ItemType, Key, Logical, TreeId};
 use std::os::unix::fs::FileExt;
 
@@ -43,6 +44,10 @@ pub fn all() -> Vec<Damage> {
             i.file.write_all_at(&bytes, COPIES[1].get()).unwrap();
         }),
         damage(C::SuperblockField, |i| i.superblock(|s| s.root_dir = 7)),
+        // A change of UUIDs that was cut short.
+        damage(C::SuperblockField, |i| {
+            i.superblock(|s| s.flags |= SuperFlags::CHANGING_FSID);
+        }),
         damage(C::SuperblockField, |i| {
             i.superblock(|s| s.stripe_size = 65536);
         }),
