@@ -49,6 +49,10 @@ const REAL_PATHS: Compared = Code(
      and for subvolumes that are not mounted by themselves",
 );
 const SAID: Compared = Code("what it does is said in other words");
+const DELETED: Compared = Without(
+    &["Delete subvolume"],
+    "ButterFS prints the number of the subvolume, as btrfs-progs do since 6.3 or later",
+);
 const SHOWN: Compared = Code("it is shown in another form");
 const TIMES: Compared = Without(
     &[
@@ -177,7 +181,7 @@ const MOUNTED: &[(&str, Compared)] = &[
 /// Each program does these on a volume of its own, in this order. After each,
 /// the volumes are compared, as the Btrfs tools see them.
 const CHANGES: &[(&str, Compared)] = &[
-    ("subvolume create made", SAID),
+    ("subvolume create made", All),
     ("subvolume create made", All),
     (
         "subvolume create a b",
@@ -187,8 +191,8 @@ const CHANGES: &[(&str, Compared)] = &[
             "btrfs-progs 6.2 makes one at a time; 6.19 makes several",
         ),
     ),
-    ("subvolume snapshot made shot", SAID),
-    ("subvolume snapshot -r made d/shot", SAID),
+    ("subvolume snapshot made shot", All),
+    ("subvolume snapshot -r made d/shot", All),
     ("subvolume snapshot nothing shot2", All),
     ("subvolume set-default 256 .", All),
     (
@@ -211,7 +215,7 @@ const CHANGES: &[(&str, Compared)] = &[
     ("qgroup remove 0/256 1/7 .", SAID),
     ("qgroup destroy 1/7 .", All),
     ("qgroup destroy 1/7 .", All),
-    ("subvolume delete shot", SAID),
+    ("subvolume delete shot", DELETED),
     ("subvolume delete nothing", All),
     ("subvolume delete d", All),
     (

@@ -2,9 +2,12 @@
 
 mod mkswapfile;
 mod show;
+mod target;
 mod usage;
 
 pub use show::Shown;
+use target::Target;
+use usage::Usage;
 
 use super::explain::Explain;
 use super::space;
@@ -13,7 +16,6 @@ use crate::facts;
 use crate::fail::{Context, Done};
 use crate::place::json;
 use crate::service::OnVolume;
-use crate::units::Units;
 use clap::{Args, Subcommand};
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -32,30 +34,6 @@ use std::path::PathBuf;
 pub struct Filesystem {
     #[command(subcommand)]
     what: What,
-}
-
-#[derive(Args, Debug)]
-struct Target {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    #[command(flatten)]
-    units: Units,
-    /// File or block device that holds the volume, or its mountpoint.
-    volume: PathBuf,
-}
-
-#[derive(Args, Debug)]
-struct Usage {
-    /// Say in sentences where the space is, what can still be written, what
-    /// stands in the way, and which command frees how much.
-    #[arg(long)]
-    explain: bool,
-    /// Print a table: devices below one another, kinds beside one another.
-    #[arg(short = 'T', conflicts_with_all = ["explain", "json"])]
-    table: bool,
-    #[command(flatten)]
-    target: Target,
 }
 
 /// Make everything durable that was written to a mounted volume.
@@ -102,12 +80,6 @@ enum What {
     Resize(super::resize::Resize),
     #[command(visible_alias = "defrag")]
     Defragment(super::defragment::Defragment),
-}
-
-impl Target {
-    fn size(&self, bytes: u64) -> String {
-        self.units.size(bytes)
-    }
 }
 
 impl Filesystem {

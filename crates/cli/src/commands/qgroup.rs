@@ -1,21 +1,19 @@
 //! `butterfs qgroup`: groups of subvolumes and their limits.
 
 mod show;
+mod site;
 mod stale;
 
-use super::quota::mounted::Mounted;
-use super::quota::{self, QuotaSite};
-use super::subvolume::site::{Site, open_directory, said, subvolume_at};
-use crate::fail::{Context, Done, Failure, fail};
+use super::quota;
+use crate::fail::{Done, Failure, fail};
 use crate::sizes;
 use butterfs::quota::{Assigned, GroupId, LimitChange, QgroupLimitFlags, QgroupStatusFlags};
 use butterfs::{FsError, Volume};
 use butterfs_kernel::{self as kernel, GroupLimit, Way};
 use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
-use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
-use std::os::fd::AsFd;
+use site::{change, group_at, without_path};
+use std::ffi::OsString;
 
 /// Makes, joins, limits and shows quota groups.
 #[derive(Args, Debug)]
@@ -100,23 +98,6 @@ fn size_or_none(text: &str) -> Result<Bytes, String> {
     }
 }
 
-/// Changes groups of a volume, on either side, and closes it.
-fn change<R, E: Display>(
-    word: &OsString,
-    unmounted: impl FnOnce(&Volume) -> Result<R, E>,
-    mounted: impl FnOnce(&Mounted) -> Result<R, Failure>,
-) -> Result<R, Failure> {
-    match QuotaSite::parse(word)? {
-        QuotaSite::Unmounted(place) => {
-            let volume = quota::open(&place)?;
-            let done = unmounted(&volume).context(word.display())?;
-            volume.close()?;
-            Ok(done)
-        }
-        QuotaSite::Mounted(place) => mounted(&place),
-    }
-}
-
 impl One {
     fn run(&self, way: Way, edit: impl FnOnce(&Volume) -> Result<(), FsError>) -> Done {
         change(
@@ -156,27 +137,6 @@ impl Relation {
             }
             Ok(())
         })
-    }
-}
-
-/// The group of the subvolume at a path.
-fn group_at(word: &OsStr) -> Result<GroupId, Failure> {
-    let tree = match Site::parse(word) {
-        Site::Unmounted(place) => subvolume_at(&place.open_read_only(None)?, &place)?,
-        Site::Mounted(path) => {
-            let directory = open_directory(&path)?;
-            let found = kernel::subvolume_info(directory.as_fd());
-            found.map_err(|error| said(&path.display(), error))?.id
-        }
-    };
-    Ok(GroupId::of_tree(tree))
-}
-
-/// The volume or mountpoint that a word names, with a path in it or without.
-fn without_path(word: &OsStr) -> OsString {
-    match Site::parse(word) {
-        Site::Unmounted(place) => place.volume.into(),
-        Site::Mounted(_) => word.to_owned(),
     }
 }
 

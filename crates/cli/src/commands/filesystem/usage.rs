@@ -1,10 +1,25 @@
 //! `butterfs filesystem usage`: as btrfs-filesystem(8) prints it.
 
-use super::{Target, Usage};
+use super::target::Target;
 use crate::facts;
 use crate::fail::Done;
 use crate::place::json;
 use butterfs_server::{DeviceEntry, Facts, KindFacts};
+use clap::Args;
+
+/// What `usage` shows.
+#[derive(Args, Debug)]
+pub struct Usage {
+    /// Say in sentences where the space is, what can still be written, what
+    /// stands in the way, and which command frees how much.
+    #[arg(long)]
+    pub explain: bool,
+    /// Print a table: devices below one another, kinds beside one another.
+    #[arg(short = 'T', conflicts_with_all = ["explain", "json"])]
+    table: bool,
+    #[command(flatten)]
+    pub target: Target,
+}
 
 /// Less than this is not counted as room for more chunks.
 const UNALLOCATED_MIN: u64 = 16 << 20;

@@ -1,6 +1,6 @@
 //! `butterfs qgroup show`.
 
-use super::{group_at, without_path};
+use super::site::{group_at, without_path};
 use crate::commands::quota::QuotaSite;
 use crate::commands::quota::mounted::Mounted;
 use crate::commands::subvolume::site::said;

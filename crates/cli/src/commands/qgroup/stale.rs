@@ -1,6 +1,6 @@
 //! `butterfs qgroup clear-stale`.
 
-use super::change;
+use super::site::change;
 use crate::commands::subvolume::mounted::MountedRoots;
 use crate::fail::{Done, Failure};
 use butterfs::quota::GroupId;

@@ -77,7 +77,12 @@ impl Create {
         for word in &self.names {
             let site = Site::parse(word);
             self.create(&site).map_err(|error| error.at(&site))?;
-            say!("Create subvolume '{site}'");
+            match site.split()? {
+                (Site::Mounted(above), name) => {
+                    say!("Create subvolume '{}'", above.join(name).display());
+                }
+                _ => say!("Create subvolume '{site}'"),
+            }
         }
         Ok(())
     }

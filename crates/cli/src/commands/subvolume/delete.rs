@@ -10,10 +10,10 @@ use butterfs_kernel as btrfs;
 use clap::Args;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fmt::Display;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -68,7 +68,12 @@ pub struct Sync {
 impl Delete {
     /// Runs it.
     pub fn run(self) -> Done {
-        for word in &self.names {
+        for (at, word) in self.names.iter().enumerate() {
+            let is_last = at + 1 == self.names.len();
+            let durable = match self.commit_each || (self.commit_after && is_last) {
+                true => Durable::Now,
+                false => Durable::Later,
+            };
             let site = match self.subvolid {
                 // The volume alone may be named.
                 Some(_) if PathBuf::from(word).is_file() => Site::Unmounted(Place {
@@ -79,7 +84,7 @@ impl Delete {
             };
             match &site {
                 Site::Unmounted(place) => self.unmounted(place)?,
-                Site::Mounted(path) => self.mounted(&site, path)?,
+                Site::Mounted(path) => self.mounted(&site, path, durable)?,
             }
         }
         Ok(())
@@ -98,7 +103,7 @@ impl Delete {
             None => {
                 let tree = subvolume_at(&volume, place)?;
                 self.delete_in(&volume, tree).map_err(|e| e.at(place))?;
-                say!("Delete subvolume '{place}'");
+                say!("Delete subvolume {tree} (commit): '{place}'");
             }
         }
         volume.sync()?;
@@ -122,7 +127,7 @@ impl Delete {
         Ok(())
     }
 
-    fn mounted(&self, site: &Site, path: &std::path::Path) -> Done {
+    fn mounted(&self, site: &Site, path: &Path, durable: Durable) -> Done {
         let mount = match self.subvolid {
             Some(_) if self.recursive => {
                 return fail(format!(
@@ -145,11 +150,11 @@ impl Delete {
                 if self.recursive {
                     self.delete_below(path)?;
                 }
-                self.delete_name(&directory, name.as_bytes(), site)?;
+                delete_name(&directory, &name, (&above, durable))?;
                 directory
             }
         };
-        if self.commit_after || self.commit_each {
+        if durable == Durable::Now {
             rustix::fs::syncfs(mount)?;
         }
         Ok(())
@@ -157,15 +162,6 @@ impl Delete {
 }
 
 impl Delete {
-    fn delete_name(&self, directory: &File, name: &[u8], site: &dyn Display) -> Done {
-        btrfs::delete_subvolume(directory.as_fd(), name).map_err(|error| said(site, error))?;
-        say!("Delete subvolume '{site}'");
-        if self.commit_each {
-            rustix::fs::syncfs(directory)?;
-        }
-        Ok(())
-    }
-
     /// Deletes the subvolumes in the one at `path`, the deepest first.
     fn delete_below(&self, path: &Path) -> Done {
         // Each is met twice: before those in it, and after them.
@@ -174,7 +170,14 @@ impl Delete {
             let above = path.parent().filter(|_| met == Met::Again);
             if let (Some(above), Some(name)) = (above, path.file_name()) {
                 let directory = open_directory(above)?;
-                self.delete_name(&directory, name.as_bytes(), &path.display())?;
+                let durable = match self.commit_each {
+                    true => Durable::Now,
+                    false => Durable::Later,
+                };
+                delete_name(&directory, name, (above, durable))?;
+                if durable == Durable::Now {
+                    rustix::fs::syncfs(directory)?;
+                }
                 continue;
             }
             let root = open_directory(&path)?;
@@ -193,6 +196,40 @@ impl Delete {
         }
         Ok(())
     }
+}
+
+/// When a deletion is durable.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Durable {
+    /// Before the command goes on.
+    Now,
+    /// With a later commit.
+    Later,
+}
+
+/// Deletes a subvolume of a directory, and says so as btrfs-subvolume(8).
+fn delete_name(directory: &File, name: &OsStr, (above, durable): (&Path, Durable)) -> Done {
+    let path = above.join(name);
+    let at = |error| said(&path.display(), error);
+    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+    let root = File::options().read(true).custom_flags(flags).open(&path);
+    // Who may not look into it may delete it nevertheless.
+    let info = root.ok().map(|root| btrfs::subvolume_info(root.as_fd()));
+    let id = info
+        .and_then(Result::ok)
+        .map(|info| format!("{} ", info.id));
+    btrfs::delete_subvolume(directory.as_fd(), name.as_bytes()).map_err(at)?;
+    let how = match durable {
+        Durable::Now => "commit",
+        Durable::Later => "no-commit",
+    };
+    let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
+    say!(
+        "Delete subvolume {}({how}): '{}'",
+        id.unwrap_or_default(),
+        above.join(name).display()
+    );
+    Ok(())
 }
 
 /// How often a subvolume was met.
