@@ -1,15 +1,19 @@
 //! Finding the devices of volumes.
 //!
 //! Owns looking for superblocks in files, directories and block devices. What
-//! is found is only read, and only its first copy: whether devices can be used
-//! together is decided when the volume is opened.
+//! is found is only read: whether devices can be used together is decided when
+//! the volume is opened.
+//!
+//! Invariant: a copy of the superblock behind a damaged first one makes a device
+//! a member only where a device of the volume is missing otherwise, and where
+//! nothing else is known to lie on it: such copies outlive what was made later.
 //!
 //! Bounds: of a directory, the first entries are looked at, and none below it.
 
 use crate::Error;
-use butterfs_device::{Access, BlockDevice, FileDevice};
+use butterfs_device::{Access, BlockDevice, FileDevice, probe};
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
-use butterfs_format::{DeviceId, Generation, UuidBytes};
+use butterfs_format::{DeviceId, DeviceOffset, Generation, UuidBytes};
 use std::collections::BTreeSet;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
@@ -34,6 +38,8 @@ pub struct FoundDevice {
     pub allocated: u64,
     /// Its last commit.
     pub generation: Generation,
+    /// Its first superblock is damaged; this is of another copy.
+    pub is_first_damaged: bool,
 }
 
 /// A volume, and its devices as far as they were found.
@@ -58,12 +64,27 @@ impl FoundVolume {
         let ids: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
         ids.len() as u64 >= self.total
     }
+
+    /// Leaves out devices with a damaged first superblock that no missing one
+    /// can be.
+    fn forget_remains(&mut self) {
+        let good = self
+            .devices
+            .iter()
+            .filter(|device| !device.is_first_damaged);
+        let good: BTreeSet<DeviceId> = good.map(|device| device.id).collect();
+        let is_whole = good.len() as u64 >= self.total;
+        self.devices
+            .retain(|device| !device.is_first_damaged || (!is_whole && !good.contains(&device.id)));
+    }
 }
 
 /// A superblock and where it is.
 struct Found {
     path: PathBuf,
     superblock: Superblock,
+    /// It is not the first copy: that one is damaged.
+    is_first_damaged: bool,
 }
 
 /// The same file or block device has the same one, whatever its name.
@@ -75,17 +96,39 @@ fn identity(facts: &Metadata) -> (u64, u64) {
 }
 
 /// The superblock at a path; `None` where there is none.
-fn look(path: &Path) -> Option<Superblock> {
+fn look(path: &Path) -> Option<Found> {
     let facts = path.metadata().ok()?;
     if !facts.is_file() && !facts.file_type().is_block_device() {
         // Opening a pipe would wait for somebody.
         return None;
     }
-    let mut bytes = vec![0; SIZE];
-    let [first, ..] = COPIES;
     let file = File::open(path).ok()?;
-    file.read_exact_at(&mut bytes, first.get()).ok()?;
-    Superblock::parse(&bytes, first).ok()
+    let read = |offset: DeviceOffset| {
+        let mut bytes = vec![0; SIZE];
+        file.read_exact_at(&mut bytes, offset.get()).ok()?;
+        Superblock::parse(&bytes, offset).ok()
+    };
+    let [first, others @ ..] = COPIES;
+    let primary = read(first);
+    let is_first_damaged = primary.is_none();
+    let newest = || {
+        let others = others.into_iter().filter_map(read);
+        let newest = others.max_by_key(|copy| copy.generation)?;
+        is_nothing_else(path).then_some(newest)
+    };
+    Some(Found {
+        path: path.to_owned(),
+        superblock: primary.or_else(newest)?,
+        is_first_damaged,
+    })
+}
+
+/// Whether nothing but Btrfs is known to lie on a device.
+fn is_nothing_else(path: &Path) -> bool {
+    let device = FileDevice::open(path, Access::ReadOnly);
+    let contents = device.and_then(|device| probe::contents(&device));
+    let is_ours = |found: &probe::Found| *found == probe::Found::FileSystem("btrfs");
+    contents.is_ok_and(|found| found.iter().all(is_ours))
 }
 
 /// Files of a directory.
@@ -117,10 +160,8 @@ fn look_at(paths: Vec<PathBuf>) -> Vec<Found> {
         let Ok(facts) = path.metadata() else {
             continue;
         };
-        if seen.insert(identity(&facts))
-            && let Some(superblock) = look(&path)
-        {
-            found.push(Found { path, superblock });
+        if seen.insert(identity(&facts)) {
+            found.extend(look(&path));
         }
     }
     found
@@ -142,7 +183,12 @@ pub fn scan(paths: &[PathBuf]) -> Vec<FoundVolume> {
     }
     let mut volumes: Vec<FoundVolume> = Vec::new();
     let mut newest: Vec<Generation> = Vec::new();
-    for Found { path, superblock } in look_at(all) {
+    for found in look_at(all) {
+        let Found {
+            path,
+            superblock,
+            is_first_damaged,
+        } = found;
         let device = FoundDevice {
             path,
             id: superblock.device.id,
@@ -150,6 +196,7 @@ pub fn scan(paths: &[PathBuf]) -> Vec<FoundVolume> {
             size: superblock.device.total_bytes,
             allocated: superblock.device.bytes_used,
             generation: superblock.generation,
+            is_first_damaged,
         };
         let known = volumes.iter().position(|v| v.fsid == superblock.fsid);
         let index = known.unwrap_or_else(|| {
@@ -173,10 +220,12 @@ pub fn scan(paths: &[PathBuf]) -> Vec<FoundVolume> {
         volume.devices.push(device);
     }
     for volume in &mut volumes {
+        volume.forget_remains();
         volume
             .devices
             .sort_by(|a, b| (a.id, &a.path).cmp(&(b.id, &b.path)));
     }
+    volumes.retain(|volume| !volume.devices.is_empty());
     volumes
 }
 
@@ -199,7 +248,8 @@ fn changed_apart(one: &Superblock, other: &Superblock) -> bool {
 #[must_use]
 pub fn find_members(path: &Path) -> Vec<PathBuf> {
     let mut members = vec![path.to_owned()];
-    let Some(own) = look(path).filter(|superblock| superblock.num_devices > 1) else {
+    let own = look(path).map(|found| found.superblock);
+    let Some(own) = own.filter(|superblock| superblock.num_devices > 1) else {
         return members;
     };
     let Ok(facts) = path.metadata() else {
@@ -218,7 +268,18 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
         is_of_volume && other.device.id != own.device.id
     };
     let others = look_at(places).into_iter().filter(is_other);
-    members.extend(others.map(|found| found.path));
+    let (damaged, good): (Vec<Found>, Vec<Found>) =
+        others.partition(|found| found.is_first_damaged);
+    let mut ids: BTreeSet<DeviceId> = BTreeSet::from([own.device.id]);
+    ids.extend(good.iter().map(|found| found.superblock.device.id));
+    members.extend(good.into_iter().map(|found| found.path));
+    if (ids.len() as u64) < own.num_devices {
+        // Opening says which superblock it uses.
+        let missing = damaged
+            .into_iter()
+            .filter(|found| !ids.contains(&found.superblock.device.id));
+        members.extend(missing.map(|found| found.path));
+    }
     members
 }
 

@@ -373,17 +373,16 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
 
 /// One operation of one device fails, each in turn, also while the volume is
 /// opened: nobody is told, and nothing is wrong.
-#[test]
-fn each_operation_of_a_mirror_may_fail() {
+fn each_operation_may_fail(profile: ProfileChoice, sizes: &[u64]) {
     const OPERATIONS_MAX: u64 = 2000;
-    let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
+    let memory = made(profile, profile, sizes);
     let volume = open(&memory, Degraded::Refused).unwrap();
     write_files(&volume, 0..4);
     volume.close().unwrap();
     drop(volume);
-    let mut counts = Vec::new();
     for operation in [Operation::Read, Operation::Write, Operation::Flush] {
-        for bad in 0..2 {
+        let mut hits = 0;
+        for bad in 0..sizes.len() {
             let mut after = 0;
             loop {
                 let memory = copied(&memory);
@@ -392,7 +391,7 @@ fn each_operation_of_a_mirror_may_fail() {
                 let mut given = devices(&memory);
                 given[bad] = faulty.clone();
                 let options = options(Access::ReadWrite, Degraded::Refused);
-                let context = format!("{operation:?} {after} of device {bad}");
+                let context = format!("{profile:?}: {operation:?} {after} of device {bad}");
                 let volume = Volume::open_devices(given, options)
                     .unwrap_or_else(|error| panic!("{context}: {error}"));
                 assert_files(&volume, 0..4);
@@ -417,8 +416,130 @@ fn each_operation_of_a_mirror_may_fail() {
                 after += 1;
                 assert!(after < OPERATIONS_MAX, "{context}");
             }
-            counts.push(after);
+            hits += after;
         }
+        let least = 3 * sizes.len() as u64;
+        assert!(hits >= least, "{profile:?}: {operation:?}: {hits}");
     }
-    assert!(counts.iter().all(|count| *count > 2), "{counts:?}");
+}
+
+#[test]
+fn each_operation_of_a_mirror_may_fail() {
+    each_operation_may_fail(ProfileChoice::Raid1, &[200, 200]);
+    each_operation_may_fail(ProfileChoice::Raid1c3, &[200, 200, 200]);
+}
+
+#[test]
+fn each_operation_of_striped_mirrors_may_fail() {
+    each_operation_may_fail(ProfileChoice::Raid10, &[200, 200, 200, 200]);
+}
+
+#[test]
+fn each_operation_of_a_row_with_parity_may_fail() {
+    each_operation_may_fail(ProfileChoice::Raid5, &[200, 200, 200]);
+    each_operation_may_fail(ProfileChoice::Raid6, &[200, 200, 200, 200]);
+}
+
+/// Data without a second copy: an operation that fails is told, with the
+/// device; nothing is wrong, and what was acknowledged is there.
+#[test]
+fn each_operation_of_stripes_without_copies_is_right_or_told() {
+    const OPERATIONS_MAX: u64 = 2000;
+    let memory = made(ProfileChoice::Raid0, ProfileChoice::Raid1, &[200, 200]);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    write_files(&volume, 0..4);
+    volume.close().unwrap();
+    drop(volume);
+    for operation in [Operation::Read, Operation::Write, Operation::Flush] {
+        let mut told = 0;
+        for bad in 0..2 {
+            let place = format!("device {}", bad + 1);
+            let mut after = 0;
+            loop {
+                let memory = copied(&memory);
+                let faulty = Arc::new(FaultDevice::new(memory[bad].clone(), 1));
+                faulty.inject(Fault::Fail(operation, When::After(after)));
+                let mut given = devices(&memory);
+                given[bad] = faulty.clone();
+                let context = format!("{operation:?} {after} of {place}");
+                let before = told;
+                let options = options(Access::ReadWrite, Degraded::Refused);
+                let volume = Volume::open_devices(given, options)
+                    .unwrap_or_else(|error| panic!("{context}: {error}"));
+                for number in 0..4 {
+                    let path = format!("/{number}");
+                    if let Err(error) = volume.read_file(path.as_bytes()) {
+                        let text = error.to_string();
+                        assert_eq!(operation, Operation::Read, "{context}: {text}");
+                        assert!(text.contains(&place), "{context}: {text}");
+                        told += 1;
+                    }
+                }
+                // The fault comes once.
+                assert_files(&volume, 0..4);
+                write_files(&volume, 4..6);
+                let id = volume.resolve(b"/5").unwrap();
+                let inode = volume.files().inode(id).unwrap();
+                let first = volume.files().fsync(&inode);
+                let acknowledged = first.is_ok();
+                if let Err(error) = first {
+                    assert_ne!(operation, Operation::Read, "{context}: {error}");
+                    told += 1;
+                }
+                let crashed = copied(&memory);
+                if let Err(error) = volume.close() {
+                    assert_ne!(operation, Operation::Read, "{context}: {error}");
+                    told += 1;
+                }
+                let failed = volume.failure().is_some();
+                drop(volume);
+                let again = open(&memory, Degraded::Allowed).unwrap();
+                assert_files(&again, 0..4);
+                if acknowledged {
+                    assert_files(&again, 5..6);
+                    assert_files(&open(&crashed, Degraded::Allowed).unwrap(), 5..6);
+                }
+                if told == before && !failed {
+                    assert_files(&again, 4..6);
+                }
+                drop(again);
+                if !faulty.pending().is_empty() {
+                    break;
+                }
+                after += 1;
+                assert!(after < OPERATIONS_MAX, "{context}");
+            }
+            assert!(after > 2, "{operation:?}: {after}");
+        }
+        // A read that fails once is tried again.
+        assert_eq!(told > 0, operation != Operation::Read, "{operation:?}");
+    }
+}
+
+/// What lies on a device that cannot be read is an error with the file and the
+/// device; the rest is read.
+#[test]
+fn a_device_of_stripes_that_cannot_be_read_is_named() {
+    let memory = made(ProfileChoice::Raid0, ProfileChoice::Raid1, &[200, 200]);
+    let volume = open(&memory, Degraded::Refused).unwrap();
+    write_files(&volume, 0..4);
+    volume.close().unwrap();
+    drop(volume);
+    for bad in 0..2 {
+        let memory = copied(&memory);
+        let faulty = Arc::new(FaultDevice::new(memory[bad].clone(), 1));
+        let mut given = devices(&memory);
+        given[bad] = faulty.clone();
+        let options = options(Access::ReadWrite, Degraded::Refused);
+        let volume = Volume::open_devices(given, options).unwrap();
+        faulty.inject(Fault::Fail(Operation::Read, When::Always));
+        assert_files(&volume, 0..1);
+        let error = volume.read_file(b"/3").unwrap_err();
+        assert!(matches!(error, Error::At { .. }), "{error:?}");
+        let text = error.to_string();
+        let place = format!("device {}", bad + 1);
+        assert!(text.contains("/3") && text.contains(&place), "{text}");
+        faulty.clear();
+        assert_files(&volume, 0..4);
+    }
 }

@@ -209,6 +209,54 @@ fn what_is_written_degraded_is_taken_by_the_kernel() {
     }
 }
 
+/// A device whose first superblock is damaged is found by another copy, unless
+/// all devices are found without it, or something else was made on it.
+#[test]
+fn a_device_with_a_damaged_superblock_is_found() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = scratch_dir();
+    let images = images(dir.path(), &[200, 200, 200]);
+    make(&images, ProfileChoice::Raid0, ProfileChoice::Raid1);
+    let first = butterfs_format::superblock::COPIES[0];
+    let file = File::options().write(true).open(&images[1]).unwrap();
+    file.write_all_at(&[0xaa; 4096], first.get()).unwrap();
+    for image in &images {
+        let mut found = butterfs::find_members(image);
+        assert_eq!(&found[0], image);
+        found.sort();
+        assert_eq!(found, images);
+        Volume::open(image, OpenOptions::read_only()).unwrap();
+    }
+    let volumes = butterfs::scan(&[dir.path().to_owned()]);
+    let [volume] = &volumes[..] else {
+        panic!("{volumes:?}");
+    };
+    assert!(volume.is_whole());
+    let damaged: Vec<bool> = volume.devices.iter().map(|d| d.is_first_damaged).collect();
+    assert_eq!(damaged, [false, true, false]);
+    // What writes mends all copies, for the kernel too.
+    let volume = Volume::open(&images[0], OpenOptions::default()).unwrap();
+    volume.write_file(b"/new", b"new").unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    check(&images, "mended");
+    // The remains of a device that is there are left out.
+    let remains = dir.path().join("remains.img");
+    std::fs::copy(&images[1], &remains).unwrap();
+    let file = File::options().write(true).open(&remains).unwrap();
+    file.write_all_at(&[0; 4096], first.get()).unwrap();
+    let mut found = butterfs::find_members(&images[0]);
+    found.sort();
+    assert_eq!(found, images);
+    assert_eq!(butterfs::scan(&[dir.path().to_owned()])[0].devices.len(), 3);
+    // So is what has another file system now.
+    std::fs::remove_file(&images[1]).unwrap();
+    file.write_all_at(&[0x53, 0xef], 1024 + 56).unwrap();
+    file.write_all_at(&1_u32.to_le_bytes(), 1024 + 76).unwrap();
+    let found = butterfs::find_members(&images[0]);
+    assert_eq!(found, [images[0].clone(), images[2].clone()]);
+}
+
 /// The devices of a volume are found beside the one that is named.
 #[test]
 fn devices_are_found_in_a_directory() {
