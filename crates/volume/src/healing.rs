@@ -230,31 +230,34 @@ impl LogicalSpace {
         bad.into_inner()
     }
 
-    /// Fills the parts of a stretch by one request; where that fails, by one for each
-    /// piece. The pieces that cannot be read are returned.
+    /// Fills the parts of a stretch by one request; where that fails, by one for
+    /// each piece. The pieces that cannot be read are returned.
     fn read_stretch(
         &self,
         map: &ChunkMap,
         attempt: usize,
         mut stretch: Stretch<'_>,
     ) -> Vec<BadCopy> {
-        if stretch.parts.len() > 1 {
-            let parts = stretch
-                .parts
-                .iter_mut()
-                .map(|(_, part)| IoSliceMut::new(part));
-            let mut parts: Vec<_> = parts.collect();
-            let device = self.used(stretch.start.device);
-            let read =
-                device.map(|(device, _)| device.read_vectored_at(stretch.start.offset, &mut parts));
-            if let Ok(Ok(())) = read {
-                return Vec::new();
+        let mut failed = None;
+        if stretch.parts.len() > 1
+            && let Ok((device, stats)) = self.used(stretch.start.device)
+        {
+            let parts = stretch.parts.iter_mut();
+            let mut parts: Vec<_> = parts.map(|(_, part)| IoSliceMut::new(part)).collect();
+            match device.read_vectored_at(stretch.start.offset, &mut parts) {
+                Ok(()) => return Vec::new(),
+                Err(_) => failed = Some(stats),
             }
         }
         let parts = stretch.parts.into_iter();
-        let bad =
-            parts.filter_map(|(piece, part)| self.read_piece(map, piece, attempt, part).err());
-        bad.collect()
+        let bad: Vec<_> = parts
+            .filter_map(|(piece, part)| self.read_piece(map, piece, attempt, part).err())
+            .collect();
+        // A piece that fails is counted there.
+        if let Some(stats) = failed.filter(|_| bad.is_empty()) {
+            DeviceStats::count(&stats.read_errs);
+        }
+        bad
     }
 
     /// Fills `buffer` as a read without checks does at its first attempt.

@@ -153,6 +153,7 @@ struct ScannedDevice<'v> {
     size: u64,
     allocated: u64,
     generation: u64,
+    is_first_superblock_damaged: bool,
 }
 
 #[derive(Serialize)]
@@ -174,6 +175,7 @@ impl<'v> Scanned<'v> {
             size: device.size,
             allocated: device.allocated,
             generation: device.generation.get(),
+            is_first_superblock_damaged: device.is_first_damaged,
         });
         Self {
             uuid: Uuid::from_bytes(volume.fsid).to_string(),
@@ -200,7 +202,21 @@ impl Scan {
         for volume in &volumes {
             Shown::from(volume).print(Units::default())?;
         }
+        note_damaged(&volumes);
         Ok(())
+    }
+}
+
+/// Names the devices whose first superblock is damaged, and what mends it.
+fn note_damaged(volumes: &[FoundVolume]) {
+    let devices = volumes.iter().flat_map(|volume| &volume.devices);
+    for device in devices.filter(|device| device.is_first_damaged) {
+        note!(
+            "butterfs: the first superblock of {path} is damaged; another copy says that it is \
+             device {id}; what changes the volume mends it, the kernel does not mount it before",
+            path = device.path.display(),
+            id = device.id,
+        );
     }
 }
 
@@ -237,6 +253,7 @@ impl Usage {
 fn ready(device: &Path) -> Done {
     let paths = butterfs::find_members(device);
     let volumes = butterfs::scan(&paths);
+    note_damaged(&volumes);
     match &volumes[..] {
         [volume] if volume.is_whole() => Ok(()),
         [volume] => fail(format!(
