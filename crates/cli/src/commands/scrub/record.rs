@@ -136,12 +136,14 @@ fn directory() -> Result<PathBuf, Failure> {
     if may_make || rustix::fs::access(shared, access).is_ok() {
         return Ok(shared.to_owned());
     }
-    let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/state"));
+    // Without HOME, the directory of the user's entry in the passwd database.
+    let home = || {
+        let home = std::env::home_dir().filter(|path| path.is_absolute())?;
+        Some(home.join(".local/state"))
+    };
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
     let Some(state) = state.filter(|path| path.is_absolute()).or_else(home) else {
-        return fail(
-            "there is no directory for the state of scrubs: neither XDG_STATE_HOME nor HOME is set",
-        );
+        return fail("there is no directory for the state of scrubs: set XDG_STATE_HOME or HOME");
     };
     let state = state.join("butterfs");
     fs::create_dir_all(&state).context(state.display())?;
