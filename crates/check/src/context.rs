@@ -10,9 +10,9 @@ use crate::report::{Collector, Place};
 use crate::visited::Visited;
 use crate::{DataChecksums, Options};
 use butterfs_format::item::device::DeviceItem;
-use butterfs_format::superblock::Superblock;
+use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{Logical, NodeRef, Physical, TreeId};
-use butterfs_tree::{Expected, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
+use butterfs_tree::{Expected, Headers, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, CopyFault, LogicalSpace, VolumeError};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -68,7 +68,11 @@ impl<'a> Context<'a> {
             node_size: usize::try_from(superblock.node_size).unwrap_or(0),
             sector_size: u64::from(superblock.sector_size),
             checksum: superblock.checksum_type,
-            headers: butterfs_tree::Headers::Agree,
+            // Of a change that was cut short, which is a fault of its own.
+            headers: match superblock.flags.intersects(SuperFlags::CHANGING) {
+                true => Headers::Changing,
+                false => Headers::Agree,
+            },
         };
         Self {
             superblock: Arc::new(superblock),

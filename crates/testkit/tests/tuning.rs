@@ -9,7 +9,7 @@ use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::tune::{
     Change, Ended, Progress, Seeding, Stage, TuneError, read_superblock, tune,
 };
-use butterfs_check::{DataChecksums, NoProgress, Options, check};
+use butterfs_check::{DataChecksums, FaultCode, NoProgress, Options, check};
 use butterfs_device::fault::{Fault, When};
 use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
 use butterfs_device::{FaultDevice, Operation};
@@ -250,6 +250,13 @@ fn a_wish_ends_a_change_and_it_goes_on() {
                     "{context}"
                 );
                 assert!(Volume::open_devices(devices.clone(), OpenOptions::default()).is_err());
+                // That is all that is wrong.
+                let options = Options::default();
+                let report = check(devices.clone(), &options, &NoProgress).unwrap();
+                let [fault] = &report.faults[..] else {
+                    panic!("{context}: {:#?}", report.faults);
+                };
+                assert_eq!(fault.code, FaultCode::SuperblockField, "{context}");
             }
             patient.assert_goes_on(&devices, change, &context);
         }
