@@ -4,7 +4,7 @@
 
 use crate::fail::{Context, Failure};
 use crate::output::Notes;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use tracing::level_filters::LevelFilter;
@@ -34,7 +34,11 @@ pub fn start(target: Target<'_>) -> Result<(), Failure> {
         .with_target(false);
     // It fails only if logging was started before.
     let _ = match target {
-        Target::Terminal => builder.without_time().with_writer(|| Notes).try_init(),
+        Target::Terminal => builder
+            .with_ansi(io::stderr().is_terminal())
+            .without_time()
+            .with_writer(|| Notes)
+            .try_init(),
         Target::File(path) => {
             let file = std::fs::File::options()
                 .create(true)

@@ -23,6 +23,49 @@ fn chattr(flags: &str, path: &Path) {
 }
 
 #[test]
+fn chattr_keeps_what_means_something() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let _mounted = bench.mount("rw");
+    std::fs::create_dir(bench.path("mnt/dir")).expect("a directory");
+    std::fs::write(bench.path("mnt/file"), "").expect("a file");
+    let flags = |name: &str| {
+        let path = bench.path("mnt").join(name);
+        chattr("+Dd", &path);
+        let listed = Command::new("lsattr").arg("-d").arg(&path).output();
+        let listed = said(&listed.expect("lsattr runs"));
+        let flags = listed.split(' ').next().expect("flags");
+        flags.replace('-', "")
+    };
+    assert_eq!((flags("dir"), flags("file")), ("Dd".into(), "d".into()));
+}
+
+#[test]
+fn a_log_that_no_terminal_shows_has_no_colours() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let server = Command::new(support::BINARY)
+        .args(["mount", "-f"])
+        .args([bench.path("volume"), bench.path("mnt")])
+        .env("BUTTERFS_LOG", "debug")
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the server starts");
+    let started = std::time::Instant::now();
+    while !bench.try_run(&["umount", "mnt"]).status.success() {
+        assert!(started.elapsed() < std::time::Duration::from_secs(20));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let log = server.wait_with_output().expect("its log").stderr;
+    assert!(String::from_utf8_lossy(&log).contains("mounted"), "{log:?}");
+    assert!(!log.contains(&0x1b), "{}", String::from_utf8_lossy(&log));
+}
+
+#[test]
 fn what_is_synchronous_survives_a_server_that_dies() {
     if !can_mount() {
         return;

@@ -326,11 +326,15 @@ impl Server {
                 if request.command == FSSETXATTR && (asked(0..4) || asked(8..16)) {
                     return Err(Errno::EOPNOTSUPP);
                 }
-                let wanted = if request.command == SETFLAGS {
+                let mut wanted = if request.command == SETFLAGS {
                     convert::from_fs_flags(word(0)?)?
                 } else {
                     convert::from_xflags(old.flags, word(0)?)?
                 };
+                if !old.is_directory() {
+                    // It means nothing there, and lsattr would show it.
+                    wanted = wanted.without(InodeFlags::DIRSYNC);
+                }
                 let protects = (wanted & KEPT) != (old.flags & KEPT);
                 if protects && !caller.has(Capability::Immutable) {
                     return Err(Errno::EPERM);
