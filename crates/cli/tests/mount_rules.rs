@@ -23,6 +23,32 @@ fn chattr(flags: &str, path: &Path) {
 }
 
 #[test]
+fn what_the_kernel_changes_is_not_served() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.with_kernel(|root| {
+        let mount = ["mount", "-o", "ro", "volume", "mnt"];
+        let refused = bench.try_run(&mount);
+        assert_eq!(refused.status.code(), Some(32), "{}", said(&refused));
+        assert!(
+            said(&refused).contains("in use by the mount"),
+            "{}",
+            said(&refused)
+        );
+        // A kernel that only reads, too, is in nobody's way.
+        let remounted = Command::new("mount")
+            .args(["-o", "remount,ro"])
+            .arg(root)
+            .status();
+        assert!(remounted.expect("mount runs").success());
+        bench.run(&mount);
+        bench.run(&["umount", "mnt"]);
+    });
+}
+
+#[test]
 fn chattr_keeps_what_means_something() {
     if !can_mount() {
         return;

@@ -70,6 +70,13 @@ impl Mount {
         self.kind.ends_with(".butterfs")
     }
 
+    /// True for a volume that the kernel's Btrfs may change, by this mount or
+    /// another.
+    #[must_use]
+    pub fn is_written_by_kernel(&self) -> bool {
+        self.kind == "btrfs" && self.options.split(',').any(|word| word == "rw")
+    }
+
     /// True for what root has mounted by FUSE: the kernel says so, whatever the
     /// server does.
     #[must_use]
@@ -105,6 +112,11 @@ mod tests {
         assert_eq!(mount.point, PathBuf::from("/mnt/a b"));
         assert_eq!(mount.source, PathBuf::from("/v\\x"));
         assert!(mount.is_ours() && mount.is_roots());
+        assert!(!mount.is_written_by_kernel());
+        let line = b"36 35 0:52 / /mnt ro - btrfs /dev/loop0 rw,space_cache=v2,subvolid=5";
+        assert!(Mount::parse(line).expect("a mount").is_written_by_kernel());
+        let line = b"36 35 0:52 / /mnt rw - btrfs /dev/loop0 ro,space_cache=v2,subvolid=5";
+        assert!(!Mount::parse(line).expect("a mount").is_written_by_kernel());
         assert_eq!(Mount::parse(b""), None);
         assert_eq!(Mount::parse(b"1 2 0:3 / /mnt rw - "), None);
     }

@@ -20,8 +20,17 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
     let started = Instant::now();
     loop {
         let error = match FileDevice::open(source, access) {
+            Ok(_)
+                if access == Access::ReadOnly
+                    && let Some(holder) = kernel_that_writes(source) =>
+            {
+                return Err(DeviceError::Busy {
+                    device: source.display().to_string(),
+                    holder,
+                });
+            }
+            Ok(opened) => return Ok(opened),
             Err(error) => error,
-            opened => return opened,
         };
         let left = PATIENCE.saturating_sub(started.elapsed());
         let try_again = match &error {
@@ -42,6 +51,23 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
             return Err(error);
         }
     }
+}
+
+/// The mount by which the kernel changes what is to be served for reading: what
+/// a commit of the kernel's frees, it overwrites, while a server still reads it.
+fn kernel_that_writes(source: &Path) -> Option<Holder> {
+    let holder = Holder::of(source)?;
+    let mut innermost = &holder;
+    while let Holder::Loop { holder, .. } = innermost {
+        innermost = holder;
+    }
+    let Holder::Mount(point) = innermost else {
+        return None;
+    };
+    let mut mounts = Mount::seen_by("self").into_iter();
+    mounts
+        .any(|mount| mount.point == *point && mount.is_written_by_kernel())
+        .then_some(holder)
 }
 
 /// True for the server of a volume that is mounted nowhere.
