@@ -3,7 +3,7 @@
 use crate::Volume;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::Superblock;
-use butterfs_format::{Generation, InodeNumber, Key, NodeRef, TreeId};
+use butterfs_format::{Generation, InodeNumber, Key, Logical, NodeRef, TreeId};
 use butterfs_fs::FsError;
 use butterfs_fs::subvolume::paths::Paths;
 use butterfs_store::{Engine, StoreError};
@@ -62,6 +62,21 @@ impl Trees<'_> {
     /// There is no such tree; reading.
     pub fn root(&self, tree: TreeId) -> Result<NodeRef, StoreError> {
         Ok(self.0.tree_state(tree)?.root)
+    }
+
+    /// Root of the tree of the fsync logs, where an earlier run left one that is not
+    /// replayed yet.
+    #[must_use]
+    pub fn log_root(&self) -> Option<NodeRef> {
+        self.0.waiting_log()
+    }
+
+    /// The node at an address, whichever tree it is of and however old it is.
+    ///
+    /// # Errors
+    /// No node is there; reading.
+    pub fn node_at(&self, logical: Logical) -> Result<Arc<Node>, StoreError> {
+        self.0.node_at(logical, None)
     }
 
     /// The root item of a subvolume or another tree.

@@ -72,11 +72,39 @@ pub struct DumpTree {
     /// Where the root of each tree is, and no more.
     #[arg(short, long, conflicts_with = "json")]
     roots: bool,
+    /// The same, and the backups of the roots in the superblock.
+    #[arg(short = 'R', long, conflicts_with = "json")]
+    backups: bool,
+    /// The node at this logical address alone; may be repeated.
+    #[arg(short, long, value_name = "ADDRESS", conflicts_with = "json")]
+    block: Vec<u64>,
+    /// With -b: all nodes below it, too.
+    #[arg(long, requires = "block")]
+    follow: bool,
+    /// Nodes level by level, from the root on: the default.
+    #[arg(long, conflicts_with = "dfs")]
+    bfs: bool,
+    /// Each node before what lies below it.
+    #[arg(long)]
+    dfs: bool,
+    /// Print HIDDEN for names, and for the values of extended attributes.
+    #[arg(long, conflicts_with = "json")]
+    hide_names: bool,
+    /// The checksum of each node.
+    #[arg(long)]
+    csum_headers: bool,
+    /// The checksums of data.
+    #[arg(long)]
+    csum_items: bool,
+    /// Read the devices that are named, and look for no others.
+    #[arg(long)]
+    noscan: bool,
     /// Print JSON: keys and bytes of all items.
     #[arg(long)]
     json: bool,
-    /// File or block device.
-    volume: PathBuf,
+    /// File or block device; of a volume of several devices one is enough.
+    #[arg(required = true, value_name = "VOLUME")]
+    volume: Vec<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
