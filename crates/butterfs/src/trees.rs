@@ -39,6 +39,18 @@ impl Volume {
     pub fn trees(&self) -> Trees<'_> {
         Trees(Box::new(self.store().read()))
     }
+
+    /// All trees as they are now, to be looked at for as long as it takes: others
+    /// go on changing the volume. Commits, where the volume is open for writing. A
+    /// volume that runs out of space takes back what is kept for this; reading then
+    /// ends with an error.
+    ///
+    /// # Errors
+    /// No space; reading, writing.
+    pub fn steady_trees(&self) -> Result<Trees<'_>, FsError> {
+        let steady = self.store().steady().map_err(FsError::from)?;
+        Ok(Trees(Box::new(steady)))
+    }
 }
 
 /// A tree that is not there is an answer, and no damage.

@@ -8,10 +8,12 @@ mod extents;
 mod items;
 pub mod list_chunks;
 mod map_swapfile;
+pub mod min_dev_size;
 mod names;
 pub mod resolve;
 mod superblock;
 mod tree;
+pub mod tree_stats;
 
 use crate::fail::Done;
 use crate::service::OnVolume;
@@ -117,10 +119,12 @@ enum What {
     ListChunks(list_chunks::ListChunks),
     #[command(name = "map-swapfile")]
     MapSwapFile(map_swapfile::MapSwapFile),
+    MinDevSize(min_dev_size::MinDevSize),
     Rootid(resolve::Rootid),
     InodeResolve(resolve::InodeResolve),
     LogicalResolve(resolve::LogicalResolve),
     SubvolidResolve(resolve::SubvolidResolve),
+    TreeStats(tree_stats::TreeStats),
 }
 
 impl Inspect {
@@ -131,10 +135,12 @@ impl Inspect {
             What::DumpTree(dump) => dump.run(),
             What::ListChunks(list) => list.run(),
             What::MapSwapFile(map) => map.run(),
+            What::MinDevSize(size) => size.run(),
             What::Rootid(rootid) => rootid.run(),
             What::InodeResolve(resolve) => Order::from(resolve).run(),
             What::LogicalResolve(resolve) => Order::from(resolve).run(),
             What::SubvolidResolve(resolve) => Order::from(resolve).run(),
+            What::TreeStats(stats) => stats.run(),
         }
     }
 }

@@ -81,16 +81,6 @@ pub const ABSENT: &[Absent] = &[
         "`-s 0|1|2` chooses a copy by its number, `-a` prints all",
     ),
     (
-        "inspect-internal min-dev-size",
-        &[],
-        "`butterfs filesystem resize` says when a size is too small, and changes nothing then",
-    ),
-    (
-        "inspect-internal tree-stats",
-        &[],
-        "`butterfs check` counts nodes and extents",
-    ),
-    (
         "mkfs",
         &[
             "-r",

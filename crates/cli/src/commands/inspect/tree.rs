@@ -231,7 +231,8 @@ fn item(tree: TreeId, node: &Node, slot: usize) -> Item {
     }
 }
 
-fn parse_tree(name: &str) -> Result<TreeId, Failure> {
+/// A tree by its number or a name.
+pub fn parse_tree(name: &str) -> Result<TreeId, Failure> {
     if let Ok(number) = name.parse() {
         return Ok(TreeId(number));
     }
