@@ -82,16 +82,8 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "mkfs",
-        &[
-            "-r",
-            "--rootdir",
-            "--subvol",
-            "--inode-flags",
-            "--compress",
-            "--reflink",
-            "--shrink",
-        ],
-        "`butterfs build -o IMAGE --from DIRECTORY [--compress zstd] [--subvolume PATH]` makes an image from files",
+        &["--reflink"],
+        "the content is copied; `butterfs build` makes an image of the same files faster",
     ),
     (
         "qgroup assign",
