@@ -296,6 +296,10 @@ const UNMOUNTED: &[(&str, Compared)] = &[
     ),
     ("inspect-internal dump-super -s 1 volume", SHOWN),
     ("inspect-internal dump-super nothing", All),
+    (
+        "check -Q volume",
+        Code("the whole volume is checked, and said in other words"),
+    ),
     ("inspect-internal dump-tree volume", DUMPED),
     ("inspect-internal tree-stats volume", STATS),
     ("inspect-internal tree-stats -b volume", STATS),

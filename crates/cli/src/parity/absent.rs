@@ -33,11 +33,6 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "check",
-        &["-Q", "--qgroup-report"],
-        "`butterfs check` verifies the numbers of quota groups always; `butterfs qgroup show` prints them",
-    ),
-    (
-        "check",
         &["-E", "--subvol-extents"],
         "`butterfs subvolume du VOLUME` says what each subvolume holds alone and shares",
     ),
