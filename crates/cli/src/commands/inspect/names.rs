@@ -1,5 +1,6 @@
 //! Names of trees, objects and keys, as the Btrfs tools print them.
 
+use crate::fail::{Failure, fail};
 use butterfs::TreeId;
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::item::state::BALANCE_OBJECTID;
@@ -62,6 +63,14 @@ pub(super) const NAMES: &[TreeName] = &[
     name(TreeId::LOG, "log", "TREE_LOG", "log"),
 ];
 
+/// Other names that the Btrfs tools take.
+const ALIASES: &[(&str, TreeId)] = &[
+    ("device", TreeId::DEVICE),
+    ("checksum", TreeId::CSUM),
+    ("tree-log", TreeId::LOG),
+    ("tree-reloc", TreeId::RELOC),
+];
+
 /// Objects that are no trees.
 const OBJECTS: &[(u64, &str)] = &[
     (u64::MAX, "-1"),
@@ -82,6 +91,26 @@ pub(super) fn object_name(number: u64) -> String {
         (Some(known), _) => known.object.to_owned(),
         (None, Some((_, name))) => (*name).to_owned(),
         (None, None) => number.to_string(),
+    }
+}
+
+/// A tree by its number or a name.
+pub(super) fn parse_tree(name: &str) -> Result<TreeId, Failure> {
+    if let Ok(number) = name.parse() {
+        return Ok(TreeId(number));
+    }
+    let plain = name.to_ascii_lowercase().replace('_', "-");
+    let known = NAMES.iter().find(|known| {
+        let object = known.object.eq_ignore_ascii_case(name);
+        !known.word.is_empty() && (known.word == plain || object)
+    });
+    let alias = ALIASES.iter().find(|(word, _)| *word == plain);
+    let known = known
+        .map(|known| &known.tree)
+        .or(alias.map(|(_, tree)| tree));
+    match known {
+        Some(tree) => Ok(*tree),
+        None => fail(format!("there is no tree named {name}; see --help")),
     }
 }
 
@@ -126,4 +155,28 @@ pub(super) fn key_text(key: Key) -> String {
 
 fn group(number: u64) -> String {
     GroupId(number).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_tree;
+    use butterfs::TreeId;
+
+    #[test]
+    fn names_of_the_btrfs_tools_are_taken() {
+        let names = [
+            ("device", TreeId::DEVICE),
+            ("dev", TreeId::DEVICE),
+            ("quota", TreeId::QUOTA),
+            ("free_space", TreeId::FREE_SPACE),
+            ("free-space", TreeId::FREE_SPACE),
+            ("BLOCK_GROUP_TREE", TreeId::BLOCK_GROUP),
+            ("checksum", TreeId::CSUM),
+            ("257", TreeId(257)),
+        ];
+        for (name, tree) in names {
+            assert_eq!(parse_tree(name).ok(), Some(tree), "{name}");
+        }
+        assert!(parse_tree("nothing").is_err());
+    }
 }

@@ -1,7 +1,7 @@
 //! Trees as text.
 
 use super::items::{self, Names, Style};
-use super::names::{NAMES, key_text, object_name, title};
+use super::names::{key_text, object_name, parse_tree, title};
 use super::{DumpTree, superblock};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
@@ -18,14 +18,6 @@ use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use uuid::Uuid;
-
-/// Other names that the Btrfs tools take.
-const ALIASES: &[(&str, TreeId)] = &[
-    ("device", TreeId::DEVICE),
-    ("checksum", TreeId::CSUM),
-    ("tree-log", TreeId::LOG),
-    ("tree-reloc", TreeId::RELOC),
-];
 
 #[derive(Serialize)]
 struct Item {
@@ -231,26 +223,6 @@ fn item(tree: TreeId, node: &Node, slot: usize) -> Item {
     }
 }
 
-/// A tree by its number or a name.
-pub fn parse_tree(name: &str) -> Result<TreeId, Failure> {
-    if let Ok(number) = name.parse() {
-        return Ok(TreeId(number));
-    }
-    let plain = name.to_ascii_lowercase().replace('_', "-");
-    let known = NAMES.iter().find(|known| {
-        let object = known.object.eq_ignore_ascii_case(name);
-        !known.word.is_empty() && (known.word == plain || object)
-    });
-    let alias = ALIASES.iter().find(|(word, _)| *word == plain);
-    let known = known
-        .map(|known| &known.tree)
-        .or(alias.map(|(_, tree)| tree));
-    match known {
-        Some(tree) => Ok(*tree),
-        None => fail(format!("there is no tree named {name}; see --help")),
-    }
-}
-
 const fn root_of(item: &RootItem) -> NodeRef {
     NodeRef {
         logical: item.logical,
@@ -450,7 +422,7 @@ fn header(node: &Arc<Node>, style: &Style) -> Done {
 
 #[cfg(test)]
 mod tests {
-    use super::{Damage, Order, parse_tree, walk};
+    use super::{Damage, Order, walk};
     use butterfs::TreeId;
     use butterfs_format::{Generation, Logical, NodeRef};
     use butterfs_tree::{Node, NodeSource, TreeError};
@@ -467,24 +439,6 @@ mod tests {
         fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
             Err(TreeError::NoSuchTree(tree))
         }
-    }
-
-    #[test]
-    fn names_of_the_btrfs_tools_are_taken() {
-        let names = [
-            ("device", TreeId::DEVICE),
-            ("dev", TreeId::DEVICE),
-            ("quota", TreeId::QUOTA),
-            ("free_space", TreeId::FREE_SPACE),
-            ("free-space", TreeId::FREE_SPACE),
-            ("BLOCK_GROUP_TREE", TreeId::BLOCK_GROUP),
-            ("checksum", TreeId::CSUM),
-            ("257", TreeId(257)),
-        ];
-        for (name, tree) in names {
-            assert_eq!(parse_tree(name).ok(), Some(tree), "{name}");
-        }
-        assert!(parse_tree("nothing").is_err());
     }
 
     #[test]

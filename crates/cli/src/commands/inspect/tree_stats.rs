@@ -1,7 +1,6 @@
 //! `butterfs inspect-internal tree-stats`: how trees lie on the devices.
 
-use super::names::title;
-use super::tree::parse_tree;
+use super::names::{parse_tree, title};
 use crate::fail::{Context, Done, Failure};
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
