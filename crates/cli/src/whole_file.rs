@@ -1,15 +1,19 @@
 //! Files that get their names when they are whole.
 //!
-//! Owns the temporary name beside the real one, which goes away with a failure:
-//! a file under its real name is whole, or what it was before.
+//! A file under its real name is whole, or what it was before. Until it is
+//! whole it has no name at all, so nothing is left of it however the process
+//! ends. Where the file system has no files without names, or /proc is not
+//! there to name one, it has a temporary name beside the real one, which goes
+//! away with a failure.
 
 use crate::fail::{Context, Done, Failure};
+use rustix::fs::{AtFlags, CWD, linkat};
 use std::ffi::OsString;
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest name.
@@ -38,8 +42,18 @@ pub fn name_beside_by(thread: usize, path: &Path) -> PathBuf {
 pub struct WholeFile {
     file: File,
     target: PathBuf,
-    /// Where it is until it is whole; `None` where it is written in its place.
-    temporary: Option<PathBuf>,
+    place: Place,
+}
+
+/// Where a file is until it is whole.
+#[derive(Debug)]
+enum Place {
+    /// Under no name.
+    Nowhere,
+    /// Under a temporary name.
+    Beside(PathBuf),
+    /// Under its real name.
+    There,
 }
 
 impl WholeFile {
@@ -59,56 +73,108 @@ impl WholeFile {
         if old.as_ref().is_some_and(|old| !is_replaceable(path, old)) || path.is_symlink() {
             return Self::in_place(path);
         }
-        let temporary = name_beside(path);
-        let made = File::options()
-            .write(true)
-            .create_new(true)
-            .open(&temporary);
-        match (made, old) {
-            (Ok(file), old) => {
-                let begun = Self {
-                    file,
-                    target: path.to_owned(),
-                    temporary: Some(temporary),
-                };
-                if let Some(old) = old {
-                    begun.file.set_permissions(old.permissions())?;
-                }
+        match (Self::out_of_place(path), old) {
+            (Ok(begun), Some(old)) => {
+                begun.file.set_permissions(old.permissions())?;
                 Ok(begun)
             }
+            (Ok(begun), None) => Ok(begun),
             // The directory takes no new names, but the file can be written.
             (Err(_), Some(_)) => Self::in_place(path),
             (Err(error), None) => Err(error),
         }
     }
 
+    fn out_of_place(path: &Path) -> io::Result<Self> {
+        let (file, place) = match unnamed(path) {
+            Some(file) => (file, Place::Nowhere),
+            None => {
+                let temporary = name_beside(path);
+                let file = File::options()
+                    .write(true)
+                    .create_new(true)
+                    .open(&temporary)?;
+                (file, Place::Beside(temporary))
+            }
+        };
+        Ok(Self {
+            file,
+            target: path.to_owned(),
+            place,
+        })
+    }
+
     fn in_place(path: &Path) -> io::Result<Self> {
         Ok(Self {
             file: File::create(path)?,
             target: path.to_owned(),
-            temporary: None,
+            place: Place::There,
         })
+    }
+
+    /// The file, which is open for writing.
+    pub const fn file(&self) -> &File {
+        &self.file
     }
 
     /// All of it was written: makes it durable and gives it its name.
     pub fn finish(mut self) -> Done {
         let target = self.target.clone();
-        match &self.temporary {
-            Some(temporary) => {
-                self.file.sync_all().context(target.display())?;
-                std::fs::rename(temporary, &target).context(target.display())?;
-                self.temporary = None;
-            }
+        self.settle().context(target.display())
+    }
+
+    fn settle(&mut self) -> io::Result<()> {
+        match self.file.sync_all() {
             // A pipe or a device may know no such request.
-            None => match self.file.sync_all() {
-                Err(error) if error.kind() != io::ErrorKind::InvalidInput => {
-                    return Err(error).context(target.display());
+            Err(error)
+                if matches!(self.place, Place::There)
+                    && error.kind() == io::ErrorKind::InvalidInput => {}
+            synced => synced?,
+        }
+        if matches!(self.place, Place::Nowhere) {
+            // A link replaces no file; a rename does.
+            let temporary = name_beside(&self.target);
+            match name(&self.file, &temporary) {
+                // What a process of this number left that was killed.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    std::fs::remove_file(&temporary)?;
+                    name(&self.file, &temporary)?;
                 }
-                _ => {}
-            },
+                named => named?,
+            }
+            self.place = Place::Beside(temporary);
+        }
+        if let Place::Beside(temporary) = &self.place {
+            std::fs::rename(temporary, &self.target)?;
+            self.place = Place::There;
         }
         Ok(())
     }
+}
+
+/// A file without a name in the directory of `path`, where that can be had and
+/// can get a name later.
+fn unnamed(path: &Path) -> Option<File> {
+    let directory = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let file = File::options()
+        .write(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(directory)
+        .ok()?;
+    by_descriptor(&file).exists().then_some(file)
+}
+
+fn by_descriptor(file: &File) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()))
+}
+
+/// Gives a file that has no name this one.
+fn name(file: &File, path: &Path) -> io::Result<()> {
+    let source = by_descriptor(file);
+    Ok(linkat(CWD, &source, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
 /// A regular file of one's own with one name, and not by way of a descriptor.
@@ -138,7 +204,7 @@ impl AsFd for WholeFile {
 
 impl Drop for WholeFile {
     fn drop(&mut self) {
-        if let Some(temporary) = &self.temporary {
+        if let Place::Beside(temporary) = &self.place {
             let _ = std::fs::remove_file(temporary);
         }
     }
@@ -156,6 +222,10 @@ mod tests {
         let mut file = WholeFile::create(&path).unwrap();
         file.write_all(b"one").unwrap();
         assert!(!path.exists());
+        if matches!(file.place, Place::Nowhere) {
+            // Nothing to clean up, should the process be killed now.
+            assert_eq!(names(), 0);
+        }
         drop(file);
         assert_eq!(names(), 0);
         for content in ["one", "two"] {
@@ -176,5 +246,36 @@ mod tests {
         file.finish().unwrap();
         assert_eq!(std::fs::read_to_string(&other).unwrap(), "four");
         assert_eq!(names(), 2);
+    }
+
+    #[test]
+    fn a_file_system_without_files_that_have_no_name_is_enough() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let temporary = name_beside(&path);
+        let begin = || WholeFile {
+            file: File::create(&temporary).unwrap(),
+            target: path.clone(),
+            place: Place::Beside(temporary.clone()),
+        };
+        drop(begin());
+        assert!(!temporary.exists() && !path.exists());
+        let mut file = begin();
+        file.write_all(b"whole").unwrap();
+        file.finish().unwrap();
+        assert!(!temporary.exists());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole");
+    }
+
+    #[test]
+    fn what_a_killed_process_of_this_number_left_is_in_no_way() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        let mut file = WholeFile::create(&path).unwrap();
+        std::fs::write(name_beside(&path), "left").unwrap();
+        file.write_all(b"whole").unwrap();
+        file.finish().unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "whole");
+        assert!(!name_beside(&path).exists());
     }
 }

@@ -488,6 +488,13 @@ fn owners_sources_and_the_manifest() {
         &["-o", "x", "--from", "base", "--compress", "gzip"],
         "no compression gzip",
     );
+    // Whoever uses the old one would write on into a file without a name.
+    let old = fs::File::open(bench.path("volume")).expect("it");
+    rustix::fs::flock(&old, rustix::fs::FlockOperation::LockShared).expect("a lock");
+    refused(&["-f", "-o", "volume", "--from", "base"], "is in use");
+    drop(old);
+    built(&bench, &["-f", "-o", "volume", "--from", "base"]);
+    assert_eq!(bench.run(&["cat", "volume:/file"]), "base\n");
     assert!(!bench.path("x").exists());
 }
 

@@ -132,6 +132,12 @@ fn mistakes_are_refused_with_a_reason() {
     if can_mount() {
         let _mounted = bench.mount("rw");
         refused(&["ls", "volume:/"], "in use");
+        // By another name too, and at once: its server is not ending.
+        std::fs::hard_link(bench.path("volume"), bench.path("other name")).expect("a link");
+        std::fs::create_dir(bench.path("second")).expect("a mountpoint");
+        let began = std::time::Instant::now();
+        refused(&["mount", "other name", "second"], "in use");
+        assert!(began.elapsed() < std::time::Duration::from_secs(20));
     }
 }
 

@@ -136,9 +136,7 @@ impl FileDevice {
                 meta.len()
             }
             Kind::BlockDevice => {
-                if access == Access::ReadWrite {
-                    backing = lock_backing(path, DeviceNumber::new(meta.rdev()))?;
-                }
+                backing = lock_backing(path, DeviceNumber::new(meta.rdev()), access)?;
                 sys::block_device_size(file.as_fd())
                     .map_err(|errno| open_error(path, errno.into()))?
             }
@@ -256,11 +254,15 @@ fn lock(file: &File, path: &Path, access: Access) -> Result<(), DeviceError> {
 
 /// Locks the file behind a loop device. One that cannot be opened (deleted,
 /// or not visible from here) cannot be opened by its name by others either.
-fn lock_backing(path: &Path, device: DeviceNumber) -> Result<Option<File>, DeviceError> {
+fn lock_backing(
+    path: &Path,
+    device: DeviceNumber,
+    access: Access,
+) -> Result<Option<File>, DeviceError> {
     let Some(file) = holder::backing_file(device).and_then(|path| File::open(path).ok()) else {
         return Ok(None);
     };
-    lock(&file, path, Access::ReadWrite)?;
+    lock(&file, path, access)?;
     Ok(Some(file))
 }
 

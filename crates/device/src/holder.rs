@@ -293,6 +293,37 @@ pub(crate) fn backing_file(device: DeviceNumber) -> Option<PathBuf> {
     backing_file_in(&device.sys_path())
 }
 
+/// What holds the bytes of a file or block device: a loop device has none of
+/// its own.
+#[derive(PartialEq, Eq)]
+enum Storage {
+    File { device: u64, inode: u64 },
+    Device(u64),
+}
+
+impl Storage {
+    fn of(path: &Path) -> Option<Self> {
+        let mut meta = fs::metadata(path).ok()?;
+        if meta.file_type().is_block_device() {
+            match backing_file(DeviceNumber::new(meta.rdev())) {
+                Some(backing) => meta = fs::metadata(backing).ok()?,
+                None => return Some(Self::Device(meta.rdev())),
+            }
+        }
+        Some(Self::File {
+            device: meta.dev(),
+            inode: meta.ino(),
+        })
+    }
+}
+
+/// Whether two paths name the same bytes: equal ones, links to one file, nodes
+/// of one device, a loop device and its file.
+#[must_use]
+pub fn is_same_storage(one: &Path, other: &Path) -> bool {
+    one == other || Storage::of(one).is_some_and(|storage| Storage::of(other) == Some(storage))
+}
+
 /// What uses a regular file through a loop device. A loop device that nobody
 /// uses is no holder.
 pub(crate) fn holder_of_file(file: &fs::Metadata) -> Option<Holder> {

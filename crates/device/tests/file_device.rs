@@ -1,5 +1,6 @@
 //! Files and loop devices: content, exclusive use, refusals.
 
+use butterfs_device::holder::is_same_storage;
 use butterfs_device::{Access, BlockDevice, DeviceError, DeviceRange, FileDevice, Holder};
 use butterfs_format::DeviceOffset;
 use std::io::{IoSlice, IoSliceMut};
@@ -203,11 +204,32 @@ fn a_loop_device_in_use_is_refused_by_both_names() {
     ));
     drop(by_device);
     let by_file = FileDevice::open(&image, Access::ReadWrite).unwrap();
+    for access in [Access::ReadWrite, Access::ReadOnly] {
+        // Who reads would see the writer's changes half.
+        assert!(matches!(
+            FileDevice::open(&attached.0, access),
+            Err(DeviceError::Busy { .. })
+        ));
+    }
+    drop(by_file);
+    let read_by_device = FileDevice::open(&attached.0, Access::ReadOnly).unwrap();
+    drop(FileDevice::open(&image, Access::ReadOnly).unwrap());
     assert!(matches!(
-        FileDevice::open(&attached.0, Access::ReadWrite),
+        FileDevice::open(&image, Access::ReadWrite),
         Err(DeviceError::Busy { .. })
     ));
-    drop(by_file);
+    drop(read_by_device);
+
+    let link = dir.path().join("link");
+    std::fs::hard_link(&image, &link).unwrap();
+    for other in [&image, &link, &attached.0] {
+        assert!(is_same_storage(other, &image) && is_same_storage(&link, other));
+    }
+    let another = dir.path().join("another");
+    drop(FileDevice::create(&another, MIB).unwrap());
+    for other in [&another, &dir.path().join("nothing")] {
+        assert!(!is_same_storage(other, &image) && !is_same_storage(&attached.0, other));
+    }
 
     for make in ["mkfs.ext4", "mkfs.btrfs"] {
         let force = if make == "mkfs.ext4" { "-F" } else { "-f" };

@@ -84,6 +84,7 @@ pub(crate) fn served(options: &MountOptions) -> Served {
             options.access_times
         },
         acl: options.acl,
+        sync_data: given("sync"),
         sync_names: given("sync") || given("dirsync"),
         options: options.to_string(),
         user_subvol_rm_allowed: options.user_subvol_rm_allowed,

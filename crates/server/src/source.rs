@@ -3,6 +3,7 @@
 use crate::error::ServerError;
 use crate::mounts::Mount;
 use butterfs::{Access, FileDevice};
+use butterfs_device::holder::is_same_storage;
 use butterfs_device::{DeviceError, Holder};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, setrlimit};
@@ -54,7 +55,7 @@ fn is_ending(pid: u32, source: &Path) -> bool {
     };
     let serves = line.split(|byte| *byte == 0).nth(1) == Some(b"mount");
     let mounts = Mount::seen_by(&pid.to_string());
-    let is_here = |mount: &Mount| mount.is_ours() && mount.source == source;
+    let is_here = |mount: &Mount| mount.is_ours() && is_same_storage(&mount.source, source);
     // None at all: who asks may not look.
     serves && !mounts.is_empty() && !mounts.iter().any(is_here)
 }

@@ -8,8 +8,8 @@ mod sends;
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::sizes;
-use crate::whole_file::{WholeFile, name_beside};
-use butterfs::{Method, Timespec};
+use crate::whole_file::WholeFile;
+use butterfs::{Access, FileDevice, Method, Timespec};
 use butterfs_admin::build::{
     Body, BuildOptions, Built, Copies, FileTree, Gathered, OwnerMap, OwnerRange, Source,
     SubvolumeSpec, build,
@@ -17,9 +17,8 @@ use butterfs_admin::build::{
 use butterfs_format::ChecksumType;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
@@ -152,6 +151,7 @@ impl Build {
         if inputs.filter(|path| path.as_os_str() == "-").count() > 1 {
             return fail("standard input can be one source only; give the others as files");
         }
+        let mut replaced = None;
         if self.output.exists() {
             let kind = std::fs::metadata(&self.output).context(self.output.display())?;
             if !kind.is_file() {
@@ -163,6 +163,9 @@ impl Build {
             if !self.force {
                 return fail(format!("{} exists; -f replaces it", self.output.display()));
             }
+            // Nobody uses it, now and until it is replaced.
+            let old = FileDevice::open(&self.output, Access::ReadWrite);
+            replaced = Some(old.context(self.output.display())?);
         }
         let epoch = epoch()?;
         let options = self.options(epoch)?;
@@ -172,6 +175,7 @@ impl Build {
             .context("threads")?;
         let mut gathered = threads.install(|| self.gather(options.time))?;
         let built = threads.install(|| self.make(&mut gathered, &options))?;
+        drop(replaced);
         if let Some(path) = &self.manifest {
             let mut file = WholeFile::create(path)?;
             let manifest = self.manifest(&gathered, &built);
@@ -261,31 +265,12 @@ impl Build {
         })
     }
 
-    /// Builds the image beside its place, which it takes when it is whole.
+    /// Builds the image, which takes its place when it is whole.
     fn make(&self, gathered: &mut Gathered, options: &BuildOptions) -> Result<Built, Failure> {
-        let temporary = name_beside(&self.output);
-        // What a process of this number left that was killed.
-        let _ = std::fs::remove_file(&temporary);
-        let made = self.make_at(&temporary, gathered, options);
-        let made = made.and_then(|built| {
-            std::fs::rename(&temporary, &self.output).context(self.output.display())?;
-            Ok(built)
-        });
-        if made.is_err() {
-            let _ = std::fs::remove_file(&temporary);
-        }
-        made
-    }
-
-    fn make_at(
-        &self,
-        path: &Path,
-        gathered: &mut Gathered,
-        options: &BuildOptions,
-    ) -> Result<Built, Failure> {
-        let image = File::options().write(true).create_new(true).open(path);
-        let image = image.context(self.output.display())?;
-        Ok(build(gathered, options, &image)?)
+        let image = WholeFile::create(&self.output)?;
+        let built = build(gathered, options, image.file())?;
+        image.finish()?;
+        Ok(built)
     }
 
     fn manifest(&self, gathered: &Gathered, built: &Built) -> Manifest {

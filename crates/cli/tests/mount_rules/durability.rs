@@ -5,6 +5,8 @@
 use super::io::{Way, Worker, Written};
 use super::support::{Bench, Foreground, can_mount, said};
 use butterfs::{OpenOptions, Volume};
+use rustix::fs::{Mode, OFlags};
+use std::path::Path;
 use std::process::Command;
 
 const SIZE: usize = 64 << 10;
@@ -149,5 +151,58 @@ fn what_is_asked_to_be_durable_is() {
 fn what_is_asked_to_be_durable_is_with_the_kernels_write_cache() {
     if can_mount() {
         durable_is_what_was_promised("commit=300,writeback");
+    }
+}
+
+fn copy(from: &Path, to: &Path, flags: OFlags) {
+    let from = std::fs::File::open(from).expect("the source");
+    let flags = flags | OFlags::WRONLY | OFlags::CREATE;
+    let to = rustix::fs::open(to, flags, Mode::from_raw_mode(0o600)).expect("the target");
+    let copied = rustix::fs::copy_file_range(&from, Some(&mut 0), &to, Some(&mut 0), SIZE);
+    assert_eq!(copied.expect("a copy"), SIZE);
+}
+
+/// For copies within the volume the kernel asks for nothing afterwards.
+#[test]
+fn a_copy_is_as_durable_as_its_target_was_opened() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["commit=300", "commit=300,sync"] {
+        let bench = Bench::new();
+        let server = Foreground::start(&bench, options);
+        let at = |name: &str| bench.path("mnt").join(name);
+        std::fs::write(at("from"), [NEW; SIZE]).expect("a file");
+        std::fs::File::open(at("from"))
+            .expect("it")
+            .sync_all()
+            .expect("an fsync");
+        let mut asked = Vec::new();
+        if options.ends_with("sync") {
+            copy(&at("from"), &at("mounted so"), OFlags::empty());
+            asked.push("mounted so");
+        } else {
+            copy(&at("from"), &at("not asked"), OFlags::empty());
+            assert!(left(&bench, "not asked").is_empty());
+            std::fs::write(at("flag"), "").expect("a file");
+            let status = Command::new("chattr").arg("+S").arg(at("flag")).status();
+            assert!(status.expect("chattr runs").success());
+            for (name, flags) in [
+                ("data", OFlags::DSYNC),
+                ("all", OFlags::SYNC),
+                ("flag", OFlags::empty()),
+            ] {
+                copy(&at("from"), &at(name), flags);
+                asked.push(name);
+                assert!(left(&bench, name) == [NEW; SIZE], "{name}");
+            }
+        }
+        server.kill();
+        let volume = Volume::open(&bench.path("volume"), OpenOptions::default()).expect("a volume");
+        for name in asked {
+            assert!(content(&volume, name) == [NEW; SIZE], "{name}, {options}");
+        }
+        volume.close().expect("a commit");
+        bench.check();
     }
 }

@@ -1,6 +1,7 @@
-//! What a caller that waits for attributes is about to do.
+//! What a caller that waits for an answer is about to do.
 //!
-//! Owns the answer to one question: does it open a file for writing? Opens are
+//! Owns the answers to two questions. Does it open a file for writing? And does
+//! it copy to a descriptor that was opened for durable writes? Opens are
 //! stateless, so the kernel does not ask the server; but it asks for the
 //! attributes of a file whose attributes expire at once, before it permits
 //! what a system call wants. Attributes of immutable and append-only files
@@ -11,8 +12,11 @@
 //! machine permits that. The caller's memory is never read: it may be a page
 //! that only this server can bring. What is not understood (another one's
 //! thread, a 32-bit program, `openat2`, whose flags lie in memory, `io_uring`)
-//! counts as harmless: writes are refused anyway where they arrive.
+//! counts as harmless: writes are refused anyway where they arrive. For copies
+//! all descriptors of such a caller are looked at instead, and a caller that
+//! cannot be seen at all gets what O_DSYNC promises.
 
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The thread may just be on its way to sleep.
@@ -32,17 +36,30 @@ pub enum Intent {
 
 /// What the thread wants that waits for an answer.
 pub fn of(thread: u32) -> Intent {
-    let path = format!("/proc/{thread}/syscall");
-    for _ in 0..TRIES {
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            return Intent::Other;
-        };
-        if text.trim() != "running" {
-            return Call::parse(&text).map_or(Intent::Other, |call| call.intent());
-        }
-        std::thread::sleep(PAUSE);
+    Call::of(thread).map_or(Intent::Other, |call| call.intent())
+}
+
+/// Whether a thread that copies a range of files asked for it to be durable, by
+/// O_DSYNC or O_SYNC at its target's open.
+pub fn copies_durably(thread: u32) -> bool {
+    let descriptors = PathBuf::from(format!("/proc/{thread}/fdinfo"));
+    match Call::of(thread).and_then(|call| call.target_of_copy()) {
+        Some(target) => is_durable(&descriptors.join(target.to_string())).unwrap_or(true),
+        // Which one it is cannot be seen.
+        None => std::fs::read_dir(descriptors).map_or(true, |all| {
+            all.flatten()
+                .any(|entry| is_durable(&entry.path()).unwrap_or(false))
+        }),
     }
-    Intent::Other
+}
+
+/// Whether writes by a descriptor are durable; `None` where it is gone.
+fn is_durable(descriptor: &Path) -> Option<bool> {
+    let facts = std::fs::read_to_string(descriptor).ok()?;
+    let flags = facts.lines().find_map(|line| line.strip_prefix("flags:"))?;
+    let flags = i32::from_str_radix(flags.trim(), 8).ok()?;
+    // A part of O_SYNC.
+    Some(flags & libc::O_DSYNC != 0)
 }
 
 /// A system call.
@@ -52,6 +69,24 @@ struct Call {
 }
 
 impl Call {
+    /// What a thread waits in.
+    fn of(thread: u32) -> Option<Self> {
+        let path = format!("/proc/{thread}/syscall");
+        for _ in 0..TRIES {
+            let text = std::fs::read_to_string(&path).ok()?;
+            if text.trim() != "running" {
+                return Self::parse(&text);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        None
+    }
+
+    /// The descriptor that is written to.
+    fn target_of_copy(&self) -> Option<u64> {
+        (self.number == libc::SYS_copy_file_range).then_some(self.arguments[2])
+    }
+
     /// The number, six arguments, and then stack and program counter.
     fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_whitespace();
@@ -108,6 +143,7 @@ fn accessed(mode: u64) -> Intent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::OpenOptionsExt;
 
     fn intent(text: &str) -> Intent {
         Call::parse(text).expect("a call").intent()
@@ -140,6 +176,33 @@ mod tests {
             Intent::Other
         );
         assert_eq!(intent(&call(libc::SYS_execve, libc::O_RDWR)), Intent::Other);
+    }
+
+    #[test]
+    fn the_target_of_a_copy_is_known() {
+        let call = |number: libc::c_long| {
+            let text =
+                format!("{number} 0x5 0x0 0x7 0x0 0x1000 0x0 0x7ffd00000000 0x7f0000000000\n");
+            Call::parse(&text).expect("a call").target_of_copy()
+        };
+        assert_eq!(call(libc::SYS_copy_file_range), Some(7));
+        assert_eq!(call(libc::SYS_sendfile), None);
+    }
+
+    #[test]
+    fn who_cannot_be_seen_gets_durable_copies() {
+        assert!(copies_durably(0));
+        // This thread copies nothing, so all that it has open counts.
+        let thread = rustix::thread::gettid().as_raw_pid().cast_unsigned();
+        let before = copies_durably(thread);
+        let durable = std::fs::File::options()
+            .write(true)
+            .custom_flags(libc::O_DSYNC)
+            .open("/dev/null")
+            .unwrap();
+        assert!(copies_durably(thread));
+        drop(durable);
+        assert!(!before);
     }
 
     #[test]

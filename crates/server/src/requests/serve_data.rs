@@ -5,6 +5,7 @@ use super::autodefrag::Spot;
 use super::caller::Caller;
 use super::convert;
 use super::guard::FromCache;
+use super::intent;
 use super::protected::KEPT;
 use super::server::Server;
 use butterfs::access::{Capability, Credentials};
@@ -235,6 +236,13 @@ impl Server {
             )
             .answered()?;
         self.modified_by(context, &to, request.node_out)?;
+        // Of writes, the kernel asks for this itself.
+        let is_durable = Self::flags(&to).contains(InodeFlags::SYNC)
+            || self.mount.sync_data
+            || intent::copies_durably(context.pid);
+        if is_durable {
+            self.files().fsync(&to).answered()?;
+        }
         Ok(copied)
     }
 

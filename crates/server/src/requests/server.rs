@@ -25,6 +25,9 @@ pub(crate) struct Served {
     pub(crate) access_times: AccessTimes,
     /// When those of directories change.
     pub(crate) directory_access_times: AccessTimes,
+    /// All that is written goes to the device at once; of writes the kernel
+    /// asks for it itself.
+    pub(crate) sync_data: bool,
     /// Every change of names goes to the device at once.
     pub(crate) sync_names: bool,
     /// The mount options in effect, for people.
