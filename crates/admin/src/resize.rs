@@ -112,6 +112,27 @@ pub fn resize(
     Ok(End::Resized { from, to })
 }
 
+/// Ends each device of a volume where what is allocated there ends, also below
+/// [`SIZE_MIN`]; nothing moves. A device without anything stays as it is. For volumes that shall take little space.
+///
+/// # Errors
+/// Another operation of its kind runs; no space; reading, writing.
+pub fn end_at_content(store: &Store) -> Result<(), StoreError> {
+    let _alone = store.begin_exclusive(ExclusiveKind::Resize)?;
+    let devices = store.read().devices();
+    for facts in devices {
+        let device = facts.item.id;
+        let end = store.allocated_end(device);
+        if end == 0 {
+            continue;
+        }
+        // A commit may make a chunk.
+        let _end = store.end_device_at(device, end)?;
+        store.set_device_size(device, end)?;
+    }
+    Ok(())
+}
+
 /// Whether all moved that was to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {

@@ -3,7 +3,7 @@
 use crate::Volume;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::Superblock;
-use butterfs_format::{Generation, InodeNumber, Key, NodeRef, TreeId};
+use butterfs_format::{Generation, InodeNumber, Key, Logical, NodeRef, TreeId};
 use butterfs_fs::FsError;
 use butterfs_fs::subvolume::paths::Paths;
 use butterfs_store::{Engine, StoreError};
@@ -39,6 +39,18 @@ impl Volume {
     pub fn trees(&self) -> Trees<'_> {
         Trees(Box::new(self.store().read()))
     }
+
+    /// All trees as they are now, to be looked at for as long as it takes: others
+    /// go on changing the volume. Commits, where the volume is open for writing. A
+    /// volume that runs out of space takes back what is kept for this; reading then
+    /// ends with an error.
+    ///
+    /// # Errors
+    /// No space; reading, writing.
+    pub fn steady_trees(&self) -> Result<Trees<'_>, FsError> {
+        let steady = self.store().steady().map_err(FsError::from)?;
+        Ok(Trees(Box::new(steady)))
+    }
 }
 
 /// A tree that is not there is an answer, and no damage.
@@ -62,6 +74,21 @@ impl Trees<'_> {
     /// There is no such tree; reading.
     pub fn root(&self, tree: TreeId) -> Result<NodeRef, StoreError> {
         Ok(self.0.tree_state(tree)?.root)
+    }
+
+    /// Root of the tree of the fsync logs, where an earlier run left one that is not
+    /// replayed yet.
+    #[must_use]
+    pub fn log_root(&self) -> Option<NodeRef> {
+        self.0.waiting_log()
+    }
+
+    /// The node at an address, whichever tree it is of and however old it is.
+    ///
+    /// # Errors
+    /// No node is there; reading.
+    pub fn node_at(&self, logical: Logical) -> Result<Arc<Node>, StoreError> {
+        self.0.node_at(logical, None)
     }
 
     /// The root item of a subvolume or another tree.

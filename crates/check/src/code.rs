@@ -149,6 +149,7 @@ codes! {
     RootBackrefMissing = "root-backref-missing", "A subvolume does not know its parent.";
     RootEntryMissing = "root-entry-missing", "A subvolume has no directory entry.";
     RootOrphanMissing = "root-orphan-missing", "A deleted subvolume is not marked for cleaning.";
+    RootFlags = "root-flags", "A subvolume is marked read-only, but Linux takes it as writable: its root item does not say that its flags count. Set the property ro again.";
     RootUnreachable = "root-unreachable", "A subvolume has no parent.";
 
     UuidMissing = "uuid-missing", "A subvolume's UUID is not in the UUID tree.";
@@ -173,6 +174,7 @@ impl FaultCode {
             | Self::DeviceMissing
             | Self::SuperblockCopyStale
             | Self::InodeCache
+            | Self::RootFlags
             | Self::UuidTopLevel => Severity::Warning,
             _ => Severity::Fault,
         }

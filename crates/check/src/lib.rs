@@ -45,7 +45,7 @@ pub use check::check;
 pub use code::{FaultCode, Severity};
 pub use error::{CheckError, DevicesFault, Unreadable};
 pub use progress::{NoProgress, Phase, Progress, Status};
-pub use report::{Fault, Figures, Place, Report};
+pub use report::{Fault, Figures, Place, QuotaGroup, Report};
 
 /// What to check, and with what.
 #[derive(Clone, Debug)]

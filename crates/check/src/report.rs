@@ -1,6 +1,7 @@
 //! What a check found.
 
 use crate::code::{FaultCode, Severity};
+use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{Key, Logical, TreeId};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -123,6 +124,24 @@ pub struct Report {
     pub unchecked: Vec<String>,
     /// What the volume holds.
     pub figures: Figures,
+    /// Numbers of the quota groups, where they can be compared: not while they are
+    /// counted or known to be stale, and not those of simple quotas.
+    pub quota_groups: Vec<QuotaGroup>,
+}
+
+/// What a quota group says that it uses, and what it uses. Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuotaGroup {
+    /// Which one.
+    pub group: GroupId,
+    /// Reachable from the group, as its item says.
+    pub noted_referenced: u64,
+    /// Of that what is reachable from nowhere else, as its item says.
+    pub noted_exclusive: u64,
+    /// Reachable from the group, as the trees say.
+    pub referenced: u64,
+    /// Of that what is reachable from nowhere else.
+    pub exclusive: u64,
 }
 
 impl Report {
@@ -155,6 +174,7 @@ pub(crate) struct Collector {
     max: usize,
     found: Mutex<(Vec<Fault>, BTreeMap<FaultCode, u64>)>,
     unchecked: Mutex<Vec<String>>,
+    quota_groups: Mutex<Vec<QuotaGroup>>,
     muted: bool,
 }
 
@@ -164,6 +184,7 @@ impl Collector {
             max,
             found: Mutex::new((Vec::new(), BTreeMap::new())),
             unchecked: Mutex::new(Vec::new()),
+            quota_groups: Mutex::new(Vec::new()),
             muted: false,
         }
     }
@@ -211,6 +232,13 @@ impl Collector {
         }
     }
 
+    /// Notes the numbers of a quota group, right or not.
+    pub(crate) fn quota_group(&self, numbers: QuotaGroup) {
+        if !self.muted {
+            self.quota_groups.lock().push(numbers);
+        }
+    }
+
     pub(crate) fn finish(self, figures: Figures) -> Report {
         let (mut faults, counts) = self.found.into_inner();
         faults.sort_by(|a, b| (a.code, a.place, &a.sentence).cmp(&(b.code, b.place, &b.sentence)));
@@ -219,6 +247,7 @@ impl Collector {
             counts,
             unchecked: self.unchecked.into_inner(),
             figures,
+            quota_groups: self.quota_groups.into_inner(),
         }
     }
 }

@@ -5,12 +5,26 @@
 
 use crate::fail::{Context, Failure};
 use butterfs::{Degraded, Error, MemberFault, OpenOptions, StoreError, Volume};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Opens the volume at `path` by `options`, which ask for reading alone. Where a
 /// device is missing or stale, it is left out, and standard error says so.
-pub fn open(path: &Path, mut options: OpenOptions) -> Result<Volume, Failure> {
-    let fault = match Volume::open(path, options.clone()) {
+pub fn open(path: &Path, options: OpenOptions) -> Result<Volume, Failure> {
+    degraded(path, options, |options| Volume::open(path, options))
+}
+
+/// The same for the devices at `paths`, without a look for others.
+pub fn open_these(paths: &[PathBuf], options: OpenOptions) -> Result<Volume, Failure> {
+    let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
+    degraded(first, options, |options| Volume::open_all(paths, options))
+}
+
+fn degraded(
+    path: &Path,
+    mut options: OpenOptions,
+    open: impl Fn(OpenOptions) -> Result<Volume, Error>,
+) -> Result<Volume, Failure> {
+    let fault = match open(options.clone()) {
         Err(Error::Store(StoreError::Members(fault))) => fault,
         other => return other.context(path.display()),
     };
@@ -19,7 +33,7 @@ pub fn open(path: &Path, mut options: OpenOptions) -> Result<Volume, Failure> {
         _ => return Err(Error::from(StoreError::Members(fault))).context(path.display()),
     }
     options.store.degraded = Degraded::Allowed;
-    let volume = Volume::open(path, options).context(path.display())?;
+    let volume = open(options).context(path.display())?;
     note!(
         "warning: {} is read without some of its devices: {fault}",
         path.display()

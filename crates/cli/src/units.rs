@@ -43,6 +43,14 @@ pub struct Units {
 }
 
 impl Units {
+    /// Bytes.
+    pub fn bytes() -> Self {
+        Self {
+            raw: true,
+            ..Self::default()
+        }
+    }
+
     /// Columns that a size is given.
     pub const fn width(self) -> usize {
         match self {

@@ -322,3 +322,23 @@ fn wait_until_closed(bench: &Bench) {
     }
     panic!("the volume is still mounted");
 }
+
+#[test]
+fn a_check_prints_the_numbers_of_groups() {
+    let bench = Bench::new();
+    bench.run(&["quota", "enable", "volume"]);
+    bench.run(&["subvolume", "create", "volume:/sub"]);
+    std::fs::write(bench.path("host"), vec![7; 1 << 20]).expect("a file");
+    bench.run(&["copy", "-q", "host", "volume:/sub/"]);
+    let text = bench.run(&["check", "-Q", "volume"]);
+    let group = text
+        .split("Counts for qgroup id: ")
+        .find(|part| part.starts_with("0/256 \n"));
+    let group = group.expect("the group of the subvolume");
+    // A node of 16 KiB and the file.
+    let line = "referenced 1064960 referenced compressed 1064960\n";
+    for side in ["our:\t\t", "disk:\t\t"] {
+        assert!(group.contains(&format!("{side}{line}")), "{text}");
+    }
+    assert!(!text.contains("are different"), "{text}");
+}

@@ -122,3 +122,53 @@ fn mistakes_are_told() {
         "no such file",
     );
 }
+
+/// A chain of snapshots that begins here goes on with the kernel: what was
+/// received here is read-only there, and has what the next send is found by.
+#[test]
+fn the_kernel_sends_on_what_was_made_and_received_here() {
+    let bench = Bench::new();
+    let file = bench.path("host");
+    std::fs::write(&file, "first").expect("a file");
+    bench.run(&["mkfs", "-q", "-b", "512m", "source"]);
+    bench.run(&["subvolume", "create", "source:/base"]);
+    bench.run(&["copy", "-q", "host", "source:/base/"]);
+    bench.run(&["subvolume", "snapshot", "-r", "source:/base", "source:/one"]);
+    bench.run(&["mkdir", "source:/base/new"]);
+    bench.run(&["mv", "source:/base/host", "source:/base/new/"]);
+    bench.run(&["subvolume", "snapshot", "-r", "source:/base", "source:/two"]);
+    bench.run(&["send", "-q", "-f", "one.stream", "source:/one"]);
+    bench.run(&[
+        "send",
+        "-q",
+        "-f",
+        "two.stream",
+        "-p",
+        "/one",
+        "source:/two",
+    ]);
+    bench.run(&["receive", "-q", "-f", "one.stream", "volume:/"]);
+    bench.run(&["receive", "-q", "-f", "two.stream", "volume:/"]);
+    let text = |path: std::path::PathBuf| path.to_str().expect("text").to_owned();
+    let streams = ["full", "changed", "next"].map(|name| text(bench.path(name)));
+    let done = bench.with_kernel(|mount| {
+        let [one, two, own, next] =
+            ["one", "two", "own", "next"].map(|name| text(mount.join(name)));
+        btrfs(&["send", "-q", "-f", &streams[0], &one]);
+        btrfs(&["send", "-q", "-f", &streams[1], "-p", &one, &two]);
+        btrfs(&["subvolume", "snapshot", &two, &own]);
+        std::fs::write(mount.join("own/last"), "last").expect("a file");
+        btrfs(&["subvolume", "snapshot", "-r", &own, &next]);
+        btrfs(&["send", "-q", "-f", &streams[2], "-p", &two, &next]);
+    });
+    if !done {
+        return;
+    }
+    bench.check();
+    bench.run(&["mkfs", "-q", "-b", "512m", "other"]);
+    for stream in &streams {
+        bench.run(&["receive", "-q", "-f", stream, "other:/"]);
+    }
+    assert_eq!(bench.run(&["cat", "other:/next/new/host"]), "first");
+    assert_eq!(bench.run(&["cat", "other:/next/last"]), "last");
+}

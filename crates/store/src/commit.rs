@@ -120,9 +120,12 @@ impl Engine {
             .filter(|(_, state)| state.changed)
             .map(|(tree, state)| {
                 state.changed = false;
-                if tree.is_subvolume() && state.root.generation == generation {
-                    state.item.ctransid = generation;
-                    state.item.ctime = now;
+                if tree.is_subvolume() {
+                    state.item.vouch_for_flags();
+                    if state.root.generation == generation {
+                        state.item.ctransid = generation;
+                        state.item.ctime = now;
+                    }
                 }
                 state.item.logical = state.root.logical;
                 state.item.level = state.root.level;

@@ -339,23 +339,28 @@ impl Engine {
 
     /// The leaf at an address that a reference by parent names.
     pub(crate) fn leaf_at(&self, logical: Logical) -> Result<Arc<Node>, StoreError> {
-        self.node_at(logical, 0)
+        self.node_at(logical, Some(0))
     }
 
-    /// The node of a level at an address, of whatever generation.
-    pub(crate) fn node_at(&self, logical: Logical, level: u8) -> Result<Arc<Node>, StoreError> {
+    /// The node at an address, of whatever generation; of this level where one is
+    /// named.
+    ///
+    /// # Errors
+    /// No node is there, or one of another level; reading.
+    pub fn node_at(&self, logical: Logical, level: Option<u8>) -> Result<Arc<Node>, StoreError> {
         let here = self
             .dirty
             .get(&logical)
             .or_else(|| self.writing.get(&logical));
         let here = here.cloned().or_else(|| self.cache.get(logical));
-        if let Some(node) = here.filter(|node| node.level() == level) {
+        let fits = |node: &Arc<Node>| level.is_none_or(|level| node.level() == level);
+        if let Some(node) = here.filter(fits) {
             return Ok(node);
         }
         self.read_expected(Expected {
             logical,
             generation: None,
-            level: Some(level),
+            level,
         })
     }
 

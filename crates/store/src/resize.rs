@@ -5,8 +5,8 @@
 //! relocation moves what lies beyond the new end. Meanwhile no chunk is made
 //! there, but the numbers stay, so a crash leaves the old size.
 
-use crate::Store;
 use crate::error::StoreError;
+use crate::{Engine, Store};
 use butterfs_format::{DeviceId, Logical};
 use butterfs_volume::{VolumeError, stripe_length};
 
@@ -74,6 +74,13 @@ impl Store {
         beyond.into_iter().map(|(_, logical)| logical).collect()
     }
 
+    /// First byte of a device after all that is allocated there; 0 where nothing
+    /// is.
+    #[must_use]
+    pub fn allocated_end(&self, device: DeviceId) -> u64 {
+        self.read().allocated_end(device)
+    }
+
     /// Gives a device another size. No chunk may lie beyond it.
     ///
     /// # Errors
@@ -97,13 +104,7 @@ impl Store {
         }
         let old = self.device_bytes(device)?;
         self.commit_with(NODES, |engine| {
-            let end = |chunk: &butterfs_format::item::chunk::Chunk| {
-                let stripes = chunk.stripes.iter();
-                let ends = stripes.filter(|stripe| stripe.device == device);
-                ends.map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)))
-                    .max()
-            };
-            if engine.chunks.values().filter_map(end).any(|end| end > size) {
+            if engine.allocated_end(device) > size {
                 return bad("something lies beyond it");
             }
             engine.note_edit();
@@ -113,5 +114,16 @@ impl Store {
             engine.unallocated_cache.forget();
             engine.change_size_of_device(device, size)
         })
+    }
+}
+
+impl Engine {
+    fn allocated_end(&self, device: DeviceId) -> u64 {
+        let ends = self.chunks.values().flat_map(|chunk| {
+            let stripes = chunk.stripes.iter();
+            let stripes = stripes.filter(|stripe| stripe.device == device);
+            stripes.map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)))
+        });
+        ends.max().unwrap_or(0)
     }
 }

@@ -197,13 +197,16 @@ impl Engine {
         key_offset: u64,
         item: RootItem,
     ) -> Result<(), StoreError> {
-        let item = RootItem {
+        let mut item = RootItem {
             logical: root.logical,
             level: root.level,
             generation: root.generation,
             generation_v2: root.generation,
             ..item
         };
+        if tree.is_subvolume() {
+            item.vouch_for_flags();
+        }
         let key = Key::new(tree.get(), ItemType::ROOT_ITEM, key_offset);
         butterfs_tree::insert(self, TreeId::ROOT, &key, &item.encode())?;
         let state = TreeState {

@@ -279,10 +279,11 @@ fn kernel(bench: &mut Bench, turn: &Turn, first: u64, context: &str) -> Manifest
             }
         });
         let words = words_of(turn, new.as_ref().map(Loop::path), &point);
-        let output = Command::new("btrfs").args(&words).output().unwrap();
+        let done = turn_of_kernel(&words);
         ended.store(true, Ordering::Release);
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{context}: {words:?}: {text}");
+        if let Err(text) = done {
+            panic!("{context}: {words:?}: {text}");
+        }
         writer.join().unwrap();
     });
     if matches!(turn, Turn::DeleteSnapshot(_)) {
@@ -292,9 +293,14 @@ fn kernel(bench: &mut Bench, turn: &Turn, first: u64, context: &str) -> Manifest
             .output();
         assert!(synced.unwrap().status.success(), "{context}");
     }
-    // Data may be safer than metadata here.
+    // Data may be safer than metadata here; and see turn_of_kernel.
+    let expected = [
+        "lower redundancy",
+        "failed setting block group ro: -28",
+        ") failed -28",
+    ];
     let complaints = mount.complaints().into_iter();
-    let complaints = complaints.filter(|text| !text.contains("lower redundancy"));
+    let complaints = complaints.filter(|text| !expected.iter().any(|known| text.contains(known)));
     assert_eq!(
         complaints.collect::<Vec<_>>(),
         Vec::<String>::new(),
@@ -305,6 +311,26 @@ fn kernel(bench: &mut Bench, turn: &Turn, first: u64, context: &str) -> Manifest
     assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
     drop(new);
     found
+}
+
+/// Linux 6.18 sometimes refuses to replace a device beside a writer for want of
+/// space, with gigabytes free ("failed setting block group ro: -28"; a volume
+/// whose block groups the kernel made itself shows the same). Nothing has changed
+/// then, and the next attempt is not refused.
+fn turn_of_kernel(words: &[String]) -> Result<(), String> {
+    const ATTEMPTS: usize = 5;
+    let mut text = String::new();
+    for _ in 0..ATTEMPTS {
+        let output = Command::new("btrfs").args(words).output().unwrap();
+        if output.status.success() {
+            return Ok(());
+        }
+        text = String::from_utf8_lossy(&output.stderr).into_owned();
+        if words[0] != "replace" || !text.contains("No space left on device") {
+            break;
+        }
+    }
+    Err(text)
 }
 
 fn words_of(turn: &Turn, new: Option<&Path>, point: &Path) -> Vec<String> {

@@ -287,3 +287,55 @@ fn turns_of_the_library_and_the_kernel() {
         run(seed, turns);
     }
 }
+
+/// Linux must see what is read-only as read-only: subvolumes that were made so,
+/// and snapshots of subvolumes that ButterFS made.
+#[test]
+fn what_is_read_only_is_so_for_the_kernel() {
+    let mut needed = Capability::KERNEL_MOUNT.to_vec();
+    needed.push(Capability::Program("btrfs"));
+    if !Capability::all_here(&needed) {
+        return;
+    }
+    let dir = scratch_dir();
+    let image = dir.path().join("v.img");
+    mkfs(&image, SIZE, 4096, "csum=crc32c");
+    let volume = butterfs::Volume::open(&image, butterfs::OpenOptions::default()).unwrap();
+    let read_only = butterfs::SnapshotAccess::ReadOnly;
+    for name in ["/own", "/other"] {
+        volume.create_subvolume(name).unwrap();
+        volume
+            .write_file(&format!("{name}/file"), name.as_bytes())
+            .unwrap();
+    }
+    volume.snapshot("/own", "/snapshot", read_only).unwrap();
+    volume.snapshot("/snapshot", "/again", read_only).unwrap();
+    volume
+        .snapshot(
+            "/snapshot",
+            "/writable",
+            butterfs::SnapshotAccess::ReadWrite,
+        )
+        .unwrap();
+    volume.set_subvolume_access("/other", read_only).unwrap();
+    volume.snapshot("/", "/top", read_only).unwrap();
+    volume.close().unwrap();
+    drop(volume);
+    judge_volume(&image, "made");
+    for _ in 0..2 {
+        let mount = KernelMount::mount(&image, Access::ReadWrite, "").unwrap();
+        for (name, writable) in [
+            ("own", true),
+            ("other", false),
+            ("snapshot", false),
+            ("again", false),
+            ("writable", true),
+            ("top", false),
+        ] {
+            let written = std::fs::write(mount.path().join(name).join("new"), name);
+            assert_eq!(written.is_ok(), writable, "{name}: {written:?}");
+        }
+        mount.unmount().unwrap();
+        judge_volume(&image, "written");
+    }
+}

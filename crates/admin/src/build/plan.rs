@@ -21,7 +21,7 @@ use butterfs_format::item::dir::{DirEntry, FileType};
 use butterfs_format::item::extent::{ExtentFlags, ExtentHeader, ExtentItem};
 use butterfs_format::item::extent_ref::ExtentRef;
 use butterfs_format::item::free_space::{FreeSpaceFlags, FreeSpaceInfo};
-use butterfs_format::item::inode::{InodeFlags, InodeItem, RefEntry};
+use butterfs_format::item::inode::{InodeItem, RefEntry};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::item::root_ref::RootRef;
 use butterfs_format::item::uuid;
@@ -357,7 +357,7 @@ impl Trees<'_> {
         let mut all = self.plan.subvolumes.iter();
         if let Some(subvolume) = all.find(|subvolume| subvolume.tree == tree) {
             item.root_dir = InodeNumber::ROOT;
-            item.inode.flags = InodeFlags::ROOT_ITEM_INIT;
+            item.vouch_for_flags();
             item.flags = subvolume.flags;
             item.uuid = self.ids.of(tree);
             item.parent_uuid = subvolume

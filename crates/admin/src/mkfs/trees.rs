@@ -13,7 +13,7 @@ use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
 use butterfs_format::item::dir::{DirEntry, FileType};
-use butterfs_format::item::inode::{InodeFlags, InodeItem, RefEntry, Timespec};
+use butterfs_format::item::inode::{InodeItem, RefEntry, Timespec};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, Logical, TreeId, UuidBytes};
 use butterfs_volume::stripe_length;
@@ -335,7 +335,7 @@ fn root_item(options: &MkfsOptions, ids: &Identities, root: &RootOf) -> RootItem
         item.root_dir = InodeNumber::ROOT;
     }
     if root.tree == TreeId::FS {
-        item.inode.flags = InodeFlags::ROOT_ITEM_INIT;
+        item.vouch_for_flags();
         item.uuid = ids.top_level;
         item.ctime = options.time;
         item.otime = options.time;

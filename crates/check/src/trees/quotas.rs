@@ -10,10 +10,10 @@ use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::inodes::refs::place_of;
-use crate::report::Place;
+use crate::report::{Place, QuotaGroup};
 use butterfs_format::bytes::Reader;
 use butterfs_format::item::file_extent::FileExtent;
-use butterfs_format::item::qgroup::{QgroupStatus, QgroupStatusFlags};
+use butterfs_format::item::qgroup::{GroupId, QgroupStatus, QgroupStatusFlags};
 use butterfs_format::{Generation, ItemType, Key, NodeRef, ParseError, TreeId};
 use butterfs_tree::Node;
 use rustc_hash::FxHashMap;
@@ -247,6 +247,13 @@ pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
 fn compare(context: &Context<'_>, quotas: &Quotas, sets: &Sets) {
     for (group, (key, info)) in &quotas.infos {
         let (referenced, exclusive) = sets.numbers(&quotas.members(*group));
+        context.faults.quota_group(QuotaGroup {
+            group: GroupId(*group),
+            noted_referenced: info.referenced,
+            noted_exclusive: info.exclusive,
+            referenced,
+            exclusive,
+        });
         if (info.referenced, info.exclusive) != (referenced, exclusive) {
             let text = format!(
                 "group {} counts {} bytes, {} of them exclusive; it has {referenced} and {exclusive}",

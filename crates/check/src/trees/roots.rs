@@ -12,7 +12,7 @@ use butterfs_format::bytes::Reader;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::features::CompatRo;
 use butterfs_format::item::dir::DirEntries;
-use butterfs_format::item::root::RootItem;
+use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId};
 use butterfs_tree::find;
 use rustc_hash::FxHashMap;
@@ -158,6 +158,10 @@ impl Roots {
         let is_global = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE].contains(&id);
         if is_global && key.offset != 0 {
             fault(format!("its key has the offset {}", key.offset));
+        }
+        if id.is_subvolume() && !item.has_flags() && item.flags.contains(RootFlags::READONLY) {
+            let text = "it is marked read-only, but its flags do not count".to_owned();
+            context.fault(FaultCode::RootFlags, place, text);
         }
         let has_files = id.is_subvolume() || id == TreeId::DATA_RELOC;
         if has_files && item.root_dir != InodeNumber::ROOT {

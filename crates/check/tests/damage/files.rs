@@ -204,6 +204,13 @@ fn subvolumes() -> Vec<Damage> {
             let key = sub(i);
             i.update(ROOT, key, |data| data[216] = 0);
         }),
+        damage(C::RootFlags, |i| {
+            let key = sub(i);
+            i.update(ROOT, key, |data| {
+                data[67] &= 0x7f;
+                data[208] |= 1;
+            });
+        }),
         damage(C::RootUnreachable, |i| {
             let (key, _) = i.first(ROOT, ItemType::ROOT_BACKREF);
             i.remove(ROOT, key);

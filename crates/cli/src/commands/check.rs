@@ -70,6 +70,9 @@ pub struct Check {
     /// Accepted: there is one way to look for faults.
     #[arg(long = "mode", value_name = "MODE", value_parser = ["original", "lowmem"])]
     _mode: Option<String>,
+    /// Print what each quota group says that it uses, and what it uses.
+    #[arg(short = 'Q', long)]
+    qgroup_report: bool,
     #[command(flatten)]
     part: PartArguments,
     /// Print every kind of fault with its meaning.
@@ -115,6 +118,18 @@ struct Facts<'r> {
     faults: Vec<FaultFact<'r>>,
     unchecked: &'r [String],
     figures: Figures,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    quota_groups: Vec<GroupFact>,
+}
+
+/// What a quota group says that it uses, and what it uses; bytes.
+#[derive(Serialize)]
+struct GroupFact {
+    group: String,
+    referenced: u64,
+    exclusive: u64,
+    noted_referenced: u64,
+    noted_exclusive: u64,
 }
 
 const fn severity_name(severity: Severity) -> &'static str {
@@ -204,6 +219,9 @@ impl Check {
         if self.json {
             json(&facts(&report))?;
         } else {
+            if self.qgroup_report {
+                show_groups(&report)?;
+            }
             show(&report)?;
         }
         Ok(report.is_clean())
@@ -268,6 +286,17 @@ fn facts(report: &Report) -> Facts<'_> {
             })
             .collect(),
         unchecked: &report.unchecked,
+        quota_groups: report
+            .quota_groups
+            .iter()
+            .map(|numbers| GroupFact {
+                group: numbers.group.to_string(),
+                referenced: numbers.referenced,
+                exclusive: numbers.exclusive,
+                noted_referenced: numbers.noted_referenced,
+                noted_exclusive: numbers.noted_exclusive,
+            })
+            .collect(),
         figures: Figures {
             bytes_used: figures.bytes_used,
             nodes: figures.nodes,
@@ -279,6 +308,31 @@ fn facts(report: &Report) -> Facts<'_> {
             directories: figures.directories,
         },
     }
+}
+
+/// Prints the numbers of quota groups as the Btrfs tools do.
+fn show_groups(report: &Report) -> Done {
+    for numbers in &report.quota_groups {
+        let pairs = [
+            ("referenced", numbers.referenced, numbers.noted_referenced),
+            ("exclusive", numbers.exclusive, numbers.noted_exclusive),
+        ];
+        let differ = pairs.iter().any(|(_, found, noted)| found != noted);
+        let group = numbers.group;
+        match differ {
+            true => say!("Counts for qgroup id: {group} are different"),
+            false => say!("Counts for qgroup id: {group} "),
+        }
+        for (name, found, noted) in pairs {
+            say!("our:\t\t{name} {found} {name} compressed {found}");
+            say!("disk:\t\t{name} {noted} {name} compressed {noted}");
+            let difference = i128::from(found) - i128::from(noted);
+            if difference != 0 {
+                say!("diff:\t\t{name} {difference} {name} compressed {difference}");
+            }
+        }
+    }
+    Ok(())
 }
 
 fn list_codes() -> Done {

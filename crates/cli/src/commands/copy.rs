@@ -19,7 +19,9 @@ use clap::Args;
 use indicatif::HumanBytes;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
-use tally::Tally;
+
+pub use into::Filled;
+pub use tally::Tally;
 
 /// Copies files and directories into or out of a volume, with all below them
 /// and all metadata.

@@ -8,10 +8,12 @@ mod extents;
 mod items;
 pub mod list_chunks;
 mod map_swapfile;
+pub mod min_dev_size;
 mod names;
 pub mod resolve;
 mod superblock;
 mod tree;
+pub mod tree_stats;
 
 use crate::fail::Done;
 use crate::service::OnVolume;
@@ -72,11 +74,39 @@ pub struct DumpTree {
     /// Where the root of each tree is, and no more.
     #[arg(short, long, conflicts_with = "json")]
     roots: bool,
+    /// The same, and the backups of the roots in the superblock.
+    #[arg(short = 'R', long, conflicts_with = "json")]
+    backups: bool,
+    /// The node at this logical address alone; may be repeated.
+    #[arg(short, long, value_name = "ADDRESS", conflicts_with = "json")]
+    block: Vec<u64>,
+    /// With -b: all nodes below it, too.
+    #[arg(long, requires = "block")]
+    follow: bool,
+    /// Nodes level by level, from the root on: the default.
+    #[arg(long, conflicts_with = "dfs")]
+    bfs: bool,
+    /// Each node before what lies below it.
+    #[arg(long)]
+    dfs: bool,
+    /// Print HIDDEN for names, and for the values of extended attributes.
+    #[arg(long, conflicts_with = "json")]
+    hide_names: bool,
+    /// The checksum of each node.
+    #[arg(long)]
+    csum_headers: bool,
+    /// The checksums of data.
+    #[arg(long)]
+    csum_items: bool,
+    /// Read the devices that are named, and look for no others.
+    #[arg(long)]
+    noscan: bool,
     /// Print JSON: keys and bytes of all items.
     #[arg(long)]
     json: bool,
-    /// File or block device.
-    volume: PathBuf,
+    /// File or block device; of a volume of several devices one is enough.
+    #[arg(required = true, value_name = "VOLUME")]
+    volume: Vec<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -89,10 +119,12 @@ enum What {
     ListChunks(list_chunks::ListChunks),
     #[command(name = "map-swapfile")]
     MapSwapFile(map_swapfile::MapSwapFile),
+    MinDevSize(min_dev_size::MinDevSize),
     Rootid(resolve::Rootid),
     InodeResolve(resolve::InodeResolve),
     LogicalResolve(resolve::LogicalResolve),
     SubvolidResolve(resolve::SubvolidResolve),
+    TreeStats(tree_stats::TreeStats),
 }
 
 impl Inspect {
@@ -103,10 +135,12 @@ impl Inspect {
             What::DumpTree(dump) => dump.run(),
             What::ListChunks(list) => list.run(),
             What::MapSwapFile(map) => map.run(),
+            What::MinDevSize(size) => size.run(),
             What::Rootid(rootid) => rootid.run(),
             What::InodeResolve(resolve) => Order::from(resolve).run(),
             What::LogicalResolve(resolve) => Order::from(resolve).run(),
             What::SubvolidResolve(resolve) => Order::from(resolve).run(),
+            What::TreeStats(stats) => stats.run(),
         }
     }
 }

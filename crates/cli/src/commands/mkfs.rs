@@ -3,6 +3,8 @@
 //! Owns the options and the care not to overwrite what somebody needs; the
 //! volume itself is made by the library.
 
+mod rootdir;
+
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::sizes;
@@ -14,7 +16,9 @@ use butterfs_admin::mkfs::{
 use butterfs_device::{DeviceRange, probe};
 use butterfs_format::{ChecksumType, DeviceOffset};
 use clap::Args;
+use rootdir::RootDir;
 use serde::Serialize;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use uuid::Uuid;
@@ -26,6 +30,7 @@ use uuid::Uuid;
   butterfs mkfs -f --csum xxhash /dev/sdx1
   butterfs mkfs --root-owner 1000:100 /dev/sdx1    its root directory is theirs
   butterfs mkfs -d raid1 -b 10g one.img two.img    a volume of two devices
+  butterfs mkfs --rootdir files --compress zstd --shrink disk.img
   butterfs mkfs -O list-all")]
 pub struct Mkfs {
     /// Label, at most 255 bytes.
@@ -66,9 +71,12 @@ pub struct Mkfs {
     /// UUID of the device, of the first one of several.
     #[arg(long)]
     device_uuid: Option<Uuid>,
-    /// Who owns the root directory; without it whoever makes the volume.
+    /// Who owns the root directory; without it whoever makes the volume. With
+    /// --rootdir it belongs to who owns that directory.
     #[arg(long, value_name = "UID[:GID]", value_parser = root_owner)]
     root_owner: Option<RootOwner>,
+    #[command(flatten)]
+    root: RootDir,
     /// Do not discard what is on the device.
     #[arg(short = 'K', long)]
     nodiscard: bool,
@@ -98,6 +106,8 @@ struct Fact {
     total_bytes: u64,
     checksum: &'static str,
     block_groups: Vec<(String, u64)>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    files: Option<u64>,
     incompat: Vec<String>,
     compat_ro: Vec<String>,
 }
@@ -158,6 +168,7 @@ impl Mkfs {
         if self.devices.is_empty() {
             return fail("no file or device given; see `butterfs mkfs --help`");
         }
+        self.root.verify(&self.devices)?;
         let checksum = ChecksumType::from_name(&self.csum)
             .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;
         let default = MkfsOptions::default();
@@ -193,14 +204,32 @@ impl Mkfs {
         }
         let is_new = |path: &&PathBuf| !path.exists();
         let new: Vec<&PathBuf> = self.devices.iter().filter(is_new).collect();
-        let made = self.make(&options);
+        let made = self.make(&options).and_then(|made| self.fill(made));
         if made.is_err() {
             for path in new {
                 // It was made for the volume, and holds none.
                 let _ = std::fs::remove_file(path);
             }
         }
-        self.report(&options, &made?)
+        let (made, files) = made?;
+        self.report(&options, &made, files)
+    }
+
+    /// Copies what --rootdir names into the new volume; gives how many files.
+    fn fill(&self, mut made: Summary) -> Result<(Summary, Option<u64>), Failure> {
+        let Some(directory) = &self.root.directory else {
+            return Ok((made, None));
+        };
+        let is_quiet = self.quiet || self.json;
+        let filled = self.root.fill(directory, &self.devices, is_quiet);
+        let filled = filled.map_err(|failure| {
+            let names = self.names();
+            Failure(format!("{}; {names} holds an unfinished volume", failure.0))
+        })?;
+        if self.root.shrink {
+            made.total_bytes = rootdir::cut(&self.devices)?;
+        }
+        Ok((made, Some(filled)))
     }
 
     /// The devices, for messages.
@@ -236,7 +265,10 @@ impl Mkfs {
 
     fn open(&self, path: &Path) -> Result<FileDevice, Failure> {
         if !path.exists() {
-            let Some(size) = self.byte_count else {
+            let Some(size) = self
+                .byte_count
+                .map_or_else(|| self.needed(), |size| Ok(Some(size)))?
+            else {
                 return fail(format!(
                     "{} does not exist; give its size with -b to make it",
                     path.display()
@@ -254,10 +286,38 @@ impl Mkfs {
                 ));
             }
         }
-        Ok(device)
+        match self.needed()? {
+            Some(needed) if self.byte_count.is_none() => self.enlarged(path, device, needed),
+            _ => Ok(device),
+        }
     }
 
-    fn report(&self, options: &MkfsOptions, made: &Summary) -> Done {
+    /// Bytes that the device must have for what --rootdir names; where the files
+    /// go to several devices, their sizes are the user's.
+    fn needed(&self) -> Result<Option<u64>, Failure> {
+        match (&self.root.directory, &self.devices[..]) {
+            (Some(directory), [_]) => {
+                let copies = RootDir::copies(profile(self.data.as_deref())?);
+                RootDir::size(directory, copies).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The device, at least so large where it is a file.
+    fn enlarged(&self, path: &Path, device: FileDevice, bytes: u64) -> Result<FileDevice, Failure> {
+        let file = std::fs::metadata(path).context(path.display())?;
+        if !file.is_file() || file.size() >= bytes {
+            return Ok(device);
+        }
+        drop(device);
+        let file = std::fs::File::options().write(true).open(path);
+        file.and_then(|file| file.set_len(bytes))
+            .context(path.display())?;
+        Ok(FileDevice::open(path, Access::ReadWrite)?)
+    }
+
+    fn report(&self, options: &MkfsOptions, made: &Summary, files: Option<u64>) -> Done {
         let uuid = Uuid::from_bytes(made.fsid);
         if self.json {
             return json(&Fact {
@@ -273,6 +333,7 @@ impl Mkfs {
                     .iter()
                     .map(|(flags, length)| (flags.describe(), *length))
                     .collect(),
+                files,
                 incompat: made.incompat.names(),
                 compat_ro: made.compat_ro.names(),
             });
@@ -299,6 +360,10 @@ impl Mkfs {
             say!("Number of devices:  {}", self.devices.len());
         }
         say!("Path:               {}", self.names());
+        if let (Some(directory), Some(files)) = (&self.root.directory, files) {
+            say!("Rootdir from:       {}", directory.display());
+            say!("Files:              {files}");
+        }
         Ok(())
     }
 }

@@ -5,7 +5,9 @@ use super::device::members::Order as Members;
 use super::explain::Explain;
 use super::info::Info;
 use super::inspect::list_chunks::ListChunks;
+use super::inspect::min_dev_size::MinDevSize;
 use super::inspect::resolve::Order as Resolve;
+use super::inspect::tree_stats::TreeStats;
 use super::replace::Order as Replace;
 use super::resize::Resize;
 use super::scrub::Start as Scrub;
@@ -32,6 +34,7 @@ enum Asked {
     List(List),
     ListChunks(ListChunks),
     Members(Members),
+    MinDevSize(MinDevSize),
     Replace(Replace),
     Resize(Resize),
     Resolve(Resolve),
@@ -39,6 +42,7 @@ enum Asked {
     Send(Send),
     Show(Show),
     Space(Space),
+    TreeStats(TreeStats),
 }
 
 impl Asked {
@@ -54,6 +58,7 @@ impl Asked {
             Self::List(list) => list.run_here(),
             Self::ListChunks(list) => list.run_here(),
             Self::Members(members) => members.run_here(),
+            Self::MinDevSize(size) => size.run_here(),
             Self::Replace(replace) => replace.run_here(),
             Self::Resize(resize) => resize.run_here(),
             Self::Resolve(resolve) => resolve.run_here(),
@@ -61,6 +66,7 @@ impl Asked {
             Self::Send(send) => send.run_here(),
             Self::Show(show) => show.run_here(),
             Self::Space(space) => space.run_here(),
+            Self::TreeStats(stats) => stats.run_here(),
         }
     }
 }
@@ -99,6 +105,7 @@ mod tests {
             List::TAG,
             ListChunks::TAG,
             Members::TAG,
+            MinDevSize::TAG,
             Replace::TAG,
             Resize::TAG,
             Resolve::TAG,
@@ -106,6 +113,7 @@ mod tests {
             Send::TAG,
             Show::TAG,
             Space::TAG,
+            TreeStats::TAG,
         ];
         for tag in tags {
             let request = format!("{{\"{tag}\": null}}");

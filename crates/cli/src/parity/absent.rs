@@ -33,11 +33,6 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "check",
-        &["-Q", "--qgroup-report"],
-        "`butterfs check` verifies the numbers of quota groups always; `butterfs qgroup show` prints them",
-    ),
-    (
-        "check",
         &["-E", "--subvol-extents"],
         "`butterfs subvolume du VOLUME` says what each subvolume holds alone and shares",
     ),
@@ -81,57 +76,9 @@ pub const ABSENT: &[Absent] = &[
         "`-s 0|1|2` chooses a copy by its number, `-a` prints all",
     ),
     (
-        "inspect-internal dump-tree",
-        &["-R", "--backups"],
-        "`butterfs inspect dump-super -f` prints the backup roots",
-    ),
-    (
-        "inspect-internal dump-tree",
-        &["-b", "--block", "--follow"],
-        "`-t TREE` prints a whole tree; each node is printed with its address",
-    ),
-    (
-        "inspect-internal dump-tree",
-        &["--bfs", "--dfs"],
-        "nodes are printed in the order of their keys",
-    ),
-    (
-        "inspect-internal dump-tree",
-        &["--hide-names"],
-        "names are data of the volume; filter the output before you give it away",
-    ),
-    (
-        "inspect-internal dump-tree",
-        &["--noscan"],
-        "give the devices with their directory alone, where no others lie",
-    ),
-    (
-        "inspect-internal dump-tree",
-        &["--csum-headers", "--csum-items"],
-        "checksums of data are not printed; `butterfs check --check-data-csum` compares them",
-    ),
-    (
-        "inspect-internal min-dev-size",
-        &[],
-        "`butterfs filesystem resize` says when a size is too small, and changes nothing then",
-    ),
-    (
-        "inspect-internal tree-stats",
-        &[],
-        "`butterfs check` counts nodes and extents",
-    ),
-    (
         "mkfs",
-        &[
-            "-r",
-            "--rootdir",
-            "--subvol",
-            "--inode-flags",
-            "--compress",
-            "--reflink",
-            "--shrink",
-        ],
-        "`butterfs build -o IMAGE --from DIRECTORY [--compress zstd] [--subvolume PATH]` makes an image from files",
+        &["--reflink"],
+        "the content is copied; `butterfs build` makes an image of the same files faster",
     ),
     (
         "qgroup assign",

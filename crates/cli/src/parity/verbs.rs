@@ -292,6 +292,7 @@ pub const VERBS: &[Verb] = &[
             "--byte-count",
             "-r",
             "--rootdir",
+            "-u",
             "--shrink",
             "-K",
             "--nodiscard",

@@ -1,7 +1,7 @@
 //! Root items: where a tree begins, and what a subvolume is.
 
 use super::expect_end;
-use super::inode::{InodeItem, Timespec};
+use super::inode::{InodeFlags, InodeItem, Timespec};
 use crate::bytes::{Reader, Writer};
 use crate::{Generation, InodeNumber, Key, Logical, ParseError, UuidBytes, bit_flags};
 
@@ -75,6 +75,19 @@ impl RootItem {
     pub const SIZE: usize = 439;
     /// Bytes of an item from before UUIDs.
     pub const LEGACY_SIZE: usize = 239;
+
+    /// Whether `flags` and `byte_limit` count. Kernels before 3.0 left them as they
+    /// were in memory, so newer ones mark items in which they are set, and take both
+    /// for 0 in others: a read-only subvolume without the mark is writable there.
+    #[must_use]
+    pub fn has_flags(&self) -> bool {
+        self.inode.flags.contains(InodeFlags::ROOT_ITEM_INIT)
+    }
+
+    /// Has `flags` and `byte_limit` count.
+    pub fn vouch_for_flags(&mut self) {
+        self.inode.flags |= InodeFlags::ROOT_ITEM_INIT;
+    }
 
     /// Reads an item, also one of the old size.
     ///

@@ -338,7 +338,7 @@ impl<V: View> Reach<V> {
         if at.logical == logical {
             return Ok(sets.single(tree));
         }
-        let node = self.view.engine().node_at(logical, level)?;
+        let node = self.view.engine().node_at(logical, Some(level))?;
         let key = node.first_key().ok_or(Unkept::NotFound(logical))?;
         while at.level > level {
             let branch = self.view.node(at)?;

@@ -76,7 +76,7 @@ impl Engine {
         }
         let owner = match extent.kind {
             ExtentKind::Data => record.owner.map(TreeId),
-            ExtentKind::Node { level, .. } => Some(self.node_at(logical, level)?.owner()),
+            ExtentKind::Node { level, .. } => Some(self.node_at(logical, Some(level))?.owner()),
         };
         Ok(owner.map(|owner| Charge {
             owner,

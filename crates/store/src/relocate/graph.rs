@@ -108,7 +108,7 @@ impl Engine {
                 }
                 (self.node(at)?, Some(tree))
             }
-            Backref::SharedNode(parent) => (self.node_at(parent, level + 1)?, None),
+            Backref::SharedNode(parent) => (self.node_at(parent, Some(level + 1))?, None),
             Backref::Data { .. } | Backref::SharedData(_) => {
                 return Err(strange(logical, ItemFault::RefForData));
             }
@@ -132,7 +132,7 @@ impl Member {
     }
 
     fn load(engine: &Engine, logical: Logical, level: u8) -> Result<Self, StoreError> {
-        let node = engine.node_at(logical, level)?;
+        let node = engine.node_at(logical, Some(level))?;
         let mut member = Self {
             is_new: engine.dirty.contains_key(&logical),
             node,

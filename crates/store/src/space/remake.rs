@@ -180,7 +180,7 @@ impl Engine {
     /// free-space tree. One that cannot be read may be what `clear_cache` is
     /// for.
     fn verify_is_of_old_tree(&self, node: NodeRef) -> Result<(), StoreError> {
-        match self.node_at(node.logical, node.level) {
+        match self.node_at(node.logical, Some(node.level)) {
             Ok(found) if found.owner() != TreeId::FREE_SPACE => {
                 let key = Key::new(
                     node.logical.get(),

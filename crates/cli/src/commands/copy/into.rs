@@ -9,26 +9,60 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::whole_file::name_beside;
 use butterfs::{
-    Flusher, FsError, Inode, InodeId, NewInode, OldName, Owner, RenameMode, SetAttributes, SetMode,
-    SetTime, Timespec, Volume,
+    Flusher, FsError, Inode, InodeFlags, InodeId, NewInode, OldName, Owner, RenameMode,
+    SetAttributes, SetMode, SetTime, Timespec, Volume,
 };
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 struct Work<'a> {
     volume: &'a Volume,
+    /// Flags of what is made, by places on the host.
+    flags: Option<&'a HashMap<PathBuf, InodeFlags>>,
     /// Whose the copies are; those of the originals without one.
     owner: Option<Owner>,
-    /// Inodes made for files of the host that have several names.
+    /// Inodes made for files of the host that have several names, the first of each.
     linked: HashMap<(u64, u64), InodeId>,
     flusher: Flusher,
     tally: &'a mut Tally,
+}
+
+/// How the root of a new volume is filled.
+pub struct Filled<'a> {
+    /// The volume.
+    pub volume: &'a Volume,
+    /// Flags of files and directories, by their places on the host; what is made in
+    /// a directory inherits its flags.
+    pub flags: &'a HashMap<PathBuf, InodeFlags>,
+}
+
+impl Filled<'_> {
+    /// Copies what is in `directory`; the root gets its metadata.
+    pub fn copy_into_root(&self, directory: &Path, tally: &mut Tally) -> Done {
+        let mut work = Work {
+            volume: self.volume,
+            flags: Some(self.flags),
+            owner: None,
+            linked: HashMap::new(),
+            flusher: Flusher::new(self.volume.files()),
+            tally,
+        };
+        work.copy(directory, Target::Directory(self.volume.files().root()))
+    }
+}
+
+/// Where a copy goes.
+enum Target<'a> {
+    /// It gets a name in a directory.
+    Named(InodeId, &'a [u8]),
+    /// A directory becomes this one.
+    Directory(InodeId),
 }
 
 /// Copies all `sources` to `place`.
@@ -41,6 +75,7 @@ pub fn copy(
 ) -> Done {
     let mut work = Work {
         volume,
+        flags: None,
         owner,
         linked: HashMap::new(),
         flusher: Flusher::new(volume.files()),
@@ -62,12 +97,12 @@ pub fn copy(
         if let Some(directory) = existing {
             let absolute = std::path::absolute(host).context(host.display())?;
             match absolute.file_name() {
-                Some(name) => work.copy(host, directory, name.as_bytes())?,
+                Some(name) => work.copy(host, Target::Named(directory, name.as_bytes()))?,
                 None => return fail(format!("{} has no name", host.display())),
             }
         } else if sources.len() == 1 {
             let (parent, name) = volume.resolve_parent(path)?;
-            work.copy(host, parent, name)?;
+            work.copy(host, Target::Named(parent, name))?;
         } else {
             return fail(format!("{place} is no directory"));
         }
@@ -76,8 +111,12 @@ pub fn copy(
 }
 
 impl Work<'_> {
-    fn copy(&mut self, host: &Path, parent: InodeId, name: &[u8]) -> Done {
-        let mut host = Ahead::new(host.to_path_buf(), name.to_vec())?;
+    fn copy(&mut self, host: &Path, target: Target<'_>) -> Done {
+        let name = match target {
+            Target::Named(_, name) => name.to_vec(),
+            Target::Directory(_) => Vec::new(),
+        };
+        let mut host = Ahead::new(host.to_path_buf(), name)?;
         // Directories get their metadata when their content is there: their
         // default ACLs would be inherited and their times changed.
         let mut directories: Vec<(Arc<Inode>, Box<Entry>)> = Vec::new();
@@ -86,13 +125,19 @@ impl Work<'_> {
             let Event::Entry(entry) = event else {
                 return fail("internal error, please report it: data without a file");
             };
-            let parent = match entry.directory.checked_sub(1) {
-                None => parent,
-                Some(at) => directories[at].0.id,
+            let parent = match (entry.directory.checked_sub(1), &target) {
+                (None, Target::Named(parent, _)) => *parent,
+                (None, Target::Directory(root)) => {
+                    let root = self.volume.files().inode(*root)?;
+                    directories.push((root, entry));
+                    continue;
+                }
+                (Some(at), _) => directories[at].0.id,
             };
             if entry.metadata.is_dir() {
                 let made = self.directory(&entry.metadata, parent, &entry.name);
                 let inode = made.context(entry.path.display())?;
+                self.set_flags(&entry, &inode)?;
                 directories.push((inode, entry));
             } else {
                 let copied = self.file(&entry, parent, &mut host);
@@ -105,6 +150,13 @@ impl Work<'_> {
             set.map_err(|failure| failure.at(entry.path.display()))?;
         }
         Ok(())
+    }
+
+    fn set_flags(&self, entry: &Entry, inode: &Inode) -> Result<(), FsError> {
+        match self.flags.and_then(|flags| flags.get(&entry.path)) {
+            Some(flags) => self.volume.files().set_flags(inode, *flags),
+            None => Ok(()),
+        }
     }
 
     fn owner(&self, metadata: &Metadata) -> Owner {
@@ -156,6 +208,11 @@ impl Work<'_> {
             if metadata.is_file() {
                 while next_data(host)?.is_some() {}
             }
+            if id.tree != parent.tree {
+                // No inode has names in two subvolumes; the content is shared.
+                self.volume.clone_tree(*id, parent, name, &mut |_| {})?;
+                return Ok(());
+            }
             return Ok(self.give_name(*id, parent, name, old)?);
         }
         let mut new = NewInode::new(metadata.mode(), self.owner(metadata));
@@ -174,7 +231,8 @@ impl Work<'_> {
         }
         let inode = files.create_unnamed(parent, &new)?;
         files.pin(&inode);
-        let filled = self.fill(entry, &inode, host);
+        let flagged = self.set_flags(entry, &inode).map_err(Failure::from);
+        let filled = flagged.and_then(|()| self.fill(entry, &inode, host));
         let made = filled.and_then(|bytes| {
             self.give_name(inode.id, parent, name, old)?;
             Ok(bytes)

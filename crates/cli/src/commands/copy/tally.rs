@@ -5,17 +5,22 @@ use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
 
 /// What was copied so far.
-pub(super) struct Tally {
-    pub(super) bar: FilesBar,
-    pub(super) files: u64,
-    pub(super) bytes: u64,
+pub struct Tally {
+    /// Shows it.
+    pub bar: FilesBar,
+    /// Files, directories and all else that has a name.
+    pub files: u64,
+    /// Bytes of content.
+    pub bytes: u64,
     /// Metadata that the host did not take.
-    pub(super) left_out: u64,
-    pub(super) interrupt: Interrupt,
+    pub left_out: u64,
+    /// Whether somebody wants it to end.
+    pub interrupt: Interrupt,
 }
 
 impl Tally {
-    pub(super) fn new(quiet: bool) -> Result<Self, Failure> {
+    /// Nothing yet; shown unless `quiet`.
+    pub fn new(quiet: bool) -> Result<Self, Failure> {
         Ok(Self {
             bar: FilesBar::new(quiet),
             files: 0,
@@ -26,22 +31,24 @@ impl Tally {
     }
 
     /// Fails when somebody wants the copying to end.
-    pub(super) fn check_interrupt(&self) -> Done {
+    pub fn check_interrupt(&self) -> Done {
         self.interrupt.check()
     }
 
-    pub(super) fn file(&mut self) {
+    /// Counts a file.
+    pub fn file(&mut self) {
         self.files += 1;
         self.bar.done().file();
     }
 
-    pub(super) fn data(&mut self, bytes: usize) {
+    /// Counts content.
+    pub fn data(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         self.bar.done().data(bytes as u64);
     }
 
     /// How copying ended; where it failed, with what is there nevertheless.
-    pub(super) fn ended(&mut self, copied: Done) -> Done {
+    pub fn ended(&mut self, copied: Done) -> Done {
         copied.or_else(|failure| {
             self.bar.end();
             fail(format!(
@@ -51,7 +58,8 @@ impl Tally {
         })
     }
 
-    pub(super) fn leave_out(&mut self) {
+    /// Counts what the destination does not take.
+    pub fn leave_out(&mut self) {
         self.left_out += 1;
     }
 }

@@ -57,13 +57,10 @@ pub fn describe(key: Key, data: &[u8], lines: &mut Vec<String>) -> Option<()> {
                 "tree block backref root {}",
                 object_name(rest.u64()?)
             )),
-            178 => lines.push(format!(
-                "extent data backref root {} objectid {} offset {} count {}",
-                object_name(rest.u64()?),
-                rest.u64()?,
-                rest.u64()?,
-                rest.u32()?
-            )),
+            178 => {
+                lines.push(data_reference(ItemType::EXTENT_DATA_REF, rest.0)?);
+                rest.0 = rest.0.get(28..)?;
+            }
             182 => lines.push(format!("shared block backref parent {}", rest.u64()?)),
             184 => lines.push(format!(
                 "shared data backref parent {} count {}",
@@ -74,4 +71,19 @@ pub fn describe(key: Key, data: &[u8], lines: &mut Vec<String>) -> Option<()> {
         }
     }
     Some(())
+}
+
+/// Describes an item that is a reference to data; `None` if it is cut short.
+pub fn data_reference(kind: ItemType, data: &[u8]) -> Option<String> {
+    let mut rest = Rest(data);
+    if kind == ItemType::SHARED_DATA_REF {
+        return Some(format!("shared data backref count {}", rest.u32()?));
+    }
+    Some(format!(
+        "extent data backref root {} objectid {} offset {} count {}",
+        object_name(rest.u64()?),
+        rest.u64()?,
+        rest.u64()?,
+        rest.u32()?
+    ))
 }

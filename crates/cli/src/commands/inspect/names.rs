@@ -1,46 +1,182 @@
 //! Names of trees, objects and keys, as the Btrfs tools print them.
 
+use crate::fail::{Failure, fail};
 use butterfs::TreeId;
+use butterfs_format::item::qgroup::GroupId;
+use butterfs_format::item::state::BALANCE_OBJECTID;
 use butterfs_format::{ItemType, Key};
 
-/// Trees by name: on the command line, and as the Btrfs tools print them.
-pub(super) const NAMES: &[(TreeId, &str, &str)] = &[
-    (TreeId::ROOT, "root", "ROOT_TREE"),
-    (TreeId::EXTENT, "extent", "EXTENT_TREE"),
-    (TreeId::CHUNK, "chunk", "CHUNK_TREE"),
-    (TreeId::DEVICE, "dev", "DEV_TREE"),
-    (TreeId::FS, "fs", "FS_TREE"),
-    (TreeId::ROOT_TREE_DIR, "", "ROOT_TREE_DIR"),
-    (TreeId::CSUM, "csum", "CSUM_TREE"),
-    (TreeId::QUOTA, "quota", "QUOTA_TREE"),
-    (TreeId::UUID, "uuid", "UUID_TREE"),
-    (TreeId::FREE_SPACE, "free-space", "FREE_SPACE_TREE"),
-    (TreeId::BLOCK_GROUP, "block-group", "BLOCK_GROUP_TREE"),
-    (TreeId::DATA_RELOC, "data-reloc", "DATA_RELOC_TREE"),
-    (TreeId::RELOC, "reloc", "TREE_RELOC"),
-    (TreeId::LOG, "log", "TREE_LOG"),
-];
+/// A tree's names.
+pub(super) struct TreeName {
+    pub tree: TreeId,
+    /// On the command line.
+    pub word: &'static str,
+    /// In keys.
+    pub object: &'static str,
+    /// In front of its nodes.
+    pub title: &'static str,
+}
 
-pub(super) fn object_name(number: u64) -> String {
-    let known = NAMES.iter().find(|(tree, ..)| tree.get() == number);
-    match (known, number) {
-        (Some((_, _, name)), _) => (*name).to_owned(),
-        (None, u64::MAX) => "-1".to_owned(),
-        (None, n) if n == u64::MAX - 4 => "ORPHAN".to_owned(),
-        (None, n) if n == u64::MAX - 9 => "EXTENT_CSUM".to_owned(),
-        (None, n) => n.to_string(),
+const fn name(
+    tree: TreeId,
+    word: &'static str,
+    object: &'static str,
+    title: &'static str,
+) -> TreeName {
+    TreeName {
+        tree,
+        word,
+        object,
+        title,
     }
 }
 
+pub(super) const NAMES: &[TreeName] = &[
+    name(TreeId::ROOT, "root", "ROOT_TREE", "root"),
+    name(TreeId::EXTENT, "extent", "EXTENT_TREE", "extent"),
+    name(TreeId::CHUNK, "chunk", "CHUNK_TREE", "chunk"),
+    name(TreeId::DEVICE, "dev", "DEV_TREE", "device"),
+    name(TreeId::FS, "fs", "FS_TREE", "fs"),
+    name(TreeId::ROOT_TREE_DIR, "", "ROOT_TREE_DIR", "directory"),
+    name(TreeId::CSUM, "csum", "CSUM_TREE", "checksum"),
+    name(TreeId::QUOTA, "quota", "QUOTA_TREE", "quota"),
+    name(TreeId::UUID, "uuid", "UUID_TREE", "uuid"),
+    name(
+        TreeId::FREE_SPACE,
+        "free-space",
+        "FREE_SPACE_TREE",
+        "free space",
+    ),
+    name(
+        TreeId::BLOCK_GROUP,
+        "block-group",
+        "BLOCK_GROUP_TREE",
+        "block group",
+    ),
+    name(
+        TreeId::DATA_RELOC,
+        "data-reloc",
+        "DATA_RELOC_TREE",
+        "data reloc",
+    ),
+    name(TreeId::RELOC, "reloc", "TREE_RELOC", "reloc"),
+    name(TreeId::LOG, "log", "TREE_LOG", "log"),
+];
+
+/// Other names that the Btrfs tools take.
+const ALIASES: &[(&str, TreeId)] = &[
+    ("device", TreeId::DEVICE),
+    ("checksum", TreeId::CSUM),
+    ("tree-log", TreeId::LOG),
+    ("tree-reloc", TreeId::RELOC),
+];
+
+/// Objects that are no trees.
+const OBJECTS: &[(u64, &str)] = &[
+    (u64::MAX, "-1"),
+    (BALANCE_OBJECTID, "BALANCE"),
+    (u64::MAX - 4, "ORPHAN"),
+    (u64::MAX - 9, "EXTENT_CSUM"),
+    (FREE_SPACE_OBJECT, "FREE_SPACE"),
+    (u64::MAX - 11, "FREE_INO"),
+];
+
+/// Object of the space caches of old volumes.
+pub(super) const FREE_SPACE_OBJECT: u64 = u64::MAX - 10;
+
+pub(super) fn object_name(number: u64) -> String {
+    let tree = NAMES.iter().find(|known| known.tree.get() == number);
+    let object = OBJECTS.iter().find(|(known, _)| *known == number);
+    match (tree, object) {
+        (Some(known), _) => known.object.to_owned(),
+        (None, Some((_, name))) => (*name).to_owned(),
+        (None, None) => number.to_string(),
+    }
+}
+
+/// A tree by its number or a name.
+pub(super) fn parse_tree(name: &str) -> Result<TreeId, Failure> {
+    if let Ok(number) = name.parse() {
+        return Ok(TreeId(number));
+    }
+    let plain = name.to_ascii_lowercase().replace('_', "-");
+    let known = NAMES.iter().find(|known| {
+        let object = known.object.eq_ignore_ascii_case(name);
+        !known.word.is_empty() && (known.word == plain || object)
+    });
+    let alias = ALIASES.iter().find(|(word, _)| *word == plain);
+    let known = known
+        .map(|known| &known.tree)
+        .or(alias.map(|(_, tree)| tree));
+    match known {
+        Some(tree) => Ok(*tree),
+        None => fail(format!("there is no tree named {name}; see --help")),
+    }
+}
+
+/// What stands in front of a tree's nodes; other trees hold files.
+pub(super) fn title(tree: TreeId) -> &'static str {
+    let known = NAMES.iter().find(|known| known.tree == tree);
+    known.map_or("file", |known| known.title)
+}
+
 /// A key as the Btrfs tools print it.
-pub(super) fn key_text(tree: TreeId, key: Key) -> String {
-    // Objects are trees in the tree of roots alone.
-    let object = match tree {
-        TreeId::ROOT | TreeId::CSUM => object_name(key.objectid),
-        _ if key.item_type == ItemType::ORPHAN_ITEM => object_name(key.objectid),
-        TreeId::CHUNK if key.item_type == ItemType::CHUNK_ITEM => "FIRST_CHUNK_TREE".to_owned(),
-        TreeId::CHUNK if key.item_type == ItemType::DEV_ITEM => "DEV_ITEMS".to_owned(),
-        _ => key.objectid.to_string(),
+pub(super) fn key_text(key: Key) -> String {
+    let kind = match (key.item_type.0, key.objectid) {
+        (0, FREE_SPACE_OBJECT) => "UNTYPED".to_owned(),
+        _ => format!("{:?}", key.item_type),
     };
-    format!("({object} {:?} {})", key.item_type, key.offset)
+    let (object, offset) = match key.item_type {
+        ItemType::QGROUP_RELATION => (GroupId(key.objectid).to_string(), group(key.offset)),
+        ItemType::QGROUP_INFO | ItemType::QGROUP_LIMIT => {
+            (object_name(key.objectid), group(key.offset))
+        }
+        ItemType::UUID_SUBVOL | ItemType::UUID_RECEIVED_SUBVOL => (
+            format!("{:#018x}", key.objectid),
+            format!("{:#018x}", key.offset),
+        ),
+        ItemType::DEV_ITEM if key.objectid == 1 => ("DEV_ITEMS".to_owned(), key.offset.to_string()),
+        ItemType::CHUNK_ITEM if key.objectid == 256 => {
+            ("FIRST_CHUNK_TREE".to_owned(), key.offset.to_string())
+        }
+        ItemType::PERSISTENT_ITEM if key.objectid == 0 => {
+            ("DEV_STATS".to_owned(), key.offset.to_string())
+        }
+        ItemType::DEV_EXTENT => (key.objectid.to_string(), key.offset.to_string()),
+        ItemType::ROOT_ITEM if key.objectid == TreeId::RELOC.get() => {
+            (object_name(key.objectid), object_name(key.offset))
+        }
+        ItemType::ROOT_ITEM => (object_name(key.objectid), key.offset.to_string()),
+        _ if key.offset == u64::MAX => (object_name(key.objectid), "-1".to_owned()),
+        _ => (object_name(key.objectid), key.offset.to_string()),
+    };
+    format!("({object} {kind} {offset})")
+}
+
+fn group(number: u64) -> String {
+    GroupId(number).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse_tree;
+    use butterfs::TreeId;
+
+    #[test]
+    fn names_of_the_btrfs_tools_are_taken() {
+        let names = [
+            ("device", TreeId::DEVICE),
+            ("dev", TreeId::DEVICE),
+            ("quota", TreeId::QUOTA),
+            ("free_space", TreeId::FREE_SPACE),
+            ("free-space", TreeId::FREE_SPACE),
+            ("BLOCK_GROUP_TREE", TreeId::BLOCK_GROUP),
+            ("checksum", TreeId::CSUM),
+            ("257", TreeId(257)),
+        ];
+        for (name, tree) in names {
+            assert_eq!(parse_tree(name).ok(), Some(tree), "{name}");
+        }
+        assert!(parse_tree("nothing").is_err());
+    }
 }

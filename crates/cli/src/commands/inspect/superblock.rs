@@ -135,6 +135,32 @@ fn print_full(of: &Superblock) -> Done {
     Ok(())
 }
 
+/// Prints the backups of roots, in short.
+pub fn print_backups(of: &Superblock) -> Done {
+    for (slot, backup) in of.backup_roots.iter().enumerate() {
+        say!("btrfs root backup slot {slot}");
+        let roots = [
+            ("\ttree", backup.tree_root),
+            ("\t\textent", backup.extent_root),
+            ("\t\tchunk", backup.chunk_root),
+            ("\t\tdevice", backup.device_root),
+            ("\t\tcsum", backup.csum_root),
+            ("\t\tfs", backup.fs_root),
+        ];
+        for (name, root) in roots {
+            let (at, generation) = (root.logical, root.generation);
+            say!("{name} root gen {generation} block {at}");
+        }
+        say!(
+            "\t\t{} used {} total {} devices",
+            backup.bytes_used,
+            backup.total_bytes,
+            backup.num_devices
+        );
+    }
+    Ok(())
+}
+
 impl DumpSuper {
     /// Runs it. Takes no lock: a mounted volume can be looked at.
     pub fn run(self) -> Done {
