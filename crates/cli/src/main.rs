@@ -19,6 +19,8 @@ macro_rules! note {
 }
 
 mod arguments;
+mod background;
+mod beside;
 mod changes;
 mod commands;
 mod dates;

@@ -1,6 +1,8 @@
 //! `butterfs device`: the devices of volumes, and facts about them.
 
 pub mod members;
+pub mod named;
+pub mod of_kernel;
 pub mod running;
 
 use super::filesystem::Shown;
