@@ -41,6 +41,7 @@ mod reading;
 mod run;
 mod service;
 mod sizes;
+mod tools_json;
 mod units;
 mod version;
 mod whole_file;
