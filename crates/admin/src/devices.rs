@@ -6,10 +6,10 @@
 
 use crate::mkfs;
 use crate::resize::{self, Emptied, Progress};
-use butterfs_device::{BlockDevice, DeviceRange};
+use butterfs_device::{Access, BlockDevice, DeviceRange};
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_store::{
-    ExclusiveKind, GroupCopied, MembershipFault, RemovedDevice, Store, StoreError,
+    ExclusiveKind, GroupCopied, MembershipFault, OpenOptions, RemovedDevice, Store, StoreError,
 };
 use butterfs_volume::MemberState;
 pub use butterfs_volume::TwinReads;
@@ -85,6 +85,30 @@ pub fn add(
     Store::verify_new_device(&*device)?;
     prepare(&*device, discard)?;
     store.add_device(device)
+}
+
+/// Makes a volume that grows from the seed on `seeds`, with `device` as its own;
+/// what was on that is lost, and the seed stays as it is. Gives the number of
+/// the new device.
+///
+/// # Errors
+/// As [`Store::sprout`].
+pub fn sprout(
+    seeds: Vec<Arc<dyn BlockDevice>>,
+    device: Arc<dyn BlockDevice>,
+    discard: Discard,
+) -> Result<DeviceId, StoreError> {
+    Store::verify_new_device(&*device)?;
+    // That there is a seed is seen before the device is touched.
+    let reading = OpenOptions {
+        access: Access::ReadOnly,
+        ..OpenOptions::default()
+    };
+    drop(Store::open_all(seeds.clone(), &reading)?);
+    prepare(&*device, discard)?;
+    let (store, id) = Store::sprout(seeds, device, &OpenOptions::default())?;
+    store.close_if_clean()?;
+    Ok(id)
 }
 
 /// The first device that is missing.

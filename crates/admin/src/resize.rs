@@ -98,6 +98,7 @@ pub fn resize(
     watch: &mut dyn FnMut(&Progress) -> ControlFlow<()>,
 ) -> Result<End, StoreError> {
     let _alone = store.begin_exclusive(ExclusiveKind::Resize)?;
+    store.verify_own(device)?;
     let from = store.device_bytes(device)?;
     let to = wanted(store, device, size)?;
     if to < from {

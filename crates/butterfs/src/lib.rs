@@ -175,10 +175,10 @@ pub use trees::{TreeItem, Trees};
 pub use usage::{KindUsage, Usage};
 pub use volume::{Cleaner, OpenOptions, Volume};
 pub use volume_path::VolumePath;
-pub use whole::{Content, check, make_volume, make_volume_on};
+pub use whole::{Content, check, is_seed, make_volume, make_volume_on, sprout};
 
 pub use butterfs_admin::mkfs::{MkfsError, MkfsOptions, RootOwner};
-pub use butterfs_admin::{balance, build, mkfs, resize, scrub};
+pub use butterfs_admin::{balance, build, devices, mkfs, resize, scrub};
 
 pub use butterfs_device::{Access, BlockDevice, DeviceError, FileDevice, MemoryDevice};
 pub use butterfs_format::compression::{Algorithm, Level, Method};

@@ -267,13 +267,21 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
         let is_of_volume = other.fsid == own.fsid || changed_apart(&own, other);
         is_of_volume && other.device.id != own.device.id
     };
-    let others = look_at(places).into_iter().filter(is_other);
+    let (others, strange): (Vec<Found>, Vec<Found>) =
+        look_at(places).into_iter().partition(is_other);
     let (damaged, good): (Vec<Found>, Vec<Found>) =
-        others.partition(|found| found.is_first_damaged);
+        others.into_iter().partition(|found| found.is_first_damaged);
     let mut ids: BTreeSet<DeviceId> = BTreeSet::from([own.device.id]);
     ids.extend(good.iter().map(|found| found.superblock.device.id));
     members.extend(good.into_iter().map(|found| found.path));
     if (ids.len() as u64) < own.num_devices {
+        // The volume may have grown from a seed; the trees say from which.
+        let seeds = strange.into_iter().filter(|found| {
+            let other = &found.superblock;
+            let is_seed = other.flags.contains(SuperFlags::SEEDING) && other.fsid != own.fsid;
+            is_seed && !found.is_first_damaged && !ids.contains(&other.device.id)
+        });
+        members.extend(seeds.map(|found| found.path));
         // Opening says which superblock it uses.
         let missing = damaged
             .into_iter()
@@ -283,13 +291,29 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
     members
 }
 
-/// Opens the files and block devices at `paths`.
+/// Whether a device is one of a volume that others grow from.
+pub(crate) fn is_seed(path: &Path) -> bool {
+    let found = look(path);
+    found.is_some_and(|found| found.superblock.flags.contains(SuperFlags::SEEDING))
+}
+
+/// Opens the files and block devices at `paths`. Seeds of a volume that grew
+/// from them are only read: several volumes may have one seed.
 pub(crate) fn open<P: AsRef<Path>>(
     paths: &[P],
     access: Access,
 ) -> Result<Vec<Arc<dyn BlockDevice>>, Error> {
+    let seeds: Vec<bool> = match paths.len() {
+        1 => vec![false],
+        _ => paths.iter().map(|path| is_seed(path.as_ref())).collect(),
+    };
+    let has_others = seeds.contains(&false);
     let mut devices: Vec<Arc<dyn BlockDevice>> = Vec::new();
-    for path in paths {
+    for (path, is_seed) in paths.iter().zip(seeds) {
+        let access = match is_seed && has_others {
+            true => Access::ReadOnly,
+            false => access,
+        };
         devices.push(Arc::new(FileDevice::open(path.as_ref(), access)?));
     }
     Ok(devices)

@@ -1,10 +1,12 @@
 //! What is done to whole volumes: making, checking and scrubbing them.
 
 use crate::{Error, Volume};
+use butterfs_admin::devices::{self, Discard};
 use butterfs_admin::mkfs::{self, MkfsOptions, Summary};
 use butterfs_admin::scrub::{self, DeviceProgress, Repair};
 use butterfs_check::{NoProgress, Report};
 use butterfs_device::{Access, BlockDevice, FileDevice, probe};
+use butterfs_format::DeviceId;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,6 +71,30 @@ pub fn make_volume_on<P: AsRef<Path>>(
         several => mkfs::make_on(several, options),
     };
     Ok(made?)
+}
+
+/// Whether the file or block device at `path` is a seed: a volume that others
+/// grow from, and that never changes.
+#[must_use]
+pub fn is_seed(path: impl AsRef<Path>) -> bool {
+    crate::members::is_seed(path.as_ref())
+}
+
+/// Makes a volume that grows from the seed at `seed`, with `device` as its own:
+/// it shows what the seed shows, and what changes goes to `device`. What was on
+/// `device` is lost; nothing is written to the seed. Gives the number of the
+/// device in the new volume, which is opened by it, beside the seed.
+///
+/// # Errors
+/// It is no seed; the device is too small; reading, writing.
+pub fn sprout(
+    seed: impl AsRef<Path>,
+    device: Arc<dyn BlockDevice>,
+    discard: Discard,
+) -> Result<DeviceId, Error> {
+    let paths = crate::find_members(seed.as_ref());
+    let seeds = crate::members::open(&paths, Access::ReadOnly)?;
+    Ok(devices::sprout(seeds, device, discard)?)
 }
 
 /// Checks the volume in the file or block device at `path`, and on the others

@@ -22,7 +22,7 @@ use crate::paths;
 use crate::progress::{Phase, Progress};
 use crate::ranges::Ranges;
 use crate::report::{Collector, Figures, Place, Report};
-use crate::superblocks::{self, METADUMP};
+use crate::superblocks::{self, Given, METADUMP};
 use crate::trees::roots::{Root, Roots};
 use crate::trees::{ItemList, Items, log, quotas, uuids};
 use crate::visited::Visited;
@@ -58,7 +58,7 @@ fn run(
     progress: &dyn Progress,
 ) -> Result<Report, CheckError> {
     let faults = Arc::new(Collector::new(options.faults_max));
-    let members = superblocks::open(devices, options.superblock, &faults)?;
+    let Given { members, seeds } = superblocks::open(devices, options.superblock, &faults)?;
     let Some(superblock) = members.first().map(|member| member.superblock.clone()) else {
         return Err(CheckError::Devices(DevicesFault::None));
     };
@@ -82,7 +82,7 @@ fn run(
         .collect();
     let space = LogicalSpace::new(devices, map, OnDamage::Leave);
     let context = Context::new(superblock, space, Arc::clone(&faults), options, progress);
-    let context = context.with_device_items(items);
+    let context = context.with_device_items(items).with_seeds(seeds);
     let check = Check::open(&context)?;
     let figures = check.run()?;
     let roots = check.roots.nodes();
@@ -210,6 +210,7 @@ impl<'a> Check<'a> {
         if chunks.chunks.is_empty() {
             return Err(CheckError::Unreadable(Unreadable::ChunkTree));
         }
+        devices::choose_seeds(context, &chunks);
         let map = devices::map(context, &chunks);
         let context = context.with_map(map);
         devices::superblock(&context, &chunks);

@@ -7,15 +7,19 @@ use crate::extents::charges::Charges;
 use crate::hash::SumHash;
 use crate::progress::{Phase, Progress, Status};
 use crate::report::{Collector, Place};
+use crate::superblocks::Member;
 use crate::visited::Visited;
 use crate::{DataChecksums, Options};
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{SuperFlags, Superblock};
-use butterfs_format::{Logical, NodeRef, Physical, TreeId};
-use butterfs_tree::{Expected, Headers, Node, NodeFault, NodeSource, TreeError, VolumeIdentity};
-use butterfs_volume::{ChunkMap, CopyFault, LogicalSpace, VolumeError};
+use butterfs_format::{DeviceId, Logical, NodeRef, Physical, TreeId, UuidBytes};
+use butterfs_tree::{
+    Expected, Headers, Node, NodeFault, NodeSource, Seeds, TreeError, VolumeIdentity,
+};
+use butterfs_volume::{ChunkMap, CopyFault, LogicalSpace, VolumeDevice, VolumeError};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,6 +48,8 @@ pub(crate) struct Context<'a> {
     pub(crate) map: Arc<ChunkMap>,
     /// What the superblock of each device says of it.
     pub(crate) device_items: Arc<[DeviceItem]>,
+    /// Devices from which the volume may have grown.
+    pub(crate) seeds: Arc<[Member]>,
     pub(crate) identity: VolumeIdentity,
     pub(crate) faults: Arc<Collector>,
     pub(crate) hash: SumHash,
@@ -79,6 +85,7 @@ impl<'a> Context<'a> {
             map: space.map(),
             space: Arc::new(space),
             device_items: Arc::new([]),
+            seeds: Arc::new([]),
             identity,
             faults,
             hash: SumHash::random(),
@@ -98,6 +105,41 @@ impl<'a> Context<'a> {
     pub(crate) fn with_device_items(mut self, items: Vec<DeviceItem>) -> Self {
         self.device_items = items.into();
         self
+    }
+
+    /// The same, with devices from which the volume may have grown. Those that
+    /// the superblock's chunks lie on can be read at once.
+    pub(crate) fn with_seeds(mut self, seeds: Vec<Member>) -> Self {
+        let fsids: BTreeSet<UuidBytes> = seeds
+            .iter()
+            .map(|seed| seed.superblock.node_fsid())
+            .collect();
+        let fsids: Vec<UuidBytes> = fsids.into_iter().take(Seeds::MAX).collect();
+        if let Some(known) = Seeds::new(&fsids).filter(|_| !fsids.is_empty()) {
+            self.identity.headers = Headers::Seeded(known);
+        }
+        for seed in &seeds {
+            let own = &seed.superblock.device;
+            let chunks = self.superblock.sys_chunks.iter();
+            let mut stripes = chunks.flat_map(|(_, chunk)| &chunk.stripes);
+            if stripes.any(|stripe| (stripe.device, stripe.device_uuid) == (own.id, own.uuid)) {
+                self.add_seed(seed);
+            }
+        }
+        self.seeds = seeds.into();
+        self
+    }
+
+    /// Whether a device was given that is the volume's own.
+    pub(crate) fn is_own_device(&self, id: DeviceId) -> bool {
+        self.space.own_devices().any(|(own, _)| own == id)
+    }
+
+    /// Lets what lies on a seed be read.
+    pub(crate) fn add_seed(&self, seed: &Member) {
+        let own = &seed.superblock.device;
+        let device = VolumeDevice::seed(own.id, own.uuid, Arc::clone(&seed.device));
+        self.space.add_device(device);
     }
 
     /// The same over more chunks.

@@ -3,6 +3,7 @@
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::report::Place;
+use crate::superblocks::Member;
 use crate::trees::Items;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
@@ -55,6 +56,40 @@ pub(crate) fn parse(context: &Context<'_>, items: &Items) -> ChunkTree {
         }
     }
     out
+}
+
+/// Finds the devices of other volumes, from which this one grew, among those
+/// that were given.
+pub(crate) fn choose_seeds(context: &Context<'_>, tree: &ChunkTree) {
+    for item in tree.devices.iter().filter(|item| is_foreign(context, item)) {
+        let is_it = |seed: &&Member| {
+            let own = &seed.superblock;
+            (own.device.id, own.device.uuid, own.node_fsid()) == (item.id, item.uuid, item.fsid)
+        };
+        let mut same: Vec<&Member> = context.seeds.iter().filter(is_it).collect();
+        // Of copies, the one that did not change.
+        same.sort_by_key(|seed| seed.superblock.generation != item.generation);
+        let Some(seed) = same.first() else {
+            continue;
+        };
+        let (found, expected) = (seed.superblock.generation, item.generation);
+        if found != expected {
+            let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, item.id.get());
+            let text = format!(
+                "device {} is a seed that changed since the volume grew from it: its generation \
+                 was {expected} and is {found}",
+                item.id
+            );
+            let place = Place::item(TreeId::CHUNK, key);
+            context.fault(FaultCode::DeviceItemInvalid, place, text);
+        }
+        context.add_seed(seed);
+    }
+}
+
+/// Whether an item is that of another volume's device.
+fn is_foreign(context: &Context<'_>, item: &DeviceItem) -> bool {
+    item.fsid != context.superblock.node_fsid()
 }
 
 /// The map of all chunks that can be.
@@ -209,7 +244,8 @@ fn identities(context: &Context<'_>, tree: &ChunkTree) {
     for item in tree
         .devices
         .iter()
-        .filter(|i| i.fsid != superblock.node_fsid())
+        // A seed, or one that is missing, which is said elsewhere.
+        .filter(|item| is_foreign(context, item) && context.is_own_device(item.id))
     {
         let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, item.id.get());
         let place = Place::item(TreeId::CHUNK, key);

@@ -19,7 +19,16 @@ const ROOT_DIR: u64 = 6;
 pub(crate) const METADUMP: SuperFlags =
     SuperFlags(SuperFlags::METADUMP.0 | SuperFlags::METADUMP_V2.0);
 
+/// The devices that were given.
+pub(crate) struct Given {
+    /// Those of the volume; the first one speaks for it.
+    pub(crate) members: Vec<Member>,
+    /// Those of other volumes, from which it may have grown.
+    pub(crate) seeds: Vec<Member>,
+}
+
 /// A device with its superblock.
+#[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) device: Arc<dyn BlockDevice>,
     pub(crate) superblock: Superblock,
@@ -187,19 +196,24 @@ pub(crate) fn open(
     devices: Vec<Arc<dyn BlockDevice>>,
     wanted: Option<usize>,
     faults: &Collector,
-) -> Result<Vec<Member>, CheckError> {
+) -> Result<Given, CheckError> {
     let mut members = Vec::new();
     for device in devices {
         members.push(member(device, wanted, faults)?);
     }
-    // The newest one speaks for the volume.
+    // The newest one speaks for the volume. A volume is newer than its seed in
+    // any case.
+    let is_seeding = |member: &Member| member.superblock.flags.contains(SuperFlags::SEEDING);
     members.sort_by_key(|member| {
         let own = &member.superblock;
-        (std::cmp::Reverse(own.generation), own.device.id)
+        let newest_first = std::cmp::Reverse(own.generation);
+        (is_seeding(member), newest_first, own.device.id)
     });
     let Some(first) = members.first().map(|member| member.superblock.clone()) else {
         return Err(CheckError::Devices(DevicesFault::None));
     };
+    let is_seed = |member: &Member| is_seeding(member) && member.superblock.fsid != first.fsid;
+    let (seeds, mut members) = members.into_iter().partition(is_seed);
     leave_out_former(&mut members, &first);
     let mut ids: Vec<DeviceId> = Vec::new();
     for member in &members {
@@ -237,7 +251,7 @@ pub(crate) fn open(
         return Err(CheckError::Unsupported(unknown));
     }
     fields(&first, faults);
-    Ok(members)
+    Ok(Given { members, seeds })
 }
 
 fn fields(superblock: &Superblock, faults: &Collector) {

@@ -38,7 +38,7 @@ pub(crate) fn write_all_copies(
 
 impl Engine {
     /// The item of a device that comes to the volume.
-    fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
+    pub(crate) fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
         let highest = self.devices.keys().next_back().map_or(0, |id| id.get());
         let sector = self.superblock.sector_size;
         DeviceItem {

@@ -55,7 +55,7 @@ impl Engine {
             .collect();
         allocated.sort_by_key(|(device, range)| (*device, range.start));
         self.space
-            .devices()
+            .own_devices()
             .map(|(device, block)| DeviceSpace {
                 device,
                 size: block.size().min(self.bytes_of(device)),

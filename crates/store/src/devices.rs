@@ -5,10 +5,10 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
-use butterfs_format::item::chunk::BlockGroupFlags;
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock::{self, Superblock};
-use butterfs_format::{DeviceId, ItemType, Key, TreeId};
+use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Editor;
 use butterfs_volume::{LogicalSpace, MemberFacts, MemberState, stripe_length};
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(crate) fn write_superblocks(
         Copies::Primary => &superblock::COPIES[..1],
         Copies::Mirrors => &superblock::COPIES[1..],
     };
-    for (id, device) in space.devices() {
+    for (id, device) in space.own_devices() {
         let fits = |offset: &_| superblock::SIZE as u64 <= device.size().saturating_sub(*offset);
         let offsets = wanted.iter().filter(|offset| fits(&offset.get()));
         let other;
@@ -74,11 +74,35 @@ pub(crate) fn write_superblocks(
 }
 
 impl Engine {
-    /// Devices that are used.
+    /// Whether a device is that of another volume, from which this one grew.
+    pub(crate) fn is_of_seed(&self, item: &DeviceItem) -> bool {
+        item.fsid != self.superblock.node_fsid()
+    }
+
+    /// Whether a chunk lies on devices that are never written.
+    pub(crate) fn lies_on_seed(&self, chunk: &Chunk) -> bool {
+        chunk.stripes.iter().any(|stripe| {
+            let item = self.devices.get(&stripe.device);
+            item.is_some_and(|item| self.is_of_seed(item))
+        })
+    }
+
+    /// Whether what is at an address may be written over: not on a seed.
+    #[must_use]
+    pub fn may_be_written(&self, at: Logical) -> bool {
+        let chunk = self.chunks.range(..=at).next_back();
+        chunk.is_none_or(|(_, chunk)| !self.lies_on_seed(chunk))
+    }
+
+    /// Whether new chunks may lie on a device.
+    pub(crate) fn takes_chunks(&self, item: &DeviceItem) -> bool {
+        !self.is_of_seed(item) && self.space.state(item.id) == Some(MemberState::Present)
+    }
+
+    /// Devices that are used and written.
     pub(crate) fn devices_used(&self) -> usize {
-        let ids = self.devices.keys();
-        ids.filter(|id| self.space.state(**id) == Some(MemberState::Present))
-            .count()
+        let items = self.devices.values();
+        items.filter(|item| self.takes_chunks(item)).count()
     }
 
     /// All devices of the volume and how they are.

@@ -33,7 +33,8 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
-    Cursor, Expected, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError, VolumeIdentity,
+    Cursor, Expected, Headers, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError,
+    VolumeIdentity,
 };
 use butterfs_volume::{LogicalSpace, ReadAs};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -473,6 +474,17 @@ impl Engine {
             && !self.frozen.contains(&node.logical)
     }
 
+    /// A copy of a node as a new one of this volume, at another place and of
+    /// another generation.
+    pub(crate) fn copy_of(&self, node: &Node, new: NodeRef, owner: TreeId) -> Node {
+        let mut copy = node.copied_to(new.logical, new.generation, owner);
+        if let Headers::Seeded(_) = self.identity.headers {
+            // A node of a seed has the seed's UUID.
+            copy.set_fsid(&self.stamp.fsid);
+        }
+        copy
+    }
+
     fn copy_on_write(&mut self, tree: TreeId, old: NodeRef) -> Result<NodeRef, StoreError> {
         let node = self.node(old)?;
         let new = self.new_node(tree, old.level, node.first_key())?;
@@ -481,7 +493,7 @@ impl Engine {
             let fault = ItemFault::FreeButUsed;
             return Err(corrupt_item(TreeId::FREE_SPACE, key, fault));
         }
-        let copy = node.copied_to(new.logical, new.generation, tree);
+        let copy = self.copy_of(&node, new, tree);
         self.dirty.insert(new.logical, Arc::new(copy));
         self.move_references(tree, &node)?;
         Ok(new)

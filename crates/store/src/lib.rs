@@ -137,6 +137,8 @@ pub struct Store {
     discard: Discard,
     /// A change of the whole volume that runs; only one may run at a time.
     exclusive: Mutex<Option<ExclusiveKind>>,
+    /// The volume is just being made: no superblock says yet that there is one.
+    nascent: AtomicBool,
 }
 
 /// Whether a commit flushes the devices.
@@ -220,7 +222,7 @@ impl Store {
         let (superblock, items) = (engine.durable.clone(), Arc::clone(&engine.durable_devices));
         drop(engine);
         for copies in [Copies::Primary, Copies::Mirrors] {
-            write_superblocks(&self.space, &superblock, &items, copies)?;
+            self.write_copies(&superblock, &items, copies)?;
             self.flush()?;
         }
         Ok(true)
@@ -293,6 +295,19 @@ impl Store {
         self.publish_with(prepared, &mut |_, _| {})
     }
 
+    /// Writes copies of a superblock to each device.
+    fn write_copies(
+        &self,
+        superblock: &Superblock,
+        items: &DeviceItems,
+        copies: Copies,
+    ) -> Result<(), StoreError> {
+        match self.nascent.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => write_superblocks(&self.space, superblock, items, copies),
+        }
+    }
+
     fn publish_with(
         &self,
         prepared: &PreparedCommit,
@@ -339,7 +354,7 @@ impl Store {
             (engine.primary_damaged, engine.durable.clone(), items)
         };
         if damaged {
-            write_superblocks(&self.space, &durable, &items, Copies::Primary)?;
+            self.write_copies(&durable, &items, Copies::Primary)?;
             self.flush()?;
             self.change().primary_damaged = false;
         }
@@ -363,14 +378,14 @@ impl Store {
             (engine.durable.clone(), Arc::clone(&engine.durable_devices))
         };
         if durable.log_root.get() != 0 {
-            write_superblocks(&self.space, &durable, &before, Copies::Mirrors)?;
+            self.write_copies(&durable, &before, Copies::Mirrors)?;
         }
         self.flush()?;
         between(superblock, items);
-        write_superblocks(&self.space, superblock, items, Copies::Primary)?;
+        self.write_copies(superblock, items, Copies::Primary)?;
         self.flush()?;
         // Durable with the next flush, which comes before the next superblock.
-        write_superblocks(&self.space, superblock, items, Copies::Mirrors)
+        self.write_copies(superblock, items, Copies::Mirrors)
     }
 
     /// Makes durable what was logged up to `ticket`, together with all that
@@ -433,7 +448,7 @@ impl Store {
         // It differs from the durable one in its first sector alone, which
         // is written as a whole or not at all.
         let (superblock, items) = (&prepared.superblock, &prepared.devices);
-        write_superblocks(&self.space, superblock, items, Copies::Primary)?;
+        self.write_copies(superblock, items, Copies::Primary)?;
         self.flush()?;
         let mut engine = self.change();
         if self.falling_out.is_recent(&self.space) {

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 mod members;
+mod sprout;
 mod verify;
 
 pub use device::Access;
@@ -292,7 +293,6 @@ impl Store {
         }
         let copies_differ = !members.copies_agree();
         let mut engine = load_engine(&mut members, superblock, options)?;
-        let (space, identity) = (Arc::clone(&engine.space), engine.identity);
         if options.free_space == FreeSpace::Remade {
             engine.begin_remake(options.access)?;
         }
@@ -310,25 +310,7 @@ impl Store {
         // A crash tore a copy, or it rotted: the next commit writes all anew.
         engine.superblock_changed |= copies_differ;
         engine.primary_damaged = members.is_damaged();
-        Ok(Self {
-            engine: crate::engine_lock::EngineLock::new(engine),
-            identity,
-            reads_outside: AtomicU64::new(0),
-            addresses: crate::addresses::Addresses::default(),
-            committing: Mutex::new(()),
-            writing_nodes: Mutex::new(()),
-            commits_under_way: AtomicUsize::new(0),
-            left_to_commit: options.left_to_commit,
-            access: options.access,
-            poisoned: AtomicBool::new(false),
-            closed: AtomicBool::new(false),
-            reason: Mutex::new(None),
-            falling_out: crate::falling_out::FallingOut::new(&space),
-            space,
-            barriers: options.barriers,
-            discard: options.discard,
-            exclusive: Mutex::new(None),
-        })
+        Ok(store_of(engine, options))
     }
 
     /// Commits what `clear_cache` changed in memory when the volume was opened.
@@ -342,6 +324,31 @@ impl Store {
             self.commit()?;
         }
         Ok(())
+    }
+}
+
+/// The volume whose trees an engine has.
+fn store_of(engine: Engine, options: &OpenOptions) -> Store {
+    let (space, identity) = (Arc::clone(&engine.space), engine.identity);
+    Store {
+        engine: crate::engine_lock::EngineLock::new(engine),
+        identity,
+        reads_outside: AtomicU64::new(0),
+        addresses: crate::addresses::Addresses::default(),
+        committing: Mutex::new(()),
+        writing_nodes: Mutex::new(()),
+        commits_under_way: AtomicUsize::new(0),
+        left_to_commit: options.left_to_commit,
+        access: options.access,
+        poisoned: AtomicBool::new(false),
+        closed: AtomicBool::new(false),
+        reason: Mutex::new(None),
+        falling_out: crate::falling_out::FallingOut::new(&space),
+        space,
+        barriers: options.barriers,
+        discard: options.discard,
+        exclusive: Mutex::new(None),
+        nascent: AtomicBool::new(false),
     }
 }
 
@@ -389,11 +396,18 @@ fn load_by_roots(
     for (logical, chunk) in &superblock.sys_chunks {
         map.insert(*logical, chunk.clone())?;
     }
+    members.choose_seeds();
     let space = space_over(members.devices(), map, options);
     let mut engine = blank_engine(superblock.clone(), space, options);
+    if let Some(seeds) = members.seeds()? {
+        engine.identity.headers = Headers::Seeded(seeds);
+    }
     engine.load_roots()?;
-    engine.devices = Arc::new(engine.read_devices()?);
-    let has_others = members.leave_out_strangers(&engine.devices);
+    let mut items = engine.read_devices()?;
+    members.add_new(&mut items);
+    engine.devices = Arc::new(items);
+    engine.own_item()?;
+    let has_others = members.leave_out_strangers(&engine.devices)?;
     let missing = members.missing(&engine.devices, options)?;
     if has_others || !missing.is_empty() {
         let devices = members.devices().into_iter().chain(missing).collect();
@@ -737,7 +751,7 @@ impl Engine {
                 cursor: logical.get(),
                 dirty: false,
                 standing: Standing::Committed,
-                read_only: false,
+                read_only: self.lies_on_seed(chunk),
                 row: row_length(chunk),
                 left_over: RangeSet::default(),
             });

@@ -9,11 +9,11 @@ use crate::Store;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
 use crate::space::block_group::BlockGroup;
-use butterfs_device::{BlockDevice, DeviceError};
+use butterfs_device::{Access, BlockDevice, DeviceError};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock;
 use butterfs_format::{DeviceId, ItemType, Key, TreeId};
-use butterfs_volume::{MemberState, Profile};
+use butterfs_volume::Profile;
 use std::sync::Arc;
 use thiserror::Error;
 
@@ -38,6 +38,12 @@ pub enum MembershipFault {
     /// No device is missing.
     #[error("no missing devices found to remove")]
     NoneMissing,
+    /// The device is one of a volume from which this one grew.
+    #[error(
+        "device {0} is a seed, which never changes; add a device and remove the seed, and what \
+         lies on it moves"
+    )]
+    Seed(DeviceId),
     /// The volume has no such device.
     #[error("the volume has no device {0}")]
     NoSuchDevice(String),
@@ -110,6 +116,13 @@ impl RemovedDevice {
             };
         };
         let name = device.identity();
+        if device.access() == Access::ReadOnly {
+            // A seed stays what it is.
+            return Self {
+                name: Some(name),
+                not_wiped: None,
+            };
+        }
         let not_wiped = wipe_superblocks(&*device).err().map(Arc::new);
         if let Some(error) = &not_wiped {
             tracing::warn!(device = name, %error, "what it held could not be wiped");
@@ -158,9 +171,8 @@ impl Engine {
                 least: profile.devices_min(),
             });
         }
-        let is_other =
-            |id: &&DeviceId| **id != device && self.space.state(**id) == Some(MemberState::Present);
-        match self.devices.keys().any(|id| is_other(&id)) {
+        let is_other = |item: &DeviceItem| item.id != device && self.takes_chunks(item);
+        match self.devices.values().any(is_other) {
             true => Ok(()),
             false => Err(MembershipFault::OnlyWritable),
         }
@@ -218,9 +230,8 @@ impl Engine {
         let gone = Arc::make_mut(&mut self.devices).remove(&id);
         let bytes = gone.map_or(0, |item| item.total_bytes);
         if self.superblock.device.id == id {
-            let is_present =
-                |item: &&DeviceItem| self.space.state(item.id) == Some(MemberState::Present);
-            let other = self.devices.values().find(is_present).cloned();
+            let takes_chunks = |item: &&DeviceItem| self.takes_chunks(item);
+            let other = self.devices.values().find(takes_chunks).cloned();
             let none = StoreError::Internal("a volume without devices");
             self.superblock.device = other.ok_or(none)?;
         }

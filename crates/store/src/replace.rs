@@ -292,6 +292,7 @@ impl Store {
         target: &dyn BlockDevice,
     ) -> Result<(), StoreError> {
         let no_such = || MembershipFault::NoSuchDevice(device.to_string());
+        self.verify_own(device)?;
         let bytes = {
             let engine = self.read();
             engine.devices.get(&device).ok_or_else(no_such)?.total_bytes

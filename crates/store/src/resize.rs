@@ -6,6 +6,7 @@
 //! there, but the numbers stay, so a crash leaves the old size.
 
 use crate::error::StoreError;
+use crate::remove_device::MembershipFault;
 use crate::{Engine, Store};
 use butterfs_format::{DeviceId, Logical};
 use butterfs_volume::{VolumeError, stripe_length};
@@ -38,6 +39,17 @@ impl Store {
         match engine.devices.get(&device) {
             Some(item) => Ok(item.total_bytes),
             None => Err(VolumeError::MissingDevice(device).into()),
+        }
+    }
+
+    /// Errors where a device is a seed.
+    ///
+    /// # Errors
+    /// [`MembershipFault::Seed`]
+    pub fn verify_own(&self, device: DeviceId) -> Result<(), MembershipFault> {
+        match self.space.is_seed(device) {
+            true => Err(MembershipFault::Seed(device)),
+            false => Ok(()),
         }
     }
 
@@ -86,6 +98,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::BadSize`]; the volume has no such device; writing.
     pub fn set_device_size(&self, device: DeviceId, size: u64) -> Result<(), StoreError> {
+        self.verify_own(device)?;
         let bad = |reason: &str| {
             Err(StoreError::BadSize {
                 device,

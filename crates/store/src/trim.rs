@@ -126,7 +126,7 @@ impl Store {
     }
 
     fn trim_unallocated(&self, wanted: &Trim) -> Result<u64, StoreError> {
-        let devices: Vec<DeviceId> = self.space.devices().map(|(id, _)| id).collect();
+        let devices: Vec<DeviceId> = self.space.own_devices().map(|(id, _)| id).collect();
         let mut trimmed = 0;
         for device in devices {
             let mut at = DEVICE_START;
@@ -135,7 +135,7 @@ impl Store {
                 let engine = self.engine.read();
                 let free = engine.unallocated_of(device);
                 let step = Step::of(free.overlapping(at..u64::MAX), wanted);
-                let mut members = self.space.devices();
+                let mut members = self.space.own_devices();
                 let Some((_, block)) = members.find(|(id, _)| *id == device) else {
                     break;
                 };

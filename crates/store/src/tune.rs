@@ -27,7 +27,7 @@ use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{
     ChecksumType, DeviceId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, UuidBytes,
 };
-use butterfs_tree::{Cursor, Editor, Expected, Node, NodeSink, NodeSource};
+use butterfs_tree::{Cursor, Editor, Expected, Headers, Node, NodeSink, NodeSource};
 use butterfs_volume::{VolumeError, row_length};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -60,6 +60,12 @@ pub enum TuneFault {
     /// A device is missing or failed.
     #[error("a device is missing or failed; all devices of the volume are needed")]
     NotWhole,
+    /// Some nodes lie on devices that are never written.
+    #[error(
+        "the volume grew from a seed, whose nodes cannot be changed; remove the seed's devices \
+         first (`butterfs device remove`), and what lies on them moves"
+    )]
+    Seeded,
     /// The block group tree needs other features.
     #[error("a block group tree needs {0}, which the volume does not have; {1} comes first")]
     Needs(&'static str, &'static str),
@@ -180,6 +186,9 @@ impl Store {
     /// [`TuneFault`]
     pub fn check_rewritable(&self) -> Result<(), StoreError> {
         self.check_whole()?;
+        if let Headers::Seeded(_) = self.identity.headers {
+            return Err(TuneFault::Seeded.into());
+        }
         let engine = self.read();
         let nodes = SpaceKind::Metadata.flag() | SpaceKind::System.flag();
         let mut chunks = engine.chunks.values();

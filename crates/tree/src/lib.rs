@@ -24,7 +24,7 @@ pub use edit::{Editor, insert, remove, replace, update};
 pub use error::{NodeFault, TreeError};
 pub use node::{Node, NodeStamp};
 pub use sweep::{Stop, Sweep};
-pub use verify::{Expected, Headers, VolumeIdentity};
+pub use verify::{Expected, Headers, Seeds, VolumeIdentity};
 
 use butterfs_format::{NodeRef, TreeId};
 use std::sync::Arc;

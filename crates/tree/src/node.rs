@@ -64,6 +64,11 @@ impl Node {
         copy
     }
 
+    /// Makes it a node of another volume.
+    pub fn set_fsid(&mut self, fsid: &UuidBytes) {
+        self.bytes[layout::field::FSID..layout::field::FSID + fsid.len()].copy_from_slice(fsid);
+    }
+
     /// Marks it as moved by a relocation: whatever its generation, several trees
     /// may share it.
     pub fn mark_relocated(&mut self) {

@@ -30,6 +30,33 @@ pub enum Headers {
     /// The UUID or the checksum of nodes is being changed: each node has the old
     /// or the new one.
     Changing,
+    /// The volume grew from others: a node has its UUID, or that of one of them.
+    Seeded(Seeds),
+}
+
+/// UUIDs of the volumes that a volume grew from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seeds {
+    /// Those that are none are zero.
+    fsids: [UuidBytes; Self::MAX],
+}
+
+impl Seeds {
+    /// How many a volume can have here. The format sets no bound; a volume
+    /// rarely has more than one.
+    pub const MAX: usize = 8;
+
+    /// These; `None` where they are too many.
+    #[must_use]
+    pub fn new(fsids: &[UuidBytes]) -> Option<Self> {
+        let mut seeds = Self::default();
+        seeds.fsids.get_mut(..fsids.len())?.copy_from_slice(fsids);
+        Some(seeds)
+    }
+
+    fn has(&self, fsid: &[u8]) -> bool {
+        self.fsids.iter().any(|one| one == fsid && *one != [0; 16])
+    }
 }
 
 impl VolumeIdentity {
@@ -83,8 +110,14 @@ impl Node {
         if !identity.has_good_checksum(&bytes) {
             return Err(NodeFault::Checksum);
         }
-        let is_own = bytes[field::FSID..field::FSID + 16] == identity.fsid;
-        if !is_own && identity.headers == Headers::Agree {
+        let fsid = &bytes[field::FSID..field::FSID + 16];
+        let is_known = *fsid == identity.fsid
+            || match identity.headers {
+                Headers::Agree => false,
+                Headers::Changing => true,
+                Headers::Seeded(seeds) => seeds.has(fsid),
+            };
+        if !is_known {
             return Err(NodeFault::Fsid);
         }
         let node = Self { bytes };

@@ -90,6 +90,14 @@ pub enum VolumeError {
         /// Where it lies.
         physical: Physical,
     },
+    /// The place is on a device of a volume from which this one grew.
+    #[error("logical {logical} lies on device {device}, a seed, which is never written")]
+    Seed {
+        /// Address.
+        logical: Logical,
+        /// The device.
+        device: DeviceId,
+    },
     /// A device is not there, or not used any more.
     #[error(
         "device {0} of the volume is missing; give all its devices; `butterfs check` says what is lost without it"

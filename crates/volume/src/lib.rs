@@ -40,7 +40,7 @@ pub use healing::{Healed, ReadAs};
 pub use layout::{StripeLayout, StripePart, StripeRole};
 pub use locked_row::{LockedRow, RowHold};
 pub use map::{ChunkMap, ChunkStripe};
-pub use member::{MemberFacts, MemberState, Trust, VolumeDevice};
+pub use member::{MemberFacts, MemberState, Role, Trust, VolumeDevice};
 pub use profile::Profile;
 pub use space::{LogicalSpace, OnDamage, OnLoss};
 pub use stats::DeviceStats;

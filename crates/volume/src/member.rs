@@ -7,7 +7,7 @@
 
 use crate::stats::DeviceStats;
 use crate::twin::Twin;
-use butterfs_device::BlockDevice;
+use butterfs_device::{BlockDevice, ReadOnlyDevice};
 use butterfs_format::{DeviceId, UuidBytes};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -62,6 +62,17 @@ pub enum Trust {
     Last,
 }
 
+/// Whose device it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The volume's own.
+    #[default]
+    Own,
+    /// That of another volume, from which this one grew: a seed. It is read and
+    /// never written.
+    Seed,
+}
+
 /// A device of a volume as it is given to [`crate::LogicalSpace`].
 #[derive(Clone, Debug)]
 pub struct VolumeDevice {
@@ -75,6 +86,8 @@ pub struct VolumeDevice {
     pub state: MemberState,
     /// Whether its copies come last.
     pub trust: Trust,
+    /// Whose it is.
+    pub role: Role,
 }
 
 impl VolumeDevice {
@@ -87,6 +100,17 @@ impl VolumeDevice {
             device: Some(device),
             state: MemberState::Present,
             trust: Trust::Full,
+            role: Role::Own,
+        }
+    }
+
+    /// A device of a volume from which this one grew. Nothing can write to it
+    /// through what is given here.
+    #[must_use]
+    pub fn seed(id: DeviceId, uuid: UuidBytes, device: Arc<dyn BlockDevice>) -> Self {
+        Self {
+            role: Role::Seed,
+            ..Self::present(id, uuid, Arc::new(ReadOnlyDevice::new(device)))
         }
     }
 
@@ -99,6 +123,7 @@ impl VolumeDevice {
             device: None,
             state: MemberState::Missing,
             trust: Trust::Full,
+            role: Role::Own,
         }
     }
 }
@@ -126,6 +151,7 @@ pub(crate) struct Member {
     pub(crate) uuid: UuidBytes,
     pub(crate) device: Option<Arc<dyn BlockDevice>>,
     pub(crate) trust: Trust,
+    pub(crate) role: Role,
     pub(crate) stats: Arc<DeviceStats>,
     state: Arc<AtomicU8>,
     /// The device that is to take its place.
@@ -142,6 +168,7 @@ impl Member {
             uuid: given.uuid,
             device: given.device,
             trust: given.trust,
+            role: given.role,
             stats: Arc::default(),
             state: Arc::new(AtomicU8::new(state.number())),
             twin: None,
@@ -162,7 +189,7 @@ impl Member {
 
     /// Whether writes reach something: the device, or its twin.
     pub(crate) fn is_written(&self) -> bool {
-        self.used().is_some() || self.twin.is_some()
+        (self.role == Role::Own && self.used().is_some()) || self.twin.is_some()
     }
 
     /// The device, if it is used.

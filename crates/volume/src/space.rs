@@ -10,7 +10,7 @@
 
 use crate::error::VolumeError;
 use crate::map::ChunkMap;
-use crate::member::{Member, MemberFacts, MemberState, VolumeDevice};
+use crate::member::{Member, MemberFacts, MemberState, Role, VolumeDevice};
 use crate::stats::DeviceStats;
 use crate::workers::{self, Workers};
 use crate::{bytes_of, memory_of};
@@ -143,6 +143,16 @@ impl LogicalSpace {
             .iter()
             .filter_map(|(id, member)| Some((*id, Arc::clone(member.used()?))));
         used.collect::<Vec<_>>().into_iter()
+    }
+
+    /// Of the devices that are used, those that are the volume's own: seeds are
+    /// left out.
+    pub fn own_devices(&self) -> impl Iterator<Item = (DeviceId, Arc<dyn BlockDevice>)> + use<> {
+        let members = self.members_now();
+        self.devices().filter(move |(id, _)| {
+            let member = members.get(id);
+            member.is_some_and(|member| member.role == Role::Own)
+        })
     }
 
     /// A device that is used.
@@ -472,7 +482,20 @@ impl LogicalSpace {
         length: usize,
     ) -> Result<(), VolumeError> {
         self.used(physical.device)?;
+        if self.is_seed(physical.device) {
+            return Err(VolumeError::Seed {
+                logical,
+                device: physical.device,
+            });
+        }
         check_superblocks(logical, physical, length)
+    }
+
+    /// Whether a device is read and never written.
+    #[must_use]
+    pub fn is_seed(&self, device: DeviceId) -> bool {
+        let member = self.member(device);
+        member.is_some_and(|member| member.role == Role::Seed)
     }
 
     fn write_run(&self, run: &Run<'_>) -> Result<(), VolumeError> {
@@ -577,7 +600,7 @@ impl LogicalSpace {
                 _ => &[],
             };
             for copy in copies {
-                if self.leaves_out(copy.device) {
+                if self.leaves_out(copy.device) || self.is_seed(copy.device) {
                     continue;
                 }
                 self.check_write(at, *copy, memory_of(mapping.length))?;

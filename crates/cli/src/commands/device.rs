@@ -199,13 +199,19 @@ fn ready(device: &Path) -> Done {
     let paths = butterfs::find_members(device);
     let volumes = butterfs::scan(&paths);
     note_damaged(&volumes);
-    match &volumes[..] {
-        [volume] if volume.is_whole() => Ok(()),
-        [volume] => fail(format!(
-            "{} of the {} devices of the volume are there",
-            volume.devices.len(),
+    let own = |volume: &&FoundVolume| volume.devices.iter().any(|found| found.path == device);
+    let Some(volume) = volumes.iter().find(own) else {
+        return fail(format!("{} holds no Btrfs volume", device.display()));
+    };
+    // What is found beside them are seeds, from which the volume may have grown.
+    let others = volumes.iter().filter(|other| other.fsid != volume.fsid);
+    let seeds: usize = others.map(|other| other.devices.len()).sum();
+    let there = (volume.devices.len() + seeds) as u64;
+    match there >= volume.total {
+        true => Ok(()),
+        false => fail(format!(
+            "{there} of the {} devices of the volume are there",
             volume.total
         )),
-        _ => fail(format!("{} holds no Btrfs volume", device.display())),
     }
 }

@@ -496,6 +496,9 @@ impl Filesystem {
                 Body::Prealloc(place) => (place, Target::Prealloc(target(place))),
                 _ => continue,
             };
+            if !engine.may_be_written(place.disk) {
+                continue;
+            }
             let by = extents::owner(id, extent.start, place);
             if engine.is_referred_only_by(extents::extent_of(place), by)? {
                 parts.push((part, target));

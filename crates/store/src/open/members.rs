@@ -15,6 +15,11 @@
 //! What is committed without it must share no generation with what it has. So the
 //! generations in between are left out ([`APART`]).
 //!
+//! A volume may have grown from another one, its seed (`btrfs device add` to a
+//! volume with the flag for that). The devices of the seed keep their superblocks,
+//! with the UUID of their own volume and the generation of its last commit. The
+//! items of the devices say which ones they are. They are read and never written.
+//!
 //! Devices are added, removed and replaced, and a crash may come at any point. So
 //! two kinds of devices are left out, as in the kernel. One is a device that the
 //! newest trees do not have: it was about to be added, or it was removed. The other
@@ -24,9 +29,12 @@ use super::{Degraded, FoundSuperblock, OpenOptions, States, read_superblock};
 use crate::devices::DeviceItems;
 use crate::error::StoreError;
 use butterfs_device::BlockDevice;
+use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{self, SuperFlags, Superblock};
-use butterfs_format::{DeviceId, UuidBytes};
+use butterfs_format::{DeviceId, Generation, UuidBytes};
+use butterfs_tree::Seeds;
 use butterfs_volume::{MemberState, Trust, VolumeDevice};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
@@ -76,6 +84,24 @@ pub enum MemberFault {
         /// How many commits it lacks.
         behind: u64,
     },
+    /// A seed that changed after the volume grew from it.
+    #[error(
+        "{device}, device {id} of the volume, is a seed that changed since the volume grew from it: \
+         its generation was {expected} and is {found}; give the unchanged one"
+    )]
+    SeedChanged {
+        /// It.
+        device: String,
+        /// Its number.
+        id: DeviceId,
+        /// Its generation by its item.
+        expected: Generation,
+        /// Its generation by its superblock.
+        found: Generation,
+    },
+    /// The volume grew from too many others.
+    #[error("the volume grew from {0} others; ButterFS reads such of {max} at most", max = Seeds::MAX)]
+    TooManySeeds(usize),
     /// Devices that were not given.
     #[error(
         "{} of the volume {} missing; give all its devices (-o device=PATH), or go on without \
@@ -105,6 +131,10 @@ pub(super) struct Given {
 pub(super) struct Members {
     /// The first one speaks for the volume.
     given: Vec<Given>,
+    /// Devices of other volumes, from which it may have grown.
+    seeds: Vec<Given>,
+    /// It grows now: the first device has no item yet.
+    is_sprouting: bool,
 }
 
 impl Members {
@@ -122,9 +152,17 @@ impl Members {
         // from being added has the highest.
         given.sort_by_key(|one: &Given| {
             let newest_first = std::cmp::Reverse(one.superblock().generation);
-            (newest_first, one.id())
+            // A volume is newer than its seed in any case.
+            (one.is_seeding(), newest_first, one.id())
         });
-        let mut members = Self { given };
+        let fsid = given.first().map(|first| first.superblock().fsid);
+        let is_seed = |one: &Given| one.is_seeding() && Some(one.superblock().fsid) != fsid;
+        let (seeds, given) = given.into_iter().partition(is_seed);
+        let mut members = Self {
+            given,
+            seeds,
+            is_sprouting: false,
+        };
         members.leave_out_replaced();
         members.compare(states)?;
         Ok(members)
@@ -231,12 +269,116 @@ impl Members {
                 ..VolumeDevice::present(one.id(), uuid, Arc::clone(&one.device))
             }
         };
-        self.given.iter().map(of).collect()
+        // Two that are the same device are two copies of it.
+        let mut ids: BTreeSet<DeviceId> = self.given.iter().map(Given::id).collect();
+        let seeds = self.seeds.iter().filter(|one| ids.insert(one.id()));
+        let seed = |one: &Given| {
+            let uuid = one.superblock().device.uuid;
+            VolumeDevice::seed(one.id(), uuid, Arc::clone(&one.device))
+        };
+        self.given.iter().map(of).chain(seeds.map(seed)).collect()
+    }
+
+    /// Makes the devices seeds of a new volume, whose only device is `device`.
+    pub(super) fn sprout(&mut self, device: Arc<dyn BlockDevice>, superblock: Superblock) {
+        let new = Given {
+            device,
+            found: FoundSuperblock {
+                superblock,
+                damaged: Vec::new(),
+            },
+        };
+        self.seeds.append(&mut self.given);
+        self.given = vec![new];
+        self.is_sprouting = true;
+    }
+
+    /// Adds the item of the new device of a volume that grows now. Those of its
+    /// seeds say of which generation these are.
+    pub(super) fn add_new(&self, items: &mut BTreeMap<DeviceId, DeviceItem>) {
+        if !self.is_sprouting {
+            return;
+        }
+        for one in &self.seeds {
+            if let Some(item) = items.get_mut(&one.id()) {
+                item.generation = one.superblock().generation;
+            }
+        }
+        let own = self.superblock().device.clone();
+        items.insert(own.id, own);
+    }
+
+    /// Puts those of the seeds first that chunks of the volume lie on by its
+    /// superblock: they are needed to read its items.
+    pub(super) fn choose_seeds(&mut self) {
+        let chunks = self.given[0].superblock().sys_chunks.clone();
+        self.seeds.sort_by_key(|one| {
+            let own = &one.superblock().device;
+            let mut stripes = chunks.iter().flat_map(|(_, chunk)| &chunk.stripes);
+            !stripes.any(|stripe| stripe.device == own.id && stripe.device_uuid == own.uuid)
+        });
+    }
+
+    /// UUIDs in the nodes of the seeds.
+    ///
+    /// # Errors
+    /// [`MemberFault::TooManySeeds`]
+    pub(super) fn seeds(&self) -> Result<Option<Seeds>, MemberFault> {
+        let fsids: BTreeSet<UuidBytes> = self
+            .seeds
+            .iter()
+            .map(|one| one.superblock().node_fsid())
+            .collect();
+        if fsids.is_empty() {
+            return Ok(None);
+        }
+        let fsids: Vec<UuidBytes> = fsids.into_iter().collect();
+        let seeds = Seeds::new(&fsids).ok_or(MemberFault::TooManySeeds(fsids.len()))?;
+        Ok(Some(seeds))
+    }
+
+    /// Leaves out seeds that the volume did not grow from by its items. True
+    /// when there were some.
+    ///
+    /// # Errors
+    /// [`MemberFault::SeedChanged`]
+    fn leave_out_strange_seeds(&mut self, items: &DeviceItems) -> Result<bool, MemberFault> {
+        let before = self.seeds.len();
+        let item_of = |one: &Given| {
+            let own = one.superblock();
+            let item = items.get(&own.device.id)?;
+            let is_it = item.uuid == own.device.uuid && item.fsid == own.node_fsid();
+            is_it.then_some(item)
+        };
+        self.seeds.retain(|one| item_of(one).is_some());
+        // Of copies, the one that did not change.
+        self.seeds.sort_by_key(|one| {
+            let expected = item_of(one).map(|item| item.generation);
+            expected != Some(one.superblock().generation)
+        });
+        let mut ids = BTreeSet::new();
+        self.seeds.retain(|one| ids.insert(one.id()));
+        for one in &self.seeds {
+            let found = one.superblock().generation;
+            if let Some(item) = item_of(one).filter(|item| item.generation != found) {
+                return Err(MemberFault::SeedChanged {
+                    device: one.name(),
+                    id: one.id(),
+                    expected: item.generation,
+                    found,
+                });
+            }
+        }
+        Ok(self.seeds.len() < before)
     }
 
     /// Leaves out devices that the volume does not have by its items. True
     /// when there were some.
-    pub(super) fn leave_out_strangers(&mut self, items: &DeviceItems) -> bool {
+    ///
+    /// # Errors
+    /// [`MemberFault::SeedChanged`]
+    pub(super) fn leave_out_strangers(&mut self, items: &DeviceItems) -> Result<bool, MemberFault> {
+        let has_strange_seeds = self.leave_out_strange_seeds(items)?;
         let before = self.given.len();
         self.given.retain(|one| {
             let own = &one.superblock().device;
@@ -250,7 +392,7 @@ impl Members {
             }
             is_known
         });
-        self.given.len() < before
+        Ok(has_strange_seeds || self.given.len() < before)
     }
 
     /// The devices that the volume has by its items and that were not given.
@@ -273,7 +415,10 @@ impl Members {
                 .into());
             }
         }
-        let is_given = |id: DeviceId| self.given.iter().any(|one| one.id() == id);
+        let is_given = |id: DeviceId| {
+            let mut all = self.given.iter().chain(&self.seeds);
+            all.any(|one| one.id() == id)
+        };
         let missing: Vec<_> = items
             .values()
             .filter(|item| !is_given(item.id))
@@ -290,6 +435,10 @@ impl Members {
 }
 
 impl Given {
+    const fn is_seeding(&self) -> bool {
+        self.superblock().flags.contains(SuperFlags::SEEDING)
+    }
+
     const fn superblock(&self) -> &Superblock {
         &self.found.superblock
     }

@@ -255,10 +255,6 @@ impl Engine {
             devices.insert(item.id, item);
             cursor.next()?;
         }
-        let own = self.superblock.device.id;
-        if !devices.contains_key(&own) {
-            return Err(SpaceFault::NoDeviceItem(own).into());
-        }
         Ok(devices)
     }
 
@@ -298,17 +294,8 @@ impl Engine {
             }
             .into());
         }
-        if item.fsid != self.superblock.node_fsid() {
-            if device == own.id {
-                return Err(SpaceFault::DeviceOfOtherVolume(device).into());
-            }
-            return Err(StoreError::Unsupported {
-                what: format!(
-                    "device {device} is a seed, which ButterFS does not support yet; mount the volume \
-                     with the kernel's Btrfs"
-                ),
-                read_only_possible: false,
-            });
+        if self.is_of_seed(item) && device == own.id {
+            return Err(SpaceFault::DeviceOfOtherVolume(device).into());
         }
         if device == own.id && item.uuid != own.uuid {
             return Err(SpaceFault::DeviceUuid(device).into());

@@ -358,7 +358,7 @@ impl Graph {
         let node = &member.node;
         let mut copy = match member.is_new {
             true => Node::clone(node),
-            false => node.copied_to(step.new.logical, step.new.generation, node.owner()),
+            false => engine.copy_of(node, step.new, node.owner()),
         };
         if step.full_backref {
             copy.mark_relocated();

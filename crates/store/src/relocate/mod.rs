@@ -185,9 +185,10 @@ struct ReadOnlyGroup<'s> {
 impl Drop for ReadOnlyGroup<'_> {
     fn drop(&mut self) {
         let mut engine = self.store.change();
+        let stays = !engine.may_be_written(self.start);
         engine
             .groups
-            .change(self.start, |group| group.read_only = false);
+            .change(self.start, |group| group.read_only = stays);
     }
 }
 

@@ -279,7 +279,7 @@ impl Store {
         let (bad, is_primary) = {
             let _no_other_is_written = self.committing.lock();
             let engine = self.read();
-            let mut members = self.space.devices();
+            let mut members = self.space.own_devices();
             let Some((_, block)) = members.find(|(id, _)| *id == device) else {
                 return Ok(0);
             };

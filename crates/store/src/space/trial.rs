@@ -50,7 +50,7 @@ impl Engine {
     /// Devices whose files or block devices are larger than what the volume uses
     /// of them, and by how much.
     pub fn room_beyond(&self) -> impl Iterator<Item = (DeviceId, u64)> {
-        self.space.devices().filter_map(|(device, block)| {
+        self.space.own_devices().filter_map(|(device, block)| {
             let used = self.devices.get(&device)?.total_bytes;
             let more = block.size().checked_sub(used)?;
             (more >= 1 << 20).then_some((device, more))

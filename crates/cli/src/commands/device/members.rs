@@ -23,6 +23,7 @@ use std::path::{Path, PathBuf};
   butterfs device add more.img disk.img       disk.img is a volume that is not mounted
   butterfs device add /dev/sdx1 /mnt
   butterfs device add -f /dev/sdx1 /dev/sdy1 /mnt
+  butterfs device add more.img seed.img       more.img grows from a seed (butterfs tune -S 1)
 
 What was on the devices is lost. New data go to them at once; `butterfs balance start` moves some of the old there, too. A file must exist: `truncate -s 10g more.img` makes one. A crash at any point leaves the volume with the device or without it.")]
 pub struct Add {
@@ -152,12 +153,30 @@ fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {
         true => Discard::Nothing,
         false => Discard::Whole,
     };
-    let (volume, is_own) = open(place, &[])?;
     // All are looked at before one is written.
-    let new: Vec<_> = paths
-        .iter()
-        .map(|path| open_new(path, force))
-        .collect::<Result<_, _>>()?;
+    let new = paths.iter().map(|path| open_new(path, force));
+    let mut new: Vec<_> = new.collect::<Result<_, _>>()?;
+    let mut paths = paths;
+    let mut place = place.clone();
+    if host::volume().is_none() && butterfs::is_seed(&place.volume) {
+        let Some((path, others)) = paths.split_first() else {
+            return Ok(());
+        };
+        let device = new.remove(0);
+        let size = device.size();
+        let id =
+            butterfs::sprout(&place.volume, device, discard).context(place.volume.display())?;
+        let (name, seed) = (path.display(), place.volume.display());
+        say!("Device {id} is {name} with {}", human(size));
+        say!("{name} is a new volume, which grows from {seed}; it needs {seed} beside it");
+        place.volume.clone_from(path);
+        paths = others;
+    }
+    let place = &place;
+    if paths.is_empty() {
+        return Ok(());
+    }
+    let (volume, is_own) = open(place, &[])?;
     for (path, device) in paths.iter().zip(new) {
         let size = device.size();
         let id = devices::add(volume.files().store(), device, discard).context(path.display())?;

@@ -1,0 +1,211 @@
+//! Volumes that grow from a seed, the kernel's and ours: each side reads, checks
+//! and changes the other's, and nobody writes to the seed.
+
+mod support;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use support::{Bench, Kernel, Loop, is_root, said};
+
+fn ran(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {words:?}: {}",
+        said(&output)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+fn can_run() -> bool {
+    if !is_root() {
+        println!("skipped: kernel mounts need root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+    }
+    is_root()
+}
+
+fn sparse(path: &Path) {
+    let file = fs::File::create(path).expect("a file");
+    file.set_len(600 << 20).expect("its size");
+}
+
+/// A seed made by the kernel, with what may lie in place: files without
+/// copy-on-write, and preallocated space.
+fn make_seed(bench: &Bench) {
+    let path = bench.path("seed");
+    sparse(&path);
+    ran("mkfs.btrfs", &["-q", path.to_str().expect("text")]);
+    let point = bench.path("kernel");
+    fs::create_dir_all(&point).expect("a mountpoint");
+    let at = |name: &str| point.join(name).to_str().expect("text").to_owned();
+    ran(
+        "mount",
+        &["-o", "loop", path.to_str().expect("text"), &at("")],
+    );
+    let mount = Kernel(point.clone());
+    fs::write(at("plain"), vec![1; 3_000_000]).expect("a file");
+    fs::write(at("small"), "small").expect("a file");
+    fs::write(at("nocow"), "").expect("a file");
+    ran("chattr", &["+C", &at("nocow")]);
+    fs::write(at("nocow"), vec![2; 1_000_000]).expect("a file");
+    ran("fallocate", &["-l", "1m", &at("room")]);
+    drop(mount);
+    ran("btrfstune", &["-S", "1", path.to_str().expect("text")]);
+}
+
+/// Changes the volume through a mount, in ways that would write to the seed if
+/// anything did.
+fn change(point: &Path) {
+    use std::os::unix::fs::FileExt;
+    let open = |name: &str| {
+        let mut options = fs::File::options();
+        options.write(true).open(point.join(name)).expect("a file")
+    };
+    for name in ["plain", "nocow", "room"] {
+        let file = open(name);
+        file.write_all_at(&[9; 300_000], 100_000)
+            .expect("it is written");
+        file.sync_all().expect("it is durable");
+    }
+    fs::write(point.join("new"), vec![5; 2_000_000]).expect("a file");
+    fs::remove_file(point.join("small")).expect("it goes");
+}
+
+fn assert_changed(point: &Path) {
+    let read = |name: &str| fs::read(point.join(name)).expect("a file");
+    for (name, was, size) in [
+        ("plain", 1, 3_000_000),
+        ("nocow", 2, 1_000_000),
+        ("room", 0, 1 << 20),
+    ] {
+        let mut wanted = vec![was; size];
+        wanted[100_000..400_000].fill(9);
+        assert!(read(name) == wanted, "{name}");
+    }
+    assert!(read("new") == vec![5; 2_000_000]);
+    assert!(!point.join("small").exists());
+}
+
+/// The kernel's view of the volume: check, mount, and a scrub of its own device.
+fn kernel_takes(bench: &Bench, own: &str, work: impl FnOnce(&Path)) {
+    let seed = Loop::with(&["--read-only"], &bench.path("seed"));
+    let device = Loop::new(&bench.path(own));
+    ran("btrfs", &["device", "scan", seed.name(), device.name()]);
+    ran("btrfs", &["check", "--check-data-csum", device.name()]);
+    let point = bench.path("kernel");
+    ran("mount", &[device.name(), point.to_str().expect("text")]);
+    let mount = Kernel(point.clone());
+    work(&point);
+    // Of the seed, Linux calls nodes and superblocks bad that are the seed's.
+    ran("btrfs", &["scrub", "start", "-Br", device.name()]);
+    drop(mount);
+}
+
+#[test]
+fn the_kernel_takes_what_grew_here() {
+    if !can_run() {
+        return;
+    }
+    let bench = Bench::new();
+    make_seed(&bench);
+    let before = fs::read(bench.path("seed")).expect("the seed");
+    sparse(&bench.path("own"));
+    let refused = bench.try_run(&["copy", "own", "seed:/"]);
+    assert!(said(&refused).contains("seed"), "{}", said(&refused));
+    let told = bench.run(&["device", "add", "own", "seed"]);
+    assert!(
+        told.contains("a new volume, which grows from seed"),
+        "{told}"
+    );
+    bench.run(&["device", "ready", "own"]);
+    let mounted = bench.mount_source("own", "rw", "mnt");
+    change(&bench.path("mnt"));
+    assert_changed(&bench.path("mnt"));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.run(&["check", "--check-data-csum", "own"]);
+    bench.run(&["scrub", "start", "-B", "own"]);
+    kernel_takes(&bench, "own", |point| {
+        assert_changed(point);
+        fs::write(point.join("from the kernel"), "x").expect("a file");
+    });
+    fs::create_dir(bench.path("away")).expect("a directory");
+    let missing = bench.path("away/seed");
+    fs::rename(bench.path("seed"), &missing).expect("it is moved");
+    let refused = bench.try_run(&["mount", "own", "mnt"]);
+    assert!(
+        said(&refused).contains("device 1 (UUID"),
+        "{}",
+        said(&refused)
+    );
+    let refused = bench.try_run(&["device", "ready", "own"]);
+    assert!(!refused.status.success());
+    fs::rename(&missing, bench.path("seed")).expect("it is moved");
+    assert_eq!(bench.run(&["cat", "own:/from the kernel"]), "x");
+    for words in [
+        &["filesystem", "resize", "1:max", "own"][..],
+        &["replace", "start", "-f", "1", "volume", "own"],
+        &["tune", "-f", "-u", "own"],
+    ] {
+        let refused = bench.try_run(words);
+        assert!(!refused.status.success(), "{words:?}");
+        assert!(
+            said(&refused).contains("seed"),
+            "{words:?}: {}",
+            said(&refused)
+        );
+    }
+    bench.run(&["device", "remove", "1", "own"]);
+    assert!(fs::read(bench.path("seed")).expect("the seed") == before);
+    fs::remove_file(bench.path("seed")).expect("it goes");
+    bench.run(&["check", "--check-data-csum", "own"]);
+    let own = bench.path("own");
+    ran(
+        "btrfs",
+        &["check", "--check-data-csum", own.to_str().expect("text")],
+    );
+    let mounted = bench.mount_source("own", "rw", "mnt");
+    assert_changed(&bench.path("mnt"));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
+fn what_grew_in_the_kernel_is_taken() {
+    if !can_run() {
+        return;
+    }
+    let bench = Bench::new();
+    make_seed(&bench);
+    let before = fs::read(bench.path("seed")).expect("the seed");
+    sparse(&bench.path("own"));
+    {
+        let seed = Loop::with(&["--read-only"], &bench.path("seed"));
+        let device = Loop::new(&bench.path("own"));
+        let point = bench.path("kernel");
+        let at = point.to_str().expect("text");
+        ran("mount", &[seed.name(), at]);
+        let mount = Kernel(point.clone());
+        ran("btrfs", &["device", "add", device.name(), at]);
+        ran("mount", &["-o", "remount,rw", at]);
+        fs::write(point.join("kernel's"), vec![7; 500_000]).expect("a file");
+        drop(mount);
+    }
+    bench.run(&["check", "--check-data-csum", "own"]);
+    let shown = bench.run(&["filesystem", "show", "own"]);
+    assert!(shown.contains("Total devices 2"), "{shown}");
+    let mounted = bench.mount_source("own", "rw", "mnt");
+    change(&bench.path("mnt"));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.run(&["check", "--check-data-csum", "own"]);
+    kernel_takes(&bench, "own", |point| {
+        assert_changed(point);
+        let own = fs::read(point.join("kernel's")).expect("a file");
+        assert!(own == vec![7; 500_000]);
+    });
+    assert!(fs::read(bench.path("seed")).expect("the seed") == before);
+}
