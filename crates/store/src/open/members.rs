@@ -31,7 +31,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// How many generations the first commit without a device goes ahead: the
+/// How many generations the first commit without a device skips. The missing
 /// device may have one of them, and is stale then.
 pub(super) const APART: u64 = 4;
 
@@ -63,7 +63,7 @@ pub enum MemberFault {
         /// The number that both have.
         id: DeviceId,
     },
-    /// One that lacks what was written since it was away.
+    /// A device that lacks what was written while it was away.
     #[error(
         "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
          was written since; leave it out and go on without it (mount -o degraded), or replace it"
@@ -118,8 +118,8 @@ impl Members {
             let found = read_superblock(&*device)?;
             given.push(Given { device, found });
         }
-        // Of the newest ones that with the lowest number: one that a crash kept
-        // from being added has the highest.
+        // Among the newest devices, the one with the lowest number. A device
+        // that a crash kept from being added has the highest number.
         given.sort_by_key(|one: &Given| {
             let newest_first = std::cmp::Reverse(one.superblock().generation);
             (newest_first, one.id())
@@ -130,7 +130,7 @@ impl Members {
         Ok(members)
     }
 
-    /// Leaves out what a newer device has taken the place of.
+    /// Leaves out devices whose place a newer device has taken.
     fn leave_out_replaced(&mut self) {
         let mut kept: Vec<Given> = Vec::new();
         for one in std::mem::take(&mut self.given) {
@@ -157,8 +157,8 @@ impl Members {
             return Err(MemberFault::None.into());
         };
         let of_volume = |one: &Given| (one.superblock().fsid, one.superblock().node_fsid());
-        // A crash may have left such a change on some devices alone. Whether
-        // they belong together the device items say.
+        // A crash may have left such a change on only some devices. The device
+        // items say whether the devices belong together.
         let is_changing = |one: &Given| one.superblock().flags.intersects(SuperFlags::CHANGING);
         let is_changing = states == States::Tuned && self.given.iter().any(is_changing);
         for (index, other) in (1..).zip(others) {
@@ -215,8 +215,8 @@ impl Members {
         newest.saturating_sub(one.superblock().generation.get())
     }
 
-    /// The devices as the volume's space takes them, as far as they are known
-    /// before the trees are.
+    /// The devices in the form that the volume's space takes, as far as they
+    /// are known before the trees are loaded.
     pub(super) fn devices(&self) -> Vec<VolumeDevice> {
         let of = |one: &Given| {
             let uuid = one.superblock().device.uuid;
@@ -234,8 +234,8 @@ impl Members {
         self.given.iter().map(of).collect()
     }
 
-    /// Leaves out devices that the volume does not have by its items. True
-    /// when there were some.
+    /// Leaves out devices that have no device item in the volume. True if there
+    /// were some.
     pub(super) fn leave_out_strangers(&mut self, items: &DeviceItems) -> bool {
         let before = self.given.len();
         self.given.retain(|one| {
@@ -256,7 +256,7 @@ impl Members {
     /// The devices that the volume has by its items and that were not given.
     ///
     /// # Errors
-    /// One that is missing or stale, unless the options allow that.
+    /// A device is missing or stale, and the options do not allow that.
     pub(super) fn missing(
         &self,
         items: &DeviceItems,
