@@ -1,6 +1,6 @@
-//! Quota groups, kept by our commits: equal to a count of all trees after each
-//! of them, clean for btrfs check, and equal to what a rescan by the kernel
-//! finds.
+//! Quota groups, kept by our commits: after each commit they equal a count of
+//! all trees, btrfs check finds no fault, and a rescan by the kernel finds the
+//! same.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn counted(fs: &Filesystem) -> Numbers {
     .unwrap()
 }
 
-/// btrfs check and our own, which counts the groups by itself.
+/// btrfs check, and our own check, which counts the groups by itself.
 fn check(image: &Path) {
     common::check(image);
     check_ours(image);
