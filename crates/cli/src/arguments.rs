@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Owns the table of subcommands and the names by which the binary is called
-//! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
+//! Owns the table of subcommands and the other names by which the binary may be
+//! called (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
 use crate::{commands, output, parity, version};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -154,7 +154,7 @@ pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
             return ExitCode::from(mistake);
         }
         if answer.use_stderr() {
-            // A mistake is one whether or not somebody reads of it.
+            // A mistake is a mistake, even if nobody reads the message.
             let _ = answer.print();
             return ExitCode::from(mistake);
         }
@@ -211,7 +211,8 @@ fn with_global(words: &mut Vec<OsString>) {
     }
     for name in wanted {
         let has = |one: &clap::Arg| one.get_long() == Some(name);
-        // Saying more or less is no promise; another form of output is one.
+        // An option that asks for more or less output promises nothing; one for
+        // another form of output does.
         if name == "json" || command.get_arguments().any(has) {
             words.insert(at, format!("--{name}").into());
         }
@@ -250,7 +251,7 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         plain_mount(&words).then_some("mount")
     };
     if implied == Some("mount") && MOUNT_NAMES.contains(&name) {
-        // mount(8) asks its helpers so to do everything but the mount.
+        // With this, mount(8) asks its helpers to do everything but the mount.
         for word in words.iter_mut().filter(|word| *word == "-f") {
             *word = "--fake".into();
         }

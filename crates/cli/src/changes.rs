@@ -1,7 +1,7 @@
 //! Changes of volumes that are not mounted, by path.
 //!
-//! Owns opening one volume for all places of a command, and its end: what a
-//! command changed is there when it returns, or the command fails.
+//! Owns opening one volume for all paths of a command, and closing it. When the
+//! command returns, what it changed is on the device, or the command fails.
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::part::PartArguments;
@@ -52,7 +52,7 @@ impl Start {
         }
         let volume = Volume::open(&first.volume, options).context(first.volume.display())?;
         let done = work(&volume);
-        // Without a close nothing of it is there.
+        // Without a close, none of it is on the device.
         volume.close().context(first.volume.display())?;
         done
     }
@@ -79,7 +79,7 @@ fn check_not_mounted(place: &Place) -> Done {
 
 /// The inode at a place; a link at its end is followed.
 pub fn followed(volume: &Volume, place: &Place) -> Result<InodeId, Failure> {
-    // The slash follows it, and comes to a file too.
+    // The slash makes a link be followed, also to a file.
     Ok(volume.resolve(&[place.path.as_bytes(), b"/"].concat())?)
 }
 

@@ -1,4 +1,5 @@
-//! `butterfs balance`: what lies in block groups moves, and they are gone.
+//! `butterfs balance`: moves the content of block groups elsewhere and removes
+//! the groups.
 
 use crate::commands::subvolume::site::open_volume;
 use crate::facts;

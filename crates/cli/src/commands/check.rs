@@ -1,7 +1,7 @@
 //! `butterfs check`, also called fsck.butterfs and btrfsck.
 //!
-//! Owns the options and how a report is shown; the check itself is the crate
-//! `check`.
+//! Owns the options and how a report is shown. The crate `check` does the check
+//! itself.
 
 use crate::fail::{Done, Failure, fail};
 use crate::log;

@@ -224,7 +224,7 @@ impl Step {
             Operator::Add => mode | spread,
             Operator::Remove => mode & !spread,
             Operator::Set => {
-                // A directory keeps its set-id bits unless they are named.
+                // A directory keeps its set-id bits unless the mode names them.
                 let mut cleared = self.who;
                 if !is_directory {
                     cleared |= if self.who & 0o700 != 0 { 0o4000 } else { 0 };

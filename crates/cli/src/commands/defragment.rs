@@ -1,8 +1,9 @@
 //! `butterfs filesystem defragment`: small extents into large ones.
 //!
-//! Owns the arguments, finding the files, and saying what it does to sharing
-//! before it is done. Shared data are rewritten only where that is asked for:
-//! a defragmentation must not take space that snapshots saved.
+//! Owns the arguments, finding the files, and saying what a defragmentation
+//! does to sharing before it begins. Shared data are rewritten only if that is
+//! asked for, because a defragmentation must not take space that snapshots
+//! saved.
 
 use super::subvolume::site::{Site, open_volume};
 use crate::fail::{Context, Done, Failure, fail};

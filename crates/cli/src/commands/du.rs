@@ -91,7 +91,7 @@ impl Du {
             }
             Ok(Walk::Enter)
         })?;
-        // What lies in a directory comes before it, as with du(1).
+        // The content of a directory comes before the directory, as with du(1).
         for (path, sum) in sums.iter().rev() {
             let shown = match (self.human_readable, self.bytes) {
                 (true, _) => sizes::short(*sum),

@@ -177,7 +177,7 @@ impl Image {
                 if device.is_block_device() || device.size() >= item.total_bytes {
                     device
                 } else {
-                    // Locked by then: nobody else uses it.
+                    // It is locked by then: nobody else uses it.
                     drop(device);
                     let file = File::options().write(true).open(path)?;
                     file.set_len(item.total_bytes)?;

@@ -87,7 +87,8 @@ impl Mount {
                 note!("butterfs: warning: {shown} is write-protected, mounted read-only");
             }
         }
-        // A descriptor that someone else mounted on stays as it is written.
+        // A descriptor on which somebody else mounted is passed on as it is
+        // written.
         let mountpoint = if mountpoint.starts_with("/dev/fd") {
             mountpoint.clone()
         } else {
@@ -100,7 +101,8 @@ impl Mount {
             return self.in_background(&source, &mountpoint);
         }
         if self.ready {
-            // Its own session: the terminal's signals are not the server's.
+            // A session of its own, so that the server does not get the
+            // terminal's signals.
             let _ = rustix::process::setsid();
             match &options.logfile {
                 Some(path) => log::start(log::Target::File(path))?,
@@ -118,7 +120,8 @@ impl Mount {
             }
         });
         if let (true, Err(failure)) = (say_ready, &served) {
-            // Before the mount was live the starter reads it, later nobody.
+            // Until the mount is live, the starter reads this. After that,
+            // nobody does.
             let _ = std::io::stdout().write_all(failure.0.as_bytes());
             tracing::error!("{}", failure.0);
         }

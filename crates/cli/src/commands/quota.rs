@@ -1,4 +1,4 @@
-//! `butterfs quota`: counting what subvolumes use, on and off.
+//! `butterfs quota`: switches counting what subvolumes use on and off.
 
 pub mod mounted;
 

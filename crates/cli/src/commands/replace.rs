@@ -1,4 +1,4 @@
-//! `butterfs replace`: another device takes the place of one of a volume.
+//! `butterfs replace`: another device takes the place of a device of a volume.
 
 use super::device::members::{absolute, device_of, is_same, name_of, open, open_new};
 use super::device::running::{Running, Turn};

@@ -1,4 +1,4 @@
-//! `butterfs scrub`: all copies of everything, compared with their checksums.
+//! `butterfs scrub`: compares all copies of everything with their checksums.
 
 mod record;
 mod run;

@@ -1,5 +1,5 @@
-//! `butterfs tune`, also called btrfstune: the form of a volume that is not
-//! mounted.
+//! `butterfs tune`, also called btrfstune: changes the form of a volume that is
+//! not mounted.
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::interrupt::Interrupt;

@@ -1,9 +1,9 @@
-//! How the command line stands beside that of the Btrfs tools.
+//! How the command line compares with that of the Btrfs tools.
 //!
-//! Owns one table: what they have (`verbs`) and what ButterFS has not
+//! Owns one table: what they have (`verbs`) and what ButterFS does not have
 //! (`absent`), with a sentence that says what to use instead. The command line
-//! answers with that sentence; docs/parity.md is made from the table. A test
-//! holds it against the commands that there are.
+//! answers with that sentence, and docs/parity.md is made from the table. A
+//! test compares the table with the existing commands.
 
 mod absent;
 mod verbs;

@@ -211,8 +211,8 @@ pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure>
     if !is_incomplete || mended.is_empty() {
         return Ok((opened.context(path.display())?, true));
     }
-    // Only what is about to be mended may be missing: all else would become
-    // stale by what is written now.
+    // Only the devices that are about to be mended may be missing. All others
+    // would become stale by what is written now.
     let mut look = OpenOptions::read_only();
     look.store.degraded = Degraded::Allowed;
     look.subvolume = Subvolume::Id(5);
@@ -263,7 +263,7 @@ fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {
         false => Discard::Whole,
     };
     let (volume, is_own) = open(place, &[])?;
-    // All are looked at before one is written.
+    // All are checked before one is written to.
     let new: Vec<_> = paths
         .iter()
         .map(|path| open_new(path, force))

@@ -103,7 +103,7 @@ fn mounted() -> Vec<Facts> {
         let is_known = mount.kind == "btrfs" || server_of(&mount.point).is_some();
         if is_known
             && seen.insert(mount.device)
-            // One that is covered, or is gone by now, says nothing.
+            // A mount that is covered, or gone by now, says nothing.
             && let Ok(facts) = facts::at(&mount.point)
             && seen.insert(facts.uuid.clone())
         {

@@ -1,8 +1,8 @@
 //! `butterfs mkfs --rootdir`: a new volume that holds the files of a directory.
 //!
-//! Owns the options that belong to it, how large the volume must be, and the order
-//! of steps: subvolumes and flags come before the files, what makes subvolumes
-//! read-only after them.
+//! Owns the options that belong to it, how large the volume must be, and the
+//! order of steps: subvolumes and flags come before the files; what makes
+//! subvolumes read-only comes after them.
 
 use crate::commands::copy::{Filled, Tally};
 use crate::fail::{Context, Done, Failure, fail};
@@ -187,7 +187,7 @@ impl RootDir {
             }
         }
         let content = content.saturating_mul(copies.max(1));
-        // Checksums, and the ends of block groups that nothing fits in.
+        // Checksums, and the ends of block groups in which nothing fits.
         let content = content.saturating_add(content / 8);
         let metadata = inodes.saturating_mul(INODE_BYTES);
         let size = content.saturating_add(metadata).saturating_add(ROOM);
