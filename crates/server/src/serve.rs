@@ -325,8 +325,8 @@ fn end(server: &Server, unmounter: &Unmounter) {
     unmount_or_detach(unmounter);
 }
 
-/// What is not on the device although `destroy` closed the volume; `None` if
-/// everything is.
+/// Errors if something is not on the device although `destroy` closed the
+/// volume.
 fn lost(server: &Server) -> Result<(), ServerError> {
     let waiting = server.volume().files().dirty_bytes();
     if let Some(reason) = server.volume().failure() {

@@ -233,8 +233,8 @@ impl Model {
         self.whole = Some(self.step());
     }
 
-    /// Why what is below `prefix` is not everything that was received; `None`
-    /// if it is.
+    /// Errors with the reason if what is below `prefix` is not everything that
+    /// was received.
     #[allow(dead_code, reason = "one of the tests asks")]
     pub fn judge_whole(&self, prefix: &str, found: &Found) -> Result<(), String> {
         let Some(step) = self.whole else {
@@ -350,8 +350,8 @@ impl Model {
         }
     }
 
-    /// Why what was found is not possible after a crash at `time`; `None` if it
-    /// is.
+    /// Errors with the reason if what was found is not possible after a crash at
+    /// `time`.
     pub fn judge(&self, time: Time, found: &Found, whole: Whole) -> Result<(), String> {
         for path in found.paths.keys() {
             if !self.paths.contains_key(path) {

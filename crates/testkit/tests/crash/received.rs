@@ -192,7 +192,7 @@ impl World {
 }
 
 #[allow(dead_code, reason = "one of the tests asks")]
-/// Why a subvolume that counts as received is not whole; `None` if it is.
+/// Errors with the reason if a subvolume that counts as received is not whole.
 pub fn judge(volume: &butterfs::Volume, model: &Model, found: &Found) -> Result<(), String> {
     if !found.paths.contains_key("SR") {
         return Ok(());
