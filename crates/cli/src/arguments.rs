@@ -117,7 +117,7 @@ pub enum Command {
 
 /// Exit code of a mistake in the arguments, as btrfs(8) has it.
 const MISTAKE: u8 = 1;
-/// The same of `check`, which answers 1 for faults.
+/// The same for `check`, which returns 1 for faults.
 const MISTAKE_OF_CHECK: u8 = 2;
 
 const MOUNT_NAMES: [&str; 4] = [
@@ -131,8 +131,8 @@ const CHECK_NAMES: [&str; 1] = ["btrfsck"];
 const IMAGE_NAMES: [&str; 2] = ["btrfs-image", "butterfs-image"];
 const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"];
 
-/// Parses the command line. Where it asks for help or has a mistake, that is
-/// printed, and the exit code given.
+/// Parses the command line. If it asks for help or has a mistake, prints that
+/// and gives the exit code.
 pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     let words = normalized(words);
     let is_check = words
@@ -145,8 +145,8 @@ pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     parse(words, mistake)
 }
 
-/// Parses words that begin with the program's own name; `mistake` is the exit
-/// code of one.
+/// Parses words that begin with the program's own name. `mistake` is the exit
+/// code of a mistake.
 pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
     Arguments::try_parse_from(&words).map_err(|answer| {
         if let Some(sentence) = parity::answer(&words, &answer, &Arguments::command()) {
@@ -163,7 +163,7 @@ pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
     })
 }
 
-/// Filters of a balance follow their letter without a space, and may be none:
+/// Filters of a balance follow their letter without a space, and may be empty:
 /// `-d`, `-dusage=5`.
 fn filters_after_letters(words: &mut [OsString]) {
     if words.get(1).is_none_or(|word| word != "balance") {
@@ -182,8 +182,8 @@ fn filters_after_letters(words: &mut [OsString]) {
     }
 }
 
-/// Takes the options that the Btrfs tools have before the command, and gives
-/// the command those that it has: --json for --format json, -q and -v.
+/// Takes the options that the Btrfs tools have before the command. Gives the
+/// command those that it has: --json for --format json, -q and -v.
 fn with_global(words: &mut Vec<OsString>) {
     let mut wanted: Vec<&str> = Vec::new();
     while let Some(word) = words.get(1) {
@@ -219,7 +219,8 @@ fn with_global(words: &mut Vec<OsString>) {
     }
 }
 
-/// Puts the subcommand in its place where the name or the form implies it.
+/// Puts the subcommand in its place if the name of the program or the form of
+/// the command line implies it.
 fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     with_global(&mut words);
     filters_after_letters(&mut words);
@@ -269,8 +270,8 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is no option names
-/// no subcommand but a path that is there.
+/// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is not an option is
+/// an existing path, and not a subcommand.
 fn plain_mount(words: &[OsString]) -> bool {
     let Some(first) = words.get(1) else {
         return false;

@@ -24,10 +24,9 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Exit code of `status` where a balance waits or runs, as btrfs-balance(8) has
-/// it.
+/// Exit code of `status` if a balance waits or runs, as in btrfs-balance(8).
 const WAITS: i32 = 1;
-/// Exit code of `cancel`, `pause` and `resume` where there is none.
+/// Exit code of `cancel`, `pause` and `resume` if there is none.
 const NONE: i32 = 2;
 
 /// Moves what lies in block groups, and gives their space back.
@@ -207,8 +206,8 @@ impl OnVolume for Order {
     }
 }
 
-/// Balances that run in this process, by the UUIDs of their volumes: how far
-/// they are, and what somebody wishes of them.
+/// Balances that run in this process, by the UUIDs of their volumes: their
+/// progress, and what somebody wants of them.
 static RUNNING: Mutex<BTreeMap<String, (Progress, Option<Wish>)>> = Mutex::new(BTreeMap::new());
 
 fn running() -> MutexGuard<'static, BTreeMap<String, (Progress, Option<Wish>)>> {
@@ -245,7 +244,7 @@ impl Drop for Turn {
     }
 }
 
-/// Ends with an exit code where there is none; a server only says so.
+/// Ends with an exit code if there is none. A server only reports it.
 fn none(place: &Place, text: &str) -> Done {
     if host::is_serving() {
         return fail(text);
@@ -262,8 +261,8 @@ fn open(place: &Place) -> Result<(Volume, bool), Failure> {
     }
 }
 
-/// Has a balance that was interrupted go on beside whatever uses the volume, as
-/// the kernel does when it mounts one.
+/// Lets an interrupted balance continue beside whatever uses the volume, as the
+/// kernel does when it mounts one.
 pub fn go_on(volume: &Volume) {
     match balance::waiting(volume.files().store()) {
         Ok(None) => return,
@@ -295,7 +294,7 @@ pub fn go_on(volume: &Volume) {
     }
 }
 
-/// Runs a balance that `begin` begins, and says how it ended.
+/// Runs a balance that `begin` begins, and reports how it ended.
 fn run(
     place: &Place,
     quiet: bool,
@@ -408,7 +407,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Has the balance that runs stop or end, or forgets the one that waits.
+/// Makes the running balance stop or end, or forgets the one that waits.
 fn end_it(place: &Place, wish: Wish) -> Done {
     let (volume, is_own) = open(place)?;
     let uuid = facts::of(&volume).uuid;
@@ -471,7 +470,7 @@ fn status(place: &Place) -> Done {
     std::process::exit(WAITS);
 }
 
-/// The status of a balance that the kernel does.
+/// The status of a balance that the kernel runs.
 fn status_of_kernel(path: &Path) -> Done {
     let name = path.display();
     let file = File::open(path).context(&name)?;

@@ -181,7 +181,8 @@ fn permissions(letters: &str) -> Option<What> {
 }
 
 impl ModeChange {
-    /// The permissions of a file of this type and these permissions after it.
+    /// The permissions of a file with this type and these permissions after the
+    /// change.
     pub fn applied_to(&self, mode: u32) -> u32 {
         let kind = mode & libc::S_IFMT;
         match self {

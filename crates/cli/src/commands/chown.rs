@@ -87,7 +87,7 @@ impl Chown {
     }
 }
 
-/// What chown(1) understands; `read` gives the user database's files.
+/// What chown(1) understands. `read` returns the files of the user database.
 fn owner(text: &str, read: &dyn Fn(&[u8]) -> Vec<u8>) -> Result<NewOwner, Failure> {
     let (user, group) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),

@@ -111,7 +111,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Copies within a volume; the copies share their data.
+    /// Copies within a volume. The copies share their data.
     fn within(&self, sources: Vec<Option<Place>>, destination: Place) -> Done {
         let Some(mut places) = sources.into_iter().collect::<Option<Vec<Place>>>() else {
             return fail("sources are in the volume or on the host, not both");

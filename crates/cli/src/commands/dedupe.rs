@@ -242,8 +242,8 @@ impl Dedupe {
     }
 }
 
-/// Shares a range of two open files: asks the server of a mount of ButterFS,
-/// which FIDEDUPERANGE does not reach, else the kernel.
+/// Shares a range of two open files. On a mount of ButterFS, which
+/// FIDEDUPERANGE does not reach, asks its server; otherwise asks the kernel.
 pub fn dedupe_open(source: &File, target: &File, span: Span) -> Result<btrfs::Deduped, Errno> {
     let request = DedupeRequest {
         source: source.as_fd(),

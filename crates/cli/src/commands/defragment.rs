@@ -284,8 +284,8 @@ impl Defragment {
 
     /// The files of a mount that are meant.
     fn files_below(&self, path: &Path) -> Result<Vec<PathBuf>, Failure> {
-        /// Inode of a subvolume's root; on a mount of ButterFS the bits above
-        /// these say which subvolume it is.
+        /// Inode number of a subvolume's root. On a mount of ButterFS, the bits
+        /// above these name the subvolume.
         const ROOT: u64 = 256;
         const NUMBER: u64 = (1 << 40) - 1;
         let facts = std::fs::symlink_metadata(path).context(path.display())?;

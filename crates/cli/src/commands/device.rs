@@ -88,8 +88,8 @@ struct Usage {
     volume: PathBuf,
 }
 
-/// Exit code of `stats --check` where something was counted, as `btrfs device
-/// stats` has it.
+/// Exit code of `stats --check` if a counter is not zero, as in `btrfs device
+/// stats`.
 const COUNTED: i32 = 64;
 
 impl Device {
@@ -207,7 +207,8 @@ impl Scan {
     }
 }
 
-/// Names the devices whose first superblock is damaged, and what mends it.
+/// Names the devices whose first superblock is damaged, and the command that
+/// repairs it.
 fn note_damaged(volumes: &[FoundVolume]) {
     let devices = volumes.iter().flat_map(|volume| &volume.devices);
     for device in devices.filter(|device| device.is_first_damaged) {

@@ -252,7 +252,7 @@ fn profile(name: &str) -> String {
     }
 }
 
-/// What the feature bits say to somebody who does not know their names.
+/// What the feature bits mean, for somebody who does not know their names.
 fn in_words(superblock: &Superblock) -> Vec<&'static str> {
     let incompat = [
         (

@@ -190,7 +190,7 @@ impl Mount {
     }
 }
 
-/// Mounts, says that the mount is live, and serves it until the end.
+/// Mounts, reports that the mount is live, and serves it until the end.
 fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl FnOnce()) -> Done {
     match butterfs_server::mount(source, mountpoint, options)? {
         Mounted::Joined => live(),
@@ -207,9 +207,8 @@ fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl Fn
     Ok(())
 }
 
-/// Whether the source can be read but not written: a device that is
-/// write-protected, a file on a file system that is, or one whose permissions
-/// say so.
+/// Whether the source can be read and not written: a write-protected device, a
+/// file on a write-protected file system, or a file whose permissions say so.
 fn is_write_protected(source: &Path) -> bool {
     let open = |write| {
         std::fs::File::options()
@@ -225,7 +224,8 @@ fn is_write_protected(source: &Path) -> bool {
     matches!(refused, Some(libc::EROFS | libc::EACCES | libc::EPERM)) && open(false).is_ok()
 }
 
-/// Whether a file is a block device that takes no writes, by the kernel's word.
+/// Whether a file is a block device that accepts no writes, according to the
+/// kernel.
 fn is_read_only_device(file: &std::fs::File) -> bool {
     let Some(facts) = file
         .metadata()

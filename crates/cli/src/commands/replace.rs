@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Exit code of `cancel` where nothing runs, as btrfs-replace(8) has it.
+/// Exit code of `cancel` if nothing runs, as in btrfs-replace(8).
 const NOT_STARTED: i32 = 2;
 
 /// Gives a volume another device in place of one that it has.

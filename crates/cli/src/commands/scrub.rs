@@ -22,8 +22,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use subject::Subject;
 
-/// Exit code where errors are left that no copy corrects, as btrfs-scrub(8)
-/// has it.
+/// Exit code if errors are left that no copy corrects, as in btrfs-scrub(8).
 const UNCORRECTABLE: i32 = 3;
 /// Exit code where there is nothing to resume.
 const NOTHING_TO_RESUME: i32 = 2;

@@ -96,7 +96,7 @@ impl Umount {
     }
 }
 
-/// Waits until the server has written everything and is gone.
+/// Waits until the server has written everything and has ended.
 fn wait_until_ended(mount: &Mount, mut waiter: Option<Waiter>) -> Done {
     // What is not a file, was renamed or is gone shows no lock.
     let file = std::fs::File::open(&mount.source).ok();

@@ -91,7 +91,8 @@ fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
     })
 }
 
-/// The same file by its whole name: a server works somewhere else.
+/// The same file by its full path, because a server has another working
+/// directory.
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).context(path.display())
 }
@@ -124,7 +125,7 @@ impl Remove {
     }
 }
 
-/// A device as a user names it, so that a server understands it, too.
+/// A device as a user names it, in a form that a server understands, too.
 pub fn name_of(word: &Path) -> Result<String, Failure> {
     let text = word.to_string_lossy().into_owned();
     let is_number = text.parse::<u64>().is_ok();
@@ -134,7 +135,7 @@ pub fn name_of(word: &Path) -> Result<String, Failure> {
     Ok(absolute(word)?.to_string_lossy().into_owned())
 }
 
-/// The same file or block device has the same one.
+/// Equal for the same file or block device.
 fn identity(facts: &Metadata) -> (u64, u64) {
     match facts.file_type().is_block_device() {
         true => (0, facts.rdev()),
@@ -150,7 +151,7 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
     identity(&one) == identity(&other)
 }
 
-/// The device of a volume that somebody named: by its number, by its path, or
+/// The device of a volume that the user named: by its number, by its path, or
 /// `missing`.
 pub fn device_of(volume: &Volume, name: &str) -> Result<DeviceId, Failure> {
     if name == "missing" {
@@ -190,8 +191,8 @@ pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn BlockDevice>, Failur
     Ok(Arc::new(device))
 }
 
-/// Opens a volume whose devices are to change, or takes that of the server.
-/// Where devices are missing, `mended` are the ones that the command is about.
+/// Opens a volume whose devices are to change, or takes that of the server. If
+/// devices are missing, `mended` are the ones with which the command deals.
 pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure> {
     if let Some(volume) = host::volume() {
         return Ok((volume, false));

@@ -95,7 +95,8 @@ impl From<&FoundVolume> for Shown {
     }
 }
 
-/// Volumes that the kernel or a server of ButterFS has mounted, each once.
+/// Volumes that the kernel or a server of ButterFS has mounted, each of them
+/// once.
 fn mounted() -> Vec<Facts> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();

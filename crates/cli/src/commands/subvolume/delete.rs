@@ -207,7 +207,7 @@ enum Durable {
     Later,
 }
 
-/// Deletes a subvolume of a directory, and says so as btrfs-subvolume(8).
+/// Deletes a subvolume of a directory, and says so as btrfs-subvolume(8) does.
 fn delete_name(directory: &File, name: &OsStr, (above, durable): (&Path, Durable)) -> Done {
     let path = above.join(name);
     let at = |error| said(&path.display(), error);

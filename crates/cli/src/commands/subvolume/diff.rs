@@ -139,7 +139,7 @@ fn fact(difference: &Difference) -> Fact {
     }
 }
 
-/// What changed besides names, in words; empty without any.
+/// What changed besides names, in words; empty if nothing did.
 pub(super) fn in_words(file: &FileDifference) -> String {
     /// Ranges that are spelled out.
     const SPELLED: usize = 8;

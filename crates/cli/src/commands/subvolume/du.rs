@@ -234,7 +234,7 @@ impl Du {
     }
 }
 
-/// Ids, ranges of ids and paths. A range names what exists of it.
+/// Ids, ranges of ids and paths. Of a range, only existing ids count.
 fn parse_set(subvolumes: &Subvolumes, set: &str) -> Result<BTreeSet<TreeId>, Failure> {
     let mut ids = BTreeSet::new();
     for word in set.split(',').filter(|word| !word.is_empty()) {
