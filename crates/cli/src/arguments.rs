@@ -183,7 +183,8 @@ fn filters_after_letters(words: &mut [OsString]) {
 }
 
 /// Takes the options that the Btrfs tools have before the command. Gives the
-/// command those that it has: --json for --format json, -q and -v.
+/// command those that it has: -q, -v and --format json, or --json if it has no
+/// form of theirs.
 fn with_global(words: &mut Vec<OsString>) {
     let mut wanted: Vec<&str> = Vec::new();
     while let Some(word) = words.get(1) {
@@ -211,6 +212,11 @@ fn with_global(words: &mut Vec<OsString>) {
     }
     for name in wanted {
         let has = |one: &clap::Arg| one.get_long() == Some(name);
+        let has_form = |one: &clap::Arg| one.get_long() == Some("format");
+        if name == "json" && command.get_arguments().any(has_form) {
+            words.insert(at, "--format=json".into());
+            continue;
+        }
         // An option that asks for more or less output promises nothing; one for
         // another form of output does.
         if name == "json" || command.get_arguments().any(has) {

@@ -18,6 +18,8 @@ macro_rules! note {
 }
 
 mod arguments;
+mod background;
+mod beside;
 mod changes;
 mod commands;
 mod dates;
@@ -38,6 +40,7 @@ mod reading;
 mod run;
 mod service;
 mod sizes;
+mod tools_json;
 mod units;
 mod version;
 mod whole_file;

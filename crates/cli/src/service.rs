@@ -21,6 +21,8 @@ use std::path::{Path, PathBuf};
 pub enum OnKernel {
     /// It reads trees alone, and does.
     Reads,
+    /// It asks the kernel to do it.
+    Asks,
     /// It does not.
     Refused,
 }
@@ -49,7 +51,15 @@ pub trait OnVolume: Serialize + Sized {
     /// Runs it on the volume that its paths name, or that the server has open.
     fn run_here(self) -> Done;
 
-    /// Lets a server run it, and prints what the server sends.
+    /// Has the kernel do it, where [`OnKernel::Asks`] says so; else reads what
+    /// the kernel has mounted. `given` is the path by which somebody named the
+    /// volume.
+    fn ask_kernel(self, mountpoint: &Path, given: &Path) -> Done {
+        let _ = given;
+        kernel_volume::run(mountpoint, || self.run_here())
+    }
+
+    /// Has a server run it, and prints what that prints.
     fn ask(self, server: Connection) -> Done {
         let request = self.request()?;
         Ok(server.run(&request, &mut output::own(), &mut Notes)?)
@@ -63,7 +73,11 @@ pub trait OnVolume: Serialize + Sized {
     /// Runs it, here or where the volume is mounted.
     fn run(mut self) -> Done {
         let mut mounts: Vec<Option<MountedBy>> = Vec::new();
+        let mut given = PathBuf::new();
         self.each_place(&mut |place| {
+            if mounts.is_empty() {
+                given.clone_from(&place.volume);
+            }
             mounts.push(localize(place, Self::NAME, Self::ON_KERNEL)?);
             Ok(())
         })?;
@@ -73,7 +87,7 @@ pub trait OnVolume: Serialize + Sized {
         }
         match mount {
             Some(MountedBy::Server(mount)) => self.ask(Connection::to(&mount)?),
-            Some(MountedBy::Kernel(mount)) => kernel_volume::run(&mount, || self.run_here()),
+            Some(MountedBy::Kernel(mount)) => self.ask_kernel(&mount, &given),
             None => self.run_here(),
         }
     }
@@ -104,7 +118,7 @@ fn localize(
     if !meta.is_dir() && !is_subject {
         return Ok(None);
     }
-    if !(is_ours || is_kernels && on_kernel == OnKernel::Reads) {
+    if !(is_ours || is_kernels && on_kernel != OnKernel::Refused) {
         return fail(if is_kernels {
             format!(
                 "{}: the kernel has this volume mounted; use `command btrfs {}` of the Btrfs \

@@ -4,9 +4,7 @@ mod support;
 
 use std::fs;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
-use std::process::Command;
-use support::{Bench, can_mount, is_root, said};
+use support::{Bench, Loop, can_mount, is_root, said};
 
 const FILES: [&str; 3] = ["one.img", "two.img", "three.img"];
 
@@ -131,17 +129,6 @@ fn a_mount_of_several_devices_goes_on_without_one() {
     drop(mounted);
 }
 
-/// Loop devices, detached when a test fails half way.
-struct Loops(Vec<PathBuf>);
-
-impl Drop for Loops {
-    fn drop(&mut self) {
-        for device in &self.0 {
-            let _ = Command::new("losetup").arg("--detach").arg(device).output();
-        }
-    }
-}
-
 #[test]
 fn block_devices_are_found() {
     if !can_mount() || !is_root() {
@@ -150,22 +137,14 @@ fn block_devices_are_found() {
     }
     let bench = Bench::new();
     make(&bench, "raid1", &FILES[..2]);
-    let attach = |file: &&str| {
-        let mut command = Command::new("losetup");
-        let output = command
-            .args(["--find", "--show"])
-            .arg(bench.path(file))
-            .output()
-            .unwrap();
-        PathBuf::from(String::from_utf8_lossy(&output.stdout).trim())
-    };
-    let loops = Loops(FILES[..2].iter().map(attach).collect());
-    let device = loops.0[1].to_str().unwrap();
+    let loops = FILES[..2].iter().map(|file| Loop::new(&bench.path(file)));
+    let loops: Vec<Loop> = loops.collect();
+    let device = loops[1].name();
     let mounted = bench.mount_source(device, "rw", "mnt");
     fs::write(bench.path("mnt/file"), vec![3; 1_000_000]).unwrap();
     let shown = bench.run(&["filesystem", "show", "mnt"]);
-    for device in &loops.0 {
-        assert!(shown.contains(device.to_str().unwrap()), "{shown}");
+    for device in &loops {
+        assert!(shown.contains(device.name()), "{shown}");
     }
     bench.run(&["umount", "mnt"]);
     drop(mounted);

@@ -7,35 +7,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
-use support::{Bench, said};
-
-/// A loop device, detached when a test fails half way.
-struct Loop(PathBuf);
-
-impl Loop {
-    fn new(file: &Path) -> Self {
-        let out = run("losetup", &["--find", "--show"], file);
-        Self(PathBuf::from(String::from_utf8_lossy(&out.stdout).trim()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup")
-            .arg("--detach")
-            .arg(&self.0)
-            .output();
-    }
-}
-
-/// A mount by the kernel, undone when a test fails half way.
-struct Mounted(PathBuf);
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg(&self.0).output();
-    }
-}
+use support::{Bench, Kernel, Loop, said};
 
 fn run(program: &str, words: &[&str], path: &Path) -> Output {
     let out = Command::new(program).args(words).arg(path).output();
@@ -135,7 +107,7 @@ fn what_is_in_use_is_kept() {
     let point = bench.path("mnt");
     let words = ["-o", "ro", device.0.to_str().expect("a path")];
     run("mount", &words, &point);
-    let mounted = Mounted(point.clone());
+    let mounted = Kernel(point.clone());
     for target in [&device.0, &ext4] {
         let words = ["in use", "in use by the mount"];
         refused(&bench, target, &ext4, &["-q", "-f"], &words);

@@ -15,7 +15,7 @@ mod support;
 use std::os::unix::fs::{MetadataExt, PermissionsExt as _};
 use std::path::Path;
 use std::process::Command;
-use support::{Bench, Foreground, can_mount, is_root, said};
+use support::{Bench, Foreground, Loop, can_mount, is_root, said};
 
 fn chattr(flags: &str, path: &Path) {
     let status = Command::new("chattr").arg(flags).arg(path).status();
@@ -235,15 +235,6 @@ fn a_mount_tells_its_facts_and_takes_a_label() {
     bench.check();
 }
 
-/// A loop device; detached when dropped.
-struct Loop(String);
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["-d", &self.0]).status();
-    }
-}
-
 #[test]
 fn a_block_device_is_mounted_as_one() {
     if !can_mount() || !is_root() {
@@ -251,21 +242,17 @@ fn a_block_device_is_mounted_as_one() {
         return;
     }
     let bench = Bench::new();
-    let made = Command::new("losetup")
-        .args(["--find", "--show"])
-        .arg(bench.path("volume"))
-        .output();
-    let device = Loop(said(&made.expect("losetup runs")).trim().to_owned());
-    bench.run(&["mount", &device.0, "mnt"]);
+    let device = Loop::new(&bench.path("volume"));
+    bench.run(&["mount", device.name(), "mnt"]);
     let table = std::fs::read_to_string("/proc/mounts").expect("the mount table");
     let line = table
         .lines()
-        .find(|line| line.starts_with(&device.0))
+        .find(|line| line.starts_with(device.name()))
         .expect("the mount");
     assert!(line.contains(" fuseblk.butterfs "), "{line}");
     std::fs::write(bench.path("mnt/file"), vec![7; 1 << 20]).expect("a file");
     let refused = Command::new("mount")
-        .args(["-t", "btrfs", &device.0])
+        .args(["-t", "btrfs", device.name()])
         .arg(bench.path(""))
         .output();
     assert!(!refused.expect("runs").status.success(), "mounted twice");
@@ -273,10 +260,13 @@ fn a_block_device_is_mounted_as_one() {
     let status = Command::new("umount").arg(bench.path("mnt")).status();
     assert!(status.expect("umount runs").success());
     let checked = Command::new("btrfs")
-        .args(["check", "--check-data-csum", &device.0])
+        .args(["check", "--check-data-csum", device.name()])
         .output();
     assert!(checked.expect("btrfs runs").status.success());
-    assert_eq!(bench.run(&["ls", &format!("{}:/", device.0)]), "file\n");
+    assert_eq!(
+        bench.run(&["ls", &format!("{}:/", device.name())]),
+        "file\n"
+    );
 }
 
 #[test]
@@ -446,12 +436,8 @@ fn a_write_protected_device_is_mounted_read_only() {
         return;
     }
     let bench = Bench::new();
-    let made = Command::new("losetup")
-        .args(["--find", "--show", "--read-only"])
-        .arg(bench.path("volume"))
-        .output();
-    let device = Loop(said(&made.expect("losetup runs")).trim().to_owned());
-    let output = bench.try_run(&["mount", &device.0, "mnt"]);
+    let device = Loop::with(&["--read-only"], &bench.path("volume"));
+    let output = bench.try_run(&["mount", device.name(), "mnt"]);
     let text = said(&output);
     assert!(output.status.success(), "{text}");
     assert!(
@@ -461,7 +447,7 @@ fn a_write_protected_device_is_mounted_read_only() {
     let refused = std::fs::write(bench.path("mnt/file"), "x").expect_err("read-only");
     assert_eq!(refused.raw_os_error(), Some(30));
     let table = std::fs::read_to_string("/proc/mounts").expect("the mount table");
-    let line = table.lines().find(|line| line.starts_with(&device.0));
+    let line = table.lines().find(|line| line.starts_with(device.name()));
     assert!(line.is_some_and(|line| line.contains(" ro,")), "{line:?}");
     bench.run(&["umount", "mnt"]);
 }

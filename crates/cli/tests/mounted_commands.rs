@@ -155,10 +155,10 @@ fn the_kernel_sends_what_it_has_mounted() {
         bench.run(&["send", "-f", "one.stream", &text("one")]);
         bench.run(&["send", "-f", "two.stream", "-p", &text("one"), &text("two")]);
         bench.run(&["send", "-f", "c.stream", "-c", &text("one"), &text("two")]);
-        let told = bench.try_run(&["balance", "start", &text("")]);
+        let told = bench.try_run(&["subvolume", "history", &text("base/file")]);
         assert!(!told.status.success());
         let told = said(&told);
-        assert!(told.contains("command btrfs balance"), "{told}");
+        assert!(told.contains("command btrfs subvolume find-new"), "{told}");
     });
     if !made {
         return;

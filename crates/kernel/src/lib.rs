@@ -22,7 +22,10 @@
 pub mod butterfs_mount;
 
 mod argument;
+mod balance;
+mod coded;
 mod defragment;
+mod devices;
 mod encoded;
 mod extents;
 mod inherit;
@@ -30,6 +33,7 @@ mod mounted;
 mod place;
 mod quota;
 mod resize;
+mod scrub;
 mod search;
 mod send;
 mod sharing;
@@ -39,9 +43,16 @@ mod sync;
 mod volume_facts;
 mod words;
 
+pub use balance::{
+    BalanceProgress, balance_progress, cancel_balance, pause_balance, resume_balance, start_balance,
+};
 pub use defragment::{
     DEFRAGMENT, DEFRAGMENT_COMPRESS, DEFRAGMENT_LEVEL, DEFRAGMENT_UNCOMPRESS, DefragmentRequest,
     defragment,
+};
+pub use devices::{
+    NamedDevice, RemoveAnswer, ReplaceAnswer, ReplaceState, add_device, cancel_replace,
+    remove_device, replace_device, replace_state,
 };
 pub use encoded::{EncodedRequest, encoded_write};
 pub use extents::{FileExtent, file_extents, shares_data};
@@ -51,7 +62,8 @@ pub use quota::{
     GroupLimit, QuotaSwitch, Way, allow_reading, change_group, change_relation, limit_group,
     rescan_progress, start_rescan, switch_quotas, wait_for_rescan,
 };
-pub use resize::{BalanceProgress, balance_progress, resize};
+pub use resize::resize;
+pub use scrub::{ScrubProgress, ScrubWrites, cancel_scrub, scrub_device, scrub_progress};
 pub use search::{FoundItem, search_tree};
 pub use send::{SEND_COMPRESSED, SEND_NO_DATA, SEND_NO_END, SEND_NO_HEADER, SendCommand, send};
 pub use sharing::{CloneRequest, DedupeRequest, Deduped, clone_range, dedupe_range};

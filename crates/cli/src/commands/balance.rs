@@ -1,33 +1,30 @@
 //! `butterfs balance`: moves the content of block groups elsewhere and removes
 //! the groups.
 
+mod ends;
+mod of_kernel;
+
 use crate::commands::subvolume::site::open_volume;
 use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
+use crate::kernel_volume;
 use crate::place::{Place, json};
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::Volume;
 use butterfs_admin::balance::{
     self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
 };
-use butterfs_kernel::{self as kernel, is_kernel_btrfs};
 use clap::{Args, Subcommand};
+use ends::{PAUSED, WAITS, none};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-/// Exit code of `status` if a balance waits or runs, as in btrfs-balance(8).
-const WAITS: i32 = 1;
-/// Exit code of `cancel`, `pause` and `resume` if there is none.
-const NONE: i32 = 2;
 
 /// Moves what lies in block groups, and gives their space back.
 #[derive(Args, Debug)]
@@ -180,6 +177,7 @@ pub struct Order {
 impl OnVolume for Order {
     const NAME: &'static str = "balance";
     const TAG: &'static str = "Balance";
+    const ON_KERNEL: OnKernel = OnKernel::Asks;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
@@ -202,6 +200,20 @@ impl OnVolume for Order {
             Action::Cancel => end_it(place, Wish::Cancel),
             Action::Pause => end_it(place, Wish::Pause),
             Action::Status => status(place),
+        }
+    }
+
+    fn ask_kernel(self, mountpoint: &Path, given: &Path) -> Done {
+        match &self.action {
+            Action::Start { chosen, quiet } => {
+                let (filters, redundancy) = (chosen.filters()?, chosen.redundancy());
+                of_kernel::start(given, &filters, redundancy, *quiet)
+            }
+            Action::Resume => of_kernel::resume(given),
+            Action::Plan { .. } => kernel_volume::run(mountpoint, || self.run_here()),
+            Action::Cancel => of_kernel::cancel(given),
+            Action::Pause => of_kernel::pause(given),
+            Action::Status => of_kernel::status(given),
         }
     }
 }
@@ -242,15 +254,6 @@ impl Drop for Turn {
     fn drop(&mut self) {
         running().remove(&self.0);
     }
-}
-
-/// Ends with an exit code if there is none. A server only reports it.
-fn none(place: &Place, text: &str) -> Done {
-    if host::is_serving() {
-        return fail(text);
-    }
-    note!("{}: {text}", place.volume.display());
-    std::process::exit(NONE);
 }
 
 /// Opens the volume, or takes that of the server.
@@ -329,16 +332,14 @@ fn run(
     bar.finish_and_clear();
     drop(turn);
     let (progress, end) = match ended {
-        Err(error @ BalanceError::NoneWaits) => return none(place, &error.to_string()),
+        Err(error @ BalanceError::NoneWaits) => return none(&place.volume, &error.to_string()),
         ended => ended.context(place.volume.display())?,
     };
     if is_own {
         volume.close().context(place.volume.display())?;
     }
     match end {
-        End::Stopped(Wish::Pause) => {
-            return fail("paused; `butterfs balance resume` goes on with it");
-        }
+        End::Stopped(Wish::Pause) => return fail(PAUSED),
         End::Stopped(Wish::Cancel) => return fail("cancelled"),
         End::Done => {}
     }
@@ -414,10 +415,10 @@ fn end_it(place: &Place, wish: Wish) -> Done {
     if let Some((_, wished)) = running().get_mut(&uuid) {
         *wished = Some(wish);
     } else if wish == Wish::Pause {
-        return none(place, "no balance runs");
+        return none(&place.volume, "no balance runs");
     } else {
         match balance::cancel(volume.files().store()) {
-            Err(error @ BalanceError::NoneWaits) => return none(place, &error.to_string()),
+            Err(error @ BalanceError::NoneWaits) => return none(&place.volume, &error.to_string()),
             cancelled => cancelled.context(place.volume.display())?,
         }
         if is_own {
@@ -470,29 +471,6 @@ fn status(place: &Place) -> Done {
     std::process::exit(WAITS);
 }
 
-/// The status of a balance that the kernel runs.
-fn status_of_kernel(path: &Path) -> Done {
-    let name = path.display();
-    let file = File::open(path).context(&name)?;
-    let Some(found) = kernel::balance_progress(file.as_fd()).context(&name)? else {
-        say!("No balance found on '{name}'");
-        return Ok(());
-    };
-    let state = match found.is_running {
-        true => "running",
-        false => "paused",
-    };
-    say!("Balance on '{name}' is {state}");
-    let left = 100 - found.completed.min(found.expected) * 100 / found.expected.max(1);
-    say!(
-        "{} out of about {} chunks balanced ({} considered), {left:>3}% left",
-        found.completed,
-        found.expected,
-        found.considered
-    );
-    std::process::exit(WAITS);
-}
-
 impl Balance {
     /// Runs it.
     pub fn run(self) -> Done {
@@ -510,13 +488,7 @@ impl Balance {
             What::Resume(resume) => (Action::Resume, resume.volume),
             What::Cancel(cancel) => (Action::Cancel, cancel.volume),
             What::Pause(pause) => (Action::Pause, pause.volume),
-            What::Status(status) => {
-                let path = &status.volume.volume;
-                if path.is_dir() && is_kernel_btrfs(path) {
-                    return status_of_kernel(path);
-                }
-                (Action::Status, status.volume)
-            }
+            What::Status(status) => (Action::Status, status.volume),
         };
         OnVolume::run(Order { action, place })
     }

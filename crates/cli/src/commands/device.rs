@@ -1,7 +1,10 @@
 //! `butterfs device`: the devices of volumes, and facts about them.
 
 pub mod members;
+pub mod named;
+pub mod of_kernel;
 pub mod running;
+mod stats;
 
 use super::filesystem::Shown;
 use crate::facts;
@@ -9,7 +12,6 @@ use crate::fail::{Done, fail};
 use crate::place::json;
 use crate::units::Units;
 use butterfs::FoundVolume;
-use butterfs_server::{DeviceEntry, StatsFacts};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -38,7 +40,7 @@ enum What {
     Remove(members::Remove),
     Replace(super::replace::Replace),
     /// Show the error counters, which are kept across mounts.
-    Stats(Stats),
+    Stats(stats::Stats),
     /// Look for volumes and show their devices.
     Scan(Scan),
     /// Show how much of each device is used.
@@ -50,21 +52,6 @@ enum What {
         /// One of its devices.
         device: PathBuf,
     },
-}
-
-#[derive(Args, Debug)]
-struct Stats {
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
-    /// Set the counters to zero after showing them.
-    #[arg(short = 'z', long)]
-    reset: bool,
-    /// Answer with exit code 64 when a counter is not zero.
-    #[arg(short, long)]
-    check: bool,
-    /// File or block device that holds the volume, or its mountpoint.
-    volume: PathBuf,
 }
 
 #[derive(Args, Debug)]
@@ -88,10 +75,6 @@ struct Usage {
     volume: PathBuf,
 }
 
-/// Exit code of `stats --check` if a counter is not zero, as in `btrfs device
-/// stats`.
-const COUNTED: i32 = 64;
-
 impl Device {
     /// Runs it.
     pub fn run(self) -> Done {
@@ -104,44 +87,6 @@ impl Device {
             What::Usage(usage) => usage.run(),
             What::Ready { device } => ready(&device),
         }
-    }
-}
-
-/// Counters of a volume: all together, and of each device.
-#[derive(Serialize)]
-struct Counted<'f> {
-    #[serde(flatten)]
-    all: StatsFacts,
-    devices: &'f [DeviceEntry],
-}
-
-impl Stats {
-    fn run(self) -> Done {
-        let facts = facts::at(&self.volume)?;
-        let all = facts.device_stats;
-        if self.json {
-            json(&Counted {
-                all,
-                devices: &facts.members,
-            })?;
-        } else {
-            for device in &facts.members {
-                let name = match &device.path {
-                    Some(path) => path.clone(),
-                    None => format!("devid:{}", device.id),
-                };
-                for (counter, value) in device.stats.named() {
-                    say!("[{name}].{counter:<16} {value}");
-                }
-            }
-        }
-        if self.reset {
-            facts::reset_stats(&self.volume)?;
-        }
-        if self.check && all.named().iter().any(|(_, value)| *value > 0) {
-            std::process::exit(COUNTED);
-        }
-        Ok(())
     }
 }
 

@@ -1,12 +1,12 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
+mod df;
 mod mkswapfile;
 mod show;
 mod target;
 mod usage;
 
 pub use show::Shown;
-use target::Target;
 use usage::Usage;
 
 use super::explain::Explain;
@@ -14,7 +14,6 @@ use super::space;
 use super::subvolume::site::said;
 use crate::facts;
 use crate::fail::{Context, Done};
-use crate::place::json;
 use crate::service::OnVolume;
 use clap::{Args, Subcommand};
 use std::fs::File;
@@ -56,7 +55,7 @@ impl Sync {
 enum What {
     /// Space by kind and profile.
     #[command(disable_help_flag = true)]
-    Df(Target),
+    Df(df::Df),
     /// Space of the device and of each kind.
     #[command(disable_help_flag = true)]
     Usage(Usage),
@@ -86,7 +85,7 @@ impl Filesystem {
     /// Runs it.
     pub fn run(self) -> Done {
         match self.what {
-            What::Df(target) => df(&target),
+            What::Df(df) => df.run(),
             What::Usage(of) if of.explain => {
                 OnVolume::run(Explain::new(of.target.volume, of.target.json))
             }
@@ -106,25 +105,4 @@ impl Filesystem {
             },
         }
     }
-}
-
-fn df(target: &Target) -> Done {
-    let facts = facts::at(&target.volume)?;
-    if target.json {
-        return json(&facts.kinds);
-    }
-    for kind in &facts.kinds {
-        say!(
-            "{}, {}: total={}, used={}",
-            kind.kind,
-            kind.profile,
-            target.size(kind.total),
-            target.size(kind.used)
-        );
-    }
-    if let Some((total, used)) = facts.reserve {
-        let (total, used) = (target.size(total), target.size(used));
-        say!("GlobalReserve, single: total={total}, used={used}");
-    }
-    Ok(())
 }

@@ -1,14 +1,16 @@
 //! `butterfs replace`: another device takes the place of a device of a volume.
 
-use super::device::members::{absolute, device_of, is_same, name_of, open, open_new};
+mod of_kernel;
+mod words;
+
+use super::device::named::{absolute, device_of, is_same, name_of, open, open_new};
 use super::device::running::{Running, Turn};
-use crate::dates::date;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::place::Place;
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use butterfs::{BlockDevice, MemberState, Volume};
 use butterfs_admin::devices::{self, Discard, ReplaceProgress, Replaced, TwinReads};
 use butterfs_format::DeviceId;
@@ -18,9 +20,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Exit code of `cancel` if nothing runs, as in btrfs-replace(8).
-const NOT_STARTED: i32 = 2;
+use words::{NOT_STARTED, Wanted, ended_as};
 
 /// Gives a volume another device in place of one that it has.
 #[derive(Args, Debug)]
@@ -83,16 +83,6 @@ struct Status {
     volume: Place,
 }
 
-/// What a replacement is to be.
-#[derive(Clone, Debug, Deserialize, Serialize)]
-struct Wanted {
-    source: String,
-    target: PathBuf,
-    others_first: bool,
-    force: bool,
-    nodiscard: bool,
-}
-
 #[derive(Debug, Deserialize, Serialize)]
 enum Action {
     Start { wanted: Wanted, wait: bool },
@@ -132,6 +122,7 @@ impl Replace {
 impl OnVolume for Order {
     const NAME: &'static str = "replace";
     const TAG: &'static str = "Replace";
+    const ON_KERNEL: OnKernel = OnKernel::Asks;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
@@ -143,6 +134,14 @@ impl OnVolume for Order {
             Action::Start { wanted, wait } => start(place, &wanted, wait),
             Action::Status { once } => status(place, once),
             Action::Cancel => cancel(place),
+        }
+    }
+
+    fn ask_kernel(self, _: &Path, given: &Path) -> Done {
+        match self.action {
+            Action::Start { wanted, wait } => of_kernel::start(given, &wanted, wait),
+            Action::Status { once } => of_kernel::status(given, once),
+            Action::Cancel => of_kernel::cancel(given),
         }
     }
 }
@@ -309,23 +308,13 @@ fn status(place: &Place, once: bool) -> Done {
         .store()
         .look(|engine| engine.replace_item())
         .context(place.volume.display())?;
-    let Some(item) = item.filter(|item| item.state > 0) else {
-        say!("Never started");
-        return Ok(());
-    };
-    let errors = format!(
-        "{} write errs, {} uncorr. read errs",
-        item.write_errors, item.read_errors
-    );
-    let moment = |seconds: u64| date(i64::try_from(seconds).unwrap_or(i64::MAX));
-    let (begun, ended) = (moment(item.started_seconds), moment(item.stopped_seconds));
-    match item.state {
-        2 => say!("Started on {begun}, finished on {ended}, {errors}"),
-        3 => say!("Started on {begun}, canceled on {ended} at 0.0%, {errors}"),
-        4 => say!("Started on {begun}, suspended on {ended} at 0.0%, {errors}"),
-        _ => say!("Started on {begun}, interrupted, {errors}"),
-    }
-    Ok(())
+    let item = item.unwrap_or_default();
+    ended_as(
+        item.state,
+        0,
+        (item.started_seconds, item.stopped_seconds),
+        (item.write_errors, item.read_errors),
+    )
 }
 
 fn cancel(place: &Place) -> Done {

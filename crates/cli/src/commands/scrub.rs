@@ -1,14 +1,17 @@
 //! `butterfs scrub`: compares all copies of everything with their checksums.
 
+mod of_kernel;
 mod record;
 mod run;
+mod running;
 mod show;
 mod subject;
 
+use crate::background::in_background;
 use crate::facts;
-use crate::fail::{Context, Done, fail};
+use crate::fail::Done;
 use crate::place::Place;
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use crate::sizes;
 use crate::units::Units;
 use clap::{Args, Subcommand};
@@ -16,9 +19,8 @@ use record::{Record, State};
 use run::Work;
 use serde::{Deserialize, Serialize};
 use show::Shown;
-use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use subject::Subject;
 
@@ -130,13 +132,24 @@ struct Limit {
 impl OnVolume for Start {
     const NAME: &'static str = "scrub start";
     const TAG: &'static str = "Scrub";
+    const ON_KERNEL: OnKernel = OnKernel::Asks;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.volume)
     }
 
     fn run_here(self) -> Done {
-        run::run(&Work {
+        run::run(&self.work())
+    }
+
+    fn ask_kernel(self, _: &Path, given: &Path) -> Done {
+        of_kernel::run(&self.work(), given)
+    }
+}
+
+impl Start {
+    fn work(self) -> Work {
+        Work {
             place: self.volume,
             read_only: self.read_only,
             limit: self.limit,
@@ -148,11 +161,9 @@ impl OnVolume for Start {
                 json: self.json,
                 units: Units::default(),
             },
-        })
+        }
     }
-}
 
-impl Start {
     fn begin(self) -> Done {
         let uuid = facts::at(&self.volume.volume)?.uuid;
         if self.resume && Record::load(&uuid)?.is_none_or(|record| !record.can_go_on()) {
@@ -175,44 +186,26 @@ impl Start {
 
     /// Has another process do it.
     fn in_background(&self, uuid: &str) -> Done {
-        let program = std::env::current_exe().context("this program")?;
-        let mut command = Command::new(program);
-        command.arg("scrub");
-        command.arg(if self.resume { "resume" } else { "start" });
-        command.arg("-B");
+        let mut words: Vec<OsString> = vec!["scrub".into()];
+        words.push(if self.resume { "resume" } else { "start" }.into());
+        words.push("-B".into());
         if self.read_only {
-            command.arg("-r");
+            words.push("-r".into());
         }
         if let Some(limit) = self.limit {
-            command.arg("--limit").arg(limit.to_string());
+            words.push("--limit".into());
+            words.push(limit.to_string().into());
         }
-        command.arg("--threads").arg(self.threads.to_string());
-        command.arg("--").arg(&self.volume.volume);
-        let quiet = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped());
-        let mut child = quiet.process_group(0).spawn().context("scrub")?;
-        // What fails, mostly fails at once.
-        for _ in 0..20 {
-            std::thread::sleep(Duration::from_millis(10));
-            let Some(ended) = child.try_wait()? else {
-                continue;
-            };
-            if !ended.success() && ended.code() != Some(UNCORRECTABLE) {
-                let mut said = String::new();
-                if let Some(mut text) = child.stderr.take() {
-                    std::io::Read::read_to_string(&mut text, &mut said)?;
-                }
-                let said = said.trim().trim_start_matches("butterfs: ");
-                return fail(said.to_owned());
-            }
-            break;
-        }
+        words.push("--threads".into());
+        words.push(self.threads.to_string().into());
+        words.push("--".into());
+        words.push(self.volume.volume.clone().into());
+        let runs = || matches!(record::state_of(uuid), Ok(State::Running));
+        let process = in_background(&words, &[UNCORRECTABLE], runs)?;
         say!(
             "scrub started on {}, fsid {uuid} (pid={})",
             self.volume.volume.display(),
-            child.id()
+            process
         );
         Ok(())
     }
@@ -234,16 +227,23 @@ impl Status {
 
 impl OfVolume {
     fn cancel(&self) -> Done {
-        let uuid = Subject::of(&self.volume)?.uuid;
-        if record::state_of(&uuid)? != State::Running {
+        let subject = Subject::of(&self.volume)?;
+        let runs = match (record::state_of(&subject.uuid)?, &subject.of_kernel) {
+            (State::Running, _) => {
+                record::ask_to_cancel(&subject.uuid)?;
+                true
+            }
+            (State::Idle, Some(mount)) => of_kernel::cancel(mount)?,
+            (State::Idle, None) => false,
+        };
+        if !runs {
             note!(
                 "scrub cancel failed on {}: not running",
                 self.volume.display()
             );
             std::process::exit(NOT_RUNNING);
         }
-        record::ask_to_cancel(&uuid)?;
-        while record::state_of(&uuid)? == State::Running {
+        while running::state(&subject)? == State::Running {
             std::thread::sleep(Duration::from_millis(20));
         }
         say!("scrub cancelled");
@@ -253,11 +253,22 @@ impl OfVolume {
 
 impl Limit {
     fn run(&self) -> Done {
-        let uuid = Subject::of(&self.volume)?.uuid;
+        let subject = Subject::of(&self.volume)?;
+        let facts = match &subject.of_kernel {
+            Some(mount) => Some(facts::at(mount)?),
+            None => None,
+        };
         if let Some(limit) = self.limit {
-            record::set_limit(&uuid, limit)?;
+            match &facts {
+                Some(facts) => of_kernel::set_limit(facts, limit)?,
+                None => record::set_limit(&subject.uuid, limit)?,
+            }
         }
-        match record::limit(&uuid) {
+        let limit = match &facts {
+            Some(facts) => of_kernel::limit(facts),
+            None => record::limit(&subject.uuid),
+        };
+        match limit {
             Some(limit) => say!("Limit: {}/s", sizes::human(limit)),
             None => say!("Limit: unlimited"),
         }

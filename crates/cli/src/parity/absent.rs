@@ -55,16 +55,10 @@ pub const ABSENT: &[Absent] = &[
         "ButterFS registers nothing in the kernel, so there is nothing to forget",
     ),
     (
-        "device stats",
-        &["-T", "--format"],
-        "`--json` is for programs",
-    ),
-    (
         "filesystem defragment",
         &["-f"],
         "what is defragmented is written when the command ends",
     ),
-    ("filesystem df", &["--format"], "`--json` is for programs"),
     ("filesystem resize", &["--enqueue"], TOGETHER),
     (
         "image",

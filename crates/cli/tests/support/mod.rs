@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
@@ -107,7 +107,7 @@ pub fn can_mount() -> bool {
 impl Bench {
     /// The volume as the kernel mounts it, while `work` runs; false if this
     /// machine cannot.
-    pub fn with_kernel(&self, work: impl FnOnce(&std::path::Path)) -> bool {
+    pub fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
         if !is_root() {
             println!("skipped: kernel mounts need root");
             assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
@@ -126,8 +126,42 @@ impl Bench {
     }
 }
 
+/// A loop device; detached when dropped. For root.
+pub struct Loop(pub PathBuf);
+
+impl Loop {
+    pub fn new(file: &Path) -> Self {
+        Self::with(&[], file)
+    }
+
+    /// With more options of losetup(8).
+    pub fn with(options: &[&str], file: &Path) -> Self {
+        let made = Command::new("losetup")
+            .args(["--find", "--show"])
+            .args(options)
+            .arg(file)
+            .output();
+        let made = made.expect("losetup runs");
+        assert!(made.status.success(), "{}", said(&made));
+        Self(String::from_utf8_lossy(&made.stdout).trim().into())
+    }
+
+    pub fn name(&self) -> &str {
+        self.0.to_str().expect("text")
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup")
+            .arg("--detach")
+            .arg(&self.0)
+            .output();
+    }
+}
+
 /// A kernel mount; unmounts when dropped.
-struct Kernel(PathBuf);
+pub struct Kernel(pub PathBuf);
 
 impl Drop for Kernel {
     fn drop(&mut self) {

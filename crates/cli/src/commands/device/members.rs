@@ -1,28 +1,21 @@
-//! `butterfs device add` and `remove`, and what they share with `replace`: how
-//! a device is named, and how its volume is opened.
+//! `butterfs device add` and `remove`.
 
+use super::named::{absolute, device_of, name_of, open, open_new};
+use super::of_kernel::{self, Fresh};
 use super::running::{Running, Turn};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::place::Place;
-use crate::service::OnVolume;
+use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
-use butterfs::{
-    Access, BlockDevice, Degraded, Error, FileDevice, MemberFault, MemberState, OpenOptions,
-    StoreError, Subvolume, Volume,
-};
+use butterfs::Volume;
 use butterfs_admin::devices::{self, Discard, Removal};
-use butterfs_device::probe;
-use butterfs_format::DeviceId;
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use std::fs::Metadata;
 use std::ops::ControlFlow;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 /// Add devices to a volume.
 #[derive(Args, Debug)]
@@ -91,12 +84,6 @@ fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
     })
 }
 
-/// The same file by its full path, because a server has another working
-/// directory.
-pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
-    std::path::absolute(path).context(path.display())
-}
-
 impl Add {
     /// Runs it.
     pub fn run(mut self) -> Done {
@@ -125,120 +112,10 @@ impl Remove {
     }
 }
 
-/// A device as a user names it, in a form that a server understands, too.
-pub fn name_of(word: &Path) -> Result<String, Failure> {
-    let text = word.to_string_lossy().into_owned();
-    let is_number = text.parse::<u64>().is_ok();
-    if is_number || text == "missing" || text == "cancel" {
-        return Ok(text);
-    }
-    Ok(absolute(word)?.to_string_lossy().into_owned())
-}
-
-/// Equal for the same file or block device.
-fn identity(facts: &Metadata) -> (u64, u64) {
-    match facts.file_type().is_block_device() {
-        true => (0, facts.rdev()),
-        false => (facts.dev().saturating_add(1), facts.ino()),
-    }
-}
-
-/// Whether two paths name one file or block device.
-pub fn is_same(one: &Path, other: &Path) -> bool {
-    let (Ok(one), Ok(other)) = (one.metadata(), other.metadata()) else {
-        return false;
-    };
-    identity(&one) == identity(&other)
-}
-
-/// The device of a volume that the user named: by its number, by its path, or
-/// `missing`.
-pub fn device_of(volume: &Volume, name: &str) -> Result<DeviceId, Failure> {
-    if name == "missing" {
-        return Ok(devices::first_missing(volume.files().store())?);
-    }
-    let all = volume.devices();
-    if let Ok(number) = name.parse::<u64>() {
-        return match all.iter().any(|device| device.item.id.get() == number) {
-            true => Ok(DeviceId(number)),
-            false => fail(format!("'{name}' is not a valid devid of the volume")),
-        };
-    }
-    let is_it = |path: &String| is_same(Path::new(name), Path::new(path));
-    let found = all
-        .iter()
-        .find(|device| device.name.as_ref().is_some_and(is_it));
-    match found {
-        Some(device) => Ok(device.item.id),
-        None => fail(format!(
-            "{name} is no device of the volume; `butterfs filesystem show` lists its devices"
-        )),
-    }
-}
-
-/// Opens a file or block device that is to become a part of a volume.
-pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn BlockDevice>, Failure> {
-    let device = FileDevice::open(path, Access::ReadWrite)?;
-    if !force {
-        let found = probe::contents(&device).context(path.display())?;
-        if let Some(first) = found.first() {
-            return fail(format!(
-                "{path} appears to contain {first}; use the -f option to force overwrite of {path}",
-                path = path.display()
-            ));
-        }
-    }
-    Ok(Arc::new(device))
-}
-
-/// Opens a volume whose devices are to change, or takes that of the server. If
-/// devices are missing, `mended` are the ones with which the command deals.
-pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure> {
-    if let Some(volume) = host::volume() {
-        return Ok((volume, false));
-    }
-    let path = &place.volume;
-    let mut options = OpenOptions {
-        subvolume: Subvolume::Id(5),
-        ..OpenOptions::default()
-    };
-    let opened = Volume::open(path, options.clone());
-    let is_incomplete = matches!(
-        opened,
-        Err(Error::Store(StoreError::Members(
-            MemberFault::Missing(_) | MemberFault::Stale { .. }
-        )))
-    );
-    if !is_incomplete || mended.is_empty() {
-        return Ok((opened.context(path.display())?, true));
-    }
-    // Only the devices that are about to be mended may be missing. All others
-    // would become stale by what is written now.
-    let mut look = OpenOptions::read_only();
-    look.store.degraded = Degraded::Allowed;
-    look.subvolume = Subvolume::Id(5);
-    let seen = Volume::open(path, look).context(path.display())?;
-    let meant: Vec<DeviceId> = mended
-        .iter()
-        .map(|name| device_of(&seen, name))
-        .collect::<Result<_, _>>()?;
-    let is_away = |id: &DeviceId| {
-        let all = seen.devices();
-        let device = all.iter().find(|device| device.item.id == *id);
-        device.is_some_and(|device| device.state != MemberState::Present)
-    };
-    if !meant.iter().any(is_away) {
-        return Ok((opened.context(path.display())?, true));
-    }
-    drop(seen);
-    options.store.degraded = Degraded::Allowed;
-    let volume = Volume::open(path, options).context(path.display())?;
-    Ok((volume, true))
-}
-
 impl OnVolume for Order {
     const NAME: &'static str = "device";
     const TAG: &'static str = "Members";
+    const ON_KERNEL: OnKernel = OnKernel::Asks;
 
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done {
         visit(&mut self.place)
@@ -254,6 +131,18 @@ impl OnVolume for Order {
             } => add(place, devices, *force, *nodiscard),
             Action::Remove(named) => remove(place, named),
             Action::CancelRemoval => cancel_removal(place),
+        }
+    }
+
+    fn ask_kernel(self, _: &Path, given: &Path) -> Done {
+        match self.action {
+            Action::Add {
+                devices,
+                force,
+                nodiscard,
+            } => of_kernel::add(given, &devices, Fresh { force, nodiscard }),
+            Action::Remove(named) => of_kernel::remove(given, &named),
+            Action::CancelRemoval => of_kernel::cancel_removal(given),
         }
     }
 }

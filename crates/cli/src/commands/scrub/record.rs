@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Where btrfs-progs keeps it.
 const SHARED: &str = "/var/lib/btrfs";
@@ -116,6 +117,12 @@ impl Line {
 pub struct Record {
     /// A line for each device.
     pub lines: Vec<Line>,
+}
+
+/// Now, in seconds since 1970, as records have times.
+pub fn seconds_now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
 }
 
 /// Whether a scrub runs.

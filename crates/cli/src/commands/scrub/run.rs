@@ -1,6 +1,6 @@
 //! A scrub that runs, here or in the server of a mount.
 
-use super::record::{self, Line, Record, Running};
+use super::record::{self, Line, Record, Running, seconds_now};
 use super::show::{Shown, found_of};
 use super::subject::Subject;
 use crate::facts;
@@ -17,17 +17,12 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 /// How many faults are described; all are counted.
 const TOLD_MAX: usize = 1000;
 /// Files of a damaged sector that are named.
 const HOLDERS_MAX: usize = 8;
-
-fn seconds_now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}
 
 /// What is to be done.
 #[derive(Debug)]

@@ -1,6 +1,7 @@
 //! How scrubs are shown: as btrfs-scrub(8) shows them.
 
-use super::record::{Line, Record, State, state_of};
+use super::record::{Line, Record, State};
+use super::running;
 use super::subject::Subject;
 use crate::dates::date;
 use crate::fail::Done;
@@ -190,7 +191,7 @@ pub fn show(shown: &Shown, subject: &Subject, record: Option<&Record>) -> Done {
         return Ok(());
     };
     let sum = record.sum();
-    let status = match (state_of(&subject.uuid)?, record.can_go_on()) {
+    let status = match (running::state(subject)?, record.can_go_on()) {
         (State::Running, _) => "running",
         (State::Idle, false) => "finished",
         (State::Idle, true) if sum.get("canceled") > 0 => "aborted",

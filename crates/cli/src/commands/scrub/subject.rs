@@ -3,10 +3,11 @@
 use crate::facts;
 use crate::fail::{Context, Failure};
 use butterfs_format::superblock::{self, Superblock};
+use butterfs_kernel::is_kernel_btrfs;
 use butterfs_server::Facts;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A volume as records know it.
 #[derive(Debug)]
@@ -15,6 +16,8 @@ pub struct Subject {
     pub uuid: String,
     /// Bytes that there are to scrub, about.
     pub bytes: u64,
+    /// Where the kernel has it mounted, if the kernel has.
+    pub of_kernel: Option<PathBuf>,
 }
 
 impl Subject {
@@ -23,6 +26,7 @@ impl Subject {
         Self {
             uuid: facts.uuid.clone(),
             bytes: facts.device_used,
+            of_kernel: None,
         }
     }
 
@@ -30,7 +34,10 @@ impl Subject {
     /// running scrub.
     pub fn of(path: &Path) -> Result<Self, Failure> {
         if path.is_dir() {
-            return Ok(Self::open(&facts::at(path)?));
+            return Ok(Self {
+                of_kernel: is_kernel_btrfs(path).then(|| path.to_owned()),
+                ..Self::open(&facts::at(path)?)
+            });
         }
         let mut bytes = vec![0; superblock::SIZE];
         let file = File::open(path).context(path.display())?;
@@ -41,6 +48,7 @@ impl Subject {
             Ok(found) => Ok(Self {
                 uuid: uuid::Uuid::from_bytes(found.fsid).to_string(),
                 bytes: found.bytes_used,
+                of_kernel: None,
             }),
             Err(_) => Ok(Self::open(&facts::at(path)?)),
         }

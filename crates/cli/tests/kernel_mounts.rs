@@ -1,0 +1,260 @@
+//! Volumes that the kernel has mounted: what changes them asks the kernel.
+
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use support::{Bench, Kernel, Loop, is_root, said};
+
+/// A volume that the kernel made and mounted, with files, and three devices
+/// that are free.
+struct World {
+    bench: Bench,
+    // In this order: what is mounted is unmounted before its devices go.
+    mount: Kernel,
+    devices: Vec<Loop>,
+}
+
+impl World {
+    /// With devices of so many GiB, which hold no more than is written.
+    fn new(size: u64) -> Option<Self> {
+        if !is_root() {
+            println!("skipped: kernel mounts need root");
+            assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+            return None;
+        }
+        let bench = Bench::new();
+        let files = ["one", "two", "three", "four"];
+        let devices = files.map(|name| {
+            let file = fs::File::create(bench.path(name)).expect("a file");
+            file.set_len(size << 30).expect("its size");
+            Loop::new(&bench.path(name))
+        });
+        ran("mkfs.btrfs", &["-q", "-f", devices[0].name()]);
+        let point = bench.path("kernel");
+        fs::create_dir(&point).expect("a mountpoint");
+        ran("mount", &[devices[0].name(), point.to_str().expect("text")]);
+        let world = Self {
+            mount: Kernel(point),
+            devices: devices.into(),
+            bench,
+        };
+        for number in 0..24_u8 {
+            let name = world.at(&format!("file {number}"));
+            fs::write(name, vec![number; 2_000_000]).expect("a file");
+        }
+        ran("sync", &["-f", world.point()]);
+        Some(world)
+    }
+
+    fn point(&self) -> &str {
+        self.mount.0.to_str().expect("text")
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.mount.0.join(name)
+    }
+
+    fn device(&self, number: usize) -> &str {
+        self.devices[number].name()
+    }
+
+    /// Runs what must succeed at the mountpoint.
+    fn run(&self, words: &[&str]) -> String {
+        self.bench.run(&[words, &[self.point()]].concat())
+    }
+
+    /// Runs what must end so, and say that.
+    fn ends(&self, words: &[&str], code: i32, text: &str) {
+        let output = self.bench.try_run(&[words, &[self.point()]].concat());
+        let told = said(&output);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {told}");
+        assert!(told.contains(text), "{words:?}: {told}");
+    }
+
+    fn devices_shown(&self) -> Vec<String> {
+        let shown = self.run(&["filesystem", "show"]);
+        let lines = shown.lines().filter(|line| line.contains("devid"));
+        lines.map(str::to_owned).collect()
+    }
+}
+
+fn ran(program: &str, words: &[&str]) -> String {
+    let output = Command::new(program).args(words).output();
+    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
+    assert!(
+        output.status.success(),
+        "{program} {words:?}: {}",
+        said(&output)
+    );
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Waits until `is_so`, for 30 seconds at most.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "not {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn devices_come_go_and_are_replaced() {
+    // On smaller devices Linux 6.18 finds no room to set the metadata's block
+    // group aside, as it must before it copies a device.
+    let Some(world) = World::new(8) else {
+        return;
+    };
+    world.run(&["device", "add", world.device(1)]);
+    assert_eq!(world.devices_shown().len(), 2);
+    world.ends(&["device", "add", world.device(1)], 1, "in use");
+    let file = world.bench.path("three");
+    let file = file.to_str().expect("text");
+    world.ends(&["device", "add", file], 1, "losetup -f --show");
+    // What holds a file system is taken with -f alone.
+    ran("mkfs.ext4", &["-q", "-F", world.device(2)]);
+    world.ends(&["device", "add", world.device(2)], 1, "use the -f option");
+
+    world.run(&["balance", "start", "-dconvert=raid1", "-mconvert=raid1"]);
+    let used = world.run(&["filesystem", "df"]);
+    assert!(used.contains("Data, RAID1"), "{used}");
+    assert!(!used.contains("Data, single"), "{used}");
+    world.ends(&["device", "remove", "2"], 1, "needs 2 devices");
+    world.ends(&["device", "remove", "7"], 1, "no device of the volume");
+    world.ends(&["device", "remove", "missing"], 1, "device");
+
+    world.ends(
+        &["replace", "start", "2", world.device(2)],
+        1,
+        "use the -f option",
+    );
+    world.ends(&["replace", "status"], 0, "Never started");
+    world.run(&["replace", "start", "-B", "-f", "2", world.device(2)]);
+    world.ends(&["replace", "status"], 0, "finished on");
+    let shown = world.devices_shown().join("\n");
+    assert!(shown.contains(world.device(2)), "{shown}");
+    assert!(!shown.contains(world.device(1)), "{shown}");
+    // By its path, in the background.
+    world.run(&["replace", "start", world.device(2), world.device(3)]);
+    until("replaced", || {
+        world
+            .devices_shown()
+            .iter()
+            .any(|line| line.contains(world.device(3)))
+    });
+    world.ends(&["replace", "cancel"], 2, "not started");
+
+    // The kernel shows the new device a moment before it lets others change.
+    until("free for other changes", || {
+        let words = ["device", "add", "-f", world.device(1), world.point()];
+        world.bench.try_run(&words).status.success()
+    });
+    world.run(&["device", "remove", world.device(3)]);
+    assert_eq!(world.devices_shown().len(), 2);
+    world.ends(&["device", "remove", "cancel"], 1, "no removal");
+    for number in 0..24_u8 {
+        let content = fs::read(world.at(&format!("file {number}"))).expect("a file");
+        assert!(content == vec![number; 2_000_000], "file {number}");
+    }
+    let World { mount, devices, .. } = world;
+    drop(mount);
+    ran("btrfs", &["check", "--check-data-csum", devices[0].name()]);
+}
+
+#[test]
+fn balances_are_begun_paused_and_ended() {
+    let Some(world) = World::new(1) else {
+        return;
+    };
+    world.ends(&["balance", "status"], 0, "No balance found");
+    world.ends(&["balance", "pause"], 2, "no balance runs");
+    world.ends(&["balance", "cancel"], 2, "no balance runs or waits");
+    world.ends(&["balance", "resume"], 2, "no balance waits");
+    let planned = world.run(&["balance", "plan", "-d"]);
+    assert!(planned.contains("Nothing was written"), "{planned}");
+    world.ends(
+        &["balance", "start", "-dconvert=raid1"],
+        1,
+        "does not take these filters",
+    );
+    let done = world.run(&["balance", "start", "-dusage=1..100"]);
+    assert!(done.starts_with("Done, had to relocate "), "{done}");
+    let done = world.run(&["balance", "start", "--full-balance"]);
+    assert!(done.starts_with("Done, had to relocate "), "{done}");
+
+    // While one waits, no other change begins.
+    let point = world.point().to_owned();
+    let full = ["balance", "start", "--full-balance", &point];
+    let begun = Command::new(support::BINARY).args(full).spawn();
+    let mut begun = begun.expect("it runs");
+    let paused = || world.bench.try_run(&["balance", "pause", &point]);
+    let mut is_paused = false;
+    while !is_paused && begun.try_wait().expect("a process").is_none() {
+        is_paused = paused().status.success();
+    }
+    let ended = begun.wait().expect("it ends");
+    if !is_paused {
+        println!("the balance was done before it could be paused");
+        return;
+    }
+    assert!(!ended.success());
+    world.ends(&["balance", "status"], 1, "is paused");
+    world.ends(&["filesystem", "resize", "1:900m"], 1, "runs");
+    world.ends(&["balance", "start", "-dusage=5"], 1, "runs or waits");
+    world.run(&["balance", "cancel"]);
+    world.ends(&["balance", "status"], 0, "No balance found");
+    world.run(&["filesystem", "resize", "1:900m"]);
+}
+
+/// Destroys what the first device has of a file's data.
+fn damage(device: &Path, content: u8) {
+    use std::os::unix::fs::FileExt;
+    let bytes = fs::read(device).expect("the device");
+    let sector = vec![content; 4096];
+    let mut sectors = bytes.chunks_exact(4096).enumerate();
+    let found = sectors.find(|(_, bytes)| *bytes == sector);
+    let (number, _) = found.expect("the file's data");
+    let file = fs::File::options()
+        .write(true)
+        .open(device)
+        .expect("the device");
+    let at = u64::try_from(number).expect("a place") * 4096;
+    file.write_all_at(&[0xee; 512], at).expect("it is damaged");
+    file.sync_all().expect("it is on the device");
+}
+
+#[test]
+fn scrubs_are_done_by_the_kernel() {
+    let Some(world) = World::new(1) else {
+        return;
+    };
+    let point = world.point().to_owned();
+    let shown = world.run(&["scrub", "start", "-B"]);
+    assert!(shown.contains("no errors found"), "{shown}");
+    world.ends(&["scrub", "cancel"], 2, "not running");
+    world.ends(&["scrub", "resume"], 2, "nothing to resume");
+    // The Btrfs tools show the same record.
+    let theirs = ran("btrfs", &["scrub", "status", &point]);
+    assert!(theirs.contains("Status:           finished"), "{theirs}");
+
+    world.run(&["scrub", "limit", "-l", "8m"]);
+    world.ends(&["scrub", "limit"], 0, "8.00MiB/s");
+    world.run(&["scrub", "start"]);
+    world.ends(&["scrub", "status"], 0, "running");
+    world.ends(&["scrub", "start", "-B"], 1, "under way");
+    world.run(&["scrub", "cancel"]);
+    world.ends(&["scrub", "status"], 0, "aborted");
+    world.run(&["scrub", "limit", "-l", "0"]);
+    let shown = world.run(&["scrub", "resume", "-B"]);
+    assert!(shown.contains("Status:           finished"), "{shown}");
+
+    damage(&world.devices[0].0, 7);
+    let dropped = fs::write("/proc/sys/vm/drop_caches", "1");
+    dropped.expect("the device is read anew");
+    world.ends(&["scrub", "start", "-B", "-r"], 3, "csum=1");
+    let shown = world.run(&["scrub", "status", "-R"]);
+    assert!(shown.contains("uncorrectable_errors: 1"), "{shown}");
+}
