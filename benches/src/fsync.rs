@@ -23,14 +23,15 @@ struct Figures {
     appends: Vec<f64>,
     /// Operations per second of the database's shape.
     database: f64,
-    /// Latency in milliseconds at 50, 95 and 99 of 100 operations.
+    /// Latency in milliseconds below which 50, 95 and 99 of 100 operations lie.
     latency_ms: [f64; 3],
-    /// Standard deviation of one second's operations by their mean.
+    /// Standard deviation of the operations of one second, divided by their
+    /// mean.
     variation: f64,
 }
 
-/// Appends with an fsync each, each thread to a file of its own; gives how many
-/// milliseconds each took, ascending.
+/// Appends with an fsync each. Each thread has a file of its own. Returns how
+/// many milliseconds each took, ascending.
 pub fn appends(volume: &Volume, threads: usize, time: Duration) -> Vec<f64> {
     let names: Vec<String> = (0..threads).map(|n| format!("append-{n}")).collect();
     let end = Instant::now() + time;
@@ -61,7 +62,7 @@ fn append_until(end: Instant, file: &dyn Handle) -> Vec<f64> {
     took
 }
 
-/// An operation of the database: in which second it ended, and how many
+/// An operation of the database: the second in which it ended, and how many
 /// milliseconds it took.
 pub type Operation = (u64, f64);
 
@@ -120,7 +121,7 @@ fn job_of_database(
     done
 }
 
-/// The value below which so much of ascending ones lies.
+/// The value below which this share of ascending values lies.
 pub fn quantile(ascending: &[f64], part: f64) -> f64 {
     ascending[((ascending.len() - 1) as f64 * part) as usize]
 }

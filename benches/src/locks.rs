@@ -1,6 +1,6 @@
 //! What threads cost each other in the library: operations by 1 to 16 threads
 //! in directories of their own, creates beside a large commit, and operations
-//! beside somebody who reads from a slow device.
+//! beside a thread that reads from a slow device.
 
 use super::volume::Volume;
 use butterfs_admin::mkfs::{MkfsOptions, make};
@@ -28,10 +28,10 @@ const FILES: usize = 500;
 const CREATORS: usize = 7;
 /// Items that the large commit has to write.
 const CHANGED: usize = 100_000;
-/// What a read of the slow device takes.
+/// How long a read of the slow device takes.
 const READ_TAKES: Duration = Duration::from_millis(2);
 
-/// Operations per second of all threads, and what they waited.
+/// Operations per second of all threads, and how long they waited.
 struct Rate {
     per_second: f64,
     /// Microseconds that an operation waited for the engine's lock.
@@ -98,7 +98,7 @@ fn new_directory(fs: &Filesystem, name: &str) -> InodeId {
     fs.create(fs.root(), name.as_bytes(), &new).unwrap().id
 }
 
-/// Has `threads` threads call `operation` with their number and a count until
+/// Lets `threads` threads call `operation` with their number and a count until
 /// the time is over.
 fn rate(
     threads: usize,
@@ -199,7 +199,7 @@ fn rows(image: &Path, threads: usize, time: Duration) -> Vec<(&'static str, Rate
     rows
 }
 
-/// Median, 99.9 of 100 and greatest of milliseconds.
+/// Median, 99.9th percentile and maximum of milliseconds.
 fn tail(mut took: Vec<f64>) -> String {
     took.sort_by(f64::total_cmp);
     let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize];
@@ -212,7 +212,7 @@ fn tail(mut took: Vec<f64>) -> String {
     )
 }
 
-/// Repeats `operation` until `end` is set; milliseconds of each.
+/// Repeats `operation` until `end` is set. Returns the milliseconds of each.
 fn times(end: &AtomicBool, mut operation: impl FnMut(usize)) -> Vec<f64> {
     let mut took = Vec::new();
     while !end.load(Ordering::Relaxed) {
@@ -273,7 +273,7 @@ fn beside_commit(image: &Path) {
     }
 }
 
-/// Lookups while many others create: nobody is forgotten.
+/// Lookups while many others create: none of them is forgotten.
 fn beside_creates(image: &Path) {
     println!(
         "\n| beside creates by {CREATORS} threads | number | median ms | p99.9 ms | longest ms |"
@@ -316,7 +316,7 @@ fn beside_creates(image: &Path) {
     println!("| create | {}", tail(creates));
 }
 
-/// Lookups and creates of what is in memory while somebody else looks up what
+/// Lookups and creates of what is in memory, while another thread looks up what
 /// is not, on a device whose reads take long.
 fn beside_cold_reads(image: &Path) {
     println!(

@@ -16,14 +16,14 @@
 //! ```
 //!
 //! `butterfs-benches open [FILES]` measures the opening of a 1 TiB volume that
-//! holds none, a tenth, and all of FILES (default 10000000).
-//! `butterfs-benches fsync [SECONDS]` measures making data durable with several
-//! threads. `butterfs-benches locks [MILLISECONDS]` measures what threads cost
-//! each other in the library. `butterfs-benches scale [full] [NAMES]` measures
-//! what operations cost on volumes a decade apart, `butterfs-benches small
-//! [FILES]` many small files, `butterfs-benches tools [REPEATS]` scrub, balance
-//! and the replacement and removal of devices, `butterfs-benches stripes`
-//! several devices of a declared rate. `butterfs-benches undo` takes away what a killed
+//! holds none, a tenth, and all of FILES (default 10000000). `butterfs-benches
+//! fsync [SECONDS]` measures making data durable with several threads.
+//! `butterfs-benches locks [MILLISECONDS]` measures what threads cost each
+//! other in the library. `butterfs-benches scale [full] [NAMES]` measures what
+//! operations cost on volumes a decade apart, `butterfs-benches small [FILES]`
+//! many small files, `butterfs-benches tools [REPEATS]` scrub, balance and the
+//! replacement and removal of devices, `butterfs-benches stripes` several
+//! devices of a declared rate. `butterfs-benches undo` removes what a killed
 //! run left.
 
 mod fsync;
@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 use subject::{Kind, NullServer, Subject};
 use suite::Scale;
 
-/// What a run made and changed, for the next one if this one is killed.
+/// What a run made and changed, noted for the next run if this one is killed.
 const JOURNAL: &str = "/var/tmp/butterfs-bench.made";
 /// Of the file that holds the volume.
 const IMAGE: u64 = 4 << 30;
@@ -180,7 +180,7 @@ impl Ground {
         }
     }
 
-    /// Those of the transports that a mount takes; "" where it has no choice.
+    /// The transports that a mount takes; "" if it has no choice.
     fn transports(&self, wanted: &[String]) -> Vec<String> {
         let (image, point) = (&self.image, &self.point);
         let taken = |option: &String| {
@@ -232,7 +232,8 @@ impl Ground {
     }
 }
 
-/// What the machine does by itself: figures of a busy one mean nothing.
+/// What the machine does without us, because figures of a busy machine mean
+/// nothing.
 fn other_work() -> String {
     let (before, start) = (busy_seconds(), Instant::now());
     std::thread::sleep(Duration::from_secs(1));
@@ -243,8 +244,8 @@ fn other_work() -> String {
     format!("{busy:.2} CPU s/s")
 }
 
-/// Every subject in turn, again and again, so that what the machine does at a
-/// time meets all of them.
+/// Every subject in turn, again and again, so that disturbances of the machine
+/// meet all of them.
 fn measure(choice: &Choice, ground: &Ground, undo: &mut Undo) -> Result<Run, String> {
     let other_work = other_work();
     let columns = ground.subjects(choice).into_iter().map(|subject| {
@@ -306,7 +307,7 @@ fn measure(choice: &Choice, ground: &Ground, undo: &mut Undo) -> Result<Run, Str
     Ok(Run { columns, facts })
 }
 
-/// What an earlier run left is gone then, and no other run is under way.
+/// After this, what an earlier run left is gone, and no other run is under way.
 fn undo_stack() -> Result<(File, Undo), String> {
     let path = format!("{JOURNAL}.lock");
     let lock = File::create(&path).map_err(|error| format!("{path}: {error}"))?;

@@ -15,8 +15,8 @@ use std::time::Instant;
 const SIZE: u64 = 1 << 40;
 const PER_DIR: usize = 10_000;
 
-/// Fills a volume and opens it in processes of their own; with the variable
-/// `OPEN_IMAGE` it is such a process.
+/// Fills a volume and opens it, in processes of their own. With the variable
+/// `OPEN_IMAGE`, this is such a process.
 pub fn measure(base: &Path, files: usize) -> io::Result<()> {
     if let Some(image) = std::env::var_os("OPEN_IMAGE") {
         let start = Instant::now();

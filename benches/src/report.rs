@@ -7,16 +7,17 @@ use serde_json::{Map, Value, json};
 
 /// A ratio that fell by more is named.
 const FALL: f64 = 0.15;
-/// Wake-ups whose costs differ by more make figures of mounts differ, too.
+/// If the costs of wake-ups differ by more than this, figures of mounts differ,
+/// too.
 const OTHER_WAKE_UP: f64 = 1.5;
 
-/// Facts without which figures are not to be compared.
+/// Facts that must agree before figures may be compared.
 pub const PROCESSORS: &str = "processors";
 pub const KERNEL: &str = "kernel";
 pub const FILES: &str = "files of a step";
 pub const LARGE: &str = "large file";
 
-/// Median of the repeats, and where the middle half of them lies.
+/// Median of the repeats, and the range of the middle half of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Spread {
     low: f64,
@@ -71,7 +72,7 @@ impl Column {
     }
 }
 
-/// A whole run; the first column is what the others are compared with.
+/// A whole run. The other columns are compared with the first.
 pub struct Run {
     pub columns: Vec<Column>,
     /// Facts of the machine and the run.
@@ -81,7 +82,8 @@ pub struct Run {
 /// A subject's figure in a row.
 struct Figure {
     value: Spread,
-    /// Above 1 is better than the first column; of repeats side by side.
+    /// Above 1 is better than the first column. The ratio is of repeats side by
+    /// side.
     ratio: Option<Spread>,
     cpu: Option<f64>,
 }
@@ -379,7 +381,8 @@ mod tests {
             said.contains("fuse, create: 0.40 of the kernel, 0.50 before (-20 %)\n"),
             "{said}"
         );
-        // A tenth is no fall, a wide spread says nothing, and better is better.
+        // A tenth is not a fall, a wide spread says nothing, and better is
+        // better.
         for rates in [[450.0; 5], [300.0, 390.0, 400.0, 500.0, 510.0], [900.0; 5]] {
             let said = compare(&old, &run(&rates, 40).json());
             assert!(said.starts_with("None of 1 ratios"), "{said}");

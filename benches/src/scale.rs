@@ -1,8 +1,8 @@
 //! What an operation costs as a volume grows: the same steps on volumes that
-//! are a decade apart in one respect.
+//! differ by a factor of ten in one respect.
 //!
 //! The steps run in bursts of a fixed size with a commit at the end of each, so
-//! that what a commit has to do counts too. The best burst counts.
+//! that the work of a commit counts too. The best burst counts.
 
 use butterfs_admin::mkfs::{MkfsOptions, make};
 use butterfs_device::{Access, FileDevice};
@@ -21,7 +21,7 @@ use std::time::Instant;
 const BURST: usize = 2000;
 /// Bursts of a step; the best counts.
 const BURSTS: usize = 5;
-/// Files of a directory, where directories are not what grows.
+/// Files of a directory, if it is not the directories that grow.
 const PER_DIR: usize = 1000;
 const SECTOR: u64 = 4096;
 
@@ -76,8 +76,8 @@ impl Ground {
         (self.random >> 33) as usize % below
     }
 
-    /// Microseconds of an operation in the best of some bursts, each with the
-    /// commit that follows.
+    /// Microseconds of an operation in the best of some bursts. Each burst
+    /// includes the commit that follows.
     fn step(&mut self, count: usize, mut burst: impl FnMut(&mut Self, usize)) -> f64 {
         let mut best = f64::INFINITY;
         for _ in 0..BURSTS {
@@ -91,8 +91,8 @@ impl Ground {
         best
     }
 
-    /// What users do most, in a directory of its own: `files` says how to come
-    /// to a file that was there before, by its number below `old`.
+    /// What users do most, in a directory of its own. `files` finds a file that
+    /// was there before, by its number below `old`.
     fn common(&mut self, old: usize, file: impl Fn(usize) -> (String, String)) -> Costs {
         self.reopen();
         self.fs().sync_all().unwrap();
@@ -116,7 +116,7 @@ impl Ground {
             let found = fs.lookup(dir, name.as_bytes()).unwrap().inode;
             fs.attributes(found).unwrap();
         };
-        // What is measured is not how fast leaves are read the first time.
+        // How fast leaves are read the first time is not measured.
         (0..old).for_each(|n| see(self.fs(), n));
         let look = self.step(BURST, |ground, _| {
             for _ in 0..BURST {
@@ -268,7 +268,7 @@ fn snapshots(ground: &mut Ground, made: usize, goal: usize) -> Costs {
     }
     let mut costs = Costs::new();
     let rewrite = ground.step(BURST, |ground, number| {
-        // What follows a snapshot copies what it shares.
+        // What follows a snapshot copies what the snapshot shares.
         snapshot(ground, format!("burst{number}"));
         change(ground, BURST);
     });
@@ -295,7 +295,7 @@ fn extents(ground: &mut Ground, made: usize, goal: usize) -> Costs {
         Err(_) => new_file(fs, fs.root(), "extents", &[]),
     };
     let data = [3; SECTOR as usize];
-    // Every second sector: none of them joins another.
+    // Every second sector, so that none of them joins another.
     for n in made..goal {
         fs.write(&inode, n as u64 * 2 * SECTOR, &data).unwrap();
     }
@@ -337,7 +337,7 @@ fn extents(ground: &mut Ground, made: usize, goal: usize) -> Costs {
     costs
 }
 
-/// Block groups, by preallocated space that nobody writes to.
+/// Block groups, made by preallocated space to which nobody writes.
 fn block_groups(ground: &mut Ground, made: usize, goal: usize) -> Costs {
     const GROUP: u64 = 1 << 30;
     const PER_FILE: usize = 100;
@@ -359,8 +359,9 @@ fn block_groups(ground: &mut Ground, made: usize, goal: usize) -> Costs {
     costs
 }
 
-/// Free space: 95 % of a volume that is full of small files, of which every
-/// twentieth went; `made` is 0 for the same files on a volume with much space.
+/// Free space: 95 % of a volume that was full of small files, of which every
+/// twentieth was removed. `made` is 0 for the same files on a volume with much
+/// space.
 fn fragmented(base: &Path, files: usize, room: u64) -> io::Result<Costs> {
     let mut ground = Ground::new(base, room)?;
     let data = vec![5; 4 * SECTOR as usize];
@@ -457,8 +458,8 @@ const GROWTHS: [Growth; 5] = [
     },
 ];
 
-/// Measures all that `only` names, or everything; `full` adds ten million
-/// files.
+/// Measures everything that `only` names, or everything. `full` adds ten
+/// million files.
 pub fn measure(base: &Path, words: &[String]) -> io::Result<()> {
     let wanted = |name: &str| {
         let names: Vec<&String> = words.iter().filter(|word| *word != "full").collect();

@@ -1,5 +1,5 @@
 //! Many small files until they are durable: the library beside kernel Btrfs,
-//! and what flushing them one by one and together costs.
+//! and what flushing them costs, one by one and together.
 
 use super::noise;
 use super::subject::{Kind, Subject};

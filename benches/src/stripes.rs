@@ -1,5 +1,5 @@
 //! Sequential writes and reads over several devices of a declared rate: what
-//! stripes and mirrors give beside one device.
+//! stripes and mirrors gain over one device.
 
 use super::noise;
 use super::small::median;
@@ -14,17 +14,17 @@ use std::io::{IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Bytes in a second of each device: a slow disk, so that the processor's time
-/// does not count.
+/// Bytes per second of each device: a slow disk, so that the processor's time
+/// does not matter.
 const RATE: f64 = 200.0 * 1024.0 * 1024.0;
 const DEVICE: u64 = 1 << 30;
 const FILE: u64 = 256 << 20;
 const REQUEST: usize = 1 << 20;
 const RUNS: usize = 3;
-/// Readers of mirrors, each of its own part of the file.
+/// Readers of mirrors, each with its own part of the file.
 const READERS: u64 = 4;
 
-/// A device in memory that moves [`RATE`] bytes in a second, one request after
+/// A device in memory that moves [`RATE`] bytes per second, one request after
 /// the other.
 #[derive(Debug)]
 struct Paced {

@@ -29,7 +29,7 @@ pub enum Kind {
 pub struct Subject {
     pub name: String,
     pub kind: Kind,
-    /// What idle processors do; None for what they do anyway.
+    /// What idle processors do; `None` for their usual behaviour.
     pub wake: Option<Wake>,
     /// The file that holds the volume, all of it in memory.
     pub image: PathBuf,
@@ -42,8 +42,8 @@ pub struct Subject {
 pub const ZSTD: &str = "compress=zstd:3";
 
 impl Subject {
-    /// Makes the volume anew. The file keeps its memory: what a machine gives
-    /// out for the first time can be slow.
+    /// Makes the volume anew. The file keeps its memory, because memory that a
+    /// machine gives out for the first time can be slow.
     pub fn fresh(&self) {
         if let Kind::Null(server) = &self.kind {
             return server.lock().unwrap().say("forget", "forgotten");
@@ -78,7 +78,8 @@ impl Subject {
         Volume::Mounted(self.point.clone())
     }
 
-    /// Closes or unmounts it; everything is durable then, nothing in memory.
+    /// Closes or unmounts it. Everything is durable then, and nothing is in
+    /// memory.
     pub fn close(&self, volume: Volume) {
         let point = self.point.to_str().unwrap();
         match &self.kind {
@@ -121,7 +122,7 @@ pub struct NullServer {
 }
 
 impl NullServer {
-    /// Starts it; None where it was not built.
+    /// Starts it; `None` if it was not built.
     pub fn start(point: &std::path::Path) -> Option<Self> {
         let own = std::env::current_exe().unwrap();
         let program = own.parent().unwrap().join("examples/null");

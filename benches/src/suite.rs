@@ -1,5 +1,5 @@
-//! The rows of `make bench`: what people do to files, on every subject in
-//! turn, each time on a new volume. Whoever is cold was unmounted before.
+//! The rows of `make bench`: what people do to files, on every subject in turn,
+//! each time on a new volume. A cold subject was unmounted before.
 
 use super::fsync::{appends, database, quantile};
 use super::subject::{Kind, Subject, ZSTD};
@@ -22,7 +22,7 @@ pub struct Scale {
     pub files: usize,
     /// MiB of the large file.
     pub mib: usize,
-    /// For so long steps run that repeat one thing.
+    /// How long steps run that repeat one thing.
     pub time: Duration,
     /// A tree to copy, and the number of its files.
     pub tree: PathBuf,
@@ -43,7 +43,7 @@ pub struct Sample {
     pub row: Row,
     pub value: f64,
     /// CPU microseconds of the whole machine for each operation, polling
-    /// included; None where the step is no count of operations.
+    /// included; `None` if the step is not a number of operations.
     pub cpu: Option<f64>,
 }
 
@@ -55,7 +55,7 @@ struct Pass<'a> {
     samples: Vec<Sample>,
 }
 
-/// Measures all rows that a subject can have; gives the server's peak memory
+/// Measures all rows that a subject can have. Returns the server's peak memory
 /// too.
 pub fn measure(subject: &Subject, scale: &Scale) -> (Vec<Sample>, Option<f64>) {
     subject.fresh();
@@ -90,7 +90,7 @@ impl Pass<'_> {
         self.volume.as_ref().unwrap()
     }
 
-    /// Nothing is in memory afterwards, everything is durable.
+    /// Afterwards nothing is in memory, and everything is durable.
     fn cold(&mut self, option: &str) {
         self.subject.close(self.volume.take().unwrap());
         self.volume = Some(self.subject.open(option));
@@ -305,7 +305,7 @@ impl Pass<'_> {
         self.step("read 4 KiB at random, O_DIRECT", "operations/s", |_| {
             at_random(places, time, |at| file.read(at, page))
         });
-        // The library has no way around its buffer.
+        // The library cannot bypass its buffer.
         if self.subject.is_mounted() {
             page.copy_from_slice(&noise[..4096]);
             self.step("write 4 KiB at random, O_DIRECT", "operations/s", |_| {
@@ -363,7 +363,7 @@ impl Pass<'_> {
     }
 }
 
-/// Writes so many MiB in blocks, and waits for the device.
+/// Writes this many MiB in blocks, and waits for the device.
 fn write_all(file: &dyn Handle, data: &[u8], block: usize, mib: usize) -> usize {
     for at in (0..mib * MIB).step_by(block) {
         file.write(at as u64, &data[at % MIB..][..block]);
@@ -372,7 +372,7 @@ fn write_all(file: &dyn Handle, data: &[u8], block: usize, mib: usize) -> usize 
     mib
 }
 
-/// Does something at random 4 KiB until the time is over; gives how often.
+/// Does something at random 4 KiB until the time is over. Returns how often.
 fn at_random(places: usize, time: Duration, mut work: impl FnMut(u64)) -> usize {
     let (start, mut seed, mut count) = (Instant::now(), 1_u64, 0);
     while start.elapsed() < time {
@@ -383,8 +383,8 @@ fn at_random(places: usize, time: Duration, mut work: impl FnMut(u64)) -> usize 
     count
 }
 
-/// A tree of small files like a project's: 40 in a directory, 0 to 24 KiB, the
-/// same ones every time.
+/// A tree of small files like that of a project: 40 in a directory, 0 to 24
+/// KiB, the same ones every time.
 pub fn grow_tree(root: &Path, files: usize) {
     let noise = noise();
     let mut seed = 3_u64;

@@ -73,8 +73,8 @@ fn files_below(directory: &Path, all: &mut Vec<PathBuf>) {
     }
 }
 
-/// Makes the volume that all are copies of: a tree, and between its snapshots
-/// half of a percent of the files changes.
+/// Makes the volume of which all others are copies: a tree and its snapshots.
+/// Between two snapshots, half a percent of the files changes.
 fn grow(ground: &Ground) {
     let image = ground.work.join("grown");
     File::create(&image).unwrap().set_len(DEVICE).unwrap();

@@ -1,5 +1,5 @@
 //! A volume to work on, through the library or where it is mounted: the same
-//! calls, whoever serves them.
+//! calls, whatever serves them.
 
 use super::run;
 use butterfs_device::{Access, FileDevice};
@@ -33,13 +33,13 @@ pub trait Directory: Send + Sync {
     fn create(&self, name: &str, data: &[u8]);
     fn stat(&self, name: &str);
     fn unlink(&self, name: &str);
-    /// Reads all names with their attributes; gives their number.
+    /// Reads all names with their attributes. Returns their number.
     fn list(&self) -> usize;
     /// Makes a file and has it.
     fn open_new(&self, name: &str) -> Arc<dyn Handle>;
 }
 
-/// Whether the page cache of a mount is passed by.
+/// Whether the page cache of a mount is bypassed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Caching {
     Cached,
@@ -58,7 +58,8 @@ impl Volume {
         )))
     }
 
-    /// A directory of the root, made when it is not there; "" is the root.
+    /// A directory of the root. It is made if it does not exist; "" is the
+    /// root.
     pub fn directory(&self, name: &str) -> Arc<dyn Directory> {
         match self {
             Self::Mounted(root) => {
@@ -150,8 +151,8 @@ impl Handle for File {
     }
 }
 
-/// As `ls`, `find` and git ask: without the time of birth, for which FUSE has a
-/// request of its own and std::fs asks, too.
+/// As `ls`, `find` and git ask: without the time of birth. FUSE has a request
+/// of its own for that, and std::fs asks for it, too.
 fn attributes(directory: BorrowedFd<'_>, name: &Path) {
     rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).unwrap();
 }

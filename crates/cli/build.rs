@@ -1,7 +1,7 @@
-//! Tells the program which commit it is made from.
+//! Tells the program from which commit it is built.
 //!
-//! `BUTTERFS_COMMIT` says it where the source is no git checkout, or for a
-//! build that must not depend on one.
+//! `BUTTERFS_COMMIT` names it if the source is no git checkout, or for a build
+//! that must not depend on one.
 
 use std::path::Path;
 use std::process::Command;

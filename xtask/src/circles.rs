@@ -1,8 +1,8 @@
 //! Files of a crate that use each other in a circle.
 //!
-//! A module uses another where one of its paths (in `use` or elsewhere) leads
-//! to something that is there. What a module only passes on (`pub use`) is
-//! where it comes from. Tests inside files do not count.
+//! A module uses another one if one of its paths (in `use` or elsewhere) leads
+//! to something in that module. What a module only passes on (`pub use`)
+//! belongs to the module from which it comes. Tests inside files do not count.
 
 use crate::source::{files, read, without_tests, words};
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ fn name_of(source: &Path, file: &Path) -> Names {
     names
 }
 
-/// Reads the tree of a `use` from `words`, with what stands before it; gives
+/// Reads the tree of a `use` from `words`, with the path before it. Returns
 /// what it names, and under which names.
 fn tree(words: &[String], at: &mut usize, before: &Names, found: &mut Vec<(Names, String)>) {
     let mut path = before.clone();
@@ -122,7 +122,7 @@ impl Modules {
         Ok(Self(modules))
     }
 
-    /// The module in which what `path` names, said in `from`, is.
+    /// The module that contains what `path` names when `from` says it.
     fn resolve(&self, from: &Names, path: &[String], depth: usize) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         let mut at = from.clone();
@@ -232,8 +232,8 @@ fn show(name: &str) -> Result<usize, String> {
     Ok(circles)
 }
 
-/// Shows the circles of these crates, or of all; fails where there should be
-/// none.
+/// Shows the circles of these crates, or of all crates. Fails if a crate has
+/// circles that should have none.
 pub fn check(crates: &[String]) -> Result<(), String> {
     let mut names = crates.to_vec();
     if names.is_empty() {

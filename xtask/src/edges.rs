@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
-/// Each crate and those of ours that it uses.
+/// Each crate, and those of ours that it uses.
 const EDGES: &[(&str, &[&str])] = &[
     ("format", &[]),
     ("device", &["format"]),
@@ -58,7 +58,7 @@ fn names<'m>(manifest: &'m str, section: &str) -> Vec<&'m str> {
         .collect()
 }
 
-/// All names that files below a folder use, without their tests or with them.
+/// All names that files below a folder use, without or with their tests.
 fn used(folder: &Path, part: fn(&str) -> &str) -> Result<BTreeSet<String>, String> {
     let mut all = BTreeSet::new();
     for path in files(folder) {
@@ -67,7 +67,7 @@ fn used(folder: &Path, part: fn(&str) -> &str) -> Result<BTreeSet<String>, Strin
     Ok(all)
 }
 
-/// Fails where crates use what they may not, or name what they do not use.
+/// Fails if a crate uses what it may not use, or names what it does not use.
 pub fn check() -> Result<(), String> {
     let mut wrong = Vec::new();
     let entries = fs::read_dir("crates").map_err(|error| format!("crates: {error}"))?;

@@ -1,10 +1,10 @@
 //! Checks of the source tree.
 //!
-//! `cargo run -p xtask -- edges` fails when a crate uses another that
-//! ARCHITECTURE.md does not allow, when it is allowed one that it does not
-//! use, and when a manifest names a crate that no source file uses.
-//! `cargo run -p xtask -- circles [CRATE...]` shows which files of a crate use
-//! each other in a circle, and fails where there should be none.
+//! `cargo run -p xtask -- edges` fails if a crate uses another one that
+//! ARCHITECTURE.md does not allow, if it is allowed one that it does not use,
+//! or if a manifest names a crate that no source file uses. `cargo run -p xtask
+//! -- circles [CRATE...]` shows which files of a crate use each other in a
+//! circle, and fails if there are circles where there should be none.
 
 mod circles;
 mod edges;

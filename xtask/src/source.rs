@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// All Rust files below a folder, in order; none where it is not there.
+/// All Rust files below a folder, in order; none if the folder does not exist.
 pub fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -97,7 +97,7 @@ pub fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Whether a raw string with marks begins here, and not a raw name.
+/// Whether a raw string with `#` marks begins here, and not a raw name.
 fn raw_string(letters: &[char], index: usize) -> bool {
     let behind = letters[index + 1..].iter().find(|letter| **letter != '#');
     letters.get(index + 1) == Some(&'#') && behind == Some(&'"')

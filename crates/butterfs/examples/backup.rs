@@ -8,7 +8,7 @@ use std::thread;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where the source keeps what it sent last.
+/// Where the source keeps the snapshot that it sent last.
 const LAST: &str = "/.backup";
 
 fn main() -> Result<(), Failure> {
@@ -48,7 +48,7 @@ fn back_up(source: &Volume, target: &Volume, name: &str) -> Result<u64, Failure>
         target.receive("/", reader)?;
         Ok::<_, Failure>(sender.join().map_err(|_| "the sender panicked")??)
     })?;
-    // Only now is the new snapshot the one to go on from.
+    // Only now is the new snapshot the one from which the next send starts.
     if let Some(last) = &last {
         source.remove_file(LAST)?;
         source.delete_subvolume(last)?;

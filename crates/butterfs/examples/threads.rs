@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     })?;
     volume.close()?;
 
-    // What is closed is on the device: whoever opens it sees all of it.
+    // When the volume is closed, everything is on the device: whoever opens it
+    // sees all of it.
     let volume = Volume::open_device(device, OpenOptions::read_only())?;
     let mut count = 0;
     for thread in 0..THREADS {

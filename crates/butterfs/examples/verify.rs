@@ -1,6 +1,6 @@
-//! Checks a volume, and then reads all of it against its checksums and mends
-//! what can be mended:
-//! `cargo run -p butterfs --example verify -- disk.img`
+//! Checks a volume, then reads all of it, compares it with its checksums and
+//! repairs what can be repaired: `cargo run -p butterfs --example verify --
+//! disk.img`
 
 use butterfs::scrub::Repair;
 use butterfs::{OpenOptions, Volume};

@@ -21,8 +21,8 @@ pub struct ClonedTree {
 }
 
 impl Volume {
-    /// Makes `name` in `parent` a copy of `source` with all below it, which
-    /// shares all data; `seen` is told after each file.
+    /// Makes `name` in `parent` a copy of `source` and everything below it,
+    /// which shares all data. `seen` is called after each file.
     ///
     /// # Errors
     /// The name exists; a directory would be copied into itself; no space; not
@@ -67,7 +67,8 @@ impl Volume {
             }
             seen(&done);
         }
-        // When their content is there: names change their times.
+        // After their content is there, because adding names changes their
+        // times.
         for (source, made, path) in directories.iter().rev() {
             files
                 .copy_metadata(source, made)
@@ -76,8 +77,8 @@ impl Volume {
         Ok(done)
     }
 
-    /// Removes `name` from `parent`, with all below it; nothing where there is
-    /// no such name.
+    /// Removes `name` from `parent`, with everything below it. Does nothing if
+    /// there is no such name.
     ///
     /// # Errors
     /// A subvolume is in it; not writable; damage. What was removed before an
@@ -88,7 +89,7 @@ impl Volume {
             Err(FsError::NotFound) => return Ok(()),
             found => found.map_err(|error| Error::at(name, error))?,
         };
-        // Directories after what is in them: each is met twice.
+        // Directories come after their content: each is met twice.
         let mut waiting = vec![(parent, name.to_vec(), found.inode, name.to_vec(), false)];
         while let Some((parent, name, id, path, is_empty)) = waiting.pop() {
             let at = |error| Error::at(&path, error);
@@ -107,9 +108,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Errors where `directory` is `source` or below it.
+    /// Errors if `directory` is `source` or lies below it.
     fn check_outside(&self, source: InodeId, directory: InodeId) -> Result<(), FsError> {
-        /// Directories above one another; more are a circle.
+        /// Greatest depth of directories; more means a loop.
         const DEPTH_MAX: usize = 100_000;
         let mut at = directory;
         for _ in 0..DEPTH_MAX {

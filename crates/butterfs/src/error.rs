@@ -36,7 +36,8 @@ pub enum Error {
     /// The subvolume asked for does not exist.
     #[error("the volume has no subvolume {0}; `butterfs ls` shows what it has")]
     NoSubvolume(String),
-    /// The device holds no volume but something else, or has no such part.
+    /// The device does not hold a volume but something else, or has no such
+    /// part.
     #[error("{device} {held}")]
     Holds {
         /// The device.
@@ -79,7 +80,7 @@ impl Error {
         }
     }
 
-    /// The same at another path: the one that the caller gave.
+    /// The same error at another path: the one that the caller gave.
     pub(crate) fn moved_to(self, path: &[u8]) -> Self {
         match self {
             Self::At { error, .. } => Self::at(path, error),
@@ -87,7 +88,7 @@ impl Error {
         }
     }
 
-    /// What failed, where it is a file operation or the volume below it.
+    /// What failed, if it is a file operation or the volume below it.
     fn cause(&self) -> Option<FsError> {
         match self {
             Self::At { error, .. } | Self::Fs(error) => Some(error.clone()),
@@ -107,8 +108,8 @@ impl Error {
         }
     }
 
-    /// Its kind among those of `std::io`, as for the errno of a system call that
-    /// fails for the same reason.
+    /// Its kind among those of `std::io`, as for the errno of a system call
+    /// that fails for the same reason.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {
@@ -120,8 +121,8 @@ impl Error {
         }
     }
 
-    /// What to do about it, in half a sentence; `None` where the error itself
-    /// says all that can be said.
+    /// What to do about it, in half a sentence; `None` if the error itself says
+    /// everything.
     #[must_use]
     pub fn next_step(&self) -> Option<&'static str> {
         Some(match self.cause()? {

@@ -8,8 +8,8 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-/// How to open a file, as [`std::fs::OpenOptions`]: nothing is allowed that was
-/// not asked for.
+/// How to open a file, as [`std::fs::OpenOptions`]: only what was asked for is
+/// allowed.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
     read: bool,
@@ -28,7 +28,7 @@ impl Default for FileOptions {
 }
 
 impl FileOptions {
-    /// Neither reading nor writing; a file that is made gets the permissions
+    /// Neither reading nor writing. A file that is made gets the permissions
     /// 0644.
     #[must_use]
     pub const fn new() -> Self {
@@ -57,21 +57,23 @@ impl FileOptions {
         self
     }
 
-    /// Whether each write goes to the end of the file, whoever else writes.
+    /// Whether each write goes to the end of the file, even if others write
+    /// too.
     #[must_use]
     pub const fn append(mut self, append: bool) -> Self {
         self.append = append;
         self
     }
 
-    /// Whether what is in it goes. It must be writable for that.
+    /// Whether the file is emptied. It must be writable for that.
     #[must_use]
     pub const fn truncate(mut self, truncate: bool) -> Self {
         self.truncate = truncate;
         self
     }
 
-    /// Whether it is made where there is none. It must be writable for that.
+    /// Whether the file is made if it does not exist. It must be writable for
+    /// that.
     #[must_use]
     pub const fn create(mut self, create: bool) -> Self {
         self.create = create;
@@ -170,7 +172,7 @@ impl FileOptions {
             let (parent, name) = volume.resolve_parent(path)?;
             let new = NewInode::new(S_IFREG | self.mode, volume.owner);
             match files.create(parent, name, &new) {
-                // Somebody else made it meanwhile, or the name is a link to
+                // Another thread made it meanwhile, or the name is a link to
                 // nothing.
                 Err(FsError::Exists) if !self.create_new => {
                     if files.lookup(parent, name).map_err(at)?.kind
@@ -185,12 +187,12 @@ impl FileOptions {
     }
 }
 
-/// An open file. It stays readable and writable when its name is removed; its
+/// An open file. It stays readable and writable when its name is removed. Its
 /// space is given back when the last `File` of it is dropped.
 ///
-/// Data that are written wait in memory, within the volume's bound, until
-/// [`File::sync_all`], [`Volume::sync`], [`Volume::close`] or the commit that
-/// comes by itself. Dropping a `File` writes nothing and loses nothing. After
+/// Written data wait in memory, within the volume's bound, until
+/// [`File::sync_all`], [`Volume::sync`], [`Volume::close`] or the automatic
+/// commit. Dropping a `File` writes nothing and loses nothing. After
 /// [`Volume::close`] every call is an error.
 pub struct File {
     files: Arc<Filesystem>,
@@ -234,7 +236,7 @@ impl File {
         Ok(self.attributes()?.size)
     }
 
-    /// Cuts the file at `size`, or lengthens it by a hole.
+    /// Cuts the file at `size`, or extends it by a hole.
     ///
     /// # Errors
     /// It was not opened for writing; no space; too big.
@@ -265,8 +267,8 @@ impl File {
         read.map_err(|error| self.at(error))
     }
 
-    /// Writes at `offset`, or at the end where the file was opened to append;
-    /// tells how many bytes were taken.
+    /// Writes at `offset`, or at the end if the file was opened for appending.
+    /// Returns how many bytes were taken.
     ///
     /// # Errors
     /// It was not opened for writing; no space; too big.
@@ -274,7 +276,7 @@ impl File {
         Ok(self.put(data, offset)?.1)
     }
 
-    /// Writes; tells where it began, and how many bytes were taken.
+    /// Writes. Returns where the write began, and how many bytes were taken.
     fn put(&self, data: &[u8], offset: u64) -> Result<(u64, usize), Error> {
         self.check_allowed(self.options.is_writable(), "writing")?;
         let written = match self.options.append {
@@ -291,8 +293,8 @@ impl File {
     /// name. Waits for the device.
     ///
     /// # Errors
-    /// Those of writing. Where data of the file could not be written they wait
-    /// in memory, and another call tries again; after a device lost a flush, the
+    /// Errors of writing. Data of the file that could not be written wait in
+    /// memory, and another call tries again. After a device lost a flush, the
     /// volume is read-only.
     pub fn sync_all(&self) -> Result<(), Error> {
         self.check_open()?;
@@ -336,8 +338,8 @@ impl Write for File {
         Ok(count)
     }
 
-    /// Does nothing: a `File` keeps nothing back. [`File::sync_all`] makes what
-    /// was written durable.
+    /// Does nothing, because a `File` holds nothing back. [`File::sync_all`]
+    /// makes what was written durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

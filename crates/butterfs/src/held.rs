@@ -1,4 +1,4 @@
-//! What a device holds that holds no volume, and what to do then.
+//! What a device holds if it holds no volume, and what to do then.
 
 use butterfs_device::probe::{Found, Partition, PartitionTable};
 use std::fmt;

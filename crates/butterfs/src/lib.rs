@@ -6,8 +6,8 @@
 //!
 //! # Tour
 //!
-//! **Make a volume, open it, use its files.** [`make_volume`] makes one in a new
-//! file, [`make_volume_on`] on files and block devices that are there.
+//! **Make a volume, open it, use its files.** [`make_volume`] makes one in a
+//! new file; [`make_volume_on`] makes one on existing files and block devices.
 //! [`Volume::open`] opens one. Names are those of `std::fs`, and [`File`] has
 //! [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`]:
 //!
@@ -37,9 +37,9 @@
 //! # }
 //! ```
 //!
-//! **Paths** are everything that is a path of the host, and bytes
-//! ([`VolumePath`]). They begin at the root of the subvolume that was opened.
-//! Below the calls with paths lie those with inodes, for programs that look up a
+//! **Paths** can be anything that is a path of the host, and bytes
+//! ([`VolumePath`]). They begin at the root of the opened subvolume. Beside the
+//! calls with paths there are calls with inodes, for programs that look up a
 //! name once and use it often: [`Volume::files`] gives the [`Filesystem`].
 //!
 //! **Snapshots, and streams of them:**
@@ -67,12 +67,12 @@
 //! # }
 //! ```
 //!
-//! **Whole volumes.** [`check()`] verifies one that is not open and writes
-//! nothing; the verifier shares no code with what writes. [`Volume::scrub`] reads
-//! every copy of everything, while the volume is in use. The modules [`balance`],
-//! [`resize`], [`scrub`], [`mkfs`] and [`mod@build`] have everything that the
-//! commands of the same names can do; they take the store below a volume,
-//! `volume.files().store()`.
+//! **Whole volumes.** [`check()`] verifies a volume that is not open, and
+//! writes nothing. The verifier shares no code with the writer.
+//! [`Volume::scrub`] reads every copy of everything while the volume is in use.
+//! The modules [`balance`], [`resize`], [`scrub`], [`mkfs`] and [`mod@build`]
+//! can do everything that the commands of the same names can do. They take the
+//! store below a volume, `volume.files().store()`.
 //!
 //! **Options.** [`OpenOptions`] says how to open; [`MountOptions`] makes it from
 //! the words of `-o` (`compress=zstd:3,subvol=@home`). Six programs in
@@ -84,9 +84,9 @@
 //! [`Error::kind`] gives the kind among those of `std::io`, [`Error::next_step`]
 //! what to do. They become [`std::io::Error`] with `?`.
 //!
-//! **Durability.** What a call did is on the device as this table says, and not
-//! before. After a crash the volume is as it was at one of these moments, never
-//! in between.
+//! **Durability.** This table says when the result of a call is on the device;
+//! before that it may not be. After a crash the volume is as it was at one of
+//! these moments, never in between.
 //!
 //! | Call | Durable when it returns |
 //! |---|---|
@@ -100,36 +100,37 @@
 //! | dropping a [`File`] | it does nothing |
 //! | dropping a [`Volume`] | as [`Volume::close`], but an error is only logged: call `close` |
 //!
-//! **Use after close is an error.** After [`Volume::close`] every call on any
-//! handle of the volume that could fail, does ([`StoreError::Closed`]); nothing is
-//! taken and lost.
+//! **Use after close is an error.** After [`Volume::close`], every call on any
+//! handle of the volume that can fail does fail ([`StoreError::Closed`]).
+//! Nothing is accepted and then lost.
 //!
 //! **Threads.** All types are `Send`, and all but the iterators and streams are
 //! `Sync`: share a [`Volume`] behind an `Arc`, or make further handles with
-//! [`Volume::share`]. Calls block; there is no async. Reads of different files, and
-//! of one file, go on at the same time. Changes take turns for the few
-//! microseconds in which they edit trees in memory; file data are compressed,
-//! checksummed and written outside of that. One thread of the library commits in
-//! the background, and short-lived ones help with large flushes.
+//! [`Volume::share`]. Calls block; there is no async. Reads of different files,
+//! and of one file, go on at the same time. Changes take turns for the few
+//! microseconds in which they edit trees in memory. File data are compressed,
+//! checksummed and written outside of that time. One thread of the library
+//! commits in the background, and short-lived ones help with large flushes.
 //!
-//! **Blocking.** Reads wait for the device where data are not in memory. Writes
-//! wait only when the write buffer is full. `sync`, `sync_all`, `close` and
-//! everything that commits wait for the device to be flushed.
+//! **Blocking.** Reads wait for the device if the data are not in memory.
+//! Writes wait only if the write buffer is full. `sync`, `sync_all`, `close`
+//! and everything that commits wait until the device is flushed.
 //!
 //! **Memory** is bounded: clean nodes by [`OpenOptions::store`] (a 32nd of the
-//! machine's memory, 96 MiB to 1 GiB), file data that wait by
+//! machine's memory, 96 MiB to 1 GiB), waiting file data by
 //! [`Options::buffer_bytes`] (128 MiB), changed nodes of a commit by 64 MiB.
 //! [`Volume::read_file`] holds the whole file; [`File`] does not.
 //!
-//! **Panics.** Nothing that a caller gives and nothing on a device makes the
-//! library panic. Damage is an error. Where one of its own invariants fails it
-//! panics nevertheless, on purpose: the volume is read-only from then on, with its
-//! last commit on the device.
+//! **Panics.** Nothing that a caller passes and nothing on a device makes the
+//! library panic. Damage is an error. If one of the library's own invariants
+//! fails, it does panic, on purpose. The volume is read-only from then on, with
+//! its last commit on the device.
 //!
 //! **One at a time.** A volume that is open for writing is locked: a second
-//! opening, here or by the kernel, is refused. Nothing here checks permissions of
-//! users: whoever can open the device can do everything ([`access`] has the rules
-//! for those who need them). What paths make belongs to [`OpenOptions::owner`].
+//! opening, here or by the kernel, is refused. Nothing here checks permissions
+//! of users: whoever can open the device can do everything ([`access`] has the
+//! rules for programs that need them). [`OpenOptions::owner`] owns what calls
+//! with paths make.
 //!
 //! Never prints; events go to `tracing`.
 

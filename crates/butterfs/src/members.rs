@@ -1,14 +1,16 @@
 //! Finding the devices of volumes.
 //!
 //! Owns looking for superblocks in files, directories and block devices. What
-//! is found is only read: whether devices can be used together is decided when
+//! is found is only read. Whether devices can be used together is decided when
 //! the volume is opened.
 //!
-//! Invariant: a copy of the superblock behind a damaged first one makes a device
-//! a member only where a device of the volume is missing otherwise, and where
-//! nothing else is known to lie on it: such copies outlive what was made later.
+//! Invariant: a copy of the superblock behind a damaged first one makes a
+//! device a member only if a device of the volume is otherwise missing, and if
+//! nothing else is known to lie on the device. Such copies outlive what was
+//! made on the device later.
 //!
-//! Bounds: of a directory, the first entries are looked at, and none below it.
+//! Bounds: of a directory, only the first entries are looked at, and nothing
+//! below it.
 
 use crate::Error;
 use butterfs_device::{Access, BlockDevice, FileDevice, probe};
@@ -38,11 +40,11 @@ pub struct FoundDevice {
     pub allocated: u64,
     /// Its last commit.
     pub generation: Generation,
-    /// Its first superblock is damaged; this is of another copy.
+    /// Its first superblock is damaged. This is another copy.
     pub is_first_damaged: bool,
 }
 
-/// A volume, and its devices as far as they were found.
+/// A volume, and those of its devices that were found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundVolume {
     /// Its UUID.
@@ -58,15 +60,15 @@ pub struct FoundVolume {
 }
 
 impl FoundVolume {
-    /// Whether a device is there for each that the volume has.
+    /// Whether every device of the volume was found.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let ids: BTreeSet<DeviceId> = self.devices.iter().map(|device| device.id).collect();
         ids.len() as u64 >= self.total
     }
 
-    /// Leaves out devices with a damaged first superblock that no missing one
-    /// can be.
+    /// Leaves out devices with a damaged first superblock that cannot be one of
+    /// the missing ones.
     fn forget_remains(&mut self) {
         let good = self
             .devices
@@ -87,7 +89,7 @@ struct Found {
     is_first_damaged: bool,
 }
 
-/// The same file or block device has the same one, whatever its name.
+/// Equal for the same file or block device, whatever its name.
 fn identity(facts: &Metadata) -> (u64, u64) {
     match facts.file_type().is_block_device() {
         true => (0, facts.rdev()),
@@ -229,8 +231,8 @@ pub fn scan(paths: &[PathBuf]) -> Vec<FoundVolume> {
     volumes
 }
 
-/// Whether two superblocks with different UUIDs may be of one volume whose UUID
-/// is being changed: they agree in what no change of it touches.
+/// Whether two superblocks with different UUIDs may belong to one volume whose
+/// UUID is being changed: they agree in everything that no such change touches.
 fn changed_apart(one: &Superblock, other: &Superblock) -> bool {
     let is_changing = |of: &Superblock| of.flags.intersects(SuperFlags::CHANGING);
     let generations = one.generation.get().abs_diff(other.generation.get());
@@ -242,9 +244,10 @@ fn changed_apart(one: &Superblock, other: &Superblock) -> bool {
         && one.label == other.label
 }
 
-/// The devices of the volume that `path` belongs to, itself first: of a file,
-/// those among the files of its directory; of a block device, those among all
-/// block devices. What cannot be found is missing from the list.
+/// The devices of the volume to which `path` belongs, `path` itself first. For
+/// a file, they are looked for among the files of its directory; for a block
+/// device, among all block devices. What cannot be found is missing from the
+/// list.
 #[must_use]
 pub fn find_members(path: &Path) -> Vec<PathBuf> {
     let mut members = vec![path.to_owned()];
@@ -261,7 +264,7 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
     } else {
         block_devices()
     };
-    // Whoever named a device means it and not a copy of it.
+    // A user who named a device means it, and not a copy of it.
     let is_other = |found: &Found| {
         let other = &found.superblock;
         let is_of_volume = other.fsid == own.fsid || changed_apart(&own, other);

@@ -1,8 +1,8 @@
 //! What `-o` can say.
 //!
 //! Owns the table of option names ([`OPTIONS`]: parsing, help and docs come
-//! from it) and their meaning for each other, as btrfs(5) has it. Options are
-//! applied from left to right; a later one wins.
+//! from it) and how options affect each other, as in btrfs(5). Options are
+//! applied from left to right, and a later one wins.
 
 use crate::part::Part;
 use crate::volume::OpenOptions;
@@ -33,8 +33,8 @@ pub enum Subvolume {
 /// Who keeps written data first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteCache {
-    /// ButterFS: a write(2) that returned is known to it, and sync(2) on a
-    /// block mount, fsync and umount bring it to the device.
+    /// ButterFS: it knows of every write(2) that returned. fsync, umount, and
+    /// sync(2) on a block mount bring it to the device.
     #[default]
     Server,
     /// The kernel (`writeback`): small writes are faster, but on a plain mount
@@ -67,10 +67,10 @@ pub enum OptionError {
 /// How a mount's requests come from the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// Through io_uring where the kernel offers it, else through /dev/fuse.
+    /// Through io_uring if the kernel offers it, otherwise through /dev/fuse.
     #[default]
     Auto,
-    /// As `Auto`, and root has the kernel offer it.
+    /// As `Auto`, and root makes the kernel offer it.
     Uring,
     /// Through /dev/fuse.
     Device,
@@ -79,7 +79,7 @@ pub enum Transport {
 /// What is done about CPUs that wake slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wake {
-    /// They are kept awake while requests come, where waking them takes long.
+    /// They are kept awake while requests come, if waking them takes long.
     #[default]
     Auto,
     /// They are kept awake while requests come.
@@ -111,7 +111,7 @@ pub struct MountOptions {
     pub discard: Discard,
     /// What to do about a log that waits for its replay.
     pub log: LogPolicy,
-    /// Which roots of trees the volume may be opened by.
+    /// By which roots of trees the volume may be opened.
     pub roots: Roots,
     /// Whether the record of free space is believed.
     pub free_space: FreeSpace,
@@ -137,9 +137,9 @@ pub struct MountOptions {
     pub wake: Wake,
     /// Everyone may use the mount.
     pub allow_other: bool,
-    /// What small writes scatter is defragmented in the background.
+    /// Small scattered writes are defragmented in the background.
     pub autodefrag: bool,
-    /// A balance that was interrupted does not go on by itself.
+    /// A balance that was interrupted does not continue by itself.
     pub skip_balance: bool,
     /// The mount can be mounted again with other user ids.
     pub idmap: bool,
@@ -198,14 +198,14 @@ impl MountOptions {
     /// Reads a comma-separated list.
     ///
     /// # Errors
-    /// An unknown name or a value that does not fit.
+    /// An unknown name, or a value that is not allowed.
     pub fn parse(list: &str) -> Result<Self, OptionError> {
         let mut options = Self::default();
         options.apply(list)?;
         Ok(options)
     }
 
-    /// Applies a comma-separated list over what is set.
+    /// Applies a comma-separated list on top of what is set.
     ///
     /// # Errors
     /// As [`MountOptions::parse`].
@@ -398,7 +398,7 @@ impl MountOptions {
     }
 }
 
-/// The options in effect, defaults that matter included, as `-o` takes them.
+/// The options in effect, in the form of `-o`, with those defaults that matter.
 impl fmt::Display for MountOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.words().join(","))

@@ -1,7 +1,7 @@
 //! Changes of names and attributes, by path, named as in `std::fs`.
 //!
-//! None of these waits for the device: what they did is durable after
-//! [`Volume::sync`], [`Volume::close`], or the commit that comes by itself.
+//! None of these waits for the device. What they did is durable after
+//! [`Volume::sync`], [`Volume::close`], or the automatic commit.
 
 use crate::{Error, File, FileOptions, Volume, VolumePath};
 use butterfs_format::InodeId;
@@ -33,7 +33,7 @@ impl Volume {
         options.create(true).truncate(true).open(self, path)
     }
 
-    /// Whether there is something at `path`; a symbolic link at its end is not
+    /// Whether there is something at `path`. A symbolic link at its end is not
     /// followed.
     ///
     /// # Errors
@@ -49,11 +49,11 @@ impl Volume {
         }
     }
 
-    /// Makes a directory at `path`, and those above it that are missing. What is
-    /// there already is no error.
+    /// Makes a directory at `path`, and the missing ones above it. If it exists
+    /// already, that is no error.
     ///
     /// # Errors
-    /// As [`Volume::create_dir`]; something on the way is no directory.
+    /// As [`Volume::create_dir`]; something on the way is not a directory.
     pub fn create_dir_all(&self, path: impl VolumePath) -> Result<InodeId, Error> {
         let path = path.path_bytes();
         let mut at = self.resolve("/")?;
@@ -85,7 +85,7 @@ impl Volume {
         Ok(at)
     }
 
-    /// Removes the name at `path` of something that is no directory. An open
+    /// Removes the name at `path`, which must not be a directory. An open
     /// [`File`] stays usable.
     ///
     /// # Errors
@@ -108,7 +108,7 @@ impl Volume {
         removed.map_err(|error| Error::at(path, error))
     }
 
-    /// Removes what is at `path`, with all below it.
+    /// Removes what is at `path`, with everything below it.
     ///
     /// # Errors
     /// There is nothing; a subvolume is below it ([`Volume::delete_subvolume`]
@@ -120,8 +120,9 @@ impl Volume {
         self.remove_tree(parent, name)
     }
 
-    /// Gives what is at `from` the path `to`. What is at `to` is replaced at
-    /// once: at every moment, also after a crash, `to` is the old or the new.
+    /// Moves what is at `from` to the path `to`. What is at `to` is replaced in
+    /// one step: at every moment, also after a crash, `to` is the old or the
+    /// new.
     ///
     /// # Errors
     /// As rename(2).
@@ -174,9 +175,9 @@ impl Volume {
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
-    /// Makes `to` a copy of `from`, with all below it, that shares its data
-    /// until either changes (a reflink). It takes no time that grows with the
-    /// size of files.
+    /// Makes `to` a copy of `from`, with everything below it. The copy shares
+    /// its data until either changes (a reflink), so the time that it takes
+    /// does not grow with the size of files.
     ///
     /// # Errors
     /// The name exists; no space; damage. What was copied before an error stays.
@@ -186,7 +187,7 @@ impl Volume {
         self.clone_tree(source, parent, name, &mut |_| {}).map(drop)
     }
 
-    /// Sets permissions, owner, times or size of what is at `path`; a symbolic
+    /// Sets permissions, owner, times or size of what is at `path`. A symbolic
     /// link at its end is not followed.
     ///
     /// # Errors
@@ -202,7 +203,7 @@ impl Volume {
         self.files().set_attributes(&inode, attributes).map_err(at)
     }
 
-    /// The extended attribute `name` of what is at `path`; `None` where there is
+    /// The extended attribute `name` of what is at `path`; `None` if there is
     /// no such attribute.
     ///
     /// # Errors
@@ -266,13 +267,13 @@ impl Volume {
         Ok(names.into_iter().map(OsString::from_vec).collect())
     }
 
-    /// The inode at `path`; a symbolic link at its end is followed.
+    /// The inode at `path`. A symbolic link at its end is followed.
     ///
     /// # Errors
     /// As [`Volume::resolve`].
     pub fn resolve_followed(&self, path: impl VolumePath) -> Result<InodeId, Error> {
         let path = path.path_bytes();
-        // A slash at the end is what follows it.
+        // The slash at the end makes the link be followed.
         let followed = self.resolve([path, b"/"].concat());
         followed.map_err(|error| error.moved_to(path))
     }

@@ -1,7 +1,7 @@
 //! Volumes that are a part of a device, and devices that hold something else.
 //!
-//! Owns which part of a device a volume is in, and the look at a device that
-//! holds none: where its partition table has one, or what it is instead.
+//! Owns which part of a device contains a volume, and the look at a device that
+//! holds none: where its partition table has one, or what it holds instead.
 
 use crate::Error;
 use crate::held::Held;
@@ -11,7 +11,7 @@ use butterfs_format::DeviceOffset;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Which part of a device a volume is in.
+/// Which part of a device contains a volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Part {
     /// All of it.
@@ -19,12 +19,12 @@ pub enum Part {
     Whole,
     /// From this byte on.
     Offset(u64),
-    /// The partition of this number in its partition table.
+    /// The partition with this number in its partition table.
     Partition(u32),
 }
 
 impl Part {
-    /// As a mount option; `None` for all of a device.
+    /// As a mount option; `None` for the whole device.
     #[must_use]
     pub fn option(self) -> Option<String> {
         match self {
@@ -72,8 +72,8 @@ pub fn part_of(device: Arc<dyn BlockDevice>, part: Part) -> Result<Arc<dyn Block
     Ok(Arc::new(WindowDevice::new(device, range)?))
 }
 
-/// What a device holds that has no volume; `None` where nothing is recognized,
-/// or signs of Btrfs are.
+/// What a device without a volume holds. `None` if nothing is recognized, or if
+/// there are signs of Btrfs.
 ///
 /// # Errors
 /// Reading.

@@ -1,9 +1,9 @@
 //! Paths in a volume.
 //!
 //! Owns resolving a path, walking below it, and reading and writing whole
-//! files. Paths are bytes, relative to the root of the opened subvolume;
-//! symbolic links are followed in the middle of a path and before a slash at
-//! its end, not at the end itself.
+//! files. Paths are bytes, relative to the root of the opened subvolume.
+//! Symbolic links are followed in the middle of a path and before a slash at
+//! its end, but not at the end itself.
 
 use crate::{Error, Volume, VolumePath};
 use butterfs_format::item::dir::FileType;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Symbolic links followed in one path before it counts as a loop.
 const LINKS_MAX: usize = 40;
-/// Directories in one another below which [`Volume::walk`] goes no further.
+/// Depth of directories below which [`Volume::walk`] does not go.
 const DEPTH_MAX: usize = 4096;
 /// Bytes of one write.
 const STEP: usize = 1 << 20;
@@ -77,7 +77,7 @@ pub enum Walk {
 }
 
 impl Volume {
-    /// The inode at `path`; a link at its end is not followed.
+    /// The inode at `path`. A link at its end is not followed.
     ///
     /// # Errors
     /// As path_resolution(7).
@@ -135,7 +135,8 @@ impl Volume {
         Ok(entries)
     }
 
-    /// Visits `start` and all below it, directories before their content.
+    /// Visits `start` and everything below it, directories before their
+    /// content.
     ///
     /// # Errors
     /// Damage, reading; what `visit` gives.
@@ -145,8 +146,8 @@ impl Volume {
         visit: &mut dyn FnMut(&WalkEntry) -> Result<Walk, E>,
     ) -> Result<(), E> {
         self.check_open()?;
-        // A directory has one name. One that is met twice would be walked
-        // again and again, in a loop without end.
+        // A directory has one name. A directory that is met twice would be
+        // walked again and again, without end.
         let mut entered = BTreeSet::new();
         let mut waiting = vec![(Vec::new(), start, 0)];
         while let Some((path, id, depth)) = waiting.pop() {
@@ -162,7 +163,8 @@ impl Volume {
                 Walk::Enter if !enter => continue,
                 Walk::Enter => {}
             }
-            // What stands for subvolumes that a snapshot left out is one inode.
+            // All directories that stand for subvolumes which a snapshot left
+            // out are one inode.
             let many_names = id.number == InodeNumber::EMPTY_SUBVOLUME;
             if !entered.insert(id) && !many_names {
                 let error = FsError::Damaged {

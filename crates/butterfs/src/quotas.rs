@@ -1,4 +1,4 @@
-//! Quota groups of a volume: what there is, and changes of it.
+//! Quota groups of a volume: how they are, and changes of them.
 
 use crate::Volume;
 use crate::quota::{Assigned, GroupId, LimitChange, QgroupStatus, QuotaGroup};
@@ -21,7 +21,7 @@ pub struct QuotaState {
 }
 
 impl Volume {
-    /// The quota groups; `None` where quotas are off.
+    /// The quota groups; `None` if quotas are off.
     #[must_use]
     pub fn quota_state(&self) -> Option<QuotaState> {
         let engine = self.store().read();
@@ -38,8 +38,8 @@ impl Volume {
         })
     }
 
-    /// Writes down that the numbers were found to be wrong, if they were, so
-    /// that who reads the quota tree learns it.
+    /// If the numbers were found to be wrong, notes that on the volume, so that
+    /// readers of the quota tree learn it.
     ///
     /// # Errors
     /// Those of a commit.
@@ -54,7 +54,7 @@ impl Volume {
     /// Makes a group.
     ///
     /// # Errors
-    /// Quotas are off; it is there, or of level 0; those of a commit.
+    /// Quotas are off; the group exists, or is of level 0; errors of a commit.
     pub fn create_quota_group(&self, group: GroupId) -> Result<(), FsError> {
         self.files()
             .change_quotas(|engine| Ok(engine.create_quota_group(group)?))
@@ -63,27 +63,27 @@ impl Volume {
     /// Removes a group.
     ///
     /// # Errors
-    /// Quotas are off; it is not there, has members, or is a subvolume's; those
-    /// of a commit.
+    /// Quotas are off; the group does not exist, has members, or belongs to a
+    /// subvolume; errors of a commit.
     pub fn destroy_quota_group(&self, group: GroupId) -> Result<(), FsError> {
         self.files()
             .change_quotas(|engine| Ok(engine.destroy_quota_group(group)?))
     }
 
-    /// Puts a group into another one; says what became of the numbers.
+    /// Puts a group into another one. Says what became of the numbers.
     ///
     /// # Errors
-    /// Quotas are off; the levels do not ascend, they are related already, one
-    /// is not there; those of a commit.
+    /// Quotas are off; the levels do not ascend; they are related already; one
+    /// does not exist; errors of a commit.
     pub fn assign_quota_group(&self, child: GroupId, parent: GroupId) -> Result<Assigned, FsError> {
         self.files()
             .change_quotas(|engine| Ok(engine.assign_quota_group(child, parent)?))
     }
 
-    /// Takes a group out of another one; says what became of the numbers.
+    /// Takes a group out of another one. Says what became of the numbers.
     ///
     /// # Errors
-    /// Quotas are off; they are not related; those of a commit.
+    /// Quotas are off; they are not related; errors of a commit.
     pub fn remove_quota_relation(
         &self,
         child: GroupId,
@@ -96,7 +96,7 @@ impl Volume {
     /// Limits a group.
     ///
     /// # Errors
-    /// Quotas are off; it is not there; those of a commit.
+    /// Quotas are off; the group does not exist; errors of a commit.
     pub fn limit_quota_group(&self, group: GroupId, change: LimitChange) -> Result<(), FsError> {
         self.files()
             .change_quotas(|engine| Ok(engine.limit_quota_group(group, change)?))

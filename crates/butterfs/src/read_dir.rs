@@ -32,7 +32,7 @@ impl DirEntry {
         OsStr::from_bytes(&self.entry.name)
     }
 
-    /// Its path: that of the directory as it was given, and the name.
+    /// Its path: the path of the directory as it was given, and the name.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         let directory = OsString::from_vec(self.directory.to_vec());
@@ -57,10 +57,10 @@ impl DirEntry {
         self.entry.target.inode
     }
 
-    /// Its attributes; of a symbolic link, the link's own.
+    /// Its attributes; for a symbolic link, those of the link itself.
     ///
     /// # Errors
-    /// It is gone meanwhile; damage, reading.
+    /// It was removed meanwhile; damage, reading.
     pub fn attributes(&self) -> Result<Attributes, Error> {
         let at = |error| Error::at(self.path(), error);
         let open = self.files.store().check_open();
@@ -70,8 +70,8 @@ impl DirEntry {
 }
 
 /// The entries of a directory, without `.` and `..`, in their order. Entries
-/// that are there all the while come once; what is made after the beginning
-/// does not come. After an error it ends.
+/// that exist the whole time come once. Entries that are made after the
+/// beginning do not come. After an error it ends.
 #[derive(Debug)]
 pub struct ReadDir {
     files: Arc<Filesystem>,
@@ -123,7 +123,7 @@ impl Iterator for ReadDir {
 }
 
 impl Volume {
-    /// The entries of the directory at `path`; a symbolic link at its end is
+    /// The entries of the directory at `path`. A symbolic link at its end is
     /// followed. Memory holds a few hundred of them, whatever the directory's
     /// size.
     ///

@@ -22,8 +22,8 @@ pub struct PathChange {
     pub change: Change,
 }
 
-/// What a replay of the log of the volume at `path` would change; nothing is
-/// written. Empty when there is no log.
+/// What a replay of the log of the volume at `path` would change. Nothing is
+/// written. Empty if there is no log.
 ///
 /// # Errors
 /// The volume cannot be opened, or its log not replayed.
@@ -65,8 +65,8 @@ pub fn preview_log(path: &Path) -> Result<Vec<PathChange>, Error> {
     Ok(all)
 }
 
-/// Throws away the log of the volume at `path`: what was made durable by fsync
-/// since the last commit is lost. False when there is none.
+/// Throws away the log of the volume at `path`. What fsync made durable since
+/// the last commit is lost. False if there is no log.
 ///
 /// # Errors
 /// The volume cannot be opened for writing.

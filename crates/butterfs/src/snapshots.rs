@@ -39,8 +39,8 @@ impl Volume {
     }
 
     /// Makes `to` a snapshot of the subvolume whose root is at `from`, and
-    /// commits: it is durable when this returns. All that was written to `from`
-    /// before is in it.
+    /// commits: it is durable when this returns. Everything that was written to
+    /// `from` before is in it.
     ///
     /// # Errors
     /// As [`Volume::create_subvolume`]; there is no subvolume at `from`.
@@ -57,13 +57,13 @@ impl Volume {
         made.map_err(|error| Error::at(to, error))
     }
 
-    /// Deletes the subvolume or snapshot whose root is at `path`, with all that
-    /// is in it. Its space is given back in the background, or by
+    /// Deletes the subvolume or snapshot whose root is at `path`, with
+    /// everything in it. Its space is given back in the background, or by
     /// [`Volume::free_deleted`].
     ///
     /// # Errors
-    /// It is no subvolume; others are in it; it is the one that a mount shows
-    /// without options, the one that is open, or one that is being sent.
+    /// It is not a subvolume; others are in it; it is the default subvolume of
+    /// mounts, the one that is open, or one that is being sent.
     pub fn delete_subvolume(&self, path: impl VolumePath) -> Result<TreeId, Error> {
         let path = path.path_bytes();
         let (parent, name) = self.resolve_parent(path)?;
@@ -81,11 +81,12 @@ impl Volume {
         Ok(self.files().clean_all()?)
     }
 
-    /// Makes the subvolume whose root is at `path` read-only or writable. One
-    /// that was received forgets by that what it was received from.
+    /// Makes the subvolume whose root is at `path` read-only or writable. A
+    /// received subvolume that becomes writable forgets from what it was
+    /// received.
     ///
     /// # Errors
-    /// It is no subvolume, or is being sent; no space.
+    /// It is not a subvolume, or is being sent; no space.
     pub fn set_subvolume_access(
         &self,
         path: impl VolumePath,

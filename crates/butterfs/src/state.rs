@@ -1,4 +1,4 @@
-//! What an open volume is and how it is, and its use as a whole.
+//! What an open volume is, its state, and its use as a whole.
 
 use crate::Volume;
 use butterfs_device::Access;
@@ -14,8 +14,8 @@ impl Volume {
         self.store().access()
     }
 
-    /// Whether it can be changed now: it was opened so, is open, and nothing
-    /// failed.
+    /// Whether it can be changed now: it was opened for writing, is still open,
+    /// and nothing failed.
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.store().check_writable().is_ok()
@@ -40,41 +40,41 @@ impl Volume {
         self.store().read().device_stats()
     }
 
-    /// Why nothing is written any more, where something failed.
+    /// Why nothing is written any more, if something failed.
     #[must_use]
     pub fn failure(&self) -> Option<String> {
         self.store().poison()
     }
 
-    /// Commits what is in the trees. Data that wait in memory go on waiting;
-    /// [`Volume::sync`] brings them along.
+    /// Commits what is in the trees. Data that wait in memory keep waiting;
+    /// [`Volume::sync`] writes them too.
     ///
     /// # Errors
-    /// Those of writing; the volume is read-only after them.
+    /// Errors of writing. The volume is read-only after them.
     pub fn commit(&self) -> Result<Generation, FsError> {
         Ok(self.store().commit()?)
     }
 
-    /// Tells the device what of it is not in use; gives how many bytes.
+    /// Tells the device which of its space is unused. Gives how many bytes.
     ///
     /// # Errors
-    /// A volume that cannot be written; the device.
+    /// The volume cannot be written; errors of the device.
     pub fn trim(&self, wanted: &Trim) -> Result<u64, FsError> {
         Ok(self.store().trim(wanted)?)
     }
 
-    /// Nothing is written from now on, as if the power went.
+    /// From now on nothing is written, as after a power failure.
     pub fn shut_down(&self) {
         self.store().fail(&StoreError::ShutDown);
     }
 
-    /// Nothing is written from now on: something panicked while it worked on
+    /// From now on nothing is written: something panicked while it worked on
     /// the volume.
     pub fn fail_after_panic(&self) {
         self.store().fail_after_panic();
     }
 
-    /// Runs `work`; a panic in it fails the volume and goes on.
+    /// Runs `work`. A panic in it fails the volume and is passed on.
     pub fn watch_panics<R>(&self, work: impl FnOnce() -> R) -> R {
         let _watch = self.store().fail_on_panic();
         work()

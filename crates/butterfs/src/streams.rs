@@ -33,8 +33,8 @@ impl Volume {
     /// the bytes of the stream.
     ///
     /// # Errors
-    /// It is no read-only subvolume; damage, reading; writing to `out`. The
-    /// stream is cut then, and no receiver takes it for whole.
+    /// It is not a read-only subvolume; damage, reading; writing to `out`. The
+    /// stream is cut then, and no receiver takes it for complete.
     pub fn send(&self, path: impl VolumePath, out: impl Write) -> Result<u64, Error> {
         self.send_from(path.path_bytes(), None, out)
     }
@@ -82,8 +82,8 @@ impl Volume {
     /// when this returns.
     ///
     /// # Errors
-    /// The stream is damaged or cut, or its parent is not here; no space. What is
-    /// left of a subvolume then is writable and is not taken for whole.
+    /// The stream is damaged or cut, or its parent is not here; no space. What
+    /// is left of a subvolume then is writable and does not count as received.
     pub fn receive<R: Read + Send + 'static>(
         &self,
         path: impl VolumePath,

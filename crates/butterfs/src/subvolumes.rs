@@ -1,7 +1,7 @@
-//! Reading subvolumes of an open volume: which there are, what they hold,
-//! what differs between them.
+//! Reading subvolumes of an open volume: which ones there are, what they hold,
+//! and how they differ.
 //!
-//! All of it is read from the trees; file data never are.
+//! All of it is read from the trees. File data are never read.
 
 use crate::{Error, Volume, VolumePath};
 use butterfs_format::{Generation, InodeId, InodeNumber, Logical, TreeId};
@@ -57,8 +57,8 @@ impl Volume {
         result
     }
 
-    /// Who holds the space of the volume, as of a commit that is made first
-    /// where the volume can be changed.
+    /// Who uses the space of the volume, as of one commit. If the volume can be
+    /// changed, this commits first.
     ///
     /// # Errors
     /// Damage, reading, committing; `progress` stopped it; [`FsError::Busy`]
@@ -88,7 +88,7 @@ impl Volume {
         self.steadily(|engine| find_new(engine, tree, since, visit))
     }
 
-    /// Gives all that differs between two subvolumes to `visit`, by ascending
+    /// Gives every difference between two subvolumes to `visit`, by ascending
     /// inode. The cost grows with what differs.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ impl Volume {
         self.steadily(|engine| {
             let root = engine.root(inode.tree).map_err(FsError::from)?;
             let mut paths = Paths::new(engine, inode.tree, root).of(inode.number)?;
-            // Of several names the one that was asked for.
+            // If it has several names, the one that was asked for.
             let asked: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
             let name = asked.iter().rfind(|name| !name.is_empty());
             paths.sort_by_key(|path| path.rsplit(|byte| *byte == b'/').next() != name.copied());
@@ -128,11 +128,12 @@ impl Volume {
         })
     }
 
-    /// All paths of an inode in its subvolume, sorted, without a leading slash;
-    /// of the subvolume's root the empty one.
+    /// All paths of an inode in its subvolume, sorted, without a leading slash.
+    /// The subvolume's root has the empty path.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] without such a subvolume or inode; damage, reading.
+    /// [`FsError::NotFound`] if there is no such subvolume or inode; damage,
+    /// reading.
     pub fn paths_of(&self, inode: InodeId) -> Result<Vec<Vec<u8>>, Error> {
         self.check_open()?;
         self.steadily(|engine| {
@@ -145,8 +146,8 @@ impl Volume {
         })
     }
 
-    /// All files, in all subvolumes, that hold the data at `logical`; `None`
-    /// where no data lie. A volume that can be changed commits first.
+    /// All files, in all subvolumes, that use the data at `logical`; `None` if
+    /// there are no data there. A volume that can be changed commits first.
     ///
     /// # Errors
     /// Damage, reading, committing; [`FsError::Busy`] when others changed too

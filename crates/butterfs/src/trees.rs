@@ -12,8 +12,8 @@ use std::fmt;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
-/// All trees of a volume, as they are now, changes included that no commit has
-/// yet. Nobody changes them while this is there: it is not to be kept.
+/// All trees of a volume in their current state, with changes that no commit
+/// has yet. Nobody can change them while this exists, so do not keep it.
 pub struct Trees<'v>(Box<dyn Deref<Target = Engine> + 'v>);
 
 impl fmt::Debug for Trees<'_> {
@@ -40,10 +40,10 @@ impl Volume {
         Trees(Box::new(self.store().read()))
     }
 
-    /// All trees as they are now, to be looked at for as long as it takes: others
-    /// go on changing the volume. Commits, where the volume is open for writing. A
-    /// volume that runs out of space takes back what is kept for this; reading then
-    /// ends with an error.
+    /// All trees in their current state, to be looked at for as long as it
+    /// takes while others change the volume. Commits if the volume is open for
+    /// writing. If the volume runs out of space, it takes back what is kept for
+    /// this, and reading ends with an error.
     ///
     /// # Errors
     /// No space; reading, writing.
@@ -53,7 +53,7 @@ impl Volume {
     }
 }
 
-/// A tree that is not there is an answer, and no damage.
+/// A tree that does not exist is an answer, not damage.
 fn absent(error: TreeError) -> FsError {
     match error {
         TreeError::NoSuchTree(_) => FsError::NotFound,
@@ -76,14 +76,14 @@ impl Trees<'_> {
         Ok(self.0.tree_state(tree)?.root)
     }
 
-    /// Root of the tree of the fsync logs, where an earlier run left one that is not
-    /// replayed yet.
+    /// Root of the tree of the fsync logs, if an earlier run left one that is
+    /// not yet replayed.
     #[must_use]
     pub fn log_root(&self) -> Option<NodeRef> {
         self.0.waiting_log()
     }
 
-    /// The node at an address, whichever tree it is of and however old it is.
+    /// The node at an address, of any tree and any age.
     ///
     /// # Errors
     /// No node is there; reading.
@@ -102,7 +102,7 @@ impl Trees<'_> {
     /// Gives the items of a tree from `first` on, until `visit` breaks.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] without such a tree; damage, reading.
+    /// [`FsError::NotFound`] if there is no such tree; damage, reading.
     pub fn items_from(
         &self,
         tree: TreeId,
@@ -129,8 +129,8 @@ impl Trees<'_> {
     /// Path of a directory in its subvolume; empty for the root.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] without such a subvolume or directory; damage,
-    /// reading.
+    /// [`FsError::NotFound`] if there is no such subvolume or directory;
+    /// damage, reading.
     pub fn directory_path(&self, tree: TreeId, directory: InodeNumber) -> Result<Vec<u8>, FsError> {
         let engine: &Engine = &self.0;
         let root = engine.root(tree).map_err(|_| FsError::NotFound)?;

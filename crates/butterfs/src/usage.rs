@@ -35,7 +35,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Bytes of extents and nodes, each copy once.
+    /// Bytes of extents and nodes, one copy of each.
     #[must_use]
     pub fn used(&self) -> u64 {
         self.kinds.iter().map(|kind| kind.used).sum()
@@ -47,7 +47,7 @@ impl Usage {
         self.device_size.saturating_sub(self.device_allocated)
     }
 
-    /// Bytes on the device of what is used, copies counted.
+    /// Bytes on the device that are in use, with all copies.
     #[must_use]
     pub fn device_used(&self) -> u64 {
         // Parity takes a part of a byte for each byte.

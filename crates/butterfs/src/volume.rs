@@ -1,8 +1,8 @@
 //! An open volume and its life.
 //!
 //! Owns opening (device, store, subvolume), the thread that commits, and the
-//! end: after [`Volume::close`] everything is on the device, and nothing can be
-//! done with the volume through any of its handles.
+//! end. After [`Volume::close`] everything is on the device, and no handle can
+//! do anything with the volume.
 
 use crate::Error;
 use crate::mount_options::{MountOptions, Subvolume};
@@ -29,20 +29,20 @@ pub struct OpenOptions {
     pub store: butterfs_store::OpenOptions,
     /// How files are kept.
     pub files: Options,
-    /// Which part of the device holds it; [`Volume::open`] alone looks.
+    /// Which part of the device holds it. Only [`Volume::open`] looks at this.
     pub part: Part,
     /// Which subvolume is the root.
     pub subvolume: Subvolume,
     /// Time between commits while something changes.
     pub commit_interval: Duration,
-    /// A commit follows when nothing has changed for this long since the last
-    /// change; within a second more, since the cleaner's thread looks. None:
-    /// only when `commit_interval` is over.
+    /// A commit follows when nothing has changed for this long. It may come up
+    /// to a second later, because the cleaner's thread looks once a second.
+    /// None: only when `commit_interval` is over.
     pub commit_when_quiet: Option<Duration>,
     /// When the trees of deleted subvolumes are freed.
     pub cleaner: Cleaner,
     /// Who owns what [`Volume::write_file`] and [`Volume::create_dir`] make;
-    /// root unless somebody else is named.
+    /// root if nobody else is named.
     pub owner: Owner,
 }
 
@@ -73,14 +73,14 @@ impl OpenOptions {
     }
 }
 
-/// An open volume, seen from one subvolume. Dropping it closes it; an error is
+/// An open volume, seen from one subvolume. Dropping it closes it. An error is
 /// then only logged.
 pub struct Volume {
     files: Arc<Filesystem>,
-    /// What it was opened on, as far as it is still used: a device that was
-    /// removed or replaced is not held.
+    /// The devices on which it was opened, as far as they are still used. A
+    /// device that was removed or replaced is not held.
     devices: Arc<[Weak<dyn BlockDevice>]>,
-    /// `None` where nothing commits: read-only, or closed.
+    /// `None` if nothing commits: the volume is read-only or closed.
     committer: Arc<Mutex<Option<Committer>>>,
     role: Role,
     /// Of what paths make.
@@ -90,7 +90,7 @@ pub struct Volume {
 /// Which handle of an open volume it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
-    /// The one that opening gave, which closes the volume.
+    /// The one that opening returned. It closes the volume.
     First,
     /// One that was shared.
     Share,
@@ -109,8 +109,8 @@ struct Stop {
 }
 
 impl Volume {
-    /// Opens the volume in the file or block device at `path`. The other
-    /// devices of a volume of several are looked for
+    /// Opens the volume in the file or block device at `path`. If the volume
+    /// has several devices, the others are looked for
     /// ([`crate::find_members`]).
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Volume {
             files.end_cut_balance()?;
         }
         if writable && let Err(error) = files.delete_orphans(tree) {
-            // They take space, no more; and a replay may have written already.
+            // They only take space, and a replay may have written already.
             tracing::error!(%error, "files without names stay; run a check of the volume");
         }
         let committer = if writable {
@@ -230,7 +230,8 @@ impl Volume {
     /// Gives the volume another label, with the next commit.
     ///
     /// # Errors
-    /// More than 255 bytes, a NUL, a volume that cannot be written.
+    /// The label has more than 255 bytes or a NUL; the volume cannot be
+    /// written.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Error> {
         self.check_open()?;
         let mut transaction = self.store().begin(0, Purpose::Shrink)?;
@@ -252,7 +253,7 @@ impl Volume {
     /// Makes everything that changed durable.
     ///
     /// # Errors
-    /// Those of writing; the volume is read-only after most.
+    /// Errors of writing. The volume is read-only after most of them.
     pub fn sync(&self) -> Result<(), Error> {
         self.check_open()?;
         if self.store().access() == Access::ReadOnly {
@@ -261,13 +262,13 @@ impl Volume {
         Ok(self.files.sync_all()?)
     }
 
-    /// Makes everything durable and ends the use of the volume: from then on
-    /// every call on any handle that could fail is an error, this one too, and
-    /// others may open it.
+    /// Makes everything durable and ends the use of the volume. From then on
+    /// every call on any handle that can fail is an error, this one too, and
+    /// others may open the volume.
     ///
     /// # Errors
-    /// As [`Volume::sync`]; the volume is closed then, too. Others who go on
-    /// changing it.
+    /// As [`Volume::sync`]; the volume is closed then, too. An error also if
+    /// others keep changing it.
     pub fn close(&self) -> Result<(), Error> {
         self.check_open()?;
         let closed = self.save_and_end();
@@ -284,8 +285,8 @@ impl Volume {
     }
 
     fn save_and_end(&self) -> Result<(), Error> {
-        /// Commits that find something new each time before others are too
-        /// many.
+        /// If this many commits in a row find something new, other changes are
+        /// too many.
         const ROUNDS_MAX: usize = 8;
         let committer = self.committer.lock().take();
         if let Some(committer) = committer {
@@ -363,13 +364,13 @@ impl Stop {
     fn commit_until_asked(&self, files: &Filesystem, pace: Pace) {
         /// How often deleted subvolumes are looked for.
         const LOOK: Duration = Duration::from_secs(1);
-        /// Between two steps of cleaning: others come first.
+        /// Pause between two steps of cleaning, so that others come first.
         const PAUSE: Duration = Duration::from_millis(1);
         // Nobody would notice that this thread ended.
         let _watch = files.store().fail_on_panic();
         let mut committed = Instant::now();
         let mut pause = LOOK;
-        // What was there at the last look and since when, and at the last
+        // The state at the last look, and since when, and the state at the last
         // commit.
         let (mut seen, mut seen_since) = (files.activity(), Instant::now());
         let mut saved = None;
@@ -405,7 +406,8 @@ impl Stop {
                         Ok(Some(error)) => Some(format!("all else is committed: {error}")),
                         Err(error) => Some(format!("a commit failed: {error}")),
                     };
-                    // Once for each interval: it may be so at each commit.
+                    // Once for each interval, because it may happen at each
+                    // commit.
                     if let Some(failure) = &failure
                         && (told.as_ref() != Some(failure) || committed.elapsed() >= pace.interval)
                     {
@@ -414,8 +416,8 @@ impl Stop {
                     let is_sound = failure.is_none();
                     told = failure;
                     committed = Instant::now();
-                    // The commit changed something itself. Was that all? One
-                    // more commit tells, if somebody was there at all.
+                    // The commit changed something itself. One more commit
+                    // tells whether that was all, if anybody changed anything.
                     (seen, seen_since) = (files.activity(), committed);
                     let was_used = ended_with != Some(now);
                     ended_with = Some(seen);
@@ -448,7 +450,7 @@ fn clean(files: &Filesystem) -> Option<()> {
     }
 }
 
-/// Says what a device holds where it holds no volume.
+/// Says what a device holds if it holds no volume.
 fn instead(device: &Arc<dyn BlockDevice>, error: Error) -> Error {
     if !matches!(error, Error::Store(StoreError::NoSuperblock { .. })) {
         return error;
@@ -463,9 +465,9 @@ fn instead(device: &Arc<dyn BlockDevice>, error: Error) -> Error {
     }
 }
 
-/// Opens a store, finds the subvolume that is asked for and sees to the fsync
-/// log, last of all: a replay writes. A store that is opened for reading shows
-/// what a replay would make, which is kept in memory.
+/// Opens a store, finds the subvolume that is asked for, and handles the fsync
+/// log last of all, because a replay writes. A store that is opened for reading
+/// shows what a replay would make, which is kept in memory.
 fn open_store(
     devices: Vec<Arc<dyn BlockDevice>>,
     options: &OpenOptions,
@@ -497,8 +499,8 @@ fn open_store(
     };
     match Store::open_all(overlays.clone(), &changing) {
         Ok(store) => drop(replay(&store)?),
-        // What cannot be written, in memory neither, can be read as of the last
-        // commit.
+        // A volume that cannot be changed, not even in memory, can be read as
+        // of the last commit.
         Err(
             error @ (StoreError::Unsupported {
                 read_only_possible: true,
@@ -630,7 +632,7 @@ mod tests {
         assert_eq!(volume.list(volume.files().root()).unwrap().len(), 1);
     }
 
-    /// What was answered Ok beside a close is there after it.
+    /// What was answered with Ok beside a close is there after it.
     #[test]
     fn whoever_writes_beside_a_close_is_told() {
         for round in 0..8_u64 {

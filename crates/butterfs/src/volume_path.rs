@@ -4,13 +4,13 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// A path in a volume: everything that is a path of the host (`str`, `String`,
-/// `Path`, `PathBuf`, `OsStr`, `OsString`), and bytes, since a name in Btrfs is
-/// any bytes but NUL and slash.
+/// A path in a volume: anything that is a path of the host (`str`, `String`,
+/// `Path`, `PathBuf`, `OsStr`, `OsString`), and bytes, because a name in Btrfs
+/// may have any bytes but NUL and slash.
 ///
 /// A path begins at the root of the subvolume that was opened, with or without
 /// a slash. Symbolic links are followed in the middle of a path, and before a
-/// slash at its end; whether a link at the end is followed, each call says.
+/// slash at its end. Each call says whether it follows a link at the end.
 pub trait VolumePath {
     /// Its bytes.
     fn path_bytes(&self) -> &[u8];

@@ -1,4 +1,4 @@
-//! What is done to whole volumes: making, checking and scrubbing them.
+//! Operations on whole volumes: making, checking and scrubbing them.
 
 use crate::{Error, Volume};
 use butterfs_admin::devices::{self, Discard};
@@ -11,22 +11,22 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What happens to what devices hold before a volume is made on them.
+/// What happens to the content of devices before a volume is made on them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Content {
-    /// A device that holds something that is known is refused.
+    /// A device with known content is refused.
     #[default]
     Keep,
     /// It is overwritten.
     Overwrite,
 }
 
-/// Makes a volume in a new file of `bytes`. The file is sparse: it takes the
-/// space of what is in it.
+/// Makes a volume in a new file of `bytes`. The file is sparse: it takes only
+/// the space of its content.
 ///
 /// # Errors
-/// There is a file at `path`; options that contradict each other, or that need
-/// more bytes; writing. No file is left then.
+/// There is a file at `path`; options contradict each other or need more bytes;
+/// writing failed. No file is left then.
 pub fn make_volume(
     path: impl AsRef<Path>,
     bytes: u64,
@@ -36,18 +36,18 @@ pub fn make_volume(
     let device = FileDevice::create(path, bytes)?;
     let made = mkfs::make(&device, options);
     if made.is_err() {
-        // It was made for the volume, and holds none.
+        // The file was made for the volume, and holds none.
         let _ = std::fs::remove_file(path);
     }
     Ok(made?)
 }
 
-/// Makes a volume on files or block devices that are there, one or several.
+/// Makes a volume on one or several existing files or block devices.
 ///
 /// # Errors
-/// A device is in use, or holds something and `content` keeps it; options that
-/// contradict each other, or do not fit the devices, before anything is written;
-/// writing.
+/// A device is in use, or holds something and `content` keeps it; options
+/// contradict each other or do not fit the devices; all of this before anything
+/// is written. Writing failed.
 pub fn make_volume_on<P: AsRef<Path>>(
     paths: &[P],
     options: &MkfsOptions,
@@ -102,8 +102,8 @@ pub fn sprout(
 /// Writes nothing. The volume must not be open for writing.
 ///
 /// # Errors
-/// The volume could not be checked at all. What is wrong with one that could is
-/// in the report.
+/// The volume could not be checked at all. For a volume that was checked, the
+/// report says what is wrong.
 pub fn check(path: impl AsRef<Path>) -> Result<Report, Error> {
     let paths = crate::find_members(path.as_ref());
     let devices = crate::members::open(&paths, Access::ReadOnly)?;
@@ -113,13 +113,13 @@ pub fn check(path: impl AsRef<Path>) -> Result<Report, Error> {
 
 impl Volume {
     /// Reads every copy of everything on all devices and compares it with its
-    /// checksum; `repair` says whether bad copies are rewritten from good ones.
-    /// Others may use the volume meanwhile. [`crate::scrub::scrub`] has progress,
-    /// a limit of the rate, and an end on demand.
+    /// checksum. `repair` says whether bad copies are rewritten from good ones.
+    /// Others may use the volume meanwhile. [`crate::scrub::scrub`] also has
+    /// progress, a limit of the rate, and an end on demand.
     ///
     /// # Errors
-    /// Trees that cannot be read; striped profiles. Bad copies are no error: they
-    /// are counted.
+    /// Trees that cannot be read; striped profiles. Bad copies are no error:
+    /// they are counted.
     pub fn scrub(&self, repair: Repair) -> Result<Vec<DeviceProgress>, Error> {
         self.check_open()?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);

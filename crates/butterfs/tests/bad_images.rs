@@ -1,6 +1,6 @@
-//! Images that are cut, rotten or lie: a typed error in one sentence, the good
-//! copy where there is one, and never a panic, a hang or a write that was not
-//! asked for.
+//! Images that are cut, rotten or lie. The result is a typed error in one
+//! sentence, or the good copy if there is one, and never a panic, a hang or a
+//! write that was not asked for.
 
 mod common;
 #[path = "bad_images/free_space.rs"]
@@ -122,7 +122,7 @@ fn a_mirror_stands_in_for_a_damaged_superblock() {
     );
 }
 
-/// A node's or sector's bytes are alike on two devices.
+/// The bytes of a node or sector are equal on two devices.
 #[track_caller]
 fn assert_same(a: &MemoryDevice, b: &MemoryDevice, at: DeviceOffset, what: &str) {
     assert!(read(a, at, 4096) == read(b, at, 4096), "{what}: {at}");
@@ -187,7 +187,7 @@ fn a_rotten_node_without_a_copy_is_an_error() {
             assert!(text.contains(&named(place.node.logical)), "{text}");
             assert!(text.contains("checksum"), "{text}");
         }
-        // At most the errors are counted, in a commit of its own.
+        // At most the errors are counted, in a commit of their own.
         assert_same(&device, &before, place.copies[0], "it is left alone");
     }
     assert!(refused > 0);
@@ -239,7 +239,7 @@ fn rotten_data_name_the_place_or_are_healed() {
             Error::At { error, .. } | Error::Fs(error) if error.errno() == 5
         ));
         assert!(text.contains(PATH), "the path is named: {text}");
-        // What is whole can be read all the same.
+        // What is whole can still be read.
         assert!(volume.read_file(b"dir/file 5").unwrap() == image.files[5].1);
         drop(volume);
         assert_same(&device, &rotten, places[0], "it is left alone");

@@ -1,5 +1,5 @@
-//! Who waits for a node that is not in memory holds up nobody, and gets it
-//! however small the memory for nodes is.
+//! A thread that waits for a node which is not in memory delays nobody else,
+//! and gets the node however small the memory for nodes is.
 
 mod common;
 
@@ -15,7 +15,8 @@ use std::time::Duration;
 
 const S_IFREG: u32 = 0o100_000;
 const S_IFDIR: u32 = 0o040_000;
-/// Nothing here takes so long, unless it waits for what never comes.
+/// Nothing here takes this long, unless it waits for something that never
+/// comes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]
@@ -164,7 +165,7 @@ fn who_waits_for_a_node_holds_up_nobody() {
                 }
             });
             gate.wait_until_stopped(what);
-            // Here nothing that the other one waits for is needed.
+            // Nothing that the other thread waits for is needed here.
             let (done, is_done) = mpsc::channel();
             scope.spawn(move || {
                 fs.lookup(warm, b"file").unwrap();
@@ -189,7 +190,7 @@ fn who_waits_for_a_node_holds_up_nobody() {
     judge(&under);
 }
 
-/// Eight threads change and read what never fits the memory for nodes.
+/// Eight threads change and read more than ever fits into the memory for nodes.
 #[test]
 fn a_tiny_cache_ends_every_operation() {
     const DIRS: usize = 16;

@@ -1,5 +1,5 @@
 //! Volumes of several devices in memory: what is refused, what goes on without
-//! a device, and what is believed of one that comes back.
+//! a device, and what is believed of a device that comes back.
 
 use butterfs::{
     Access, BlockDevice, Degraded, Error, MemberFault, MemberState, MemoryDevice, OpenOptions,
@@ -219,7 +219,7 @@ fn a_device_that_fails_in_the_middle_costs_nothing() {
                 write_files(&volume, round * 6..round * 6 + 6);
                 volume.sync().unwrap();
                 // What was acknowledged is there with one device, and the other
-                // one is never believed.
+                // device is never believed.
                 let crashed = copied(&memory);
                 let left = open(&crashed[..1], Degraded::Allowed).unwrap();
                 assert_files(&left, 0..round * 6 + 6);
@@ -238,7 +238,7 @@ fn a_device_that_fails_in_the_middle_costs_nothing() {
     }
 }
 
-/// A crash between the superblocks of two devices: nobody is called stale.
+/// A crash between the superblocks of two devices: no device is called stale.
 #[test]
 fn one_commit_behind_is_a_crash() {
     let memory = made(ProfileChoice::Raid1, ProfileChoice::Raid1, &[200, 200]);
@@ -246,7 +246,8 @@ fn one_commit_behind_is_a_crash() {
     write_files(&volume, 0..4);
     volume.close().unwrap();
     drop(volume);
-    // The superblocks of device 2 from before a commit, all else from after it.
+    // The superblocks of device 2 from before a commit, everything else from
+    // after it.
     let volume = open(&memory, Degraded::Refused).unwrap();
     write_files(&volume, 4..8);
     let first = butterfs_format::superblock::COPIES;
@@ -341,8 +342,8 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
         memory
     };
     let (two, three) = (made_as(&[200, 200]), made_as(&[200, 200, 200]));
-    // It is left out, as by the kernel: a crash may leave such a device when one
-    // is added or removed.
+    // It is left out, as by the kernel, because a crash may leave such a device
+    // when one is added or removed.
     let before = three[2].snapshot();
     let extra = [
         Arc::clone(&two[0]),
@@ -355,12 +356,13 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
     volume.close().unwrap();
     drop(volume);
     assert_eq!(three[2].first_difference(&before), None);
-    // One with the number of another and a UUID of its own is a stranger, too.
+    // A device with the number of another one and a UUID of its own is a
+    // stranger, too.
     let two = made_as(&[200, 200]);
     let exchanged = [Arc::clone(&two[0]), Arc::clone(&three[1])];
     let missing = fault(open(&exchanged, Degraded::Refused));
     assert!(matches!(&missing, MemberFault::Missing(ids) if ids[0].0.get() == 2));
-    // Of two that are the same device the newer one counts.
+    // Of two that are the same device, the newer one counts.
     let older = Arc::new(two[1].snapshot());
     let volume = open(&two, Degraded::Refused).unwrap();
     volume.write_file(b"/one", b"one").unwrap();
@@ -372,7 +374,7 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
 }
 
 /// One operation of one device fails, each in turn, also while the volume is
-/// opened: nobody is told, and nothing is wrong.
+/// opened. No caller sees an error, and nothing is wrong.
 fn each_operation_may_fail(profile: ProfileChoice, sizes: &[u64]) {
     const OPERATIONS_MAX: u64 = 2000;
     let memory = made(profile, profile, sizes);
@@ -440,8 +442,8 @@ fn each_operation_of_a_row_with_parity_may_fail() {
     each_operation_may_fail(ProfileChoice::Raid6, &[200, 200, 200, 200]);
 }
 
-/// Data without a second copy: an operation that fails is told, with the
-/// device; nothing is wrong, and what was acknowledged is there.
+/// Data without a second copy: a failed operation is reported, with the device.
+/// Nothing is wrong, and what was acknowledged is there.
 #[test]
 fn each_operation_of_stripes_without_copies_is_right_or_told() {
     const OPERATIONS_MAX: u64 = 2000;
@@ -516,8 +518,8 @@ fn each_operation_of_stripes_without_copies_is_right_or_told() {
     }
 }
 
-/// What lies on a device that cannot be read is an error with the file and the
-/// device; the rest is read.
+/// What lies on a device that cannot be read gives an error that names the file
+/// and the device. The rest is read.
 #[test]
 fn a_device_of_stripes_that_cannot_be_read_is_named() {
     let memory = made(ProfileChoice::Raid0, ProfileChoice::Raid1, &[200, 200]);

@@ -250,7 +250,7 @@ fn an_fsync_goes_on_while_a_commit_writes_its_nodes() {
     let events = std::mem::take(&mut gate.state.lock().unwrap().events);
     drop(volume);
 
-    // All but the end was written before the commit kept anybody waiting.
+    // All but the end was written before the commit made anybody wait.
     let flushes: Vec<usize> = (0..events.len())
         .filter(|at| events[*at] == Event::Flushed)
         .collect();

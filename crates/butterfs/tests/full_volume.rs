@@ -1,4 +1,4 @@
-//! Volumes that run full: ENOSPC comes before anything changed, what was
+//! Volumes that run full. ENOSPC comes before anything changed, what was
 //! accepted is kept, files can still be deleted, and then there is room again.
 
 use butterfs::{
@@ -17,7 +17,7 @@ use std::process::Command;
 
 const S_IFREG: u32 = 0o100_000;
 
-/// A volume with what must be in its files.
+/// A volume, with what its files must contain.
 struct Bench {
     image: PathBuf,
     options: OpenOptions,
@@ -75,8 +75,8 @@ impl Bench {
         self.volume().files().root()
     }
 
-    /// Creates a file and writes as much of `data` as there is room for; true
-    /// when that is all. What is accepted must be kept, so `files` has it.
+    /// Creates a file and writes as much of `data` as there is room for. True
+    /// if that is all of it. What was accepted must be kept, so `files` has it.
     fn write(&mut self, name: &str, data: &[u8]) -> bool {
         let volume = self.volume.as_ref().unwrap();
         let new = NewInode::new(S_IFREG | 0o644, Owner::default());
@@ -275,7 +275,7 @@ fn fill_by_kernel(mount: &Path) {
     }
 }
 
-/// Deleting what snapshots share frees nothing, and takes room for the nodes
+/// Deleting what snapshots share frees nothing, and needs room for the nodes
 /// that are copied.
 #[test]
 fn full_with_snapshots() {
@@ -318,7 +318,8 @@ fn full_with_snapshots() {
     bench.assert_content();
 }
 
-/// Random writes, deletions and truncations, over and over at the brim.
+/// Random writes, deletions and truncations, again and again on an almost full
+/// volume.
 fn soak(seed: u64) {
     let mut random = Random::new(seed);
     let mib = *random.pick(&[114, 130, 180, 260]);
@@ -395,8 +396,8 @@ fn at_the_brim_again_and_again() {
     }
 }
 
-/// Deleting a file whose extents lie all over needs more of what one commit
-/// may change than there is, when all of it is guessed at its worst.
+/// Deleting a file whose extents are scattered needs more of what one commit
+/// may change than there is, if every part is estimated at its worst.
 #[test]
 fn a_file_in_many_extents_is_deleted_when_full() {
     let mut bench = Bench::new(400, 4096);
@@ -433,7 +434,8 @@ fn a_file_in_many_extents_is_deleted_when_full() {
 }
 
 /// Files of 16 KiB need an extent each, and a commit of many could change any
-/// leaf. What it does not need stays for data: the kernel gets 1.69 of 1.91 GiB.
+/// leaf. What it does not need stays for data. The kernel gets 1.69 of 1.91
+/// GiB.
 #[test]
 fn metadata_take_little_more_than_they_need() {
     const FILE: usize = 16 << 10;

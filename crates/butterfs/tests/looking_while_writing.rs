@@ -1,4 +1,5 @@
-//! Who looks at a volume for long holds up nobody, and sees one state of it.
+//! A thread that looks at a volume for a long time delays nobody, and sees one
+//! state of it.
 
 mod common;
 
@@ -112,7 +113,7 @@ fn writers_go_on_while_others_look() {
     judge_image(&image, "after all");
 }
 
-/// What is held for who looks is bounded: a small volume takes it back, and
+/// What is held for such a thread is bounded. A small volume takes it back, and
 /// says so.
 #[test]
 fn a_view_yields_where_space_is_short() {
@@ -140,7 +141,7 @@ fn a_view_yields_where_space_is_short() {
     volume.close().unwrap();
 }
 
-/// Tries to take away what is sent, with every write of the stream.
+/// Tries to delete what is being sent, at every write of the stream.
 struct Spoiler<'v> {
     volume: &'v Volume,
     sent: TreeId,

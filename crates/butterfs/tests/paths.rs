@@ -1,5 +1,5 @@
 //! The library by paths: files, directories, names, attributes, snapshots,
-//! streams, whole volumes, and what it says when something is wrong.
+//! streams, whole volumes, and its errors.
 
 use butterfs::{
     Content, DirEntry, Error, File, FileOptions, FsError, MkfsOptions, OpenOptions, ReadDir,

@@ -1,4 +1,4 @@
-//! A volume that falls quiet is committed, if that was asked for.
+//! A volume without changes is committed, if that was asked for.
 
 use butterfs::{MemoryDevice, OpenOptions, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make};

@@ -1,5 +1,5 @@
 //! Streams of the kernel and of ButterFS, received into directories: on Btrfs
-//! and on another file system, whole, cut, damaged and gone on with.
+//! and on another file system, whole, cut, damaged and continued.
 
 use butterfs::receive::{ReceiveOptions, Received, Start, StreamReader, VolumeTarget, receive};
 use butterfs::send::{Beginning, DataMode, SendOptions, SendRequest, StreamWriter};
@@ -245,7 +245,7 @@ fn what_was_cut_is_not_whole_and_can_be_gone_on_with() {
                     assert!(error.contains("cut at offset"), "{error}");
                     let place = target.join(name);
                     if place.exists() {
-                        // It can be written to: nobody takes it for a copy.
+                        // It can be written to, so nobody takes it for a copy.
                         let root = std::fs::File::open(&place).unwrap();
                         let modified = root.metadata().unwrap().modified().unwrap();
                         std::fs::write(place.join("probe"), b"").unwrap();

@@ -1,5 +1,5 @@
-//! Devices that take long to answer: what readers ask for is under way at the
-//! same time, and nobody else waits for it.
+//! Devices that answer slowly: what readers ask for is under way at the same
+//! time, and nobody else waits for it.
 
 use butterfs::{Access, BlockDevice, DeviceError, MemoryDevice, OpenOptions, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};

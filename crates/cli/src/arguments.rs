@@ -1,7 +1,7 @@
 //! The command line.
 //!
-//! Owns the table of subcommands and the names by which the binary is called
-//! otherwise (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
+//! Owns the table of subcommands and the other names by which the binary may be
+//! called (mkfs.btrfs, mount.fuse.butterfs, plain `butterfs SOURCE DIR`).
 
 use crate::{commands, output, parity, version};
 use clap::{CommandFactory, Parser, Subcommand};
@@ -117,7 +117,7 @@ pub enum Command {
 
 /// Exit code of a mistake in the arguments, as btrfs(8) has it.
 const MISTAKE: u8 = 1;
-/// The same of `check`, which answers 1 for faults.
+/// The same for `check`, which returns 1 for faults.
 const MISTAKE_OF_CHECK: u8 = 2;
 
 const MOUNT_NAMES: [&str; 4] = [
@@ -131,8 +131,8 @@ const CHECK_NAMES: [&str; 1] = ["btrfsck"];
 const IMAGE_NAMES: [&str; 2] = ["btrfs-image", "butterfs-image"];
 const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"];
 
-/// Parses the command line. Where it asks for help or has a mistake, that is
-/// printed, and the exit code given.
+/// Parses the command line. If it asks for help or has a mistake, prints that
+/// and gives the exit code.
 pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     let words = normalized(words);
     let is_check = words
@@ -145,8 +145,8 @@ pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
     parse(words, mistake)
 }
 
-/// Parses words that begin with the program's own name; `mistake` is the exit
-/// code of one.
+/// Parses words that begin with the program's own name. `mistake` is the exit
+/// code of a mistake.
 pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
     Arguments::try_parse_from(&words).map_err(|answer| {
         if let Some(sentence) = parity::answer(&words, &answer, &Arguments::command()) {
@@ -154,7 +154,7 @@ pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
             return ExitCode::from(mistake);
         }
         if answer.use_stderr() {
-            // A mistake is one whether or not somebody reads of it.
+            // A mistake is a mistake, even if nobody reads the message.
             let _ = answer.print();
             return ExitCode::from(mistake);
         }
@@ -163,7 +163,7 @@ pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
     })
 }
 
-/// Filters of a balance follow their letter without a space, and may be none:
+/// Filters of a balance follow their letter without a space, and may be empty:
 /// `-d`, `-dusage=5`.
 fn filters_after_letters(words: &mut [OsString]) {
     if words.get(1).is_none_or(|word| word != "balance") {
@@ -182,9 +182,9 @@ fn filters_after_letters(words: &mut [OsString]) {
     }
 }
 
-/// Takes the options that the Btrfs tools have before the command, and gives
-/// the command those that it has: -q, -v and --format json, or --json where it
-/// has no form of theirs.
+/// Takes the options that the Btrfs tools have before the command. Gives the
+/// command those that it has: -q, -v and --format json, or --json if it has no
+/// form of theirs.
 fn with_global(words: &mut Vec<OsString>) {
     let mut wanted: Vec<&str> = Vec::new();
     while let Some(word) = words.get(1) {
@@ -217,14 +217,16 @@ fn with_global(words: &mut Vec<OsString>) {
             words.insert(at, "--format=json".into());
             continue;
         }
-        // Saying more or less is no promise; another form of output is one.
+        // An option that asks for more or less output promises nothing; one for
+        // another form of output does.
         if name == "json" || command.get_arguments().any(has) {
             words.insert(at, format!("--{name}").into());
         }
     }
 }
 
-/// Puts the subcommand in its place where the name or the form implies it.
+/// Puts the subcommand in its place if the name of the program or the form of
+/// the command line implies it.
 fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     with_global(&mut words);
     filters_after_letters(&mut words);
@@ -256,7 +258,7 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
         plain_mount(&words).then_some("mount")
     };
     if implied == Some("mount") && MOUNT_NAMES.contains(&name) {
-        // mount(8) asks its helpers so to do everything but the mount.
+        // With this, mount(8) asks its helpers to do everything but the mount.
         for word in words.iter_mut().filter(|word| *word == "-f") {
             *word = "--fake".into();
         }
@@ -274,8 +276,8 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     words
 }
 
-/// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is no option names
-/// no subcommand but a path that is there.
+/// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is not an option is
+/// an existing path, and not a subcommand.
 fn plain_mount(words: &[OsString]) -> bool {
     let Some(first) = words.get(1) else {
         return false;

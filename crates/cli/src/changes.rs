@@ -1,7 +1,7 @@
 //! Changes of volumes that are not mounted, by path.
 //!
-//! Owns opening one volume for all places of a command, and its end: what a
-//! command changed is there when it returns, or the command fails.
+//! Owns opening one volume for all paths of a command, and closing it. When the
+//! command returns, what it changed is on the device, or the command fails.
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::part::PartArguments;
@@ -32,7 +32,7 @@ impl Start {
         place.open_part(self.subvolid, self.part.part())
     }
 
-    /// Opens the one volume of all `places`, has `work` change it, and closes
+    /// Opens the one volume of all `places`, lets `work` change it, and closes
     /// it. What was changed before a failure stays.
     pub fn change(&self, places: &[Place], work: impl FnOnce(&Volume) -> Done) -> Done {
         let Some(first) = places.first() else {
@@ -52,7 +52,7 @@ impl Start {
         }
         let volume = Volume::open(&first.volume, options).context(first.volume.display())?;
         let done = work(&volume);
-        // Without a close nothing of it is there.
+        // Without a close, none of it is on the device.
         volume.close().context(first.volume.display())?;
         done
     }
@@ -77,13 +77,13 @@ fn check_not_mounted(place: &Place) -> Done {
     Ok(())
 }
 
-/// The inode at a place; a link at its end is followed.
+/// The inode at a place. A link at its end is followed.
 pub fn followed(volume: &Volume, place: &Place) -> Result<InodeId, Failure> {
-    // The slash follows it, and comes to a file too.
+    // The slash makes a link be followed, also to a file.
     Ok(volume.resolve(&[place.path.as_bytes(), b"/"].concat())?)
 }
 
-/// The directory at a place, if there is one; a link to one counts.
+/// The directory at a place, if there is one. A link to a directory counts.
 pub fn directory(volume: &Volume, place: &Place) -> Result<Option<InodeId>, Failure> {
     let Ok(id) = followed(volume, place) else {
         return Ok(None);
@@ -106,7 +106,7 @@ pub fn name_of<'p>(volume: &Volume, place: &'p Place) -> Result<(InodeId, &'p [u
     Ok((parent, name))
 }
 
-/// The last name of a path, to be given to what goes into a directory.
+/// The last name of a path: the name that a copy gets in a directory.
 pub fn last_name(place: &Place) -> Result<&[u8], Failure> {
     let path = place.path.as_bytes();
     match path

@@ -1,4 +1,5 @@
-//! Facts about the volume at a path, mounted there or held by a file or device.
+//! Facts about the volume at a path: mounted there, or held by a file or
+//! device.
 
 use crate::fail::{Context, Done, Failure};
 use crate::reading;
@@ -8,7 +9,7 @@ pub use butterfs_server::Facts;
 use butterfs_server::facts_of_kernel;
 use std::path::Path;
 
-/// Of the volume in the file or device at `path`, or mounted there.
+/// Facts about the volume in the file or device at `path`, or mounted there.
 pub fn at(path: &Path) -> Result<Facts, Failure> {
     if path.is_dir() {
         return Ok(match is_kernel_btrfs(path) {

@@ -1,7 +1,7 @@
-//! How far work on many files is: how many of how many, bytes, time left.
+//! Progress of work on many files: how many of how many, bytes, time left.
 //!
-//! What there is to do is counted beside the work, by a thread of its own, and
-//! only where somebody sees it: in a terminal.
+//! The total is counted beside the work, by a thread of its own, and only if
+//! somebody sees it: in a terminal.
 
 use crate::fail::Failure;
 use crate::sizes::human;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A file without content takes as long as so many bytes.
+/// A file without content counts for this many bytes.
 const FILE_BYTES: u64 = 16 << 10;
 
 /// Work done, or to be done.
@@ -72,7 +72,7 @@ impl State {
             line.push(')');
             return line;
         }
-        // Of an archive only the bytes are known.
+        // For an archive, only the bytes are known.
         let (of_files, each) = match self.all.files() {
             0 => (String::new(), 0),
             all => (format!(" of {all}"), FILE_BYTES),
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-/// Shows how far it is. Dropped, it takes the line away.
+/// Shows the progress. Dropping it removes the line.
 #[derive(Debug)]
 pub struct FilesBar {
     bar: ProgressBar,
@@ -130,7 +130,7 @@ impl Done {
 }
 
 impl FilesBar {
-    /// Begins; nothing is shown where standard error is no terminal.
+    /// Begins. Nothing is shown if standard error is not a terminal.
     pub fn new(quiet: bool) -> Self {
         let state = Arc::new(State::default());
         let bar = match quiet {
@@ -165,11 +165,12 @@ impl FilesBar {
         });
     }
 
-    /// Adds what is to be done: what is at a place of a volume and below it.
+    /// Adds what is to be done: what is at a path of a volume, and everything
+    /// below it.
     pub fn count_volume(&mut self, volume: &Volume, start: InodeId, holes: Holes) {
         let volume = volume.share();
         self.count(move |state| {
-            // Whoever copies says what cannot be read.
+            // The thread that copies reports what cannot be read.
             let _ = volume.walk::<Failure>(start, &mut |entry| {
                 let of = &entry.attributes;
                 let is_file = of.mode & libc::S_IFMT == libc::S_IFREG;
@@ -186,14 +187,14 @@ impl FilesBar {
         });
     }
 
-    /// What is to be done: so many bytes of an archive.
+    /// What is to be done: this many bytes of an archive.
     pub fn expect_bytes(&mut self, bytes: u64) {
         self.state.all.bytes.store(bytes, Ordering::Relaxed);
         self.state.is_counted.store(true, Ordering::Release);
     }
 
-    /// Runs `count` on a thread of its own, where somebody sees what comes of
-    /// it. Without a thread only the totals are missing.
+    /// Runs `count` on a thread of its own, if somebody sees the result.
+    /// Without a thread only the totals are missing.
     fn count(&mut self, count: impl FnOnce(&State) + Send + 'static) {
         if self.bar.is_hidden() {
             return;
@@ -208,7 +209,8 @@ impl FilesBar {
         self.counting = thread.ok();
     }
 
-    /// The work that was counted has ended, or nobody wants to know it.
+    /// The work that was counted has ended, or nobody wants its totals any
+    /// more.
     fn join(&mut self) {
         self.state.is_over.store(true, Ordering::Relaxed);
         if let Some(thread) = self.counting.take() {
@@ -283,7 +285,7 @@ mod tests {
             line,
             "3 of 9 files, 3.00MiB of 9.00MiB (1.50MiB/s, 4 seconds left)"
         );
-        // More than was counted: the files grew.
+        // There is more than was counted, because the files grew.
         for _ in 0..9 {
             state.done.add(1 << 20);
         }

@@ -26,7 +26,7 @@ struct Wish {
     words: Vec<OsString>,
 }
 
-/// Runs where the program was called by one of these names.
+/// Runs if the program was called by one of these names.
 pub fn run(words: &[OsString]) -> Option<ExitCode> {
     let (name, rest) = words.split_first()?;
     let name = Path::new(name).file_name()?.to_str()?;
@@ -60,8 +60,8 @@ pub fn run(words: &[OsString]) -> Option<ExitCode> {
     })
 }
 
-/// A mount replays what a crash left, so the boot has nothing to wait for; as
-/// with the Btrfs tools a device that is there is enough.
+/// A mount replays what a crash left, so the boot need not wait for anything.
+/// As with the Btrfs tools, it is enough that the device exists.
 fn at_boot(words: &[OsString]) -> ExitCode {
     let is_device = |word: &&OsString| !word.as_bytes().starts_with(b"-");
     for device in words.iter().filter(is_device) {
@@ -73,7 +73,7 @@ fn at_boot(words: &[OsString]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Takes the short options of fsck(8) out, or names one that it has not.
+/// Removes the short options of fsck(8), or names one that it does not have.
 fn understand(words: &[OsString]) -> Result<Wish, OsString> {
     let mut wish = Wish::default();
     for word in words {
@@ -90,7 +90,8 @@ fn understand(words: &[OsString]) -> Result<Wish, OsString> {
             match letter {
                 b'a' | b'p' => wish.is_automatic = true,
                 // Ask nothing, change nothing, say more, show progress on a
-                // descriptor: a check that only reads does all or needs none.
+                // descriptor. A check that only reads does all of these, or
+                // needs none of them.
                 b'y' | b'n' | b'r' | b'f' | b'v' | b'V' | b'T' | b'C' | b'0'..=b'9' => {}
                 _ => return Err(word.clone()),
             }

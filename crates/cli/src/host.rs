@@ -1,8 +1,8 @@
-//! Running a command on a volume that somebody else opened: for another process,
-//! in the server of a mount; or here, on what the kernel has mounted.
+//! Running a command on a volume that somebody else opened: in the server of a
+//! mount, for another process; or here, on what the kernel has mounted.
 //!
-//! Owns where such a command finds its volume and prints to: both belong to the
-//! thread that runs it.
+//! Owns where such a command finds its volume and where it prints. Both belong
+//! to the thread that runs it.
 
 use crate::fail::Done;
 use butterfs::Volume;
@@ -17,7 +17,7 @@ thread_local! {
 /// What such a command works with.
 struct Host {
     volume: Volume,
-    /// Of another process; `None` for a command that runs for its own.
+    /// The other process; `None` if the command runs for its own.
     answer: Option<Answer>,
 }
 
@@ -65,7 +65,8 @@ pub fn note(bytes: &[u8]) -> bool {
         let answer = host.as_mut().and_then(|host| host.answer.as_mut());
         let is_served = answer.is_some();
         if let Some(answer) = answer {
-            // Advice; the command's output says that nobody is there.
+            // This is only advice. The command's output shows whether the
+            // reader is gone.
             let _ = answer.note(bytes);
         }
         is_served

@@ -1,9 +1,9 @@
 //! Ctrl-C in the middle of a command that must leave things in order.
 //!
-//! Owns the wish to end: the first SIGINT, SIGTERM or SIGHUP is noted, and the
-//! command, which looks at it between its steps, ends in order; the next one
-//! ends the process at once. A command that ended so ends by the signal, as if
-//! it had not been caught: whoever started it sees that.
+//! Owns the wish to end. The first SIGINT, SIGTERM or SIGHUP is noted. The
+//! command looks at it between its steps and ends in order. The next signal
+//! ends the process at once. A command that ended in this way ends by the
+//! signal, as if it had not been caught, so that its caller sees that.
 
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs_fuse::{SignalGuard, on_signals};
@@ -53,8 +53,8 @@ impl Interrupt {
     }
 }
 
-/// Ends the process by the signal that was noted, if one was. Nothing notes
-/// signals any more.
+/// Ends the process by the signal that was noted, if one was. From now on no
+/// signals are noted.
 pub fn end_by_signal() {
     let noted = NOTED.load(Ordering::Acquire);
     if let Some(signal) = Signal::from_named_raw(noted) {

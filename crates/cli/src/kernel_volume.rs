@@ -1,11 +1,11 @@
 //! Reading a volume that the kernel has mounted, from its devices.
 //!
-//! Owns how a command reads trees for which the kernel has no request. A commit
-//! by the kernel comes first; then the devices hold all that was changed until
-//! then, and the kernel writes over none of it before its next commit but one.
-//! Each node is verified by checksum, address and generation: what was written
-//! over meanwhile gives an error, never a wrong answer. For who may read the
-//! devices.
+//! Owns how a command reads trees for which the kernel has no request. First
+//! the kernel makes a commit. Then the devices hold everything that was changed
+//! until then, and the kernel overwrites none of it before its next commit but
+//! one. Each node is verified by checksum, address and generation, so what was
+//! overwritten meanwhile gives an error, never a wrong answer. It is for users
+//! who may read the devices.
 
 use crate::fail::{Context, Done, Failure};
 use crate::host;
@@ -20,8 +20,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Runs a command on the volume that the kernel has mounted at `mountpoint`,
-/// as it is after a commit, seen from its top level.
+/// Runs a command on the volume that the kernel has mounted at `mountpoint`, in
+/// its state after a commit, seen from its top level.
 pub fn run(mountpoint: &Path, command: impl FnOnce() -> Done) -> Done {
     let (volume, devices) = open(mountpoint).map_err(|error| error.at(mountpoint.display()))?;
     let read = volume.superblock().generation;

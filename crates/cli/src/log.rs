@@ -71,7 +71,7 @@ impl Write for Syslog {
         // Facility daemon, severity warning.
         let mut message = format!("<28>butterfs[{}]: ", std::process::id()).into_bytes();
         message.extend_from_slice(text.trim_ascii_end());
-        // A machine without a system log has nowhere to put it.
+        // A machine without a system log has no place for it.
         if let Ok(socket) = UnixDatagram::unbound() {
             let _ = socket.send_to(&message, "/dev/log");
         }

@@ -1,19 +1,18 @@
 //! The command `butterfs`: Btrfs volumes in userspace.
 //!
-//! Owns the command line; each subcommand is a file in [`commands`]. Exit
-//! codes: 0 success, 1 failure or a mistake in the arguments, 141 where the
-//! reader of standard output is gone; `mount` answers 32 for a failure, as
-//! mount(8) expects of its helpers; `check` answers 1 for faults, 2 for a
-//! mistake and 8 where it could not check.
+//! Owns the command line. Each subcommand is a file in [`commands`]. Exit
+//! codes: 0 success; 1 failure or a mistake in the arguments; 141 if the reader
+//! of standard output is gone. `mount` returns 32 for a failure, as mount(8)
+//! expects of its helpers. `check` returns 1 for faults, 2 for a mistake, and 8
+//! if it could not check.
 
-/// Prints a line on standard output. Where that fails, the function that says
-/// it ends with the failure.
+/// Prints a line on standard output. If that fails, the function that prints
+/// returns with the failure.
 macro_rules! say {
     ($($text:tt)*) => { $crate::output::say(format_args!($($text)*))? };
 }
 
-/// Says a line on standard error; where that cannot be written, nothing
-/// happens.
+/// Prints a line on standard error. If that cannot be written, nothing happens.
 macro_rules! note {
     ($($text:tt)*) => { $crate::output::note(format_args!($($text)*)) };
 }

@@ -1,5 +1,5 @@
-//! How far a long command is, and how long it will take: a bar for whoever runs
-//! it, a line now and then for whoever asked a server.
+//! How far a long command is, and how long it will take: a bar for the user who
+//! runs it, or a line now and then for a caller that asked a server.
 
 use crate::host;
 use crate::sizes::human;

@@ -1,10 +1,10 @@
 //! Standard output and standard error of commands.
 //!
-//! Owns what becomes of output that nobody takes. Standard output is a part of
-//! a command's work: what cannot be written is a failure, and the command ends
-//! there. Where its reader is gone (`| head -1`), it ends without a word and
-//! with [`READER_GONE`], as programs do that SIGPIPE ends. Standard error is
-//! advice: what cannot be written there is dropped, and harms nobody.
+//! Owns what happens to output that nobody takes. Standard output is a part of
+//! a command's work, so if it cannot be written, the command fails and ends
+//! there. If its reader is gone (`| head -1`), the command ends without a
+//! message and with [`READER_GONE`], as programs do that SIGPIPE ends. Standard
+//! error is advice: what cannot be written there is dropped, and harms nobody.
 
 use crate::fail::Done;
 use crate::host;
@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Exit code where the reader of standard output is gone: what a shell shows
-/// for a program that SIGPIPE ended.
+/// Exit code if the reader of standard output is gone: what a shell shows for a
+/// program that SIGPIPE ended.
 const READER_GONE: u8 = 141;
 
 /// Whether the reader of this process's standard output is gone.
@@ -25,8 +25,8 @@ static GONE: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 pub struct Output(io::Stdout);
 
-/// This process's standard output, or what stands for it where the process
-/// serves another one.
+/// This process's standard output, or what replaces it if the process serves
+/// another one.
 pub fn standard() -> Box<dyn Write> {
     if host::is_serving() {
         return Box::new(host::Printed);
@@ -68,8 +68,8 @@ pub fn named(error: io::Error) -> io::Error {
     }
 }
 
-/// Notes that the reader of standard output is gone, where somebody else
-/// writes to it.
+/// Notes that the reader of standard output is gone, if somebody else writes to
+/// it.
 pub fn reader_is_gone() {
     GONE.store(true, Ordering::Release);
 }
@@ -107,8 +107,8 @@ impl Write for Notes {
     }
 }
 
-/// How a command ends: what is still to be printed is written, and a failure
-/// said. `success` and `failure` are its exit codes.
+/// How a command ends: what is still to be printed is written, and a failure is
+/// reported. `success` and `failure` are its exit codes.
 pub fn end(done: Result<ExitCode, crate::fail::Failure>, failure: u8) -> ExitCode {
     let flushed = own().flush().map_err(Into::into);
     match done.and_then(|code| flushed.map(|()| code)) {

@@ -26,7 +26,8 @@ impl PartArguments {
         }
     }
 
-    /// As they are written in a command; empty for all of a device.
+    /// The options as they are written in a command; empty for the whole
+    /// device.
     pub fn words(self) -> String {
         match self.part() {
             Part::Whole => String::new(),

@@ -32,13 +32,13 @@ impl Place {
         })
     }
 
-    /// Opens the volume so that nothing in it changes; a server that runs a
-    /// command for another process has it open.
+    /// Opens the volume so that nothing in it changes. A server that runs a
+    /// command for another process already has it open.
     pub fn open_read_only(&self, subvolume: Option<u64>) -> Result<Volume, Failure> {
         self.open_part(subvolume, Part::Whole)
     }
 
-    /// As [`Place::open_read_only`], where the volume is in a part of a device.
+    /// As [`Place::open_read_only`], if the volume is in a part of a device.
     pub fn open_part(&self, subvolume: Option<u64>, part: Part) -> Result<Volume, Failure> {
         if let Some(volume) = host::volume() {
             if subvolume.is_some() {
@@ -58,7 +58,7 @@ impl Place {
 impl FromStr for Place {
     type Err = Infallible;
 
-    /// The root of a volume where no path is given.
+    /// The root of a volume if no path is given.
     fn from_str(word: &str) -> Result<Self, Infallible> {
         let word = OsString::from(word);
         Ok(Self::parse(&word).unwrap_or(Self {

@@ -1,19 +1,19 @@
-//! Opening a volume to read it, as far as its devices are there.
+//! Opening a volume to read it, with the devices that are there.
 //!
-//! Owns that a volume with a missing or stale device can be looked at: what is
-//! read is what the other devices have, and the user is told.
+//! Owns the rule that a volume with a missing or stale device can be looked at.
+//! The content of the other devices is read, and the user is told.
 
 use crate::fail::{Context, Failure};
 use butterfs::{Degraded, Error, MemberFault, OpenOptions, StoreError, Volume};
 use std::path::{Path, PathBuf};
 
-/// Opens the volume at `path` by `options`, which ask for reading alone. Where a
-/// device is missing or stale, it is left out, and standard error says so.
+/// Opens the volume at `path` with `options`, which ask only for reading. A
+/// device that is missing or stale is left out, and standard error says so.
 pub fn open(path: &Path, options: OpenOptions) -> Result<Volume, Failure> {
     degraded(path, options, |options| Volume::open(path, options))
 }
 
-/// The same for the devices at `paths`, without a look for others.
+/// The same for the devices at `paths`, without looking for others.
 pub fn open_these(paths: &[PathBuf], options: OpenOptions) -> Result<Volume, Failure> {
     let first = paths.first().map_or(Path::new(""), PathBuf::as_path);
     degraded(first, options, |options| Volume::open_all(paths, options))

@@ -8,7 +8,7 @@ use crate::{log, output};
 use clap::CommandFactory;
 use std::process::ExitCode;
 
-/// Exit code of a mount that failed, as mount(8) has it.
+/// Exit code of a mount that failed, as in mount(8).
 const MOUNT_FAILED: u8 = 32;
 
 /// Runs a command that logs to the terminal.
@@ -17,7 +17,7 @@ fn offline(run: impl FnOnce() -> Done) -> Done {
     run()
 }
 
-/// Runs a command; says on standard error what failed.
+/// Runs a command. Standard error says what failed.
 pub fn run(arguments: Arguments) -> ExitCode {
     if let Command::Check(check) = &arguments.command {
         return check.run(FAULTS);

@@ -1,10 +1,10 @@
 //! Commands about volumes, mounted or not.
 //!
-//! Owns how a path becomes one in the mounted volume. A command reads a volume
-//! that is open: its own where the volume is not mounted; where it is, the
-//! command goes to the server of the mount, which runs it and sends back what
-//! it prints. Of what the kernel has mounted, commands that only read see the
-//! state of a commit.
+//! Owns how a path is translated into one in the mounted volume. A command
+//! reads an open volume. If the volume is not mounted, the command opens it
+//! itself. If it is, the command goes to the server of the mount, which runs it
+//! and sends back what it prints. If the kernel has mounted it, commands that
+//! only read see the state of a commit.
 
 use crate::fail::{Done, Failure, fail};
 use crate::kernel_volume;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Whether a command works where the kernel has the volume mounted.
+/// Whether a command works if the kernel has the volume mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnKernel {
     /// It reads trees alone, and does.
@@ -42,13 +42,13 @@ pub trait OnVolume: Serialize + Sized {
     const NAME: &'static str;
     /// As requests do.
     const TAG: &'static str;
-    /// What it does where the kernel has the volume mounted.
+    /// What it does if the kernel has the volume mounted.
     const ON_KERNEL: OnKernel = OnKernel::Refused;
 
     /// Lets `visit` change all places.
     fn each_place(&mut self, visit: &mut dyn FnMut(&mut Place) -> Done) -> Done;
 
-    /// Runs it on the volume that its places, or the server, have open.
+    /// Runs it on the volume that its paths name, or that the server has open.
     fn run_here(self) -> Done;
 
     /// Has the kernel do it, where [`OnKernel::Asks`] says so; else reads what
@@ -65,7 +65,7 @@ pub trait OnVolume: Serialize + Sized {
         Ok(server.run(&request, &mut output::own(), &mut Notes)?)
     }
 
-    /// The bytes by which a server is asked.
+    /// The bytes of the request to a server.
     fn request(&self) -> Result<Vec<u8>, Failure> {
         Ok(serde_json::to_vec(&BTreeMap::from([(Self::TAG, self)]))?)
     }
@@ -94,8 +94,8 @@ pub trait OnVolume: Serialize + Sized {
 }
 
 /// Turns a path below a mountpoint into the mountpoint and the path in the
-/// mounted volume, and says who has it mounted; `None` for a file or device that
-/// holds a volume.
+/// mounted volume, and says who has it mounted. `None` for a file or device
+/// that holds a volume.
 fn localize(
     place: &mut Place,
     command: &str,
@@ -110,7 +110,7 @@ fn localize(
     let mount = Mount::of_path(&here);
     let mountpoint = mount.as_ref().map_or(&here, |mount| &mount.point).clone();
     let is_ours = server_of(&mountpoint).is_some();
-    // An image that lies on a mount is a volume; a file's history is asked for
+    // An image that lies on a mount is a volume. A file's history is asked for
     // by its path alone.
     let is_kernels = !is_ours && is_kernel_btrfs(&here);
     let is_mounted = is_ours || is_kernels;
@@ -139,7 +139,7 @@ fn localize(
     }
     let below = here.strip_prefix(&mountpoint).unwrap_or(Path::new(""));
     let more = Path::new(&place.path);
-    // A mount may show a subvolume of what its server has.
+    // A mount may show only a subvolume of what its server has.
     let root = mount.as_ref().map_or(Path::new("/"), |mount| &mount.root);
     let path = root.join(below);
     let path = path.join(more.strip_prefix("/").unwrap_or(more));

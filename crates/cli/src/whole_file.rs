@@ -1,10 +1,10 @@
-//! Files that get their names when they are whole.
+//! Files that get their names only when they are complete.
 //!
-//! A file under its real name is whole, or what it was before. Until it is
-//! whole it has no name at all, so nothing is left of it however the process
-//! ends. Where the file system has no files without names, or /proc is not
-//! there to name one, it has a temporary name beside the real one, which goes
-//! away with a failure.
+//! A file under its real name is complete, or is what it was before. Until it
+//! is complete it has no name at all, so nothing is left of it however the
+//! process ends. If the file system has no files without names, or /proc is not
+//! there to name one, the file has a temporary name beside the real one. A
+//! failure removes that name.
 
 use crate::fail::{Context, Done, Failure};
 use rustix::fs::{AtFlags, CWD, linkat};
@@ -19,13 +19,14 @@ use std::path::{Path, PathBuf};
 /// Bytes of the longest name.
 const NAME_MAX: usize = 255;
 
-/// A name beside `path` that nothing has: its own, with more behind it.
+/// A name beside `path` that nothing has: the file's own name, with more behind
+/// it.
 pub fn name_beside(path: &Path) -> PathBuf {
     name_beside_by(0, path)
 }
 
-/// [`name_beside`] of one of several threads that make files in a directory:
-/// long names that differ at their end only would be the same ones else.
+/// [`name_beside`] for one of several threads that make files in a directory.
+/// Long names that differ only at their ends would otherwise become equal.
 pub fn name_beside_by(thread: usize, path: &Path) -> PathBuf {
     let process = std::process::id();
     let tail = match thread {
@@ -57,8 +58,8 @@ enum Place {
 }
 
 impl WholeFile {
-    /// Begins the file at `path`. What is no regular file, or is not one's own
-    /// to replace, is written in its place.
+    /// Begins the file at `path`. What is not a regular file, or may not be
+    /// replaced by this user, is written in place.
     pub fn create(path: &Path) -> Result<Self, Failure> {
         let begun = Self::begin(path).context(path.display())?;
         Ok(begun)
@@ -79,7 +80,7 @@ impl WholeFile {
                 Ok(begun)
             }
             (Ok(begun), None) => Ok(begun),
-            // The directory takes no new names, but the file can be written.
+            // The directory accepts no new names, but the file can be written.
             (Err(_), Some(_)) => Self::in_place(path),
             (Err(error), None) => Err(error),
         }
@@ -125,17 +126,17 @@ impl WholeFile {
 
     fn settle(&mut self) -> io::Result<()> {
         match self.file.sync_all() {
-            // A pipe or a device may know no such request.
+            // A pipe or a device may not know such a request.
             Err(error)
                 if matches!(self.place, Place::There)
                     && error.kind() == io::ErrorKind::InvalidInput => {}
             synced => synced?,
         }
         if matches!(self.place, Place::Nowhere) {
-            // A link replaces no file; a rename does.
+            // A link does not replace a file; a rename does.
             let temporary = name_beside(&self.target);
             match name(&self.file, &temporary) {
-                // What a process of this number left that was killed.
+                // Left by a killed process that had the same number.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     std::fs::remove_file(&temporary)?;
                     name(&self.file, &temporary)?;
@@ -152,8 +153,8 @@ impl WholeFile {
     }
 }
 
-/// A file without a name in the directory of `path`, where that can be had and
-/// can get a name later.
+/// A file without a name in the directory of `path`, if one is possible and can
+/// get a name later.
 fn unnamed(path: &Path) -> Option<File> {
     let directory = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -177,10 +178,10 @@ fn name(file: &File, path: &Path) -> io::Result<()> {
     Ok(linkat(CWD, &source, CWD, path, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// A regular file of one's own with one name, and not by way of a descriptor.
+/// A regular file of this user with one name, not reached through a descriptor.
 fn is_replaceable(path: &Path, old: &Metadata) -> bool {
     let own = old.uid() == rustix::process::geteuid().as_raw();
-    // /dev/shm is a directory as any other.
+    // /dev/shm is a directory like any other.
     let in_dev = path.starts_with("/dev") && !path.starts_with("/dev/shm");
     let by_descriptor = in_dev || path.starts_with("/proc");
     old.is_file() && old.nlink() == 1 && own && !by_descriptor
@@ -223,7 +224,7 @@ mod tests {
         file.write_all(b"one").unwrap();
         assert!(!path.exists());
         if matches!(file.place, Place::Nowhere) {
-            // Nothing to clean up, should the process be killed now.
+            // Nothing is left to clean up if the process is killed now.
             assert_eq!(names(), 0);
         }
         drop(file);
@@ -238,7 +239,7 @@ mod tests {
         cut.write_all(b"three").unwrap();
         drop(cut);
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "two");
-        // Another name sees what is written too: it is the same file.
+        // Another name sees what is written too, because it is the same file.
         let other = directory.path().join("other");
         std::fs::hard_link(&path, &other).unwrap();
         let mut file = WholeFile::create(&path).unwrap();

@@ -1,7 +1,7 @@
 //! The Btrfs tools and ButterFS side by side, on volumes that the kernel has
-//! mounted and on such that nobody has: output, exit codes, and what changes.
+//! mounted and on unmounted ones: output, exit codes, and what changes.
 //!
-//! Owns the list of differences that are meant, each with its reason.
+//! Owns the list of intended differences, each with its reason.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::{BINARY, Bench, said};
 enum Compared {
     /// All of it.
     All,
-    /// All but lines that contain one of these, for a reason.
+    /// All lines but those that contain one of these, for a reason.
     Without(&'static [&'static str], &'static str),
     /// Its lines in any order, for a reason.
     Sorted(&'static str),
@@ -392,7 +392,7 @@ fn fault(line: &str, theirs: &Output, ours: &Output, compared: Compared) -> Opti
             said.1
         ));
     }
-    // What goes to standard error is for people, and in other words.
+    // What goes to standard error is for people, and has other words.
     let is_compared = theirs.status.success() && !matches!(compared, Code(_) | Codes(..));
     let texts = [theirs, ours].map(|output| lines(output, compared));
     (is_compared && texts[0] != texts[1]).then(|| {
@@ -429,7 +429,7 @@ const FILL: &str = "
     btrfs -q quota rescan -w . >&2; sync";
 /// A logical address of data.
 const ADDRESS: &str = "filefrag -v sub/file | awk '$1 == \"0:\" {print $4 * 4096}'";
-/// What the Btrfs tools see, but times, generations and UUIDs.
+/// What the Btrfs tools see, without times, generations and UUIDs.
 const STATE: &str = "
     sync; btrfs subvolume list -p . | sed 's/gen [0-9]* //'
     btrfs subvolume list -r . | sed 's/gen [0-9]* //'
@@ -450,8 +450,8 @@ fn has_tools() -> bool {
     false
 }
 
-/// Has both look, and says what differs. What is in use changes for a moment
-/// after a commit: a difference that goes away is none.
+/// Lets both programs look, and says what differs. Usage changes for a moment
+/// after a commit, so a difference that goes away does not count.
 fn look(mount: &Path, words: &[String], compared: Compared) -> Option<String> {
     const TRIES: u64 = 5;
     let mut found = None;
@@ -506,7 +506,8 @@ fn changing_has_the_same_effect() {
                 let ours = run(BINARY, ours_at, &words);
                 faults.extend(fault(line, &theirs, &ours, *compared));
                 if let Codes(1, 0, _) = compared {
-                    // What only one of them does, the other is brought to.
+                    // If only one program did something, the other volume is
+                    // brought to the same state.
                     for word in &words[2..] {
                         run(
                             "btrfs",

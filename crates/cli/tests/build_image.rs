@@ -415,7 +415,7 @@ fn layers_of_an_oci_image() {
     assert!(!top.contains("\n/opaque"), "{top}");
     assert_eq!(bench.run(&["cat", "image:/etc/gone"]), "three\n");
     assert_eq!(bench.run(&["cat", "image:/layers/1/usr/lib/large"]), large);
-    // What the layers have in common is there once.
+    // What the layers have in common is stored once.
     let size = fs::metadata(bench.path("image")).expect("it").len();
     assert!(size < (600 << 10) * 2 + (16 << 20), "{size} bytes");
 
@@ -488,7 +488,8 @@ fn owners_sources_and_the_manifest() {
         &["-o", "x", "--from", "base", "--compress", "gzip"],
         "no compression gzip",
     );
-    // Whoever uses the old one would write on into a file without a name.
+    // A program that uses the old file would keep writing into a file without a
+    // name.
     let old = fs::File::open(bench.path("volume")).expect("it");
     rustix::fs::flock(&old, rustix::fs::FlockOperation::LockShared).expect("a lock");
     refused(&["-f", "-o", "volume", "--from", "base"], "is in use");
@@ -584,7 +585,7 @@ fn sends_become_an_image() {
     let pipe = fs::symlink_metadata(bench.path("over.files/pipe")).expect("it");
     assert_eq!(pipe.mode() & 0o17_0000, 0o1_0000, "a pipe");
 
-    // Each send a snapshot; what they have in common is there once.
+    // Each send is a snapshot, and what they have in common is stored once.
     image("one", &[]);
     image("layers", &["--layers", "/before"]);
     let list = bench.run(&["subvolume", "list", "-r", "layers"]);
@@ -610,7 +611,7 @@ fn sends_become_an_image() {
     assert!(piped.status.success(), "{}", said(&piped));
     assert_eq!(bench.run(&["cat", "piped:/home/ann/one"]), "1\n");
 
-    // What is missing or cut is said, and nothing is made.
+    // What is missing or cut is reported, and nothing is made.
     let refused = |words: &[&str], why: &str| {
         let output = build(&bench, &[&["-o", "none"], words].concat());
         assert!(!output.status.success(), "{words:?}");

@@ -1,5 +1,5 @@
-//! `butterfs copy` of trees with all that files can be, by several threads: what
-//! comes out of a volume is what went in.
+//! `butterfs copy` of trees with everything that files can be, by several
+//! threads: what comes out of a volume is what went in.
 
 mod support;
 
@@ -21,7 +21,7 @@ fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     (0..bytes).map(|_| next()).collect()
 }
 
-/// Names that are the same but for their ends, and as long as names can be.
+/// Names that differ only at their ends, and as long as names can be.
 fn long_name(number: usize) -> String {
     format!("{}{number:05}", "n".repeat(250))
 }
@@ -194,7 +194,7 @@ fn progress_says_how_much_of_how_much() {
         assert!(shown.contains(total), "{words}: {shown:?}");
         assert!(shown.contains(" left)"), "{words}: {shown:?}");
     }
-    // Where nobody looks, nothing is shown.
+    // If nobody looks, nothing is shown.
     let quiet = bench.run(&["copy", "host/one", "large:/quiet"]);
     assert!(!quiet.contains("left"), "{quiet}");
 }

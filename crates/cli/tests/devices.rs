@@ -149,7 +149,7 @@ fn block_devices_are_found() {
     bench.run(&["umount", "mnt"]);
     drop(mounted);
     drop(loops);
-    // Rot on one of them is read around and said.
+    // Rot on one of them is read around and reported.
     let file = fs::File::options()
         .write(true)
         .open(bench.path("one.img"))

@@ -1,6 +1,6 @@
-//! What commands say and leave when they cannot do all of their work: output
-//! that goes nowhere, a full volume, Ctrl-C. No command takes that for
-//! success, none panics, and no file is left cut under its name.
+//! What commands say and leave if they cannot do all of their work: output that
+//! goes nowhere, a full volume, Ctrl-C. No command takes that for success, none
+//! panics, and no cut file stays under its name.
 
 mod support;
 
@@ -136,7 +136,7 @@ const COMMANDS: &[&str] = &[
     "--version",
 ];
 
-/// Commands whose output these tests leave alone, and why.
+/// Commands whose output these tests do not touch, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
     ("umount", "prints nothing, and needs a mount"),
     ("device ready", "prints nothing"),
@@ -397,11 +397,11 @@ fn a_stream_file_is_whole_or_not_there() {
     }
 }
 
-/// Starts a receive, gives it a part of the stream, and Ctrl-C when it has
-/// applied some of it.
+/// Starts a receive, gives it a part of the stream, and sends Ctrl-C when it
+/// has applied some of it.
 fn interrupt(bench: &Bench, target: &str, stream: &[u8], seen: &str) -> ExitStatus {
-    // Whoever runs these tests in the background has Ctrl-C ignored, and what
-    // they start would inherit that.
+    // If these tests run in the background, Ctrl-C is ignored, and the programs
+    // that they start would inherit that.
     let mut child = Command::new("env")
         .args(["--default-signal=INT", BINARY, "receive", "-v", target])
         .current_dir(bench.path(""))

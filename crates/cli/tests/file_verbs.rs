@@ -143,7 +143,7 @@ fn modes_and_owners() {
         assert_eq!(of("etc/a.conf").uid(), 8);
         assert_eq!(of("etc/link").uid(), 9);
     });
-    // Who gets a program does not get its rights.
+    // The new owner of a program does not get the rights of the old one.
     bench.run(&["chown", "3", "volume:/etc/prog"]);
     let long = bench.run(&["ls", "-l", "volume:/etc"]);
     assert!(long.contains("-rwxr-xr-x"), "{long}");
@@ -306,7 +306,7 @@ fn archives_that_lie_are_refused() {
         &["tar", "extract", "-f", "noise.tar", "volume:/"],
         "archive",
     );
-    // A member cannot lead another one somewhere else by a link.
+    // A member cannot lead another one elsewhere by a link.
     fs::create_dir(bench.path("a")).expect("a directory");
     symlink("/", bench.path("a/link")).expect("a link");
     tar(&["-cf", "link.tar", "a"]);

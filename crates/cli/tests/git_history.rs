@@ -1,4 +1,4 @@
-//! The history of this project, one snapshot for each commit, sent on step by
+//! The history of this project, one snapshot for each commit, sent step by
 //! step: from the kernel to ButterFS, from there to the kernel and to another
 //! ButterFS, and compared each time.
 //!

@@ -1,5 +1,5 @@
-//! What hands type that know the Btrfs tools: the same words, compared with
-//! what those print for the same volume.
+//! Commands as users of the Btrfs tools type them: the same words, compared
+//! with what those tools print for the same volume.
 
 mod support;
 
@@ -42,7 +42,8 @@ fn sizes_are_in_the_units_that_are_asked_for() {
         let mnt = mnt.to_str().expect("a path");
         for (option, ours) in options.iter().zip(&ours) {
             if let Some(theirs) = theirs(&["filesystem", "df", option, mnt]) {
-                // What is used may differ: the kernel wrote when it mounted.
+                // The used space may differ, because the kernel wrote when it
+                // mounted.
                 let totals = |text: &str| -> Vec<String> {
                     let lines = free_of_reserve(text).into_iter();
                     let cut = |line: String| line.split(", used").next().unwrap_or("").to_owned();

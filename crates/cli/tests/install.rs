@@ -1,5 +1,5 @@
-//! What `make install` and `make deb` put on a machine: judged by man, the
-//! shells and dpkg, and gone again after they are removed.
+//! What `make install` and `make deb` put on a machine. It is judged by man,
+//! the shells and dpkg, and gone after removal.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Whether the machine has a program; says so when it has not.
+/// Whether the machine has a program; says so if it does not.
 fn has(program: &str) -> bool {
     let found = Command::new("sh")
         .args(["-c", &format!("command -v {program}")])
@@ -94,7 +94,7 @@ fn installed_and_removed() {
     };
     assert_eq!(code(&["-a", "/nosuch"]), Some(8));
     assert_eq!(code(&["-x", "/nosuch"]), Some(16));
-    // The head of a node in use is overwritten: faults are left.
+    // The head of a node in use is overwritten, so faults are left.
     let bytes = std::fs::read(&image).expect("the image");
     let nodes = bytes.len().min(64 << 20);
     let mut damaged = bytes;
@@ -195,7 +195,7 @@ fn a_debian_package_comes_and_goes() {
     std::fs::create_dir_all(root.join("var/lib/dpkg/updates")).expect("a directory");
     std::fs::create_dir_all(root.join("var/lib/dpkg/info")).expect("a directory");
     std::fs::create_dir_all(root.join("usr/sbin")).expect("a directory");
-    // An empty directory would go with the package.
+    // An empty directory would be removed with the package.
     std::fs::write(root.join("usr/sbin/other"), "").expect("a file");
     symlink("usr/sbin", root.join("sbin")).expect("a link");
     std::fs::write(root.join("var/lib/dpkg/status"), "").expect("a file");
@@ -240,7 +240,7 @@ fn help_and_manual_say_what_is_there() {
     assert!(run(butterfs().arg("-V")).lines().count() == 1);
 }
 
-/// Whoever reads a part of it must not see a panic.
+/// A user who reads only a part of it must not see a panic.
 #[test]
 fn a_closed_pipe_is_no_panic() {
     let commands: &[&[&str]] = &[

@@ -1,5 +1,5 @@
-//! `butterfs lab` as people call it: a whole run with ButterFS in it, a run
-//! killed and resumed, mistakes, advice.
+//! `butterfs lab` as people run it: a whole run with ButterFS in it, a run that
+//! is killed and resumed, mistakes, advice.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,5 +1,5 @@
-//! Devices that come, go and take each other's place with the tool: on volumes
-//! that are mounted and that are not, and by users who are not root.
+//! Devices that are added, removed and replaced with the tool: on mounted and
+//! unmounted volumes, and by users who are not root.
 
 mod support;
 
@@ -92,7 +92,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
         &["replace", "start", "1", "three.img", "one.img"],
         holds,
     );
-    // One that can be added does not come when another one cannot.
+    // A device that can be added is not added if another one cannot be.
     fails(
         &bench,
         &["device", "add", "four.img", "three.img", "one.img"],
@@ -233,7 +233,7 @@ fn a_missing_or_stale_device_is_mended() {
     assert_whole(&bench, "one.img");
 }
 
-/// Tells writers to end, also where the test fails.
+/// Tells writers to end, also if the test fails.
 struct EndAtLast<'a>(&'a AtomicBool);
 
 impl Drop for EndAtLast<'_> {
@@ -350,7 +350,7 @@ fn mounted_volumes_change_devices_under_writers() {
     }
 }
 
-/// Ctrl-C and kill -9 in the middle: the volume has its device, and what was
+/// Ctrl-C and kill -9 in the middle: the volume keeps its device, and what was
 /// begun can be begun again.
 #[test]
 fn interrupted_in_the_middle() {
@@ -385,7 +385,7 @@ fn interrupted_in_the_middle() {
             let _ = Command::new("kill").args([signal, &id[..]]).status();
             let status = child.wait().unwrap();
             if status.success() {
-                // It was quicker: nothing is left to interrupt.
+                // It was quicker, so nothing is left to interrupt.
                 break;
             }
             assert_whole(&bench, "two.img");
@@ -422,7 +422,7 @@ fn a_user_changes_devices_of_image_files() {
     for name in ["one.img", "two.img", "three.img", "four.img"] {
         chown(bench.path(name), Some(USER), Some(USER)).unwrap();
     }
-    // Where others cannot reach the binary, a copy is.
+    // If other users cannot reach the binary, they use a copy.
     let binary = home.join("butterfs");
     fs::copy(BINARY, &binary).unwrap();
     let run = |words: &[&str]| {

@@ -124,7 +124,7 @@ fn a_block_group_tree_goes_with_what_it_needs() {
         assert!(made.status.success(), "{text}");
         assert!(text.contains("warning: block-group-tree"), "{text}");
         bench.check();
-        // Who asks for both is told that this cannot be.
+        // A user who asks for both is told that this is not possible.
         let both = format!("{change},block-group-tree");
         let made = bench.try_run(&["mkfs", "-f", "-b", "512m", "-O", &both, "volume"]);
         assert!(!made.status.success(), "{both}");

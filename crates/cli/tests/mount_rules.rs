@@ -1,6 +1,6 @@
 //! What a mount promises beyond plain files: synchronous names, access times,
-//! unnamed files, facts and labels, block devices, servers that die. Who may
-//! do what, and protected files, as on a kernel mount (`support/rights_probe.py`).
+//! unnamed files, facts and labels, block devices, servers that die. Who may do
+//! what, and protected files, as on a kernel mount (`support/rights_probe.py`).
 
 #[path = "mount_rules/coherence.rs"]
 mod coherence;
@@ -37,7 +37,7 @@ fn what_the_kernel_changes_is_not_served() {
             "{}",
             said(&refused)
         );
-        // A kernel that only reads, too, is in nobody's way.
+        // A kernel that only reads is in nobody's way, either.
         let remounted = Command::new("mount")
             .args(["-o", "remount,ro"])
             .arg(root)
@@ -277,7 +277,7 @@ fn what_root_mounts_everyone_enters_as_permissions_allow() {
     }
     let bench = Bench::new();
     let folder = bench.path("");
-    // On the way to the mount everyone gets through.
+    // Everybody may pass through the directories above the mount.
     let open = std::fs::Permissions::from_mode(0o755);
     std::fs::set_permissions(&folder, open).expect("the folder's mode");
     let mounted = bench.mount("rw");
@@ -342,7 +342,7 @@ fn a_snapshot_shows_an_empty_directory_for_a_nested_subvolume() {
     });
 }
 
-/// What becomes of each way to change what a conversion saved.
+/// The result of each way to change what a conversion saved.
 fn attack(root: &Path) -> Vec<(&'static str, Option<i32>)> {
     use rustix::fs::{FallocateFlags, Mode, OFlags, XattrFlags};
     let saved = root.join("ext2_saved");
@@ -555,7 +555,7 @@ fn same<'a>(pairs: impl Iterator<Item = &'a (String, String)>) {
 #[test]
 fn callers_may_do_what_they_may_on_a_kernel_mount() {
     let Some(pairs) = on_both(&[]) else { return };
-    // Metadata are not defragmented: who may, is told so.
+    // Metadata are not defragmented. A caller who may do it is told so.
     let known = |kernel: &str, ours: &str| {
         kernel.ends_with("defragment-directory: ok") && ours.ends_with(": ENOTSUP")
     };
@@ -576,7 +576,7 @@ fn protected_files_open_as_on_a_kernel_mount_and_keep_their_content() {
         .filter(is_later)
         .map(|(_, ours)| &**ours)
         .collect();
-    // Refused where they arrive, and seen by no reader.
+    // They are refused when they arrive, and no reader sees them.
     let refused = |error| {
         let content = "later content b'0000' b'0000'".to_owned();
         [

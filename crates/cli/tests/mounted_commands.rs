@@ -1,5 +1,5 @@
-//! Commands that read subvolumes, on paths of a mount: they say what they say
-//! of the volume when it is not mounted.
+//! Commands that read subvolumes, on paths of a mount. They print what they
+//! print of the unmounted volume.
 
 mod support;
 
@@ -80,7 +80,7 @@ fn snapshots_are_sent_from_a_mount_and_received_in_one() {
     let mounted = bench.mount("rw");
     fill(&bench);
     std::fs::create_dir(bench.path("mnt/copies")).expect("a directory");
-    // Into the volume that it comes from: nobody waits for the other.
+    // Into the volume from which it comes: neither waits for the other.
     let pipe = |send: &[&str]| {
         let mut sender = Command::new(BINARY)
             .current_dir(bench.path(""))
@@ -111,7 +111,7 @@ fn snapshots_are_sent_from_a_mount_and_received_in_one() {
         assert!(!refused.status.success(), "{wrong}");
         assert!(said(&refused).contains(wrong.rsplit('/').next().expect("a name")));
     }
-    // A reader that goes away ends the command and harms nobody.
+    // A reader that goes away ends the command, and nothing else is harmed.
     let mut sender = Command::new(BINARY)
         .current_dir(bench.path(""))
         .args(["send", "mnt/two"])
@@ -185,7 +185,7 @@ fn who_may_not_ask_is_told_so_every_time() {
     let bench = Bench::new();
     let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(bench.path(""), everybody).expect("permissions");
-    // The program as it lies may be out of their reach.
+    // The program may lie where they cannot reach it.
     let program = bench.path("program");
     std::fs::copy(BINARY, &program).expect("the program");
     let public = bench.path("public");
@@ -214,7 +214,7 @@ fn who_may_not_ask_is_told_so_every_time() {
         );
         assert_eq!(output.stdout, b"");
     };
-    // Long enough for the refusal to come before all of it is sent.
+    // Long enough for the refusal to arrive before all of it is sent.
     let long = format!("../mnt/{}two", "./".repeat(900));
     for _ in 0..20 {
         ask(&["subvolume", "list", "../mnt"]);
@@ -231,7 +231,7 @@ fn who_may_not_ask_is_told_so_every_time() {
         ]);
     }
     assert_eq!(std::fs::read_dir(&public).expect("a directory").count(), 0);
-    // They keep nobody from asking who may.
+    // They do not keep permitted callers from asking.
     bench.run(&["subvolume", "list", "mnt"]);
     drop(mounted);
 }

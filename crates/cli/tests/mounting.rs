@@ -1,5 +1,6 @@
 //! The binary from outside: make a volume, mount it, use it, unmount it, and
-//! have `btrfs check` judge it. What the machine lacks is said in one line.
+//! let `btrfs check` judge it. If the machine lacks something, one line says
+//! so.
 
 mod support;
 
@@ -51,8 +52,8 @@ fn compare(expected: &Path, found: &Path) {
     assert!(sparse.blocks() < 1024, "the hole was filled");
 }
 
-/// Held alone by the test that makes a mount namespace: it has the mounts of all
-/// others too, who would wait for it.
+/// Held exclusively by the test that makes a mount namespace. The namespace
+/// also has the mounts of all other tests, which would wait for it.
 static NAMESPACES: RwLock<()> = RwLock::new(());
 
 #[test]
@@ -132,7 +133,7 @@ fn mistakes_are_refused_with_a_reason() {
     if can_mount() {
         let _mounted = bench.mount("rw");
         refused(&["ls", "volume:/"], "in use");
-        // By another name too, and at once: its server is not ending.
+        // Also by another name, and at once, because its server is not ending.
         std::fs::hard_link(bench.path("volume"), bench.path("other name")).expect("a link");
         std::fs::create_dir(bench.path("second")).expect("a mountpoint");
         let began = std::time::Instant::now();

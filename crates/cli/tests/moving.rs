@@ -209,8 +209,8 @@ fn balance_resize_and_scrub_of_a_mount() {
     bench.check();
 }
 
-/// Why there is space or none is said of volumes that are mounted and not, and
-/// the command that is named frees what was said.
+/// The reasons why there is space or none are given for mounted and unmounted
+/// volumes, and the command that is named frees what was promised.
 #[test]
 fn space_is_explained() {
     let bench = filled(&[]);
@@ -246,8 +246,8 @@ fn space_is_explained() {
     bench.check();
 }
 
-/// As in the kernel, a balance that was interrupted goes on at the next mount
-/// for writing, unless that says otherwise.
+/// As in the kernel, an interrupted balance continues at the next mount for
+/// writing, unless the mount says otherwise.
 #[test]
 fn a_balance_goes_on_at_the_next_mount() {
     if !can_mount() {

@@ -1,4 +1,5 @@
-//! `butterfs quota` and `butterfs qgroup` on a volume, agreed by btrfs-progs.
+//! `butterfs quota` and `butterfs qgroup` on a volume, confirmed by
+//! btrfs-progs.
 
 mod support;
 
@@ -17,7 +18,7 @@ fn group<'a>(groups: &'a [Value], id: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("{id} in {groups:?}"))
 }
 
-/// Limits, which are in no number of the kernel's listing of use.
+/// Limits, which the kernel's listing of use does not count.
 fn shown_by_kernel(bench: &Bench, options: &[&str]) -> Option<String> {
     let mut shown = None;
     bench.with_kernel(|mount| {
@@ -124,8 +125,8 @@ fn groups_are_made_joined_limited_and_shown() {
     bench.check();
 }
 
-/// Everything is committed: a kernel passes syncfs to block devices alone, and
-/// a FUSE server commits when a directory is synced.
+/// Everything is committed. A kernel passes syncfs only to block devices, and a
+/// FUSE server commits when a directory is synced.
 fn sync(at: &std::path::Path) {
     let directory = std::fs::File::open(at).expect("a directory");
     rustix::fs::syncfs(&directory).expect("synced");
@@ -246,8 +247,8 @@ fn simple_on_a_mount(bench: &Bench, mount: &str) -> Value {
 }
 
 /// `quota rescan` with questions about a count. On the kernel's mount `btrfs`
-/// is asked the same; it refuses every mount that is not the kernel's, so on
-/// ours its answer without a count stands here.
+/// is asked the same. It refuses every mount that is not the kernel's, so on
+/// ours the test compares with its answer without a count.
 fn rescan_is_alike(bench: &Bench, mount: &str, is_kernels: bool) {
     for options in [&["-w"][..], &["-W"], &["-s"], &["--status"]] {
         let words = [&["quota", "rescan"], options, &[mount]].concat();
@@ -265,8 +266,8 @@ fn rescan_is_alike(bench: &Bench, mount: &str, is_kernels: bool) {
             .output()
             .expect("btrfs runs");
         assert_eq!(theirs.status.code(), Some(0), "{}", said(&theirs));
-        // What `-w` starts is said there; this command is silent when it did
-        // what it was asked.
+        // There, `-w` reports what it starts. This command is silent if it did
+        // what it was asked to do.
         if !options.contains(&"-w") {
             assert_eq!(ours.stdout, theirs.stdout, "{words:?}");
         }

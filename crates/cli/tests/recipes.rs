@@ -66,8 +66,8 @@ const TOUR: &str = include_str!("../../../docs/tour.md");
 /// An ordinary user.
 const NOBODY: u32 = 65534;
 
-/// The commands of a page: what its blocks of shell say, with the heading that
-/// each is under.
+/// The commands of a page: the content of its shell blocks, each with its
+/// heading.
 fn commands(page: &str) -> Vec<(&str, &str)> {
     let (mut heading, mut inside) = ("", false);
     let mut all = Vec::new();
@@ -154,7 +154,8 @@ fn the_commands_of_readme_and_tour_work_for_an_ordinary_user() {
         .output();
     let out = out.expect("the shell runs");
     assert!(out.status.success(), "{}", said(&out));
-    // Whoever made a volume owns what is in it, unless it was said otherwise.
+    // The user who made a volume owns what is in it, unless an option said
+    // otherwise.
     let image = fs::metadata(home.path().join("photos.img")).expect("the volume");
     for (volume, owner, least) in [("photos.img", image.uid(), 12), ("root.img", 0, 2)] {
         let list = Command::new(support::BINARY)
@@ -204,7 +205,7 @@ fn links_of_the_documentation_lead_somewhere() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// The words of a command that choose it: those before its first argument.
+/// The words that choose a command: those before its first argument.
 fn chosen(said: &str) -> Vec<&str> {
     let is_word = |word: &&str| word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
     said.split_whitespace()
@@ -212,8 +213,8 @@ fn chosen(said: &str) -> Vec<&str> {
         .collect()
 }
 
-/// What the documentation calls a command is one, and has the options that it
-/// is shown with.
+/// What the documentation calls a command exists, and has the options with
+/// which it is shown.
 #[test]
 fn commands_that_the_documentation_names_exist() {
     let mut helps: BTreeMap<Vec<String>, String> = BTreeMap::new();
@@ -249,7 +250,8 @@ fn commands_that_the_documentation_names_exist() {
             }
             count += 1;
             let words = chosen(said);
-            // The longest that is a command; words after it are arguments.
+            // The longest sequence that is a command. Words after it are
+            // arguments.
             let found = (1..=words.len().min(3))
                 .rev()
                 .find_map(|length| help(&words[..length]));
@@ -273,7 +275,7 @@ fn commands_that_the_documentation_names_exist() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The picture in README is what the program says today.
+/// The picture in README is what the program prints today.
 #[test]
 fn the_picture_of_a_session_is_current() {
     if !support::can_mount() {

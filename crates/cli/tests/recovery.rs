@@ -105,7 +105,7 @@ fn damage_is_healed_and_counted_across_mounts() {
         .write(true)
         .open(bench.path("volume"))
         .expect("the image");
-    // Which copy is read first is not promised: both are damaged, each in
+    // Which copy is read first is not promised, so both are damaged, each in
     // another sector.
     file.write_all_at(b"X", copies[0] as u64 + 10)
         .expect("damage");
@@ -135,7 +135,7 @@ fn damage_is_healed_and_counted_across_mounts() {
             line.is_some_and(|line| !line.trim_end().ends_with(" 0")),
             "{output}"
         );
-        // The copy that nobody read is the scrub's to mend.
+        // The copy that nobody read is left for the scrub to repair.
         let scrubbed = Command::new("btrfs")
             .args(["scrub", "start", "-B"])
             .arg(root)

@@ -1,4 +1,4 @@
-//! From numbers to paths, beside the kernel's Btrfs and its tools.
+//! From numbers to paths, compared with the kernel's Btrfs and its tools.
 
 mod support;
 
@@ -37,7 +37,7 @@ dd if=/dev/urandom of=sub/packed bs=1000 seek=3 count=1 conv=notrunc status=none
 sync
 ";
 
-/// Addresses to ask for: of each extent its beginning, its middle and its last
+/// Addresses to ask for: of each extent, its beginning, its middle and its last
 /// byte.
 fn addresses(bench: &Bench) -> BTreeSet<u64> {
     let mut all = BTreeSet::new();
@@ -103,7 +103,7 @@ fn numbers_lead_to_the_paths_that_the_kernel_names() {
             assert_eq!(ours, *theirs, "{address} {options}");
             continue;
         }
-        // The tools name paths in the mounted subvolume alone.
+        // The tools name paths only in the mounted subvolume.
         let is_there = |line: &String| match line.split_once(" subvol ") {
             Some((_, rest)) => {
                 let subvolume = rest.split(' ').next().unwrap_or(rest);

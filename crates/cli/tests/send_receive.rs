@@ -123,8 +123,9 @@ fn mistakes_are_told() {
     );
 }
 
-/// A chain of snapshots that begins here goes on with the kernel: what was
-/// received here is read-only there, and has what the next send is found by.
+/// A chain of snapshots that begins here continues in the kernel. What was
+/// received here is read-only there, and has the UUIDs by which the next send
+/// finds it.
 #[test]
 fn the_kernel_sends_on_what_was_made_and_received_here() {
     let bench = Bench::new();

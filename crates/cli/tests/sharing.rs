@@ -1,5 +1,6 @@
 //! `butterfs reflink`, `dedupe` and `filesystem defragment` on volumes, on
-//! mounts of ButterFS and on the kernel's; what cp and btrfs-progs do there.
+//! mounts of ButterFS and on the kernel's; and what cp and btrfs-progs do
+//! there.
 
 mod support;
 
@@ -175,8 +176,8 @@ fn equal_ranges_of_a_volume_are_shared_and_others_left() {
     }
 }
 
-/// A program that another test is about to start has this test's open files
-/// until it runs.
+/// A program that another test is about to start holds this test's open files
+/// until its exec.
 fn unmount(bench: &Bench) {
     for _ in 0..100 {
         let output = bench.try_run(&["umount", "mnt"]);
@@ -288,7 +289,7 @@ fn cp_shares_on_a_mount_and_so_do_our_words() {
     );
     let changed = fs::read(at.join("dir/a")).expect("a file");
     assert!(changed[..MIB] == bytes[MIB..2 * MIB] && changed[MIB..] == bytes[MIB..]);
-    // Without checksums nothing can be shared with what has them.
+    // Data without checksums cannot be shared with data that have them.
     fs::write(at.join("nocow"), "").expect("a file");
     must("chattr", &["+C", "nocow"], &at);
     refused(
@@ -403,7 +404,7 @@ fn the_kernel_is_asked_on_its_mounts() {
         bench.run(&["reflink", "-r", &path("dir"), &path("dir2")]);
         bench.run(&["dedupe", &path("a"), &path("b"), &path("dir/a")]);
         assert!(fs::read(mount.join("dir2/a")).expect("a file") == bytes);
-        // What is shared is left alone, and that is said.
+        // What is shared is left alone, and the command says so.
         let left = said(&bench.try_run(&["fi", "defrag", &path("a")]));
         assert!(left.contains("--unshare"), "{left}");
         bench.run(&["fi", "defrag", "--unshare", "-c", "lzo", &path("c")]);

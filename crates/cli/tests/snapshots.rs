@@ -15,11 +15,12 @@ fn life_of_a_subvolume(bench: &Bench, prefix: &str, write: impl Fn(&Bench, &str,
     write(bench, "home/notes", "first\n");
     bench.run(&["subvolume", "snapshot", "-r", &at("home"), &at("monday")]);
     write(bench, "home/notes", "second\n");
-    // Into a directory it goes under its own name.
+    // If the target is a directory, it goes into it under its own name.
     bench.run(&["subvolume", "snapshot", &at("home"), &at("deep")]);
     let text = bench.run(&["property", "get", &at("monday"), "ro"]);
     assert_eq!(text, "ro=true\n");
-    // What holds another is not deleted, nor what is no subvolume.
+    // A subvolume that holds another one is not deleted, and neither is what is
+    // not a subvolume.
     let refused = |words: &[&str], reason: &str| {
         let out = bench.try_run(words);
         assert!(!out.status.success(), "{words:?}");
@@ -79,11 +80,11 @@ fn on_a_mounted_volume() {
     // rmdir takes an empty subvolume, mv renames one.
     fs::rename(bench.path("mnt/deep/down/sub"), bench.path("mnt/home/sub")).unwrap();
     fs::remove_dir(bench.path("mnt/home/sub")).unwrap();
-    // A name that was looked for is found once it is there.
+    // A name that was looked for before is found once it exists.
     assert!(!bench.path("mnt/later").exists());
     bench.run(&["subvolume", "snapshot", "mnt/monday", "mnt/later"]);
     assert_eq!(read("later/notes"), "first\n");
-    // What is open goes with its subvolume.
+    // Open files are deleted with their subvolume.
     let open = fs::File::open(bench.path("mnt/later/notes")).unwrap();
     bench.run(&["subvolume", "delete", "mnt/later"]);
     assert!(!bench.path("mnt/later").exists());

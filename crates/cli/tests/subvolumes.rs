@@ -1,5 +1,5 @@
-//! `butterfs subvolume list|show|find-new` against btrfs-progs on the same
-//! volume, word for word.
+//! `butterfs subvolume list|show|find-new` compared with btrfs-progs on the
+//! same volume, word for word.
 
 mod support;
 
@@ -52,7 +52,7 @@ const LISTS: &[&[&str]] = &[
     &["--sort=-rootid"],
 ];
 
-/// What was never sent has a time of sending all the same in btrfs-progs.
+/// In btrfs-progs, even what was never sent has a time of sending.
 fn without_send_time(text: &str) -> Vec<&str> {
     let lines = text.lines();
     lines.filter(|line| !line.contains("Send time:")).collect()

@@ -1,13 +1,13 @@
 //! Who may do what with an inode: the one place that decides.
 //!
 //! Owns the rules: permission bits, POSIX ACLs, the sticky bit, and what
-//! capabilities override. Owns no knowledge of who asks: [`Credentials`] are
-//! asked, and only for what decides. The owner's user and group come with
-//! every request; groups and capabilities, which may be costly to learn, are
-//! looked at only where those do not already permit.
+//! capabilities override. It does not know who asks: it asks [`Credentials`],
+//! and only for what decides. The owner's user and group come with every
+//! request; groups and capabilities may be costly to learn, so they are looked
+//! at only if user and group do not permit the access already.
 //!
-//! Source: acl(5), capabilities(7), `path_resolution(7)`; the differences that
-//! tests show between those and the kernel are noted where they matter.
+//! Source: acl(5), capabilities(7), `path_resolution(7)`; where tests show that
+//! the kernel differs from those, a comment says so.
 
 use crate::names::{Owner, S_IFDIR, S_IFMT};
 use crate::{Filesystem, FsError, xattr};
@@ -49,7 +49,7 @@ impl Wanted {
 pub enum Capability {
     /// Permissions do not count.
     DacOverride,
-    /// Permissions do not count for reading and for passing through.
+    /// Reading and passing through need no permission.
     DacReadSearch,
     /// As every file's owner.
     Owner,
@@ -69,8 +69,8 @@ pub trait Credentials {
     fn is_member(&self, group: u32) -> bool;
     /// Whether the capability is there for the whole volume.
     fn has(&self, capability: Capability) -> bool;
-    /// Whether it is there for a file of this owner: root of a user namespace
-    /// has it for files whose user and group the namespace knows.
+    /// Whether the capability holds for a file of this owner. Root of a user
+    /// namespace has it for files whose user and group the namespace knows.
     fn has_over(&self, capability: Capability, owner: Owner) -> bool;
 }
 
@@ -84,8 +84,8 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Whether `who` may do what is `wanted`. `acl` is asked for the access
-    /// ACL where one could count.
+    /// Whether `who` may do what is `wanted`. `acl` is asked for the access ACL
+    /// only if one could matter.
     ///
     /// # Errors
     /// Those of `acl`.
@@ -98,7 +98,7 @@ impl Guarded {
         let permitted = if who.user() == self.owner.uid {
             wanted.within(self.mode >> 6)
         } else {
-            // The group's bits are the mask; where it is empty the kernel
+            // The group's bits are the mask. If the mask is empty, the kernel
             // does not look at the ACL.
             let acl = match self.mode & GROUP_BITS {
                 0 => None,
@@ -170,8 +170,8 @@ impl Guarded {
         who.user() == self.owner.uid || who.has_over(Capability::Owner, self.owner)
     }
 
-    /// Whether `who`, who may change names in this directory, is kept by its
-    /// sticky bit from removing what `victim` describes.
+    /// `who` may change names in this directory. Whether its sticky bit still
+    /// keeps `who` from removing what `victim` describes.
     #[must_use]
     pub fn sticks(self, who: &impl Credentials, victim: Self) -> bool {
         self.mode & S_ISVTX != 0
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Counts how often it was asked for more than the request says.
+    /// Counts how often it was asked for more than the request itself says.
     struct Caller {
         user: u32,
         groups: Vec<u32>,
@@ -325,11 +325,12 @@ mod tests {
         for who in [&named, &group] {
             assert!(decide(who, 7, 0) && !decide(who, 5, 7));
         }
-        // A group that fits without permitting keeps others' rights away.
+        // A group entry that matches and does not permit keeps the rights of
+        // others away.
         assert!(!decide(&owning_group, 7, 7) && decide(&other, 7, 7));
-        // Both of the groups fit: one that permits is enough.
+        // Both groups match: it is enough that one of them permits.
         assert!(decide(&caller(12, &[20, 30]), 7, 0));
-        // An empty mask: as if there were no ACL.
+        // An empty mask works as if there were no ACL.
         assert!(decide(&named, 0, 7) && !decide(&owning_group, 0, 7));
     }
 

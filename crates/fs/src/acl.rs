@@ -1,4 +1,4 @@
-//! POSIX ACLs of inodes: inheritance, chmod, and what may be stored.
+//! POSIX ACLs of inodes: inheritance, chmod, and which ACLs may be stored.
 
 use crate::error::FsError;
 use crate::names::{Inheritance, NewInode, S_IFDIR, S_IFLNK, S_IFMT};
@@ -32,7 +32,8 @@ fn parse(value: &[u8]) -> Result<Acl, FsError> {
     Acl::parse(value).map_err(|_| FsError::Invalid("not a valid POSIX ACL"))
 }
 
-/// What a new inode in `parent` gets: from its default ACL, else the umask.
+/// What a new inode in `parent` gets: from the parent's default ACL, or else
+/// from the umask.
 pub(crate) fn for_new(
     engine: &Engine,
     parent: InodeId,

@@ -82,7 +82,7 @@ pub enum SetTime {
     At(Timespec),
 }
 
-/// Attributes to set; `None` leaves one as it is.
+/// Attributes to set; `None` leaves one unchanged.
 #[derive(Clone, Debug, Default)]
 pub struct SetAttributes {
     /// Permissions.
@@ -97,7 +97,7 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Last change of content.
     pub mtime: Option<SetTime>,
-    /// Last change of anything; now, unless given.
+    /// Time of the last change of anything; now, unless given.
     pub ctime: Option<Timespec>,
     /// Birth, for restoring.
     pub btime: Option<Timespec>,
@@ -111,7 +111,8 @@ pub enum Privileges {
     /// It does not.
     #[default]
     Keep,
-    /// Set-user and executable set-group bits and capabilities go.
+    /// Set-user bits, set-group bits of executable files, and capabilities are
+    /// removed.
     Drop,
     /// The set-group bit goes in any case.
     DropAll,
@@ -192,8 +193,9 @@ impl Filesystem {
         waiting.saturating_sub(held)
     }
 
-    /// Sets attributes that a user asks to change: [`Filesystem::set_attributes`]
-    /// where a quota leaves room for that. What only frees space goes on.
+    /// Sets attributes at a user's request: [`Filesystem::set_attributes`] if a
+    /// quota leaves room for it. A change that only frees space is always
+    /// allowed.
     ///
     /// # Errors
     /// As there; [`FsError::QuotaExceeded`].
@@ -204,7 +206,7 @@ impl Filesystem {
         self.set_attributes(inode, set)
     }
 
-    /// Sets attributes; rules of who may is the caller's.
+    /// Sets attributes. The caller checks who may do so.
     ///
     /// # Errors
     /// Those of truncation; no space, damage.
@@ -223,9 +225,9 @@ impl Filesystem {
         })
     }
 
-    /// Notes that `inode` was read, where `times` asks for it, and neither the
-    /// inode nor its subvolume forbids it. A note that finds no space or a
-    /// failing device is left out: reading must go on.
+    /// Notes that `inode` was read, if `times` asks for it and neither the
+    /// inode nor its subvolume forbids it. If there is no space for the note,
+    /// or the device fails, the note is left out: reading must go on.
     pub fn accessed(&self, inode: &Inode, times: AccessTimes) {
         const DAY: i64 = 24 * 60 * 60;
         if times == AccessTimes::Never || self.store.check_writable().is_err() {
@@ -256,8 +258,8 @@ impl Filesystem {
         }
     }
 
-    /// Takes set-user and set-group bits and capabilities from a file that
-    /// somebody without the right to keep them changed.
+    /// Removes set-user and set-group bits and capabilities from a file that
+    /// was changed by a user without the right to keep them.
     ///
     /// # Errors
     /// No space, damage.
@@ -281,7 +283,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Sets the flags that chattr knows; the others stay.
+    /// Sets the flags that chattr knows. Other flags do not change.
     ///
     /// # Errors
     /// [`FsError::Invalid`] for combinations that the kernel refuses;
@@ -294,7 +296,7 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         if state.emptied {
-            // How data are kept can change once none are there.
+            // The way in which data are kept can change once there are none.
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
         let settable = InodeFlags::SYNC
@@ -326,8 +328,8 @@ impl Filesystem {
         let mut flags = (old - settable) | (wanted & settable);
         let regular = state.item.mode & S_IFMT == S_IFREG;
         if regular {
-            // Only an empty file can change how its data are kept; as in the
-            // kernel it gets its checksums back.
+            // The way in which data are kept can change only while the file is
+            // empty. As in the kernel, the file gets its checksums back.
             if state.item.size != 0 {
                 flags = (flags - InodeFlags::NODATACOW) | (old & InodeFlags::NODATACOW);
             } else if flags.contains(InodeFlags::NODATACOW) {

@@ -1,9 +1,10 @@
 //! Changes of files: a transaction of the store, and the inodes that follow it
 //! in memory.
 //!
-//! Invariant: after an error the inodes that a change was given are in memory as
-//! they were before it, and either their trees are too or the volume has failed
-//! (the store's transaction sees to that). So a change is whole, or none.
+//! Invariant: after an error, the inodes that a change was given are in memory
+//! as they were before it. Their trees are unchanged too, or the volume has
+//! failed (the store's transaction sees to that). So a change happens as a
+//! whole or not at all.
 
 use crate::Filesystem;
 use crate::error::FsError;
@@ -14,10 +15,10 @@ use butterfs_format::{InodeId, TreeId};
 use butterfs_store::{Engine, Purpose, TreeAccess, Tries};
 use parking_lot::RwLockWriteGuard;
 
-/// Inodes that a change alters in memory before it is certain.
+/// Inodes that a change alters in memory before the change is certain.
 pub(crate) trait Altered {
-    /// What is needed to undo that. Data that wait in the write buffer are no
-    /// part of it: no change drops them before its last edit.
+    /// What is needed to undo the change. Data that wait in the write buffer
+    /// are not part of it, because no change drops them before its last edit.
     type Before;
 
     fn before(&self) -> Self::Before;
@@ -91,10 +92,10 @@ impl Filesystem {
         check_writable(&self.store.read(), tree)
     }
 
-    /// Runs `change` in a transaction of `nodes`. It is a user's change, of a
-    /// subvolume that can be written, and alters `inodes` with the trees. Where
-    /// it meets a node before its first edit that is not in memory, it is run
-    /// again with that node: up to there it must only look.
+    /// Runs `change` in a transaction of `nodes`. The change is a user's, needs
+    /// a writable subvolume, and alters `inodes` along with the trees. If it
+    /// meets a node that is not in memory before its first edit, it runs again
+    /// with that node. So it must only read up to its first edit.
     pub(crate) fn change<A: Altered, R>(
         &self,
         inodes: &mut A,
@@ -120,8 +121,8 @@ impl Filesystem {
         }
     }
 
-    /// [`Filesystem::change`] of any subvolume that was not deleted: what was
-    /// acknowledged, or no user sees.
+    /// [`Filesystem::change`] for any subvolume that was not deleted. It is for
+    /// changes that were acknowledged, or that no user sees.
     pub(crate) fn change_own<A: Altered, R>(
         &self,
         inodes: &mut A,
@@ -149,7 +150,8 @@ impl Filesystem {
         transaction.end(result)
     }
 
-    /// [`Filesystem::change`] that is a commit: nothing comes in between.
+    /// [`Filesystem::change`] that is a commit of its own: nothing comes
+    /// between the change and the commit.
     pub(crate) fn change_and_commit<A: Altered, R>(
         &self,
         inodes: &mut A,

@@ -1,9 +1,9 @@
-//! Directory entries: by hash of the name, by order of creation, and the
-//! names that an inode knows of itself.
+//! Directory entries: by hash of the name and by order of creation, and the
+//! names that an inode itself records.
 //!
 //! Owns the four kinds of items that make one name (DIR_ITEM, DIR_INDEX,
-//! INODE_REF or INODE_EXTREF) and their agreement. Counts and times of the
-//! inodes are the callers'.
+//! INODE_REF or INODE_EXTREF) and keeps them in agreement. Callers keep the
+//! counts and times of the inodes.
 
 use crate::Filesystem;
 use crate::error::FsError;
@@ -25,7 +25,7 @@ pub(crate) const FIRST_INDEX: u64 = 2;
 /// What a name points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Inode; for a subvolume its root directory.
+    /// Inode; for a subvolume, its root directory.
     pub inode: InodeId,
     /// Its kind, as the entry says.
     pub kind: FileType,
@@ -40,8 +40,8 @@ pub struct ListedEntry {
     pub name: Vec<u8>,
     /// What it points to.
     pub target: Target,
-    /// Position to continue after it: a number for [`Filesystem::read_dir`], no
-    /// index of the directory.
+    /// Position from which a listing continues after this entry: a number for
+    /// [`Filesystem::read_dir`], not an index of the directory.
     pub next: u64,
 }
 
@@ -71,12 +71,13 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
 }
 
 /// Inode numbers of the empty directories that stand for subvolumes which an
-/// entry names but its tree does not hold: this, plus the subvolume's id.
+/// entry names and its tree does not hold. The number is this constant plus the
+/// subvolume's id.
 const ABSENT_SUBVOLUMES: u64 = 1 << 39;
 
-/// True for the empty directory that stands where a snapshot has an entry of
-/// a nested subvolume: the subvolume itself stays with the original. Such a
-/// directory is in no tree.
+/// True for the empty directory that a snapshot shows in place of a nested
+/// subvolume. The subvolume itself stays with the original. Such a directory is
+/// in no tree.
 #[must_use]
 pub const fn is_absent_subvolume(id: InodeId) -> bool {
     id.number.0 >= ABSENT_SUBVOLUMES && id.number.0 < 2 * ABSENT_SUBVOLUMES
@@ -112,8 +113,8 @@ fn target(engine: &Engine, dir: InodeId, entry: &DirEntry<'_>) -> Result<Target,
     })
 }
 
-/// Whether the subvolume `child` lies in `dir`: the tree of roots says so with
-/// a reference, which a snapshot does not copy.
+/// Whether the subvolume `child` lies in `dir`. A reference in the tree of
+/// roots says so, and a snapshot does not copy it.
 fn holds_subvolume(engine: &Engine, dir: InodeId, child: u64) -> Result<bool, FsError> {
     let key = Key::new(dir.tree.get(), ItemType::ROOT_REF, child);
     let Some((leaf, slot)) = find(engine, TreeId::ROOT, &key)? else {
@@ -153,8 +154,8 @@ pub(crate) fn lookup(
     Ok(None)
 }
 
-/// Errors unless `name` can be added to `dir`: it is free, and the names that
-/// share its hash leave room.
+/// Errors unless `name` can be added to `dir`: it must be free, and the names
+/// that share its hash must leave room.
 pub(crate) fn check_free(engine: &Engine, dir: InodeId, name: &[u8]) -> Result<(), FsError> {
     let mut shared = 0;
     if let Some((leaf, slot)) = find(engine, dir.tree, &hash_key(dir, name))? {
@@ -293,8 +294,8 @@ pub(crate) fn remove_entry(engine: &mut Engine, dir: InodeId, link: &Link) -> Re
     })
 }
 
-/// Removes the entry of a subvolume that is not in `dir`, which has no other
-/// side.
+/// Removes the entry of a subvolume that is not in `dir`. Such an entry has no
+/// other side.
 pub(crate) fn remove_absent_subvolume(
     engine: &mut Engine,
     dir: InodeId,
@@ -323,7 +324,7 @@ pub(crate) fn remove_absent_subvolume(
     remove_entry(engine, dir, &link)
 }
 
-/// Errors where `id` is a directory that is in no tree and cannot change.
+/// Errors if `id` is a directory that is in no tree and cannot change.
 pub(crate) fn check_kept(id: InodeId) -> Result<(), FsError> {
     if is_absent_subvolume(id) {
         return Err(FsError::NotPermitted(
@@ -333,9 +334,9 @@ pub(crate) fn check_kept(id: InodeId) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Errors unless [`add_link`] has room for a name of `inode` in `parent`;
-/// before anything was edited. `leaving` is a name in the same directory that
-/// goes first.
+/// Errors unless [`add_link`] has room for a name of `inode` in `parent`.
+/// Called before anything is edited. `leaving` is a name in the same directory
+/// that is removed first.
 pub(crate) fn check_link_room(
     engine: &Engine,
     inode: InodeId,
@@ -537,7 +538,7 @@ pub(crate) fn links_at(
     Ok(all)
 }
 
-/// The directory that holds `dir`, which lives.
+/// The directory that holds `dir`, which must exist.
 fn parent_in_trees(engine: &Engine, dir: InodeId) -> Result<InodeId, FsError> {
     if dir.number != InodeNumber::ROOT {
         let first = links(engine, dir)?.into_iter().next();
@@ -590,7 +591,7 @@ impl Filesystem {
         }
     }
 
-    /// The directory that holds `dir`; of the view's root itself.
+    /// The directory that holds `dir`. For the view's root, that root itself.
     ///
     /// # Errors
     /// Damage, reading.
@@ -621,8 +622,8 @@ impl Filesystem {
         }
     }
 
-    /// Where an inode is, from the root of its subvolume: through its first
-    /// name. `None` when it has no name.
+    /// The path of an inode from the root of its subvolume, by its first name.
+    /// `None` if it has no name.
     ///
     /// # Errors
     /// Damage, reading.
@@ -648,9 +649,9 @@ impl Filesystem {
     }
 
     /// Lists `dir` from position `from` (0 is the start; then
-    /// [`ListedEntry::next`]) until `visit` gives `false`. "." and ".." come
-    /// first. Entries that exist all the while are given exactly once; what
-    /// gets a name after the listing began is not listed.
+    /// [`ListedEntry::next`]) until `visit` returns `false`. "." and ".." come
+    /// first. Each entry that exists during the whole listing is given exactly
+    /// once. Names that were made after the listing began are not listed.
     ///
     /// # Errors
     /// [`FsError::NotADirectory`], damage, reading.

@@ -87,8 +87,8 @@ pub enum FsError {
         /// What is wrong.
         fault: Box<InodeFault>,
     },
-    /// Data that could not be brought to the device wait in memory for the
-    /// next try; everything else is on the device. The errno is the cause's.
+    /// Data that could not be brought to the device wait in memory for the next
+    /// try. Everything else is on the device. The errno is that of the cause.
     #[error("{bytes} bytes of {files} files could not be written; the first is inode {} of subvolume {}: {cause}", .inode.number, .inode.tree)]
     NotFlushed {
         /// The first file.
@@ -100,7 +100,7 @@ pub enum FsError {
         /// What the first one met.
         cause: Box<FsError>,
     },
-    /// What the store met (ENOSPC, EROFS, EIO).
+    /// An error of the store (ENOSPC, EROFS, EIO).
     #[error(transparent)]
     Store(StoreError),
 }
@@ -112,8 +112,8 @@ impl<E: Into<StoreError>> From<E> for FsError {
 }
 
 impl FsError {
-    /// True where a node is only not in memory: the operation is begun again
-    /// with it.
+    /// True if the only problem is a node that is not in memory. The operation
+    /// is begun again with this node.
     pub(crate) const fn is_missing_node(&self) -> bool {
         matches!(self, Self::Store(error) if error.is_missing_node())
     }
@@ -169,7 +169,7 @@ impl FsError {
     }
 }
 
-/// As the kernel's calls for quota groups have it.
+/// As in the kernel's calls for quota groups.
 const fn quota_errno(error: &QuotaError) -> i32 {
     match error {
         QuotaError::Off => 107,

@@ -1,7 +1,7 @@
 //! Inodes in memory.
 //!
-//! Owns the table of inodes in use. An inode's state is authoritative while
-//! it is in the table: its item in the tree lags behind by what waits in the
+//! Owns the table of inodes in use. While an inode is in the table, its state
+//! there is the true one. Its item in the tree lags behind by what waits in the
 //! write buffer (`disk_size` is the size that the tree may show).
 
 use crate::Filesystem;
@@ -28,7 +28,7 @@ pub struct Inode {
     pub id: InodeId,
     /// Its state, under its own lock.
     pub state: RwLock<InodeState>,
-    /// Users that keep it alive although no name is left (open files, kernel
+    /// Users that keep the inode alive if no name is left (open files, kernel
     /// lookups).
     pub(crate) pins: AtomicU32,
     /// Used since the table's hand passed.
@@ -44,16 +44,17 @@ pub struct InodeState {
     pub disk_size: u64,
     /// Data that are not on the device yet.
     pub buffer: WriteBuffer,
-    /// The file was cut to nothing: what its tree still has does not count,
-    /// and goes with the next flush.
+    /// The file was cut to nothing. What its tree still has does not count, and
+    /// the next flush removes it.
     pub emptied: bool,
-    /// The last flush failed: the file takes no more data until one succeeds.
+    /// The last flush failed. The file takes no more data until a flush
+    /// succeeds.
     pub(crate) flush_failed: bool,
     /// Compression asked for by property; `None` inside: explicitly none.
     pub compression: Option<Option<Algorithm>>,
     /// Index of the next directory entry, once known.
     pub next_index: Option<u64>,
-    /// The inode was deleted; nothing may be written any more.
+    /// The inode was deleted; nothing may be written to it any more.
     pub deleted: bool,
 }
 
@@ -72,10 +73,10 @@ impl InodeState {
         }
     }
 
-    /// Errors where the inode itself says that its content stays as it is, as
-    /// the image of the former file system does on a converted volume: its way
-    /// back is in it. Nobody may then write, root neither; names of it come
-    /// and go as its directory permits.
+    /// Errors if the inode itself says that its content stays as it is. On a
+    /// converted volume the image of the former file system says so, because
+    /// the way back is in it. Nobody may write it then, not even root. Its
+    /// names come and go as their directory permits.
     pub(crate) const fn check_unprotected(&self) -> Result<(), FsError> {
         if self.item.flags.contains(InodeFlags::READONLY) {
             return Err(FsError::AccessDenied);
@@ -85,9 +86,9 @@ impl InodeState {
 }
 
 const SHARDS: usize = 64;
-/// Inodes of so many numbers in a row are in one shard: those of one directory
-/// were mostly made together, and threads that work in different directories
-/// seldom meet.
+/// This many consecutive inode numbers are in one shard. Inodes of one
+/// directory were mostly made together, so threads that work in different
+/// directories seldom want the same shard.
 const IN_A_ROW: u64 = 64;
 /// Inodes kept beyond those in use.
 const CAPACITY: usize = 32_768;
@@ -101,7 +102,7 @@ pub(crate) struct InodeTable {
 #[derive(Debug, Default)]
 struct Shard {
     inodes: FxHashMap<InodeId, Arc<Inode>>,
-    /// Size at which the next sweep happens.
+    /// Size of the table at which the next sweep happens.
     limit: usize,
 }
 
@@ -154,7 +155,7 @@ impl InodeTable {
         Some(inode.clone())
     }
 
-    /// Adds an inode, or gives the one that was added meanwhile.
+    /// Adds an inode, or gives the one that another thread added meanwhile.
     pub(crate) fn insert(&self, inode: Inode) -> Arc<Inode> {
         let mut shard = self.shard(inode.id).lock();
         if shard.inodes.len() >= shard.limit {
@@ -178,7 +179,7 @@ impl InodeTable {
         found
     }
 
-    /// Forgets all inodes of a subvolume and gives them.
+    /// Forgets all inodes of a subvolume, and gives them to the caller.
     pub(crate) fn remove_tree(&self, tree: TreeId) -> Vec<Arc<Inode>> {
         let mut removed = Vec::new();
         for shard in &self.shards {
@@ -212,7 +213,7 @@ impl Filesystem {
             return Ok(inode);
         }
         self.visit(id.tree);
-        // It enters the table while nothing of it can change.
+        // It enters the table while nothing can change it.
         self.store.look(|engine| {
             if crate::dir::is_absent_subvolume(id) {
                 let item = absent_subvolume(engine, id.tree)?;
@@ -226,7 +227,8 @@ impl Filesystem {
     }
 }
 
-/// Errors where a subvolume was deleted: its tree may be there in parts.
+/// Errors if a subvolume was deleted, because only parts of its tree may be
+/// left.
 pub(crate) fn check_alive(engine: &Engine, tree: TreeId) -> Result<(), FsError> {
     match engine.tree_access(tree)? {
         TreeAccess::Dead => Err(FsError::NotFound),
@@ -240,7 +242,7 @@ pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsErr
         Ok(Some((leaf, slot))) => {
             let item = InodeItem::parse(leaf.data(slot))
                 .map_err(|error| FsError::bad_item(id, "inode item", &error))?;
-            // Sums with what a file may grow by cannot overflow then.
+            // After this check, adding what a file may grow by cannot overflow.
             if item.size > SIZE_MAX || item.nbytes > SIZE_MAX {
                 return Err(FsError::Damaged {
                     inode: id,
@@ -255,8 +257,9 @@ pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsErr
     }
 }
 
-/// What the empty directory of a subvolume that is elsewhere looks like: like
-/// the root of the tree it is seen in, for reading only.
+/// The inode of the empty directory that stands for a subvolume which is
+/// elsewhere. It looks like the root of the tree in which it is seen, and is
+/// read-only.
 fn absent_subvolume(engine: &Engine, tree: TreeId) -> Result<InodeItem, FsError> {
     let root = load_item(
         engine,

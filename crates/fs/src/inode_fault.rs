@@ -19,7 +19,7 @@ pub enum InodeFault {
     /// A file extent cannot be.
     #[error("its file extent {0}; run a check of the volume")]
     Extent(ExtentFault),
-    /// The fsync log says of it what cannot be.
+    /// The fsync log says something of it that cannot be.
     #[error("the fsync log {0}; `butterfs rescue zero-log` gives up what only the log has")]
     Log(LogFault),
     /// Data cannot be read, or no copy of them has the right checksum.
@@ -31,19 +31,19 @@ pub enum InodeFault {
     /// Compressed data do not decompress.
     #[error("{0}")]
     Compressed(ParseError),
-    /// A file's size, or the sum of its extents, is none that a file has.
+    /// A file's size, or the sum of its extents, is more than a file can have.
     #[error("its size is impossible; run a check of the volume")]
     Size,
     /// A directory index has a position that no directory reaches.
     #[error("its directory index has an impossible position; run a check of the volume")]
     IndexPosition,
-    /// A name has one of its two entries only.
+    /// Only one of a name's two entries is there.
     #[error("an entry lacks its index or hash item; run a check of the volume")]
     HalfEntry,
     /// A directory of the tree has two names.
     #[error("the directory has a second name; run a check of the volume")]
     SecondName,
-    /// A directory is in none, or below itself.
+    /// A directory is in no other directory, or lies below itself.
     #[error("the directory has no name, or lies below itself; run a check of the volume")]
     NoWayUp,
     /// The way from a directory to the root does not end.

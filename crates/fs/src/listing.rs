@@ -1,9 +1,9 @@
 //! Where a directory's listing is, and where it ends.
 //!
-//! A renamed entry gets a new, higher index, so a listing that went on to
-//! whatever is the last index could meet the same files for ever. It ends at
-//! the index that was the last one when it began. Opens are stateless, so that
-//! index is a part of each position, and of what telldir(3) gives.
+//! A renamed entry gets a new, higher index. So a listing that went on to the
+//! last index at each moment could meet the same files for ever. Instead it
+//! ends at the index that was the last one when it began. Opens are stateless,
+//! so that index is a part of each position, and of what telldir(3) gives.
 //!
 //! Invariant: a position is below 2^63, and never 0 but at the start.
 

@@ -61,8 +61,8 @@ pub struct Owner {
     pub gid: u32,
 }
 
-/// What a new inode takes from the directory that it is made in: group, flags,
-/// ACLs and the property of compression.
+/// What a new inode takes from its directory: group, flags, ACLs and the
+/// property of compression.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Inheritance {
     /// What the rules of POSIX and Btrfs say.
@@ -77,7 +77,7 @@ pub enum Inheritance {
 pub struct NewInode<'a> {
     /// Type and permissions.
     pub mode: u32,
-    /// Permissions to leave out, unless the directory has a default ACL.
+    /// Permissions to clear, unless the directory has a default ACL.
     pub umask: u32,
     /// Owner, unless the directory passes on its group.
     pub owner: Owner,
@@ -90,7 +90,7 @@ pub struct NewInode<'a> {
 }
 
 impl<'a> NewInode<'a> {
-    /// An inode of `mode` that `owner` makes.
+    /// An inode of `mode` that belongs to `owner`.
     #[must_use]
     pub const fn new(mode: u32, owner: Owner) -> Self {
         Self {
@@ -139,7 +139,7 @@ pub(crate) const fn location(inode: InodeNumber) -> Key {
     Key::new(inode.0, ItemType::INODE_ITEM, 0)
 }
 
-/// Locks several inodes in the one order.
+/// Locks several inodes, always in the same order.
 pub(crate) fn lock_all<'i>(inodes: &[&'i Arc<Inode>]) -> Locked<'i> {
     let mut sorted = inodes.to_vec();
     sorted.sort_by_key(|inode| inode.id);
@@ -162,7 +162,7 @@ pub(crate) fn state_of<'a>(
         .expect("locked before")
 }
 
-/// Errors unless the inode is a directory whose names can change.
+/// Errors unless the inode is a directory whose names may change.
 pub(crate) fn check_directory(state: &InodeState) -> Result<(), FsError> {
     if state.deleted {
         return Err(FsError::NotFound);
@@ -306,7 +306,7 @@ impl Filesystem {
         self.make(parent, Some(name), new)
     }
 
-    /// Makes an inode without a name (O_TMPFILE); it goes away with its last
+    /// Makes an inode without a name (O_TMPFILE). It is deleted with its last
     /// user unless it is linked. The caller holds a pin on it.
     ///
     /// # Errors
@@ -343,8 +343,8 @@ impl Filesystem {
         })
     }
 
-    /// Adds an inode, and its name, which is free, within a transaction that
-    /// has [`NODES_OF_NEW`].
+    /// Adds an inode and its name, which is free. The transaction has room for
+    /// [`NODES_OF_NEW`].
     pub(crate) fn add_new(
         &self,
         engine: &mut Engine,
@@ -359,7 +359,7 @@ impl Filesystem {
             number: self.next_inode(engine, parent.tree)?,
         };
         let mut item = self.blank_item(engine, &dir_state.item, new);
-        // What forbids compression, or asks for none, is passed on as a flag.
+        // Flags pass on what forbids compression, and an explicit "none".
         let property = match kind {
             FileType::Regular | FileType::Directory
                 if new.inherits() && !item.flags.intersects(xattr::UNPACKED) =>
@@ -422,7 +422,7 @@ impl Filesystem {
     /// Target of a symbolic link.
     ///
     /// # Errors
-    /// [`FsError::Invalid`] when it is none; damage, reading.
+    /// [`FsError::Invalid`] if it is no symbolic link; damage, reading.
     pub fn read_link(&self, id: InodeId) -> Result<Vec<u8>, FsError> {
         let inode = self.inode(id)?;
         let size = {
@@ -609,8 +609,8 @@ pub(crate) fn missing_link(inode: InodeId) -> FsError {
     }
 }
 
-/// Compression that a property asks for: `Some(None)` is an explicit "none".
-/// As in the kernel what follows an algorithm's name (a level) does not count.
+/// Compression that a property asks for: `Some(None)` is an explicit "none". As
+/// in the kernel, what follows an algorithm's name (a level) is ignored.
 pub(crate) fn compression_property(value: &[u8]) -> Option<Option<Algorithm>> {
     if matches!(value, b"no" | b"none") {
         return Some(None);

@@ -8,7 +8,7 @@ pub enum Compress {
     /// None, unless a property or attribute asks for it.
     #[default]
     Off,
-    /// Where it pays; files that did not compress are left alone.
+    /// Where it saves space. Files that did not compress are left alone.
     Try(Algorithm, Level),
     /// Tried for every unit of every file.
     Force(Algorithm, Level),
@@ -26,11 +26,11 @@ pub enum DataCow {
     Off,
 }
 
-/// When access times change. A FUSE server learns of no reads that the kernel
-/// answers from its own cache.
+/// When access times change. A FUSE server does not learn of reads that the
+/// kernel answers from its own cache.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum AccessTimes {
-    /// When not later than the last change, or a day old (relatime).
+    /// If it is not later than the last change, or is a day old (relatime).
     #[default]
     Relative,
     /// Never (noatime).
@@ -45,8 +45,8 @@ pub enum AclPolicy {
     /// They do.
     #[default]
     On,
-    /// They are neither looked at nor set, nor handed down (`noacl`); those
-    /// that are there stay.
+    /// They are not looked at, set, or inherited (`noacl`). ACLs that are there
+    /// stay.
     Off,
 }
 
@@ -61,8 +61,8 @@ pub struct Options {
     pub max_inline: u32,
     /// Bytes of file data that may wait in memory.
     pub buffer_bytes: usize,
-    /// fsync goes through the fsync log where it can; else it is always a
-    /// commit (`notreelog`).
+    /// fsync uses the fsync log where it can; otherwise it is always a commit
+    /// (`notreelog`).
     pub log_fsync: bool,
     /// Whether access control lists count.
     pub acl: AclPolicy,

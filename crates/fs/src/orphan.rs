@@ -21,12 +21,12 @@ const STEP: usize = 400;
 /// Nodes that one step touches.
 pub(crate) const NODES: usize = 2 * NODES_PER_PATH + STEP / 8;
 
-/// What became of an inode that lost a name.
+/// The result for an inode that lost a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It has other names.
     Lives,
-    /// It is an orphan: in use, or too big for one step.
+    /// It is an orphan: it is in use, or too big for one step.
     Waits,
     /// It is deleted.
     Gone,
@@ -52,8 +52,9 @@ pub(crate) fn remove(engine: &mut Engine, id: InodeId) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Removes one name of an inode, and the inode with the last one if `plan` says
-/// that this is possible at once. The directory's side is the caller's.
+/// Removes one name of an inode. If it was the last name and `plan` says that
+/// it is possible at once, removes the inode too. The directory's side is up to
+/// the caller.
 pub(crate) fn drop_link(
     engine: &mut Engine,
     inode: &Inode,
@@ -86,7 +87,7 @@ pub(crate) enum Progress {
     More,
 }
 
-/// A step of deleting an inode's items: all of them, or its last ones.
+/// A step of deleting an inode's items: all of them, or the last ones.
 #[derive(Debug)]
 pub(crate) struct Deletion {
     from: Key,
@@ -94,9 +95,10 @@ pub(crate) struct Deletion {
     progress: Progress,
 }
 
-/// What can be deleted at once when an inode loses a name, looked at before
-/// the first edit. `None` where it lives on, or has items that cannot be read:
-/// then it waits as an orphan, and its name goes all the same.
+/// What can be deleted at once when an inode loses a name, determined before
+/// the first edit. `None` if the inode lives on, or has items that cannot be
+/// read. In that case it waits as an orphan, and its name is removed all the
+/// same.
 ///
 /// # Errors
 /// A node that is only not in memory.
@@ -125,7 +127,7 @@ fn plan(engine: &Engine, id: InodeId) -> Result<Deletion, FsError> {
     let mut from = first;
     {
         let mut cursor = Cursor::seek_in(engine, id.tree, &last)?;
-        // From the end, so that what is left is a shorter file.
+        // From the end, so that a shorter file is left.
         while cursor.prev()? {
             let Some((found, data)) = cursor.item().filter(|(k, _)| k.objectid == object) else {
                 break;
@@ -180,12 +182,12 @@ impl Deletion {
 }
 
 impl Filesystem {
-    /// Keeps an inode alive although no name is left.
+    /// Keeps an inode alive even if no name is left.
     pub fn pin(&self, inode: &Inode) {
         inode.pins.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Ends [`Filesystem::pin`]; an inode without names is deleted with its
+    /// Ends [`Filesystem::pin`]. An inode without names is deleted with its
     /// last pin.
     ///
     /// # Errors
@@ -199,8 +201,8 @@ impl Filesystem {
         self.delete_if_unused(inode)
     }
 
-    /// [`Filesystem::delete_if_unused`] of an inode whose last name is gone: what
-    /// keeps it from going takes space, no more.
+    /// [`Filesystem::delete_if_unused`] for an inode whose last name is gone.
+    /// If something prevents the deletion, it only costs space.
     pub(crate) fn delete_or_leave(&self, inode: &Arc<Inode>) {
         if let Err(error) = self.delete_if_unused(inode) {
             tracing::error!(%error, "a file without names stays; run a check of the volume");
@@ -236,8 +238,8 @@ impl Filesystem {
         }
     }
 
-    /// At the first look into a subvolume: deletes what a crash left in it
-    /// without names. Nobody can use these files yet.
+    /// At the first look into a subvolume, deletes the files without names that
+    /// a crash left in it. Nobody can use these files yet.
     pub(crate) fn visit(&self, tree: TreeId) {
         if self.visited.read().contains(&tree) || self.store.check_writable().is_err() {
             return;
@@ -259,7 +261,7 @@ impl Filesystem {
         tree.is_subvolume() && check_alive(&engine, tree).is_ok()
     }
 
-    /// Takes back what a balance of the kernel's left that was cut off: trees of
+    /// Removes what an interrupted balance of the kernel left: trees of
     /// relocation, and files that hold copies of data.
     ///
     /// # Errors
@@ -273,7 +275,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Deletes what a crash left without names in `tree`.
+    /// Deletes the inodes without names that a crash left in `tree`.
     ///
     /// # Errors
     /// Damage, reading.
@@ -300,8 +302,8 @@ impl Filesystem {
                 Ok(inode) if inode.state.read().item.nlink == 0 => {
                     self.delete_if_unused(&inode)?;
                 }
-                // It has names: an interrupted truncation, which the tree's
-                // item already shows.
+                // It has names. It marks an interrupted truncation, which the
+                // tree's item already shows.
                 Ok(_) | Err(FsError::NotFound) => {
                     let room = (2 * NODES_PER_PATH, Purpose::Shrink);
                     self.change_tree(tree, room, |engine| remove(engine, id))?;

@@ -81,10 +81,10 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Gives the device the data of a file that is about to replace another
-    /// one, so that no commit has the name without them: after a crash the name
-    /// holds the old content or the new, which programs that do not fsync
-    /// first rely on and Btrfs promises.
+    /// Brings the data of a file that is about to replace another one to the
+    /// device, so that no commit has the name without them. After a crash the
+    /// name has the old content or the new. Programs that do not fsync first
+    /// rely on that, and Btrfs promises it.
     fn flush_replacement(&self, from: Place<'_>, to: Place<'_>) -> Result<(), FsError> {
         match self.lookup(to.dir, to.name) {
             Ok(_) => {}
@@ -124,7 +124,7 @@ impl Filesystem {
         {
             self.check_cycle(target, from.dir)?;
         }
-        // Names of a subvolume are not in its inodes.
+        // Names of subvolumes are not recorded in inodes.
         let inode_of = |target: Target| (!target.subvolume).then(|| self.inode(target.inode));
         let moved = inode_of(source).transpose()?;
         let replaced = target.and_then(inode_of).transpose()?;
@@ -149,7 +149,7 @@ impl Filesystem {
             }
             let directory = |target: Target| target.kind == FileType::Directory;
             if directory(source) || target.is_some_and(directory) {
-                // Files below are promised at their new paths.
+                // Files below it were promised at the new paths.
                 engine.give_up_log();
             }
             let together = from.dir == to.dir;
@@ -210,7 +210,8 @@ impl Filesystem {
             return Ok(());
         }
         let mut at = into;
-        // A loop comes back to what is marked once a round is long enough.
+        // If there is a loop, the walk returns to the marked directory as soon
+        // as a round is long enough.
         let mut marked = None;
         for step in 1_u64.. {
             if marked == Some(at) {
@@ -222,7 +223,7 @@ impl Filesystem {
             if at == moved.inode {
                 return Err(FsError::Invalid("a directory cannot move into itself"));
             }
-            // What is no subvolume stays in its own.
+            // Only a subvolume can move to another subvolume.
             if at.number == InodeNumber::ROOT && !moved.subvolume {
                 return Ok(());
             }
@@ -240,8 +241,9 @@ impl Filesystem {
     }
 }
 
-/// The log lets go of who loses a name. Where it does not have who gets it as it
-/// is now, a replay would find neither at the name: a commit must do.
+/// Removes the inode that loses a name from the log. If the log does not have
+/// the current state of the inode that gets the name, a replay would find
+/// neither of them there. A commit is needed then.
 fn keep_logged_name(engine: &mut Engine, source: InodeId, target: InodeId, mode: RenameMode) {
     let (old, new) = (engine.is_in_log(target), engine.is_in_log(source));
     let is_lost = match mode {
@@ -276,8 +278,9 @@ fn check_modes(source: Target, target: Option<Target>, mode: RenameMode) -> Resu
     Ok(())
 }
 
-/// Errors when something that is no subvolume would come to another one, or a
-/// subvolume be replaced: only deletion ends one.
+/// Errors if something other than a subvolume would move into another
+/// subvolume, or if a subvolume would be replaced. Only deletion ends a
+/// subvolume.
 fn check_crossing(
     (from, source): (Place<'_>, Target),
     (to, target): (Place<'_>, Option<Target>),

@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! Owns their items, and what setting some of them means for an inode (ACLs,
-//! the compression property).
+//! Owns their items, and what some of them mean for an inode when they are set
+//! (ACLs, the compression property).
 
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, check_alive, store_item};
@@ -23,7 +23,7 @@ pub const COMPRESSION: &[u8] = b"btrfs.compression";
 /// Flags of inodes whose data cannot be compressed.
 pub(crate) const UNPACKED: InodeFlags =
     InodeFlags(InodeFlags::NODATACOW.0 | InodeFlags::NODATASUM.0);
-/// File capabilities, dropped when the file changes.
+/// File capabilities; they are removed when the file changes.
 pub const CAPABILITY: &[u8] = b"security.capability";
 
 /// Whether an attribute must exist when it is set.
@@ -74,8 +74,8 @@ pub(crate) fn put(
     dir::append_hashed(engine, id.tree, &key(id, name), &entry)
 }
 
-/// Errors unless the value fits beside those of other names with this hash,
-/// once an old value of its own is gone.
+/// Errors unless the value fits beside those of other names with the same hash,
+/// after the name's own old value is removed.
 pub(crate) fn check_room(
     engine: &Engine,
     id: InodeId,
@@ -94,7 +94,7 @@ pub(crate) fn check_room(
     check_size(engine, bytes)
 }
 
-/// Errors unless an item may have so many bytes.
+/// Errors unless an item may have this many bytes.
 fn check_size(engine: &Engine, bytes: usize) -> Result<(), FsError> {
     if bytes > Node::item_data_max(engine.node_size()) {
         return Err(FsError::Store(StoreError::NoSpace));
@@ -102,7 +102,7 @@ fn check_size(engine: &Engine, bytes: usize) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Removes an attribute; false when it is not there.
+/// Removes an attribute; false if it is not there.
 pub(crate) fn delete(engine: &mut Engine, id: InodeId, name: &[u8]) -> Result<bool, FsError> {
     dir::remove_hashed(engine, id, &key(id, name), name)
 }
@@ -131,7 +131,7 @@ impl Filesystem {
     /// # Errors
     /// [`FsError::NoAttribute`], damage, reading.
     pub fn get_xattr(&self, id: InodeId, name: &[u8]) -> Result<Vec<u8>, FsError> {
-        // The kernel asks for ACLs of whatever it looks at.
+        // The kernel asks for the ACLs of everything it looks at.
         if !matches!(name, ACL_ACCESS | ACL_DEFAULT) {
             check_has_attributes(id)?;
         }
@@ -180,7 +180,7 @@ impl Filesystem {
         let id = inode.id;
         let effect = Effect::of(&state, name, value)?;
         if let Effect::AclEqualsMode(bits) = effect {
-            // The mode says all that the ACL says.
+            // The mode says everything that the ACL says.
             let room = (4 * NODES_PER_PATH, Purpose::Grow);
             return self.change(&mut *state, id.tree, room, |engine, state| {
                 delete(engine, id, name)?;
@@ -192,8 +192,9 @@ impl Filesystem {
         if name == COMPRESSION && !has_data(&state) {
             return Ok(());
         }
-        // Before the transaction: what fails within it poisons the volume.
-        // The inode's lock keeps others from its attributes meanwhile.
+        // Done before the transaction, because what fails within it poisons the
+        // volume. The inode's lock keeps other threads from its attributes
+        // meanwhile.
         check_size(
             &self.store.read(),
             DirEntry::HEADER + name.len() + value.len(),
@@ -218,8 +219,8 @@ impl Filesystem {
         })
     }
 
-    /// Removes an extended attribute. An ACL that is not there is removed as
-    /// well: the mode says all of it.
+    /// Removes an extended attribute. Removing an ACL that is not there
+    /// succeeds, because the mode then says everything.
     ///
     /// # Errors
     /// [`FsError::NoAttribute`], damage.
@@ -249,8 +250,8 @@ impl Filesystem {
         })
     }
 
-    /// Takes the compression property and its flags away, and has new data
-    /// kept as the volume's options say.
+    /// Removes the compression property and its flags. New data are then kept
+    /// as the volume's options say.
     fn remove_property(&self, inode: &Inode, mode: SetMode) -> Result<(), FsError> {
         let mut state = inode.state.write();
         if state.deleted {
@@ -275,7 +276,7 @@ impl Filesystem {
         })
     }
 
-    /// Loads what attributes say of how an inode is kept.
+    /// Loads what attributes say about how an inode is kept.
     pub(crate) fn load_properties(&self, engine: &Engine, inode: &Inode) -> Result<(), FsError> {
         let mut state = inode.state.write();
         let asks = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
@@ -293,8 +294,8 @@ fn has_data(state: &InodeState) -> bool {
     matches!(state.item.mode & S_IFMT, S_IFREG | S_IFDIR)
 }
 
-/// Errors where attributes of this name are content that must stay: those of
-/// users and the properties. The others belong to the system.
+/// Errors if attributes of this name are content that must stay: those of
+/// users, and properties. The others belong to the system.
 fn check_protection(state: &InodeState, name: &[u8]) -> Result<(), FsError> {
     let of_system: [&[u8]; 3] = [b"trusted.", b"security.", b"system."];
     if of_system.iter().any(|prefix| name.starts_with(prefix)) {
@@ -303,7 +304,8 @@ fn check_protection(state: &InodeState, name: &[u8]) -> Result<(), FsError> {
     state.check_unprotected()
 }
 
-/// Errors for the directory of a subvolume that is elsewhere: it is in no tree.
+/// Errors for the directory that stands for a subvolume which is elsewhere: it
+/// is in no tree.
 fn check_has_attributes(id: InodeId) -> Result<(), FsError> {
     if dir::is_absent_subvolume(id) {
         return Err(FsError::NotSupported(
@@ -331,7 +333,7 @@ fn check_name(name: &[u8]) -> Result<(), FsError> {
     Ok(())
 }
 
-/// What setting an attribute changes besides it.
+/// What setting an attribute changes beside the attribute.
 enum Effect {
     Nothing,
     AclMode(u32),

@@ -1,4 +1,4 @@
-//! Rules of attributes and names that random operations meet seldom.
+//! Rules of attributes and names that random operations seldom meet.
 
 mod common;
 
@@ -11,8 +11,8 @@ use butterfs_testkit::Random;
 use butterfs_testkit::op::names::colliding;
 use common::{check, mkfs, open_subvolume};
 
-/// Names with one hash share an item, which must not outgrow a node: who sets
-/// the value that does is told so, and nothing else happens.
+/// Names with one hash share an item, which must not outgrow a node. Whoever
+/// sets a value that would do so gets an error, and nothing else happens.
 #[test]
 fn attributes_with_one_hash_share_a_node() {
     let (_dir, image) = mkfs(300 << 20, &[]);
@@ -26,7 +26,7 @@ fn attributes_with_one_hash_share_a_node() {
     let set = |name: &[u8], length| fs.set_xattr(&inode, name, &vec![1; length], SetMode::Any);
     set(&names[0], 7000).unwrap();
     set(&names[1], 7000).unwrap();
-    // In place of its old value, and as a new one.
+    // As a replacement of its old value, and as a new one.
     assert_eq!(set(&names[0], 10_000).unwrap_err().errno(), 28);
     assert_eq!(set(&names[2], 3000).unwrap_err().errno(), 28);
     assert_eq!(set(b"user.alone", 16_384).unwrap_err().errno(), 28);

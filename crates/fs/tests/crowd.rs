@@ -1,6 +1,6 @@
 //! Sixteen threads do all kinds of things beside commits, fsyncs and snapshots.
-//! Each of them knows what its directory holds; at the end the volume has it,
-//! and is whole.
+//! Each of them knows what its directory should hold. At the end the volume has
+//! it, and is whole.
 
 mod common;
 
@@ -104,7 +104,8 @@ fn step(fs: &Filesystem, dir: InodeId, files: &mut Files, random: &mut Random, c
         (6, Some(name)) => {
             let to = format!("l{count}");
             fs.link(inode_of(&name).id, dir, to.as_bytes()).unwrap();
-            // One file with two names is not written to: both hold the same.
+            // Nothing writes to the file while it has two names: both show the
+            // same content.
             let content = files[&name].clone();
             fs.unlink(dir, name.as_bytes()).unwrap();
             files.remove(&name);

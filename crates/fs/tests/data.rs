@@ -1,4 +1,4 @@
-//! File data against a vector, over remounts, for every way to keep them.
+//! File data compared with a vector, over remounts, for every way to keep them.
 
 use butterfs_device::{Access, FileDevice};
 use butterfs_format::TreeId;

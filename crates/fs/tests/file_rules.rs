@@ -309,8 +309,8 @@ fn cached_extents_are_never_stale() {
     let inode = create(&fs, "file");
     fs.write(&inode, 0, b"x").unwrap();
     fs.sync_all().unwrap();
-    // All space but a little is taken, so that what an extent leaves that lived
-    // and died in one generation is given out again at once.
+    // Almost all space is taken. So the space of an extent that was allocated
+    // and freed in one generation is given out again at once.
     let filler = create(&fs, "filler");
     let spare = create(&fs, "spare");
     fs.fallocate(&spare, FallocateMode::Allocate, 0, 280 << 10)
@@ -462,8 +462,8 @@ fn a_small_file_survives_a_crash_amid_its_truncation() {
                 fs.flush_inode(&inode).unwrap();
             }
         });
-        // Inline files reach the device by commits alone, which are all here:
-        // between them the image does not change.
+        // Inline files reach the device only by commits, which are all listed
+        // here. Between them the image does not change.
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             for _ in 0..150 {
                 fs.store().commit().unwrap();
@@ -573,8 +573,8 @@ fn units_without_a_piece_of_space_go_out_plain() {
     assert!(content(&fs, &reopen(&fs, "file")) == whole);
 }
 
-/// Where the volume wants explicit holes, a file that is smaller than a sector
-/// has one as well.
+/// If the volume wants explicit holes, a file that is smaller than a sector has
+/// one as well.
 #[test]
 fn punching_all_of_a_small_file_leaves_a_hole() {
     let volume = Volume::new(300, &["-O", "^no-holes"]);
@@ -671,8 +671,8 @@ fn what_a_conversion_saved_cannot_be_overwritten() {
         );
     }
 
-    // As in the kernel: its names, its owner and what belongs to the system
-    // are not its content.
+    // As in the kernel: its names, its owner and attributes of the system are
+    // not its content.
     let mode = SetAttributes {
         mode: Some(0o600),
         ..SetAttributes::default()
@@ -709,7 +709,8 @@ fn spoil(fs: &Filesystem, inode: &Inode, offset: u64, change: impl Fn(&mut [u8])
     replaced.unwrap();
 }
 
-/// Where a file extent's item has its disk address: one more is no sector's.
+/// Where a file extent's item has its disk address. One more is not at a
+/// sector.
 const ADDRESS: usize = 21;
 
 #[test]
@@ -744,7 +745,7 @@ fn a_file_that_cannot_be_flushed_stops_nothing_else() {
     assert_eq!(content(&found, &reopen(&found, "good")), b"good");
     drop(found);
 
-    // The error is the bad file's alone; it takes no more data.
+    // Only the bad file gets the error, and it takes no more data.
     fs.fsync(&good).unwrap();
     fs.fsync_directory().unwrap();
     assert_eq!(fs.fsync(&bad).unwrap_err().errno(), 5);
@@ -787,7 +788,7 @@ fn writers_do_not_wait_for_ever_for_files_that_cannot_be_flushed() {
     for inode in &bad {
         last = fs.write(inode, 0, &[2; 128 << 10]);
     }
-    // Their data fill all memory: an error, and no data are forgotten.
+    // Their data fill all memory. They get an error, and no data are forgotten.
     assert_eq!(last.unwrap_err().errno(), 5);
     let good = create(&fs, "good");
     let _ = fs.write(&good, 0, &[3; 256 << 10]);
@@ -802,7 +803,8 @@ fn writers_do_not_wait_for_ever_for_files_that_cannot_be_flushed() {
     volume.check();
 }
 
-/// What a crash after a commit that did not flush the file leaves of it.
+/// What is left of a file after a crash that follows a commit which did not
+/// flush it.
 fn after_commit(fs: &Filesystem, volume: &Volume, name: &str) -> Vec<u8> {
     fs.fsync_directory().unwrap();
     let left = crash(volume);
@@ -843,7 +845,7 @@ fn content_is_replaced_in_one_piece() {
         let attributes = fs.attributes_of(inode).unwrap();
         assert_eq!((attributes.size, attributes.allocated), (0, 0), "{name}");
         assert!(content(&fs, inode).is_empty());
-        // Behind the end, so that what was there would show.
+        // Behind the end, so that old content would show.
         fs.write(inode, 10, b"new").unwrap();
         assert_eq!(content(&fs, inode), b"\0\0\0\0\0\0\0\0\0\0new", "{name}");
         assert_eq!(fs.attributes_of(inode).unwrap().allocated, 4096);
@@ -853,7 +855,7 @@ fn content_is_replaced_in_one_piece() {
         assert_eq!(after, b"\0\0\0\0\0\0\0\0\0\0new", "{name}");
         assert_eq!(fs.attributes_of(inode).unwrap().allocated, 4096);
     }
-    // Nothing came instead: a sync publishes that.
+    // Nothing replaced it, and a sync publishes that.
     pieces(&fs, &many);
     fs.sync_all().unwrap();
     let before = content(&fs, &many);

@@ -1,10 +1,11 @@
-//! Crashes under several threads that fsync at the same time: all that was
-//! acknowledged is there, and nothing that never was.
+//! Crashes under several threads that fsync at the same time. Everything that
+//! was acknowledged is there, and nothing is there that never was.
 //!
-//! Each inode has a history of versions; a version counts as started where the
-//! recording of the device was when its change began, and as acknowledged
-//! where it was when an fsync after it returned. After a crash each inode must
-//! be as one of the versions from the last acknowledged to the last started.
+//! Each inode has a history of versions. A version counts as started at the
+//! position of the device's recording at which its change began. It counts as
+//! acknowledged at the position at which an fsync after it returned. After a
+//! crash each inode must be one of the versions from the last acknowledged to
+//! the last started.
 
 mod common;
 
@@ -39,7 +40,7 @@ struct State {
 struct Version {
     started: usize,
     acknowledged: Option<usize>,
-    /// It came about in more than one transaction.
+    /// It was made in more than one transaction.
     steps: bool,
     state: State,
 }
@@ -431,8 +432,8 @@ fn fate(random: &mut Random, kind: u64, event: &Event) -> Fate {
         return Fate::Kept;
     };
     match kind {
-        // The kernel knows no copy of the superblock but the first, and writes
-        // it as one block, as if it could not tear.
+        // The kernel reads only the first copy of the superblock, and writes it
+        // as one block, as if it could not tear.
         2 if *offset == COPIES[0] => match random.below(2) {
             0 => Fate::Kept,
             _ => Fate::Lost,

@@ -1,5 +1,6 @@
-//! What fsync promises, case by case: each is a sequence that a log could get
-//! wrong, judged after a replay by the kernel and after one by ButterFS.
+//! What fsync promises, case by case. Each case is a sequence that a log could
+//! get wrong. It is judged after a replay by the kernel and after one by
+//! ButterFS.
 
 #[path = "log_promises/against_kernel.rs"]
 mod against_kernel;
@@ -186,7 +187,7 @@ fn a_new_file_that_moved_has_one_name() {
     });
 }
 
-/// An extent that was logged for one file, lived on in another one, and whose
+/// An extent was logged for one file, then belonged to another one, and its
 /// space is used again in the same generation.
 #[test]
 fn space_used_again_has_its_own_checksums() {
@@ -204,7 +205,7 @@ fn space_used_again_has_its_own_checksums() {
     fs.write(&one, 0, &filled(1, 64 * KIB)).unwrap();
     fs.fsync(&one).unwrap();
     fs.truncate(&two, 0).unwrap();
-    // The group has room for 128 of these: the last one gets what was freed.
+    // The group has room for 128 of these, so the last one gets what was freed.
     let many: Vec<_> = (0..127)
         .map(|n| {
             let file = case.create("d2", &format!("n{n}"));
@@ -259,8 +260,9 @@ fn logs_of_two_subvolumes_each_have_the_checksums() {
     });
 }
 
-/// A file without copy-on-write must not write into an extent that another
-/// file has in the last commit or in the log, although it gave it up since.
+/// A file without copy-on-write must not write into an extent that another file
+/// has in the last commit or in the log, although that file has given it up
+/// since.
 #[test]
 fn data_in_place_spare_what_others_had_when_it_was_durable() {
     if !is_root() {
@@ -300,8 +302,8 @@ fn data_in_place_spare_what_others_had_when_it_was_durable() {
     });
 }
 
-/// An fsync of another file takes who lost a name out of the log; who got the
-/// name must be durable then.
+/// An fsync of another file removes the file that lost a name from the log. The
+/// file that got the name must be durable then.
 #[test]
 fn a_name_has_the_old_content_or_the_new_after_a_rename_over_it() {
     if !is_root() {

@@ -169,7 +169,7 @@ fn names_of_one_file_in_one_directory_are_bounded_without_extended_references() 
         "{refused}"
     );
     assert!((10..40).contains(&made), "{made}");
-    // A rename within the directory frees the room that it needs; one to a
+    // A rename within the directory frees the room that it needs. A rename to a
     // longer name does not, and changes nothing.
     let dir = fs.root();
     let (last, other) = (name(made - 1), name(99));
@@ -185,8 +185,8 @@ fn names_of_one_file_in_one_directory_are_bounded_without_extended_references() 
     check(&image);
 }
 
-/// A program that replaces a file without fsync finds the old content or the
-/// new after a crash, also where something else's fsync made the commit.
+/// If a program replaces a file without fsync, it finds the old content or the
+/// new one after a crash, even if the fsync of another file made the commit.
 #[test]
 fn a_file_that_replaced_another_has_its_data_in_the_same_commit() {
     if !common::is_root() {
@@ -223,7 +223,7 @@ fn a_file_that_replaced_another_has_its_data_in_the_same_commit() {
 }
 
 /// Each entry is renamed as soon as it is listed, and so gets the greatest
-/// index: a listing ends nevertheless, and has each file once.
+/// index. The listing still ends, and has each file once.
 #[test]
 fn a_listing_ends_while_files_are_renamed() {
     let (_dir, image) = mkfs(256 << 20, &[]);

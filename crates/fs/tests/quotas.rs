@@ -1,6 +1,6 @@
-//! Quota groups, kept by our commits: equal to a count of all trees after each
-//! of them, clean for btrfs check, and equal to what a rescan by the kernel
-//! finds.
+//! Quota groups, kept by our commits: after each commit they equal a count of
+//! all trees, btrfs check finds no fault, and a rescan by the kernel finds the
+//! same.
 
 mod common;
 
@@ -39,7 +39,7 @@ fn counted(fs: &Filesystem) -> Numbers {
     .unwrap()
 }
 
-/// btrfs check and our own, which counts the groups by itself.
+/// btrfs check, and our own check, which counts the groups by itself.
 fn check(image: &Path) {
     common::check(image);
     check_ours(image);
@@ -358,7 +358,7 @@ fn quotas_are_switched_on_and_off() {
     btrfs(&["quota", "enable"], mount.path());
 }
 
-/// Writes of 64 KiB until one is refused; gives how many bytes were written.
+/// Writes of 64 KiB until one is refused. Returns how many bytes were written.
 fn fill_up(fs: &Filesystem, tree: TreeId, name: &str) -> u64 {
     let new = NewInode::new(S_IFREG | 0o644, Owner::default());
     let inode = match fs.create(root(tree), name.as_bytes(), &new) {
@@ -382,8 +382,8 @@ fn fill_up(fs: &Filesystem, tree: TreeId, name: &str) -> u64 {
     }
 }
 
-/// Limits hold for what waits in memory too, in groups of groups too, and
-/// give way when something is deleted.
+/// Limits also hold for what waits in memory, and in groups of groups. When
+/// something is deleted, there is room again.
 #[test]
 fn limits_are_kept() {
     if !common::is_root() {
@@ -422,7 +422,8 @@ fn limits_are_kept() {
     fs.unlink(root(a), b"f").unwrap();
     let written = fill_up(&fs, b, "g");
     assert!(written >= 7 << 20, "{written}");
-    // No limit, no end; the other group's still holds.
+    // This group has no limit, so writes do not end. The other group's limit
+    // still holds.
     fs.change_quotas(|engine| {
         let none = butterfs_store::LimitChange {
             exclusive: Some(None),
@@ -440,7 +441,7 @@ fn limits_are_kept() {
     check(&image);
 }
 
-/// More than ten thousand changes, equal to the kernel's rescan.
+/// More than ten thousand changes, with the same result as the kernel's rescan.
 #[test]
 fn numbers_are_the_kernels_after_ten_thousand_changes() {
     if !common::is_root() {
@@ -451,8 +452,8 @@ fn numbers_are_the_kernels_after_ten_thousand_changes() {
     }
 }
 
-/// Where the rule for snapshots does not hold, the status says so, and a scan
-/// makes it right.
+/// If the rule for snapshots does not hold, the status says so, and a scan
+/// corrects the numbers.
 #[test]
 fn what_cannot_be_followed_is_inconsistent_until_a_scan() {
     if !common::is_root() {
@@ -465,7 +466,7 @@ fn what_cannot_be_followed_is_inconsistent_until_a_scan() {
         fill(mount.path(), &mut random);
     }
     let fs = open_subvolume(&image, TreeId::FS);
-    // In a group with others that its source is not in.
+    // In a group with other members that its source is not in.
     let groups = BTreeSet::from(["1/2".parse().unwrap()]);
     let a = TreeId(256);
     let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
@@ -529,9 +530,9 @@ fn a_replay_is_counted() {
     assert_eq!(rescanned(&crashed, dir.path()), ours);
 }
 
-/// Nobody waits for a count: what is committed while it is made is in its
-/// numbers. The volume is changed from within the count, which would hang if it
-/// held a lock.
+/// Nobody waits for a count: what is committed during the count is in its
+/// numbers. The volume is changed from within the count, which would hang if
+/// the count held a lock.
 #[test]
 fn a_count_is_made_beside_changes() {
     if !common::is_root() {
@@ -575,7 +576,7 @@ fn a_count_is_made_beside_changes() {
     assert!(calls >= 2, "the count told of its progress {calls} times");
     assert!(!is_inconsistent(&fs));
     assert_eq!(kept(&fs), counted(&fs));
-    // What was held is free again: much can be written over and over.
+    // What was held is free again, so much can be written again and again.
     for _ in 0..20 {
         let found = fs.lookup(root(TreeId(257)), b"f1").unwrap();
         let inode = fs.inode(found.inode).unwrap();
@@ -600,7 +601,7 @@ fn a_count_is_made_beside_changes() {
     assert!(!is_inconsistent(&fs));
     assert_eq!(kept(&fs), counted(&fs));
     drop(fs);
-    // and a reader and a writer of ours see and say it.
+    // and a reader and a writer of ours see it and say so.
     let fs = open_subvolume(&crashed, TreeId::FS);
     let reason = |fs: &Filesystem| {
         let engine = fs.store().read();
@@ -608,7 +609,7 @@ fn a_count_is_made_beside_changes() {
     };
     assert!(is_inconsistent(&fs));
     assert_eq!(reason(&fs).as_deref(), Some("a rescan was interrupted"));
-    // A count that is broken off leaves the same.
+    // A count that is interrupted leaves the same.
     let stop = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Break(());
     assert!(fs.rescan_quotas(&Limits::default(), stop).is_err());
     assert!(is_inconsistent(&fs));
@@ -621,7 +622,8 @@ fn a_count_is_made_beside_changes() {
     check(&crashed);
 }
 
-/// EDQUOT wherever something is added; removing and growing a hole is free.
+/// EDQUOT wherever something is added. Removing, and growing a hole, cost
+/// nothing.
 #[test]
 fn limits_hold_everywhere() {
     if !common::is_root() {
@@ -680,13 +682,13 @@ fn limits_hold_everywhere() {
     refused(fs.copy_range((&source, 0), (&inode, 0), 1 << 20).map(drop));
     refused(fs.create_subvolume(root(a), b"sub", &dir_of).map(drop));
     refused(fs.snapshot(b, root(a), b"sub", Access::ReadWrite).map(drop));
-    // Free: a longer hole, less of it, and none of it.
+    // These cost nothing: a longer hole, less of it, and none of it.
     fs.truncate(&inode, 10 << 20).unwrap();
     fs.truncate(&inode, 100).unwrap();
     fs.unlink(root(a), b"f").unwrap();
     fs.sync_all().unwrap();
     fs.create(root(a), b"new", &file).unwrap();
-    // A group that a snapshot enters with all that it reaches.
+    // A group that a snapshot enters with everything that it reaches.
     let groups = BTreeSet::from(["1/1".parse().unwrap()]);
     let entered = fs.snapshot_in_groups(b, (fs.root(), b"s"), Access::ReadOnly, &groups);
     refused(entered.map(drop));

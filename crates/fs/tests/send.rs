@@ -87,7 +87,8 @@ const WAYS: [(Version, DataMode); 3] = [
     (Version::Two, DataMode::Encoded),
 ];
 
-/// Two snapshots for each seed, with random operations before and between.
+/// Two snapshots for each seed, with random operations before the first and
+/// between the two.
 fn random_pairs(
     seeds: std::ops::Range<u64>,
     options: &str,
@@ -206,8 +207,8 @@ fn random_pairs(
     kinds
 }
 
-/// Commands of a stream by kind; renames into the root for a while count as
-/// truncations do not.
+/// Counts the commands of a stream by kind, temporary renames into the root
+/// among them.
 fn count_commands(stream: &Path, kinds: &mut BTreeMap<CommandKind, usize>) {
     let bytes = std::fs::read(stream).unwrap();
     let (header, mut rest) = bytes.split_first_chunk().unwrap();
@@ -240,7 +241,7 @@ fn random_changes_are_received_by_the_kernel() {
             *kinds.entry(kind).or_default() += count;
         }
     }
-    // Every command that we have a use for came, and often.
+    // Every command that we use came, and came often.
     for (kind, _, name) in CommandKind::TABLE {
         let count: usize = kinds.get(kind).copied().unwrap_or_default();
         let unused = matches!(

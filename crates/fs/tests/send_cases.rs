@@ -1,4 +1,4 @@
-//! Changes that are hard to say as a stream, one by one, received by the
+//! Changes that are hard to express as a stream, one by one, received by the
 //! kernel.
 
 mod common;
@@ -11,7 +11,7 @@ use butterfs_testkit::{Manifest, run_script};
 use common::{KernelMount, mkfs, open_subvolume, run};
 use std::path::Path;
 
-/// A name, how the tree is before, and what changes.
+/// A name, the state of the tree before, and the change.
 type Case = (&'static str, &'static str, &'static str);
 
 const CASES: &[Case] = &[

@@ -1,5 +1,5 @@
 //! Reflinks, dedupe and defragmentation among writes, snapshots and deletions,
-//! in random order, against vectors of bytes.
+//! in random order, compared with vectors of bytes.
 
 mod common;
 
@@ -33,7 +33,7 @@ struct World {
     model: Model,
     random: Random,
     snapshots: usize,
-    /// Bytes that were cloned, found equal and rewritten: the test must not
+    /// Bytes that were cloned, found equal and rewritten. The test must not
     /// pass because nothing happened.
     done: [u64; 3],
 }
@@ -74,7 +74,7 @@ impl World {
         &mut self.model.get_mut(&place.0).unwrap()[place.1]
     }
 
-    /// Few contents, so that much is equal.
+    /// Few different contents, so that many are equal.
     fn data(&mut self) -> Vec<u8> {
         let length = match self.random.below(4) {
             0 => 1 + self.random.below(3000),

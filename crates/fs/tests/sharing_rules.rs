@@ -1,5 +1,5 @@
-//! The rules of cloning, deduping and defragmenting: against the kernel where
-//! it has the same, and where sharing is broken or kept.
+//! The rules of cloning, deduping and defragmenting: compared with the kernel
+//! where it has the same, and checked where sharing is broken or kept.
 
 #[path = "sharing_rules/collisions.rs"]
 mod collisions;
@@ -77,7 +77,7 @@ fn number(error: &FsError) -> i32 {
     error.errno()
 }
 
-/// What one side makes of all cases: an errno, or the target's content.
+/// The result of one side for all cases: an errno, or the target's content.
 type Outcomes = Vec<Result<Vec<u8>, i32>>;
 
 fn ours(fs: &Filesystem, dedupe: bool) -> Outcomes {
@@ -236,7 +236,7 @@ fn checksums_and_none_do_not_mix() {
     fs.write(&plain, SECTOR, &[9; 100]).unwrap();
     fs.flush_inode(&plain).unwrap();
     assert_eq!(content(&fs, &other), bytes);
-    // A copy is kept as its source, whatever the options say.
+    // A copy is kept as its source is, whatever the options say.
     let copy = fs.clone_inode(&summed, fs.root(), b"copy").unwrap();
     assert_eq!(extents(&fs, &copy), extents(&fs, &summed));
     assert_eq!(content(&fs, &copy), bytes);
@@ -332,7 +332,7 @@ fn sharing_is_told_and_kept_unless_asked() {
     let planned = fs.plan_defragment(&file, &keep).unwrap();
     assert_eq!((planned.rewritten, planned.shared), (64 * SECTOR, 0));
     assert!(planned.extents >= 60, "{planned:?}");
-    // A snapshot, and a reflink of a part that nobody else has.
+    // A snapshot, and a reflink of a part that nobody else shares.
     let tree = fs
         .snapshot(TreeId::FS, fs.root(), b"snapshot", Access::ReadOnly)
         .unwrap();

@@ -1,6 +1,7 @@
-//! Simple quotas: extents are charged to who allocated them. The numbers after
-//! each commit equal what our own check counts from the owner references; what
-//! the kernel began we go on with, and the other way round.
+//! Simple quotas: extents are charged to the subvolume that allocated them.
+//! After each commit, the numbers equal what our own check counts from the
+//! owner references. We continue what the kernel began, and the other way
+//! round.
 
 mod common;
 
@@ -164,7 +165,7 @@ fn numbers_of_the_kernel_are_kept() {
     }
 }
 
-/// Everything that may take owner references away or leave them behind.
+/// Everything that may remove owner references or leave them behind.
 fn change(fs: &Filesystem, random: &mut Random, (a, s): (TreeId, TreeId)) {
     let before = kept(fs);
     write(fs, a, "new", &random.data(300_000));
@@ -174,7 +175,7 @@ fn change(fs: &Filesystem, random: &mut Random, (a, s): (TreeId, TreeId)) {
     }
     fs.sync_all().unwrap();
     assert_ne!(kept(fs), before);
-    // Another subvolume's reference costs it nothing.
+    // A reference of another subvolume costs it nothing.
     let other = fs
         .snapshot(a, fs.root(), b"other", Access::ReadWrite)
         .unwrap();
@@ -202,7 +203,7 @@ fn change(fs: &Filesystem, random: &mut Random, (a, s): (TreeId, TreeId)) {
     fs.sync_all().unwrap();
     let shared = kept(fs);
     assert!(shared[&format!("0/{empty}")] < 10 * node, "{shared:?}");
-    // Who allocated them pays for as long as anyone holds them.
+    // The subvolume that allocated them pays for as long as anyone holds them.
     fs.unlink(root(a), b"new").unwrap();
     fs.sync_all().unwrap();
     assert!(kept(fs)["0/256"] + 2 * node >= shared["0/256"]);
@@ -231,7 +232,7 @@ fn our_simple_quotas_are_the_kernels() {
     }
     let go_on = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Continue(());
     let fs = open_subvolume(&image, TreeId::FS);
-    // What waits at that moment is written later, and so is charged.
+    // What waits at that moment is written later, so it is charged.
     write(&fs, TreeId(256), "waits", &[3; 20_000]);
     fs.enable_quotas(QuotaMode::Simple, &Limits::default(), go_on)
         .unwrap();
@@ -302,7 +303,7 @@ fn our_simple_quotas_are_the_kernels() {
     scrub(mount.path());
 }
 
-/// The same changes by both: what is charged for data is the same to the byte.
+/// The same changes by both: the charge for data is equal to the byte.
 #[test]
 fn the_same_changes_cost_the_same() {
     if !common::is_root() {

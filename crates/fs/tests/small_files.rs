@@ -100,7 +100,7 @@ fn bytes(random: &mut Random, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Files of all sizes, written in all ways; gives what they hold.
+/// Files of all sizes, written in all ways. Returns what they hold.
 fn fill(fs: &Filesystem, seed: u64) -> BTreeMap<String, Vec<u8>> {
     let mut random = Random::new(seed);
     let mut files = BTreeMap::new();
@@ -260,7 +260,7 @@ fn data_that_are_not_written_wait() {
     device.inject(Fault::Fail(Operation::Write, When::After(0)));
     fs.flush_all().unwrap();
     assert!(device.pending().is_empty());
-    // All fail: each file is told of, and waits.
+    // All requests fail: each file gets an error, and its data wait.
     fill(1);
     let waits = fs.dirty_bytes();
     device.inject(Fault::Fail(Operation::Write, When::Always));

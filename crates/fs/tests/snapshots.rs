@@ -1,6 +1,6 @@
 //! Volumes that the kernel filled, with snapshots that share nodes and data,
-//! changed by ButterFS: references must stay right. And snapshots beside
-//! threads that change their source: what they have stays as it was.
+//! changed by ButterFS: references must stay right. Also snapshots beside
+//! threads that change their source: what the snapshots have stays as it was.
 
 mod common;
 #[path = "snapshots/storm.rs"]
@@ -303,7 +303,7 @@ fn a_write_in_place_does_not_reach_a_snapshot() {
             said.send(device.hold_me()).unwrap();
             fs.snapshot(TreeId::FS, fs.root(), b"snap", Access::ReadOnly)
         });
-        // It knows what it flushes; what is written now comes later.
+        // It has decided what it flushes. What is written now comes later.
         let maker = named.recv().unwrap();
         device.wait_until_stopped(&maker);
         fs.write(file, 0, &[b'b'; 65_536]).unwrap();
@@ -311,7 +311,7 @@ fn a_write_in_place_does_not_reach_a_snapshot() {
             names.send(device.hold_me()).unwrap();
             fs.flush_inode(file)
         });
-        // It has decided to write over what lies there.
+        // It has decided to overwrite what lies there.
         let writes = named.recv().unwrap();
         device.wait_until_stopped(&writes);
         device.release(&maker);

@@ -1,5 +1,5 @@
-//! Free space in every form that volumes keep it: extents, bitmaps, the old
-//! space cache, none; chunks that come and go.
+//! Free space in every form in which volumes keep it: extents, bitmaps, the old
+//! space cache, none. Chunks that are made and removed.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn read_all(mount: &Path, expected: &[(String, Vec<u8>)]) {
     }
 }
 
-/// Fills the holes and makes new ones; gives what must be there.
+/// Fills the holes and makes new ones. Returns what must be there.
 fn change(fs: &Filesystem, count: usize) -> Vec<(String, Vec<u8>)> {
     for file in (1..count).step_by(4) {
         fs.unlink(fs.root(), format!("f{file}").as_bytes()).unwrap();
@@ -134,7 +134,7 @@ fn an_old_space_cache_is_put_out_of_use() {
         );
     }
     check(&image);
-    // And over again, with a cache that the kernel wrote after us.
+    // And again, with a cache that the kernel wrote after us.
     let fs = open_subvolume(&image, TreeId::FS);
     fs.unlink(fs.root(), b"more").unwrap();
     fs.sync_all().unwrap();
@@ -230,7 +230,7 @@ fn a_mixed_volume_keeps_little_for_deletions() {
     for name in ["one", "two"] {
         file(&fs, fs.root(), name).unwrap();
     }
-    // Names until nothing more goes; then all can be deleted.
+    // Names until no more fit; then all can be deleted.
     let mut names = 0;
     while file(&fs, fs.root(), &format!("{:0200}", names)).is_ok() {
         names += 1;
@@ -250,7 +250,7 @@ fn a_mixed_volume_keeps_little_for_deletions() {
     check(&image);
 }
 
-/// Nothing frees the deleted subvolumes but who needs their space.
+/// Only a thread that needs their space frees the deleted subvolumes.
 #[test]
 fn writers_wait_for_the_space_of_deleted_subvolumes() {
     let (_dir, image) = mkfs(256 << 20, &[]);

@@ -1,6 +1,6 @@
-//! Deleted subvolumes that cannot be read to their end, or whose references
-//! the extent tree lacks: what can be is freed, the rest stays, and keeps
-//! nobody from anything. When it is whole again, it is freed.
+//! Deleted subvolumes that cannot be read to their end, or whose references the
+//! extent tree lacks. What can be freed is freed, the rest stays, and nothing
+//! else is affected. When the subvolume is whole again, it is freed.
 
 mod common;
 
@@ -159,15 +159,15 @@ fn dead(fs: &Filesystem) -> Vec<TreeId> {
     fs.store().read().dead_trees().unwrap()
 }
 
-/// Deletes what is deleted in the volume, with a node that cannot be read;
-/// gives how many steps went well before it.
+/// Deletes what is deleted in the volume, with a node that cannot be read.
+/// Returns how many steps went well before it.
 fn judge(image: &Path, deleted: &Deleted, node: NodeRef) -> usize {
     let damage = Damage::make(image, node);
     judge_damaged(image, deleted, || damage.undo())
 }
 
-/// Deletes what is deleted in a volume with a damage in the large subvolume,
-/// which `undo` undoes.
+/// Deletes what is deleted in a volume with damage in the large subvolume.
+/// `undo` undoes the damage.
 fn judge_damaged(image: &Path, deleted: &Deleted, undo: impl FnOnce()) -> usize {
     let mut random = Random(4);
     let fs = open(image);
@@ -180,14 +180,14 @@ fn judge_damaged(image: &Path, deleted: &Deleted, undo: impl FnOnce()) -> usize 
     let error = fs.clean_all().unwrap_err();
     assert!(matches!(error, FsError::Damaged { .. }), "{error}");
     assert_eq!(fs.store().poison(), None);
-    // What is written now comes into the space that was freed.
+    // What is written now goes into the space that was freed.
     let dir = fs.create(fs.root(), b"new", &directory()).unwrap().id;
     fs.sync_all().unwrap();
     fill(&fs, dir, 0..400, &mut random);
     let new = files_of(&fs, dir);
     fs.sync_all().unwrap();
     drop(fs);
-    // Nothing went on behind it, and the next one stops there at once.
+    // Nothing behind it was freed, and the next step stops there at once.
     let fs = open(image);
     assert_eq!(clean(&fs), [stuck]);
     assert_eq!(dead(&fs), [deleted.large]);
@@ -261,7 +261,7 @@ enum Lacks {
     Reference,
 }
 
-/// Sets items of the extent tree, or takes them out.
+/// Sets items of the extent tree, or removes them.
 fn set_extent(image: &Path, key: Key, data: Option<&[u8]>) {
     let fs = open(image);
     let mut transaction = fs.store().begin(64, Purpose::Grow).unwrap();
@@ -352,8 +352,8 @@ fn what_the_extent_tree_lacks_stays_and_the_rest_goes() {
     println!("steps that went well before: {before:?}");
 }
 
-/// Others can go on as long as they need nothing of a leaf of the extent tree
-/// that cannot be read.
+/// Other operations can go on as long as they need nothing from a leaf of the
+/// extent tree that cannot be read.
 #[test]
 fn a_leaf_of_the_extent_tree_that_cannot_be_read_stops_the_cleaning_alone() {
     let (_dir, image) = mkfs(128 << 20, &["-n", "4096", "-m", "single"]);
@@ -391,8 +391,9 @@ fn a_leaf_of_the_extent_tree_that_cannot_be_read_stops_the_cleaning_alone() {
     check_ours(&image);
 }
 
-/// Quota groups cannot follow what a deleted subvolume shared when it cannot be
-/// read. It is freed all the same: it has no other use for those nodes.
+/// If a deleted subvolume cannot be read, quota groups cannot follow what it
+/// shared. It is freed all the same, because it has no other use for those
+/// nodes.
 #[test]
 fn what_is_shared_and_cannot_be_read_makes_numbers_inconsistent() {
     let (_dir, image) = mkfs(128 << 20, &["-n", "4096", "-m", "single"]);

@@ -381,7 +381,7 @@ fn differences_are_those_of_a_full_walk() {
     }
 }
 
-/// The cost follows what changed, not what is there; nested subvolumes show.
+/// The cost follows what changed, not what exists; nested subvolumes show.
 #[test]
 fn what_is_shared_is_not_read() {
     if !common::is_root() {

@@ -1,6 +1,6 @@
-//! Nodes of a volume with snapshots, changed at random and sealed again:
-//! looking into subvolumes gives an answer or an error, never a panic and
-//! never a loop without end.
+//! Nodes of a volume with snapshots, changed at random and sealed again.
+//! Looking into subvolumes gives an answer or an error, never a panic and never
+//! an endless loop.
 
 mod common;
 
@@ -34,7 +34,7 @@ fn open(image: &Path) -> Option<Store> {
     Store::open(Arc::new(device), &options).ok()
 }
 
-/// Everything that can be asked; how many questions had an answer.
+/// Everything that can be asked. Returns how many questions had an answer.
 fn ask(engine: &Engine) -> u32 {
     let mut answers = 0;
     if let Ok(all) = Subvolumes::load(engine) {

@@ -1,5 +1,5 @@
-//! Exact space of snapshots, proved by the kernel: what it frees when it
-//! deletes them, and by a plain count of every tree on its own.
+//! Exact space of snapshots, proved by what the kernel frees when it deletes
+//! them, and by a plain count of every tree by itself.
 
 mod common;
 
@@ -35,7 +35,8 @@ fn compute(engine: &Engine, limits: &Limits) -> SpaceSharing {
     SpaceSharing::compute(engine, limits, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
-/// Everything that a tree reaches, by address: bytes, and whether it is data.
+/// Everything that a tree reaches, by address: its length in bytes, and whether
+/// it is data.
 fn reached(engine: &Engine, root: NodeRef, found: &mut dyn FnMut(u64, u64, bool)) {
     let node = engine.node(root).unwrap();
     found(node.logical().get(), engine.node_size() as u64, false);
@@ -53,7 +54,7 @@ fn reached(engine: &Engine, root: NodeRef, found: &mut dyn FnMut(u64, u64, bool)
     }
 }
 
-/// Who holds what, by the plainest means.
+/// Who holds what, by the simplest means.
 struct Plain(BTreeMap<u64, (Space, BTreeSet<TreeId>)>);
 
 impl Plain {
@@ -91,8 +92,8 @@ impl Plain {
     }
 }
 
-/// What the block groups say that is used by subvolumes: data, and nodes that
-/// are in no other tree.
+/// What subvolumes use according to the block groups: data, and nodes that are
+/// in no other tree.
 fn used_by_subvolumes(engine: &Engine) -> Space {
     let used = |kind| {
         let groups = engine.groups().filter(|group| group.flags.contains(kind));
@@ -175,7 +176,8 @@ fn subvolume(verb: &[&str], paths: &[&Path]) {
     run("btrfs", &args);
 }
 
-/// Subvolumes that were changed and snapshotted, some of them gone again.
+/// Subvolumes that were changed and snapshotted; some of them are deleted
+/// again.
 fn fill(mount: &Path, random: &mut Random) {
     let mut living = Vec::new();
     for name in ["one", "two"] {
@@ -197,7 +199,7 @@ fn fill(mount: &Path, random: &mut Random) {
         subvolume(&["snapshot"], &[&source, &target]);
         living.push(target);
         if round % 5 == 4 {
-            // The original too may go before its snapshots.
+            // The original may also be deleted before its snapshots.
             let at = random.below(living.len() as u64) as usize;
             subvolume(&["delete", "-C"], &[&living.swap_remove(at)]);
             // Across subvolumes.
@@ -246,7 +248,7 @@ fn exercise(seed: u64, mkfs_options: &[&str], mount_options: &str) {
             let engine = store.read();
             let sharing = compute(&engine, &Limits::default());
             same_as_plain(&engine, &sharing, &mut random);
-            // Ranges of addresses one after the other change nothing.
+            // Taking the addresses in several ranges changes nothing.
             let small = Limits {
                 extents: 20,
                 ..Limits::default()
@@ -257,7 +259,7 @@ fn exercise(seed: u64, mkfs_options: &[&str], mount_options: &str) {
             let before = used_by_subvolumes(&engine);
             assert!(before.data > 0);
             assert_eq!(sharing.total().data, before.data, "seed {seed}");
-            // All of them, the template of data relocation included.
+            // All of them, with the template of data relocation.
             assert_eq!(sharing.total().metadata, before.metadata, "seed {seed}");
             let all = Subvolumes::load(&engine).unwrap();
             let mut rows: Vec<_> = all.iter().filter(|info| info.id != TreeId::FS).collect();
@@ -312,8 +314,8 @@ fn figures_are_what_the_kernel_frees() {
     );
 }
 
-/// A deletion that was interrupted: what it has freed already is not counted,
-/// the rest is no subvolume's.
+/// An interrupted deletion: what it has already freed is not counted, and the
+/// rest belongs to no subvolume.
 #[test]
 fn a_deletion_under_way_holds_nothing() {
     if !common::is_root() {
@@ -345,7 +347,7 @@ fn a_deletion_under_way_holds_nothing() {
     };
     let mount = KernelMount::new(&image, dir.path(), "noatime");
     subvolume(&["delete", "-c"], &[&mount.path().join("big")]);
-    // Frozen, the volume is whole; the cleaner goes on between.
+    // Frozen, the volume is whole. The cleaner continues between.
     let mut half_done = 0;
     for step in 0..30 {
         let point = mount.path().to_str().unwrap();

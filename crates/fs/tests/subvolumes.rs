@@ -1,5 +1,5 @@
-//! Subvolumes and snapshots that ButterFS makes, changes and deletes, held
-//! against a model, `btrfs check` and the kernel.
+//! Subvolumes and snapshots that ButterFS makes, changes and deletes, compared
+//! with a model and judged by `btrfs check` and the kernel.
 
 mod common;
 
@@ -306,7 +306,7 @@ fn round(seed: u64, mkfs_options: &[&str], steps: usize) {
             world = judge(world, &image, dir.path(), &options);
         }
     }
-    // Everything is deleted and freed: what is left is an empty volume.
+    // Everything is deleted and freed, and an empty volume is left.
     while !world.subs.is_empty() {
         world.delete();
     }
@@ -334,7 +334,7 @@ fn random_snapshots_and_deletions() {
     }
 }
 
-/// A subvolume that is made, filled and deleted in one generation: its nodes
+/// A subvolume that is made, filled and deleted in one generation. Its nodes
 /// have no space any more, and no commit writes them where others may lie.
 #[test]
 fn nodes_of_what_was_deleted_at_once_are_not_written() {
@@ -368,7 +368,7 @@ fn nodes_of_what_was_deleted_at_once_are_not_written() {
     drop(dir);
 }
 
-/// A crash between any two steps of a deletion: it goes on, here and in the
+/// A crash between any two steps of a deletion: it continues, here and in the
 /// kernel.
 #[test]
 fn deletions_go_on_where_they_ended() {
@@ -448,7 +448,7 @@ fn rules_of_subvolumes() {
     let nested = fs
         .create_subvolume(root(a), b"nested", &directory())
         .unwrap();
-    // Nested ones keep their holder from being deleted.
+    // Nested subvolumes keep their holder from being deleted.
     let refused = |result: Result<(), FsError>, errno: i32| {
         assert_eq!(result.unwrap_err().errno(), errno);
     };
@@ -456,7 +456,7 @@ fn rules_of_subvolumes() {
     refused(fs.rmdir(top, b"a"), 39);
     refused(fs.unlink(top, b"a"), 21);
     refused(fs.delete_subvolume(root(a), b"file").map(drop), 22);
-    // A snapshot shows an empty directory for what is nested.
+    // A snapshot shows an empty directory in place of a nested subvolume.
     let snapshot = fs.snapshot(a, top, b"snapshot", Access::ReadOnly).unwrap();
     let shown = fs.lookup(root(snapshot), b"nested").unwrap();
     assert!(butterfs_fs::dir::is_absent_subvolume(shown.inode));
@@ -473,7 +473,7 @@ fn rules_of_subvolumes() {
             .map(drop),
         30,
     );
-    // Nothing crosses but subvolumes themselves.
+    // Only subvolumes themselves cross.
     let place = |dir: InodeId, name: &'static [u8]| Place { dir, name };
     let rename = |from, to| fs.rename(from, to, RenameMode::Replace, OldName::Free);
     refused(rename(place(root(a), b"file"), place(top, b"file")), 18);
@@ -501,8 +501,8 @@ fn rules_of_subvolumes() {
     check(&image);
 }
 
-/// As the kernel has it: a snapshot has the generation of its source's last
-/// change, the running one too.
+/// As in the kernel: a snapshot has the generation of its source's last change,
+/// even if that is the running one.
 #[test]
 fn a_snapshot_knows_when_its_source_changed() {
     let (_dir, image) = mkfs(256 << 20, &[]);

@@ -1,21 +1,22 @@
 //! Keeping CPUs from falling asleep between two requests.
 //!
-//! Owns what is known of the machine's wake-ups, and the threads that do
-//! something about it. A caller waits for the server and the server for its
-//! next caller, so one CPU is idle for a few microseconds, over and over. Where
-//! it sleeps at once and wakes slowly (virtual machines that halt: 40
-//! microseconds), each request pays for it, many times what it costs itself.
+//! Owns what is known of the machine's wake-ups, and the threads that act on
+//! it. A caller waits for the server, and the server for the caller's next
+//! request. So one CPU is idle for a few microseconds, over and over. If an
+//! idle CPU sleeps at once and wakes slowly (virtual machines that halt: 40
+//! microseconds), each request pays for that, and pays many times its own cost.
 //!
-//! What is done while requests follow each other depends on CPUs and callers:
+//! What is done while requests follow each other depends on the number of CPUs
+//! and callers:
 //!
-//! - With few CPUs and one caller, the CPUs that serve nothing are *occupied* by
-//!   threads of the lowest priority (nice 19). The scheduler moves a caller that
-//!   is woken to any idle CPU, and finds none, so caller and server stay on one
-//!   CPU and hand over by a switch.
-//! - Beside reads of much at a time nothing: the copying takes longer
-//!   than waking a CPU, and caller and server do it side by side.
-//! - With few CPUs and several callers nothing: the CPUs are at work, and two
-//!   threads serve them.
+//! - With few CPUs and one caller, the CPUs that serve nothing are *occupied*
+//!   by threads of the lowest priority (nice 19). The scheduler moves a woken
+//!   caller to any idle CPU, and now finds none. So caller and server stay on
+//!   one CPU and hand over by a switch.
+//! - During large reads nothing is done: copying takes longer than waking a
+//!   CPU, and caller and server copy side by side.
+//! - With few CPUs and several callers nothing is done: the CPUs are at work,
+//!   and two threads serve them.
 //! - With more CPUs, those that serve requests are *held*: a thread of the idle
 //!   class (SCHED_IDLE) runs on each. It yields at once to anything else that
 //!   wants to run, so it takes only time in which the CPU would sleep. The
@@ -46,50 +47,52 @@ pub enum Wake {
     Sleep,
 }
 
-/// A read of at least so many bytes has caller and server copy for longer than
-/// waking a CPU takes: they are faster side by side. (Writers are not: threads
-/// of the library use the other CPU to write out what they hand over.)
+/// A read of at least this many bytes makes caller and server copy for longer
+/// than waking a CPU takes, so they are faster side by side. (Writers are not:
+/// threads of the library use the other CPU to write out what the writers hand
+/// over.)
 pub(crate) const BULK: usize = 128 << 10;
 
 /// A wake-up that takes at least this long is worth avoiding. Switching from
 /// one thread to another takes 2 to 5 microseconds.
 const DEAR: Duration = Duration::from_micros(10);
-/// Requests that follow each other within this time are a flow.
+/// Requests that follow each other within this time form a flow.
 const GAP: Duration = Duration::from_micros(1_000);
-/// Requests of a flow before anything is done about it.
+/// Requests of a flow before anything is done.
 const FLOW: u32 = 8;
 /// How long a CPU is kept awake after its last request, at most.
 const LINGER: Duration = Duration::from_micros(10_000);
-/// Each request keeps its CPU awake for so many times what a wake-up takes: a
-/// trickle of requests costs a bounded multiple of what it saves.
+/// Each request keeps its CPU awake for this many times what a wake-up takes.
+/// So a trickle of requests costs a bounded multiple of what it saves.
 const EARNED: u64 = 8;
-/// With at most so many CPUs, those that serve nothing are occupied.
+/// With at most this many CPUs, those that serve nothing are occupied.
 const FEW: usize = 4;
-/// A CPU that served a request so lately is not occupied.
+/// A CPU that served a request within this time is not occupied.
 const LATELY: Duration = Duration::from_micros(1_000);
-/// For so long a CPU is occupied that a server is about to leave.
+/// How long a CPU is occupied that a server is about to leave.
 const SETTLING: Duration = Duration::from_micros(500);
-/// A disturbance of a CPU where a caller was seen so lately was that caller, the
-/// first times.
+/// If a caller was seen on a CPU within this time, a disturbance of the CPU
+/// counts as that caller, the first times.
 const SEEN: Duration = Duration::from_millis(20);
 const EXCUSED: u32 = 2;
-/// Wake-ups that take longer were held up by other work.
+/// Wake-ups that took longer than this were delayed by other work.
 const COST_MAX: Duration = Duration::from_micros(200);
-/// Without requests for so long, wake-ups can be measured.
+/// After this time without requests, wake-ups can be measured.
 const IDLE: Duration = Duration::from_millis(100);
-/// So often a thread that occupies a CPU looks whether it has it alone.
+/// How often a thread that occupies a CPU checks whether it has the CPU to
+/// itself.
 const WINDOW: Duration = Duration::from_micros(1_000);
-/// A pause of the thread that keeps a CPU awake that says that somebody else
-/// uses the CPU, which does not sleep then.
+/// A pause of the thread that keeps a CPU awake. If it is this long, somebody
+/// else uses the CPU, which then does not sleep anyway.
 const PREEMPTED: Duration = Duration::from_micros(1_000);
-/// How long such a CPU is left alone; twice as long each time until it was
-/// found idle again. It begins short: it may have been the caller, whose server
-/// has come to it since.
+/// How long such a CPU is left alone. The time doubles each time until the CPU
+/// is found idle again. It begins short, because the CPU may have been used by
+/// the caller, whose server has come to it since.
 const REST: Duration = Duration::from_millis(1);
 const REST_DOUBLES: u32 = 9;
-/// How often the thread of a caller is looked for.
+/// How often the caller's thread is looked for.
 const LOOK: Duration = Duration::from_micros(1_000);
-/// For so long a mount waits for the first measurement.
+/// How long a mount waits for the first measurement.
 const FIRST: Duration = Duration::from_millis(50);
 /// How often a machine is measured again.
 const MEASURE_AGAIN: Duration = Duration::from_secs(10);
@@ -116,7 +119,7 @@ struct Cpu {
 /// A thread that keeps one CPU from sleeping.
 #[derive(Debug, Default)]
 struct Keeper {
-    /// Until when it does, in nanoseconds since `origin`.
+    /// Until when it does so, in nanoseconds since `origin`.
     until: AtomicU64,
     /// When it was last told to.
     told: AtomicU64,
@@ -155,9 +158,9 @@ pub struct Awake {
     flow: AtomicU32,
     /// Where this process may run.
     own: CpuSet,
-    /// By number; those that are not this process's are `None`.
+    /// By number. CPUs that are not this process's are `None`.
     cpus: Vec<Option<Cpu>>,
-    /// There are so few CPUs that they may be occupied.
+    /// There are few enough CPUs that they may be occupied.
     are_few: bool,
     crowd: Crowd,
     /// Nanoseconds that a wake-up took; zero: not measured.
@@ -165,7 +168,7 @@ pub struct Awake {
     spent: AtomicU64,
     /// A server is being moved until then.
     settled: AtomicU64,
-    /// Who looks where callers run, and the last order.
+    /// The thread that looks where callers run, and its last order.
     scout: OnceLock<Thread>,
     order: Mutex<Option<Order>>,
     ordered: AtomicU64,
@@ -177,7 +180,7 @@ impl Awake {
     pub(crate) fn new(wake: Wake) -> Arc<Self> {
         let set = rustix::thread::sched_getaffinity(None).unwrap_or_default();
         let own = Placement::own_cpus();
-        // Time that is spent awake counts where a container has a quota.
+        // If a container has a quota of CPU time, the time spent awake counts.
         let has_quota = std::thread::available_parallelism().is_ok_and(|n| n.get() < own.len());
         let wake = if has_quota || own.len() < 2 {
             Wake::Sleep
@@ -212,8 +215,8 @@ impl Awake {
         self.crowd.are_several()
     }
 
-    /// What it took to wake a thread on another CPU, when that was last
-    /// measured; none with one CPU, and with [`Wake::Sleep`].
+    /// What waking a thread on another CPU took when that was last measured;
+    /// `None` with one CPU, and with [`Wake::Sleep`].
     #[must_use]
     pub fn cost(&self) -> Option<Duration> {
         match self.cost.load(Ordering::Relaxed) {
@@ -228,7 +231,7 @@ impl Awake {
         Duration::from_nanos(self.spent.load(Ordering::Relaxed))
     }
 
-    /// Measures, and goes on with that beside whoever goes on.
+    /// Measures, and continues in the background while the caller goes on.
     pub(crate) fn start(self: &Arc<Self>) {
         if self.wake == Wake::Sleep {
             return;
@@ -240,7 +243,8 @@ impl Awake {
             let _ = judged.send(());
             me.measure();
         });
-        // Who mounts begins to work at once. A busy machine may take longer.
+        // Whoever mounts begins to work at once. A busy machine may take
+        // longer.
         let _ = wait.recv_timeout(FIRST);
     }
 
@@ -256,8 +260,8 @@ impl Awake {
         }
     }
 
-    /// A request of the thread `caller`, which reads so many bytes, is served on
-    /// `cpu`. What the kernel asks for itself (caller 0) has nobody who waits.
+    /// A request of the thread `caller`, which reads this many bytes, is served
+    /// on `cpu`. Nobody waits for what the kernel itself asks (caller 0).
     pub(crate) fn serves(self: &Arc<Self>, cpu: usize, caller: u32, reads: usize) {
         if caller == 0 {
             return;
@@ -306,7 +310,7 @@ impl Awake {
         }
     }
 
-    /// Has a CPU kept from sleeping a little longer.
+    /// Keeps a CPU from sleeping a little longer.
     fn keep(self: &Arc<Self>, cpu: usize, way: Way, now: u64) {
         let Some(Some(state)) = self.cpus.get(cpu) else {
             return;
@@ -340,10 +344,10 @@ impl Awake {
         }
     }
 
-    /// Has a thread moved to the CPU on which `caller` runs, soon.
+    /// Lets a thread soon be moved to the CPU on which `caller` runs.
     ///
-    /// Another thread looks for it: /proc tells nothing of a process in the
-    /// middle of execve(2) until that is done, and it may wait for an answer of
+    /// Another thread looks for it. /proc tells nothing about a process in the
+    /// middle of execve(2), and that process may be waiting for an answer of
     /// the thread that would ask (the close of a file).
     pub(crate) fn move_to(self: &Arc<Self>, caller: u32, placement: &Arc<Placement>) {
         if !self.enabled.load(Ordering::Relaxed) {
@@ -384,8 +388,8 @@ impl Awake {
             if let Some(Some(state)) = self.cpus.get(cpu) {
                 state.seen.store(now, Ordering::Relaxed);
             }
-            // First, since the caller would go on to a CPU that is idle when
-            // its server comes.
+            // This comes first, because the caller would go on to a CPU that is
+            // idle when its server arrives.
             if self.are_few && !placement.is_on(cpu) {
                 self.settled
                     .store(now + SETTLING.as_nanos() as u64, Ordering::Relaxed);
@@ -410,9 +414,9 @@ impl Awake {
         }
     }
 
-    /// Measures again, now and then while the mount is in use: the machine may
-    /// have been busy. What is done about dear wake-ups makes them cheap, so it
-    /// is ended only by what was measured without requests.
+    /// Measures again, now and then while the mount is in use, because the
+    /// machine may have been busy. What is done about slow wake-ups makes them
+    /// fast. So only a measurement without requests can end it.
     fn measure(&self) {
         let mut requests = 0;
         loop {
@@ -433,8 +437,8 @@ impl Awake {
         }
     }
 
-    /// Decides whether anything is done. Twice: one round may have met a busy
-    /// CPU. Where the two differ, all stays as it is.
+    /// Decides whether anything is done. Measures twice, because one round may
+    /// have met a busy CPU. If the two rounds differ, nothing changes.
     fn judge(&self) {
         let is_dear = self.is_dear();
         let is_new = is_dear != self.enabled.load(Ordering::Relaxed);
@@ -495,7 +499,7 @@ impl Awake {
         }
     }
 
-    /// Runs until the CPU need not be kept awake.
+    /// Runs until the CPU need no longer be kept awake.
     fn spin(&self, state: &Cpu, way: Way) -> Spun {
         let keeper = state.keeper(way);
         let mut before = self.now();
@@ -525,7 +529,8 @@ impl Awake {
             let elapsed = now - window.0;
             if elapsed > WINDOW.as_nanos() as u64 {
                 let used = cpu_time();
-                // A quarter goes to whoever shares it, or to another machine.
+                // A quarter of the time goes to whoever shares it, or to
+                // another machine.
                 if used.saturating_sub(window.1).as_nanos() as u64 * 4 < elapsed * 3 {
                     return Spun::Disturbed;
                 }
@@ -536,7 +541,7 @@ impl Awake {
     }
 }
 
-/// Whether what `at` says was no longer ago than `ago`.
+/// Whether the time in `at` is at most `ago` back.
 fn is_lately(at: &AtomicU64, now: u64, ago: Duration) -> bool {
     let at = at.load(Ordering::Relaxed);
     at > 0 && now.saturating_sub(at) < ago.as_nanos() as u64
@@ -548,7 +553,7 @@ enum Spun {
     Briefly,
     /// Nobody else wanted the CPU.
     Alone,
-    /// Somebody else uses the CPU, which does not sleep then.
+    /// Somebody else uses the CPU, which then does not sleep.
     Disturbed,
 }
 
@@ -581,9 +586,9 @@ fn cpu_time() -> Duration {
     )
 }
 
-/// Makes this thread one that has the least of a CPU, a tenth of a millisecond
-/// at a time, without being of the idle class: a CPU that runs only that class
-/// counts as idle.
+/// Gives this thread the smallest share of a CPU, a tenth of a millisecond at a
+/// time. The thread does not get the idle class, because a CPU that runs only
+/// that class counts as idle.
 #[allow(unsafe_code, reason = "rustix has no scheduling attributes")]
 fn be_last() -> bool {
     /// `struct sched_attr` in its first version, sched_setattr(2).
@@ -609,25 +614,27 @@ fn be_last() -> bool {
         deadline: 0,
         period: 0,
     };
-    // SAFETY: the call reads the structure, whose size it says itself, and
-    // changes this thread alone.
+    // SAFETY: the call reads the structure, which states its own size, and
+    // changes only this thread.
     unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) == 0 }
 }
 
-/// Makes this thread one that runs only where nothing else wants to.
+/// Makes this thread run only when nothing else wants to.
 #[allow(unsafe_code, reason = "rustix has no scheduling policies")]
 fn be_idle_class() -> bool {
-    // SAFETY: the structure is plain data, of which all zeroes are a value.
+    // SAFETY: the structure is plain data, and all zeroes are a valid value of
+    // it.
     let parameters: libc::sched_param = unsafe { std::mem::zeroed() };
     // SAFETY: the call reads the structure and changes this thread alone.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &raw const parameters) == 0 }
 }
 
-/// What it takes to wake a thread on another, idle CPU: the median of a few
-/// times. It takes 4 milliseconds. None where it cannot be measured.
+/// What waking a thread on another, idle CPU takes: the median of a few
+/// measurements. It takes 4 milliseconds. `None` if it cannot be measured.
 fn wake_up() -> Option<Duration> {
     const ROUNDS: usize = 9;
-    /// Long enough that an idle CPU sleeps as deep as it does between requests.
+    /// Long enough for an idle CPU to sleep as deeply as it does between
+    /// requests.
     const APART: Duration = Duration::from_micros(300);
     const TIMEOUT: Timespec = Timespec {
         tv_sec: 0,

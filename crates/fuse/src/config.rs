@@ -1,6 +1,6 @@
 //! What a server wants of the kernel and of its threads.
 //!
-//! Owns the knobs and their defaults. What came of them is in `Negotiated`.
+//! Owns the settings and their defaults. What was agreed on is in `Negotiated`.
 
 use crate::awake::Wake;
 use crate::mount::MountOptions;
@@ -12,7 +12,7 @@ pub enum Handles {
     /// Every open and release reaches it.
     #[default]
     Kept,
-    /// The first open is answered ENOSYS and the kernel never asks again:
+    /// The first open is answered with ENOSYS, and the kernel never asks again:
     /// handles are zero, no release comes, caches survive the open. Create
     /// should then answer ENOSYS too, so that the kernel uses mknod.
     Stateless,
@@ -35,7 +35,7 @@ pub enum Transports {
     /// Through /dev/fuse alone.
     #[default]
     Device,
-    /// Through io_uring too, where the kernel offers it (Linux 6.14 and later,
+    /// Also through io_uring, if the kernel offers it (Linux 6.14 and later,
     /// with the parameter `enable_uring` of its module fuse).
     UringToo,
 }
@@ -49,13 +49,13 @@ pub struct Config {
     pub threads: usize,
     /// As many while several callers take turns, if that is more.
     pub threads_for_several: usize,
-    /// Threads beyond those, started when a request waits for a device so that
-    /// others are served meanwhile.
+    /// Threads beyond those. They start when a request waits for a device, so
+    /// that others are served meanwhile.
     pub spare_threads: usize,
     /// Where threads run.
     pub pinning: Pinning,
-    /// How requests come. Those of io_uring are served by threads of their own:
-    /// one or two for each CPU, and as many spares as above.
+    /// How requests arrive. Those of io_uring are served by threads of their
+    /// own: one or two for each CPU, and as many spares as above.
     pub transports: Transports,
     /// What is done about CPUs that wake slowly.
     pub wake: Wake,
@@ -66,9 +66,10 @@ pub struct Config {
     pub max_readahead: u32,
     /// Requests the kernel sends in the background (read-ahead, write-back).
     pub max_background: u16,
-    /// Background requests from which on the device counts as congested.
+    /// From this number of background requests on, the device counts as
+    /// congested.
     pub congestion_threshold: u16,
-    /// Features wanted where the kernel has them. NO_OPEN_SUPPORT and
+    /// Features that are wanted if the kernel has them. NO_OPEN_SUPPORT and
     /// NO_OPENDIR_SUPPORT follow `open` and `opendir`.
     pub features: Features,
     /// Whether files have handles.

@@ -1,4 +1,4 @@
-//! Who asks, and the way to say that answering will take long.
+//! Who asks, and how a method says that its answer will take long.
 //!
 //! Owns the caller's identity as the kernel reported it. Judges no permission.
 
@@ -13,7 +13,7 @@ const EXT_GROUPS: u32 = 32;
 /// The caller of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Context<'a> {
-    /// The request's number; an interrupt names it.
+    /// The request's number. An interrupt names it.
     pub request: RequestId,
     /// The caller's file system user id.
     pub uid: u32,

@@ -1,15 +1,16 @@
 //! The threads that serve the queues of io_uring.
 //!
-//! Owns a few threads for each CPU, which serve what is asked there, and the
-//! spares that join a CPU while its threads wait for a device. A thread whose
-//! last request was a long read runs on any CPU: it copies beside its caller.
-//! CPUs that are switched off have one thread together.
+//! Owns a few threads for each CPU, which serve the requests of that CPU, and
+//! the spares that join them while they wait for a device. A thread whose last
+//! request was a long read runs on any CPU, because it copies beside its
+//! caller. CPUs that are switched off share one thread.
 //!
-//! Invariants: each possible CPU has a queue from the start, or the kernel holds
-//! all requests back; so a thread whose queue fails tries again until the end. A
-//! request that finds all threads of its CPU at work waits until one of them is
-//! done, or until a new thread that joins them nudges the kernel. So there are
-//! always some threads more than wait, unless the bound of threads is reached.
+//! Invariants: each possible CPU has a queue from the start, because otherwise
+//! the kernel holds all requests back. So a thread whose queue fails tries
+//! again until the end. A request that finds all threads of its CPU at work
+//! waits until one of them is done, or until a new thread that joins them
+//! nudges the kernel. So there are always more threads than waiting ones,
+//! unless the bound of threads is reached.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -29,14 +30,14 @@ const MANY: usize = 32;
 
 /// Between two tries to have a queue.
 const PAUSE: Duration = Duration::from_millis(200);
-/// After a spare that could not be had, none is tried for so long.
+/// If a spare cannot be had, none is tried for this time.
 const WITHOUT_SPARES: Duration = Duration::from_secs(1);
 
 /// A place at which threads serve: a CPU, or all CPUs that are switched off.
 struct Post {
     /// The kernel's queues that are served here.
     queues: Vec<u16>,
-    /// Where its threads run; none: anywhere.
+    /// Where its threads run; `None` means anywhere.
     cpu: Option<usize>,
     /// Threads that are to be ready.
     ready: usize,
@@ -98,7 +99,7 @@ impl Crew {
         Ok(crew)
     }
 
-    /// Whether this process can have what a crew needs: to be asked before the
+    /// Whether this process can have what a crew needs. Call it before the
     /// kernel is told that there will be one.
     pub(crate) fn is_possible() -> io::Result<()> {
         rings_are_possible(threads_of(&own_posts()?))
@@ -109,7 +110,7 @@ impl Crew {
         own_posts().map_or(0, |posts| threads_of(&posts)) + spare_threads
     }
 
-    /// Ends those who still try to have a queue.
+    /// Ends the threads that still try to get a queue.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.ended.notify_all();
@@ -182,8 +183,8 @@ impl Crew {
         }
     }
 
-    /// A queue for a thread of that post. None: the session ended, or a spare
-    /// is not to be had, and others go on.
+    /// A queue for a thread of that post. `None` if the session ended, or if a
+    /// spare cannot be had and other threads go on.
     fn queue(&self, post: usize, is_spare: bool, seat: &Seat) -> Option<UringQueue> {
         let mut is_first = true;
         loop {

@@ -2,22 +2,22 @@
 //!
 //! Owns that answer for all threads of a session. One thread serves one caller
 //! best: with two, the kernel wakes the other CPU for every second request. Two
-//! callers keep two CPUs at work by themselves, and are served best by two
-//! threads.
+//! callers keep two CPUs at work by themselves, and two threads serve them
+//! best.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-/// A request of another caller than the last one's counts so much more than one
-/// of the same. Callers that each wait for their answers take turns at nearly
-/// every request.
+/// How much more a request counts if its caller is not the last one's. Callers
+/// that each wait for their answers take turns at nearly every request.
 const TURN: u32 = 2;
-/// Such a request comes within this time after the one before: there was one
-/// waiting. Processes that follow each other, as in a shell's loop, begin later.
+/// Such a request counts if it comes within this time after the previous one,
+/// because then it was already waiting. Processes that follow each other, as in
+/// a shell's loop, begin later.
 const SOON: Duration = Duration::from_micros(100);
 /// The sum above which callers count as several, ...
 const SEVERAL: u32 = 32;
-/// ... and its bound: so many requests of one caller end that.
+/// ... and its bound: this many requests of one caller end that.
 const MAX: u32 = 64;
 
 /// What is known of the callers of a session.
@@ -29,9 +29,9 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// A request of the thread `caller` came, so long after the one before. Zero
-    /// is the kernel itself, which counts for nothing. Races with other threads
-    /// cost accuracy alone.
+    /// A request of the thread `caller` came, this long after the previous one.
+    /// Zero is the kernel itself and is ignored. Races with other threads only
+    /// cost accuracy.
     pub(crate) fn note(&self, caller: u32, since: Duration) {
         if caller == 0 {
             return;

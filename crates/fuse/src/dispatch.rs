@@ -1,7 +1,7 @@
 //! From a request's bytes to the file system's method and back.
 //!
-//! Owns the mapping of operations to methods, the bounds of replies, and the
-//! promise that a panic in the file system answers EIO and ends no other
+//! Owns the mapping of operations to methods, and the bounds of replies. Owns
+//! the promise that a panic in the file system answers EIO and ends no other
 //! request. Knows no file descriptor.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,7 +39,8 @@ impl From<Errno> for Outcome {
     }
 }
 
-/// Serves requests; what a transport needs to know of the file system.
+/// Serves requests, and tells what a transport needs to know about the file
+/// system.
 pub(crate) trait Serve: Send + Sync {
     /// Answers one request, with the reply's data in `reply`.
     fn serve(&self, message: &Message<'_>, seat: &Seat, reply: &mut [u8]) -> Outcome;
@@ -140,8 +141,8 @@ impl<F: FileSystem> Server<F> {
             .unwrap_or_else(Outcome::Error)
     }
 
-    /// One line per operation; longer than other functions because it is the
-    /// table of all of them.
+    /// One line per operation. It is longer than other functions because it is
+    /// the table of all of them.
     fn call(
         &self,
         operation: Operation<'_>,
@@ -238,7 +239,7 @@ impl<F: FileSystem> Server<F> {
             Operation::Tmpfile(request) => created(&fs.tmpfile(context, request)?, reply),
             Operation::Interrupt(request) => match fs.interrupt(request) {
                 Ok(()) => Outcome::Silent,
-                // The kernel understands these two alone.
+                // The kernel understands only these two.
                 Err(Errno::EAGAIN) => Outcome::Error(Errno::EAGAIN),
                 Err(_) => Outcome::Error(Errno::ENOSYS),
             },
@@ -283,9 +284,9 @@ impl<F: FileSystem> Server<F> {
         })
     }
 
-    /// The kernel wants exactly `out_size` bytes after the result for its own
-    /// ioctls, and the reply buffer holds what others read before: so all of it
-    /// is cleared first and sent.
+    /// For its own ioctls, the kernel wants exactly `out_size` bytes after the
+    /// result. The reply buffer still holds what others read before, so all of
+    /// it is cleared first and sent.
     fn ioctl(
         &self,
         context: &Context<'_>,
@@ -338,8 +339,8 @@ fn room(size: u32, reply: &mut [u8]) -> &mut [u8] {
     &mut reply[..size]
 }
 
-/// A count the file system answered must not exceed what was asked for: the
-/// rest of the buffer is not this request's.
+/// A count that the file system answers must not exceed what was asked for,
+/// because the rest of the buffer does not belong to this request.
 fn bounded(count: usize, limit: usize) -> Result<Outcome, Errno> {
     if count > limit {
         tracing::error!(
@@ -352,8 +353,8 @@ fn bounded(count: usize, limit: usize) -> Result<Outcome, Errno> {
     Ok(Outcome::Data(count))
 }
 
-/// Entries already listed were looked up: they must reach the kernel, and the
-/// error shows when it asks for more.
+/// Entries that are already listed count as looked up, so they must reach the
+/// kernel. The error appears when the kernel asks for more.
 fn listed(answer: Result<(), Errno>, len: usize) -> Result<Outcome, Errno> {
     match answer {
         Err(error) if len == 0 => Err(error),

@@ -1,7 +1,7 @@
 //! The error number a file system answers with.
 //!
-//! Owns the number and its conversions; what an error means is the file
-//! system's affair.
+//! Owns the number and its conversions. The file system decides what an error
+//! means.
 
 use std::fmt;
 

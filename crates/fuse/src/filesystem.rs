@@ -21,9 +21,9 @@ type Answer<T> = Result<T, Errno>;
 /// A file system served to the kernel.
 ///
 /// Every entry returned (lookup, mknod, mkdir, symlink, link, create, tmpfile,
-/// readdirplus) gives the kernel one lookup of its node; counting them until
-/// they are forgotten is the file system's affair. A panic in a method answers
-/// EIO, except in `init` and `destroy`, where it is logged; after one in any
+/// readdirplus) gives the kernel one lookup of its node. The file system counts
+/// these lookups until they are forgotten. A panic in a method answers EIO,
+/// except in `init` and `destroy`, where it is logged. After a panic in any
 /// method but `init`, [`FileSystem::panicked`] is called.
 #[allow(unused_variables, reason = "defaults answer without looking")]
 pub trait FileSystem: Send + Sync + 'static {
@@ -39,12 +39,12 @@ pub trait FileSystem: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Called exactly once, after the last request or instead of answering
-    /// any more; also when the connection was aborted.
+    /// Called exactly once, when no more requests are answered, also if the
+    /// connection was aborted.
     fn destroy(&self) {}
 
     /// Called on the thread that caught a panic of another method, before the
-    /// request is answered: what that method worked on may be half changed.
+    /// request is answered. What that method worked on may be half changed.
     fn panicked(&self) {}
 
     /// Finds a name.

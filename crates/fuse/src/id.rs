@@ -1,7 +1,7 @@
 //! Identities that cross the kernel boundary as distinct types.
 //!
-//! Owns nothing behind the numbers: what a node or a handle is, the file
-//! system decides.
+//! Owns nothing behind the numbers: the file system decides what a node or a
+//! handle is.
 
 macro_rules! identity {
     ($(#[$doc:meta])* $name:ident) => {

@@ -1,4 +1,4 @@
-//! Who a process is, where the kernel does not say it with the request.
+//! Who a process is, if the kernel does not say it in the request.
 //!
 //! Owns the reading of `/proc/PID/status`. With ALLOW_IDMAP the kernel names
 //! the caller only in requests that make something.
@@ -11,13 +11,14 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// What the kernel puts where it says neither.
+    /// What the kernel puts there if it says neither.
     pub(crate) const UNSAID: Self = Self {
         uid: u32::MAX,
         gid: u32::MAX,
     };
 
-    /// Of a process; unsaid where it is not seen from here.
+    /// User and group of a process; unknown if the process is not visible from
+    /// here.
     pub(crate) fn of_process(pid: u32) -> Self {
         let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
         status

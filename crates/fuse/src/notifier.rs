@@ -3,9 +3,9 @@
 //! Owns the sending of notifications. Holds the connection weakly: it neither
 //! keeps a session alive nor outlives it.
 //!
-//! A notification may take locks the kernel holds while it waits for a reply
-//! about the same directory or inode: send it where no request on them is
-//! being served by the sending thread, or the two wait for each other.
+//! A notification may take locks that the kernel holds while it waits for a
+//! reply about the same directory or inode. So send it from a thread that
+//! serves no request on them; otherwise the two wait for each other.
 
 use std::os::fd::OwnedFd;
 use std::sync::Weak;
@@ -43,8 +43,8 @@ pub enum EntryChange {
 
 /// Sends notifications. Cheap to clone.
 ///
-/// Errors: ENOENT when the kernel has nothing of the kind cached, which is no
-/// fault; ENODEV when the session has ended.
+/// Errors: ENOENT if the kernel has nothing of the kind cached, which is
+/// harmless; ENODEV if the session has ended.
 #[derive(Clone, Debug)]
 pub struct Notifier {
     device: Weak<OwnedFd>,
@@ -91,8 +91,8 @@ impl Notifier {
         self.send(Notification::InvalEntry(fixed, name))
     }
 
-    /// Tells that a name was removed, so that watchers hear of it. `child` is
-    /// the node it had.
+    /// Reports that a name was removed, so that watchers learn of it. `child`
+    /// is the node that it named.
     pub fn deleted(&self, parent: NodeId, child: NodeId, name: &[u8]) -> Result<(), Errno> {
         let fixed = NotifyDelete {
             parent: parent.0,

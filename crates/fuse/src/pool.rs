@@ -1,6 +1,6 @@
 //! The threads of a session.
 //!
-//! Owns how many threads wait for requests (seats), and the spares that take
+//! Owns how many threads wait for requests (seats). Owns the spares that take
 //! over a seat while its thread waits for a device. Some seats are open only
 //! while several callers take turns. Each thread has its own queue and serves
 //! what it reads from it.
@@ -57,7 +57,7 @@ pub(crate) struct Pool<T> {
     cpus: CpuSet,
     strength: Strength,
     state: Mutex<State>,
-    /// Seats are shut, and could be opened.
+    /// Some seats are shut and could be opened.
     has_shut: AtomicBool,
     vacancy: Condvar,
     me: Weak<Self>,
@@ -129,7 +129,7 @@ impl<T: Transport> Pool<T> {
         let Some(bench) = self.me.upgrade() else {
             return;
         };
-        // Not where the thread was placed that started this one.
+        // Not on the CPU of the thread that started this one.
         let _ = sched_setaffinity(None, &self.cpus);
         let seat = Seat::of(bench);
         let mut starting = true;
@@ -146,8 +146,8 @@ impl<T: Transport> Pool<T> {
                 Served::Again => self.open_or_shut(&seat),
                 Served::Ended => return self.close(),
                 Served::Failed(error) => {
-                    // Threads that exist may be luckier; new ones would only
-                    // repeat the failure without end.
+                    // Threads that exist may have more luck. New ones would
+                    // only repeat the failure without end.
                     self.state.lock().failing = true;
                     seat.leave();
                     return self.fail(error);
@@ -179,8 +179,8 @@ impl<T: Transport> Pool<T> {
         }
     }
 
-    /// Opens the seats for several callers when there are, and shuts this one
-    /// when it is one of those and they are gone.
+    /// Opens the seats for several callers if there are several. Shuts this
+    /// seat if it is one of those and there are no longer several.
     fn open_or_shut(&self, seat: &Seat) {
         let are_several = self.transport.has_several_callers();
         if are_several && self.has_shut.load(Ordering::Relaxed) {
@@ -216,8 +216,8 @@ impl<T: Transport> Pool<T> {
         self.vacancy.notify_all();
     }
 
-    /// One thread cannot go on. Others may; the last one's error is the
-    /// session's.
+    /// One thread cannot go on. Others may. The last one's error is the error
+    /// of the session.
     fn fail(&self, error: io::Error) {
         tracing::error!(%error, "a queue of the FUSE connection failed");
         let mut state = self.state.lock();

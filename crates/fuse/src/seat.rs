@@ -1,7 +1,8 @@
-//! A thread's right to take requests, the CPU it runs on, and how it gives both
-//! up while it waits.
+//! A thread's right to take requests, the CPU on which it runs, and how it
+//! gives both up while it waits.
 //!
-//! Owns no thread: who does decides what becomes of a seat that was left.
+//! Owns no thread. The owner of the threads decides what becomes of a seat that
+//! was left.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -27,8 +28,8 @@ thread_local! {
 }
 
 /// Lets another thread serve requests while this one waits: for a device, a
-/// commit, memory. Calls after the first do nothing, and on threads that serve
-/// none it has no effect.
+/// commit or memory. Calls after the first do nothing. On threads that serve no
+/// requests it has no effect.
 ///
 /// fsync, fsyncdir, syncfs and ioctl have done so before the file system sees
 /// them.
@@ -63,16 +64,16 @@ impl Seat {
         self.placement.may_keep();
     }
 
-    /// Gives the seat to another thread, and runs on any CPU from now on: what
-    /// follows takes long, and threads that it starts run where this one may.
-    /// Without effect when not held.
+    /// Gives the seat to another thread, and runs on any CPU from now on,
+    /// because what follows takes long and threads that it starts run where
+    /// this one may. No effect if the seat is not held.
     pub(crate) fn leave(&self) {
         if let Some(index) = self.give_back() {
             self.bench.vacate(index);
         }
     }
 
-    /// As `leave`, for who gives the seat to nobody.
+    /// As `leave`, for a thread whose seat goes to nobody.
     pub(crate) fn give_back(&self) -> Option<usize> {
         let index = self.index.take()?;
         self.placement.stay_anywhere();
@@ -87,8 +88,8 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        // Whoever still wants to move this thread must not move another one
-        // that gets its number.
+        // A thread that still wants to move this one must not move another
+        // thread that gets its number.
         self.placement.stay_anywhere();
     }
 }
@@ -106,7 +107,7 @@ impl std::fmt::Debug for Seat {
 #[derive(Debug)]
 pub(crate) struct Placement {
     thread: rustix::thread::Pid,
-    /// The CPU that it keeps to, and whether it may be moved to one.
+    /// The CPU to which it keeps, and whether it may be moved to one.
     place: Mutex<Place>,
     /// Where it could run before it was placed.
     before: CpuSet,
@@ -119,7 +120,7 @@ struct Place {
 }
 
 impl Default for Placement {
-    /// Of this thread, which runs where it may.
+    /// Of this thread, which runs on any CPU that it may use.
     fn default() -> Self {
         Self {
             thread: rustix::thread::gettid(),
@@ -153,8 +154,8 @@ impl Placement {
         self.place.lock().cpu == Some(cpu)
     }
 
-    /// Has the thread keep to one CPU; false where that may not be, and it runs
-    /// as before.
+    /// Makes the thread keep to one CPU. False if that is not allowed; it then
+    /// runs as before.
     pub(crate) fn on(&self, cpu: usize) -> bool {
         let mut place = self.place.lock();
         let is_own = cpu < CpuSet::MAX_CPU && self.before.is_set(cpu);
@@ -178,7 +179,7 @@ impl Placement {
         }
     }
 
-    /// Has the thread run wherever it could before it was placed.
+    /// Lets the thread run wherever it could before it was placed.
     pub(crate) fn anywhere(&self) {
         self.release(&mut self.place.lock());
     }

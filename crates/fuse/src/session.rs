@@ -1,6 +1,6 @@
 //! A mounted file system and its life from INIT to the last request.
 //!
-//! Owns the order of things: mount, agree with the kernel, `init`, threads,
+//! Owns the order of steps: mount, agree with the kernel, `init`, threads,
 //! unmount, threads joined, `destroy` exactly once.
 
 use std::io;
@@ -44,7 +44,7 @@ pub enum SessionError {
     /// The file system's `init` failed.
     #[error("the file system refused to start ({0}); see its log for the reason")]
     Refused(Errno),
-    /// The kernel's first request makes no sense.
+    /// The kernel's first request cannot be understood.
     #[error("the kernel's first request is not INIT; mount again with a fresh descriptor")]
     Handshake(#[source] Malformed),
     /// The connection failed.
@@ -76,7 +76,7 @@ impl Session {
     /// Mounts at `mountpoint`, agrees with the kernel and initializes the file
     /// system. `/dev/fd/N` adopts a descriptor on which someone else mounted.
     ///
-    /// Until `run` or `spawn`, everyone who touches the mount waits.
+    /// Until `run` or `spawn`, everybody who touches the mount waits.
     pub fn mount<F: FileSystem>(
         mut config: Config,
         mountpoint: &Path,
@@ -88,8 +88,8 @@ impl Session {
             tracing::info!(%error, "no io_uring here; requests come through /dev/fuse");
             config.transports = Transports::Device;
         }
-        // The helper unmounts what answers ENOTCONN, once; queues of io_uring
-        // that end answer otherwise for a moment.
+        // The helper unmounts, once, what answers ENOTCONN. While queues of
+        // io_uring end, the answer differs for a moment.
         if config.mount.auto_unmount {
             config.transports = Transports::Device;
         }
@@ -137,8 +137,9 @@ impl Session {
         Arc::clone(&self.awake)
     }
 
-    /// Threads that may serve, and bytes of the buffers of each, at most. A
-    /// buffer takes memory as far as requests ever filled it.
+    /// The number of threads that may serve, and how many bytes the buffers of
+    /// each have at most. A buffer takes only as much memory as requests ever
+    /// filled.
     #[must_use]
     pub fn threads_max(&self) -> (usize, usize) {
         let Some(parts) = &self.parts else {
@@ -183,8 +184,8 @@ impl Session {
             threads_max: config.seats_max() + config.spare_threads,
         };
         self.awake.start();
-        // The pool first: whatever becomes of the crew, somebody reads the
-        // device, on which the end of the mount is announced.
+        // The pool comes first. Whatever happens to the crew, somebody then
+        // reads the device, which announces the end of the mount.
         let device = Arc::clone(&parts.device);
         let transport = DeviceTransport::new(device, &self.agreed, Arc::clone(&self.awake));
         let pinning = parts.config.pinning.clone();
@@ -244,7 +245,8 @@ pub struct RunningSession {
     notifier: Notifier,
 }
 
-/// Who serves: through /dev/fuse always, and through io_uring where agreed.
+/// The threads that serve: always through /dev/fuse, and through io_uring if
+/// that was agreed.
 struct Threads {
     pool: Arc<Pool<DeviceTransport>>,
     crew: Option<Arc<Crew>>,
@@ -270,7 +272,8 @@ impl RunningSession {
         self.finish()
     }
 
-    /// Unmounts and waits as `join` does. If it is in use, it serves on.
+    /// Unmounts and waits as `join` does. If the mount is in use, it is served
+    /// as before.
     pub fn unmount(&mut self, mode: UnmountMode) -> Result<(), SessionError> {
         self.unmounter.unmount(mode)?;
         self.finish()
@@ -295,10 +298,10 @@ impl RunningSession {
             crew.close();
             crew.join();
         }
-        // A connection that was aborted or failed leaves a dead mount behind,
-        // which nobody else cleans up. This comes before `finish` lets go of
-        // what is served: whoever waits for that mounts in the same place, and
-        // the kernel gives that mount the same device number.
+        // A connection that was aborted or failed leaves a dead mount, which
+        // nobody else cleans up. This comes before `finish` lets go of what is
+        // served: whoever waits for that mounts at the same place, and the
+        // kernel gives that mount the same device number.
         if self.unmounter.is_mounted() {
             let _ = self.unmounter.unmount(UnmountMode::Lazy);
         }
@@ -335,8 +338,8 @@ impl std::fmt::Debug for RunningSession {
     }
 }
 
-/// Has the kernel read ahead as far as the configuration has it. By itself it
-/// takes 128 KiB at most; root can tell it more, mount by mount.
+/// Makes the kernel read ahead as far as the configuration says. By itself it
+/// reads at most 128 KiB ahead. Root can set more, mount by mount.
 fn read_ahead(config: &Config, unmounter: &Unmounter) {
     let Some(device) = unmounter.device_number() else {
         return;

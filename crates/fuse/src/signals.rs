@@ -1,4 +1,4 @@
-//! What happens when the process is asked to end: unmounting, or what the
+//! What happens when the process is asked to end: it unmounts, or does what the
 //! program says.
 //!
 //! Owns the handlers of SIGINT, SIGTERM and SIGHUP while a guard lives. The
@@ -30,7 +30,7 @@ pub struct SignalGuard {
     sender: OwnedFd,
 }
 
-/// Unmounts on SIGINT, SIGTERM and SIGHUP. Where files are open, the mount goes
+/// Unmounts on SIGINT, SIGTERM and SIGHUP. If files are open, the mount goes
 /// out of sight and is served until the last one closes.
 ///
 /// Errors: EBUSY (`ResourceBusy`) while another guard lives.
@@ -58,7 +58,7 @@ pub fn on_signals(mut act: impl FnMut(i32) + Send + 'static) -> io::Result<Signa
     {
         return Err(io::ErrorKind::ResourceBusy.into());
     }
-    // Stays open for good: a handler may have read its number just before the
+    // Stays open for good. A handler may have read its number just before the
     // guard ended, and the number must never name another file.
     let _ = for_handler.into_raw_fd();
     let thread = std::thread::Builder::new()
@@ -148,8 +148,8 @@ fn wait(receiver: &OwnedFd, act: &mut dyn FnMut(i32)) {
     }
 }
 
-/// Unmounts; a mount in use is taken out of sight, and served until its last
-/// file closes. What does not work is logged.
+/// Unmounts. A mount in use is taken out of sight, and served until its last
+/// file closes. What fails is logged.
 pub fn unmount_or_detach(unmounter: &Unmounter) {
     let done = match unmounter.unmount(UnmountMode::Normal) {
         Err(UnmountError::Busy(path)) => {

@@ -426,7 +426,7 @@ fn shell_as_nobody(directory: &Path, script: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Whether an ordinary user can mount. Where /dev/fuse is root's alone, a mount
+/// Whether an ordinary user can mount. If only root may open /dev/fuse, a mount
 /// namespace helps: `unshare -m`, and a node of mode 666 bound over it.
 fn users_can_mount() -> bool {
     let helper = Command::new("fusermount3")

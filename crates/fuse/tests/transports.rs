@@ -1,5 +1,5 @@
-//! io_uring beside /dev/fuse: agreed where it is offered, and all that it is
-//! asked served as through the device.
+//! io_uring beside /dev/fuse: agreed on if it is offered, and every request
+//! served as through the device.
 
 mod support;
 
@@ -17,7 +17,7 @@ fn has_uring(mount: &Mount) -> bool {
     agreed.features.contains(Features::OVER_IO_URING)
 }
 
-/// Threads of this process whose names begin so.
+/// Threads of this process whose names begin with this.
 fn threads_named(prefix: &str) -> usize {
     let names = fs::read_dir("/proc/self/task").unwrap().flatten();
     names
@@ -115,8 +115,8 @@ fn threads_end_with_their_session_and_begin_again() {
     }
 }
 
-/// More at once, from one CPU, than there are threads for it: none waits for
-/// another.
+/// More requests at once, from one CPU, than there are threads for it: none
+/// waits for another.
 #[test]
 fn a_burst_of_waiting_fsyncs_does_not_stop_others() {
     const BURST: usize = 24;
@@ -161,7 +161,7 @@ fn a_burst_of_waiting_fsyncs_does_not_stop_others() {
             fs::write(mount.path("other"), "x").unwrap();
         });
         let is_served = passes(&|| mount.fs.calls("write") == 1);
-        // Else the threads above would be waited for without end.
+        // Otherwise the threads above would be waited for without end.
         mount.fs.release_fsync();
         assert!(all_wait, "all fsyncs run at once");
         assert!(is_served, "the rest is served");

@@ -1,9 +1,10 @@
-//! Which file system, and with which options, for somebody's workload: the
-//! least that can tell.
+//! Which file system, and with which options, suits somebody's workload: found
+//! with the least that can tell.
 //!
-//! One block of all candidates leaves out the slow ones; as many blocks of the
-//! few that are left as decide between them give the answer. The words come
-//! from [`crate::stats`]; what promises less than all never wins.
+//! One block of all candidates leaves out the slow ones. Then the few that are
+//! left get as many blocks as decide between them. The words come from
+//! [`crate::stats`]. A candidate that promises less than full durability never
+//! wins.
 
 use crate::catalogue::Catalogue;
 use crate::model::{Better, CellKey, CellRecord, Durability, Outcome};
@@ -152,14 +153,15 @@ impl Answers {
 pub struct Advice {
     /// The best candidate.
     pub best: Candidate,
-    /// Others that are equivalent to it, or that the blocks do not tell from it.
+    /// Others that are equivalent to it, or that the blocks cannot tell from
+    /// it.
     pub others: Vec<(Candidate, Word)>,
     /// All of it in sentences.
     pub text: String,
 }
 
-/// Logarithms of how much better a pass is than another, the mean of their
-/// headline metrics.
+/// Logarithms of how much better one pass is than another, as the mean over
+/// their headline metrics.
 fn gain(subject: &CellRecord, reference: &CellRecord) -> Option<f64> {
     let mut logs = Vec::new();
     for metric in subject.metrics.iter().filter(|metric| metric.headline) {
@@ -238,7 +240,7 @@ pub fn without_figures(records: &[CellRecord]) -> BTreeMap<Candidate, String> {
     found
 }
 
-/// What the records say; None when no candidate has figures.
+/// What the records say; `None` if no candidate has figures.
 pub fn advise(records: &[CellRecord], seed: u64) -> Option<Advice> {
     let all = passes(records);
     let full = |candidate: &Candidate| {

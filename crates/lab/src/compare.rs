@@ -1,7 +1,7 @@
-//! Two runs side by side: what differs between where they were made, then
-//! each cell and metric that both have.
+//! Two runs side by side: what differs between the places where they were made,
+//! then each cell and metric that both have.
 //!
-//! Blocks of different runs are no pairs, so a ratio is that of two medians
+//! Blocks of different runs are not pairs. So a ratio is that of two medians,
 //! and its interval comes from all pairs of values (Hodges-Lehmann for two
 //! samples, exact from the distribution of the Mann-Whitney statistic).
 
@@ -12,12 +12,12 @@ use crate::stats::{Sample, Verdict, judge_samples};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
-/// A fact that the manifests tell differently.
+/// A fact on which the manifests differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Group and name ("kernel: release").
     pub fact: String,
-    /// In the first run; None when it does not say.
+    /// In the first run; `None` if it does not say.
     pub first: Option<String>,
     /// In the second.
     pub second: Option<String>,
@@ -30,7 +30,7 @@ pub struct Compared {
     pub experiment: String,
     /// Cell.
     pub cell: CellKey,
-    /// What it promises: the worst of both.
+    /// What it promises: the weaker of both.
     pub durability: Durability,
     /// Metric.
     pub metric: String,
@@ -53,9 +53,9 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// Metrics of cells that both have.
     pub compared: Vec<Compared>,
-    /// Cells with figures in the first run alone.
+    /// Cells that have figures only in the first run.
     pub only_first: Vec<(String, CellKey)>,
-    /// Cells with figures in the second alone.
+    /// Cells that have figures only in the second.
     pub only_second: Vec<(String, CellKey)>,
 }
 
@@ -66,8 +66,8 @@ struct CellFigures {
     metrics: BTreeMap<String, (String, Better, Vec<f64>)>,
 }
 
-/// Compares the second run with the first. All metrics of an experiment with
-/// the same name are a family.
+/// Compares the second run with the first. All metrics with the same name in an
+/// experiment form a family.
 pub fn compare(first: &Recorded, second: &Recorded) -> Comparison {
     let (a, b) = (figures(first), figures(second));
     let mut families: BTreeMap<(String, String), Vec<(CellKey, Sample)>> = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! TOML that people write: every mistake is told with its line, and a wrong
+//! TOML that people write. Every mistake is reported with its line, and a wrong
 //! word with the nearest right one.
 
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ pub struct Mistake {
     pub file: String,
     /// The line, from 1.
     pub line: usize,
-    /// What is wrong, and what would be right where that is known.
+    /// What is wrong, and what would be right if that is known.
     pub what: String,
 }
 
@@ -59,7 +59,7 @@ impl Source<'_> {
     }
 }
 
-/// ", did you mean ...?" where a known word is near; else the known words.
+/// ", did you mean ...?" if a known word is near; otherwise the known words.
 pub(crate) fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> String {
     let known: Vec<&str> = known.into_iter().collect();
     let distance = |other: &&str| {
@@ -249,7 +249,7 @@ impl<'a> Fields<'a> {
         ))
     }
 
-    /// Whether it is true; false where it is absent.
+    /// Whether it is true; false if it is absent.
     pub(crate) fn yes(&self, name: &str) -> Result<bool, Mistake> {
         Ok(self.one_of(name, &["true", "false"])?.as_deref() == Some("true"))
     }

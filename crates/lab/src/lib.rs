@@ -1,9 +1,9 @@
-//! Measures file systems side by side and says what can be said.
+//! Measures file systems side by side, and says what the figures allow to say.
 //!
-//! A run is a sequence of blocks; each block passes once over all cells of an
-//! experiment in an order drawn from the run's seed. What a cell gave is a
-//! [`model::CellRecord`]; statistics compare cells within blocks, and the
-//! report is made from verdicts and records alone.
+//! A run is a sequence of blocks. Each block passes once over all cells of an
+//! experiment, in an order drawn from the run's seed. The result of a cell is a
+//! [`model::CellRecord`]. Statistics compare cells within blocks, and the
+//! report is made only from verdicts and records.
 
 pub mod catalogue;
 pub mod choose;

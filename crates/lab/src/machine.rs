@@ -27,7 +27,7 @@ pub struct Machine {
     pub cores: usize,
     /// Release of the kernel.
     pub kernel: String,
-    /// How memory can be capped; else why it cannot.
+    /// How memory can be capped, or why it cannot.
     pub cap: Result<memory_cap::Controller, String>,
 }
 
@@ -130,7 +130,7 @@ impl Machine {
         })
     }
 
-    /// All that the lab needs and may need.
+    /// Everything that the lab needs and may need.
     pub fn examine(
         &self,
         file_systems: &FileSystems,
@@ -202,7 +202,7 @@ impl Machine {
         let mut programs: BTreeMap<String, String> = BTreeMap::new();
         programs.insert("losetup".to_owned(), "mount".to_owned());
         for one in file_systems.iter() {
-            // A program for a file system that the kernel lacks helps nobody.
+            // A program for a file system that the kernel lacks is useless.
             if one
                 .kernel
                 .as_ref()
@@ -283,7 +283,7 @@ pub fn version(program: &Path) -> String {
     let name = name.map(|name| name.to_string_lossy().into_owned());
     let name = name.unwrap_or_default();
     let mut found: Option<(u32, String)> = None;
-    // Only words that no program takes for work to do.
+    // Only words that no program understands as a command.
     for argument in ["--version", "-V"] {
         let output = Command::new(program)
             .arg(argument)

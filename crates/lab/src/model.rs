@@ -8,21 +8,21 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Values of an experiment's axes (`file-system` = `btrfs`, `mkfs` =
-/// `-n 32768`, `cache` = `cold`, ...); equal keys are the same cell in every
-/// block and every run.
+/// Values of an experiment's axes (`file-system` = `btrfs`, `mkfs` = `-n
+/// 32768`, `cache` = `cold`, ...). Equal keys mean the same cell in every block
+/// and every run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CellKey(pub BTreeMap<String, String>);
 
-/// What a file system promises of data after an fsync, in a cell; the greater
-/// promises less.
+/// What a file system promises about data after an fsync, in a cell. A greater
+/// value promises less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Durability {
     /// fsync reaches the medium; metadata are consistent after a power cut.
     Full,
-    /// fsync reaches the medium, but what is written without it may come back
-    /// as stale or zero bytes (data=writeback, nodatacow in place).
+    /// fsync reaches the medium, but data written without it may come back as
+    /// stale or zero bytes (data=writeback, nodatacow in place).
     Weak,
     /// Barriers are off, or the like: a power cut may lose what was fsynced.
     Unsafe,
@@ -64,7 +64,7 @@ pub struct Series {
     pub unit: String,
     /// Seconds from one value to the next.
     pub step: f64,
-    /// Values; the first covers the first step after the warm-up.
+    /// Values. The first one covers the first step after the warm-up.
     pub values: Vec<f64>,
 }
 
@@ -97,7 +97,7 @@ pub enum Outcome {
     /// Its figures count.
     Done,
     /// It ran, but its figures must not be used: a check failed, or what was
-    /// requested is not what was measured.
+    /// measured is not what was requested.
     Void(String),
     /// A step failed.
     Failed(String),
@@ -105,7 +105,7 @@ pub enum Outcome {
     Unavailable(String),
 }
 
-/// A property of a cell: what was asked for and what the machine says it was.
+/// A property of a cell: what was asked for, and what the machine says it was.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Effective {
     /// Name ("profile", "mount options", "compression ratio", "cache").
@@ -151,7 +151,7 @@ pub struct CellRecord {
     pub latencies: Vec<Latencies>,
     /// What was checked.
     pub integrity: Vec<Integrity>,
-    /// Things that a reader must know ("the tool writes zeros", "the device
+    /// Facts that a reader must know ("the tool writes zeros", "the device
     /// compresses").
     pub marks: Vec<String>,
     /// Tool and version, command line, seed.

@@ -1,8 +1,9 @@
 //! What waking an idle processor costs, and whether idle processors poll.
 //!
-//! A virtual machine that halts an idle processor pays tens of microseconds to
-//! wake it, one that polls first pays a few. A request to a file system in
-//! userspace wakes two, so a figure of such a mount means nothing without this.
+//! A virtual machine that halts an idle processor needs tens of microseconds to
+//! wake it; one that polls first needs a few. A request to a file system in
+//! userspace wakes two processors, so a figure of such a mount means nothing
+//! without this.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::retry_on_intr;
@@ -17,17 +18,17 @@ use std::time::{Duration, Instant};
 /// nanoseconds.
 pub const SETTING: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 
-/// What the kernel itself polls for, where nobody says otherwise.
+/// How long the kernel itself polls, if nobody sets another value.
 const POLLING_NS: u64 = 200_000;
 
-/// Each processor is woken so many times.
+/// How often each processor is woken.
 const ROUNDS: usize = 25;
 
-/// Before that: the kernel polls longer only after some waits.
+/// Wake-ups before that, because the kernel polls longer only after some waits.
 const WARM_UP: usize = 10;
 
-/// For so long a processor is idle before it is woken; shorter than
-/// [`POLLING_NS`] by more than a wake-up takes.
+/// How long a processor is idle before it is woken. Shorter than [`POLLING_NS`]
+/// by more than a wake-up takes.
 const IDLE: Duration = Duration::from_micros(120);
 
 /// What idle processors do.
@@ -66,7 +67,7 @@ impl Wake {
         }
     }
 
-    /// Makes the machine's processors so. Who calls it puts the setting back.
+    /// Sets the machine's processors to this. The caller restores the setting.
     ///
     /// # Errors
     /// The kernel refuses.
@@ -88,8 +89,8 @@ pub fn lack() -> Option<String> {
     })
 }
 
-/// CPU seconds of all processors that went into polling, since the start; the
-/// kernel counts them as idle ones.
+/// CPU seconds of all processors that went into polling, since the start. The
+/// kernel counts them as idle time.
 #[must_use]
 pub fn polled() -> f64 {
     let folders = |path: &Path| fs::read_dir(path).into_iter().flatten().flatten();
@@ -110,10 +111,9 @@ pub fn polled() -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WakeUp {
     /// From the wake-up on one processor to its thread running on another;
-    /// None where there is only one processor.
+    /// `None` if there is only one processor.
     pub cost: Option<Duration>,
-    /// For so long idle processors poll; None where the kernel has no such
-    /// setting.
+    /// How long idle processors poll; `None` if the kernel has no such setting.
     pub poll: Option<Duration>,
 }
 

@@ -1,6 +1,6 @@
 //! Attributes of a mount's root that no listing shows.
 //!
-//! Owns their names. One of them asks for the socket of a mount's server. So a
+//! Owns their names. One of them asks for the socket of a mount's server. A
 //! process without a connection to the server finds it by these attributes, and
 //! the kernel checks who may ask.
 
@@ -12,11 +12,11 @@ pub(crate) const FACTS: &str = "butterfs.facts";
 pub(crate) const STATS: &str = "butterfs.stats";
 /// Sets a mount's label.
 pub(crate) const LABEL: &str = "butterfs.label";
-/// Begins the name of the attribute with the path, from the top level, of a
-/// subvolume: of an id or `default`. Only servers that serve the top level
-/// have it.
+/// Followed by the id of a subvolume, or by `default`: the name of the
+/// attribute with that subvolume's path from the top level. Only servers that
+/// serve the top level have it.
 pub(crate) const PLACE: &str = "butterfs.place.";
-/// Holds the name of its server's socket, which is in no directory.
+/// Holds the name of its server's socket. The name is in no directory.
 pub(crate) const SERVICE: &str = "butterfs.service";
 
 /// The name of the socket of the server that has a volume mounted there.

@@ -7,7 +7,7 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a volume cannot be served, or a mount not be used as asked.
+/// Why a volume cannot be served, or a mount cannot be used as asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServerError {
@@ -30,13 +30,13 @@ pub enum ServerError {
     /// The device cannot be taken back from the kernel.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The volume has no such subvolume, or what it has cannot be read.
+    /// The volume has no such subvolume, or its content cannot be read.
     #[error(transparent)]
     Volume(#[from] butterfs::Error),
     /// A path in the volume cannot be found.
     #[error(transparent)]
     Files(#[from] FsError),
-    /// The limit on file sizes lies within a volume that is to be written.
+    /// The limit on file sizes is smaller than a volume that is to be written.
     #[error(
         "{}: the volume has {size} bytes, and this process may write files of {limit} only; \
          raise the limit (`ulimit -f unlimited`) or mount with -o ro",
@@ -61,10 +61,10 @@ pub enum ServerError {
         /// Why.
         error: io::Error,
     },
-    /// The system refused something that has no name.
+    /// The system refused something. There is no name to give.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What a server says of itself cannot be understood.
+    /// What a server reports about itself cannot be understood.
     #[error("{}: {error}", .mount.display())]
     NotUnderstood {
         /// The mount.
@@ -82,16 +82,16 @@ pub enum ServerError {
     /// Nothing of ButterFS is mounted there.
     #[error("{}: nothing of ButterFS is mounted here", .0.display())]
     NotMounted(PathBuf),
-    /// It was mounted when its server was asked for, and is not now.
+    /// It was mounted when its server was asked for, and is no longer mounted.
     #[error("{}: is not mounted any more", .0.display())]
     Gone(PathBuf),
-    /// Only who serves the volume, and root, may do this.
+    /// Only the user who serves the volume, and root, may do this.
     #[error("only root and the user who mounted may do this")]
     NotAllowed,
     /// A label that no volume can have.
     #[error("a label has at most 255 bytes and no NUL")]
     Label,
-    /// A directory that should be a subvolume's root is none.
+    /// A directory that should be the root of a subvolume is not one.
     #[error("{}: is no subvolume", .0.display())]
     NoSubvolumeRoot(PathBuf),
     /// The volume, which is mounted, has no such subvolume.
@@ -123,10 +123,10 @@ pub enum ServerError {
         /// Why.
         error: io::Error,
     },
-    /// The server of a mount does not have it any more.
+    /// The server of a mount no longer has it.
     #[error("the server has no connection to the kernel")]
     NoConnection,
-    /// The server did not finish what it was asked for.
+    /// The server did not finish what it was asked to do.
     #[error("{}: its server did not finish the command: {error}", .mount.display())]
     NotFinished {
         /// The mount.
@@ -134,10 +134,10 @@ pub enum ServerError {
         /// Why.
         error: io::Error,
     },
-    /// A command failed that a server ran; its own words.
+    /// A command failed that a server ran. The server's own words.
     #[error("{0}")]
     Answered(String),
-    /// A server's last word: what was lost.
+    /// What a server says at its end: what was lost.
     #[error("{0}")]
     LastWord(String),
     /// A server died.
@@ -175,7 +175,8 @@ impl From<Errno> for ServerError {
     }
 }
 
-/// What an error says, behind the path unless it names that itself.
+/// What an error says, with the path in front unless the error names the path
+/// itself.
 fn named(path: &Path, error: &dyn Display) -> String {
     let (path, text) = (path.display().to_string(), error.to_string());
     match text.contains(&path) {

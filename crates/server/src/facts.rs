@@ -1,9 +1,9 @@
 //! Facts about a volume, and where they come from.
 //!
-//! Owns [`Facts`]: gathered from a volume that is open here, or asked from the
-//! server that has it mounted. A server gives its facts as the value of an
-//! extended attribute of the mount's root that no listing shows, and takes a
-//! new label the same way.
+//! Owns [`Facts`]. They are gathered from a volume that is open here, or asked
+//! from the server that has it mounted. A server gives its facts as the value
+//! of an extended attribute of the mount's root that no listing shows. It takes
+//! a new label in the same way.
 
 use crate::attributes::{FACTS, LABEL, STATS};
 use crate::error::{About, ServerError};
@@ -41,7 +41,7 @@ pub struct StatsFacts {
     pub flush_io_errs: u64,
     /// Blocks with a wrong checksum.
     pub corruption_errs: u64,
-    /// Nodes of another commit than they should be.
+    /// Nodes that belong to another commit than they should.
     pub generation_errs: u64,
 }
 
@@ -76,7 +76,7 @@ impl StatsFacts {
     }
 }
 
-/// What chunks of one kind and profile have of a device.
+/// What chunks of one kind and profile take of a device.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct DeviceShare {
     /// Data, System or Metadata, or several of them.
@@ -102,7 +102,7 @@ pub struct DeviceEntry {
     pub state: String,
     /// Where it is, unless it is missing.
     pub path: Option<String>,
-    /// Bytes of it behind the volume's end; 0 also where its size is not known.
+    /// Bytes of it behind the volume's end; 0 if its size is not known.
     #[serde(default)]
     pub slack: u64,
     /// Errors that it made.
@@ -112,7 +112,7 @@ pub struct DeviceEntry {
 }
 
 impl DeviceEntry {
-    /// Its path, or a word for that it has none.
+    /// Its path, or a word that says that it has none.
     #[must_use]
     pub fn name(&self) -> &str {
         self.path.as_deref().unwrap_or("missing")
@@ -151,7 +151,7 @@ pub struct TransportFacts {
     pub thread_buffers: u64,
     /// Threads at most.
     pub threads_max: u64,
-    /// Nanoseconds that waking a thread on another CPU took, where measured.
+    /// Nanoseconds that waking a thread on another CPU took, if measured.
     pub wake_up_ns: Option<u64>,
     /// CPU time, in milliseconds, that keeping CPUs awake has taken.
     pub awake_ms: u64,
@@ -166,7 +166,7 @@ pub struct Facts {
     pub uuid: String,
     /// Number of its devices.
     pub devices: u64,
-    /// Of extents and nodes, each copy once.
+    /// Of extents and nodes, one copy of each.
     pub used: u64,
     /// Number of this device.
     pub device_id: u64,
@@ -174,7 +174,7 @@ pub struct Facts {
     pub device_size: u64,
     /// Bytes of it that chunks have.
     pub device_allocated: u64,
-    /// What is used on the device, copies counted.
+    /// What is used on the device, with all copies.
     pub device_used: u64,
     /// Bytes of it that no chunk has.
     pub device_unallocated: u64,
@@ -182,19 +182,19 @@ pub struct Facts {
     pub free_estimated: u64,
     /// Space by kind and profile.
     pub kinds: Vec<KindFacts>,
-    /// Metadata space that the kernel keeps for itself where it has the volume
-    /// mounted: all of it, and what is in use.
+    /// Metadata space that the kernel keeps for itself if it has the volume
+    /// mounted: the whole of it, and what is in use.
     #[serde(default)]
     pub reserve: Option<(u64, u64)>,
     /// Errors that its devices made, together.
     pub device_stats: StatsFacts,
     /// Its devices.
     pub members: Vec<DeviceEntry>,
-    /// Where it is mounted, the options in effect.
+    /// If it is mounted, the options in effect.
     pub options: Option<String>,
-    /// Where it is mounted, how requests come and what that takes.
+    /// If it is mounted, how requests arrive and what that costs.
     pub transport: Option<TransportFacts>,
-    /// Why nothing is written any more, where that is so.
+    /// Why nothing is written any more, if so.
     pub read_only_because: Option<String>,
 }
 
@@ -206,7 +206,7 @@ pub(crate) fn slack(path: Option<&Path>, size: u64) -> u64 {
 }
 
 pub(crate) fn kind_name(flags: BlockGroupFlags) -> String {
-    // "Data+Metadata" where both are in one group.
+    // "Data+Metadata" if both are in one group.
     let names = [
         (BlockGroupFlags::DATA, "Data"),
         (BlockGroupFlags::SYSTEM, "System"),
@@ -269,18 +269,19 @@ impl Facts {
     }
 }
 
-/// Has the server of a mount set the error counters of its volume to zero.
+/// Makes the server of a mount set the error counters of its volume to zero.
 ///
 /// # Errors
-/// No server answers there, or not to this caller.
+/// No server answers there, or none that this caller may use.
 pub fn reset_stats(mountpoint: &Path) -> Result<(), ServerError> {
     tell(mountpoint, STATS, b"0")
 }
 
-/// Has the server of a mount give its volume another label.
+/// Makes the server of a mount give its volume another label.
 ///
 /// # Errors
-/// No server answers there, or not to this caller; the label is too long.
+/// No server answers there, or none that this caller may use; the label is too
+/// long.
 pub fn set_label(mountpoint: &Path, label: &[u8]) -> Result<(), ServerError> {
     tell(mountpoint, LABEL, label)
 }

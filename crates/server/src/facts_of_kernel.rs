@@ -1,4 +1,5 @@
-//! Facts about a volume that the kernel has mounted, and what can be told to it.
+//! Facts about a volume that the kernel has mounted, and changes that the
+//! kernel can make to it.
 
 use crate::error::{About, ServerError};
 use crate::facts::{DeviceEntry, DeviceShare, Facts, KindFacts, StatsFacts, kind_name, slack};
@@ -13,15 +14,15 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use uuid::Uuid;
 
-/// The kernel's own reserve, which is no space of anybody.
+/// The kernel's own reserve. It is not space of any kind.
 const RESERVE: u64 = 1 << 49;
 
 /// Bytes of a device in chunks of one kind and profile.
 type Shares = BTreeMap<(DeviceId, u64), u64>;
 
 impl Facts {
-    /// Of the volume that the kernel has mounted at `path`, or above it. What a
-    /// device has in chunks is known to root alone.
+    /// Facts of the volume that the kernel has mounted at `path`, or above it.
+    /// Only root can learn what chunks take of a device.
     ///
     /// # Errors
     /// What the kernel says.
@@ -102,7 +103,7 @@ impl Facts {
 /// Sets the error counters of a volume that the kernel has mounted to zero.
 ///
 /// # Errors
-/// What the kernel says: this is for root.
+/// The kernel's error: only root may do this.
 pub fn reset_stats(path: &Path) -> Result<(), ServerError> {
     let file = File::open(path).at(path)?;
     let volume = kernel::mounted_volume(file.as_fd()).at(path)?;
@@ -118,7 +119,7 @@ pub fn reset_stats(path: &Path) -> Result<(), ServerError> {
 /// Gives a volume that the kernel has mounted another label.
 ///
 /// # Errors
-/// What the kernel says: this is for root; the label is too long.
+/// The kernel's error: only root may do this; the label is too long.
 pub fn set_label(path: &Path, label: &[u8]) -> Result<(), ServerError> {
     let file = File::open(path).at(path)?;
     match kernel::set_label(file.as_fd(), label) {
@@ -159,7 +160,7 @@ fn entry(device: MountedDevice, stats: [u64; 5], shares: Option<&Shares>) -> Dev
     }
 }
 
-/// What chunks have of each device. For root.
+/// What chunks take of each device. Only for root.
 fn shares(file: BorrowedFd<'_>) -> Result<Shares, Errno> {
     let search = |tree, first, last, kind| -> Result<Vec<_>, Errno> {
         let range = (Key::new(first, kind, 0), Key::new(last, kind, u64::MAX));

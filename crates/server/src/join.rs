@@ -1,10 +1,11 @@
-//! Several mounts of one volume, where root mounts.
+//! Several mounts of one volume, if root mounts.
 //!
-//! Owns making them as the kernel's Btrfs does: the file system is one, from
-//! its top level on, with one server; each mount shows the directory of a
-//! subvolume and has its own flags. So what one mount changes the others see.
+//! Owns making them as the kernel's Btrfs does: there is one file system, from
+//! its top level on, with one server. Each mount shows the directory of a
+//! subvolume and has its own flags. So changes through one mount are visible in
+//! the others.
 //!
-//! A process that finds its volume served asks nobody for anything: with the
+//! A process that finds its volume served asks nobody for anything. With the
 //! server's descriptor of /dev/fuse, which root may take, the kernel makes
 //! another mount of the same file system. A block device needs no descriptor.
 //!
@@ -29,8 +30,8 @@ use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 
 const DEVICE: &str = "/dev/fuse";
-/// Mounts a volume once more that is mounted; `None` where that cannot be: it
-/// is not mounted here, or not by root.
+/// Mounts a mounted volume once more. `None` if that is not possible: it is not
+/// mounted here, or not by root.
 pub(crate) fn join(
     (source, point): (&Path, &Path),
     options: &MountOptions,
@@ -40,7 +41,7 @@ pub(crate) fn join(
         return None;
     }
     let mounts = Mount::seen_by("self").into_iter();
-    // Anybody may call a mount of his own by the name of this source.
+    // Any user may give this source name to a mount of his own.
     let of_source = |mount: &Mount| mount.is_ours() && mount.is_roots() && mount.source == source;
     let serves_all = |mount: &Mount| place_of(&mount.point, &Subvolume::Default).is_some();
     let there = mounts.filter(of_source).find(serves_all)?;
@@ -77,13 +78,13 @@ fn part_of(there: &Mount) -> Option<String> {
     in_effect.split(',').find(is_part).map(str::to_owned)
 }
 
-/// Whether the server has the volume open for reading alone.
+/// Whether the server has the volume open only for reading.
 fn is_read_only(there: &Mount) -> Result<bool, ServerError> {
     let in_effect = Facts::of_mount(&there.point)?.options.unwrap_or_default();
     Ok(in_effect.split(',').next() == Some("ro"))
 }
 
-/// Errors where the server has the volume open for reading alone.
+/// Errors if the server has the volume open only for reading.
 pub(crate) fn check_writable(there: &Mount) -> Result<(), ServerError> {
     if !is_read_only(there)? {
         return Ok(());
@@ -118,8 +119,8 @@ fn mount_again(
         data.push_str(",blksize=4096");
     }
     let data = std::ffi::CString::new(data).about("mount options")?;
-    // Whether it can be written is the file system's, whether through this mount
-    // its own.
+    // The file system decides whether it can be written, and each mount decides
+    // for itself whether it can be written through this mount.
     let shared = match is_read_only(there)? {
         true => flags | MountFlags::RDONLY,
         false => flags - MountFlags::RDONLY,
@@ -153,7 +154,7 @@ fn process_of(point: &Path) -> Option<Pid> {
     let address = SocketAddr::from_abstract_name(name).ok()?;
     let server = UnixStream::connect_addr(&address).ok()?;
     let peer = socket_peercred(&server).ok()?;
-    // Anybody may listen where root's server does not.
+    // Any user may listen on a name on which root's server does not.
     peer.uid.is_root().then_some(peer.pid)
 }
 

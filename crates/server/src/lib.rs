@@ -1,11 +1,11 @@
 //! The server of a mount: a volume of the library, shown by the kernel through
 //! FUSE.
 //!
-//! Owns the binding of FUSE's requests to the library, ioctls on subvolumes and
-//! quotas, how several mounts share one server ([`mount`]), facts of a mount
-//! ([`Facts`]), and the sockets by which other processes have a server run
-//! commands ([`Connection`]) and learn how it ended ([`Waiter`]). Owns no
-//! commands and prints nothing; events go to `tracing`.
+//! Owns how FUSE's requests are bound to the library, ioctls on subvolumes and
+//! quotas, how several mounts share one server ([`mount`]), and the facts of a
+//! mount ([`Facts`]). Owns the sockets by which other processes let a server
+//! run commands ([`Connection`]) and learn how it ended ([`Waiter`]). It knows
+//! no commands and prints nothing; events go to `tracing`.
 //!
 //! A program that has a volume open serves it by [`serve`]. The command
 //! `butterfs mount` uses [`mount`].

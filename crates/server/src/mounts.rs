@@ -1,6 +1,6 @@
 //! The kernel's table of mounts, `/proc/PID/mountinfo`.
 //!
-//! Owns its parsing. It asks no file system, so it works where a server is
+//! Owns its parsing. It asks no file system, so it works even if a server is
 //! gone.
 
 use std::ffi::OsString;
@@ -27,8 +27,8 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Mounts that a process sees, `self` or a number; none where there is no
-    /// such process.
+    /// Mounts that a process sees. The process is `self` or a number; if it
+    /// does not exist, there are none.
     #[must_use]
     pub fn seen_by(process: &str) -> Vec<Self> {
         let table = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
@@ -64,7 +64,7 @@ impl Mount {
             .max_by_key(length)
     }
 
-    /// True for what a server of ButterFS has mounted, or says that it is one.
+    /// True for a mount that a server of ButterFS made, or that claims so.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         self.kind.ends_with(".butterfs")
@@ -77,7 +77,7 @@ impl Mount {
         self.kind == "btrfs" && self.options.split(',').any(|word| word == "rw")
     }
 
-    /// True for what root has mounted by FUSE: the kernel says so, whatever the
+    /// True for what root has mounted by FUSE. The kernel says so, whatever the
     /// server does.
     #[must_use]
     pub fn is_roots(&self) -> bool {

@@ -8,8 +8,8 @@ use butterfs_fuse::{Config, Handles, Transports};
 use std::path::Path;
 use std::thread::available_parallelism;
 
-/// Threads that read /dev/fuse for several callers, at most: all take from one
-/// queue of the kernel's.
+/// Threads that read /dev/fuse for several callers, at most. All of them take
+/// from one queue of the kernel's.
 const READERS_MAX: usize = 4;
 
 /// Flags for mount(2).
@@ -17,7 +17,7 @@ pub(crate) fn flags(options: &MountOptions) -> MountFlags {
     config(Path::new(""), options).mount.flags
 }
 
-/// How the kernel is to mount, and how requests come.
+/// How the kernel is to mount, and how requests arrive.
 pub(crate) fn config(source: &Path, options: &MountOptions) -> Config {
     let mut config = Config {
         open: Handles::Stateless,
@@ -25,8 +25,9 @@ pub(crate) fn config(source: &Path, options: &MountOptions) -> Config {
         features: Config::FEATURES
             .with(Features::POSIX_ACL)
             .with(Features::DONT_MASK),
-        // One thread serves on the CPU that asks; waking another one costs more
-        // than most requests. Spares take over while it waits.
+        // One thread serves on the CPU that asks, because waking another CPU
+        // costs more than most requests. Spare threads take over while it
+        // waits.
         threads: options.threads.unwrap_or(1),
         threads_for_several: match options.threads {
             Some(_) => 0,
@@ -55,7 +56,8 @@ pub(crate) fn config(source: &Path, options: &MountOptions) -> Config {
     let mount = &mut config.mount;
     mount.source = source.display().to_string();
     mount.subtype = Some("butterfs".into());
-    // As every other file system that root mounts: permissions say who may.
+    // Like every other file system that root mounts: permissions say who may do
+    // what.
     if options.allow_other || rustix::process::geteuid().is_root() {
         mount.allow = Allow::Everyone;
     }

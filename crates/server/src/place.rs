@@ -14,7 +14,7 @@ const NUMBER: u64 = (1 << 40) - 1;
 
 /// Where a subvolume is, from the top level.
 pub(crate) fn path_from_top(files: &Filesystem, tree: TreeId) -> Result<PathBuf, FsError> {
-    /// Subvolumes in one another, as elsewhere.
+    /// Greatest depth of nested subvolumes, as elsewhere.
     const DEPTH_MAX: usize = 4096;
     let mut names = Vec::new();
     let mut at = tree;
@@ -32,7 +32,7 @@ pub(crate) fn path_from_top(files: &Filesystem, tree: TreeId) -> Result<PathBuf,
     Ok(path)
 }
 
-/// What is mounted at `point` shows the directory at `path` of it from now on.
+/// From now on, the mount at `point` shows the directory at `path` of it.
 pub(crate) fn narrow(point: &Path, path: &Path) -> Result<(), ServerError> {
     let below = path.strip_prefix("/").unwrap_or(path);
     if below.as_os_str().is_empty() {
@@ -40,7 +40,7 @@ pub(crate) fn narrow(point: &Path, path: &Path) -> Result<(), ServerError> {
     }
     let directory = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let top = rustix::fs::open(point, directory, Mode::empty()).at(point)?;
-    // Names are users': none leads out of this mount.
+    // Users choose the names. None of them leads out of this mount.
     let inside = ResolveFlags::BENEATH | ResolveFlags::NO_XDEV | ResolveFlags::NO_MAGICLINKS;
     let wanted = rustix::fs::openat2(&top, below, directory, Mode::empty(), inside);
     let wanted = wanted.at(path)?;

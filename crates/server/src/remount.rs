@@ -8,8 +8,8 @@ use rustix::mount::MountFlags;
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Makes all durable that was written to the volume mounted at `point`, also
-/// what the kernel's cache has.
+/// Makes durable everything that was written to the volume mounted at `point`,
+/// also what is in the kernel's cache.
 ///
 /// # Errors
 /// What the file system says.
@@ -45,8 +45,8 @@ pub struct Remount<'w> {
 }
 
 impl<'w> Remount<'w> {
-    /// The flags that `words` name, for the mount at `point`; the others, and
-    /// the volume's options, stay as they are.
+    /// The flags that `words` name, for the mount at `point`. Other flags and
+    /// the volume's options stay as they are.
     ///
     /// # Errors
     /// Nothing of ButterFS is mounted there.
@@ -72,7 +72,8 @@ impl<'w> Remount<'w> {
         })
     }
 
-    /// Words that are options of the volume, which stays as it was mounted.
+    /// Words that are options of the volume. The volume stays as it was
+    /// mounted.
     #[must_use]
     pub fn ignored(&self) -> &[&'w str] {
         &self.ignored

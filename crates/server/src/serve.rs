@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Without changes for so long, a mount commits what there is.
+/// After this time without changes, a mount commits what there is.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// What came of a mount.
@@ -29,8 +29,8 @@ const QUIET: Duration = Duration::from_secs(1);
 pub enum Mounted {
     /// This process serves the volume.
     Served(Serving),
-    /// Another process serves it already: the kernel made one mount more of
-    /// what that serves, and this process has nothing to do with it.
+    /// Another process serves the volume already. The kernel made one more
+    /// mount of it, and this process has nothing to do with it.
     Joined,
 }
 
@@ -51,14 +51,14 @@ impl fmt::Debug for Serving {
 
 impl Serving {
     /// The volume. The program may use it beside the mount, but the kernel does
-    /// not learn what it changes.
+    /// not learn about its changes.
     #[must_use]
     pub fn volume(&self) -> &Volume {
         self.server.volume()
     }
 
-    /// Ends on SIGINT, SIGTERM and SIGHUP from now on: everything is written,
-    /// and all mounts of the volume go.
+    /// From now on, SIGINT, SIGTERM and SIGHUP end it: everything is written,
+    /// and all mounts of the volume are removed.
     ///
     /// # Errors
     /// What the system says.
@@ -69,9 +69,9 @@ impl Serving {
         Ok(())
     }
 
-    /// Has `run` run commands about the volume for others from now on, and
-    /// tells those who will wait for the end how it came. Where that cannot be,
-    /// the mount goes on without.
+    /// From now on, `run` runs commands about the volume for other processes,
+    /// and those who will wait for the end learn the result. If that is not
+    /// possible, the mount goes on without it.
     pub fn run_commands(&mut self, run: Runner) {
         let started = service::start(self.server.volume(), run).and_then(|name| {
             let farewell = Farewell::start(&name)?;
@@ -90,7 +90,7 @@ impl Serving {
     /// device.
     ///
     /// # Errors
-    /// Files are open: the volume is served as before.
+    /// Files are open. The volume is served as before.
     pub fn unmount(&self) -> Result<(), ServerError> {
         let unmounted = self.session.unmounter().unmount(UnmountMode::Normal);
         Ok(unmounted.map_err(SessionError::from)?)
@@ -113,8 +113,9 @@ impl Serving {
     }
 }
 
-/// Serves an open volume at `mountpoint`. Of `options`, those count that are
-/// about the mount; those about the volume are for who opens it.
+/// Serves an open volume at `mountpoint`. Only those of `options` count that
+/// concern the mount. Those that concern the volume are for the program that
+/// opens it.
 ///
 /// # Errors
 /// The kernel does not mount there.
@@ -142,19 +143,19 @@ pub fn serve(
 }
 
 /// Opens the volume in the file or block device `source` and serves it at
-/// `mountpoint`. Where it is served already, root gets one mount more of that;
-/// root's mounts share names, pages and changes. Both paths are absolute and
+/// `mountpoint`. If it is served already, root gets one more mount of it.
+/// Root's mounts share names, pages and changes. Both paths are absolute and
 /// without symbolic links.
 ///
 /// # Errors
-/// The source is in use or holds no volume that can be opened so; the kernel
-/// does not mount there.
+/// The source is in use, or holds no volume that can be opened in this way; the
+/// kernel does not mount there.
 pub fn mount(
     source: &Path,
     mountpoint: &Path,
     options: &MountOptions,
 ) -> Result<Mounted, ServerError> {
-    // Root's mounts can be several, so all of the volume is served.
+    // Root may have several mounts, so the whole volume is served.
     let is_whole = rustix::process::geteuid().is_root() && !mountpoint.starts_with("/dev/fd");
     let mut open = options.open_options();
     if is_whole {
@@ -166,7 +167,7 @@ pub fn mount(
         Some(device) => Arc::new(device),
         None => return Ok(Mounted::Joined),
     };
-    // Linux tells a plain FUSE server nothing of sync(2).
+    // Linux does not tell a plain FUSE server about sync(2).
     open.commit_when_quiet = Some(QUIET);
     let part = butterfs::part_of(Arc::clone(&device) as Arc<dyn BlockDevice>, options.part);
     let part = part.map_err(|error| ServerError::Open {
@@ -196,7 +197,7 @@ pub fn mount(
     };
     let config = options::config(source, options);
     let serving = start(volume, options, |server| {
-        // The kernel would take all of the device for the volume.
+        // The kernel would take the whole device for the volume.
         let is_device = options.part == Part::Whole && device.is_block_device();
         if is_device && rustix::process::geteuid().is_root() {
             mount_block(&device, config, mountpoint, server)
@@ -211,8 +212,8 @@ pub fn mount(
     Ok(Mounted::Served(serving))
 }
 
-/// The other devices of a volume: those that the options name, or else what is
-/// found.
+/// The other devices of a volume: those that the options name, or otherwise
+/// those that are found.
 fn others(source: &Path, options: &MountOptions) -> Vec<PathBuf> {
     if options.devices.is_empty() {
         return butterfs::find_members(source).split_off(1);
@@ -223,14 +224,14 @@ fn others(source: &Path, options: &MountOptions) -> Vec<PathBuf> {
     devices.filter(|path| !is_source(path)).cloned().collect()
 }
 
-/// Opens the device; `None` where its volume is served already and was joined.
+/// Opens the device; `None` if its volume is served already and was joined.
 fn open_or_join(
     (source, mountpoint): (&Path, &Path),
     options: &MountOptions,
 ) -> Result<Option<FileDevice>, ServerError> {
     let join = || join::join((source, mountpoint), options, options::flags(options));
     let is_block = |facts: std::fs::Metadata| facts.file_type().is_block_device();
-    // A block device that is mounted can be opened for reading all the same.
+    // A mounted block device can still be opened for reading.
     if source.metadata().is_ok_and(is_block)
         && let Some(joined) = join()
     {
@@ -288,9 +289,9 @@ fn start(
     })
 }
 
-/// Mounts a block device as one: umount and syncfs wait for the server there.
-/// A kernel that forbids writing to mounted devices forbids that to the server
-/// too; then the mount is a plain one.
+/// Mounts a block device as one, so that umount and syncfs wait for the server.
+/// A kernel that forbids writing to mounted devices forbids it to the server
+/// too. Then the mount is a plain one.
 fn mount_block(
     device: &FileDevice,
     config: Config,
@@ -310,8 +311,8 @@ fn mount_block(
     }
 }
 
-/// Ends on a signal: saves what waits, since the next signal may be SIGKILL, and
-/// unmounts all mounts of the volume, the last one first.
+/// Ends on a signal: first saves what waits, because the next signal may be
+/// SIGKILL, then unmounts all mounts of the volume, the last one first.
 fn end(server: &Server, unmounter: &Unmounter) {
     if let Err(error) = server.volume().sync() {
         tracing::error!(%error, "not everything is on the device");
@@ -324,7 +325,8 @@ fn end(server: &Server, unmounter: &Unmounter) {
     unmount_or_detach(unmounter);
 }
 
-/// What is not on the device although `destroy` closed the volume, if any.
+/// Errors if something is not on the device although `destroy` closed the
+/// volume.
 fn lost(server: &Server) -> Result<(), ServerError> {
     let waiting = server.volume().files().dirty_bytes();
     if let Some(reason) = server.volume().failure() {

@@ -10,8 +10,8 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, getrlimit, pidfd_open, 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Opens the device. A server whose mount is gone holds its volume until all is
-/// written: it is waited for.
+/// Opens the device. A server whose mount is gone holds its volume until
+/// everything is written; this waits for such a server.
 pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, DeviceError> {
     const PATIENCE: Duration = Duration::from_secs(60);
     /// Between a lock that is refused and the look for its holder, the holder
@@ -53,8 +53,9 @@ pub(crate) fn open_source(source: &Path, access: Access) -> Result<FileDevice, D
     }
 }
 
-/// The mount by which the kernel changes what is to be served for reading: what
-/// a commit of the kernel's frees, it overwrites, while a server still reads it.
+/// The mount by which the kernel changes a volume that is to be served for
+/// reading. The kernel overwrites what its commits free, while a server would
+/// still read it.
 fn kernel_that_writes(source: &Path) -> Option<Holder> {
     let holder = Holder::of(source)?;
     let mut innermost = &holder;
@@ -73,8 +74,8 @@ fn kernel_that_writes(source: &Path) -> Option<Holder> {
 /// True for the server of a volume that is mounted nowhere.
 fn is_ending(pid: u32, source: &Path) -> bool {
     let line = match std::fs::read(format!("/proc/{pid}/cmdline")) {
-        // A process that exits gives up its memory, with its words, before its
-        // files.
+        // A process that exits gives up its memory, and its command line with
+        // it, before its files.
         Ok(line) if line.is_empty() => return true,
         Ok(line) => line,
         Err(error) => return error.kind() == std::io::ErrorKind::NotFound,
@@ -86,7 +87,7 @@ fn is_ending(pid: u32, source: &Path) -> bool {
     serves && !mounts.is_empty() && !mounts.iter().any(is_here)
 }
 
-/// Waits for the end of a process, for a while; false where that cannot be.
+/// Waits for the end of a process, for a while; false if that is not possible.
 fn wait_for_end(pid: u32) -> bool {
     const WHILE: Timespec = Timespec {
         tv_sec: 0,
@@ -102,7 +103,7 @@ fn wait_for_end(pid: u32) -> bool {
     rustix::event::poll(&mut ends, Some(&WHILE)).is_ok()
 }
 
-/// Errors where the limit on file sizes lies within a volume that is to be
+/// Errors if the limit on file sizes is smaller than a volume that is to be
 /// written.
 pub(crate) fn check_file_size_limit(source: &Path, access: Access) -> Result<(), ServerError> {
     let limit = getrlimit(Resource::Fsize).current;
@@ -120,8 +121,8 @@ pub(crate) fn check_file_size_limit(source: &Path, access: Access) -> Result<(),
     }
 }
 
-/// A volume is as great as it is, whatever limit the shell has. What the
-/// process may not lift stays.
+/// A volume has its size, whatever limit the shell has. A limit that the
+/// process may not raise stays.
 pub(crate) fn lift_file_size_limit() {
     let now = getrlimit(Resource::Fsize);
     let wanted = [

@@ -3,7 +3,7 @@
 /// The parameter of the kernel that lets FUSE use io_uring.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Has the kernel offer io_uring, as root may.
+/// Makes the kernel offer io_uring, as root may.
 pub(crate) fn offer_uring() {
     let is_off = std::fs::read_to_string(ENABLE_URING).is_ok_and(|value| value.trim() == "N");
     if is_off && std::fs::write(ENABLE_URING, "1").is_ok() {

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// Nodes that the change touches.
 const NODES: usize = 16;
-/// A device has so many bytes at least, as mkfs has it.
+/// The least size of a device in bytes, as in mkfs.
 const SIZE_MIN: u64 = 16 << 20;
 
 /// Writes all copies of a superblock to one device, and makes them durable.
@@ -74,8 +74,8 @@ impl Store {
     /// Adds a device to the volume; what was on it is lost. Gives its number.
     ///
     /// # Errors
-    /// It is too small: nothing was written. Writing to it: the volume is as
-    /// before. Those of a commit.
+    /// The device is too small: nothing was written. A write to it failed: the
+    /// volume is as before. Errors of a commit.
     pub fn add_device(&self, device: Arc<dyn BlockDevice>) -> Result<DeviceId, StoreError> {
         Self::verify_new_device(&*device)?;
         self.write_early()?;
@@ -91,7 +91,7 @@ impl Store {
         let id = item.id;
         let written = write_all_copies(&*device, &last);
         if let Err(error) = written {
-            // What it may have got must not be believed.
+            // The device may have got some copies. Nobody must believe them.
             let _ = wipe_superblocks(&*device);
             return Err(error);
         }

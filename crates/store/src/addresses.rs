@@ -1,4 +1,4 @@
-//! Operations that looked up where data lie, and still use the addresses.
+//! Operations that looked up where data lie and still use these addresses.
 //!
 //! Reading a file, sharing its extents and writing over them take several steps: a
 //! look at the tree, then work without the engine. The inode's lock keeps others
@@ -6,7 +6,7 @@
 //! addresses and locks no inode. So an operation that works by addresses holds
 //! them here, and relocation names new ones only when nobody holds any.
 //!
-//! Lock order: inodes, these, the commit lock.
+//! Lock order: inodes, then these addresses, then the commit lock.
 
 use crate::Store;
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -18,8 +18,8 @@ use std::time::Duration;
 /// The locks.
 #[derive(Debug, Default)]
 pub(crate) struct Addresses {
-    /// Has parts, so that readers on several processors write nothing that they
-    /// share.
+    /// Has parts, so that readers on several processors write no memory that
+    /// they share.
     readers: ShardedLock<()>,
     /// May be held by a thread that holds it already.
     others: RwLock<()>,
@@ -27,7 +27,7 @@ pub(crate) struct Addresses {
     moves: AtomicU64,
 }
 
-/// Addresses of data stay as they are, for who reads.
+/// While this lives, addresses of data stay as they are, for a reader.
 #[derive(Debug)]
 pub struct ReadHold<'s> {
     _held: ShardedLockReadGuard<'s, ()>,
@@ -64,13 +64,14 @@ impl Store {
         }
     }
 
-    /// How often data got new addresses: what is remembered by address may be
-    /// something else after each.
+    /// How often data got new addresses. After each time, an address that
+    /// somebody remembers may hold something else.
     pub fn data_moves(&self) -> u64 {
         self.addresses.moves.load(Ordering::Acquire)
     }
 
-    /// Waits until nobody holds addresses; `None` when that takes longer.
+    /// Waits until nobody holds addresses; `None` when that takes longer than
+    /// `patience`.
     pub(crate) fn wait_for_holders(&self, patience: Duration) -> Option<NobodyHolds<'_>> {
         let others = self.addresses.others.try_write_for(patience)?;
         let readers = self.addresses.readers.write();

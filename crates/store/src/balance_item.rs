@@ -11,7 +11,7 @@ use butterfs_format::item::state::BalanceItem;
 /// Nodes that a change of the item touches.
 const NODES: usize = 16;
 
-/// What is allocated has other profiles until this is dropped.
+/// While this lives, new space is allocated with other profiles.
 #[derive(Debug)]
 pub struct NewProfiles<'s>(&'s Store);
 
@@ -44,7 +44,7 @@ impl Store {
     /// Notes what is being balanced, or that nothing is any more, durably.
     ///
     /// # Errors
-    /// Not writable; no space; reading, writing.
+    /// The volume is not writable; no space; reading or writing failed.
     pub fn set_balance_item(&self, item: Option<&BalanceItem>) -> Result<(), StoreError> {
         let key = BalanceItem::key();
         self.commit_with(NODES, |engine| {

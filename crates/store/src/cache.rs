@@ -7,10 +7,11 @@ use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Many, so that threads which work in different places seldom meet.
+/// Many, so that threads that work in different places seldom want the same
+/// one.
 const SHARDS: usize = 64;
 
-/// Nodes as the device has them, dropped by second chance when full.
+/// Nodes as the device has them. A full cache drops nodes by second chance.
 #[derive(Debug)]
 pub struct NodeCache {
     shards: Vec<CachePadded<Mutex<Shard>>>,
@@ -49,7 +50,8 @@ impl NodeCache {
     }
 
     fn shard(&self, logical: Logical) -> &Mutex<Shard> {
-        // Addresses are multiples of the sector size; mix the bits above.
+        // Addresses are multiples of the sector size, so the bits above it are
+        // mixed.
         let mixed = (logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         &self.shards[(mixed >> 58) as usize % SHARDS]
     }

@@ -18,7 +18,8 @@ pub struct PendingChecksums {
     /// Address of the first sector -> checksums of the sectors from there.
     runs: BTreeMap<u64, Vec<u8>>,
     bytes: usize,
-    /// Those that the checksum tree has, although the last commit has not.
+    /// Checksums that the checksum tree has already, and that the last commit
+    /// does not have.
     applied: BTreeMap<u64, Vec<u8>>,
     applied_bytes: usize,
 }
@@ -82,7 +83,7 @@ fn key(logical: u64) -> Key {
     Key::new(OBJECT, ItemType::EXTENT_CSUM, logical)
 }
 
-/// Bytes of the greatest item of checksums, as the kernel has it.
+/// Bytes of the greatest item of checksums, as in the kernel.
 pub(crate) const fn item_bytes_max(node_size: usize, sum_size: usize) -> usize {
     ((node_size - HEADER_SIZE - 2 * ITEM_SIZE) / sum_size - 1) * sum_size
 }
@@ -196,7 +197,8 @@ impl Engine {
         self.insert_runs(&runs)
     }
 
-    /// The same before the commit: the fsync log still needs them.
+    /// The same before the commit, while the fsync log still needs the
+    /// checksums.
     pub(crate) fn apply_checksums_early(&mut self) -> Result<(), StoreError> {
         let bytes = self.checksums.bytes;
         let runs = self.checksums.take();

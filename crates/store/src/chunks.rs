@@ -1,7 +1,7 @@
 //! Making and removing chunks, and their items in the trees.
 //!
-//! A chunk is made in memory at once (any edit may need one); its items enter
-//! the trees at the commit, before any extent in it does.
+//! A chunk is made in memory at once, because any edit may need one. Its items
+//! enter the trees at the commit, before the items of any extent in it.
 
 use crate::engine::{Engine, SpaceKind, Unallocated};
 use crate::error::StoreError;
@@ -39,7 +39,7 @@ impl Engine {
         self.device_spaces_of(|_| true)
     }
 
-    /// The devices as if there were no other chunks than those that count.
+    /// The devices as if the chunks that count were the only ones.
     pub(crate) fn device_spaces_of(&self, counts: impl Fn(Logical) -> bool) -> Vec<DeviceSpace> {
         let mut allocated: Vec<(DeviceId, Range<u64>)> = self
             .chunks
@@ -76,10 +76,10 @@ impl Engine {
         end.unwrap_or(u64::MAX).min(bytes)
     }
 
-    /// Flags for a new chunk: those that a conversion asks for, or else those of
-    /// the newest group of this kind. Where there are groups of several
-    /// profiles, or devices are missing, it is the safest profile that the
-    /// devices allow, as in the kernel.
+    /// Flags for a new chunk. A conversion may ask for some; otherwise they are
+    /// those of the newest group of this kind. Where there are groups of
+    /// several profiles, or devices are missing, they name the safest profile
+    /// that the devices allow, as in the kernel.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
         if let Some(flags) = self.new_profiles[kind as usize] {
             return flags;
@@ -155,7 +155,7 @@ impl Engine {
         })?;
         let last = self.chunks.iter().next_back();
         let end = last.map_or(LOGICAL_MIN, |(logical, chunk)| logical.get() + chunk.length);
-        // A volume may have its last chunk at the end of all addresses.
+        // The last chunk of a volume may lie at the end of all addresses.
         let logical = end
             .checked_next_multiple_of(STRIPE_LENGTH)
             .filter(|logical| logical.checked_add(plan.length).is_some())
@@ -232,7 +232,7 @@ impl Engine {
 
     /// Enters the items of new chunks into the trees.
     pub(crate) fn enter_new_groups(&mut self) -> Result<(), StoreError> {
-        // Before a new group has items where leftovers were seen.
+        // Before a new group gets items at a place where leftovers were seen.
         self.remove_orphan_free_space()?;
         loop {
             let Some(start) = self.groups.first_new() else {
@@ -278,13 +278,14 @@ impl Engine {
     }
 
     /// Removes the chunks of groups that hold nothing, but the last of each
-    /// kind. Their space held nothing in the last generation either.
+    /// kind. Such a group held nothing in the last generation either.
     pub(crate) fn remove_empty_groups(&mut self) -> Result<(), StoreError> {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
             let mut left = self.groups.count(kind);
             for start in self.groups.idle(kind) {
                 let group = self.groups.get(start);
-                // What moved here when another group was removed counts, too.
+                // What moved here when another group was removed counts as
+                // well.
                 let is_idle = group.is_some_and(|group| {
                     let held = group.used + group.promised + group.pinned;
                     // Relocation removes its own group.
@@ -337,8 +338,8 @@ impl Engine {
     }
 }
 
-/// How the kernel ranks profiles, where a volume has several: the greatest is
-/// what new chunks get.
+/// How the kernel ranks profiles where a volume has several. New chunks get the
+/// one of the highest rank.
 const fn safety(profile: Profile) -> u8 {
     match profile {
         Profile::Single => 0,
@@ -442,7 +443,7 @@ mod tests {
         let elapsed = started.elapsed();
         assert!(store.read().groups.len() > GROUPS);
         println!("{GROUPS} block groups are opened in {elapsed:?}");
-        // Milliseconds; a busy machine has its time.
+        // Milliseconds, so that a busy machine has enough time.
         assert!(elapsed < std::time::Duration::from_secs(2), "{elapsed:?}");
     }
 }

@@ -17,8 +17,8 @@ use butterfs_tree::{Editor, Node};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// The fixed point is reached within this many rounds, or something is wrong:
-/// each round only touches nodes that the rounds before did not copy.
+/// The fixed point is reached within this many rounds, or something is wrong.
+/// Each round touches only nodes that earlier rounds did not copy.
 const ROUNDS_MAX: usize = 64;
 
 /// A generation that is complete in memory. It is durable once its nodes and
@@ -66,7 +66,7 @@ impl Engine {
         self.remove_orphan_free_space()?;
         if self.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so
-            // that one must be written too.
+            // this node must be written too.
             self.change_root_item(TreeId::EXTENT, |_| {})?;
         }
         self.commit_quotas()?;
@@ -94,7 +94,7 @@ impl Engine {
             ));
         }
         if self.root_now(TreeId::ROOT).generation != self.generation {
-            // Nobody could open what such a superblock names.
+            // Nobody could open a volume whose superblock names such a root.
             let reason = "a superblock would name a root tree of another generation";
             return Err(StoreError::Internal(reason));
         }
@@ -139,7 +139,7 @@ impl Engine {
                 editor.replace(&key, &state.item.encode())?;
             }
         }
-        // The edits changed the root tree itself, which has no item.
+        // The edits changed the root tree itself. It has no root item.
         if let Some(state) = self.trees.get_mut(TreeId::ROOT) {
             state.changed = false;
         }

@@ -23,7 +23,7 @@ use butterfs_tree::Cursor;
 
 /// Nodes that one step frees, about.
 const STEP: usize = 400;
-/// Nodes that a step may touch beside them.
+/// Nodes that a step may touch beside those that it frees.
 const NODES: usize = 64;
 /// Steps between two commits.
 const STEPS_PER_COMMIT: usize = 16;
@@ -51,7 +51,8 @@ impl Engine {
         let Some((key, mut item)) = self.cut_relocation()? else {
             return Ok(DropProgress::Done);
         };
-        // Of a tree that lives, this is how far its nodes changed places.
+        // In a relocation tree that is not deleted yet, this position says how
+        // far its nodes changed places.
         let begin = item.drop_progress.filter(|_| item.refs == 0);
         let begin = begin.map(|key| (key, item.drop_level));
         let root = NodeRef {
@@ -85,11 +86,11 @@ impl Engine {
 }
 
 impl Store {
-    /// Drops what a balance left that was cut off, durably. True where there was
+    /// Drops, durably, what an interrupted balance left. True if there was
     /// something.
     ///
     /// # Errors
-    /// Not writable; no space; damage, reading, writing.
+    /// The volume is not writable; no space; damage; reading or writing failed.
     pub fn drop_cut_relocation(&self) -> Result<bool, StoreError> {
         if self.look(Engine::cut_relocation)?.is_none() {
             return Ok(false);

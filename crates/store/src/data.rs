@@ -29,8 +29,8 @@ pub struct DataOwner {
     pub offset: u64,
 }
 
-/// A file extent that refers to a data extent, or did: the tree says so of a
-/// subvolume, and of its snapshots by sharing nodes.
+/// A file extent that refers to a data extent, or did. The tree names a
+/// subvolume; the snapshots that share the node refer to the data as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataHolder {
     /// Inode, in a subvolume that is not known here.
@@ -48,7 +48,7 @@ pub(crate) type LostRefs = FxHashMap<Logical, LostBy>;
 pub(crate) enum LostBy {
     /// Nobody else.
     One(DataOwner),
-    /// Several, or somebody who is not known.
+    /// Several owners, or one that is not known.
     Others,
 }
 
@@ -176,10 +176,11 @@ impl Engine {
         self.note_lost(extent.logical, owner.backref());
     }
 
-    /// True when nobody but `owner` refers to a data extent, as of the coming
-    /// commit, nor would after a crash now: in the last commit or the fsync
-    /// log; and it is not being relocated. Parts of an extent in one file have one owner; a snapshot that
-    /// shares the leaf is not seen here.
+    /// True when nobody but `owner` refers to a data extent, and the extent is
+    /// not being relocated. That must hold for the coming commit and for the
+    /// state after a crash now (the last commit with the fsync log). Parts of
+    /// an extent in one file have one owner. A snapshot that shares the leaf is
+    /// not seen here.
     ///
     /// # Errors
     /// The extent is unknown; reading.
@@ -189,7 +190,7 @@ impl Engine {
         owner: DataOwner,
     ) -> Result<bool, StoreError> {
         let by = owner.backref();
-        // Its copy would not have what is written to it now.
+        // Relocation copies it: the copy would lack what is written to it now.
         if self.is_being_relocated(extent.logical) {
             return Ok(false);
         }

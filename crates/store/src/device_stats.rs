@@ -68,7 +68,7 @@ impl Engine {
             }
             self.stats.insert(device, written);
             if let Some(stats) = self.space.stats(device) {
-                // Errors of the opening itself count too.
+                // Errors that happen while the volume is opened count too.
                 let met = stats.values().map(|(_, value)| value);
                 let mut sum = written;
                 for (sum, met) in sum.iter_mut().zip(met) {

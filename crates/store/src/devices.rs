@@ -1,7 +1,7 @@
 //! The devices of a volume as its trees and superblocks describe them.
 //!
-//! Owns their items, and the superblock of each: all of them say the same but
-//! for the item of the device that they lie on.
+//! Owns their items and the superblock of each. All superblocks are equal
+//! except for the item of the device on which each lies.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -24,7 +24,7 @@ pub struct DeviceFacts {
     pub item: DeviceItem,
     /// How it is.
     pub state: MemberState,
-    /// Where it is; `None` when it is missing.
+    /// The device itself; `None` when it is missing.
     pub name: Option<String>,
     /// Error counters: writes, reads, flushes, corruption, generations.
     pub stats: [u64; 5],

@@ -5,10 +5,11 @@
 //! the walk goes on after a crash, here or in the kernel.
 //!
 //! A node that only this tree holds is freed after its children. A node that
-//! others hold too loses one reference. If this tree owns such a node, its children
-//! name this tree as their owner, and this tree will be gone. So their references
-//! are first moved to the node itself (FULL_BACKREF). That happens in the whole
-//! shared part, lowest nodes first, so that no node is visited twice.
+//! others hold too loses one reference. If this tree owns such a node, the
+//! node's children name this tree as their owner, and this tree will be gone.
+//! So their references are first moved to the node itself (FULL_BACKREF). That
+//! happens in the whole shared part, lowest nodes first, so that no node is
+//! visited twice.
 //!
 //! Each visit of a node reads all that it needs before it changes anything. It also
 //! verifies that the extent tree has the references which are to be dropped, since
@@ -34,9 +35,9 @@ use std::sync::Arc;
 pub enum DropProgress {
     /// There is more to do.
     More,
-    /// What comes next cannot be read, or the extent tree lacks references to
-    /// it. What was done before is whole, and the next step begins at the same
-    /// place.
+    /// The next part of the tree cannot be read, or the extent tree lacks
+    /// references to it. What was done before is whole, and the next step
+    /// begins at the same place.
     Stopped(StoreError),
     /// The tree and its root item are gone.
     Done,
@@ -59,7 +60,7 @@ pub(crate) struct Top {
     pub(crate) root: NodeRef,
     /// How the root is referred to.
     pub(crate) by: Keyed,
-    /// Nodes that are older have another owner.
+    /// Nodes older than this generation have another owner.
     pub(crate) born: Generation,
 }
 
@@ -106,11 +107,12 @@ impl Budget {
 
 impl Engine {
     /// Frees about `nodes` nodes of a deleted subvolume, within a transaction
-    /// that has room for as many. Where the tree cannot be read or the extent
-    /// tree lacks references, that is no error but [`DropProgress::Stopped`].
+    /// that has room for as many. If the tree cannot be read, or the extent
+    /// tree lacks references, the result is [`DropProgress::Stopped`] and no
+    /// error.
     ///
     /// # Errors
-    /// Damage of the tree of roots; reading it.
+    /// The tree of roots is damaged, or reading it failed.
     pub fn drop_step(&mut self, tree: TreeId, nodes: usize) -> Result<DropProgress, StoreError> {
         let state = self.tree_state(tree)?;
         if state.item.refs != 0 {
@@ -182,7 +184,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A node's references, of which `by` is one that is to be dropped.
+    /// The references of a node. Errors unless `by`, which is to be dropped, is
+    /// among them.
     fn state_to_drop(&self, node: NodeRef, by: Keyed) -> Result<ExtentState, StoreError> {
         self.verify_node_ref(node, by.of_node())?;
         self.state_of_node(node)
@@ -288,7 +291,7 @@ impl Walk<'_> {
         }
     }
 
-    /// All children of the lowest branch are gone: so is it.
+    /// All children of the lowest branch are gone, so the branch goes too.
     fn leave(&mut self) {
         let Some(frame) = self.stack.pop() else {
             return;
@@ -299,8 +302,9 @@ impl Walk<'_> {
         self.advance();
     }
 
-    /// Drops this tree's reference `by` to a node, or enters it. After an error
-    /// the reference is there still, and what was handed over stays so.
+    /// Drops this tree's reference `by` to a node, or enters the node. After an
+    /// error the reference is still there, and references that were handed over
+    /// stay handed over.
     fn visit(&mut self, reference: NodeRef, by: Keyed) -> Result<Visit, StoreError> {
         if !self.budget.take(1) {
             return Ok(Visit::Later);
@@ -331,11 +335,12 @@ impl Walk<'_> {
         Ok(Visit::Entered)
     }
 
-    /// Moves what this tree holds of a shared node's children, and theirs, to
-    /// the nodes themselves. False when the step ended before that.
+    /// Moves this tree's references to the children of a shared node, and to
+    /// their children, to the nodes themselves. False if the step ended before
+    /// that was done.
     fn hand_over(&mut self, reference: NodeRef) -> Result<bool, StoreError> {
-        // A node that was moved before does not end the step, since the step
-        // must get beyond it.
+        // A node that was moved before does not end the step. Otherwise the
+        // step would never get beyond it.
         if reference.generation <= self.top.born
             || self.engine.state_of_node(reference)?.full_backref
         {

@@ -3,19 +3,19 @@
 //! While a commit writes, nobody else can write the superblock, and an fsync
 //! waits. So the bulk of the work is done before the commit begins. Pending
 //! changes enter their trees in pieces, and changed nodes are written in
-//! batches, while operations and fsyncs go on. The commit itself has only what
-//! changed meanwhile.
+//! batches, while operations and fsyncs go on. The commit itself has only to
+//! write what changed meanwhile.
 //!
 //! Owns which nodes of the running generation the device has already.
 //!
-//! Where a volume has several devices, the commit writes all nodes. A node that was
-//! written early may be written again at its address in the same generation, and a
-//! device may fall out in between. It would have the older one, which looks as good
-//! as the other.
+//! On a volume with several devices, the commit writes all nodes. A node that
+//! was written early may be written again at its address in the same
+//! generation. If a device falls out in between, it keeps the older node, and
+//! nothing tells the two apart.
 //!
-//! Invariants: a node counts as written only while it is unchanged since; an
-//! address that is being written here is neither given out again nor written
-//! by a commit before that write returned; no commit follows a step that failed.
+//! Invariants: a node counts as written only while it has not changed since.
+//! While an address is being written here, it is not given out again, and no
+//! commit writes to it. No commit follows a step that failed.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -29,18 +29,18 @@ use std::sync::{Arc, Weak};
 pub(crate) const LEFT_TO_COMMIT: usize = 128;
 /// Nodes written at a time.
 const BATCH: usize = 256;
-/// References whose pending changes are applied at a time, about.
+/// How many references, about, have their pending changes applied at a time.
 const PIECE: usize = 4096;
-/// Where others change nodes faster than they are written, the commit comes
-/// after this many rounds. (They are stopped at twice the size of a
-/// generation, so it is rare.)
+/// If other threads change nodes faster than they are written, the commit
+/// begins after this many rounds. That is rare, because these threads are
+/// stopped at twice the size of a generation.
 const ROUNDS_MAX: usize = 8;
 
 /// Nodes of the running generation that were written early.
 #[derive(Debug, Default)]
 pub(crate) struct Early {
-    /// What was written. A node that is changed afterwards is no longer the
-    /// one that the weak reference means.
+    /// The node that was written. If the node changes afterwards, the weak
+    /// reference no longer means it.
     written: FxHashMap<Logical, Weak<Node>>,
     /// Addresses of the batch that is being written.
     in_flight: FxHashSet<Logical>,
@@ -60,8 +60,8 @@ impl Early {
         self.in_flight.is_empty() && self.freed.is_empty()
     }
 
-    /// Notes that a node without references lost its address; true when that
-    /// is being written, and is given back later.
+    /// Notes that a node without references lost its address. True if the node
+    /// is being written; then the address is given back later.
     pub(crate) fn keeps(&mut self, logical: Logical) -> bool {
         let keeps = self.in_flight.contains(&logical);
         if keeps {
@@ -83,7 +83,7 @@ impl Engine {
         self.pending.len().max(self.pending.references()) > most
     }
 
-    /// Whether the commit has little left to do.
+    /// Whether the commit has only little left to do.
     fn is_nearly_written(&self, left_to_commit: usize) -> bool {
         !self.has_more_than(PIECE) && self.unwritten().nth(left_to_commit).is_none()
     }
@@ -99,15 +99,15 @@ impl Engine {
         let more = self.has_more_than(PIECE);
         self.apply_pending(PIECE)?;
         if !more {
-            // All data extents are in the extent tree, so none of those whose
-            // checksums go into their tree can vanish without a trace.
+            // All data extents are in the extent tree. So no extent whose
+            // checksums go into their tree can vanish unnoticed.
             self.apply_checksums_early()?;
         }
         Ok(more)
     }
 
-    /// Errors unless each changed node at one of these addresses has its space:
-    /// written elsewhere, it would overwrite what is somebody else's.
+    /// Errors unless each changed node at one of these addresses has its space.
+    /// A node written elsewhere would overwrite what belongs to somebody else.
     pub(crate) fn verify_space_of(
         &self,
         addresses: impl IntoIterator<Item = Logical>,
@@ -179,15 +179,15 @@ impl Store {
             wrote = true;
         }
         if wrote {
-            // The commit's own flush finds little.
+            // The commit's own flush then finds little to do.
             self.early_step(|| self.flush())?;
         }
         Ok(())
     }
 
-    /// Takes a step between two commits. When it fails, no commit comes after
-    /// it: neither one of a state that is half applied, nor one that takes for
-    /// written what was lost.
+    /// Runs a step between two commits. If it fails, no commit follows: such a
+    /// commit might publish a half-applied state, or count a lost write as
+    /// done.
     fn early_step<R>(&self, step: impl FnOnce() -> Result<R, StoreError>) -> Result<R, StoreError> {
         let _no_commit = self.writing_nodes.lock();
         let _watch = self.fail_on_panic();

@@ -78,7 +78,7 @@ impl SpaceKind {
     }
 }
 
-/// What new chunks of one kind could be.
+/// What a new chunk of one kind could be.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unallocated {
     /// Bytes of all of them.
@@ -92,7 +92,7 @@ pub(crate) struct Unallocated {
 pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<Unallocated>; 3]>);
 
 impl UnallocatedCache {
-    /// What is known of `kind`, or what `look` finds.
+    /// What is known of `kind`; `look` finds it if nothing is known.
     pub(crate) fn get(&self, kind: SpaceKind, look: impl FnOnce() -> Unallocated) -> Unallocated {
         *self.0.lock()[kind as usize].get_or_insert_with(look)
     }
@@ -112,7 +112,8 @@ pub struct Engine {
     pub(crate) stamp: NodeStamp,
     pub(crate) superblock: Superblock,
     pub(crate) space: Arc<LogicalSpace>,
-    /// Whether nodes may be overwritten while they are read, as a view's.
+    /// Whether nodes may be overwritten while they are read, as those of a view
+    /// may.
     pub(crate) read_as: ReadAs,
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
@@ -133,12 +134,12 @@ pub struct Engine {
     pub(crate) lost_writing: LostRefs,
     /// Freed in the running generation.
     pub(crate) pinned: RangeSet,
-    /// Freed in the generation that is being published.
+    /// Space freed in the generation that is being published.
     pub(crate) pinned_writing: RangeSet,
-    /// Freed by commits, and kept from being overwritten while an older state is
-    /// read.
+    /// Space freed by commits, and kept from being overwritten while somebody
+    /// reads an older state.
     pub(crate) held: Option<Held>,
-    /// How many have each subvolume kept as it is.
+    /// How many users keep each subvolume as it is.
     pub(crate) kept_trees: FxHashMap<TreeId, usize>,
     pub(crate) last_hold: HoldId,
     /// Backup root that the next commit overwrites.
@@ -154,7 +155,8 @@ pub struct Engine {
     pub(crate) superblock_changed: bool,
     /// The free-space tree is there, valid and kept.
     pub(crate) free_space_tree: bool,
-    /// It is to be made anew before anything else; not believed till then.
+    /// It is to be made anew before anything else, and is not believed until
+    /// then.
     pub(crate) remakes_free_space: bool,
     /// Gaps between block groups for which that tree has items; the next
     /// commit removes them.
@@ -300,7 +302,7 @@ impl Engine {
             generation: item.generation,
             level: item.level,
         };
-        // What cannot be read is an error when it is needed.
+        // What cannot be read becomes an error when it is needed.
         match self.node(root) {
             Ok(node) if node.owner() != tree && tree != TreeId::RELOC => {
                 return Err(TreeError::Corrupt {
@@ -343,11 +345,11 @@ impl Engine {
         self.node_at(logical, Some(0))
     }
 
-    /// The node at an address, of whatever generation; of this level where one is
-    /// named.
+    /// The node at an address, of any generation. If a level is named, the node
+    /// must have it.
     ///
     /// # Errors
-    /// No node is there, or one of another level; reading.
+    /// There is no node, or it has another level; reading failed.
     pub fn node_at(&self, logical: Logical, level: Option<u8>) -> Result<Arc<Node>, StoreError> {
         let here = self
             .dirty
@@ -373,7 +375,7 @@ impl Engine {
             .cloned()
             .or_else(|| self.cache.get(reference.logical));
         if let Some(node) = found {
-            // A cached node was verified against another pointer perhaps.
+            // A cached node may have been verified against another pointer.
             if node.reference() == reference {
                 return Ok(node);
             }
@@ -435,8 +437,8 @@ impl Engine {
         }
     }
 
-    /// Counts an edit; comes before it, so that a transaction which an edit
-    /// leaves half done knows.
+    /// Counts an edit. It is called before the edit, so that a transaction
+    /// knows when an edit leaves it half done.
     pub(crate) const fn note_edit(&mut self) {
         self.edits = self.edits.wrapping_add(1);
     }
@@ -577,11 +579,12 @@ impl NodeSink for Engine {
 }
 
 impl Engine {
-    /// Drops one reference to a node; its space is free at once when it was
-    /// born in this generation.
+    /// Drops one reference to a node. If the node was born in this generation,
+    /// its space is free at once.
     pub(crate) fn drop_node_ref(&mut self, node: NodeRef, by: Backref) {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
-            // A node that gets its address later must not be overwritten by it.
+            // A node that gets this address later must not be overwritten by
+            // the old one.
             self.dirty.remove(&node.logical);
             self.frozen.remove(&node.logical);
             let length = self.identity.node_size as u64;

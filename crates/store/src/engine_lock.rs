@@ -1,8 +1,9 @@
-//! The lock of the engine, with a count of what waiting for it costs.
+//! The lock of the engine. It counts what waiting for it costs.
 //!
-//! A thread that gets the lock at once pays nothing for the counts. The lock has
-//! parts, of which a reader takes that of its thread: readers on several
-//! processors write nothing that they share. A change of the engine takes all.
+//! A thread that gets the lock at once pays nothing for the counts. The lock
+//! has parts, and a reader takes only the part of its own thread. So readers on
+//! several processors write no memory that they share. A thread that changes
+//! the engine takes all parts.
 
 use crate::engine::Engine;
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
@@ -16,7 +17,7 @@ const ROUNDS: usize = 40;
 /// Pauses of a processor between two looks: a fifth of a microsecond.
 const PAUSES: usize = 16;
 
-/// How often a thread that comes to change something lets others run first
+/// How often a thread that wants to change the engine lets others run first
 /// while some sleep.
 const YIELDS: usize = 4;
 
@@ -27,9 +28,10 @@ pub struct LockWaits {
     pub count: u64,
     /// How long all of them waited together.
     pub total: Duration,
-    /// Nodes that were read from the device under the lock.
+    /// Nodes that were read from the device while the thread held the lock.
     pub reads_under_lock: u64,
-    /// Nodes that were read from the device while others used the engine.
+    /// Nodes that were read from the device without the lock, while others used
+    /// the engine.
     pub reads_outside: u64,
 }
 
@@ -54,7 +56,7 @@ pub type Reading<'s> = ShardedLockReadGuard<'s, Engine>;
 #[derive(Debug)]
 pub(crate) struct EngineLock {
     engine: ShardedLock<Engine>,
-    /// Threads that sleep until they get it.
+    /// Threads that sleep until they get the lock.
     asleep: AtomicUsize,
     count: AtomicU64,
     nanoseconds: AtomicU64,
@@ -95,7 +97,7 @@ impl EngineLock {
     }
 
     pub(crate) fn write(&self) -> ShardedLockWriteGuard<'_, Engine> {
-        // The lock itself prefers who comes to who sleeps.
+        // The lock itself prefers threads that arrive to threads that sleep.
         for _ in 0..YIELDS {
             if self.asleep.load(Ordering::Relaxed) == 0 {
                 break;

@@ -42,13 +42,13 @@ pub enum StoreError {
         /// What is wrong.
         fault: ItemFault,
     },
-    /// What says where space lies disagrees with itself.
+    /// The descriptions of where space lies disagree with each other.
     #[error(
         "the volume is inconsistent and is not opened: {0}; nothing was changed: keep a copy of \
          the device and run a check of the volume"
     )]
     Inconsistent(#[from] crate::open::SpaceFault),
-    /// The volume uses what ButterFS does not know.
+    /// The volume uses a feature that ButterFS does not know.
     #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing, only for reading (-o ro)" } else { "" })]
     Unsupported {
         /// The feature.
@@ -59,7 +59,7 @@ pub enum StoreError {
     /// Somebody keeps writing to a block group that is being relocated.
     #[error("the block group at logical {0} is in use; try again later")]
     GroupInUse(Logical),
-    /// What moves belongs to a deleted subvolume that is freed in part.
+    /// The nodes to move belong to a deleted subvolume that is freed in part.
     #[error(
         "the deleted subvolume {0} is freed only in part; let it be freed first (`butterfs \
          subvolume sync`)"
@@ -68,7 +68,7 @@ pub enum StoreError {
     /// Something else of its kind is under way.
     #[error("{0} is under way on this volume; wait for it, or cancel it")]
     Exclusive(crate::ExclusiveKind),
-    /// A device that cannot be added, removed or replaced so.
+    /// A device that cannot be added, removed or replaced as asked.
     #[error(transparent)]
     Membership(#[from] crate::remove_device::MembershipFault),
     /// A size that a device cannot get.
@@ -115,7 +115,7 @@ pub enum StoreError {
     /// Somebody asked that nothing more is written.
     #[error("the volume was shut down on request; unmount it and mount it again")]
     ShutDown,
-    /// Quota groups are not as a change of them needs.
+    /// The quota groups are not in the state that a change of them needs.
     #[error(transparent)]
     Quota(#[from] crate::quota::QuotaError),
     /// A volume cannot be tuned as was asked.
@@ -127,15 +127,15 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// True where a node is only not in memory: the operation is begun again
-    /// with it.
+    /// True if the only problem is a node that is not in memory. The operation
+    /// is begun again with this node.
     #[must_use]
     pub const fn is_missing_node(&self) -> bool {
         matches!(self, Self::Tree(TreeError::Missing(_)))
     }
 
-    /// True where bytes of the volume are not what they should be, which an
-    /// older state of it might help with.
+    /// True if bytes of the volume are not what they should be. An older state
+    /// of the volume may help then.
     #[must_use]
     pub const fn is_damage(&self) -> bool {
         if self.is_missing_node() {
@@ -150,7 +150,7 @@ impl StoreError {
 
 impl From<TreeError> for StoreError {
     fn from(error: TreeError) -> Self {
-        // Errors of the store that travelled through the tree come back.
+        // Errors of the store pass through the tree and come back here.
         if let TreeError::Store(inner) = &error
             && let Some(store) = inner.downcast_ref::<Self>()
         {

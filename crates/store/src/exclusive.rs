@@ -1,4 +1,4 @@
-//! What is done to a whole volume, one thing at a time.
+//! Operations on a whole volume, one at a time.
 
 use crate::Store;
 use crate::error::StoreError;
@@ -32,7 +32,7 @@ impl fmt::Display for ExclusiveKind {
     }
 }
 
-/// Nothing else of its kind begins until this is dropped.
+/// While this lives, nothing else of its kind begins.
 #[derive(Debug)]
 #[must_use = "it lasts until it is dropped"]
 pub struct Exclusive<'s>(&'s Store);
@@ -44,7 +44,7 @@ impl Drop for Exclusive<'_> {
 }
 
 impl Store {
-    /// Begins something that nothing else of its kind may come beside.
+    /// Begins an operation that excludes all others of its kind.
     ///
     /// # Errors
     /// [`StoreError::Exclusive`] while another one is under way.

@@ -1,19 +1,20 @@
 //! Commits that follow when a device falls out of a volume.
 //!
-//! Whoever opens the volume later finds two kinds of devices that are behind: one
-//! that fell out, and one that a crash left behind. Their generations tell them
-//! apart: a device that fell out is more than one commit behind (`open/members`).
-//! So a commit without a device is followed by others at once. No fsync log is
-//! written before these, because a log has the generation of the last commit,
-//! which the device that fell out has, too.
+//! Whoever opens the volume later may find two kinds of devices that are
+//! behind: some fell out, and some were left behind by a crash. Their
+//! generations tell them apart, because a device that fell out is more than one
+//! commit behind (`open/members`). So a commit without a device is followed by
+//! further commits at once. No fsync log is written before these. A log carries
+//! the generation of the last commit, and the device that fell out has that
+//! generation too.
 
 use butterfs_volume::LogicalSpace;
 use parking_lot::Mutex;
 
-/// Commits without a device that make it further behind than a crash does.
+/// Commits without a device that put it further behind than a crash can.
 const FURTHER: u8 = 2;
 
-/// What is owed since devices fell out.
+/// Commits that are still to be made since devices fell out.
 #[derive(Debug)]
 pub(crate) struct FallingOut(Mutex<Owed>);
 
@@ -25,8 +26,8 @@ struct Owed {
 }
 
 impl FallingOut {
-    /// Of a space that was just opened. Without all its devices, the first
-    /// commit goes ahead far enough; no fsync log comes before it.
+    /// For a space that was just opened. If devices are missing, the first
+    /// commit goes far enough ahead, and no fsync log comes before it.
     pub(crate) fn new(space: &LogicalSpace) -> Self {
         let commits = if space.is_whole() { 0 } else { 1 };
         Self(Mutex::new(Owed {
@@ -45,7 +46,7 @@ impl FallingOut {
     /// Notes a commit; true when another one must follow.
     pub(crate) fn owes_another(&self, space: &LogicalSpace) -> bool {
         let mut owed = self.0.lock();
-        // Of the commit itself the device may have anything.
+        // Of this commit itself, the device may have any part.
         if !owed.look(space) {
             owed.commits = owed.commits.saturating_sub(1);
         }

@@ -20,7 +20,8 @@ mod armed {
         static NEXT: Cell<Option<(u64, Injected)>> = const { Cell::new(None) };
     }
 
-    /// Has the engine's call after `calls` others on this thread go wrong.
+    /// Makes the engine's call after the next `calls` calls on this thread go
+    /// wrong.
     pub fn arm(calls: u64, what: Injected) {
         NEXT.set(Some((calls, what)));
     }

@@ -3,8 +3,8 @@
 use butterfs_format::{ParseError, TreeId};
 use thiserror::Error;
 
-/// Why the content of an item cannot be, or cannot be together with that of
-/// others.
+/// Why the content of an item cannot be right, alone or together with other
+/// items.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ItemFault {
@@ -32,7 +32,7 @@ pub enum ItemFault {
     /// The count of free extents is too small.
     #[error("counts too few extents")]
     TooFewFreeExtents,
-    /// What was allocated is not free space of the tree.
+    /// The space that was allocated is not free in the tree.
     #[error("was allocated but is not free")]
     AllocatedNotFree,
     /// What was freed is free already.
@@ -67,7 +67,7 @@ pub enum ItemFault {
         /// Bytes of its extents.
         found: u64,
     },
-    /// The extent tree calls a node another tree's.
+    /// The extent tree says that a node belongs to another tree.
     #[error(
         "gives a node of tree {owner} to the free-space tree; run `butterfs check` before \
          clear_cache"
@@ -76,7 +76,7 @@ pub enum ItemFault {
         /// Whose it is.
         owner: TreeId,
     },
-    /// References that collide fill all offsets.
+    /// Colliding references fill all offsets.
     #[error("has no offset behind it")]
     NoOffsetBehind,
     /// An extent counts fewer references than there are.
@@ -91,10 +91,10 @@ pub enum ItemFault {
     /// An extent counts fewer references than it lists.
     #[error("has more references than it counts")]
     MoreRefsThanCounted,
-    /// An extent would go and somebody would still refer to it.
+    /// An extent would go while somebody still refers to it.
     #[error("has references left although its count is zero")]
     RefsLeft,
-    /// A reference is counted as often as none can be.
+    /// A reference has a count that no reference can have.
     #[error("has a reference with an impossible count")]
     RefCount,
     /// The sum of references is too small.
@@ -106,7 +106,7 @@ pub enum ItemFault {
     /// References of a data extent, with no file extent behind them.
     #[error("has references that lead to no file extent")]
     RefsLeadNowhere,
-    /// A node has a reference of a tree that it is not in.
+    /// A node has a reference from a tree that does not contain it.
     #[error("has a reference of a tree that lacks the node")]
     RefOfTreeWithoutNode,
     /// A node has a reference that only data extents have.
@@ -130,7 +130,7 @@ pub enum ItemFault {
     /// An extent ends behind its chunk.
     #[error("reaches beyond its chunk")]
     BeyondChunk,
-    /// The position of a deletion under way is none.
+    /// The position of a deletion under way is not a valid one.
     #[error("has an impossible place for its deletion to go on")]
     DropPosition,
     /// A fsync log lies over what is committed.

@@ -5,8 +5,8 @@
 //! commit. Knows nothing of files.
 //!
 //! Invariants: all nodes of a generation are durable before a superblock names
-//! it; space that a generation frees is not given out before its superblock is
-//! durable; after a failed commit nothing more is written.
+//! it. Space that a generation frees is not given out before the generation's
+//! superblock is durable. After a failed commit nothing more is written.
 
 mod add_device;
 mod addresses;
@@ -115,14 +115,14 @@ pub struct Store {
     space: Arc<LogicalSpace>,
     /// As the engine has it.
     identity: VolumeIdentity,
-    /// Nodes that were read without the engine.
+    /// Nodes that were read without the lock of the engine.
     reads_outside: AtomicU64,
     /// Operations that use addresses of data.
     addresses: addresses::Addresses,
     /// Held while superblocks are written.
     committing: Mutex<()>,
-    /// Held while nodes of generations are written. Before `committing`, so that
-    /// no fsync waits for somebody who waits for nodes to be written.
+    /// Held while nodes of generations are written. Taken before `committing`,
+    /// so that no fsync waits for a thread that waits until nodes are written.
     writing_nodes: Mutex<()>,
     /// Commits that were asked for and are not done.
     commits_under_way: AtomicUsize,
@@ -135,7 +135,7 @@ pub struct Store {
     falling_out: falling_out::FallingOut,
     barriers: Barriers,
     discard: Discard,
-    /// A change of the whole volume that runs; only one may run at a time.
+    /// The operation on the whole volume that runs; only one may run at a time.
     exclusive: Mutex<Option<ExclusiveKind>>,
     /// The volume is just being made: no superblock says yet that there is one.
     nascent: AtomicBool,
@@ -147,7 +147,7 @@ pub enum Barriers {
     /// It does.
     #[default]
     On,
-    /// It does not: a power cut can lose the volume.
+    /// A commit does not flush: a power cut can lose the volume.
     UnsafeOff,
 }
 
@@ -161,11 +161,12 @@ pub enum Discard {
     On,
 }
 
-/// What a commit does between its last flush and its superblocks, given those.
+/// What a commit does between its last flush and its superblocks. It gets these
+/// superblocks.
 type Between<'a> = &'a mut dyn FnMut(&Superblock, &DeviceItems);
 
-/// What a commit has locked. A panic fails the volume before another commit can
-/// begin: fields are dropped in their order.
+/// The locks of a commit. Fields are dropped in their order, so that a panic
+/// fails the volume before another commit can begin.
 pub(crate) struct CommitLocks<'s> {
     _watch: FailOnPanic<'s>,
     _locks: [MutexGuard<'s, ()>; 2],
@@ -199,8 +200,8 @@ impl Store {
         self.access
     }
 
-    /// Takes a fsync log that waits out of the superblock, and nothing else.
-    /// False when there is none.
+    /// Takes a waiting fsync log out of the superblock and changes nothing
+    /// else. False if there is no log.
     ///
     /// # Errors
     /// Not writable; writing.
@@ -228,10 +229,11 @@ impl Store {
         Ok(true)
     }
 
-    /// Makes everything that changed durable; gives the generation that is.
+    /// Makes everything that changed durable. Gives the generation that is
+    /// durable then.
     ///
     /// # Errors
-    /// Any error poisons the volume: the last generation stays as it was.
+    /// Any error poisons the volume: it stays at the last durable generation.
     pub fn commit(&self) -> Result<Generation, StoreError> {
         butterfs_device::about_to_wait();
         self.commits_under_way.fetch_add(1, Ordering::SeqCst);
@@ -243,7 +245,7 @@ impl Store {
         result
     }
 
-    /// What a commit needs besides the engine.
+    /// What a commit needs in addition to the engine.
     pub(crate) fn lock_commits(&self) -> CommitLocks<'_> {
         let locks = [self.writing_nodes.lock(), self.committing.lock()];
         CommitLocks {
@@ -262,8 +264,8 @@ impl Store {
         }
     }
 
-    /// One commit. `between` comes after all nodes are durable and before the
-    /// first superblock says so.
+    /// One commit. `between` runs when all nodes are durable, before the first
+    /// superblock says so.
     fn commit_once(&self, between: Between<'_>) -> Result<Generation, StoreError> {
         let prepared = {
             let mut engine = self.change_writable()?;
@@ -277,7 +279,7 @@ impl Store {
             if engine.is_clean() {
                 return Ok(engine.superblock().generation);
             }
-            // What changes without a transaction (superblock, error counters)
+            // A change without a transaction (superblock, error counters) then
             // finds loaded space too.
             engine
                 .load_for_commit()
@@ -329,7 +331,7 @@ impl Store {
             };
             for range in freed {
                 let length = range.end - range.start;
-                // Advisory: the space is free either way.
+                // A discard is only advice: the space is free either way.
                 let _ = self
                     .space
                     .discard(butterfs_format::Logical(range.start), length);
@@ -343,10 +345,10 @@ impl Store {
         Ok(prepared.generation)
     }
 
-    /// Gives a torn primary superblock the content of the last commit, before
-    /// another one is written over it. What tore it may have had the number of
-    /// the generation that is written next: torn again, the two could make one
-    /// that is valid, with the blocks of the other.
+    /// Writes the last commit over a torn primary superblock before the next
+    /// superblock goes there. The torn one may have had the generation that is
+    /// written next. If that write were torn too, the two parts could make a
+    /// valid superblock that names the blocks of the other.
     fn restore_primary(&self) -> Result<(), StoreError> {
         let (damaged, durable, items) = {
             let engine = self.engine.read();
@@ -364,8 +366,8 @@ impl Store {
     /// Makes everything written so far durable and then the superblock of a
     /// new generation.
     ///
-    /// A torn write of the primary copy leaves the mirrors, so they must have
-    /// all that was promised before it: also the fsync log.
+    /// A torn write of the primary copy leaves only the mirrors. So the mirrors
+    /// must have all that was promised before that write, the fsync log too.
     fn write_superblock(
         &self,
         superblock: &Superblock,
@@ -384,19 +386,20 @@ impl Store {
         between(superblock, items);
         self.write_copies(superblock, items, Copies::Primary)?;
         self.flush()?;
-        // Durable with the next flush, which comes before the next superblock.
+        // Durable with the next flush. That flush comes before the next
+        // superblock.
         self.write_copies(superblock, items, Copies::Mirrors)
     }
 
     /// Makes durable what was logged up to `ticket`, together with all that
-    /// others logged meanwhile. Waits for a commit that is under way.
+    /// other callers logged meanwhile. Waits for a commit that is under way.
     ///
     /// # Errors
-    /// Any error poisons the volume: what is on the device stays as it was.
+    /// Any error poisons the volume: the device stays as it was.
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
         let one_at_a_time = self.committing.lock();
         let _watch = self.fail_on_panic();
-        // Another caller may have written it meanwhile: then it is durable, or
+        // Another caller may have written it meanwhile. Then it is durable, or
         // the volume has failed.
         self.check_writable()?;
         if self.read().is_durable(ticket) {
@@ -439,21 +442,22 @@ impl Store {
         self.restore_primary()?;
         self.flush()?;
         if self.falling_out.is_recent(&self.space) {
-            // The device that fell out lacks these blocks. In their place it may
-            // have those of an older log, which look as good: the generation is
-            // the same. So no superblock names them, and a commit follows.
+            // The device that fell out lacks these blocks. In their place it
+            // may have blocks of an older log, which look valid because their
+            // generation is the same. So no superblock names these blocks, and
+            // a commit follows.
             self.change().log_unpublished(prepared);
             return Ok(());
         }
-        // It differs from the durable one in its first sector alone, which
-        // is written as a whole or not at all.
+        // The new superblock differs from the durable one only in its first
+        // sector, which a device writes as a whole or not at all.
         let (superblock, items) = (&prepared.superblock, &prepared.devices);
         self.write_copies(superblock, items, Copies::Primary)?;
         self.flush()?;
         let mut engine = self.change();
         if self.falling_out.is_recent(&self.space) {
-            // The device that fell out may still name the log before this one,
-            // and speak for the volume after a crash.
+            // The device that fell out may still name the previous log, and
+            // after a crash it may speak for the volume.
             engine.durable = prepared.superblock.clone();
             engine.log_unpublished(prepared);
         } else {

@@ -1,12 +1,12 @@
-//! The fsync log of the running generation: trees of items, outside of the
-//! extent tree, that a replay brings into the last committed generation.
+//! The fsync log of the running generation: trees of items outside of the
+//! extent tree. A replay brings these items into the last committed generation.
 //!
 //! Owns the log's trees and blocks, what files changed since the last commit,
-//! and the data extents that the log on the device names. What the items mean
-//! is the file layer's.
+//! and the data extents that the log on the device names. The file layer knows
+//! what the items mean.
 //!
 //! Invariants: a block or data extent that the durable log names is given out
-//! again only when a newer log, or a commit, is durable without it; nothing of
+//! again only when a newer log without it, or a commit, is durable. Nothing of
 //! a log lies in a block group that the last commit does not have.
 
 use crate::devices::DeviceItems;
@@ -27,14 +27,14 @@ use std::sync::Arc;
 
 /// Bytes of nodes above which a generation is committed instead of logged.
 const LOG_MAX: usize = 64 << 20;
-/// Nodes beside those of the commit that a log leaves for the transaction that
-/// is under way.
+/// Nodes that a log leaves to the transaction that is under way, in addition to
+/// those of the commit.
 const KEPT: u64 = 200;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
 
-/// When a logged change is durable: when the commit of its generation is, or
-/// the batch of the log that it is in.
+/// When a logged change is durable: with the commit of its generation, or with
+/// the log batch that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogTicket {
     pub(crate) generation: Generation,
@@ -44,8 +44,8 @@ pub struct LogTicket {
 /// The log of the running generation.
 #[derive(Debug, Default)]
 pub(crate) struct FsyncLog {
-    /// Root of each subvolume's log tree; under [`TreeId::LOG`] that of the
-    /// tree that holds their root items.
+    /// Root of each subvolume's log tree. [`TreeId::LOG`] stands for the tree
+    /// that holds the root items of these.
     roots: BTreeMap<TreeId, NodeRef>,
     /// Trees whose root items are out of date.
     moved: FxHashSet<TreeId>,
@@ -63,10 +63,10 @@ pub(crate) struct FsyncLog {
     unnamed: FxHashSet<Logical>,
     /// The same, of the batch that is being written.
     unnamed_writing: FxHashSet<Logical>,
-    /// Data extents without references that no item names any more: their
-    /// space waits for the next log.
+    /// Data extents without references that no item names any more. Their space
+    /// is free after the next log.
     held: Vec<Range<u64>>,
-    /// Those that items still name, with their ends.
+    /// Data extents without references that items still name, with their ends.
     held_named: FxHashMap<Logical, u64>,
     /// Data whose checksums the log of a subvolume has.
     sums: FxHashMap<TreeId, RangeSet>,
@@ -79,14 +79,15 @@ pub(crate) struct FsyncLog {
     names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
     /// ... their indexes in their directories, ...
     indexes: FxHashMap<(InodeId, u64), InodeNumber>,
-    /// ... and both by inode; those that were logged without a name too.
+    /// ... and both by inode. Inodes that were logged without a name are here
+    /// too.
     given: FxHashMap<InodeId, Vec<GivenName>>,
-    /// Inodes that the log has, whose names changed since they were logged.
+    /// Inodes in the log whose names changed since they were logged.
     stale: FxHashSet<InodeId>,
     /// Number of the batch that is being gathered.
     batch: u64,
-    /// Something happened that a log cannot say, or an edit failed half way:
-    /// the log must not be written.
+    /// A log cannot express something that happened, or an edit failed half
+    /// way. The log must not be written.
     broken: bool,
 }
 
@@ -119,7 +120,7 @@ pub(crate) enum Batch {
     Durable,
     /// It must be written.
     Ready(Box<PreparedLog>),
-    /// The log cannot say it: a commit must do.
+    /// The log cannot express it, so a commit is needed.
     Commit,
 }
 
@@ -197,7 +198,7 @@ impl NodeSink for LogSink<'_> {
         if self.0.log.dirty.remove(&node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
-        // Born in this batch: no log on the device has it.
+        // Allocated in this batch: no log on the device has it.
         self.0.log.spare.push(node.logical);
         Ok(())
     }
@@ -219,7 +220,7 @@ impl LogEditor<'_> {
     /// Sets an item.
     ///
     /// # Errors
-    /// No space; the log is given up then, and a commit must do.
+    /// No space. The log is given up then, and a commit is needed.
     pub fn replace(&mut self, key: &Key, data: &[u8]) -> Result<(), StoreError> {
         let result = Editor::new(&mut self.sink, self.tree).replace(key, data);
         self.sink.0.log.broken |= result.is_err();
@@ -296,8 +297,8 @@ impl LogEditor<'_> {
         }
     }
 
-    /// Logs the checksums in `range` that no commit has yet and that the log
-    /// does not have.
+    /// Logs those checksums in `range` that neither a commit nor the log has
+    /// yet.
     ///
     /// # Errors
     /// As [`LogEditor::replace`].
@@ -346,8 +347,8 @@ impl LogEditor<'_> {
         }
     }
 
-    /// Gives names to an inode, instead of those that it has in the log; false
-    /// when the log gives one of them, or its index, to another inode.
+    /// Gives names to an inode in place of those that it has in the log. False
+    /// if the log gives one of them, or its index, to another inode.
     pub fn give_names(&mut self, inode: InodeNumber, names: Vec<GivenName>) -> bool {
         let id = InodeId {
             tree: self.tree,
@@ -391,8 +392,8 @@ impl Engine {
         }
     }
 
-    /// Inodes whose names changed since they were logged; the caller brings
-    /// the log up to date.
+    /// Inodes whose names changed since they were logged. The caller brings the
+    /// log up to date.
     #[must_use]
     pub fn take_stale_names(&mut self) -> Vec<InodeId> {
         let mut stale: Vec<InodeId> = self.log.stale.drain().collect();
@@ -412,8 +413,8 @@ impl Engine {
         self.log.given.contains_key(&id)
     }
 
-    /// What of an inode changed since it was logged or committed, as ranges of
-    /// file extents; `None` when nothing did.
+    /// What changed of an inode since it was logged or committed, as ranges of
+    /// file extents; `None` if nothing did.
     #[must_use]
     pub fn changed_since_log(&self, id: InodeId) -> Option<Vec<Range<u64>>> {
         let changed = self.log.changed.get(&id)?;
@@ -425,15 +426,15 @@ impl Engine {
         self.log.changed.remove(&id);
     }
 
-    /// Whether changes can be logged; where not, a commit must do.
+    /// Whether changes can be logged. If not, a commit is needed.
     #[must_use]
     pub fn can_log(&self) -> bool {
         let nodes = self.log.dirty.len() + self.log.clean.len();
         !self.log.broken && nodes * self.node_size() < LOG_MAX
     }
 
-    /// Whether the last commit has the chunk that `logical` lies in: a replay
-    /// knows no other.
+    /// Whether the last commit has the chunk that contains `logical`. A replay
+    /// knows no other chunks.
     #[must_use]
     pub fn is_in_committed_group(&self, logical: Logical) -> bool {
         let group = self.groups.containing(logical);
@@ -443,7 +444,7 @@ impl Engine {
     /// The log of `tree`, to change.
     ///
     /// # Errors
-    /// No space; the log is given up then, and a commit must do.
+    /// No space. The log is given up then, and a commit is needed.
     pub fn log_of(&mut self, tree: TreeId) -> Result<LogEditor<'_>, StoreError> {
         let mut sink = LogSink(self);
         if !sink.0.log.roots.contains_key(&tree) {
@@ -454,8 +455,8 @@ impl Engine {
         Ok(LogEditor { sink, tree })
     }
 
-    /// The log cannot say what happened, or is not in step with what it should
-    /// say: until the next commit, a commit must do.
+    /// The log cannot express what happened, or it does not agree with the
+    /// files. Until the next commit, each fsync needs a commit.
     pub fn give_up_log(&mut self) {
         self.log.broken = true;
     }
@@ -469,14 +470,14 @@ impl Engine {
         }
     }
 
-    /// Whether what a ticket is for was published, for whoever has the commit
-    /// lock.
+    /// Whether the change that a ticket stands for was published. The caller
+    /// holds the commit lock.
     pub(crate) const fn is_durable(&self, ticket: LogTicket) -> bool {
         self.generation.get() > ticket.generation.get() || self.log.batch > ticket.batch
     }
 
-    /// When an inode is durable of which nothing is to be logged; `None` where
-    /// something is.
+    /// When an inode of which nothing is to be logged is durable; `None` if
+    /// something is to be logged.
     #[must_use]
     pub fn ticket_of_logged(&self, id: InodeId) -> Option<LogTicket> {
         let is_logged = !self.log_waits && !self.log.changed.contains_key(&id);
@@ -514,7 +515,8 @@ impl Engine {
     }
 
     fn allocate_block_for_log(&mut self) -> Result<Logical, StoreError> {
-        // Never what the commit needs, which must do when the log cannot.
+        // Never takes space that the commit needs, because a commit is the way
+        // out when the log fails.
         let size = self.node_size() as u64;
         let kept = (self.commit_nodes_max() + KEPT) * size;
         if self.available(SpaceKind::Metadata) < kept {
@@ -529,7 +531,8 @@ impl Engine {
     }
 
     /// Takes back the space of a data extent that lost its last reference
-    /// before a commit; at once, unless the log on the device names it.
+    /// before a commit. That happens at once unless the log on the device names
+    /// the extent.
     pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
         let range = logical.get()..logical.get() + length;
         let log = &self.log;
@@ -544,8 +547,8 @@ impl Engine {
         }
     }
 
-    /// Returns space that no log names, with the checksums that logs may still
-    /// have: they are not those of what comes there next.
+    /// Returns space that no log names. Drops the checksums that logs may still
+    /// have for it, because other data may come there next.
     fn give_back_logged(&mut self, range: Range<u64>) {
         match self.forget_logged_checksums(&range) {
             Ok(()) => self.give_back(Logical(range.start), range.end - range.start),
@@ -559,7 +562,7 @@ impl Engine {
 
     /// Completes a batch of the log.
     pub(crate) fn prepare_log(&mut self) -> Result<Batch, StoreError> {
-        // Blocks of a log would share rows with the nodes of the next commit.
+        // Blocks of a log would share rows with nodes of the next commit.
         if self.log.broken || self.has_rows() {
             return Ok(Batch::Commit);
         }
@@ -607,7 +610,7 @@ impl Engine {
         })))
     }
 
-    /// The batch is durable: what only the log before it had is free.
+    /// The batch is durable: what only the previous log had is free.
     pub(crate) fn log_published(&mut self, prepared: PreparedLog) {
         self.durable = prepared.superblock;
         self.log.unnamed_writing.clear();
@@ -617,9 +620,9 @@ impl Engine {
         }
     }
 
-    /// Not all devices have the batch: the next commit makes durable what it has.
-    /// Who waits for it is told only then. Until then nothing of it is free, and
-    /// nothing of the log before it.
+    /// Not all devices have the batch. The next commit makes its content
+    /// durable, and callers who wait for the batch are told only then. Until
+    /// then nothing of this log or of the previous one becomes free.
     pub(crate) fn log_unpublished(&mut self, prepared: PreparedLog) {
         self.log.broken = true;
         self.log.batch = self.log.batch.saturating_sub(1);
@@ -643,7 +646,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Ends the generation's log: its commit makes it superfluous. Gives the
+    /// Ends the generation's log, because its commit replaces it. Gives the
     /// space that is free when the commit is durable.
     pub(crate) fn end_log(&mut self) -> LogSpace {
         let batch = self.log.batch;
@@ -659,7 +662,7 @@ impl Engine {
         LogSpace { blocks, held }
     }
 
-    /// Frees what a log had; its commit is durable.
+    /// Frees the space of a log whose commit is durable.
     pub(crate) fn free_log_space(&mut self, space: LogSpace) {
         let size = self.node_size() as u64;
         for block in space.blocks {
@@ -673,7 +676,8 @@ impl Engine {
 
 /// What a replay needs of the engine.
 impl Engine {
-    /// Root of the tree of logs that an earlier run left, if it did.
+    /// Root of the tree of logs that an earlier run left; `None` if there is
+    /// none.
     #[must_use]
     pub fn waiting_log(&self) -> Option<NodeRef> {
         self.log_waits.then_some(NodeRef {
@@ -684,7 +688,7 @@ impl Engine {
     }
 
     /// Keeps space that the log uses from being given out until the replay is
-    /// committed. Before [`Engine::load_for_replay`].
+    /// committed. Must be called before [`Engine::load_for_replay`].
     ///
     /// # Errors
     /// The range lies in no block group.
@@ -710,8 +714,8 @@ impl Engine {
     /// # Errors
     /// [`StoreError::NoSpace`], reading.
     pub fn load_for_replay(&mut self, nodes: usize) -> Result<(), StoreError> {
-        // An item of the log changes its leaf, and perhaps those of names and
-        // checksums; few leaves at a time are far from each other.
+        // An item of the log changes its own leaf, and perhaps those of names
+        // and checksums. Few leaves are far from each other at a time.
         self.reserve(64 + 3 * nodes, crate::Purpose::Shrink)
     }
 

@@ -1,16 +1,19 @@
 //! Nodes that are not in memory, read without the engine's lock.
 //!
-//! Owns the tries of an operation. An operation that meets a node which is not in
-//! memory gives up before its first edit, lets go of the engine, reads the node,
-//! and begins again. So nobody waits for a device from which somebody else reads.
+//! Owns the repeated tries of an operation. An operation that meets a node
+//! which is not in memory gives up before its first edit. It lets go of the
+//! engine, reads the node and begins again. So nobody waits for a device from
+//! which somebody else reads.
 //!
-//! The operation keeps what it read ([`Tries`]) until it uses it under the lock,
-//! by the very reference for which it read it. Only then does the node enter the
-//! cache. So a node that was freed meanwhile is never used. Because an operation
-//! keeps its nodes, each try gets further, however small the cache is.
+//! The operation keeps the node that it read ([`Tries`]) until it uses the node
+//! under the lock, by the same reference by which it read it. Only then does
+//! the node enter the cache. So a node that was freed meanwhile is never used.
+//! Because an operation keeps its nodes, each try gets further, however small
+//! the cache is.
 //!
-//! Nothing is healed or called damaged here, because an address may have been freed
-//! and written anew. Whatever fails here is read again under the lock.
+//! Nothing is healed or called damaged here, because the address may have been
+//! freed and written anew. A node that cannot be read here is read again under
+//! the lock.
 
 use crate::Store;
 use crate::engine::Engine;
@@ -22,8 +25,8 @@ use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Tries after which an operation reads under the lock: others change what it
-/// looks for faster than it reads.
+/// Tries after which an operation reads under the lock, because other threads
+/// change what it looks for faster than it reads.
 const TRIES_MAX: usize = 256;
 
 /// What an operation has read for itself.
@@ -41,9 +44,9 @@ pub struct Tries {
 /// A try that is under way on this thread.
 #[derive(Clone, Copy, Debug)]
 struct Try {
-    /// Of the engine that is tried; no other engine is spoken of.
+    /// The engine of this try. Calls to other engines do not count.
     engine: *const Engine,
-    /// The engine's edits at its beginning.
+    /// The number of the engine's edits when the try began.
     edits: u64,
 }
 
@@ -82,7 +85,7 @@ impl Drop for Running<'_> {
     }
 }
 
-/// What is done where a node is not in memory.
+/// What happens when a node is not in memory.
 pub(crate) enum OnMissing {
     /// The operation has it already.
     Use(Arc<Node>),
@@ -93,7 +96,8 @@ pub(crate) enum OnMissing {
 }
 
 impl Tries {
-    /// A try on `engine`, which is locked; until what this gives is dropped.
+    /// Begins a try on `engine`, which is locked. The try lasts until the
+    /// returned value is dropped.
     fn begin(&mut self, engine: &Engine) -> Running<'_> {
         self.missing.clear();
         let own = (!self.gave_up).then(|| Try {
@@ -117,8 +121,8 @@ impl Tries {
         }
     }
 
-    /// Whether the try that ended missed something: its result means nothing,
-    /// if it changed nothing.
+    /// Whether the try that ended missed a node. If it did, and changed
+    /// nothing, its result means nothing.
     #[must_use]
     pub const fn missed(&self) -> bool {
         !self.missing.is_empty()
@@ -162,9 +166,9 @@ impl Engine {
 }
 
 impl Store {
-    /// Looks at the engine, as it is at one moment. Where a node is not in
-    /// memory, it is read without the engine, and `look` is called again: it
-    /// must do nothing but look, or do so last.
+    /// Looks at the engine in one consistent state. If a node is not in memory,
+    /// it is read without the lock, and `look` is called again. So `look` must
+    /// only read, or change something only at its end.
     ///
     /// # Errors
     /// Those of `look`.
@@ -183,8 +187,8 @@ impl Store {
         }
     }
 
-    /// Reads what a try missed. Where that fails, the next try reads under the
-    /// lock, and knows whether it is an error.
+    /// Reads what a try missed. If that fails, the next try reads under the
+    /// lock, and learns whether it is an error.
     pub fn load_missing(&self, tries: &mut Tries) {
         tries.tries += 1;
         let loaded = tries.missing.drain(..).try_for_each(|reference| {
@@ -195,7 +199,7 @@ impl Store {
         tries.gave_up = loaded.is_err() || tries.tries >= TRIES_MAX;
     }
 
-    /// Reads a node without the engine: one of its copies, and nothing is healed.
+    /// Reads one copy of a node without the lock. Nothing is healed.
     fn load_node(&self, reference: NodeRef) -> Result<Arc<Node>, StoreError> {
         self.reads_outside.fetch_add(1, Ordering::Relaxed);
         let mut buffer = vec![0; self.identity.node_size];

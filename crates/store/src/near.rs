@@ -40,14 +40,16 @@ thread_local! {
     static NEAR: RefCell<[Option<Kept>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
 }
 
-/// What `look` makes of a committed node; `find` gets it when it is not here.
+/// What `look` makes of a committed node. `find` gets the node if it is not
+/// here.
 pub(crate) fn see<R>(
     engine: EngineNumber,
     reference: NodeRef,
     find: impl FnOnce() -> Result<Arc<Node>, TreeError>,
     look: impl FnOnce(&Node) -> R,
 ) -> Result<R, TreeError> {
-    // Nodes lie at multiples of at least 4 KiB, mostly 16 KiB; mix what is above.
+    // Nodes lie at multiples of at least 4 KiB, mostly 16 KiB, so the bits
+    // above are mixed.
     let mixed = (reference.logical.get() >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let place = (mixed >> 59) as usize % PLACES;
     NEAR.with_borrow_mut(|near| {

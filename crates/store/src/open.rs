@@ -78,16 +78,16 @@ pub enum States {
     /// Those in which it can be used.
     #[default]
     Usable,
-    /// Also a change of its UUID or checksums that is half done, and a seed for
-    /// writing: for whoever ends these states.
+    /// Also a volume whose change of UUID or checksums is half done, and a seed
+    /// that is opened for writing. This is for programs that end these states.
     Tuned,
 }
 
 /// What to do about a fsync log that waits for its replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogPolicy {
-    /// Replay it; a volume that is opened for reading alone is shown as a
-    /// replay would make it.
+    /// Replay it. A volume that is opened only for reading is shown as a replay
+    /// would make it.
     #[default]
     Replay,
     /// Read without it (`norecovery`).
@@ -100,8 +100,8 @@ pub enum Roots {
     /// Those of the last commit.
     #[default]
     Last,
-    /// Where those are damaged, the ones of the commits before it that the
-    /// superblock keeps (`usebackuproot`). What was written since is lost.
+    /// If those are damaged, the roots of earlier commits that the superblock
+    /// keeps (`usebackuproot`). What was written since is lost.
     OrBackups,
 }
 
@@ -111,31 +111,31 @@ pub enum FreeSpace {
     /// It is believed and kept.
     #[default]
     Kept,
-    /// Where the volume is opened for writing, the free-space tree is made anew
-    /// from the extent tree, and a cache of the old kind is put out of use
+    /// If the volume is opened for writing, the free-space tree is made anew
+    /// from the extent tree, and a cache of the old kind is disabled
     /// (`clear_cache`).
     Remade,
 }
 
 /// Least and greatest number of bytes of clean nodes that are kept by default.
 const CACHE: std::ops::RangeInclusive<u64> = 96 << 20..=1 << 30;
-/// The part of the machine's memory that they may take.
+/// The fraction of the machine's memory that they may take.
 const CACHE_SHARE: u64 = 32;
 
-/// What is kept of clean nodes on a machine with so much memory.
+/// How many bytes of clean nodes are kept on a machine with this much memory.
 fn default_cache(memory: Option<u64>) -> usize {
     let share = memory.map_or(*CACHE.start(), |bytes| bytes / CACHE_SHARE);
     usize::try_from(share.clamp(*CACHE.start(), *CACHE.end())).unwrap_or(usize::MAX)
 }
 
-/// What to do where not all devices of a volume are there, or some are stale.
+/// What to do if some devices of the volume are missing or stale.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Degraded {
     /// The volume is not opened.
     #[default]
     Refused,
-    /// It is opened without them; for writing where every chunk keeps its
-    /// content (`degraded`).
+    /// The volume is opened without them. For writing, every chunk must still
+    /// have its whole content (`degraded`).
     Allowed,
 }
 
@@ -164,7 +164,7 @@ impl Default for OpenOptions {
 pub struct FoundSuperblock {
     /// The newest valid copy.
     pub superblock: Superblock,
-    /// What is wrong with copies before it.
+    /// What is wrong with the copies before this one.
     pub damaged: Vec<String>,
 }
 
@@ -297,7 +297,7 @@ impl Store {
             engine.begin_remake(options.access)?;
         }
         if options.access == Access::ReadWrite && options.free_space == FreeSpace::Kept {
-            // How much of them can be given out is seen only then.
+            // How much of the space can be given out is known only then.
             for start in engine.groups_with_rows() {
                 engine.load_group_at(start)?;
             }
@@ -307,14 +307,15 @@ impl Store {
         {
             tracing::warn!(%error, "leftovers in the free-space tree are not looked for");
         }
-        // A crash tore a copy, or it rotted: the next commit writes all anew.
+        // A crash tore a copy, or the copy rotted. The next commit writes all
+        // copies anew.
         engine.superblock_changed |= copies_differ;
         engine.primary_damaged = members.is_damaged();
         Ok(store_of(engine, options))
     }
 
     /// Commits what `clear_cache` changed in memory when the volume was opened.
-    /// Before, nothing is written, so that a volume that cannot be used as was
+    /// Nothing is written before this call, so a volume that cannot be used as
     /// asked stays as it is.
     ///
     /// # Errors
@@ -408,6 +409,9 @@ fn load_by_roots(
     engine.devices = Arc::new(items);
     engine.own_item()?;
     let has_others = members.leave_out_strangers(&engine.devices)?;
+    if let Some(seeds) = members.seeds()? {
+        engine.identity.headers = Headers::Seeded(seeds);
+    }
     let missing = members.missing(&engine.devices, options)?;
     if has_others || !missing.is_empty() {
         let devices = members.devices().into_iter().chain(missing).collect();
@@ -440,7 +444,8 @@ fn space_over(
     };
     let on_loss = match options.states {
         States::Usable => OnLoss::GoOn,
-        // A change of all devices ends where one fails, and goes on with all.
+        // A change of all devices stops at the first failure, and is continued
+        // on all of them.
         States::Tuned => OnLoss::Fail,
     };
     Arc::new(LogicalSpace::over(devices, map, on_damage, on_loss))
@@ -545,7 +550,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         .backup_roots
         .iter()
         .position(|b| b.tree_root.generation == superblock.generation);
-    // Also one that is there and not valid.
+    // The same for a root that is there and not valid.
     let remakes_free_space = options.free_space == FreeSpace::Remade
         && options.access == Access::ReadWrite
         && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);
@@ -603,8 +608,8 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
     }
 }
 
-/// The last commit of `live`, for reading alone, with a cache of its own. Its
-/// nodes must not be overwritten meanwhile.
+/// The last commit of `live`, for reading alone, with a cache of its own. The
+/// caller must keep its nodes from being overwritten meanwhile.
 pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
     let options = OpenOptions {
         cache_bytes: VIEW_CACHE,
@@ -722,7 +727,7 @@ impl Engine {
         }
     }
 
-    /// Notes what the free-space tree has for space without block groups.
+    /// Notes for which gaps between block groups the free-space tree has items.
     fn find_orphan_free_space(&mut self) -> Result<(), StoreError> {
         if self.free_space_tree {
             let groups = self.groups.values();

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Lets at most `threads` threads do jobs, each the next one that nobody has
-/// begun, and this thread is one of them. After an error no thread begins
-/// another job.
+/// Runs jobs on at most `threads` threads, this one included. Each thread takes
+/// the next job that nobody has begun. After an error no thread begins another
+/// job.
 ///
 /// # Errors
 /// One of those of `work`.

@@ -1,9 +1,10 @@
 //! A device leaves its volume, when nothing lies on it any more.
 //!
-//! Owns the order of writes, and the rule which devices a volume can do without:
-//! by their number. First comes the commit that does not have the device any
-//! more. Then the device's superblocks are wiped. A crash in between leaves a
-//! device that the volume does not have; whoever opens the volume leaves it out.
+//! Owns the order of writes, and the rule that says by the number of devices
+//! which ones a volume can do without. First comes the commit that no longer
+//! has the device. Then the device's superblocks are wiped. A crash in between
+//! leaves a device that the volume does not have, and whoever opens the volume
+//! leaves it out.
 
 use crate::Store;
 use crate::engine::{Engine, SpaceKind};
@@ -75,7 +76,7 @@ pub enum MembershipFault {
         /// Bytes that it must have.
         least: u64,
     },
-    /// Data that no copy has any more, and that nothing would show as lost.
+    /// Data of which no copy is left, and whose loss nothing would show.
     #[error(
         "{bytes} bytes of data without checksums at logical {logical} cannot be read from any \
          copy, and nothing would show that on the new device: delete the file (`butterfs inspect \
@@ -101,7 +102,7 @@ fn devices_in_words(count: usize) -> String {
 /// A device that left.
 #[derive(Clone, Debug)]
 pub struct RemovedDevice {
-    /// Where it is; `None` where it was missing.
+    /// The device itself; `None` if it was missing.
     pub name: Option<String>,
     /// Why it still looks like a device of the volume.
     pub not_wiped: Option<Arc<DeviceError>>,
@@ -178,8 +179,8 @@ impl Engine {
         }
     }
 
-    /// Errors where what lies on a device cannot fit on the others, even if it
-    /// were dealt out in the best way.
+    /// Errors if what lies on a device cannot fit on the others, even in the
+    /// best distribution.
     ///
     /// # Errors
     /// [`MembershipFault::NoRoom`]
@@ -217,7 +218,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes what says that a device is there out of the trees.
+    /// Removes the items that say that a device is there from the trees.
     fn forget_device(&mut self, id: DeviceId) -> Result<(), StoreError> {
         let is_used = |chunk: &&butterfs_format::item::chunk::Chunk| {
             chunk.stripes.iter().any(|stripe| stripe.device == id)
@@ -250,11 +251,11 @@ impl Engine {
 }
 
 impl Store {
-    /// Takes a device that no chunk lies on out of the volume, and wipes its
-    /// superblocks where it is there.
+    /// Takes a device on which no chunk lies out of the volume. Wipes its
+    /// superblocks if the device is there.
     ///
     /// # Errors
-    /// [`MembershipFault`]: nothing changed. Those of a commit.
+    /// [`MembershipFault`]: nothing changed. Errors of a commit.
     pub fn remove_device(&self, id: DeviceId) -> Result<RemovedDevice, StoreError> {
         self.commit_with(NODES, |engine| engine.forget_device(id))?;
         Ok(RemovedDevice::wipe(self.space.remove_device(id)))

@@ -39,7 +39,8 @@ const NODES: usize = 16;
 const STEP: u64 = 8 << 20;
 /// Bytes that are read and written at once, about.
 const RUN: u64 = 1 << 20;
-/// How often what does not match is looked up again, before it is called bad.
+/// How often data that do not match are looked up again before they are called
+/// bad.
 const TRIES: usize = 8;
 
 const fn key() -> Key {
@@ -60,7 +61,7 @@ enum Check {
     },
     /// By its checksum, where it has one.
     Sector,
-    /// It is in no tree yet, or never will be.
+    /// The space is in no tree yet, or never will be.
     Nothing,
 }
 
@@ -71,7 +72,7 @@ struct Plan {
     /// Checksums from an address on.
     sums: Option<(u64, SectorChecksums)>,
     end: u64,
-    /// Threads that may share the runs: rows are held one at a time.
+    /// Threads that may share the runs. Rows are held one at a time.
     threads: usize,
 }
 
@@ -105,7 +106,7 @@ fn gaps(parts: &[Part], within: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 impl Engine {
-    /// The replacement that was begun or ended last.
+    /// The replacement that was last begun or ended.
     ///
     /// # Errors
     /// Damage, reading.
@@ -118,7 +119,7 @@ impl Engine {
             .map_err(|error| bad_item(TreeId::DEVICE, key(), &error))
     }
 
-    /// What is to be copied of a group from `from` on.
+    /// What is to be copied of a group, starting at `from`.
     fn plan_copy(&self, start: Logical, from: u64) -> Result<Option<Plan>, StoreError> {
         let (Some(group), Some(chunk)) = (self.groups.get(start), self.chunks.get(&start)) else {
             return Ok(None);
@@ -148,7 +149,8 @@ impl Engine {
             Ok(ControlFlow::Continue(()))
         })?;
         let within = from..end;
-        // What is in no tree yet: without a list nothing was allocated.
+        // Space that is in no tree yet. If there is no list, nothing was
+        // allocated.
         let mut unknown = RangeSet::default();
         if let Some(free) = &group.free {
             for gap in gaps(&parts, &within) {
@@ -191,7 +193,7 @@ impl Engine {
         Ok(Some(plan))
     }
 
-    /// Whether a node is in memory alone: the devices will have it.
+    /// Whether a node is only in memory. The devices will have it later.
     fn is_in_memory(&self, logical: Logical) -> bool {
         self.dirty.contains_key(&logical) || self.writing.contains_key(&logical)
     }
@@ -216,8 +218,8 @@ fn add_unverified(parts: &mut Vec<Part>, ranges: impl Iterator<Item = Range<u64>
 }
 
 impl Plan {
-    /// Adds parts, in units: nodes as they are, all else by sectors. With rows a
-    /// run is made of whole ones.
+    /// Adds parts, in units: nodes as they are, everything else by sectors.
+    /// With rows, a run consists of whole rows.
     fn add_all(&mut self, parts: &[Part], sector: u64, row: Option<u64>) {
         let mut run: Vec<(CopyUnit, Check)> = Vec::new();
         let (mut run_start, mut run_end) = (0, 0);
@@ -334,12 +336,13 @@ impl Store {
             },
             switched: false,
         };
-        // What was written before, and the fsync log, is in the trees then.
+        // After this, the trees have all that was written before, and the
+        // content of the fsync log.
         self.commit_something()?;
         Ok(replacement)
     }
 
-    /// A commit, whether something changed or not.
+    /// A commit, even if nothing changed.
     fn commit_something(&self) -> Result<(), StoreError> {
         {
             let mut engine = self.change_writable()?;
@@ -382,12 +385,12 @@ impl Replacement<'_> {
         engine.chunks.values().map(of_chunk).sum()
     }
 
-    /// Copies some of a group, and notes in `copied` how far it came. True when
-    /// the group is done, also where it is gone.
+    /// Copies some of a group, and notes in `copied` how far it came. True if
+    /// the group is done, or gone.
     ///
     /// # Errors
-    /// The target failed; data without checksums that cannot be read; damage of
-    /// the extent tree, reading.
+    /// The target failed; data without checksums cannot be read; the extent
+    /// tree is damaged; reading failed.
     pub fn copy_step(&self, group: Logical, copied: &mut GroupCopied) -> Result<bool, StoreError> {
         self.store.check_writable()?;
         let from = group.get().saturating_add(copied.done);
@@ -406,8 +409,8 @@ impl Replacement<'_> {
         Ok(end.is_none_or(|end| copied.done >= end))
     }
 
-    /// Copies what was planned; `None` where something does not match that may
-    /// have changed meanwhile, unless this is the `last` time.
+    /// Copies what was planned. `None` if something does not match and may have
+    /// changed meanwhile, unless this is the `last` time.
     fn copy_plan(&self, plan: &Plan, last: bool) -> Result<Option<GroupCopied>, StoreError> {
         let step = Mutex::new(Some(GroupCopied::default()));
         in_parallel(&plan.runs, plan.threads, |run| {
@@ -496,7 +499,7 @@ impl Replacement<'_> {
         }))
     }
 
-    /// Ends it early: the device stays, and the volume notes that.
+    /// Ends the replacement early: the device stays, and the volume notes that.
     ///
     /// # Errors
     /// Those of a commit.
@@ -512,7 +515,7 @@ impl Replacement<'_> {
     /// The target takes the device's place. All groups were copied.
     ///
     /// # Errors
-    /// The target failed: the device stays. Those of a commit.
+    /// The target failed: the device stays. Errors of a commit.
     pub fn finish(mut self, uncorrectable: u64) -> Result<RemovedDevice, StoreError> {
         const FINISHED: u64 = 2;
         let store = self.store;
@@ -520,7 +523,7 @@ impl Replacement<'_> {
             let _one_at_a_time = store.lock_commits();
             store.space.flush()?;
             store.space.check_twin(self.device)?;
-            // Without an fsync log, so that nothing but this commit is written.
+            // Without an fsync log, so that only this commit is written.
             store.commit_alone()?;
             {
                 let mut engine = store.change_writable()?;
@@ -540,7 +543,7 @@ impl Replacement<'_> {
         self.item.read_errors = uncorrectable;
         store.set_replace_item(&self.item)?;
         // A superblock that could not be wiped is now so far behind that nobody
-        // takes it for one that a crash left.
+        // takes it for one that a crash left behind.
         store.commit_something()?;
         Ok(former)
     }

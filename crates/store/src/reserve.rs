@@ -16,12 +16,12 @@ const REFERENCES_MAX: usize = 300_000;
 /// Bytes of waiting checksums above which a generation is committed.
 const CHECKSUMS_MAX: usize = 32 << 20;
 
-/// Nodes that a single change with its commit needs at most, about: a step of
-/// an orphan's deletion, the largest change of the file layer, asks for 70, and
-/// each of its 400 items may be in nodes of its own.
+/// Nodes that a single change with its commit needs at most, about. The largest
+/// change of the file layer is a step of an orphan's deletion. It asks for 70
+/// nodes, and each of its 400 items may be in nodes of its own.
 const CHANGE_NODES_MAX: u64 = 300;
-/// Nodes that a commit changes whatever is pending: the paths, of at most eight
-/// levels, into the eight trees of the volume itself.
+/// Nodes that a commit changes whatever is pending: paths of at most eight
+/// levels in each of the volume's own eight trees.
 const COMMIT_NODES: u64 = 8 * 8;
 /// Nodes of the chunk tree that a new chunk changes: a path of eight levels.
 const CHUNK_TREE_NODES: u64 = 8;
@@ -34,10 +34,10 @@ const REFERENCE_BYTES: u64 = 64;
 /// Nodes that an extent to drop changes: a leaf of the extent tree, and one of
 /// the free-space tree.
 const LEAVES_OF_EXTENT: u64 = 2;
-/// Nodes that items fill, by bytes: a split leaves them half full.
+/// Nodes that items of this many bytes fill. A split leaves nodes half full.
 const HALF_FULL: u64 = 2;
-/// Data should not take metadata space when less is left than for so many
-/// changed nodes: those of the largest flush, twice.
+/// Data should not take metadata space when less is left than for this many
+/// changed nodes. That is twice what the largest flush changes.
 const NODES_BEFORE_DATA: u64 = 64;
 
 /// How much the running generation holds.
@@ -45,7 +45,7 @@ const NODES_BEFORE_DATA: u64 = 64;
 pub(crate) enum Crowding {
     /// It may grow.
     Roomy,
-    /// It is to be committed; it may grow while that is under way.
+    /// The generation is to be committed. It may grow while that is under way.
     Crowded,
     /// Nothing more before its commit.
     Full,
@@ -56,33 +56,34 @@ pub(crate) enum Crowding {
 pub enum Purpose {
     /// It may add something.
     Grow,
-    /// It only removes, or brings in what was acknowledged: it may use the
-    /// reserve, so that a full volume can be emptied and nothing is lost.
+    /// The change only removes something, or brings in what was acknowledged.
+    /// It may use the reserve, so that a full volume can be emptied and nothing
+    /// is lost.
     Shrink,
 }
 
-/// Data that were acknowledged and wait in memory: metadata space is kept for
-/// them. The file layer counts, the engine keeps.
+/// Data that were acknowledged and wait in memory. Metadata space is kept for
+/// them. The file layer counts these data, and the engine keeps the space.
 #[derive(Clone, Debug, Default)]
 pub struct Acknowledged {
     /// Bytes that wait.
     pub bytes: Arc<AtomicU64>,
     /// Files that they belong to.
     pub files: Arc<AtomicU64>,
-    /// Commits of the volume since it was opened: what was known of its space
-    /// is old then.
+    /// Number of commits of the volume since it was opened. What was known of
+    /// its space before a commit is old after it.
     pub commits: Arc<AtomicU64>,
 }
 
 impl Acknowledged {
-    /// How many bytes of data a byte of metadata describes at least: file
-    /// extent, extent, checksum and their share of half-filled nodes are less
-    /// than 256 bytes for a sector.
+    /// How many bytes of data a byte of metadata describes at least. For a
+    /// sector, a file extent, an extent, a checksum and their share of
+    /// half-filled nodes take less than 256 bytes.
     const DATA_PER_METADATA: u64 = 16;
-    /// Metadata of one file, however small: its first extent, its inode.
+    /// Metadata of one file, however small: its first extent and its inode.
     const PER_FILE: u64 = 1024;
 
-    /// Bytes of metadata that so much data need.
+    /// Bytes of metadata that this many bytes of data need.
     #[must_use]
     pub const fn metadata_of(bytes: u64, files: u64) -> u64 {
         (bytes / Self::DATA_PER_METADATA).saturating_add(files.saturating_mul(Self::PER_FILE))
@@ -99,11 +100,11 @@ impl Acknowledged {
 pub struct Promisable {
     /// Of data space.
     pub data: u64,
-    /// Of metadata space, beside what is kept.
+    /// Of metadata space, without what is kept for other uses.
     pub metadata: u64,
 }
 
-/// Where one kind of space stands, in bytes of logical space.
+/// The state of one kind of space, in bytes of logical space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KindStanding {
     /// Flags of new chunks.
@@ -118,7 +119,7 @@ pub struct KindStanding {
     pub free: u64,
     /// The part of that in rows that are partly used.
     pub left_over: u64,
-    /// What further chunks could have, if no other kind took any.
+    /// What further chunks could have if no other kind took any space.
     pub further: u64,
 }
 
@@ -133,18 +134,18 @@ pub struct SpaceStanding {
     pub is_mixed: bool,
     /// What may be promised to writers.
     pub promisable: Promisable,
-    /// Metadata space that data do not get: it is kept for other changes, a part
-    /// of it for deletions alone.
+    /// Metadata space that data do not get. It is kept for other changes, and a
+    /// part of it only for deletions.
     pub kept: u64,
     /// Metadata space is so short that data are not written.
     pub is_short_of_metadata: bool,
-    /// Devices, and what of them chunks have.
+    /// Bytes of the devices, and how many of them chunks have.
     pub devices: Vec<DeviceSpace>,
 }
 
 impl SpaceStanding {
-    /// Bytes of data that files can get: what there is, as far as metadata can
-    /// describe it.
+    /// Bytes of data that files can get: the space that is there, as far as
+    /// metadata can describe its content.
     #[must_use]
     pub fn writable(&self) -> u64 {
         if self.is_short_of_metadata {
@@ -192,9 +193,9 @@ impl Engine {
         self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
-    /// Loads free space for the commit of what is pending. Its greatest need is
-    /// estimated far above the real one. So it is no error when less is found,
-    /// only when a node finds no space later.
+    /// Loads free space for the commit of what is pending. The estimate of what
+    /// the commit needs is far above what it really needs. So finding less is
+    /// no error here; it is one when a node finds no space later.
     pub(crate) fn load_for_commit(&mut self) -> Result<(), StoreError> {
         let size = self.node_size() as u64;
         let need = self.commit_nodes_max() * size;
@@ -202,9 +203,9 @@ impl Engine {
         self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }
 
-    /// How many extents may lose a reference in one step, wherever they lie,
-    /// so that the commit fits also when each is in nodes of its own. A few
-    /// always may.
+    /// How many extents may lose a reference in one step, wherever they lie, so
+    /// that the commit fits even if each is in nodes of its own. A few always
+    /// may.
     #[must_use]
     pub fn extents_to_drop_max(&self) -> usize {
         const ALWAYS: u64 = 16;
@@ -219,7 +220,7 @@ impl Engine {
         &self.acknowledged
     }
 
-    /// True when metadata space is so short that data should not take it.
+    /// True if metadata space is so short that data should not take it.
     #[must_use]
     pub fn is_short_of_metadata(&self) -> bool {
         let kept = self.kept_in_reserve() + self.acknowledged.metadata();
@@ -227,8 +228,8 @@ impl Engine {
         self.available(SpaceKind::Metadata) < kept + need
     }
 
-    /// True when a change of so many nodes fits now, with the commit of what is
-    /// pending.
+    /// True if a change of this many nodes fits now, together with the commit
+    /// of what is pending.
     #[must_use]
     pub fn has_room_for(&self, nodes: usize) -> bool {
         let need = (nodes as u64 + self.commit_nodes_max()) * self.node_size() as u64;
@@ -236,7 +237,8 @@ impl Engine {
     }
 
     /// What may be promised to writers. Space that no chunk has is promised
-    /// once: where metadata will need a further chunk, data do not get it.
+    /// only once: if metadata will need a further chunk, data do not get its
+    /// space.
     #[must_use]
     pub fn promisable(&self) -> Promisable {
         let mixed = self.is_mixed();
@@ -258,16 +260,17 @@ impl Engine {
 
     /// Bytes of metadata space that data do not get.
     fn kept_from_data(&self) -> u64 {
-        /// Kept for other changes than those of data.
+        /// Kept for changes that are not those of data.
         const KEPT: u64 = 4 << 20;
-        /// The same, where what is kept is not there for data.
+        /// The same for mixed block groups, where data lose the space that is
+        /// kept.
         const KEPT_MIXED: u64 = 1 << 20;
         let nodes = CHANGE_NODES_MAX * self.node_size() as u64;
         let least = if self.is_mixed() { KEPT_MIXED } else { KEPT };
         self.kept_in_reserve() + least.max(nodes)
     }
 
-    /// Where space stands, by kinds and devices.
+    /// The state of space, by kind and by device.
     #[must_use]
     pub fn standing_of_space(&self) -> SpaceStanding {
         let kind = |kind: SpaceKind| {
@@ -312,7 +315,7 @@ impl Engine {
         self.groups.available(SpaceKind::Metadata)
     }
 
-    /// Bytes of metadata chunks that are to be made for `need` bytes to fit.
+    /// Bytes of metadata chunks that must be made so that `need` bytes fit.
     fn further_metadata(&self, need: u64) -> u64 {
         let further = match need.checked_sub(self.metadata_in_groups()) {
             None | Some(0) => 0,
@@ -321,7 +324,7 @@ impl Engine {
         further.min(self.unallocated(SpaceKind::Metadata))
     }
 
-    /// Data space that is left when so much more becomes metadata's.
+    /// Data space that is left when this much more becomes metadata space.
     fn data_beside(&self, further_metadata: u64) -> u64 {
         let each = self.copies(SpaceKind::Data).max(1);
         let copies = self.copies(SpaceKind::Metadata).div_ceil(each);
@@ -329,9 +332,9 @@ impl Engine {
             .saturating_sub(further_metadata.saturating_mul(copies))
     }
 
-    /// True when a metadata chunk would take space that data were promised,
-    /// and a commit may do without the chunk: it needs less the less is
-    /// pending.
+    /// True if a metadata chunk would take space that was promised to data, and
+    /// a commit may do without the chunk. The less is pending, the less a
+    /// commit needs.
     fn would_take_promised(&self, need: u64) -> bool {
         if self.pending.is_empty() || self.metadata_in_groups() >= need || self.is_mixed() {
             return false;
@@ -339,23 +342,23 @@ impl Engine {
         self.is_promised_beside(need)
     }
 
-    /// True when data were promised space that `need` bytes of metadata take.
+    /// True if `need` bytes of metadata take space that was promised to data.
     fn is_promised_beside(&self, need: u64) -> bool {
         let waiting = self.acknowledged.bytes.load(Ordering::SeqCst);
         waiting > 0 && self.data_beside(self.further_metadata(need)) < waiting
     }
 
-    /// Makes a metadata chunk where a further data chunk would leave too little
-    /// space for what the metadata may need. Until then they need none: chunks
-    /// are made when a node has no place, since most of what a commit may need
-    /// at most it does not need.
+    /// Makes a metadata chunk if a further data chunk would leave too little
+    /// space for what the metadata may need. Otherwise a chunk is made only
+    /// when a node has no place, because a commit uses far less than it may
+    /// need at most.
     pub(crate) fn leave_space_for_metadata(&mut self) -> Result<(), StoreError> {
         if self.is_mixed() {
             return Ok(());
         }
         let commit = self.commit_nodes_max() * self.node_size() as u64;
         let wanted = commit + self.kept_in_reserve() + self.acknowledged.metadata();
-        // What a commit needs was compared with the promises by `reserve`.
+        // `reserve` compared what a commit needs with the promises.
         let takes_promised = self.is_promised_beside(wanted);
         let need = if takes_promised { commit } else { wanted };
         let missing = need.saturating_sub(self.metadata_in_groups());
@@ -368,8 +371,8 @@ impl Engine {
         }
     }
 
-    /// Bytes of metadata space that only deletions may use. What is used of
-    /// mixed block groups is mostly data.
+    /// Bytes of metadata space that only deletions may use. In mixed block
+    /// groups, most of the used space is data.
     #[must_use]
     pub fn kept_in_reserve(&self) -> u64 {
         let share = if self.is_mixed() { 32 } else { 4 };
@@ -381,8 +384,8 @@ impl Engine {
         let size = self.node_size() as u64;
         let pending = self.pending.len() as u64;
         // Each pending extent touches one leaf of the extent tree and one of
-        // the free-space tree, but all together no more nodes than there are;
-        // what is new fills further ones.
+        // the free-space tree, but all of them together touch no more nodes
+        // than these trees have. New items fill further nodes.
         let existing = self.used(SpaceKind::Metadata) / size;
         // Further references of an extent have items of their own.
         let further = (self.pending.references() as u64).saturating_sub(pending);

@@ -53,7 +53,7 @@ impl Store {
         }
     }
 
-    /// Has no chunk made beyond `end` of a device.
+    /// Keeps new chunks from lying beyond `end` of a device.
     ///
     /// # Errors
     /// Not writable.
@@ -68,8 +68,8 @@ impl Store {
         })
     }
 
-    /// Block groups of which a part lies beyond `end` of a device, the one that
-    /// reaches furthest first.
+    /// Block groups that have a part beyond `end` of a device, beginning with
+    /// the one that reaches furthest.
     pub fn groups_beyond(&self, device: DeviceId, end: u64) -> Vec<Logical> {
         let engine = self.read();
         let mut beyond = Vec::new();
@@ -86,8 +86,8 @@ impl Store {
         beyond.into_iter().map(|(_, logical)| logical).collect()
     }
 
-    /// First byte of a device after all that is allocated there; 0 where nothing
-    /// is.
+    /// First byte of a device behind everything that is allocated there; 0 if
+    /// nothing is.
     #[must_use]
     pub fn allocated_end(&self, device: DeviceId) -> u64 {
         self.read().allocated_end(device)

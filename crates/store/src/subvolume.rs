@@ -1,11 +1,11 @@
-//! Trees of subvolumes: made, copied, known by their UUIDs.
+//! Trees of subvolumes: how they are made, copied and found by their UUIDs.
 //!
-//! Owns the items of a subvolume in the tree of roots and in the UUID tree.
-//! Where it hangs in another subvolume is the file layer's.
+//! Owns the items of a subvolume in the tree of roots and in the UUID tree. The
+//! file layer knows in which directory of which subvolume it is.
 //!
 //! A snapshot shares all nodes with its source from one moment on. That moment
-//! is a commit: nodes of the running generation are changed in place, so those
-//! that a snapshot shares are frozen until it ends.
+//! is a commit. Nodes of the running generation are changed in place, so the
+//! shared ones among them are frozen until the generation ends.
 
 use crate::engine::{Engine, TreeState};
 use crate::error::{StoreError, bad_item};
@@ -37,14 +37,14 @@ pub enum TreeAccess {
 }
 
 impl Store {
-    /// Runs `change`, with room for `nodes` changed nodes, and commits, so that
-    /// nothing comes between the change and the commit. A change that fails
-    /// with a user's mistake must do so before its first edit; then nothing is
+    /// Runs `change`, with room for `nodes` changed nodes, and commits. Nothing
+    /// comes between the change and the commit. A change that fails because of
+    /// a user's mistake must fail before its first edit; then nothing is
     /// committed.
     ///
     /// # Errors
-    /// Those of `change`; [`StoreError::NoSpace`] before anything changed; not
-    /// writable; writing, which poisons the volume.
+    /// Errors of `change`; [`StoreError::NoSpace`] before anything changed; the
+    /// volume is not writable; writing failed, which poisons the volume.
     pub fn commit_with<R, E: From<StoreError> + Display>(
         &self,
         nodes: usize,
@@ -81,7 +81,7 @@ impl Store {
     }
 }
 
-/// A subvolume that is neither deleted nor made writable until this is dropped.
+/// While this lives, the subvolume is neither deleted nor made writable.
 #[derive(Debug)]
 pub struct KeptTree<'s> {
     store: &'s Store,
@@ -101,7 +101,8 @@ impl Drop for KeptTree<'_> {
 }
 
 impl Store {
-    /// Keeps a subvolume as it is, for who reads it for long.
+    /// Keeps a subvolume as it is, for an operation that reads it for a long
+    /// time.
     pub fn keep_tree(&self, tree: TreeId) -> KeptTree<'_> {
         *self.change().kept_trees.entry(tree).or_default() += 1;
         KeptTree { store: self, tree }
@@ -109,13 +110,13 @@ impl Store {
 }
 
 impl Engine {
-    /// True while somebody has `tree` kept as it is.
+    /// True while some operation keeps `tree` as it is.
     #[must_use]
     pub fn is_tree_kept(&self, tree: TreeId) -> bool {
         self.kept_trees.contains_key(&tree)
     }
 
-    /// The identity of the next subvolume. None is given twice while the
+    /// The identity of the next subvolume. No identity is given twice while the
     /// volume is open.
     ///
     /// # Errors
@@ -128,7 +129,8 @@ impl Engine {
                 let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &last)?;
                 let highest = if cursor.prev()? { cursor.key() } else { None };
                 let highest = highest.map_or(0, |key| key.objectid);
-                // The group of one that this generation freed is still there.
+                // The group of a subvolume that this generation freed is still
+                // there.
                 let highest = highest.max(self.last_forgotten_tree());
                 highest.max(TreeId::FIRST_SUBVOLUME.get() - 1) + 1
             }
@@ -140,8 +142,8 @@ impl Engine {
         Ok(TreeId(next))
     }
 
-    /// Makes an empty tree, with `item` as its root item, which gets its
-    /// addresses here.
+    /// Makes an empty tree, with `item` as its root item. The addresses in the
+    /// item are set here.
     ///
     /// # Errors
     /// No space; reading.
@@ -150,8 +152,8 @@ impl Engine {
         self.enter_tree(tree, root, 0, item)
     }
 
-    /// Makes `tree` a copy of `source` that shares all nodes below the root,
-    /// with `item` as its root item. Only within [`Store::commit_with`].
+    /// Makes `tree` a copy of `source`, with `item` as its root item. The copy
+    /// shares all nodes below the root. Only within [`Store::commit_with`].
     ///
     /// # Errors
     /// No space; reading.
@@ -166,7 +168,8 @@ impl Engine {
         let node = self.node(old)?;
         let new = self.new_node(tree, old.level, node.first_key())?;
         let copy = node.copied_to(new.logical, generation, tree);
-        // All below the root is shared now, what is not written yet too.
+        // Everything below the root is shared now, also nodes that are not
+        // written yet.
         let shared = self.dirty.values().filter(|node| {
             let is_root = node.logical() == old.logical;
             node.owner() == source && !is_root
@@ -220,9 +223,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes `tree` known by `uuid`, of the kind `item_type` (a subvolume's own
-    /// or a received one), where the volume has a UUID tree. Does nothing for
-    /// no UUID.
+    /// Registers `tree` under `uuid`, of the kind `item_type` (a subvolume's
+    /// own or a received one), if the volume has a UUID tree. Does nothing for
+    /// an empty UUID.
     ///
     /// # Errors
     /// No space; a damaged item; reading.
@@ -254,7 +257,8 @@ impl Engine {
         })
     }
 
-    /// Whether one more subvolume can be known by `uuid`: all are in one item.
+    /// Whether one more subvolume can be registered under `uuid`. All of them
+    /// are in one item.
     ///
     /// # Errors
     /// A damaged item; reading.
@@ -298,8 +302,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Subvolumes that are known by `uuid`; none where the volume has no UUID
-    /// tree.
+    /// Subvolumes that are registered under `uuid`; none if the volume has no
+    /// UUID tree.
     ///
     /// # Errors
     /// A damaged item; reading.
@@ -352,8 +356,8 @@ impl Engine {
         }
     }
 
-    /// Marks `tree` as deleted: nobody reaches it, and [`Engine::drop_step`]
-    /// frees it.
+    /// Marks `tree` as deleted: no name leads to it any more, and
+    /// [`Engine::drop_step`] frees it.
     ///
     /// # Errors
     /// No space; reading.

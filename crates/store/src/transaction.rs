@@ -1,12 +1,12 @@
 //! Changes of a volume: whole, or the volume fails.
 //!
-//! Owns who may change the engine. A [`Transaction`] is the only way for other
-//! crates; inside this crate [`Change`] is. Both fail the volume before they
-//! let go of the engine when a panic left it half changed, so that no commit
-//! can publish it.
+//! Owns who may change the engine. Other crates can do so only by a
+//! [`Transaction`], this crate by a [`Change`]. If a panic leaves the engine
+//! half changed, both fail the volume before they unlock the engine, so that no
+//! commit can publish it.
 //!
-//! Invariants: a transaction that edited something is finished or the volume is
-//! failed; a volume that is failed gives out no engine to change.
+//! Invariants: a transaction that edited something is finished, or the volume
+//! is failed. A failed volume gives out no engine to change.
 
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -23,14 +23,14 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Change<'s> {
     engine: ShardedLockWriteGuard<'s, Engine>,
     store: &'s Store,
-    /// A panic was under way before: what is cleaned up after it is whole.
+    /// A panic was already under way. What its clean-up does here is whole.
     was_panicking: bool,
 }
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        // The lock is released after this: nobody sees the half change of a
-        // volume that is not failed yet.
+        // The lock is released after this. So nobody sees the half-made change
+        // of a volume that is not failed yet.
         if std::thread::panicking() && !self.was_panicking {
             self.store.fail_after_panic();
         }
@@ -51,8 +51,8 @@ impl DerefMut for Change<'_> {
     }
 }
 
-/// Fails the volume when a panic passes it: for work that is not under the
-/// engine's lock and must not be left half done unseen.
+/// Fails the volume when a panic passes it. It is for work that is not under
+/// the engine's lock and must not be left half done without notice.
 #[derive(Debug)]
 #[must_use = "it watches until it is dropped"]
 pub struct FailOnPanic<'s>(&'s Store);
@@ -87,9 +87,9 @@ impl<'s> Transaction<'s> {
         }
     }
 
-    /// Runs `change`; where that meets a node which is not in memory before its
-    /// first edit, it ends, and `tries` has missed it: this transaction is to be
-    /// dropped, and begun again with the node.
+    /// Runs `change`. If that meets a node which is not in memory before its
+    /// first edit, it ends, and `tries` notes the node. The caller drops this
+    /// transaction and begins again with the node.
     pub fn attempt<R>(&mut self, tries: &mut Tries, change: impl FnOnce(&mut Engine) -> R) -> R {
         self.engine.try_change(tries, change)
     }
@@ -105,8 +105,8 @@ impl<'s> Transaction<'s> {
         self.finished = true;
     }
 
-    /// Finishes a change that went well. An error after the first edit fails the
-    /// volume; one before it changes nothing.
+    /// Finishes a change whose result is good. An error after the first edit
+    /// fails the volume; an error before it changes nothing.
     ///
     /// # Errors
     /// The one given.
@@ -146,7 +146,7 @@ impl DerefMut for Transaction<'_> {
 }
 
 impl Store {
-    /// Fails the volume when a panic passes what this gives.
+    /// While the returned value lives, a panic fails the volume.
     pub const fn fail_on_panic(&self) -> FailOnPanic<'_> {
         FailOnPanic(self)
     }
@@ -160,8 +160,8 @@ impl Store {
         }
     }
 
-    /// [`Store::change`] of a volume that can be written. If the volume failed
-    /// while a caller waited for the engine, the caller gets an error.
+    /// [`Store::change`] for a volume that can be written. If the volume failed
+    /// while the caller waited for the engine, the caller gets an error.
     ///
     /// # Errors
     /// As [`Store::check_writable`].
@@ -172,8 +172,8 @@ impl Store {
         Ok(engine)
     }
 
-    /// Begins a change that touches at most `nodes` nodes. Commits first when
-    /// that frees the room or memory that is needed.
+    /// Begins a change that touches at most `nodes` nodes. Commits first if
+    /// that is needed to free the room or the memory.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`] before anything changed; not writable.
@@ -203,8 +203,8 @@ impl Store {
         Ok(Transaction::new(self.reserve(engine, nodes, purpose)?))
     }
 
-    /// Reserves room; the free-space tree is read without the engine where it
-    /// is not in memory.
+    /// Reserves room. If the free-space tree is not in memory, it is read
+    /// without the lock of the engine.
     fn reserve<'s>(
         &'s self,
         mut engine: Change<'s>,
@@ -231,7 +231,7 @@ impl Store {
         Ok(Transaction::new(self.change_writable()?))
     }
 
-    /// A transaction within a commit, which has the locks.
+    /// A transaction within a commit. The commit has the locks.
     pub(crate) fn begin_in_commit(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
         let mut engine = self.change_writable()?;
         if engine.log_waits {
@@ -274,8 +274,8 @@ impl Store {
         Ok(())
     }
 
-    /// Ends all changes. False, and nothing is ended, while something waits for
-    /// a commit.
+    /// Ends all changes. False if something waits for a commit; then nothing is
+    /// ended.
     ///
     /// # Errors
     /// [`StoreError::Closed`] when it was closed before.
@@ -291,19 +291,19 @@ impl Store {
         Ok(is_clean)
     }
 
-    /// Ends all changes; what waits for a commit is lost.
+    /// Ends all changes. What waits for a commit is lost.
     pub fn abandon(&self) {
         let _engine = self.change();
         self.closed.store(true, Ordering::SeqCst);
     }
 
-    /// Why nothing can be written any more, if so.
+    /// Why nothing can be written any more; `None` if it can.
     pub fn poison(&self) -> Option<String> {
         self.reason.lock().clone()
     }
 
     /// Fails the volume: it is read-only from now on, and what was not
-    /// committed stays so.
+    /// committed never will be.
     pub fn fail(&self, error: &StoreError) {
         self.fail_for(error.to_string());
     }

@@ -1,8 +1,8 @@
-//! The trees of a volume that were looked at.
+//! The trees of a volume that were looked up.
 //!
-//! A reader may find that nobody looked at a tree yet. It loads the tree and puts
-//! it aside under a lock of its own, until somebody changes the engine. All others
-//! find their trees without a lock.
+//! A reader may need a tree that nobody has looked up yet. It loads the tree
+//! and puts it aside under a lock of its own, until somebody changes the
+//! engine. Everybody else finds trees without a lock.
 
 use crate::engine::TreeState;
 use butterfs_format::TreeId;
@@ -15,12 +15,12 @@ type States = FxHashMap<TreeId, TreeState>;
 #[derive(Debug, Default)]
 pub(crate) struct Trees {
     known: States,
-    /// Loaded by readers since the engine was changed last.
+    /// Loaded by readers since the last change of the engine.
     loaded: RwLock<States>,
 }
 
 impl Trees {
-    /// What `look` makes of a tree's state, when it is here.
+    /// What `look` makes of a tree's state, if the tree is here.
     pub(crate) fn see<R>(&self, tree: TreeId, look: impl FnOnce(&TreeState) -> R) -> Option<R> {
         if let Some(state) = self.known.get(&tree) {
             return Some(look(state));
@@ -28,7 +28,7 @@ impl Trees {
         self.loaded.read().get(&tree).map(look)
     }
 
-    /// Adds what a reader loaded. Readers of one moment load the same.
+    /// Adds what a reader loaded. Readers at the same moment load the same.
     pub(crate) fn add_loaded(&self, tree: TreeId, state: TreeState) {
         self.loaded.write().insert(tree, state);
     }
@@ -59,7 +59,7 @@ impl Trees {
         self.known_mut().iter_mut()
     }
 
-    /// Whether the root item of one is to be written.
+    /// Whether the root item of some tree must be written.
     pub(crate) fn any_changed(&self) -> bool {
         let changed = |states: &States| states.values().any(|state| state.changed);
         changed(&self.known) || changed(&self.loaded.read())

@@ -1,9 +1,9 @@
-//! Discarding free space when somebody asks for it (FITRIM).
+//! Discarding free space on request (FITRIM).
 //!
 //! Owns what is discarded: free ranges of block groups, and parts of devices
 //! that no chunk has. All of it was free in the last commit too.
 //!
-//! Nothing is given out while it is being discarded: a step holds the engine
+//! While space is being discarded, none is given out: a step holds the engine
 //! for reading. Steps are small, because changes wait for them.
 
 use crate::Store;
@@ -25,8 +25,8 @@ const DEVICE_START: u64 = 1 << 20;
 /// What free space to discard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trim {
-    /// Where in the volume's logical space; space without a chunk lies nowhere
-    /// in it and is always discarded.
+    /// The range in the volume's logical space. Space without a chunk has no
+    /// logical address and is always discarded.
     pub window: Range<u64>,
     /// Shorter free ranges are left alone.
     pub length_min: u64,
@@ -78,8 +78,8 @@ impl Store {
     /// Discards free space on the devices; gives how many bytes.
     ///
     /// # Errors
-    /// Not writable; reading the free-space tree; a device that fails. One that
-    /// cannot discard does nothing.
+    /// The volume is not writable; the free-space tree cannot be read; a device
+    /// failed. A device that cannot discard is no error.
     pub fn trim(&self, wanted: &Trim) -> Result<u64, StoreError> {
         self.check_writable()?;
         let groups: Vec<Range<u64>> = {
@@ -106,7 +106,7 @@ impl Store {
             self.engine.write().load_group_at(Logical(span.start))?;
             let engine = self.engine.read();
             let group = engine.groups.get(Logical(span.start));
-            // Removed meanwhile, or not to be written to.
+            // The group was removed meanwhile, or must not be written to.
             let Some(free) = group
                 .filter(|group| !group.read_only)
                 .and_then(|group| group.free.as_ref())

@@ -91,7 +91,7 @@ pub enum TuneFault {
     Interrupted,
 }
 
-/// What the headers of all nodes are to have.
+/// What the headers of all nodes get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHeaders {
     /// UUID of the volume.
@@ -114,7 +114,7 @@ type Items = Vec<(Key, Vec<u8>)>;
 /// Works on nodes with their addresses.
 type Work<'w> = &'w mut dyn FnMut(&mut [(Logical, Vec<u8>)]) -> Result<(), StoreError>;
 
-/// Says how many of the bytes of a pass are done, and may end it.
+/// Gets how many bytes of a pass are done, and may end the pass.
 pub type Watch<'w> = &'w mut dyn FnMut(u64) -> ControlFlow<()>;
 
 impl Store {
@@ -160,7 +160,8 @@ impl Store {
         })
     }
 
-    /// Makes all that was written durable, copies of the superblock too.
+    /// Makes durable everything that was written, also copies of the
+    /// superblock.
     ///
     /// # Errors
     /// Of devices.
@@ -180,7 +181,7 @@ impl Store {
         }
     }
 
-    /// Errors where headers of nodes cannot be rewritten in place.
+    /// Errors if headers of nodes cannot be rewritten in place.
     ///
     /// # Errors
     /// [`TuneFault`]
@@ -209,23 +210,24 @@ impl Store {
     /// Reads all nodes that the extent tree has.
     ///
     /// # Errors
-    /// The first that cannot be read from any copy.
+    /// The first node of which no copy can be read.
     pub fn read_all_nodes(&self, watch: Watch<'_>) -> Result<PassEnd, StoreError> {
         self.each_node(watch, &mut |_| Ok(()))
     }
 
-    /// Gives all nodes other headers, where they lie. The store must be open for
-    /// reading only (nothing else may write), its devices for writing.
+    /// Rewrites the headers of all nodes in place. The store must be open only
+    /// for reading, because nothing else may write; its devices must be open
+    /// for writing.
     ///
     /// # Errors
-    /// Reading, writing. What was rewritten stays so, and the pass may be begun
-    /// again.
+    /// Reading or writing failed. What was rewritten stays so, and the pass may
+    /// be begun again.
     pub fn rewrite_nodes(&self, to: &NodeHeaders, watch: Watch<'_>) -> Result<PassEnd, StoreError> {
         if self.access != Access::ReadOnly {
             return Err(StoreError::Internal("nodes are rewritten beside a writer"));
         }
         self.check_rewritable()?;
-        // No copy of the superblock may be left that knows nothing of the pass.
+        // No copy of the superblock may remain that does not know of the pass.
         self.flush_devices()?;
         let sector = usize::try_from(self.identity.sector_size).unwrap_or(usize::MAX);
         let end = self.each_node(watch, &mut |nodes| {
@@ -241,7 +243,7 @@ impl Store {
         Ok(end)
     }
 
-    /// Gives all nodes of the extent tree, in pieces, to `work`.
+    /// Hands all nodes of the extent tree to `work`, in pieces.
     fn each_node(&self, watch: Watch<'_>, work: Work<'_>) -> Result<PassEnd, StoreError> {
         let mut next = Key::MIN;
         let mut done = 0;
@@ -419,12 +421,12 @@ impl Store {
             .collect())
     }
 
-    /// Takes the owners that simple quotas wrote out of all extent items, in
+    /// Removes the owners that simple quotas wrote from all extent items, in
     /// several commits, and then the feature. Quotas must be off.
     ///
     /// # Errors
-    /// No space; damage of the extent tree; reading, writing. What was removed
-    /// stays removed; the volume is as good as before.
+    /// No space; the extent tree is damaged; reading or writing failed. What
+    /// was removed stays removed, and the volume is as good as before.
     pub fn remove_extent_owners(&self, watch: Watch<'_>) -> Result<PassEnd, StoreError> {
         let mut next = Key::MIN;
         let mut done = 0;
@@ -466,8 +468,8 @@ struct Form {
     item_max: usize,
 }
 
-/// Adds the checksums of data at `at` to the last item, as far as they fit and it
-/// ends there, and to new ones.
+/// Adds the checksums of data at `at`: to the last item if it ends there, as
+/// far as they fit, and otherwise to new items.
 fn append(items: &mut Items, mut at: u64, mut sums: &[u8], form: Form) {
     while !sums.is_empty() {
         let room = items.last_mut().and_then(|(key, last)| {
@@ -493,7 +495,7 @@ fn append(items: &mut Items, mut at: u64, mut sums: &[u8], form: Form) {
 }
 
 impl Engine {
-    /// Nodes that the extent tree has from `first` on, and where to go on.
+    /// Nodes that the extent tree has from `first` on, and where to continue.
     fn nodes_from(&self, first: Key) -> Result<(Vec<NodeRef>, Option<Key>), StoreError> {
         let mut nodes = Vec::new();
         let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
@@ -514,8 +516,8 @@ impl Engine {
         Ok((nodes, None))
     }
 
-    /// Extent items from `first` on that name an owner, as they are without it,
-    /// and where to go on.
+    /// Extent items from `first` on that name an owner, in their form without
+    /// the owner, and where to continue.
     fn owned_extents_from(&self, first: Key) -> Result<(Items, Option<Key>), StoreError> {
         let mut owned = Vec::new();
         let mut cursor = Cursor::seek_in(self, TreeId::EXTENT, &first)?;
@@ -538,7 +540,7 @@ impl Engine {
         Ok((owned, None))
     }
 
-    /// Where data have checksums, and bytes of these.
+    /// Where data have checksums, and how many bytes these take.
     fn checksum_runs(&self) -> Result<Vec<(u64, u64)>, StoreError> {
         let size = self.sum_size();
         let mut runs: Vec<(u64, u64)> = Vec::new();
@@ -557,7 +559,7 @@ impl Engine {
         Ok(runs)
     }
 
-    /// All nodes of a tree that shares none.
+    /// All nodes of a tree that shares none of them.
     fn nodes_of(&self, tree: TreeId) -> Result<Vec<NodeRef>, StoreError> {
         let mut nodes = Vec::new();
         let mut waiting = vec![self.root(tree)?];

@@ -1,12 +1,12 @@
 //! The last commit, read for a while.
 //!
-//! Owns the nodes of a commit that somebody reads: they are kept from being
-//! overwritten by later commits. So a reader holds up nobody.
+//! Owns the nodes of a commit that somebody reads. Later commits are kept from
+//! overwriting them, so a reader delays nobody.
 //!
-//! Bounds: nodes are kept only in space that nothing else needs. When more space
-//! is needed, it is given back, and reading a view may fail from then on. A view
-//! never gives wrong content, because a node says which generation wrote it. For
-//! the same reason a view heals nothing: a copy that differs may be newer.
+//! Bounds: nodes are kept only in space that nothing else needs. When more
+//! space is needed, theirs is given back, and reading a view may fail from then
+//! on. A view never gives wrong content, because a node says which generation
+//! wrote it. A view heals nothing, because a copy that differs may be newer.
 
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
@@ -17,7 +17,7 @@ use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use std::ops::{Deref, Range};
 
-/// Space of nodes that may be held in any case.
+/// Space of nodes that may always be held.
 const HELD_LEAST: u64 = 4 << 20;
 
 /// Space of nodes that is held for views.
@@ -29,7 +29,7 @@ pub(crate) struct Held {
     pub(crate) freed: RangeSet,
 }
 
-/// One time of holding; no other gets its number.
+/// A period of holding. No other period gets its number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HoldId(u64);
 
@@ -52,7 +52,7 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// The volume as a commit left it; nothing changes it.
+/// The volume as a commit left it. Nothing changes it.
 #[derive(Debug)]
 pub struct View<'s> {
     engine: Engine,
@@ -60,8 +60,8 @@ pub struct View<'s> {
 }
 
 impl View<'_> {
-    /// False when the volume needed the space of its nodes: an error of reading
-    /// says nothing of the volume then.
+    /// False if the volume needed the space of its nodes. An error of reading
+    /// then says nothing about the volume.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.hold.store.read().holds(self.hold.id)
@@ -112,8 +112,8 @@ impl Deref for Steady<'_> {
 }
 
 impl Store {
-    /// The volume as it is now, to be looked at for as long as it takes while
-    /// others change it. Commits.
+    /// The volume as it is now. The caller may look at it for as long as it
+    /// takes while others change the volume. Commits.
     ///
     /// # Errors
     /// No space; reading, writing.
@@ -126,7 +126,8 @@ impl Store {
         Ok(Steady::View(Box::new(view)))
     }
 
-    /// [`Store::commit_with`], and a view of that commit where `change` says so.
+    /// [`Store::commit_with`], and a view of that commit if `change` asks for
+    /// one.
     pub(crate) fn commit_with_view(
         &self,
         nodes: usize,
@@ -149,7 +150,7 @@ impl Store {
 }
 
 impl Engine {
-    /// Nodes that commits free from now on stay as they are.
+    /// Nodes that commits free from now on are kept unchanged.
     fn begin_hold(&mut self) -> HoldId {
         if let Some(held) = &mut self.held {
             held.views += 1;
@@ -184,7 +185,8 @@ impl Engine {
         self.give_back_pinned(&ranges);
     }
 
-    /// Space that a published commit freed can be used again, or is held.
+    /// Space that a published commit freed can be used again, unless it is
+    /// held.
     pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
         let Some(mut held) = self.held.take() else {
             return self.give_back_pinned(freed);

@@ -19,7 +19,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// All that a test needs which mounts volumes by the kernel.
+    /// Everything that a test needs that mounts volumes by the kernel.
     pub const KERNEL_MOUNT: [Self; 4] = [
         Self::Root,
         Self::Loop,
@@ -50,7 +50,7 @@ impl Capability {
         }
     }
 
-    /// True when all of `needed` are here; else says what is missing, as
+    /// True if all of `needed` are here. Otherwise says what is missing, as
     /// [`skip`] does.
     #[must_use]
     pub fn all_here(needed: &[Self]) -> bool {

@@ -1,9 +1,9 @@
-//! Bytes of files from a seed: what was written can be written again.
+//! File contents from a seed, so that what was written can be made again.
 
 use crate::Random;
 
-/// `length` bytes that compress not at all, a little, well or to nothing,
-/// depending on the seed.
+/// `length` bytes. Depending on the seed, they do not compress, compress a
+/// little or well, or compress to nothing.
 #[must_use]
 pub fn content(seed: u64, length: usize) -> Vec<u8> {
     let mut random = Random::new(seed);

@@ -1,4 +1,4 @@
-//! The same operations on the model and on something else.
+//! The same operations, applied to the model and to something else.
 
 use crate::op::Op;
 use crate::op::generate::Generator;
@@ -10,7 +10,7 @@ use std::ops::Range;
 /// Operations that a divergence shows.
 const SHOWN: usize = 12;
 
-/// The first operation that was answered differently.
+/// The first operation with a different answer.
 #[derive(Clone, Debug)]
 pub struct Divergence {
     /// Seed of the generator.
@@ -21,7 +21,7 @@ pub struct Divergence {
     pub expected: Result<(), Errno>,
     /// What the other one says.
     pub found: Result<(), Errno>,
-    /// The operation, and some before it, the last one last.
+    /// The operation, and some before it, in order.
     pub operations: Vec<Op>,
 }
 
@@ -45,10 +45,10 @@ impl fmt::Display for Divergence {
 impl std::error::Error for Divergence {}
 
 /// The seeds to run: `BUTTERFS_SEEDS=first..last` in the environment (for a
-/// soak, or to see one failure again), else `usual`.
+/// soak, or to see one failure again), or else `usual`.
 ///
 /// # Panics
-/// When the variable holds anything else.
+/// If the variable holds anything else.
 #[must_use]
 pub fn seeds(usual: Range<u64>) -> Range<u64> {
     let Ok(text) = std::env::var("BUTTERFS_SEEDS") else {
@@ -61,11 +61,11 @@ pub fn seeds(usual: Range<u64>) -> Range<u64> {
     range.expect("BUTTERFS_SEEDS=first..last")
 }
 
-/// Applies `count` operations of `seed` by `apply` and to a model, which is
-/// given back for its manifest.
+/// Applies `count` operations of `seed` through `apply` and to a model. Returns
+/// the model, for its manifest.
 ///
 /// # Errors
-/// The first operation that is answered differently.
+/// The first operation with a different answer.
 pub fn run(
     seed: u64,
     count: usize,
@@ -106,9 +106,8 @@ pub fn run_on(
     Ok(oracle)
 }
 
-/// Applies operations and looks at the whole
-/// tree after each `every`: finds the operation that changed what it should
-/// not.
+/// Applies operations, and looks at the whole tree after every `every` of them.
+/// So it finds the operation that changed what it should not.
 ///
 /// # Errors
 /// The first differences, with the operations since the last look.

@@ -7,9 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The program: `BUTTERFS` in the environment, else what was built beside the
-/// running test. Says in one line that a test is skipped where there is none,
-/// or where nothing can be mounted.
+/// The program: `BUTTERFS` in the environment, or else what was built beside
+/// the running test. Says in one line that a test is skipped if there is none,
+/// or if nothing can be mounted.
 #[must_use]
 pub fn butterfs_program() -> Option<PathBuf> {
     if !Capability::all_here(&[Capability::Fuse]) {
@@ -65,7 +65,7 @@ impl FuseMount {
         self.point.path()
     }
 
-    /// Unmounts; everything is on the device then.
+    /// Unmounts. Everything is on the device then.
     ///
     /// # Errors
     /// It is still in use.

@@ -4,7 +4,7 @@
 //! Owns: [`op::Op`] with its generator and the runner on a mounted directory,
 //! [`oracle::Oracle`], [`manifest::Manifest`] of any tree of files, and the
 //! wrappers of btrfs-progs and the kernel in [`judge`]. Knows nothing of how
-//! the library works: it sees files, paths and images only.
+//! the library works: it sees only files, paths and images.
 
 pub mod capability;
 pub mod content;

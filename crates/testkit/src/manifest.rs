@@ -1,7 +1,7 @@
 //! A manifest: everything that a user can see of a tree, in one sorted list.
 //!
 //! Owns the walk and the comparison. Two trees with equal manifests hold the
-//! same files; where extents or holes lie does not show.
+//! same files. The places of extents and holes do not show.
 
 use crate::tree_view::{FileKind, Stat, TreeView};
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,7 @@ const CHUNK: usize = 1 << 20;
 /// Everything visible of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Attributes; the inode's number is not compared.
+    /// Attributes. The number of the inode is not compared.
     pub stat: Stat,
     /// Target, of a symbolic link.
     pub target: Option<Vec<u8>>,
@@ -94,7 +94,7 @@ impl Manifest {
     fn name_groups(&mut self) {
         let mut first: HashMap<u64, Vec<u8>> = HashMap::new();
         for (path, entry) in &mut self.entries {
-            // Subvolumes number their inodes on their own; directories have
+            // Each subvolume numbers its own inodes, and a directory has only
             // one name anyway.
             entry.first_name = if entry.stat.kind == FileKind::Directory {
                 path.clone()
@@ -107,9 +107,9 @@ impl Manifest {
         }
     }
 
-    /// What differs from `other`, one line each, at most `limit`; empty when
-    /// the trees are equal. A time that one of them does not know is equal to
-    /// any.
+    /// What differs from `other`, one line each, at most `limit`; empty if the
+    /// trees are equal. If one of them does not know a time, the time counts as
+    /// equal.
     #[must_use]
     pub fn differences(&self, other: &Self, limit: usize) -> Vec<String> {
         let mut out = Vec::new();
@@ -131,7 +131,7 @@ impl Manifest {
         out
     }
 
-    /// Fails with the differences from `other`, which is what is expected.
+    /// Fails with the differences from `other`, which is the expected tree.
     ///
     /// # Panics
     /// When there are any.

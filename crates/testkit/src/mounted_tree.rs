@@ -67,7 +67,7 @@ impl TreeView for MountedTree {
         let meta = std::fs::symlink_metadata(node)?;
         let device = rustix::fs::major(meta.rdev());
         Ok(Stat {
-            // Subvolumes number their inodes on their own.
+            // Each subvolume numbers its own inodes.
             inode: meta.ino().wrapping_add(meta.dev() << 40),
             kind: kind_of(meta.file_type()),
             mode: meta.mode() & 0o7777,

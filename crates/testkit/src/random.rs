@@ -5,7 +5,7 @@
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
-    /// What decides before the seed does; the last byte comes first.
+    /// What decides before the seed does. The last byte comes first.
     tape: Vec<u8>,
 }
 
@@ -24,7 +24,7 @@ impl Random {
         self.tape = tape.iter().rev().copied().collect();
     }
 
-    /// True when no tape decides, or no more.
+    /// True if there is no tape, or if it has ended.
     #[must_use]
     pub const fn tape_ended(&self) -> bool {
         self.tape.is_empty()

@@ -4,12 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 /// `sync` without a name means the file system of the script's directory. Other
-/// file systems of this machine may be busy or stuck, and do not concern a test.
+/// file systems of this machine may be busy or stuck, and do not matter to a
+/// test.
 const PRELUDE: &str =
     "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }\n";
 
-/// Runs a script in `directory`; it ends at the first command that fails, or
-/// at a variable that is not set.
+/// Runs a script in `directory`. It ends at the first command that fails, or at
+/// a variable that is not set.
 ///
 /// # Panics
 /// It fails; with what it printed.

@@ -1,5 +1,5 @@
-//! A tree of files as anything can show it: a mounted file system, an
-//! unmounted volume through the library, the model.
+//! A tree of files that anything can show: a mounted file system, an unmounted
+//! volume through the library, the model.
 
 use std::fmt;
 
@@ -34,7 +34,7 @@ pub struct Time {
 /// Attributes of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Identity within its tree; names of one inode have the same.
+    /// Identity within its tree. Names of one inode have the same.
     pub inode: u64,
     /// Type.
     pub kind: FileKind,
@@ -50,7 +50,7 @@ pub struct Stat {
     pub links: u64,
     /// Bytes.
     pub size: u64,
-    /// Time of the last change of the content, where it is known.
+    /// Time of the last change of the content, if it is known.
     pub modified: Option<Time>,
 }
 
@@ -61,7 +61,7 @@ pub type Xattr = (Vec<u8>, Vec<u8>);
 
 /// A tree that can be walked. Names, targets and values are bytes.
 pub trait TreeView {
-    /// An inode, by whatever finds it again.
+    /// An inode, in a form by which the view finds it again.
     type Node;
     /// Why something could not be read.
     type Error: fmt::Display;
@@ -84,8 +84,8 @@ pub trait TreeView {
     /// Whatever the tree says.
     fn stat(&self, node: &Self::Node) -> Result<Stat, Self::Error>;
 
-    /// Reads from `offset` of a regular file; fewer bytes than `buffer` has,
-    /// but not none, is no end.
+    /// Reads from `offset` of a regular file. Fewer bytes than `buffer` has
+    /// room for do not mean the end; no bytes do.
     ///
     /// # Errors
     /// Whatever the tree says.

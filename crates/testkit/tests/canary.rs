@@ -1,4 +1,5 @@
-//! Every judge condemns what is wrong: a judge that cannot is no proof.
+//! Every judge condemns what is wrong. A judge that cannot do so proves
+//! nothing.
 
 use butterfs_testkit::judge::{
     Access, DataChecksums, KernelMount, Mode, btrfs_check, mkfs_btrfs, scratch_dir,
@@ -94,7 +95,7 @@ fn check_and_the_kernel_condemn_damaged_metadata() {
         let verdict = btrfs_check(&image, mode, DataChecksums::Ignore);
         assert!(!verdict.clean, "{mode:?}:\n{}", verdict.output);
     }
-    // Either it does not mount, or the file is not there.
+    // Either it does not mount, or the file is missing.
     if let Ok(mount) = KernelMount::mount(&image, Access::ReadOnly, "") {
         assert!(fs::read(mount.path().join("small")).is_err());
     }
@@ -120,8 +121,8 @@ fn manifests_of_different_trees_differ() {
     assert!(differences[0].starts_with("/data: hash"), "{differences:?}");
 }
 
-/// A file system with a fault is told from the model: by its answer, or by
-/// what it holds.
+/// A file system with a fault is distinguished from the model: by its answer,
+/// or by what it holds.
 #[test]
 fn the_model_condemns_wrong_answers_and_wrong_content() {
     clear_umask();
@@ -154,8 +155,8 @@ fn the_model_condemns_wrong_answers_and_wrong_content() {
     assert!(!wrong.differences(&model, 10).is_empty());
 }
 
-/// The runner's answers are the system's: a directory that cannot be written
-/// to gives EROFS, which the model never does.
+/// The runner's answers are those of the system: a directory that cannot be
+/// written to gives EROFS, which the model never does.
 #[test]
 fn a_read_only_mount_diverges() {
     let Some((_dir, image)) = volume() else {

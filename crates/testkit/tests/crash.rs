@@ -1,6 +1,6 @@
-//! Crashes at every flush, with any of the unflushed writes there, lost or
-//! torn: what was acknowledged is found, nothing that never was is found, and
-//! the volume is whole.
+//! Crashes at every flush, in which any of the unflushed writes is there, lost
+//! or torn. What was acknowledged is found, nothing is found that never was,
+//! and the volume is whole.
 //!
 //! `BUTTERFS_CRASH_STATES` sets the number of states, `BUTTERFS_SEEDS=a..b` the
 //! seeds of the random workloads, `BUTTERFS_CRASH_ONLY` names one workload.
@@ -81,7 +81,8 @@ struct Tally {
     by_kernel: AtomicUsize,
 }
 
-/// What a program did, and in which directory. One that is alone has all.
+/// What a program did, and in which directory. A program that is alone has the
+/// whole volume.
 struct Actor {
     dir: String,
     model: Model,
@@ -100,7 +101,8 @@ impl Actor {
         }
     }
 
-    /// What of a volume is its own, with the directories of the top level.
+    /// The part of a volume that is its own, with the directories of the top
+    /// level.
     fn part(&self, found: &Found) -> Found {
         if self.dir.is_empty() {
             return found.clone();
@@ -124,7 +126,7 @@ impl Actor {
 }
 
 struct Judge<'a> {
-    /// One in so many states is crashed in its replay too.
+    /// One state in this many is also crashed in its replay.
     replays_every: usize,
     actors: &'a [Actor],
     kind: Kind,
@@ -132,7 +134,7 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    /// Opens a state and holds it against the model.
+    /// Opens a state and compares it with the model.
     fn state(&self, state: &State, random: &mut Random) -> Result<(), String> {
         let number = self.tally.states.fetch_add(1, Ordering::Relaxed);
         let device: Arc<MemoryDevice> = Arc::new(state.device.snapshot());
@@ -153,7 +155,7 @@ impl Judge<'_> {
         Ok(())
     }
 
-    /// Holds what was found after a crash at `time` against what was done.
+    /// Compares what was found after a crash at `time` with what was done.
     fn judge(&self, time: usize, found: &Found) -> Result<(), String> {
         for actor in self.actors {
             let judged = actor.model.judge(time, &actor.part(found), self.whole());
@@ -201,7 +203,8 @@ impl Judge<'_> {
         failed.map_or(Ok(()), Err)
     }
 
-    /// The kernel's replay gives the same files, and `btrfs check` is content.
+    /// The kernel's replay gives the same files, and `btrfs check` finds no
+    /// fault.
     fn kernel(&self, state: &State, ours: &Found) -> Result<(), String> {
         if !rustix::process::geteuid().is_root() {
             assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
@@ -234,7 +237,7 @@ impl Judge<'_> {
             // btrfs-progs 6.2 does not know it.
             return Ok(());
         }
-        // The loop device may linger: it is not mounted.
+        // The loop device may remain for a while. It is not mounted.
         run(
             "btrfs",
             &["check", "--force", "--check-data-csum", paths[0]],
@@ -289,7 +292,7 @@ fn walk(root: &Path) -> Found {
     found
 }
 
-/// What becomes of an operation that fails.
+/// What happens to an operation that fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnError {
     /// None may.
@@ -309,7 +312,7 @@ fn run_together(kind: Kind, workloads: &[String]) -> (MemoryDevice, Vec<Actor>, 
     run_in(world, workloads, OnError::Panic, || ())
 }
 
-/// The same in a world that is there; `begun` comes when its threads begin.
+/// The same in an existing world. `begun` is called when its threads begin.
 fn run_in(
     mut world: World,
     workloads: &[String],
@@ -391,8 +394,8 @@ fn sweep(job: &Job, budget: usize, tally: &Tally) {
     }
 }
 
-/// Workloads nobody wrote: three of eight are alone, the others two to four
-/// together.
+/// Workloads that nobody wrote: three of eight are alone, the others run two to
+/// four together.
 fn random_workloads(seed: u64) -> Vec<String> {
     if seed % 8 < 3 {
         return vec![random_workload(seed, "")];
@@ -403,7 +406,7 @@ fn random_workloads(seed: u64) -> Vec<String> {
     (0..threads).map(workload).collect()
 }
 
-/// A workload nobody wrote, in a directory.
+/// A workload that nobody wrote, in a directory.
 fn random_workload(seed: u64, dir: &str) -> String {
     let mut random = Random::new(seed);
     let mut out: Vec<String> = vec![format!("mkdir {dir}d"), "sync".into()];
@@ -546,8 +549,8 @@ fn what_was_acknowledged_survives_every_crash() {
     assert!(all * 10 >= states_wanted() * 8, "only {all} states");
 }
 
-/// A device that fails while several threads work: each operation that failed
-/// was done or not, and nothing that was acknowledged before is lost.
+/// A device that fails while several threads work. Each operation that failed
+/// was either done or not, and nothing that was acknowledged before is lost.
 #[test]
 fn a_failing_device_takes_nothing_from_several_threads() {
     let tally = Tally::default();
@@ -596,14 +599,14 @@ fn a_failing_device_takes_nothing_from_several_threads() {
     assert!(failed * 4 > all, "only {failed} failed");
 }
 
-/// The invariant must see a write to what is committed.
+/// The invariant must notice a write to what is committed.
 #[test]
 fn a_write_to_a_committed_block_is_condemned() {
     let mut world = World::new(KINDS[0]);
     world.run("create a; write a 0 50000; sync; write a 0 50000; sync");
     let (base, _, mut events) = world.crash();
     assert_eq!(invariant::hold(&base, &events, Watch::All), Ok(()));
-    // The same write once more, when its block is committed.
+    // The same write once more, after its block is committed.
     let first = events
         .iter()
         .position(
@@ -620,7 +623,7 @@ fn a_write_to_a_committed_block_is_condemned() {
     assert!(invariant::hold(&base, &events, Watch::All).is_err());
 }
 
-/// The judge must see what goes wrong without flushes.
+/// The judge must notice what goes wrong without flushes.
 #[test]
 fn a_store_that_does_not_flush_is_condemned() {
     let kind = Kind {

@@ -1,5 +1,5 @@
-//! Balances of the kernel's that are cut off at any moment are taken back here,
-//! so that everybody finds the volume whole.
+//! Balances of the kernel's that are interrupted at any moment are undone here,
+//! and the kernel and all checks find the volume whole.
 
 use butterfs::{MountOptions, Volume};
 use butterfs_check::{DataChecksums as CheckData, Options as CheckOptions};
@@ -32,7 +32,8 @@ for s in 1 2 3 4; do
 done
 "#;
 
-/// Changes while it is balanced, with fsync logs, and the end in the middle.
+/// Changes during a balance, with fsync logs, and the interruption in the
+/// middle.
 const BALANCE: &str = r#"
 ( for i in $(seq 60); do echo $i > source/file-$i; echo $i >> snap2/big; sync source/file-$i; sleep 0.01; done ) &
 btrfs -q balance start --full-balance . &
@@ -67,8 +68,8 @@ fn copy(from: &Path, to: &Path, how: &str) {
     assert!(done.unwrap().success());
 }
 
-/// Whether a volume has trees of relocation, and how many files of the data's
-/// relocation.
+/// Whether a volume has trees of relocation, and how many files for the
+/// relocation of data.
 fn left_over(image: &Path) -> (usize, usize) {
     let volume = open(image, "ro,norecovery").unwrap();
     let engine = volume.files().store().read();
@@ -84,8 +85,8 @@ fn left_over(image: &Path) -> (usize, usize) {
     (usize::from(tree), files)
 }
 
-/// Volumes as crashes would leave them while the kernel balances, with nothing
-/// in common but that.
+/// Volumes as crashes would leave them while the kernel balances, and with
+/// nothing else in common.
 fn caught(dir: &Path, mkfs: &[&str]) -> Vec<PathBuf> {
     let below = dir.join("below");
     mkfs_btrfs(&below, 4 << 30, &["-m", "single"]);
@@ -163,7 +164,7 @@ fn what_a_cut_balance_left_is_taken_back() {
             Manifest::of(&LibraryTree(volume.share()))
                 .unwrap()
                 .assert_same(&expected, &context);
-            // Every subvolume is changed over what was shared with the copies.
+            // Every subvolume is changed where it shared with the copies.
             for name in ["source", "snap1", "snap2", "snap3", "snap4"] {
                 for number in 0..90 {
                     let path = format!("/{name}/file-{}", number * 10 + 1);

@@ -1,6 +1,6 @@
 //! One volume of four devices, changed by ButterFS and the kernel in turns:
 //! balance, convert, add, remove, replace, resize and snapshot, while files
-//! change. After each turn the other side finds the same, and nobody finds a
+//! change. After each turn the other side finds the same, and no check finds a
 //! fault.
 //!
 //! `BUTTERFS_SEEDS=first..last` runs other seeds, `BUTTERFS_ROUNDS=200` more
@@ -99,7 +99,7 @@ impl Bench {
         }
     }
 
-    /// What the turn changed about which devices there are.
+    /// What the turn changed about the set of devices.
     fn note(&mut self, turn: &Turn, numbers: &[(u64, PathBuf)]) {
         match turn {
             Turn::Convert(profile) => self.profile = *profile,
@@ -121,7 +121,7 @@ impl Bench {
     }
 }
 
-/// What a change of a file is, by its number.
+/// The kind of a change of a file, by its number.
 fn change_of(number: u64) -> (String, Option<Vec<u8>>) {
     let file = number.wrapping_mul(0x9e37_79b9) % FILES;
     let length = [700, 9000, 130_000, 1_100_000, 40_000][number as usize % 5];
@@ -251,7 +251,7 @@ fn kernel(bench: &mut Bench, turn: &Turn, first: u64, context: &str) -> Manifest
         .unwrap_or_else(|error| panic!("{context}: {error}"));
     let point = mount.path().to_owned();
     let ended = AtomicBool::new(false);
-    // Of a new device; it stays until the mount is gone.
+    // The image of a new device. It stays until the mount is gone.
     let new = match turn {
         Turn::Add(path) | Turn::Replace(_, path) => {
             Some(Loop::attach(path, judge::Access::ReadWrite).unwrap())
@@ -266,7 +266,8 @@ fn kernel(bench: &mut Bench, turn: &Turn, first: u64, context: &str) -> Manifest
                 match bytes {
                     Some(bytes) => match std::fs::write(point.join(path), bytes) {
                         Ok(()) => {}
-                        // While it converts, the kernel may say so with much room.
+                        // While it converts, the kernel may report no space
+                        // although there is much.
                         Err(error) if error.kind() == ErrorKind::StorageFull => {}
                         Err(error) => panic!("{context}: {error}"),
                     },
@@ -313,10 +314,10 @@ fn kernel(bench: &mut Bench, turn: &Turn, first: u64, context: &str) -> Manifest
     found
 }
 
-/// Linux 6.18 sometimes refuses to replace a device beside a writer for want of
-/// space, with gigabytes free ("failed setting block group ro: -28"; a volume
-/// whose block groups the kernel made itself shows the same). Nothing has changed
-/// then, and the next attempt is not refused.
+/// Linux 6.18 sometimes refuses, for lack of space, to replace a device while
+/// files are written, with gigabytes free ("failed setting block group ro:
+/// -28"; a volume whose block groups the kernel made itself shows the same).
+/// Nothing has changed then, and the next attempt is not refused.
 fn turn_of_kernel(words: &[String]) -> Result<(), String> {
     const ATTEMPTS: usize = 5;
     let mut text = String::new();
@@ -371,9 +372,10 @@ fn words_of(turn: &Turn, new: Option<&Path>, point: &Path) -> Vec<String> {
     }
 }
 
-/// Judges what is not mounted. Parities that Linux 6.18 writes while it converts
-/// and files change do not all match (a volume that only the kernel wrote shows
-/// the same), and btrfs check reads by parity, too: there it looks at metadata.
+/// Judges an unmounted volume. Linux 6.18 writes parities that do not all match
+/// if files change while it converts (a volume that only the kernel wrote shows
+/// the same), and btrfs check reads by parity, too. In that case it only looks
+/// at metadata.
 fn check_one_mode(images: &[PathBuf], (mode, profile): (Mode, ProfileChoice), context: &str) {
     check(images, context);
     let loops: Vec<Loop> = images

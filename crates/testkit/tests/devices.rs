@@ -21,7 +21,8 @@ mod support;
 
 use support::several::*;
 
-/// Several volumes at a time would be found by each other's judges.
+/// If there were several volumes at a time, each other's judges would find
+/// them.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Each profile on its least number of devices and on more, of unequal sizes.
@@ -62,7 +63,7 @@ fn the_kernel_takes_what_we_make_and_write() {
         assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
         manifest(&images, "ro").assert_same(&expected, &context);
         check(&images, &context);
-        // Again by us, over what the kernel made.
+        // Then again by us, over what the kernel made.
         let volume = open(&images, "compress=zstd").unwrap();
         volume.remove_tree(volume.files().root(), b"dir 2").unwrap();
         fill_ours(&volume, 3);
@@ -78,8 +79,8 @@ fn the_kernel_takes_what_we_make_and_write() {
     }
 }
 
-/// Made and filled by the kernel; each set of devices that the profile can lose
-/// is removed, and rotten, in turn.
+/// Made and filled by the kernel. Each set of devices that the profile can lose
+/// is removed, and then rotten, in turn.
 #[test]
 fn kernel_volumes_are_read_whole_whatever_is_lost() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -125,7 +126,7 @@ fn kernel_volumes_are_read_whole_whatever_is_lost() {
     }
 }
 
-/// Damages everything that was ever written behind the first mebibyte, but for
+/// Damages everything that was ever written behind the first mebibyte, except
 /// the copy of the superblock.
 fn rot(image: &Path) {
     let file = File::options().read(true).write(true).open(image).unwrap();
@@ -148,8 +149,8 @@ fn rot(image: &Path) {
     }
 }
 
-/// Written without a device; the kernel takes the rest, and the device, when it
-/// is back, is mended by the kernel's scrub.
+/// Written without a device. The kernel writes the rest and, when the device is
+/// back, repairs it by its scrub.
 #[test]
 fn what_is_written_degraded_is_taken_by_the_kernel() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -183,8 +184,8 @@ fn what_is_written_degraded_is_taken_by_the_kernel() {
             assert!(stale.contains("commits behind"), "{context}: {stale}");
             manifest(&images, "ro,degraded").assert_same(&expected, &context);
             if profile.parities() > 0 {
-                // Linux 6.18 cannot write all partly used rows of a degraded volume,
-                // its own neither (EIO), so it is not asked to.
+                // Linux 6.18 cannot write all partly used rows of a degraded
+                // volume, not even of its own (EIO), so it is not asked to.
                 let mount =
                     KernelMount::mount_all(&left, judge::Access::ReadOnly, "degraded").unwrap();
                 kernel_manifest(&mount).assert_same(&expected, &context);
@@ -197,7 +198,7 @@ fn what_is_written_degraded_is_taken_by_the_kernel() {
             let expected = kernel_manifest(&mount);
             mount.unmount().unwrap();
             manifest(&left, "ro,degraded").assert_same(&expected, &context);
-            // The kernel believes the device that is back, and mends it.
+            // The kernel believes the device that is back, and repairs it.
             let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
             let _ = mount.scrub();
             mount.remount().unwrap();
@@ -234,13 +235,13 @@ fn a_device_with_a_damaged_superblock_is_found() {
     assert!(volume.is_whole());
     let damaged: Vec<bool> = volume.devices.iter().map(|d| d.is_first_damaged).collect();
     assert_eq!(damaged, [false, true, false]);
-    // What writes mends all copies, for the kernel too.
+    // Writing repairs all copies, for the kernel too.
     let volume = Volume::open(&images[0], OpenOptions::default()).unwrap();
     volume.write_file(b"/new", b"new").unwrap();
     volume.close().unwrap();
     drop(volume);
     check(&images, "mended");
-    // The remains of a device that is there are left out.
+    // Remains of a device that is there are left out.
     let remains = dir.path().join("remains.img");
     std::fs::copy(&images[1], &remains).unwrap();
     let file = File::options().write(true).open(&remains).unwrap();
@@ -249,7 +250,7 @@ fn a_device_with_a_damaged_superblock_is_found() {
     found.sort();
     assert_eq!(found, images);
     assert_eq!(butterfs::scan(&[dir.path().to_owned()])[0].devices.len(), 3);
-    // So is what has another file system now.
+    // A device that holds another file system now is left out, too.
     std::fs::remove_file(&images[1]).unwrap();
     file.write_all_at(&[0x53, 0xef], 1024 + 56).unwrap();
     file.write_all_at(&1_u32.to_le_bytes(), 1024 + 76).unwrap();
@@ -284,8 +285,8 @@ fn devices_are_found_in_a_directory() {
     let ours = volumes.iter().find(|volume| volume.total == 3).unwrap();
     assert!(ours.is_whole());
     assert_eq!(ours.devices.len(), 3);
-    // A copy of the device that is named is not taken for another one; a copy of
-    // another one is an error that names both.
+    // A copy of the named device is not taken for another device. A copy of
+    // another device is an error that names both.
     std::fs::copy(&images[0], dir.path().join("copy.img")).unwrap();
     Volume::open(&images[0], OpenOptions::read_only()).unwrap();
     let twice = Volume::open(&images[1], OpenOptions::read_only());

@@ -1,9 +1,9 @@
 //! Crashes of volumes of several devices, with a device lost at the same time.
 //!
-//! Each device has a cache of its own: of what is not flushed there, any part
-//! may be lost. After each crash the volume is opened with all devices, and
-//! without each that it can do without. What was made durable is there, and a
-//! device that was away is never believed afterwards.
+//! Each device has a cache of its own, of which any unflushed part may be lost.
+//! After each crash the volume is opened with all devices, and without each one
+//! that it can do without. What was made durable is there, and a device that
+//! was away is never believed afterwards.
 
 use butterfs::{
     BlockDevice, Cleaner, Degraded, Error, MemberFault, MemoryDevice, OpenOptions, StoreError,
@@ -31,7 +31,7 @@ fn options(degraded: Degraded) -> OpenOptions {
         ..OpenOptions::default()
     };
     options.store.degraded = degraded;
-    // Nodes are written before the commit where that may be.
+    // Nodes are written before the commit where that is possible.
     options.store.left_to_commit = 0;
     options
 }
@@ -53,7 +53,7 @@ struct Recorded {
     seed: u64,
     bases: Vec<MemoryDevice>,
     events: Vec<Event>,
-    /// Files and from where on each is durable.
+    /// Files, and from which place on each is durable.
     promises: Vec<(u64, Position)>,
 }
 
@@ -126,7 +126,7 @@ fn record(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64) -> 
         let now = recording.position();
         promises.extend(waiting.drain(..).map(|file| (file, now)));
     }
-    // Not closed: nothing more is promised.
+    // The volume is not closed, so nothing more is promised.
     volume.shut_down();
     drop(volume);
     Recorded {
@@ -153,7 +153,7 @@ impl Recorded {
         }
     }
 
-    /// Crashes just before event `at`, with fates by `seed`.
+    /// Crashes just before event `at`, with fates drawn from `seed`.
     fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
         let context = format!(
             "{} on {}, {:?}, workload {}, crash before {at} with fates {seed}, lost {lost:?}",
@@ -182,7 +182,7 @@ impl Recorded {
         if let Some(lost) = lost {
             given.remove(lost);
         }
-        // What the workload itself left out counts as away.
+        // A device that the workload itself left out counts as away.
         let volume = Volume::open_devices(given.clone(), options(Degraded::Allowed))
             .unwrap_or_else(|error| panic!("{context}: {error}"));
         self.assert_files(&volume, at, &context);
@@ -212,9 +212,9 @@ impl Recorded {
         self.assert_files(&volume, at, &context);
     }
 
-    /// Our own check, where all devices take part. One that fell out just before
-    /// the crash is taken for one that the crash left behind: it lacks nodes,
-    /// which are read from the others.
+    /// Our own check, if all devices take part. A device that fell out just
+    /// before the crash is taken for one that the crash left behind. It lacks
+    /// nodes, which are read from the other devices.
     fn check(&self, devices: Vec<Arc<dyn BlockDevice>>, context: &str) {
         let whole = Volume::open_devices(devices.clone(), options(Degraded::Refused));
         if whole.map(drop).is_err() {

@@ -1,5 +1,5 @@
-//! What is said of a volume's space is what happens: volumes that run full,
-//! and balances that were foretold.
+//! What is said about a volume's space is what happens: for volumes that run
+//! full, and for balances that were predicted.
 
 use butterfs::{Access, MountOptions, Volume};
 use butterfs_admin::balance::{self, End, Filter, Filters, Redundancy};
@@ -10,7 +10,8 @@ use butterfs_testkit::content::content;
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
-/// What a write may get beyond what was said: metadata that data did not need.
+/// What a write may get beyond the prediction: metadata space that data did not
+/// need.
 const SLACK: u64 = 40 * MIB;
 
 fn devices(sizes: &[u64]) -> Vec<Arc<dyn BlockDevice>> {
@@ -58,8 +59,8 @@ fn fill(volume: &Volume, name: &str, length: usize) -> u64 {
     written
 }
 
-/// In each profile, on devices of unequal sizes: what is said can be written,
-/// and not much more.
+/// In each profile, on devices of unequal sizes: the predicted amount can be
+/// written, and not much more.
 #[test]
 fn what_can_be_written_is_what_was_said() {
     use ProfileChoice as P;
@@ -99,7 +100,7 @@ fn what_can_be_written_is_what_was_said() {
                 _ => 0,
             })
             .sum();
-        // Full: nothing is left to say but why.
+        // Full: only the reason is left to say.
         let said = explain(volume.files().store()).unwrap();
         assert!(said.writable < SLACK, "{context}: {said:?}");
         assert!(!said.obstacles.is_empty(), "{context}: {said:?}");
@@ -117,7 +118,7 @@ fn what_can_be_written_is_what_was_said() {
     }
 }
 
-/// The balance that is proposed frees what it was said to free, to the byte.
+/// The proposed balance frees what was predicted, to the byte.
 #[test]
 fn a_balance_frees_what_was_said() {
     use ProfileChoice as P;
@@ -177,7 +178,7 @@ fn a_balance_frees_what_was_said() {
                 "{context}: usage={usage}"
             );
             assert_eq!(after.standing.data.further, *data_after, "{context}");
-            // Nothing more is to be had in the same way.
+            // Nothing more can be gained in the same way.
             let more = after.remedies.iter().find_map(|remedy| match remedy {
                 Remedy::Balance { frees, .. } => Some(*frees),
                 _ => None,

@@ -1,6 +1,6 @@
-//! Sequences at the bounds of the format, where random ones seldom come: the
-//! same answers and the same tree from the model, the library, a FUSE mount
-//! and the kernel.
+//! Sequences at the bounds of the format, which random ones seldom reach. The
+//! model, the library, a FUSE mount and the kernel give the same answers and
+//! the same tree.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn rename(from: &[u8], to: &[u8], how: RenameHow) -> Op {
 }
 
 /// Names of one file in one directory, until they overflow into items of their
-/// own, half of them taken away again.
+/// own. Then half of them are removed.
 fn links() -> Vec<Op> {
     let name = |at: usize| format!("links/{at:05}{}", "n".repeat(200)).into_bytes();
     let mut ops = vec![mkdir("links"), mkdir("other"), create("links/file")];
@@ -61,7 +61,8 @@ fn links() -> Vec<Op> {
     ops
 }
 
-/// Names with one hash, until their item is full; in each place taken away.
+/// Names with one hash, until their item is full. Then names at each place are
+/// removed.
 fn hashes() -> Vec<Op> {
     let mut random = Random::new(5);
     let names = colliding(&mut random, 16);
@@ -183,7 +184,8 @@ fn compare(who: &str, node_size: u32, mut apply: impl FnMut(&Op) -> Result<(), E
 }
 
 fn judge(image: &Path, oracle: &Oracle, who: &str) {
-    // The other mode of btrfs-progs 6.2 condemns what the kernel leaves, too.
+    // The other mode of btrfs-progs 6.2 condemns what the kernel itself leaves,
+    // too.
     btrfs_check(image, Mode::Original, DataChecksums::Verify).assert_clean(who);
     let expected = Manifest::of(oracle).unwrap();
     let tree = LibraryTree::mount(image, "ro");

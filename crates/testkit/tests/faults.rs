@@ -1,6 +1,6 @@
-//! A device that fails: each read, write and flush in turn, for once and for
-//! good; writes that are lost or go elsewhere; bits that flip. Never a panic,
-//! never wrong data; what was acknowledged is there, or damage is reported.
+//! A device that fails: each read, write and flush in turn, once and for good;
+//! writes that are lost or go elsewhere; bits that flip. Never a panic, never
+//! wrong data. What was acknowledged is there, or damage is reported.
 
 #[path = "crash/mapped.rs"]
 mod mapped;
@@ -26,7 +26,7 @@ const WORKLOADS: [&str; 5] = [
     "create a; write a 0 9000; sync; create t; write t 0 9000; fsync t; rename t a; fsyncdir; attribute a; fsync a",
     "create a; keep a 0 100000; sync; write a 0 4096; fsync a; write a 8192 4096; fsync a; sync",
 ];
-/// Operations of one kind that a run may have; a loop that never ends is a
+/// Operations of one kind that a run may have. A loop that never ends is a
 /// fault.
 const OPERATIONS_MAX: u64 = 3000;
 
@@ -78,7 +78,7 @@ fn failing_operations_lose_nothing_that_was_acknowledged() {
     assert!(runs > 100);
 }
 
-/// A write of data that fails is told to the fsync of that file; the data stay,
+/// The fsync of a file reports a write of its data that failed. The data stay,
 /// and the next fsync brings them to other space.
 #[test]
 fn data_that_could_not_be_written_are_written_again() {
@@ -99,7 +99,7 @@ fn data_that_could_not_be_written_are_written_again() {
     }
 }
 
-/// Errors are allowed, other content than ever was is not.
+/// Errors are allowed. Content that never existed is not.
 fn judge_honesty(
     memory: &Arc<MemoryDevice>,
     model: &model::Model,
@@ -107,7 +107,8 @@ fn judge_honesty(
 ) -> Result<bool, String> {
     match look(memory.clone(), kind.options) {
         Ok((volume, found)) => {
-            // Before any acknowledgement: all that ever was is allowed.
+            // Before any acknowledgement, everything that ever existed is
+            // allowed.
             let known = found.files.iter().all(|(number, content)| {
                 model
                     .files

@@ -1,6 +1,7 @@
-//! Fsync logs that lie. A replay ends with an error, and then nothing was
-//! written, or with a volume that our check and `btrfs check` find clean, that
-//! can be read and emptied: never with a panic, a loop or damage.
+//! Fsync logs that lie. A replay may end with an error, and then nothing was
+//! written. Or it gives a volume that our check and `btrfs check` find clean
+//! and that can be read and emptied. It never ends with a panic, a loop or
+//! damage.
 //!
 //! `BUTTERFS_SEEDS=a..b` runs other random changes than the usual ones.
 
@@ -59,8 +60,8 @@ fn their_check(device: &MemoryDevice) -> Result<(), String> {
     Err(verdict.output)
 }
 
-/// Reads all there is and removes it. What is damaged by the log's content
-/// (data that no checksum fits) is no matter.
+/// Reads everything and removes it. Data that the log's content damaged (no
+/// checksum fits them) do not matter.
 fn use_up(volume: &Volume) -> Result<(), String> {
     let files = volume.files();
     let mut waiting = vec![(files.root(), 0)];
@@ -147,7 +148,7 @@ fn replay(device: MemoryDevice, theirs: bool) -> Result<End, String> {
     Ok(end)
 }
 
-/// A device with what was written to its copy since.
+/// A device, with what was written to its copy since.
 fn after(base: &MemoryDevice, device: &RecordDevice) -> MemoryDevice {
     let copy = base.snapshot();
     for event in device.events() {

@@ -1,4 +1,5 @@
-//! The kernel's Btrfs judges the model: before that it may judge nothing.
+//! The kernel's Btrfs judges the model. Before that the model may judge
+//! nothing.
 
 use butterfs_testkit::judge::{
     Access, DataChecksums, KernelMount, Mode, btrfs_check, mkfs_btrfs, scratch_dir,

@@ -17,8 +17,8 @@ use butterfs_testkit::op::generate::Generator;
 use butterfs_testkit::{Capability, Manifest, Op, differential};
 use support::LibraryTree;
 
-/// What the kernel made of thousands of operations, the library reads the
-/// same, to the nanosecond.
+/// The library reads what the kernel made of thousands of operations: the same,
+/// to the nanosecond.
 #[test]
 fn the_library_reads_what_the_kernel_wrote() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {

@@ -1,8 +1,8 @@
 //! Volumes of every kind, written by ButterFS, judged, changed by the kernel,
-//! read back and changed again; and the other way round.
+//! read back and changed again; and the same with the roles exchanged.
 //!
 //! All of 4 checksums, 4 ways to compress, 3 node sizes, with and without a
-//! block group tree, of one and of two copies, by the library; over FUSE a
+//! block group tree, of one and of two copies, by the library. Over FUSE, a
 //! selection in which every pair of choices occurs.
 
 mod support;
@@ -118,7 +118,7 @@ impl Kind {
         mkfs(image, SIZE, self.node_size(), &self.choices());
     }
 
-    /// As the kernel's users make it; mkfs.btrfs 6.2 makes no block group
+    /// As users of the kernel make it; mkfs.btrfs 6.2 makes no block group
     /// tree.
     fn make_by_progs(self, image: &Path) {
         if self.0[3] == 0 {
@@ -142,7 +142,7 @@ enum Writer<'p> {
     Kernel,
 }
 
-/// A volume under test, and where its operations come from.
+/// A volume under test, and the source of its operations.
 struct Trial<'d> {
     kind: Kind,
     image: &'d Path,
@@ -167,7 +167,8 @@ impl<'d> Trial<'d> {
         }
     }
 
-    /// Has `writer` find what was left and change it; gives what it leaves.
+    /// Lets `writer` verify what was left and change it. Returns what it
+    /// leaves.
     fn change(&mut self, writer: Writer<'_>, before: &Manifest) -> Manifest {
         let options = self.kind.options();
         let kind = self.kind;

@@ -1,5 +1,5 @@
-//! Devices that come to a volume, leave it, and take each other's place, with
-//! btrfs check, kernel mounts and scrubs for judges.
+//! Devices that are added to a volume, removed and replaced, with btrfs check,
+//! kernel mounts and scrubs as judges.
 
 use butterfs::{Access, Volume};
 use butterfs_admin::devices::{self, Discard, Removal, Replaced, TwinReads};
@@ -19,7 +19,8 @@ mod support;
 
 use support::several::*;
 
-/// Several volumes at a time would be found by each other's judges.
+/// If there were several volumes at a time, each other's judges would find
+/// them.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn device(path: &Path) -> Arc<dyn BlockDevice> {
@@ -61,7 +62,7 @@ fn replace(volume: &Volume, id: u64, path: &Path, reads: TwinReads) {
     assert!(former.not_wiped.is_none());
 }
 
-/// Everybody takes the volume and finds the same in it.
+/// All programs accept the volume and find the same in it.
 fn judge_all(images: &[PathBuf], expected: &Manifest, context: &str) {
     manifest(images, "ro").assert_same(expected, context);
     check(images, context);
@@ -72,7 +73,7 @@ fn judge_all(images: &[PathBuf], expected: &Manifest, context: &str) {
     assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{context}");
 }
 
-/// Nobody takes it for a device of a volume.
+/// No program takes it for a device of a volume.
 fn is_wiped(image: &Path) -> bool {
     butterfs::scan(&[image.to_owned()]).is_empty()
 }
@@ -140,8 +141,8 @@ fn devices_are_added_and_removed() {
     }
 }
 
-/// The image of device 2, which is the new one where the volume began with one
-/// device.
+/// The image of device 2. If the volume began with one device, it is the new
+/// one.
 fn images_of(dir: &Path, index: usize, count: usize) -> PathBuf {
     match count {
         1 => dir.join("new.img"),
@@ -176,7 +177,8 @@ fn devices_are_replaced() {
             assert!(is_wiped(&former));
             let expected = manifest(&images, "ro");
             judge_all(&images, &expected, &context);
-            // Nothing of the target is believed only because others have it.
+            // Nothing of the target is believed only because other devices have
+            // it.
             if data.tolerated() > 0 {
                 for lost in losses(data, count) {
                     let left = without(&images, &lost);
@@ -188,7 +190,8 @@ fn devices_are_replaced() {
     }
 }
 
-/// What ends in the middle, by a wish or as by a power cut, the kernel mounts.
+/// What stops in the middle, by request or as by a power cut, can be mounted by
+/// the kernel.
 #[test]
 fn the_kernel_takes_what_was_not_ended() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -252,8 +255,8 @@ fn the_kernel_takes_what_was_not_ended() {
     }
 }
 
-/// A volume that says that the kernel's replacement was interrupted: it is read,
-/// and not written.
+/// A volume that says that the kernel's replacement was interrupted. It can be
+/// read, and is not written.
 #[test]
 fn what_the_kernel_replaces_is_left_alone() {
     const STARTED: u64 = 1;
@@ -289,7 +292,7 @@ fn what_the_kernel_replaces_is_left_alone() {
     }
 }
 
-/// A device is missing, or back with an old state, and is replaced or removed.
+/// A device that is missing, or back with an old state, is replaced or removed.
 #[test]
 fn missing_and_stale_devices_are_mended() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -327,7 +330,8 @@ fn missing_and_stale_devices_are_mended() {
                 let context = format!("{context} without {lost:?}");
                 manifest(&left, "ro,degraded").assert_same(&expected, &context);
             }
-            // It goes, where the profile allows, and its data get new places.
+            // It is removed if the profile allows that, and its data get new
+            // places.
             let volume = open(&images, "").unwrap();
             add(&volume, &new_image(dir.path(), "more.img", 1800));
             close(volume);

@@ -1,10 +1,10 @@
-//! Crashes and failing operations while devices come, leave, take each other's
-//! place and change their sizes, and while block groups move and get another
-//! profile.
+//! Crashes and failing operations while devices are added, removed, replaced
+//! and resized, and while block groups move and get another profile.
 //!
-//! After each the volume opens with whatever devices are there, also those that
-//! it does not have yet or any more; everything durable is there, our own check
-//! finds nothing, and the same can be done again and ends well.
+//! After each of them the volume opens with any devices that are there, also
+//! with those that it does not have yet or no longer has. Everything durable is
+//! there, our own check finds nothing, and the same operation can be done again
+//! and ends well.
 
 use butterfs::{
     BlockDevice, Cleaner, Degraded, MemberState, MemoryDevice, OpenOptions, StoreError, Volume,
@@ -34,9 +34,9 @@ const MIB: u64 = 1 << 20;
 enum Change {
     /// The spare comes.
     Add,
-    /// The spare comes, and the first device goes.
+    /// The spare is added, and the first device is removed.
     Remove,
-    /// The spare takes the first device's place.
+    /// The spare replaces the first device.
     Replace,
     /// The same, from the other devices.
     Rebuild,
@@ -68,8 +68,8 @@ const CHANGES: [Change; 7] = [
     Change::Resize,
 ];
 
-/// What a profile is converted to, by the words of a filter: nothing that may
-/// lose fewer devices.
+/// What a profile is converted to, in the words of a filter. The new profile
+/// can lose at least as many devices.
 fn converted(profile: ProfileChoice) -> &'static str {
     match profile {
         ProfileChoice::Single => "convert=dup",
@@ -187,7 +187,7 @@ fn balanced(
             Ok(())
         }
         Err(BalanceError::Store(error)) => Err(error),
-        // A device that fell out is missed by the profile.
+        // The profile lacks a device that fell out.
         Err(BalanceError::Profile(_)) if !is_whole(volume) => Ok(()),
         Err(error) => panic!("{error}"),
     }
@@ -289,8 +289,8 @@ fn generations(all: &[Arc<dyn BlockDevice>]) -> String {
     text
 }
 
-/// Those that can be given to whoever opens the volume: the spare without a
-/// superblock cannot.
+/// The devices that can be given to a program that opens the volume. The spare
+/// without a superblock is not one of them.
 fn with_superblocks(all: &[Arc<dyn BlockDevice>]) -> Vec<Arc<dyn BlockDevice>> {
     // A torn one has a mirror.
     let has_one = |device: &&Arc<dyn BlockDevice>| {
@@ -318,8 +318,8 @@ fn check(devices: Vec<Arc<dyn BlockDevice>>, context: &str) {
     assert!(report.is_clean(), "{context}: {:#?}", report.faults);
 }
 
-/// Opens what is left, and does the same again with the spare where the spare
-/// is none of its devices.
+/// Opens what is left, and does the same again. The spare is used if it is none
+/// of the volume's devices.
 fn go_on(
     all: &[Arc<dyn BlockDevice>],
     durable: &[u64],
@@ -476,12 +476,12 @@ fn run(profile: ProfileChoice, count: usize, change: Change, seed: u64, states: 
     let places = recorded.events.len() as u64 + 1;
     for state in 0..states {
         let at = match state % 3 {
-            // The end of it is where the superblocks are.
+            // The superblocks come at its end.
             0 => places - 1 - random.below(places.min(80)),
             _ => random.below(places),
         };
-        // One more than the profile takes would be too much: the spare and the
-        // first device may each have what the other lacks.
+        // One device more than the profile can lose would be too much, because
+        // the spare and the first device may each have what the other lacks.
         let lost = match (state % 2, profile.tolerated()) {
             (0, _) | (_, 0) => None,
             (_, _) if count < 2 => None,
@@ -563,7 +563,8 @@ fn fail_each(
             done.unwrap_or_else(|error| panic!("{context}: {error}"));
         }
         faulty.clear();
-        // What was said to be durable is, whether the volume goes on or not.
+        // What was reported as durable is durable, whether the volume goes on
+        // or not.
         let crashed: Vec<Arc<dyn BlockDevice>> = memory
             .iter()
             .map(|device| Arc::new(device.snapshot()) as _)
@@ -578,7 +579,8 @@ fn fail_each(
         if is_over {
             return after;
         }
-        // The first ones each, then fewer and fewer; BUTTERFS_EACH=1 has all.
+        // Each of the first operations, then fewer and fewer; BUTTERFS_EACH=1
+        // takes all.
         after += match std::env::var_os("BUTTERFS_EACH") {
             Some(_) => 1,
             None => 1 + after / 4,

@@ -1,5 +1,5 @@
-//! Images of metadata: what btrfs-image makes of the same volume, restored to the
-//! same trees; damage is said, and no hostile image is more than an error.
+//! Images of metadata: what btrfs-image makes of the same volume, restored to
+//! the same trees. Damage is reported, and a hostile image is at most an error.
 
 mod support;
 
@@ -233,7 +233,8 @@ fn run(program: &str, words: &[&dyn AsRef<std::ffi::OsStr>]) -> String {
     text
 }
 
-/// What dump-tree says of all trees, without what a flag of the superblock says.
+/// What dump-tree prints about all trees, without what a flag of the superblock
+/// says.
 fn trees(image: &Path) -> String {
     run("btrfs", &[&"inspect-internal", &"dump-tree", &image])
 }

@@ -1,9 +1,9 @@
-//! Random operations on the library and over FUSE, with remounts between, against
-//! the model;
-//! what is left is judged by `btrfs check` and walked by the kernel.
+//! Random operations on the library and over FUSE, with remounts between them,
+//! compared with the model. `btrfs check` judges what is left, and the kernel's
+//! view of it is walked.
 //!
-//! Fixed seeds find again what was broken once; fresh ones find what nobody
-//! thought of. Both print what reproduces a failure.
+//! Fixed seeds find again what was once broken. Fresh ones find what nobody
+//! thought of. Both print how to reproduce a failure.
 
 mod support;
 
@@ -23,15 +23,15 @@ use std::sync::Arc;
 use std::time::SystemTime;
 use support::{LibraryTree, apply_to_library, mkfs};
 
-/// Operations of one seed; `BUTTERFS_OPERATIONS` takes another number, to find
-/// the first that is too many.
+/// Operations of one seed. `BUTTERFS_OPERATIONS` sets another number, to find
+/// the first operation that fails.
 fn operations() -> usize {
     std::env::var("BUTTERFS_OPERATIONS").map_or(12_000, |text| text.parse().expect("a number"))
 }
 
 const SIZE: u64 = 3 << 30;
 const SIZE_SUBVOLUMES: u64 = 2 << 30;
-/// Rounds of a run with subvolumes, and operations of each.
+/// Rounds of a run with subvolumes, and operations in each.
 const ROUNDS: usize = 3;
 const PER_ROUND: usize = 900;
 
@@ -227,7 +227,8 @@ fn run_seed_over_fuse(program: &Path, seed: u64, count: usize) {
     let look = || Manifest::of(&MountedTree::new(&root())).expect("a tree that can be walked");
     let oracle = Oracle::with_node_size(way.node_size);
     // FICLONE does not reach a FUSE server; copies do, and share extents. A
-    // chown that changes nothing, but takes privileges, does not reach it too.
+    // chown that changes no owner, but removes privileges, does not reach it
+    // either.
     let reaches = |op: &Op| match op {
         Op::Clone { .. } => false,
         Op::Chown { uid, gid, .. } => uid.is_some() || gid.is_some(),

@@ -1,5 +1,5 @@
-//! Flags and the compression property: a FUSE mount and the kernel answer the
-//! same and show the same.
+//! Flags and the compression property: a FUSE mount and the kernel give the
+//! same answers and show the same.
 
 mod support;
 
@@ -36,8 +36,8 @@ fn set_flags(path: &Path, flags: IFlags) -> Result<(), Errno> {
     rustix::fs::ioctl_setflags(&file, flags)
 }
 
-/// One step of `random`, which is at the same place for both; gives what it
-/// did, with the answer.
+/// One step of `random`, which is in the same state for both. Returns what the
+/// step did, with the answer.
 fn step(root: &Path, random: &mut Random, at: u64) -> String {
     let places = ["", "d/", "d/e/"];
     let names = ["a", "b", "c", "e", "link", "pipe"];

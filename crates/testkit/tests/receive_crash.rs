@@ -1,5 +1,6 @@
-//! Crashes while streams are received: whatever is left opens, is clean, has no
-//! half subvolume that looks whole, and becomes whole by receiving again.
+//! Crashes while streams are received. Whatever is left opens, is clean, has no
+//! incomplete subvolume that looks complete, and becomes complete by receiving
+//! again.
 
 mod support;
 
@@ -189,7 +190,7 @@ fn recover(device: MemoryDevice, sent: &Sent, number: usize, context: &str, tall
     tally.states += 1;
 }
 
-/// Crashes of one receive into what `base` has.
+/// Crashes of one receive into the content of `base`.
 fn crash(base: &MemoryDevice, sent: &Sent, number: usize, often: Duration, seed: u64) -> Tally {
     let recording = Recording::new();
     let device: Arc<dyn BlockDevice> = Arc::new(recording.wrap(Arc::new(base.snapshot())));
@@ -206,7 +207,7 @@ fn crash(base: &MemoryDevice, sent: &Sent, number: usize, often: Duration, seed:
         .collect();
     let step = flushes.len().div_ceil(STATES_MAX).max(1);
     let mut tally = Tally::default();
-    // The end is what makes it whole: all of that.
+    // The end is what makes it whole, so all of it is needed.
     let late = flushes.len().saturating_sub(6);
     let chosen = flushes.into_iter().enumerate();
     let chosen = chosen.filter(|(number, _)| number % step == 0 || *number >= late);

@@ -1,5 +1,5 @@
-//! Relocation, balance and resize: whatever moves, files are the same, what was
-//! shared is shared, and the checks and the kernel find nothing.
+//! Relocation, balance and resize: whatever moves, files stay the same, what
+//! was shared stays shared, and the checks and the kernel find nothing.
 
 #[path = "crash/states.rs"]
 mod states;
@@ -134,7 +134,7 @@ fn flags_of(volume: &Volume) -> Vec<String> {
     kinds.map(|kind| kind.flags.describe()).collect()
 }
 
-/// Everything moves, twice; nothing is shared less than before.
+/// Everything moves, twice, and nothing is shared less than before.
 fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: u64) {
     let dir = scratch_dir();
     let image = dir.path().join("v.img");
@@ -159,7 +159,7 @@ fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: 
         let after = Manifest::of(&tree).unwrap();
         after.assert_same(&before, &context);
         let grown = used(&tree.0).saturating_sub(used_before);
-        // References take a little more where children name their parents.
+        // References take a little more space if children name their parents.
         assert!(
             grown <= used_before / 10 + (1 << 20),
             "{context}: {grown} bytes more"
@@ -177,7 +177,7 @@ fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: 
     drop(tree);
     judge_image(&image, name);
     judge_by_kernel(&image, &changed, name);
-    // What the kernel made of its own (caches of free space) moves too.
+    // What the kernel made for itself (caches of free space) moves too.
     let tree = LibraryTree::mount(&image, options);
     let store = tree.files().store();
     balance::start(store, &Filters::all(), Redundancy::Kept, &mut nobody).unwrap();
@@ -263,7 +263,7 @@ fn profiles_are_converted_there_and_back() {
     judge_by_kernel(&image, &before, "converted");
 }
 
-/// A balance that is stopped after each step goes on.
+/// A balance that is stopped after each step continues.
 #[test]
 fn a_balance_stops_at_any_step_and_goes_on() {
     let dir = scratch_dir();
@@ -308,7 +308,7 @@ fn a_balance_stops_at_any_step_and_goes_on() {
     judge_by_kernel(&image, &before, "at the end");
 }
 
-/// What one side began, the other ends.
+/// What one side began, the other side ends.
 #[test]
 fn a_balance_changes_sides() {
     let mut needed = Capability::KERNEL_MOUNT.to_vec();
@@ -400,7 +400,7 @@ fn devices_shrink_and_grow() {
     ] {
         assert!(resize::resize(store, device, impossible, nobody).is_err());
     }
-    // Somebody who stops it leaves the old size.
+    // A user who stops it leaves the old size.
     let stop = &mut |_: &resize::Progress| ControlFlow::Break(());
     let end = resize::resize(store, device, Size::Exactly(300 << 20), stop).unwrap();
     let stopped = end == resize::End::Stopped;
@@ -416,7 +416,7 @@ fn devices_shrink_and_grow() {
     judge_by_kernel(&image, &before, "cut");
 }
 
-/// A volume that is too full to move anything says so, and is as it was.
+/// A volume that is too full to move anything says so, and stays as it was.
 #[test]
 fn without_space_everything_stays() {
     let dir = scratch_dir();
@@ -451,7 +451,7 @@ fn seed_range() -> std::ops::Range<u64> {
     butterfs_testkit::differential::seeds(1..3)
 }
 
-/// Power goes at any flush of a balance and of a device that shrinks.
+/// The power fails at any flush of a balance and of a device that shrinks.
 #[test]
 fn a_crash_at_any_step_loses_nothing() {
     let states = std::env::var("BUTTERFS_CRASH_STATES");
@@ -613,7 +613,7 @@ fn files_are_used_while_everything_moves() {
         }
     }
 
-    /// Writes, clones, reads back; what is read is what was written.
+    /// Writes, clones, reads back. What is read is what was written.
     fn use_files(volume: &Volume, worker: u64, ended: &AtomicBool) -> u64 {
         let mut random = Random::new(worker);
         let name = |kind: &str| format!("/{kind}{worker}").into_bytes();

@@ -1,6 +1,7 @@
-//! One volume with hundreds of snapshots and reflinks between them, changed
-//! by the library and the kernel in turns, with balances and deletions by both. After each turn the content is the model's, and the
-//! checks find nothing.
+//! One volume with hundreds of snapshots and reflinks between them, changed by
+//! the library and the kernel in turns, with balances and deletions by both.
+//! After each turn the content is that of the model, and the checks find
+//! nothing.
 //!
 //! `BUTTERFS_SEEDS=first..last` runs other seeds, `BUTTERFS_TURNS` more turns.
 
@@ -21,7 +22,7 @@ use std::sync::Arc;
 use support::{LibraryTree, apply_to_library, mkfs};
 
 const SIZE: u64 = 3 << 29;
-/// Snapshots that are made in a turn, and how many there may be.
+/// Snapshots that are made in a turn, and the most that there may be.
 const PER_TURN: u64 = 40;
 const ALIVE_MAX: usize = 170;
 const FILES: u64 = 14;
@@ -46,7 +47,8 @@ impl Script {
         OpPath(text)
     }
 
-    /// A subvolume that can be changed: mostly the one all came from.
+    /// A subvolume that can be changed: mostly the one from which all others
+    /// come.
     fn target(&mut self) -> OpPath {
         let writable: Vec<_> = self
             .alive
@@ -258,7 +260,7 @@ fn run(seed: u64, turns: u64) {
         script.made,
         script.alive.len()
     );
-    // The last snapshots go by the library, and nothing is left of them.
+    // The library deletes the last snapshots, and nothing is left of them.
     let tree = LibraryTree::mount(&image, "");
     for (path, _) in script.alive {
         let op = Op::DeleteSubvolume { path };
@@ -288,8 +290,8 @@ fn turns_of_the_library_and_the_kernel() {
     }
 }
 
-/// Linux must see what is read-only as read-only: subvolumes that were made so,
-/// and snapshots of subvolumes that ButterFS made.
+/// Linux must see read-only subvolumes as read-only: those made so, and
+/// snapshots of subvolumes that ButterFS made.
 #[test]
 fn what_is_read_only_is_so_for_the_kernel() {
     let mut needed = Capability::KERNEL_MOUNT.to_vec();

@@ -1,6 +1,7 @@
-//! Tuning: whatever ends a change of a volume's form, a crash with torn sectors, a
-//! device that fails, a wish, the volume is usable as it was or as it is to be, or
-//! says that it is neither, and the same change goes on.
+//! Tuning. A change of a volume's form may be ended by a crash with torn
+//! sectors, by a device that fails, or by request. Afterwards the volume is
+//! usable in its old or its new form, or says that it is neither, and the same
+//! change continues.
 
 mod support;
 
@@ -28,7 +29,7 @@ use support::{LibraryTree, apply_to_library};
 const SIZE: u64 = 160 << 20;
 const UUID: [u8; 16] = [7; 16];
 
-/// Every change, with features that a volume lacks for it.
+/// Every change, with the features that a volume must lack for it.
 const CHANGES: [(Change, &[&str]); 8] = [
     (Change::Fsid(Some(UUID)), &[]),
     (Change::MetadataUuid(Some(UUID)), &[]),
@@ -106,7 +107,7 @@ impl Patient {
         assert!(report.is_clean(), "{context}: {:#?}", report.faults);
     }
 
-    /// Whatever state it is in, the change can be made, and nothing is lost.
+    /// Whatever its state, the change can be made, and nothing is lost.
     fn assert_goes_on(&self, devices: &Devices, change: Change, context: &str) {
         let opened = Volume::open_devices(devices.clone(), OpenOptions::default());
         let usable = opened.map(|volume| volume.close().unwrap()).is_ok();
@@ -264,8 +265,8 @@ fn a_wish_ends_a_change_and_it_goes_on() {
     }
 }
 
-/// The kernel and the Btrfs tools find a good volume after each change, and none
-/// that they would mount in the middle of one.
+/// After each change, the kernel and the Btrfs tools find a good volume. In the
+/// middle of one, they find none that they would mount.
 #[test]
 fn the_kernel_agrees() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {

@@ -15,7 +15,7 @@ type Apply = fn(&mut MountOptions, &OptionHelp, Value<'_>) -> Result<(), String>
 pub struct OptionHelp {
     /// Name.
     pub name: &'static str,
-    /// What its value is, with the equals sign; empty where it has none.
+    /// What its value is, with the equals sign; empty if it has none.
     pub value: &'static str,
     /// What it does, in one line.
     pub help: &'static str,

@@ -1,8 +1,9 @@
-//! A directory with all below it, copied: what a changed copy begins as where
-//! there are no snapshots.
+//! A copy of a directory and everything below it. If there are no snapshots, a
+//! changed copy begins as this.
 //!
 //! Kept: type, permissions, owner, times, extended attributes, ACLs, hard
-//! links, holes, device numbers. Data are shared where the file system can.
+//! links, holes, device numbers. Data are shared if the file system can do
+//! that.
 
 use butterfs_fs::receive::TargetError;
 use rustix::fs::{
@@ -21,7 +22,7 @@ use std::path::{Path, PathBuf};
 /// Greatest list of names and value of extended attributes.
 const XATTR_MAX: usize = 64 << 10;
 
-/// What copies the content of a file to a new one; the size is the third.
+/// Copies the content of a file to a new one. The third argument is the size.
 pub type CopyContent<'c> = &'c mut dyn FnMut(&Path, &Path, u64) -> io::Result<()>;
 
 /// What was copied on the host.
@@ -33,11 +34,11 @@ pub struct CopiedTree {
     pub left_out: u64,
 }
 
-/// Copies a file or directory of the host to the new name `target`, with all
-/// below it; `content` copies the data of files.
+/// Copies a file or directory of the host to the new name `target`, with
+/// everything below it. `content` copies the data of files.
 ///
 /// # Errors
-/// What system calls say, with the path; what was copied before stays.
+/// Errors of system calls, with the path. What was copied before stays.
 pub fn copy_host_tree(
     source: &Path,
     target: &Path,
@@ -68,7 +69,7 @@ pub(super) fn copy(source: &OwnedFd, target: &Path, left_out: &mut u64) -> Resul
         done: CopiedTree::default(),
     };
     mkdirat(CWD, target, Mode::from_raw_mode(0o700)).map_err(io::Error::from)?;
-    // The link itself is followed here, and nowhere below.
+    // The link itself is followed here, and no link below.
     copying.below(&source.join("."), target)?;
     *left_out += copying.done.left_out;
     Ok(())
@@ -82,7 +83,7 @@ struct Copying<'c> {
 }
 
 impl Copying<'_> {
-    /// Copies what is in a directory, then its attributes. Iterative, for
+    /// Copies what is in a directory, then its attributes. Iterative, because
     /// directories may be deep.
     fn below(&mut self, source: &Path, target: &Path) -> io::Result<()> {
         let mut waiting = vec![(source.to_owned(), target.to_owned())];
@@ -175,12 +176,12 @@ impl Copying<'_> {
     }
 }
 
-/// An error with its place; its kind stays.
+/// An error with its path. Its kind stays.
 fn at(path: &Path, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{}: {error}", path.display()))
 }
 
-/// Copies data, shared where possible, holes as holes.
+/// Copies data, shared if possible, and holes as holes.
 fn copy_content(from: &Path, to: &Path, size: u64) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let mut source = std::fs::File::from(openat(CWD, from, flags, Mode::empty())?);

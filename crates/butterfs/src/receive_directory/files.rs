@@ -1,7 +1,7 @@
 //! Commands about files, by system calls below one directory.
 //!
-//! Owns finding files without following links, and what stands in where a file
-//! system or an ordinary user cannot do what a command says.
+//! Owns finding files without following links. Owns what is done instead if a
+//! file system or an ordinary user cannot do what a command says.
 
 use super::DirectoryKind;
 use butterfs_format::compression::Scratch;
@@ -23,7 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 
 /// Bytes copied at a time where ranges cannot be shared.
 const COPY: usize = 1 << 20;
-/// Other subvolumes that are kept open to clone from.
+/// Other subvolumes that are kept open as sources of clones.
 const SOURCES_MAX: usize = 16;
 
 /// Files of the subvolume that is being received.
@@ -38,7 +38,7 @@ pub(super) struct Files {
     /// The file that was cloned from last.
     cloned: Option<(SourceStamp, Vec<u8>, OwnedFd)>,
     sources: Vec<(SourceStamp, OwnedFd)>,
-    /// Encoded data can be written as they are.
+    /// Encoded data can be written in their encoded form.
     takes_encoded: bool,
     is_root: bool,
     left_out: u64,
@@ -78,7 +78,7 @@ impl Files {
         }
     }
 
-    /// Ends; gives the root, and how much was left out.
+    /// Ends. Gives the root, and how much was left out.
     pub fn finish(self) -> Result<(OwnedFd, u64), TargetError> {
         Ok((self.root, self.left_out))
     }
@@ -114,7 +114,7 @@ impl Files {
         Ok(Place { directory, name })
     }
 
-    /// Names changed: what is known by its path is not any more.
+    /// Names changed, so what was known by its path is no longer valid.
     fn forget(&mut self) {
         self.directory = None;
         self.file = None;
@@ -122,7 +122,8 @@ impl Files {
     }
 
     fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, TargetError> {
-        // A pipe answers at once, and no terminal becomes ours.
+        // A pipe then answers at once, and no terminal becomes our controlling
+        // terminal.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), INSIDE)
             .map_err(io::Error::from)?;
@@ -146,8 +147,8 @@ impl Files {
         }
     }
 
-    /// A path by which system calls that know no descriptors reach what is at
-    /// `path`, whatever it is.
+    /// A path for system calls that know no descriptors. It leads to what is at
+    /// `path`, whatever that is.
     fn reach(&mut self, path: &[u8]) -> Result<(OwnedFd, String), TargetError> {
         let place = self.place(path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -345,7 +346,7 @@ impl Files {
             Err(Errno::OPNOTSUPP) if flags.contains(FallocateFlags::PUNCH_HOLE) => {
                 zero(file, offset, length)
             }
-            // Space is a promise that this file system does not make.
+            // The space is a promise that this file system does not make.
             Err(Errno::OPNOTSUPP) => Ok(()),
             done => Ok(done.map_err(io::Error::from)?),
         }
@@ -414,7 +415,7 @@ impl Files {
             };
             match btrfs::encoded_write(self.file(write.path)?.as_fd(), request) {
                 Ok(()) => return Ok(()),
-                // This one cannot be written as it is; others may.
+                // This one cannot be written in its encoded form; others may.
                 Err(Errno::INVAL) => {}
                 Err(Errno::PERM | Errno::NOTTY | Errno::OPNOTSUPP | Errno::NOSYS) => {
                     self.takes_encoded = false;

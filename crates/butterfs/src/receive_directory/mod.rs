@@ -1,14 +1,14 @@
 //! Receiving into a directory of a mounted file system.
 //!
 //! Owns the [`Target`] over system calls. On Btrfs (the kernel's, or a mount of
-//! ButterFS that takes the requests) received subvolumes are subvolumes; on any
-//! other file system they are directories: a clone is a copy where ranges
-//! cannot be shared, and a changed copy begins as a copy of its parent's
-//! directory. What such directories were received as, and how far an
-//! interrupted receive came, is noted in [`notes`] beside them.
+//! ButterFS that takes the requests) received subvolumes are subvolumes. On any
+//! other file system they are directories: a clone is a copy if ranges cannot
+//! be shared, and a changed copy begins as a copy of its parent's directory.
+//! [`notes`] beside them say as what such directories were received, and how
+//! far an interrupted receive came.
 //!
-//! Paths of a stream are followed below its subvolume alone, and through no
-//! symbolic link: streams are hostile.
+//! Paths of a stream are followed only below its subvolume, and through no
+//! symbolic link, because streams may be hostile.
 
 pub(crate) mod copy_tree;
 mod files;
@@ -43,7 +43,7 @@ pub struct DirectoryTarget {
     path: PathBuf,
     directory: OwnedFd,
     kind: DirectoryKind,
-    /// The subvolume that has the directory, where there are subvolumes.
+    /// The subvolume that contains the directory, if there are subvolumes.
     within: TreeId,
     notes: Notes,
     current: Option<Current>,
@@ -60,7 +60,7 @@ impl DirectoryTarget {
     /// Receives into the directory at `path`.
     ///
     /// # Errors
-    /// It is no directory that can be opened.
+    /// It is not a directory that can be opened.
     pub fn open(path: &Path) -> Result<Self, TargetError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, path, flags, Mode::empty()).map_err(std::io::Error::from)?;
@@ -85,14 +85,14 @@ impl DirectoryTarget {
         self.kind
     }
 
-    /// Owners and attributes that an ordinary user cannot set, and were left
-    /// out.
+    /// Owners and attributes that an ordinary user cannot set and that were
+    /// left out.
     #[must_use]
     pub const fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// Opens a directory in the target, not through a link.
+    /// Opens a directory in the target, without following a link.
     fn child(&self, name: &[u8]) -> Result<OwnedFd, Errno> {
         openat2(
             &self.directory,
@@ -103,7 +103,7 @@ impl DirectoryTarget {
         )
     }
 
-    /// What a subvolume in the target was received as, or is.
+    /// The stamp with which a subvolume in the target was received, or its own.
     fn is_stamped(&self, name: &[u8], stamp: SourceStamp) -> Result<Option<OwnedFd>, TargetError> {
         let Ok(child) = self.child(name) else {
             return Ok(None);
@@ -111,7 +111,8 @@ impl DirectoryTarget {
         let stamped = match self.kind {
             DirectoryKind::Subvolumes => {
                 let info = btrfs::subvolume_info(child.as_fd()).map_err(std::io::Error::from)?;
-                // A directory of the subvolume that the target is in is none.
+                // A directory of the same subvolume as the target is not a
+                // subvolume.
                 info.id != self.within && (info.received == stamp || info.own == stamp)
             }
             DirectoryKind::Directories => {
@@ -121,7 +122,7 @@ impl DirectoryTarget {
         Ok(stamped.then_some(child))
     }
 
-    /// The subvolume that was received with a stamp: in the target, else
+    /// The subvolume that was received with a stamp: in the target, or else
     /// anywhere in its volume.
     fn find(&self, stamp: SourceStamp) -> Result<Option<OwnedFd>, TargetError> {
         for entry in std::fs::read_dir(&self.path)? {
@@ -186,7 +187,7 @@ impl DirectoryTarget {
                 place.display()
             )));
         }
-        // From here on what is noted would not be true any more.
+        // From here on the note would no longer be true.
         self.notes.remove(&new.name)?;
         self.start(new.clone(), child);
         Ok(Some(Begun::Partly(at)))
@@ -285,7 +286,7 @@ impl Target for DirectoryTarget {
         };
         let (root, left_out) = current.files.finish()?;
         self.left_out += left_out;
-        // All of it before anything says that it is whole.
+        // All of it, before anything says that it is whole.
         rustix::fs::syncfs(&root).map_err(std::io::Error::from)?;
         match self.kind {
             DirectoryKind::Subvolumes => {
@@ -323,8 +324,8 @@ impl Target for DirectoryTarget {
     }
 }
 
-/// Takes away what a new directory has from the one that it is in. What cannot
-/// be taken away is the file system's own.
+/// Removes what a new directory inherits from the one in which it lies. What
+/// cannot be removed belongs to the file system.
 fn disinherit(root: &OwnedFd) {
     let mut names = vec![0; 64 << 10];
     let count = rustix::fs::flistxattr(root, &mut names[..]).unwrap_or(0);

@@ -1,8 +1,8 @@
-//! What was received, where subvolumes cannot say it themselves, and how far
-//! an interrupted receive came.
+//! Notes of what was received, if subvolumes cannot say it themselves, and of
+//! how far an interrupted receive came.
 //!
-//! One small file for each name in the folder `.butterfs-receive` of the
-//! target; of text, so that people can read it. It is replaced as a whole.
+//! One small text file for each name, in the folder `.butterfs-receive` of the
+//! target, so that people can read it. It is replaced as a whole.
 
 use butterfs_fs::receive::{Note, TargetError};
 use std::ffi::OsStr;

@@ -1,7 +1,7 @@
 //! Finding a snapshot anywhere in the volume that a directory lies in, as far
 //! as the mount shows it.
 //!
-//! Asks for nothing that an ordinary user may not ask; where he may not go,
+//! Asks only for what an ordinary user may ask. Where this user may not go,
 //! nothing is found.
 
 use butterfs_format::TreeId;
@@ -23,7 +23,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOFOLLOW);
 
-/// The read-only subvolume that was received with a stamp, or has it.
+/// The read-only subvolume that was received with a stamp, or has it itself.
 pub(super) fn find(directory: BorrowedFd<'_>, stamp: SourceStamp) -> Option<OwnedFd> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![mount_root(directory).ok()?];
@@ -45,7 +45,7 @@ pub(super) fn find(directory: BorrowedFd<'_>, stamp: SourceStamp) -> Option<Owne
     None
 }
 
-/// A subvolume below the root of the one that it hangs in; none where another
+/// A subvolume below the root of the one in which it hangs; `None` if another
 /// mount covers it.
 fn open(root: BorrowedFd<'_>, parent: u64, id: TreeId) -> Option<OwnedFd> {
     let (mut path, name) = btrfs::subvolume_place(root, parent, id).ok()?;

@@ -102,7 +102,7 @@ fn damages(image: &Image) -> Vec<(&'static str, Arc<MemoryDevice>)> {
     ]
 }
 
-/// The volume is clean, for the kernel too, and goes on to be so.
+/// The volume is clean, for the kernel too, and stays clean.
 fn judge_volume(device: &Arc<MemoryDevice>, image: &Image, what: &str) {
     let dir = scratch_dir();
     let path = dir.path().join("volume.img");
@@ -172,11 +172,11 @@ fn nothing_is_made_anew_by_a_reader() {
     }
 }
 
-/// What lies there would be free, and be overwritten.
+/// What lies there would count as free, and be overwritten.
 #[test]
 fn an_extent_tree_that_lies_is_not_believed() {
     let image = image(Single);
-    // Not the first item of a leaf, which the node above would belie.
+    // Not the first item of a leaf, because the node above would contradict it.
     let is_node = |key: &Key, data: &[u8]| {
         key.item_type == ItemType::METADATA_ITEM && data[25..33] == TreeId::FS.get().to_le_bytes()
     };
@@ -221,7 +221,7 @@ fn an_extent_tree_that_lies_is_not_believed() {
     }
 }
 
-/// A mount that cannot be had as was asked leaves the volume as it is.
+/// A mount that cannot be made as asked leaves the volume as it is.
 #[test]
 fn nothing_is_made_anew_for_a_subvolume_that_is_not_there() {
     let device = image(Single).copy();
@@ -266,7 +266,7 @@ fn free_space_in_pieces_becomes_bitmaps() {
     judge_volume(&device, &image, "bitmaps");
 }
 
-/// Where a fsync log waits, its replay and the new tree are one change.
+/// If a fsync log waits, its replay and the new tree are one change.
 #[test]
 fn a_log_is_replayed_over_a_damaged_free_space_tree() {
     let image = image(Single);

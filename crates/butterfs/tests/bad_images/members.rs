@@ -99,9 +99,9 @@ fn is_device(id: u64) -> impl FnMut(&Key, &[u8]) -> bool {
     move |key, _| key.item_type == ItemType::DEV_ITEM && key.offset == id
 }
 
-/// Refused in each way to open it, in one sentence, and nothing is written. With
-/// `degraded` it may be opened for reading where it is only said to lack
-/// devices.
+/// Refused in every way of opening it, in one sentence, and nothing is written.
+/// With `degraded` it may be opened for reading if it only claims that devices
+/// are missing.
 #[track_caller]
 fn assert_refused_all(memory: &[Arc<MemoryDevice>], what: &str) -> String {
     let before = copied(memory);
@@ -263,7 +263,7 @@ fn members_that_do_not_fit_are_refused() {
             edit_superblock(device, |superblock| superblock.num_devices = count);
         }
         for access in [Access::ReadOnly, Access::ReadWrite] {
-            // The kernel believes the items; whoever opens it does not crash.
+            // The kernel believes the items. Opening the volume does not crash.
             if let Err(error) = open_with(&memory, access, Degraded::Refused) {
                 one_sentence(&error);
             }

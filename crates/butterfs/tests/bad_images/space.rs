@@ -1,6 +1,6 @@
-//! Chunks, devices, device extents and block groups that contradict each
-//! other, and nodes of wrong trees: refused as by the kernel, with a kind of
-//! their own. What the kernel takes is taken.
+//! Chunks, devices, device extents and block groups that contradict each other,
+//! and nodes of wrong trees. They are refused as by the kernel, each with a
+//! kind of its own. What the kernel accepts is accepted.
 
 use crate::common::*;
 use butterfs::{Access, Error, MemoryDevice, StoreError, TreeId, Volume};
@@ -233,7 +233,7 @@ fn edit_last(image: &Image, device: &MemoryDevice, case: &Case) {
     edit_item(image, device, case.tree, is_it, case.change);
 }
 
-/// What the kernel and ButterFS do with a volume is the same, and `verdict`.
+/// The kernel and ButterFS treat a volume in the same way, which is `verdict`.
 #[track_caller]
 fn judge(what: &str, device: &Arc<MemoryDevice>, verdict: Verdict, kernel: Option<&Path>) {
     if let Some(path) = kernel {
@@ -346,7 +346,7 @@ fn superblocks_are_refused_as_by_the_kernel() {
         edit_superblock(&device, edit);
         judge(what, &device, verdict, kernel);
     }
-    // As in the kernel, on a device that cannot be written this is no matter.
+    // As in the kernel, it does not matter on a device that cannot be written.
     let device = image.copy();
     edit_superblock(&device, |superblock| superblock.total_bytes -= 65536);
     if with_kernel {
@@ -382,7 +382,7 @@ fn nodes_of_wrong_trees_are_refused() {
         let what = format!("a root of tree {tree} that says {owner}");
         judge(&what, &device, Refused("Owner"), kernel);
     }
-    // Below the root only what the node says of itself tells.
+    // Below the root, only what the node itself says can tell.
     let nodes = image.nodes_of(TreeId::FS);
     let leaf = nodes.iter().find(|place| place.node.level == 0).unwrap();
     for owner in [3, 13, 1 << 49, u64::MAX - 299] {

@@ -1,5 +1,5 @@
-//! Volumes that somebody left in the middle of something: they can be read and
-//! written. Copies of metadata alone can be read, and say why they cannot be
+//! Volumes that were left in the middle of something: they can be read and
+//! written. Images with only metadata can be read, and say why they cannot be
 //! written.
 
 use crate::common::*;
@@ -35,8 +35,9 @@ fn generation(path: &Path) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Copies a volume that is in use, as a crash would leave it: nothing of the
-/// last commit is overwritten before the next one. False where one came.
+/// Copies a volume that is in use, as a crash would leave it. Nothing of the
+/// last commit is overwritten before the next one. False if a commit came
+/// meanwhile.
 fn copy_as_a_crash(path: &Path, copy: &Path) -> bool {
     let before = generation(path);
     let words = ["--sparse=always".as_ref(), path.as_os_str(), copy.as_ref()];
@@ -117,7 +118,7 @@ fn an_interrupted_balance_is_read_and_written() {
         assert_eq!(volume.read_file(b"source/file 1").unwrap(), vec![b'x'; 600]);
     };
     read(Access::ReadOnly);
-    // What it had not ended is taken back; the kernel goes on from there.
+    // What it had not finished is undone, and the kernel continues from there.
     read(Access::ReadWrite);
     assert!(!is_relocating(&copy));
     let mut mount = KernelMount::mount(&copy, judge::Access::ReadWrite, "").unwrap();

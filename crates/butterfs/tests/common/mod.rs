@@ -1,5 +1,4 @@
-//! Volumes in memory, and the means to damage them so that checksums do not
-//! tell.
+//! Volumes in memory, and ways to damage them that checksums do not reveal.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use butterfs::{Access, BlockDevice, Error, MemoryDevice, OpenOptions, TreeId, Volume, Walk};

@@ -1,4 +1,5 @@
-//! `butterfs balance`: what lies in block groups moves, and they are gone.
+//! `butterfs balance`: moves the content of block groups elsewhere and removes
+//! the groups.
 
 mod ends;
 mod of_kernel;
@@ -217,8 +218,8 @@ impl OnVolume for Order {
     }
 }
 
-/// Balances that run in this process, by the UUIDs of their volumes: how far
-/// they are, and what somebody wishes of them.
+/// Balances that run in this process, by the UUIDs of their volumes: their
+/// progress, and what somebody wants of them.
 static RUNNING: Mutex<BTreeMap<String, (Progress, Option<Wish>)>> = Mutex::new(BTreeMap::new());
 
 fn running() -> MutexGuard<'static, BTreeMap<String, (Progress, Option<Wish>)>> {
@@ -263,8 +264,8 @@ fn open(place: &Place) -> Result<(Volume, bool), Failure> {
     }
 }
 
-/// Has a balance that was interrupted go on beside whatever uses the volume, as
-/// the kernel does when it mounts one.
+/// Lets an interrupted balance continue beside whatever uses the volume, as the
+/// kernel does when it mounts one.
 pub fn go_on(volume: &Volume) {
     match balance::waiting(volume.files().store()) {
         Ok(None) => return,
@@ -296,7 +297,7 @@ pub fn go_on(volume: &Volume) {
     }
 }
 
-/// Runs a balance that `begin` begins, and says how it ended.
+/// Runs a balance that `begin` begins, and reports how it ended.
 fn run(
     place: &Place,
     quiet: bool,
@@ -407,7 +408,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Has the balance that runs stop or end, or forgets the one that waits.
+/// Makes the running balance stop or end, or forgets the one that waits.
 fn end_it(place: &Place, wish: Wish) -> Done {
     let (volume, is_own) = open(place)?;
     let uuid = facts::of(&volume).uuid;

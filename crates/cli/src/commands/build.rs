@@ -265,7 +265,7 @@ impl Build {
         })
     }
 
-    /// Builds the image, which takes its place when it is whole.
+    /// Builds the image. It gets its name when it is complete.
     fn make(&self, gathered: &mut Gathered, options: &BuildOptions) -> Result<Built, Failure> {
         let image = WholeFile::create(&self.output)?;
         let built = build(gathered, options, image.file())?;

@@ -29,7 +29,7 @@ impl Cat {
         let mut out = output::own();
         for place in &self.places {
             let volume = place.open_part(self.subvolid, self.part.part())?;
-            // The slash follows a link at the end; it comes to a file then.
+            // The slash makes a link at the end be followed, also to a file.
             let id = volume.resolve(&[place.path.as_bytes(), b"/"].concat())?;
             let inode = volume.files().inode(id)?;
             let mode = volume.files().attributes_of(&inode)?.mode;

@@ -1,7 +1,7 @@
 //! `butterfs check`, also called fsck.butterfs and btrfsck.
 //!
-//! Owns the options and how a report is shown; the check itself is the crate
-//! `check`.
+//! Owns the options and how a report is shown. The crate `check` does the check
+//! itself.
 
 use crate::fail::{Done, Failure, fail};
 use crate::log;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex};
 
 /// Exit code where faults were found.
 pub const FAULTS: u8 = 1;
-/// The volume could not be checked; fsck(8) calls it an operational error.
+/// The volume could not be checked; fsck(8) calls this an operational error.
 const NOT_CHECKED: u8 = 8;
 
 /// Checks a volume that is not mounted; changes nothing.
@@ -183,7 +183,7 @@ impl Progress for Bar {
 }
 
 impl Check {
-    /// Runs it; `faults` is the exit code where some are found.
+    /// Runs it. `faults` is the exit code if faults are found.
     pub fn run(&self, faults: u8) -> ExitCode {
         let done = if self.list_codes {
             list_codes().map(|()| true)
@@ -227,7 +227,7 @@ impl Check {
         Ok(report.is_clean())
     }
 
-    /// What the device holds, where it holds no volume.
+    /// What the device holds if it holds no volume.
     fn instead(&self, error: &CheckError) -> Failure {
         if let (CheckError::NoSuperblock { .. }, [path]) = (error, &self.devices[..]) {
             let device = open_part(path, Access::ReadOnly, self.part.part());

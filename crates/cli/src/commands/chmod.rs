@@ -181,7 +181,8 @@ fn permissions(letters: &str) -> Option<What> {
 }
 
 impl ModeChange {
-    /// The permissions of a file of this type and these permissions after it.
+    /// The permissions of a file with this type and these permissions after the
+    /// change.
     pub fn applied_to(&self, mode: u32) -> u32 {
         let kind = mode & libc::S_IFMT;
         match self {
@@ -224,7 +225,7 @@ impl Step {
             Operator::Add => mode | spread,
             Operator::Remove => mode & !spread,
             Operator::Set => {
-                // A directory keeps its set-id bits unless they are named.
+                // A directory keeps its set-id bits unless the mode names them.
                 let mut cleared = self.who;
                 if !is_directory {
                     cleared |= if self.who & 0o700 != 0 { 0o4000 } else { 0 };

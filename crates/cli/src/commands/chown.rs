@@ -68,7 +68,8 @@ impl Chown {
                 let set = SetAttributes {
                     uid: owner.uid,
                     gid: owner.gid,
-                    // Who gets a program must not get its rights.
+                    // The new owner of a program must not get the rights of the
+                    // old one.
                     privileges: match is_link {
                         true => Privileges::Keep,
                         false => Privileges::Drop,
@@ -86,7 +87,7 @@ impl Chown {
     }
 }
 
-/// What chown(1) understands; `read` gives the user database's files.
+/// What chown(1) understands. `read` returns the files of the user database.
 fn owner(text: &str, read: &dyn Fn(&[u8]) -> Vec<u8>) -> Result<NewOwner, Failure> {
     let (user, group) = match text.split_once(':') {
         Some((user, group)) => (user, Some(group)),
@@ -131,7 +132,7 @@ fn line_of(database: &[u8], name: &str) -> Option<Vec<String>> {
 
 fn number(name: &str, line: Option<&Vec<String>>, what: &str) -> Result<u32, Failure> {
     let of_line = line.and_then(|line| line.get(2)?.parse().ok());
-    // The greatest one stands for no owner.
+    // The greatest number means no owner.
     let number = of_line.or_else(|| name.parse().ok());
     number.filter(|number| *number != u32::MAX).ok_or_else(|| {
         Failure(format!(

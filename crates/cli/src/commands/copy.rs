@@ -1,8 +1,8 @@
 //! `butterfs copy`: between the host and a volume that is not mounted.
 //!
-//! Owns the arguments and what source and destination mean; the two
-//! directions are in `into` and `out`. Kept: type, mode, owner, times to the
-//! nanosecond, extended attributes, ACLs, hard links, holes, device numbers.
+//! Owns the arguments and what source and destination mean. The two directions
+//! are in `into` and `out`. Kept: type, mode, owner, times to the nanosecond,
+//! extended attributes, ACLs, hard links, holes, device numbers.
 
 mod host;
 mod into;
@@ -76,7 +76,7 @@ impl Copy {
                 tally.bar.count_host(sources);
                 let copied = into::copy(&volume, sources, &place, owner, &mut tally);
                 let closed = volume.close().context(place.volume.display());
-                // Without a close nothing of it is there.
+                // Without a close, none of it is on the device.
                 closed.and_then(|()| tally.ended(copied))?;
             }
             None => {
@@ -111,7 +111,7 @@ impl Copy {
         Ok(())
     }
 
-    /// Copies within a volume; the copies share their data.
+    /// Copies within a volume. The copies share their data.
     fn within(&self, sources: Vec<Option<Place>>, destination: Place) -> Done {
         let Some(mut places) = sources.into_iter().collect::<Option<Vec<Place>>>() else {
             return fail("sources are in the volume or on the host, not both");

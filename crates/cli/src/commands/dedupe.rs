@@ -1,8 +1,8 @@
-//! `butterfs dedupe`: sharing what files have in common.
+//! `butterfs dedupe`: makes files share what they have in common.
 //!
 //! Owns the arguments, the pieces in which ranges are compared, and who is
-//! asked: the library for volumes that are not mounted, else the kernel or the
-//! server of the mount. Nothing is shared that was not compared at that moment.
+//! asked: the library if the volume is not mounted, otherwise the kernel or the
+//! server of the mount. Only what was compared at that moment is shared.
 
 use super::subvolume::site::{Site, open_volume};
 use crate::fail::{Context, Done, Failure, fail};
@@ -218,7 +218,8 @@ impl Dedupe {
 
     fn on_mount(&self, path: &Path) -> Result<Vec<Outcome>, Failure> {
         let source = File::open(path).context(path.display())?;
-        // What the kernel still has of them is not compared elsewhere.
+        // Data that are only in this kernel's cache would not be compared
+        // elsewhere.
         source.sync_data().context(path.display())?;
         let mut outcomes = Vec::new();
         for destination in &self.destinations {
@@ -241,8 +242,8 @@ impl Dedupe {
     }
 }
 
-/// Shares a range of two open files: asks the server of a mount of ButterFS,
-/// which FIDEDUPERANGE does not reach, else the kernel.
+/// Shares a range of two open files. On a mount of ButterFS, which
+/// FIDEDUPERANGE does not reach, asks its server; otherwise asks the kernel.
 pub fn dedupe_open(source: &File, target: &File, span: Span) -> Result<btrfs::Deduped, Errno> {
     let request = DedupeRequest {
         source: source.as_fd(),

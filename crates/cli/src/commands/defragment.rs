@@ -1,8 +1,9 @@
 //! `butterfs filesystem defragment`: small extents into large ones.
 //!
-//! Owns the arguments, finding the files, and saying what it does to sharing
-//! before it is done. Shared data are rewritten only where that is asked for:
-//! a defragmentation must not take space that snapshots saved.
+//! Owns the arguments, finding the files, and saying what a defragmentation
+//! does to sharing before it begins. Shared data are rewritten only if that is
+//! asked for, because a defragmentation must not take space that snapshots
+//! saved.
 
 use super::subvolume::site::{Site, open_volume};
 use crate::fail::{Context, Done, Failure, fail};
@@ -283,8 +284,8 @@ impl Defragment {
 
     /// The files of a mount that are meant.
     fn files_below(&self, path: &Path) -> Result<Vec<PathBuf>, Failure> {
-        /// Inode of a subvolume's root; on a mount of ButterFS the bits above
-        /// these say which subvolume it is.
+        /// Inode number of a subvolume's root. On a mount of ButterFS, the bits
+        /// above these name the subvolume.
         const ROOT: u64 = 256;
         const NUMBER: u64 = (1 << 40) - 1;
         let facts = std::fs::symlink_metadata(path).context(path.display())?;

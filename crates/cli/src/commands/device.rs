@@ -152,7 +152,8 @@ impl Scan {
     }
 }
 
-/// Names the devices whose first superblock is damaged, and what mends it.
+/// Names the devices whose first superblock is damaged, and the command that
+/// repairs it.
 fn note_damaged(volumes: &[FoundVolume]) {
     let devices = volumes.iter().flat_map(|volume| &volume.devices);
     for device in devices.filter(|device| device.is_first_damaged) {

@@ -91,7 +91,7 @@ impl Du {
             }
             Ok(Walk::Enter)
         })?;
-        // What lies in a directory comes before it, as with du(1).
+        // The content of a directory comes before the directory, as with du(1).
         for (path, sum) in sums.iter().rev() {
             let shown = match (self.human_readable, self.bytes) {
                 (true, _) => sizes::short(*sum),
@@ -119,7 +119,7 @@ fn depth(path: &[u8]) -> usize {
     }
 }
 
-/// The directories that hold a path, itself where it is one.
+/// The directories that hold a path, and the path itself if it is a directory.
 fn above(path: &[u8], is_directory: bool) -> impl Iterator<Item = &[u8]> {
     let slashes = (0..path.len()).filter(move |at| path[*at] == b'/');
     let itself = (is_directory && !path.is_empty()).then_some(path);

@@ -207,8 +207,9 @@ fn joined(top: &[u8], below: &[u8]) -> Vec<u8> {
     [top, slash, below].concat()
 }
 
-/// Whether `text` is like a pattern of the shell. Steps are bounded by the
-/// product of both lengths: the last star is the only one to go back to.
+/// Whether `text` matches a pattern of the shell. The number of steps is
+/// bounded by the product of both lengths, because only the last star is ever
+/// tried again.
 fn like(pattern: &[u8], text: &[u8]) -> bool {
     let (mut at, mut in_text) = (0, 0);
     let mut back: Option<(usize, usize)> = None;
@@ -236,7 +237,7 @@ fn like(pattern: &[u8], text: &[u8]) -> bool {
     pattern[at..].iter().all(|byte| *byte == b'*')
 }
 
-/// Bytes of the pattern that one byte of the text matches.
+/// Bytes of the pattern that match one byte of the text.
 fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     match pattern {
         [b'?', ..] => Some(1),

@@ -71,7 +71,7 @@ fn page(command: &Command) -> Result<Vec<u8>, std::io::Error> {
     Ok(text)
 }
 
-/// Writes the pages of a command and of all below it.
+/// Writes the pages of a command and of all commands below it.
 fn write_all(command: &Command, directory: &Path) -> Done {
     let name = command.get_display_name().unwrap_or(command.get_name());
     let path = directory.join(format!("{name}.1"));

@@ -11,7 +11,7 @@ use std::io::{self, BufReader, BufWriter, IsTerminal, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Nodes that cannot be read and are named one by one.
+/// How many nodes that cannot be read are named one by one.
 const NAMED_MAX: usize = 20;
 
 /// Makes and restores images of a volume's metadata, as btrfs-image does.
@@ -162,7 +162,7 @@ impl Image {
         Ok(())
     }
 
-    /// The targets, each as large as its device was.
+    /// The targets. Each is made as large as its device was.
     fn open_targets(&self, items: &[DeviceItem]) -> Result<Vec<Arc<dyn BlockDevice>>, ImageError> {
         if items.len() != self.targets.len() {
             return Err(ImageError::Devices {
@@ -177,7 +177,7 @@ impl Image {
                 if device.is_block_device() || device.size() >= item.total_bytes {
                     device
                 } else {
-                    // Locked by then: nobody else uses it.
+                    // It is locked by then: nobody else uses it.
                     drop(device);
                     let file = File::options().write(true).open(path)?;
                     file.set_len(item.total_bytes)?;

@@ -1,7 +1,7 @@
 //! `butterfs info`: one screen about a volume.
 //!
-//! Owns what is said first to somebody who has an image and knows nothing of
-//! it. Everything comes from the trees and the superblock; file data are not
+//! Owns what is said first to somebody who has an image and knows nothing about
+//! it. Everything comes from the trees and the superblock. File data are not
 //! read, and nothing is written.
 
 use super::subvolume::draw;
@@ -252,7 +252,7 @@ fn profile(name: &str) -> String {
     }
 }
 
-/// What the feature bits say to somebody who does not know their names.
+/// What the feature bits mean, for somebody who does not know their names.
 fn in_words(superblock: &Superblock) -> Vec<&'static str> {
     let incompat = [
         (

@@ -1,7 +1,7 @@
 //! `butterfs inspect`: what is on the device, as text or JSON, and from numbers
 //! to paths.
 //!
-//! Owns the two dumps' arguments; their text is close enough to that of
+//! Owns the arguments of the two dumps. Their text is close enough to that of
 //! `btrfs inspect-internal` to compare by eye.
 
 mod extents;

@@ -1,6 +1,6 @@
 //! `butterfs lab`: measures file systems side by side.
 //!
-//! Owns options and what is printed; all else is the crate `lab`.
+//! Owns options and what is printed. Everything else is in the crate `lab`.
 
 mod choose;
 mod given;

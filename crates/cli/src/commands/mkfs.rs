@@ -1,7 +1,7 @@
 //! `butterfs mkfs`, also called mkfs.butterfs and mkfs.btrfs.
 //!
-//! Owns the options and the care not to overwrite what somebody needs; the
-//! volume itself is made by the library.
+//! Owns the options, and the care not to overwrite what somebody needs. The
+//! library makes the volume itself.
 
 mod rootdir;
 
@@ -142,7 +142,7 @@ fn own() -> RootOwner {
 /// volume.
 fn root_owner(word: &str) -> Result<RootOwner, String> {
     let number = |text: &str| {
-        // The greatest one stands for no owner.
+        // The greatest number means no owner.
         let number = text.parse().ok().filter(|number| *number != u32::MAX);
         number
             .ok_or_else(|| format!("{text} is no number of a user or group; write UID or UID:GID"))
@@ -207,7 +207,7 @@ impl Mkfs {
         let made = self.make(&options).and_then(|made| self.fill(made));
         if made.is_err() {
             for path in new {
-                // It was made for the volume, and holds none.
+                // The file was made for the volume, and holds none.
                 let _ = std::fs::remove_file(path);
             }
         }
@@ -243,7 +243,7 @@ impl Mkfs {
         for path in &self.devices {
             devices.push(Arc::new(self.open(path)?));
         }
-        // What is refused must not have been discarded.
+        // If the command is refused, nothing may have been discarded.
         let all: Vec<&dyn BlockDevice> = devices.iter().map(|device| &**device).collect();
         verify(&all, options).context(self.names())?;
         if !self.nodiscard {

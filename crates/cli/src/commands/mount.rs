@@ -87,7 +87,8 @@ impl Mount {
                 note!("butterfs: warning: {shown} is write-protected, mounted read-only");
             }
         }
-        // A descriptor that someone else mounted on stays as it is written.
+        // A descriptor on which somebody else mounted is passed on as it is
+        // written.
         let mountpoint = if mountpoint.starts_with("/dev/fd") {
             mountpoint.clone()
         } else {
@@ -100,7 +101,8 @@ impl Mount {
             return self.in_background(&source, &mountpoint);
         }
         if self.ready {
-            // Its own session: the terminal's signals are not the server's.
+            // A session of its own, so that the server does not get the
+            // terminal's signals.
             let _ = rustix::process::setsid();
             match &options.logfile {
                 Some(path) => log::start(log::Target::File(path))?,
@@ -118,7 +120,8 @@ impl Mount {
             }
         });
         if let (true, Err(failure)) = (say_ready, &served) {
-            // Before the mount was live the starter reads it, later nobody.
+            // Until the mount is live, the starter reads this. After that,
+            // nobody does.
             let _ = std::io::stdout().write_all(failure.0.as_bytes());
             tracing::error!("{}", failure.0);
         }
@@ -187,7 +190,7 @@ impl Mount {
     }
 }
 
-/// Mounts, says that the mount is live, and serves it until the end.
+/// Mounts, reports that the mount is live, and serves it until the end.
 fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl FnOnce()) -> Done {
     match butterfs_server::mount(source, mountpoint, options)? {
         Mounted::Joined => live(),
@@ -204,9 +207,8 @@ fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl Fn
     Ok(())
 }
 
-/// Whether the source can be read but not written: a device that is
-/// write-protected, a file on a file system that is, or one whose permissions
-/// say so.
+/// Whether the source can be read and not written: a write-protected device, a
+/// file on a write-protected file system, or a file whose permissions say so.
 fn is_write_protected(source: &Path) -> bool {
     let open = |write| {
         std::fs::File::options()
@@ -222,7 +224,8 @@ fn is_write_protected(source: &Path) -> bool {
     matches!(refused, Some(libc::EROFS | libc::EACCES | libc::EPERM)) && open(false).is_ok()
 }
 
-/// Whether a file is a block device that takes no writes, by the kernel's word.
+/// Whether a file is a block device that accepts no writes, according to the
+/// kernel.
 fn is_read_only_device(file: &std::fs::File) -> bool {
     let Some(facts) = file
         .metadata()

@@ -1,4 +1,4 @@
-//! `butterfs quota`: counting what subvolumes use, on and off.
+//! `butterfs quota`: switches counting what subvolumes use on and off.
 
 pub mod mounted;
 
@@ -129,7 +129,7 @@ pub fn open(place: &Place) -> Result<Volume, Failure> {
     open_volume(&place.volume)
 }
 
-/// Counts a volume's groups, with a bar where `bar` shows one.
+/// Counts a volume's groups, with a bar if `bar` shows one.
 pub fn rescan(volume: &Volume, bar: &ProgressBar) -> Result<(), FsError> {
     let result = volume
         .files()

@@ -1,7 +1,7 @@
 //! `butterfs receive`.
 //!
 //! Owns the arguments, what is said at the end, and the listing of a stream
-//! ([`dump`]); receiving is the library's.
+//! ([`dump`]). The library receives.
 
 mod dump;
 
@@ -146,7 +146,8 @@ impl Receive {
         if let Some(id) = self.subvolid {
             options.subvolume = Subvolume::Id(id);
         }
-        // What is durable says how far it came: only its own commits count.
+        // What is durable says how far the receive came, so only its own
+        // commits count.
         options.commit_interval = COMMIT_INTERVAL;
         let volume = Volume::open(&place.volume, options).context(place.volume.display())?;
         let path = [place.path.as_bytes(), b"/"].concat();
@@ -159,7 +160,7 @@ impl Receive {
         let received = self.receive(reader, &mut target, size);
         match volume.close().context(place.volume.display()) {
             Ok(()) => self.report(received, 0),
-            // What the report would say is not on the device.
+            // Otherwise the report would name what is not on the device.
             Err(failure) => match received.failure {
                 Some(before) => fail(format!("{before}; then {}", failure.0)),
                 None => Err(failure),

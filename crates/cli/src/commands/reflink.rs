@@ -1,7 +1,7 @@
 //! `butterfs reflink`: copies that share their data.
 //!
-//! Owns the arguments and what source and destination mean, in a volume that is
-//! not mounted; mounts, of ButterFS and of the kernel, are in `host`.
+//! Owns the arguments and what source and destination mean in a volume that is
+//! not mounted. `host` handles mounts, of ButterFS and of the kernel.
 
 mod host;
 mod how;
@@ -85,7 +85,7 @@ impl Reflink {
             return fail(format!("{source}: is a directory; copy it with -r"));
         }
         let path = to.path.as_bytes();
-        // A slash follows a link to a directory.
+        // A slash makes a link to a directory be followed.
         let directory = volume.resolve(&[path, b"/"].concat());
         let (parent, name) = match directory {
             Ok(directory) if files.attributes(directory)?.is_directory() => {

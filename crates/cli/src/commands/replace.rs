@@ -1,4 +1,4 @@
-//! `butterfs replace`: another device takes the place of one of a volume.
+//! `butterfs replace`: another device takes the place of a device of a volume.
 
 mod of_kernel;
 mod words;

@@ -72,7 +72,7 @@ impl FromStr for Wanted {
     }
 }
 
-/// Makes a file that holds a volume as large as the volume is to be.
+/// Makes a file that holds a volume as large as the volume will be.
 fn extend(path: &Path, wanted: Size) -> Done {
     if !path.metadata().context(path.display())?.is_file() {
         return Ok(());
@@ -153,7 +153,7 @@ impl OnVolume for Resize {
 }
 
 impl Resize {
-    /// Runs it: the kernel does it where it has the volume mounted.
+    /// Runs it. If the kernel has the volume mounted, the kernel does it.
     pub fn run(self) -> Done {
         let path = &self.volume.volume;
         let is_root_of_volume = self.volume.path == "/";

@@ -1,4 +1,4 @@
-//! `butterfs scrub`: all copies of everything, compared with their checksums.
+//! `butterfs scrub`: compares all copies of everything with their checksums.
 
 mod of_kernel;
 mod record;
@@ -24,8 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use subject::Subject;
 
-/// Exit code where errors are left that no copy corrects, as btrfs-scrub(8)
-/// has it.
+/// Exit code if errors are left that no copy corrects, as in btrfs-scrub(8).
 const UNCORRECTABLE: i32 = 3;
 /// Exit code where there is nothing to resume.
 const NOTHING_TO_RESUME: i32 = 2;

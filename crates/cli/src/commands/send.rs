@@ -1,6 +1,6 @@
 //! `butterfs send`.
 //!
-//! Owns the progress bar; the stream is the library's, or the kernel's
+//! Owns the progress bar. The stream is made by the library, or by the kernel
 //! ([`kernel`]).
 
 mod arguments;
@@ -56,7 +56,7 @@ impl Send {
         sink.inner.finish()
     }
 
-    /// A bar that knows how much there is to send, where somebody sees it.
+    /// A bar that knows how much there is to send, if somebody sees it.
     fn bar(
         &self,
         volume: &Volume,
@@ -95,7 +95,7 @@ impl OnVolume for Send {
             let path = Path::new(word);
             let mut place = match Place::parse(word) {
                 Some(place) if !path.is_dir() => place,
-                // What is in the same volume needs no more than its path.
+                // If it is in the same volume, its path is enough.
                 None if !path.is_dir() => match Place::parse(&first) {
                     Some(place) => Place {
                         path: word.clone(),

@@ -1,4 +1,5 @@
-//! `butterfs filesystem du`: what files and directories hold alone and share.
+//! `butterfs filesystem du`: what files and directories hold alone, and what
+//! they share.
 
 use super::inspect::resolve::on_mount;
 use super::subvolume::shown::text;
@@ -175,7 +176,7 @@ impl<'v> Walker<'v> {
             _ => FileType::Symlink,
         };
         let mut steps = vec![Step::Enter(name.to_owned(), start, kind)];
-        // Of the directories that are open, outermost first.
+        // Sums of the directories that are open, the outermost first.
         let mut sums = vec![Sum::default()];
         while let Some(step) = steps.pop() {
             let (path, sum) = match step {

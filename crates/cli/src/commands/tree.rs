@@ -59,7 +59,7 @@ impl Tree {
         writeln!(out, "{}", self.place)?;
         let mut counts = Counts::default();
         let mut waiting = self.children(&volume, start, "", 1)?;
-        // A directory that lies in itself ends here: paths are no deeper.
+        // A directory that lies in itself ends here, because no path is deeper.
         const LEVELS_MAX: usize = 4096;
         while let Some(Waiting { entry, lead, level }) = waiting.pop() {
             let of = volume.files().attributes(entry.target.inode)?;

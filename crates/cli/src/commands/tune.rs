@@ -1,5 +1,5 @@
-//! `butterfs tune`, also called btrfstune: the form of a volume that is not
-//! mounted.
+//! `butterfs tune`, also called btrfstune: changes the form of a volume that is
+//! not mounted.
 
 use crate::fail::{Context, Done, Failure, fail};
 use crate::interrupt::Interrupt;
@@ -163,7 +163,7 @@ impl Tune {
         steps
     }
 
-    /// What somebody should know first, where there is something.
+    /// What a user should know first, if there is something.
     fn danger(&self) -> Option<&'static str> {
         if self.random_fsid || self.fsid.is_some() {
             return Some(
@@ -356,7 +356,7 @@ fn is_changing(devices: &[Arc<dyn BlockDevice>]) -> bool {
     })
 }
 
-/// Replays a fsync log that waits, as opening the volume does.
+/// Replays a waiting fsync log, as opening the volume does.
 fn replay_log(paths: &[PathBuf]) -> Result<(), Failure> {
     let mut waits = false;
     for path in paths {

@@ -1,8 +1,8 @@
 //! `butterfs umount`.
 //!
-//! A plain FUSE mount is gone before its server has written everything: this
-//! command waits for the server's last word, and for the lock that it holds on
-//! the source.
+//! A plain FUSE mount is gone before its server has written everything. So this
+//! command waits for the server's last word, and for the lock that the server
+//! holds on the source.
 
 use crate::fail::{Context, Done, fail};
 use butterfs_server::{End, Mount, Waiter};
@@ -46,14 +46,14 @@ impl Umount {
         if self.lazy {
             return self.unmount(&mountpoint);
         }
-        // The mount tells where its server is while it is there.
+        // As long as the mount exists, it tells where its server is.
         let waiter = Waiter::new(&mountpoint);
         let is_silent = waiter.is_none() && mount.is_ours();
         self.unmount(&mountpoint)?;
         let others = Mount::seen_by("self").into_iter();
         let mut others = others.filter(|other| other.device == mount.device);
         if let Some(other) = others.next() {
-            // Its server goes on: it has other mounts.
+            // The server goes on, because it has other mounts.
             return Ok(butterfs_server::save(&other.point)?);
         }
         wait_until_ended(&mount, waiter)?;
@@ -96,9 +96,9 @@ impl Umount {
     }
 }
 
-/// Waits until the server has written everything and is gone.
+/// Waits until the server has written everything and has ended.
 fn wait_until_ended(mount: &Mount, mut waiter: Option<Waiter>) -> Done {
-    // What is no file, was renamed or is gone shows no lock.
+    // What is not a file, was renamed or is gone shows no lock.
     let file = std::fs::File::open(&mount.source).ok();
     let mut verdict = Ok(());
     loop {
@@ -134,7 +134,8 @@ fn holder(mount: &Mount) -> Option<String> {
     let mut seen = vec![std::fs::read_link("/proc/self/ns/mnt").ok()?];
     for process in std::fs::read_dir("/proc").ok()?.flatten() {
         let path = process.path();
-        // What ends meanwhile, or belongs to others, cannot be looked at.
+        // A process that ends meanwhile, or belongs to another user, cannot be
+        // looked at.
         let Ok(namespace) = std::fs::read_link(path.join("ns/mnt")) else {
             continue;
         };

@@ -1,6 +1,7 @@
-//! What the Btrfs tools have and ButterFS has not, with what to do instead.
+//! What the Btrfs tools have and ButterFS does not have, with what to do
+//! instead.
 
-/// A verb (or the options of it, where some are named), and what to use instead.
+/// A verb (or its options, if some are named), and what to use instead.
 pub type Absent = (&'static str, &'static [&'static str], &'static str);
 
 const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy VOLUME:/ DIRECTORY` and make the volume anew";

@@ -1,9 +1,9 @@
-//! How the command line stands beside that of the Btrfs tools.
+//! How the command line compares with that of the Btrfs tools.
 //!
-//! Owns one table: what they have (`verbs`) and what ButterFS has not
+//! Owns one table: what they have (`verbs`) and what ButterFS does not have
 //! (`absent`), with a sentence that says what to use instead. The command line
-//! answers with that sentence; docs/parity.md is made from the table. A test
-//! holds it against the commands that there are.
+//! answers with that sentence, and docs/parity.md is made from the table. A
+//! test compares the table with the existing commands.
 
 mod absent;
 mod verbs;
@@ -41,8 +41,8 @@ fn knows(command: &Command, option: &str) -> bool {
     })
 }
 
-/// The command below `command` that a word names, in full or as far as no other
-/// one begins so.
+/// The command below `command` that a word names, in full or by a prefix that
+/// no other command has.
 fn below<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
     let begins = |one: &&Command| {
         one.get_name().starts_with(word) || one.get_all_aliases().any(|name| name.starts_with(word))
@@ -53,8 +53,8 @@ fn below<'c>(command: &'c Command, word: &str) -> Option<&'c Command> {
     })
 }
 
-/// The command below `whole` that `words` begin with, as far as they name one,
-/// with its name in full and how many of the words that are.
+/// The command below `whole` that `words` begin with, as far as they name one.
+/// Gives it with its full name and with the number of words that belong to it.
 fn find<'c>(whole: &'c Command, words: &[&str]) -> (&'c Command, String, usize) {
     let (mut at, mut name) = (whole, String::new());
     for (count, word) in words.iter().enumerate() {
@@ -73,8 +73,8 @@ fn named_as_there(name: &str) -> String {
     name.replacen("inspect ", "inspect-internal ", 1)
 }
 
-/// Takes `-q` and `-v` from commands that say no more and no less, where the
-/// Btrfs tools have them; `whole` is the whole command line.
+/// Removes `-q` and `-v` from commands that print no more and no less with
+/// them, if the Btrfs tools have them. `whole` is the whole command line.
 pub fn drop_what_says_nothing(words: &mut Vec<OsString>, whole: &Command) {
     let text: Vec<String> = words
         .iter()
@@ -114,8 +114,8 @@ fn instead(verb: &str, option: Option<&str>) -> Option<&'static str> {
     row.map(|(_, _, sentence)| *sentence)
 }
 
-/// The answer to a mistake that is none for the Btrfs tools: something that
-/// they have and ButterFS has not.
+/// The answer to a mistake that is not one for the Btrfs tools: something that
+/// they have and ButterFS does not have.
 pub fn answer(words: &[OsString], error: &clap::Error, whole: &Command) -> Option<String> {
     let text: Vec<String> = words
         .iter()
@@ -162,7 +162,8 @@ mod tests {
         SAID.iter().any(|(one, _)| *one == option)
     }
 
-    /// Everything that the tools have is there, or has its sentence, never both.
+    /// Everything that the tools have exists here, or has its sentence, but
+    /// never both.
     #[test]
     fn the_table_is_true() {
         let mut whole = crate::arguments::Arguments::command();

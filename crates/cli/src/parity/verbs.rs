@@ -1,5 +1,5 @@
-//! Verbs and options of the Btrfs tools: facts from the help of btrfs-progs 6.2,
-//! with the verbs and options that came until 6.19.
+//! Verbs and options of the Btrfs tools. The facts are from the help of
+//! btrfs-progs 6.2, with the verbs and options that were added until 6.19.
 
 /// A verb, with all its words, and the options that it has.
 pub type Verb = (&'static str, &'static [&'static str]);

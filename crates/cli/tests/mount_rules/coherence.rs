@@ -1,5 +1,6 @@
-//! What one process has written, another one reads, by whatever ways: buffered,
-//! direct, mapped, asynchronous. The kernel's Btrfs runs the same.
+//! What one process has written, another one reads, by any combination of ways:
+//! buffered, direct, mapped, asynchronous. The kernel's Btrfs runs the same
+//! test.
 
 use super::io::{Way, Worker, Written};
 use super::support::{Bench, can_mount};
@@ -24,7 +25,8 @@ impl Random {
         of[self.below(of.len())]
     }
 
-    /// A range of the file, of whole sectors where direct I/O wants them.
+    /// A range of the file. It consists of whole sectors if direct I/O wants
+    /// that.
     fn range(&mut self, access: &str) -> (usize, usize) {
         let unit = if access.is_empty() { 1 } else { SECTOR };
         let units = SIZE / unit;
@@ -67,8 +69,8 @@ fn processes_agree(directory: &Path, seed: u64, rounds: usize) {
         };
         let writer = random.below(2);
         workers[writer].ask_write(written, &path);
-        // Reads that meet the write see either state; what they leave in the
-        // page cache must not outlive it.
+        // Reads during the write see either state. What they leave in the page
+        // cache must not outlive the write.
         workers[1 - writer].ask_read(Way::Psync, "RDWR", (0, SIZE), &path);
         workers[1 - writer].answer().expect("a read");
         if let Err(errno) = workers[writer].answer() {

@@ -1,6 +1,6 @@
-//! Every way to ask that what was written is on the device, judged by what the
-//! image holds at the moment of the answer: what a server leaves that is
-//! killed there.
+//! Every way to ask that what was written is on the device. It is judged by the
+//! content of the image at the moment of the answer, as if the server were
+//! killed then.
 
 use super::io::{Way, Worker, Written};
 use super::support::{Bench, Foreground, can_mount, said};
@@ -162,7 +162,7 @@ fn copy(from: &Path, to: &Path, flags: OFlags) {
     assert_eq!(copied.expect("a copy"), SIZE);
 }
 
-/// For copies within the volume the kernel asks for nothing afterwards.
+/// After copies within the volume, the kernel asks for nothing.
 #[test]
 fn a_copy_is_as_durable_as_its_target_was_opened() {
     if !can_mount() {

@@ -52,7 +52,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts it; `None`, with a word about it, where this machine cannot.
+    /// Starts it; `None`, with a message, if this machine cannot.
     pub fn start() -> Option<Self> {
         let child = Command::new("python3")
             .args(["-c", PROGRAM])
@@ -73,8 +73,8 @@ impl Worker {
         })
     }
 
-    /// The ways that this machine's kernel lets processes use; tried on a file
-    /// in `directory`.
+    /// The ways that this machine's kernel lets processes use. They are tried
+    /// on a file in `directory`.
     pub fn ways(&mut self, directory: &Path) -> Vec<Way> {
         let file = directory.join("tried");
         std::fs::write(&file, [0; 4096]).expect("a file");
@@ -117,7 +117,7 @@ impl Worker {
         self.say(&format!("read {} {flags} {at} {length} {path}", way.name()));
     }
 
-    /// What became of the oldest request, or the error's number.
+    /// The result of the oldest request, or the error's number.
     pub fn answer(&mut self) -> Result<Vec<u8>, i32> {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("an answer");

@@ -1,6 +1,6 @@
-//! Requests that reach a server beside those on files: FITRIM,
-//! FS_IOC_SHUTDOWN, searches of trees into the caller's memory; mounts below
-//! odd names, in haste, and under a limit on file sizes.
+//! Requests to a server beside those on files: FITRIM, FS_IOC_SHUTDOWN,
+//! searches of trees into the caller's memory. Mounts below odd names, in quick
+//! succession, and under a limit on file sizes.
 
 use super::support::{BINARY, Bench, Mounted, can_mount, is_root, said};
 use std::os::unix::fs::MetadataExt;
@@ -12,7 +12,7 @@ fn run(program: &str, words: &[&str], at: &Path) -> Output {
     output.unwrap_or_else(|error| panic!("{program} (scripts/packages test): {error}"))
 }
 
-/// Bytes that no compression and no hole shortens.
+/// Bytes that no compression and no hole makes smaller.
 fn noise(length: usize, mut state: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     while bytes.len() < length {
@@ -63,8 +63,8 @@ fn trimming_gives_back_what_is_free_and_nothing_else() {
     assert!(trimmed.status.success(), "{}", said(&trimmed));
     assert!(said(&trimmed).contains("trimmed"), "{}", said(&trimmed));
     writer.join().expect("the writer");
-    // The kernel forgets a removed file when it likes; it is deleted then, and
-    // free after a commit.
+    // The kernel forgets a removed file when it likes. The file is deleted
+    // then, and its space is free after a commit.
     let is_given_back = || {
         sync().expect("a commit");
         let trimmed = run("fstrim", &["-v"], &bench.path("mnt"));
@@ -341,7 +341,8 @@ fn a_mount_can_be_mounted_with_other_user_ids() {
         .expect("setpriv runs");
     assert!(made.status.success(), "{}", said(&made));
     assert_eq!((owner("mnt/made"), owner("mapped/made")), (5, 10005));
-    // Requests that do not say who asks are still root's, or a user's.
+    // Requests that do not say who asks are still known to be root's, or a
+    // user's.
     bench.run(&["subvolume", "create", "mnt/roots-subvolume"]);
     bench.run(&["filesystem", "label", "mnt", "mapped"]);
     let refused = Command::new("setpriv")
@@ -440,14 +441,14 @@ fn a_volume_is_mounted_several_times_each_with_its_subvolume_and_flags() {
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         std::fs::write(bench.path("top/@home/file"), "home").expect("a file");
         assert_eq!(seen("home/file").expect("the file"), "home");
-        // Commands by the path of any mount; what is mounted is not deleted.
+        // Commands by the path of any mount. What is mounted is not deleted.
         let listed = bench.run(&["subvolume", "show", "home"]);
         assert!(listed.contains("@home"), "{listed}");
         bench.run(&["subvolume", "snapshot", "mnt", "top/shot"]);
         assert_eq!(seen("top/shot/file").expect("the file"), "two");
         let refused = bench.try_run(&["subvolume", "delete", "top/@home"]);
         assert!(said(&refused).contains("mounted"), "{}", said(&refused));
-        // Each ends for itself, the first one first.
+        // Each ends by itself, the first one first.
         for (name, mount) in [("mnt", root), ("home", home)] {
             bench.run(&["umount", name]);
             drop(mount);

@@ -53,8 +53,8 @@ impl Bench {
     }
 
     /// Runs what must succeed. A process that another test starts holds copies
-    /// of this one's open files until its exec: a mount may be in use for that
-    /// long.
+    /// of this one's open files until its exec, so a mount may be in use for
+    /// that long.
     pub fn run(&self, words: &[&str]) -> String {
         let begun = Instant::now();
         let mut output = self.try_run(words);
@@ -92,7 +92,7 @@ impl Bench {
     }
 }
 
-/// Whether this machine mounts; says so when it does not.
+/// Whether this machine can mount; says so if it cannot.
 pub fn can_mount() -> bool {
     let device = std::fs::File::options()
         .read(true)
@@ -105,7 +105,7 @@ pub fn can_mount() -> bool {
 }
 
 impl Bench {
-    /// The volume as the kernel mounts it, while `work` runs; false where this
+    /// The volume as the kernel mounts it, while `work` runs; false if this
     /// machine cannot.
     pub fn with_kernel(&self, work: impl FnOnce(&Path)) -> bool {
         if !is_root() {
@@ -199,7 +199,7 @@ impl Foreground {
     pub fn kill(mut self) {
         self.child.kill().expect("the server dies");
         self.child.wait().expect("its status");
-        // What the kernel has cached it still shows.
+        // The kernel still shows what it has cached.
         let gone = std::fs::write(self.mountpoint.join("new"), "").expect_err("nobody serves");
         assert_eq!(gone.raw_os_error(), Some(libc::ENOTCONN));
         // Mounting over a dead mount is refused, and says what to do.

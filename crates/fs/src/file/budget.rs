@@ -3,7 +3,7 @@
 //! Owns the memory limit, the promise of data space to acknowledged writes and
 //! the list of inodes with dirty data.
 //!
-//! Invariants: an inode whose buffer is not empty is in the list; `total` is
+//! Invariants: an inode whose buffer is not empty is in the list. `total` is
 //! the sum of all buffers that were adopted.
 
 use super::buffer::{Spare, Sums};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// No budget is smaller: a few writes must fit.
+/// The smallest budget: a few writes must fit.
 const LIMIT_MIN: u64 = 1 << 20;
 /// More dirty inodes than this are flushed, however little they hold.
 const INODES_MAX: usize = 16_384;
@@ -33,7 +33,7 @@ pub struct Budget {
     reserved: AtomicU64,
     /// Part of `total` that has its space already.
     in_flight: AtomicU64,
-    /// Space that was free when it was looked at last, less what was used.
+    /// Space that was free at the last look, minus what was used since.
     free_data: AtomicU64,
     free_metadata: AtomicU64,
     /// The number of commits at that time.
@@ -113,8 +113,8 @@ impl Budget {
     /// The memory for `bytes` more, unless the budget is full.
     pub(crate) fn try_promise(&self, bytes: u64) -> Option<Promise<'_>> {
         loop {
-            // In this order: a promise that meanwhile became part of the total
-            // makes the exchange fail.
+            // In this order, so that the exchange fails if a promise became
+            // part of the total meanwhile.
             let promised = self.promised.load(Ordering::SeqCst);
             if self.total() + promised + bytes > self.limit {
                 return None;
@@ -139,15 +139,15 @@ impl Budget {
         Promise::new(&self.reserved, bytes)
     }
 
-    /// Counts `bytes` of buffers that got their space, until they left the
-    /// buffers. To be dropped before that: counted too often is safe.
+    /// Counts `bytes` of buffers that got their space, until they leave the
+    /// buffers. Drop it before they leave: to count them too often is safe.
     pub(crate) fn in_flight(&self, bytes: u64) -> Promise<'_> {
         Promise::new(&self.in_flight, bytes)
     }
 
-    /// True when all that is promised has space.
+    /// True if everything that is promised has space.
     pub(crate) fn fits(&self) -> bool {
-        // The total is read last, so that what left it is not missed.
+        // The total is read last, so that nothing that left it is missed.
         let in_flight = self.in_flight.load(Ordering::SeqCst);
         let reserved = self.reserved.load(Ordering::SeqCst);
         let waiting = self.total() + self.promised.load(Ordering::SeqCst);
@@ -159,15 +159,15 @@ impl Budget {
         data <= self.free_data.load(Ordering::SeqCst) && needed <= metadata
     }
 
-    /// Metadata of preallocated space: large extents without checksums. Where
-    /// free space is in small pieces, more is needed, and each piece asks for
-    /// its own.
+    /// Metadata of preallocated space: large extents without checksums. If free
+    /// space is in small pieces, more is needed, and each piece asks for its
+    /// own.
     const fn metadata_of_reserved(bytes: u64) -> u64 {
         Acknowledged::metadata_of(0, bytes.div_ceil(PREALLOC_MAX))
     }
 
-    /// True when space was looked at long ago for how little there is of it:
-    /// other changes take metadata space too.
+    /// True if the last look at space is too old for how little there is. Other
+    /// changes take metadata space too.
     pub(crate) fn is_uncertain(&self) -> bool {
         /// More than what changes between two commits.
         const ABUNDANT: u64 = 256 << 20;
@@ -178,13 +178,13 @@ impl Budget {
                 != self.acknowledged.commits.load(Ordering::SeqCst)
     }
 
-    /// True when writers should bring data to the device before they go on,
-    /// so that nobody stands before a full budget for long.
+    /// True if writers should bring data to the device before they go on, so
+    /// that nobody waits long for a full budget.
     pub(crate) fn is_high(&self) -> bool {
         self.total() > self.limit - self.limit / 4 || self.listed() > INODES_MAX
     }
 
-    /// True when `bytes` more of data space were free when it was looked at.
+    /// True if `bytes` more of data space were free at the last look.
     pub(crate) fn has_free(&self, bytes: u64) -> bool {
         self.free_data.load(Ordering::SeqCst) >= bytes
     }
@@ -194,18 +194,19 @@ impl Budget {
         self.above_low() == (0, 0)
     }
 
-    /// Bytes and files to be flushed until enough was.
+    /// Bytes and files that are still to be flushed.
     pub(crate) fn above_low(&self) -> (u64, usize) {
         let bytes = self.total().saturating_sub(self.limit / 8 * 5);
         (bytes, self.listed().saturating_sub(INODES_MAX / 2))
     }
 
-    /// True when no inode is dirty and nobody is about to make one so.
+    /// True if no inode is dirty and no thread is about to make one dirty.
     pub(crate) fn is_idle(&self) -> bool {
         self.promised.load(Ordering::SeqCst) == 0 && self.dirty.lock().is_empty()
     }
 
-    /// The right to flush others' buffers, when nobody else has it.
+    /// The right to flush other inodes' buffers; `None` if another thread has
+    /// it.
     pub(crate) fn try_shed(&self) -> Option<MutexGuard<'_, ()>> {
         self.shedding.try_lock()
     }
@@ -235,7 +236,7 @@ impl Budget {
         self.writes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A number that every write into a buffer changes.
+    /// A number that changes with every write into a buffer.
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Ordering::Relaxed)
     }

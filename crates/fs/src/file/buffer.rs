@@ -1,7 +1,7 @@
 //! Data of an inode that are not on the device yet.
 //!
-//! Owns the runs of one inode and their count in the sum of all inodes: the
-//! count follows every change, so that no caller can forget it.
+//! Owns the runs of one inode, and their count in the sum over all inodes. The
+//! count follows every change, so no caller can forget it.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const RUN_MAX: usize = 1 << 20;
 /// A run that grows to this much gets the memory of a whole one at once.
 const ROOMY_FROM: usize = 128 << 10;
-/// Whole runs whose memory is kept for the next ones: as much as one inode
-/// gathers before it is flushed, twice.
+/// How many whole runs keep their memory for later runs: twice what one inode
+/// gathers before it is flushed.
 const SPARE_MAX: usize = 16;
 
 /// Memory of runs that were flushed. Memory that is given back to the system
@@ -134,8 +134,8 @@ impl WriteBuffer {
         self.covering(at).is_some()
     }
 
-    /// Puts `data` at `offset`. Where a sector is not here yet, `data` must
-    /// begin at its start; what it lacks of the last one becomes zeros.
+    /// Puts `data` at `offset`. If a sector is not here yet, `data` must begin
+    /// at its start. What `data` lacks of the last sector becomes zeros.
     pub fn write(&mut self, offset: u64, data: &[u8], sector: u64) {
         let mut at = offset;
         let mut rest = data;
@@ -194,7 +194,7 @@ impl WriteBuffer {
         before.unwrap_or((at, RUN_MAX))
     }
 
-    /// Copies what is here of `offset..` over `target`.
+    /// Copies what is here from `offset` on over `target`.
     pub fn overlay(&self, offset: u64, target: &mut [u8]) {
         let end = offset + target.len() as u64;
         let first = self.covering(offset).unwrap_or(offset);
@@ -233,7 +233,7 @@ impl WriteBuffer {
         self.set_bytes(bytes);
     }
 
-    /// True when nothing but `range` is here, as one run.
+    /// True if only `range` is here, as one run.
     #[must_use]
     pub fn is_exactly(&self, range: Range<u64>) -> bool {
         self.runs.len() == 1

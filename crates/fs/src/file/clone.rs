@@ -20,22 +20,23 @@ const COPY: usize = 1 << 20;
 /// File extents shared in one transaction.
 const STEP: usize = 200;
 
-/// A range of one file that is to be another's too.
-/// The default is a whole file.
+/// A range of one file that another file is to share. The default is a whole
+/// file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CloneSpan {
     /// Where it begins in the source.
     pub from: u64,
     /// Where it begins in the target.
     pub to: u64,
-    /// Bytes; 0 for all up to the end of the source.
+    /// Bytes; 0 means everything up to the end of the source.
     pub length: u64,
 }
 
 /// Why a range cannot be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// It does not consist of whole sectors, nor end both files.
+    /// The range does not consist of whole sectors and does not end where both
+    /// files end.
     Sectors,
     /// One file has checksums, the other none.
     Checksums,
@@ -58,8 +59,8 @@ pub(super) enum Times {
 pub(super) type Locked<'i> = [(InodeId, RwLockWriteGuard<'i, InodeState>)];
 
 impl Filesystem {
-    /// Copies `length` bytes from one file (or place) to another and gives how
-    /// many were copied: less at the end of the source. Whole sectors are
+    /// Copies `length` bytes from one file or place to another. Gives how many
+    /// bytes were copied, fewer at the end of the source. Whole sectors are
     /// shared, not copied.
     ///
     /// # Errors
@@ -86,17 +87,16 @@ impl Filesystem {
         }
     }
 
-    /// Makes a range of one file part of another, which shares its extents: a
-    /// reflink or an error. Gives how many bytes were shared; a length of zero
-    /// means all up to the end of the source. (What lies inline in its tree,
-    /// less than a sector, is copied.)
+    /// Makes a range of one file part of another, which shares its extents: the
+    /// result is a reflink or an error. Gives how many bytes were shared. A
+    /// length of zero means everything up to the end of the source. Inline data
+    /// in the tree, less than a sector, are copied.
     ///
     /// # Errors
-    /// As FICLONERANGE: [`FsError::Invalid`] for ranges that are not whole
-    /// sectors (but where both files end), overlap or end behind the source,
-    /// and where only one of the files has data checksums;
-    /// [`FsError::IsADirectory`]; [`FsError::ReadOnlySubvolume`]; no space,
-    /// damage.
+    /// As FICLONERANGE: [`FsError::Invalid`] if ranges are not whole sectors
+    /// (unless both files end there), overlap or end behind the source, or if
+    /// only one of the files has data checksums; [`FsError::IsADirectory`];
+    /// [`FsError::ReadOnlySubvolume`]; no space, damage.
     pub fn clone_range(
         &self,
         source: &Arc<Inode>,
@@ -157,7 +157,7 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// Shares the range, unless that cannot be.
+    /// Shares the range if that is possible.
     fn share(
         &self,
         source: &Arc<Inode>,
@@ -177,7 +177,7 @@ impl Filesystem {
         self.share_locked((source, target), &mut locked, span, Times::Change)
     }
 
-    /// Shares the range, which begins with a sector in both files.
+    /// Shares the range, which begins at a sector in both files.
     pub(super) fn share_locked(
         &self,
         (source, target): (&Arc<Inode>, &Arc<Inode>),
@@ -199,7 +199,7 @@ impl Filesystem {
             return Ok(Err(Refusal::Cut));
         }
         let tail = !length.is_multiple_of(sector);
-        // A cut sector can be shared only where both files end in it.
+        // A partial sector can be shared only if both files end in it.
         if tail && (end != source_item.size || to + length < target_item.size) {
             return Ok(Err(Refusal::Sectors));
         }
@@ -248,8 +248,8 @@ impl Filesystem {
         Ok(Ok(()))
     }
 
-    /// Replaces part of the target, step by step: after each one the target
-    /// has the new content up to somewhere and the old one behind it.
+    /// Replaces part of the target, step by step. After each step the target
+    /// has the new content up to some offset, and the old content behind it.
     fn share_part(
         &self,
         (source, id): (InodeId, InodeId),
@@ -263,7 +263,8 @@ impl Filesystem {
         while let Some(start) = from {
             let room = (60 + STEP, Purpose::Grow);
             from = self.change(state, id.tree, room, |engine, state| {
-                // Nothing of a subvolume is freed before it is dead.
+                // Nothing of a subvolume is freed before the subvolume is
+                // marked as deleted.
                 check_alive(engine, source.tree)?;
                 let next = extents::drop_range(engine, id, state, start..target.end, STEP)?;
                 let step = start..next.unwrap_or(target.end);
@@ -294,7 +295,7 @@ impl Filesystem {
     }
 }
 
-/// What the target gets of `extent` in the range `step` of the target.
+/// What the target gets from `extent` for its range `step`.
 fn moved_part(extent: &extents::Found, part: &Part, step: &Range<u64>) -> Option<NewExtent> {
     let (place, kind) = match &extent.body {
         Body::Regular(place) => (place, NewKind::Regular),
@@ -319,7 +320,7 @@ fn moved_part(extent: &extents::Found, part: &Part, step: &Range<u64>) -> Option
     })
 }
 
-/// Part of the source, and how far the target is from it.
+/// A part of the source, and the distance from it to the target.
 struct Part {
     source: Range<u64>,
     shift: u64,
@@ -351,7 +352,7 @@ pub(super) fn check_files(source: &Inode, target: &Inode) -> Result<(), FsError>
     Ok(())
 }
 
-/// Errors where the range is no range, or overlaps itself in one file.
+/// Errors if the range is not valid, or overlaps itself in one file.
 pub(super) fn check_span(
     source: InodeId,
     target: InodeId,

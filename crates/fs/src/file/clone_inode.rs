@@ -1,4 +1,4 @@
-//! Copies of files that share their data, and of what else has a name.
+//! Copies of files that share their data, and of other inodes that have names.
 
 use super::clone::CloneSpan;
 use crate::Filesystem;
@@ -12,17 +12,19 @@ use butterfs_format::item::inode::InodeFlags;
 use butterfs_store::Purpose;
 use std::sync::Arc;
 
-/// How the data of a file are kept: what copies that share them must have too.
+/// How the data of a file are kept. Copies that share them must keep them in
+/// the same way.
 const KINDS: InodeFlags = InodeFlags::NODATASUM
     .union(InodeFlags::NODATACOW)
     .union(InodeFlags::COMPRESS)
     .union(InodeFlags::NOCOMPRESS);
 
 impl Filesystem {
-    /// Makes `name` in `parent` a copy of `source`, which shares all data with
-    /// it: owner, mode, times, extended attributes, ACLs and how data are kept
-    /// are the same. A directory becomes an empty one, without the metadata
-    /// that [`Filesystem::copy_metadata`] gives it when its content is there.
+    /// Makes `name` in `parent` a copy of `source` that shares all data with
+    /// it. Owner, mode, times, extended attributes, ACLs and the way in which
+    /// data are kept are the same. A directory becomes an empty one. It gets
+    /// its metadata from [`Filesystem::copy_metadata`] when its content is
+    /// there.
     ///
     /// # Errors
     /// As [`Filesystem::create`] and [`Filesystem::clone_range`]; the name is
@@ -105,7 +107,7 @@ impl Filesystem {
         self.set_attributes(target, &times)
     }
 
-    /// Has the data of an empty file kept as `flags` say.
+    /// Sets how the data of an empty file are kept, as `flags` say.
     fn keep_data_as(&self, inode: &Inode, flags: InodeFlags) -> Result<(), FsError> {
         let mut state = inode.state.write();
         let wanted = (state.item.flags - KINDS) | (flags & KINDS);

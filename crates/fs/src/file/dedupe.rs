@@ -1,8 +1,8 @@
 //! Sharing what two files have in common.
 //!
 //! Owns the proof: bytes are compared while both inodes are locked, and shared
-//! before they are unlocked, so nothing is shared that is not equal at that
-//! moment. No content, size or time that users see changes.
+//! before they are unlocked. So only what is equal at that moment is shared. No
+//! content, size or time that users see changes.
 
 use super::clone::{CloneSpan, Refusal, Times, check_files, check_span};
 use super::extents::{self, Body, Found};
@@ -18,13 +18,14 @@ use std::sync::Arc;
 
 /// Bytes that are compared at a time.
 const COMPARE: u64 = 1 << 20;
-/// File extents looked at to see whether ranges are shared already.
+/// How many file extents are looked at to see whether ranges are shared
+/// already.
 const MAPPED_MAX: usize = 4096;
 
 /// What became of a range of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deduped {
-    /// It was equal; so many bytes from its start on are shared now.
+    /// It was equal. This many bytes from its start on are shared now.
     Shared(u64),
     /// It is not equal; nothing was shared.
     Differs,
@@ -32,15 +33,15 @@ pub enum Deduped {
 
 impl Filesystem {
     /// Shares `length` bytes of `source` from `from` on with each range of
-    /// `targets` that holds the same bytes, and gives what became of each.
+    /// `targets` that holds the same bytes. Gives the result for each target.
     ///
-    /// As with FIDEDUPERANGE, ranges begin with a sector and lie within their
-    /// files; a sector that a range has in part is shared only where both files
-    /// end in it.
+    /// As with FIDEDUPERANGE, ranges begin at a sector and lie within their
+    /// files. A partial sector at the end of a range is shared only if both
+    /// files end in it.
     ///
     /// # Errors
-    /// For each target: [`FsError::Invalid`] for other ranges, those that
-    /// overlap, and files of which only one has data checksums;
+    /// For each target: [`FsError::Invalid`] if a range breaks these rules, if
+    /// ranges overlap, or if only one of the files has data checksums;
     /// [`FsError::IsADirectory`], [`FsError::ReadOnlySubvolume`]; no space,
     /// damage, reading.
     pub fn dedupe_range(
@@ -77,7 +78,7 @@ impl Filesystem {
             sizes[at] = state.item.size;
             flags[at] = state.item.flags & InodeFlags::NODATASUM;
         }
-        // The content would stay, but not where it lies.
+        // The content would stay the same, but its place would not.
         state_of(&mut locked, target.id).check_unprotected()?;
         if flags[0] != flags[1] {
             return Err(Refusal::Checksums.into());
@@ -166,7 +167,7 @@ impl Filesystem {
         Ok(true)
     }
 
-    /// True when both ranges are the same extents already: nothing need be
+    /// True if both ranges are already the same extents. Then nothing has to be
     /// read, and no metadata change.
     fn is_shared(&self, source: &Inode, target: &Inode, span: &CloneSpan) -> Result<bool, FsError> {
         let engine = self.store.read();
@@ -199,7 +200,7 @@ struct Piece {
 }
 
 impl Piece {
-    /// `None` for what no other file can have.
+    /// `None` for data that no other file can have.
     fn of(extent: &Found, range: &Range<u64>) -> Option<Self> {
         let (place, is_prealloc) = match &extent.body {
             Body::Inline(_) => return None,

@@ -1,10 +1,10 @@
 //! Small extents into large ones, and extents with another compression.
 //!
 //! Owns which parts of a file are worth rewriting, and what that does to
-//! sharing. A part is read (and verified), written to new space, and only then
-//! do file extents name it: until that transaction the file is what it was, so
-//! no error and no crash loses anything. What has no copy-on-write moves too,
-//! without checksums and compression as before.
+//! sharing. A part is read and verified, then written to new space. Only then
+//! do file extents name the new space. Until that transaction the file is
+//! unchanged, so no error and no crash loses anything. Files without
+//! copy-on-write are moved too; they stay without checksums and compression.
 
 use super::extents::{self, Body, Found};
 use super::flush::{EXTENT_MAX, InlineRule, Output, Plan};
@@ -25,7 +25,7 @@ const WINDOW: u64 = EXTENT_MAX as u64;
 /// File extents looked at at a time.
 const EXTENTS_MAX: usize = 16_384;
 
-/// What to do with data that others have too: snapshots, reflinks.
+/// What to do with data that snapshots or reflinks share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sharing {
     /// They are left as they are.
@@ -38,10 +38,10 @@ pub enum Sharing {
 /// Compression of what is rewritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompress {
-    /// As it was; only what is in small pieces is rewritten.
+    /// Compression stays as it was. Only small pieces are rewritten.
     #[default]
     Keep,
-    /// None; what is compressed is rewritten.
+    /// No compression. What is compressed is rewritten.
     Plain,
     /// This one; everything is rewritten.
     With(Algorithm, Level),
@@ -52,7 +52,7 @@ pub enum Recompress {
 pub struct Defragment {
     /// Part of the file.
     pub range: Range<u64>,
-    /// Extents of so many bytes are large enough.
+    /// Extents of this many bytes are large enough.
     pub large: u64,
     /// Compression.
     pub compress: Recompress,
@@ -71,7 +71,7 @@ impl Default for Defragment {
     }
 }
 
-/// What was rewritten, or would be; bytes are bytes of the file.
+/// What was rewritten, or would be. Bytes are bytes of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Defragmented {
     /// File extents with data in the range.
@@ -80,11 +80,11 @@ pub struct Defragmented {
     pub rewritten_extents: u64,
     /// Bytes of them.
     pub rewritten: u64,
-    /// Bytes that others have too and that were worth rewriting: with
-    /// [`Sharing::Keep`] left as they are, with [`Sharing::Break`] part of what
-    /// was rewritten.
+    /// Bytes that are shared and were worth rewriting. With [`Sharing::Keep`]
+    /// they were left as they are; with [`Sharing::Break`] they are part of
+    /// what was rewritten.
     pub shared: u64,
-    /// File extents that came in their place; not known of a plan.
+    /// File extents that replaced them; a plan does not know their number.
     pub new_extents: u64,
 }
 
@@ -125,7 +125,7 @@ impl Filesystem {
     /// to the device first.
     ///
     /// # Errors
-    /// As [`Filesystem::defragment`], but for space.
+    /// As [`Filesystem::defragment`], except for lack of space.
     pub fn plan_defragment(
         &self,
         inode: &Inode,
@@ -145,14 +145,14 @@ impl Filesystem {
         }
     }
 
-    /// Rewrites what of a file lies in small pieces, or should be compressed
-    /// otherwise. No content, size or time that users see changes. Where free
-    /// space has no larger pieces, nothing is rewritten.
+    /// Rewrites the parts of a file that lie in small pieces or should be
+    /// compressed otherwise. No content, size or time that users see changes.
+    /// If free space has no larger pieces, nothing is rewritten.
     ///
     /// # Errors
-    /// [`FsError::IsADirectory`], [`FsError::Invalid`] for what is no file;
+    /// [`FsError::IsADirectory`]; [`FsError::Invalid`] if the inode is no file;
     /// [`FsError::ReadOnlySubvolume`]; no space; damage, reading. What was
-    /// rewritten before an error stays, all else is as it was.
+    /// rewritten before an error stays so; everything else is unchanged.
     pub fn defragment(&self, inode: &Inode, wanted: &Defragment) -> Result<Defragmented, FsError> {
         self.store.check_writable()?;
         let mut sum = Defragmented::default();
@@ -209,7 +209,7 @@ impl Filesystem {
         let mut probe = SharingProbe::new(&engine);
         let mut candidates = Vec::new();
         for extent in &found {
-            // Neither holes and promised space nor what lies in the tree.
+            // Holes, promised space and inline data do not count.
             let Body::Regular(place) = &extent.body else {
                 continue;
             };
@@ -251,8 +251,8 @@ impl Filesystem {
         }))
     }
 
-    /// Rewrites a window, unless free space lies in pieces as small; gives how
-    /// many file extents it has now.
+    /// Rewrites a window, unless free space lies in pieces that are as small.
+    /// Gives how many file extents the window has now.
     fn rewrite(
         &self,
         id: InodeId,
@@ -286,7 +286,7 @@ impl Filesystem {
             return Ok(None);
         }
         let sums = Sums::wanted_unless(state.item.flags.contains(InodeFlags::NODATASUM));
-        // Space that does not take writes is left alone.
+        // Space that cannot be written to is left alone.
         self.write_outputs(&mut outputs, sums)?;
         let result = self.bring_in(id, state, &outputs);
         if result.is_err() {
@@ -301,13 +301,13 @@ impl Filesystem {
         state: &mut InodeState,
         outputs: &[Output<'_>],
     ) -> Result<(), FsError> {
-        // Unlike what was acknowledged, this may not use the reserve.
+        // These data were not acknowledged, so this may not use the reserve.
         drop(self.store.begin(60 + outputs.len(), Purpose::Grow)?);
         self.enter(id, state, outputs)
     }
 
-    /// Errors unless everything that is promised has space, where an inode is
-    /// locked.
+    /// Errors unless everything that is promised has space. For callers that
+    /// have an inode locked.
     fn ensure_space_locked(&self) -> Result<(), FsError> {
         self.look_at_space();
         if self.buffers.fits() {
@@ -391,7 +391,7 @@ impl Choice {
         self.compress != Recompress::Keep || one == other
     }
 
-    /// Whether rewriting makes a difference for the better.
+    /// Whether rewriting would improve anything.
     fn pays(&self, window: &Window, any_compressed: bool) -> bool {
         let bytes = window.range.end - window.range.start;
         let largest = match window.compression {
@@ -498,7 +498,7 @@ mod tests {
         let keep = Recompress::Keep;
         assert_eq!(ranges(keep, Sharing::Keep, &all), [0..2 * s]);
         assert_eq!(ranges(keep, Sharing::Break, &all), [0..4 * s]);
-        // One alone gains nothing, unless it is to be compressed.
+        // Rewriting a single one gains nothing, unless it is to be compressed.
         assert!(ranges(keep, Sharing::Break, &all[4..]).is_empty());
         let with = Recompress::With(Algorithm::Lzo, Algorithm::Lzo.default_level());
         assert_eq!(ranges(with, Sharing::Break, &all[4..]), [9 * s..10 * s]);

@@ -1,8 +1,9 @@
-//! Compressed data that come compressed.
+//! Data that arrive already compressed.
 //!
-//! Owns bringing units of a stream to the device as they are: allocated,
-//! checksummed, written and named by file extents without being decompressed.
-//! What they decompress to is verified when they are read, as with all data.
+//! Owns bringing units of a stream to the device as they are. They are
+//! allocated, checksummed, written and named by file extents without being
+//! decompressed. As for all data, the decompressed content is verified when it
+//! is read.
 
 use super::SIZE_MAX;
 use super::extents::COMPRESSED_MAX;
@@ -17,7 +18,7 @@ use butterfs_format::item::inode::InodeFlags;
 use butterfs_store::now;
 use std::borrow::Cow;
 
-/// A compressed extent, all of which a file has.
+/// A compressed extent that belongs to one file as a whole.
 #[derive(Clone, Debug)]
 pub(crate) struct EncodedUnit {
     /// File offset.
@@ -31,7 +32,7 @@ pub(crate) struct EncodedUnit {
 }
 
 impl EncodedUnit {
-    /// True when it can lie on a volume with such sectors as it is.
+    /// True if it can be stored unchanged on a volume with such sectors.
     fn fits(&self, sector: u64) -> bool {
         let disk = self.data.len() as u64;
         let whole = self.length.next_multiple_of(sector);
@@ -44,8 +45,8 @@ impl EncodedUnit {
 }
 
 impl Filesystem {
-    /// Writes units, ascending and apart; false when they cannot lie as they
-    /// are, and nothing was written.
+    /// Writes units, which ascend and do not overlap. False if they cannot be
+    /// stored as they are; then nothing was written.
     ///
     /// # Errors
     /// As writing.
@@ -71,7 +72,7 @@ impl Filesystem {
         check_file(&state)?;
         self.check_changeable(inode.id.tree)?;
         let plain = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
-        // Part of a sector is all of it only at the end of the file.
+        // A partial sector can only be the end of the file.
         let whole = |unit: &EncodedUnit| {
             unit.length.is_multiple_of(sector)
                 || (unit.offset == last.offset && end >= state.item.size)

@@ -76,14 +76,14 @@ impl Filesystem {
     }
 }
 
-/// Space of a file's data, as FIEMAP has it: bytes of the file, compressed or
-/// not; what lies in the tree does not count.
+/// Space of a file's data, in bytes of the file as in FIEMAP, compressed or
+/// not. Inline data do not count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FileSpace {
     /// All of it.
     pub total: u64,
     /// Parts that other files, other subvolumes or other places of this file
-    /// hold too: addresses and bytes.
+    /// share: addresses and bytes.
     pub shared: Vec<(Logical, u64)>,
 }
 

@@ -1,7 +1,7 @@
 //! File extents of an inode in its tree.
 //!
-//! Owns finding, cutting and adding them, and what that means for references
-//! and `nbytes`.
+//! Owns finding, cutting and adding them, and the changes of references and
+//! `nbytes` that follow.
 
 use crate::error::FsError;
 use crate::inode::InodeState;
@@ -63,7 +63,8 @@ impl Found {
         })
     }
 
-    /// One past its last byte in the file; for inline ones, of the data.
+    /// One past its last byte in the file; for an inline extent, one past the
+    /// data.
     pub fn end(&self) -> u64 {
         match &self.body {
             Body::Inline(_) => self.start + self.ram_bytes,
@@ -103,8 +104,9 @@ fn damaged(inode: InodeId, at: u64, fault: ExtentFault) -> FsError {
     }
 }
 
-/// Why a file extent at `offset` cannot be, if so. What passes has an end that
-/// is an offset, whole sectors, and lies inside its extent.
+/// Why a file extent at `offset` cannot be valid; `None` if it can. A valid one
+/// has an end that fits an offset, consists of whole sectors, and lies inside
+/// its extent.
 fn fault_of(offset: u64, extent: &FileExtent<'_>, sector: u64) -> Option<ExtentFault> {
     let packed = extent.compression.is_some();
     if packed && extent.ram_bytes > COMPRESSED_MAX {
@@ -143,7 +145,7 @@ fn fault_of(offset: u64, extent: &FileExtent<'_>, sector: u64) -> Option<ExtentF
     if packed {
         return (place.disk_length > COMPRESSED_MAX).then_some(ExtentFault::PackedSize);
     }
-    // The parser saw that the sum does not overflow.
+    // The parser checked that the sum does not overflow.
     (place.offset + place.length > place.disk_length).then_some(ExtentFault::BeyondExtent)
 }
 
@@ -184,7 +186,8 @@ pub(crate) fn overlapping(
     Ok(found)
 }
 
-/// [`overlapping`] of a file in use: an emptied one has none that count.
+/// [`overlapping`] for a file in use. The extents of an emptied file do not
+/// count.
 pub(crate) fn counting(
     engine: &Engine,
     id: InodeId,
@@ -214,7 +217,7 @@ pub(crate) const fn extent_of(place: &ExtentPlace) -> DataExtent {
 }
 
 /// Removes or cuts the file extents in `range` (whole sectors), at most `limit`
-/// of them from the start; gives where to continue, or `None` when all is done.
+/// of them from the start. Gives where to continue; `None` when all is done.
 pub(crate) fn drop_range(
     engine: &mut Engine,
     id: InodeId,
@@ -232,7 +235,7 @@ pub(crate) fn drop_range(
     Ok(more.filter(|at| *at < range.end))
 }
 
-/// Drops what of `extent` lies in `range`.
+/// Drops the part of `extent` that lies in `range`.
 fn drop_part(
     engine: &mut Engine,
     id: InodeId,
@@ -288,7 +291,7 @@ fn drop_part(
     Ok(())
 }
 
-/// The item of `extent` with another part of it.
+/// The item of `extent` for another part of it.
 fn encode(extent: &Found, place: ExtentPlace) -> Vec<u8> {
     let body = match extent.body {
         Body::Prealloc(_) => FileExtentBody::Prealloc(place),
@@ -403,11 +406,11 @@ pub(crate) fn gaps(
     Ok(gaps)
 }
 
-/// Fills the gaps in `range` with explicit holes, where the volume wants them.
+/// Fills the gaps in `range` with explicit holes, if the volume wants them.
 ///
-/// Where it does not, the range has changed all the same when it was behind
-/// the file's end: the last commit may have data there, which a replay of the
-/// fsync log must not bring back.
+/// If the volume does not want them, a range behind the file's end still counts
+/// as changed. The last commit may have data there, and a replay of the fsync
+/// log must not bring them back.
 pub(crate) fn fill_holes(
     engine: &mut Engine,
     id: InodeId,

@@ -35,8 +35,8 @@ pub enum FallocateMode {
     ZeroRangeKeepSize,
 }
 
-/// Whether the inode has the time of the change, in the transaction of its
-/// first step.
+/// Whether the first step also sets the inode's time of change, in the same
+/// transaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Noted {
     Yes,
@@ -67,7 +67,8 @@ impl Filesystem {
             self.free_what_waits(inode.id, length)?;
         }
         let mut state = inode.state.write();
-        // Under the lock: who makes the subvolume read-only waits for it.
+        // Under the lock: a thread that makes the subvolume read-only waits for
+        // it.
         self.check_changeable(inode.id.tree)?;
         if state.deleted {
             return Err(FsError::NotFound);
@@ -103,13 +104,13 @@ impl Filesystem {
         })
     }
 
-    /// Where `length` bytes do not fit as it seems: brings all that waits to the
-    /// device, so that what compression saves, and emptied files held, counts.
-    /// No inode may be locked.
+    /// If `length` bytes seem not to fit, brings everything that waits to the
+    /// device. Space that compression saves, and space that emptied files held,
+    /// counts then. No inode may be locked.
     fn free_what_waits(&self, id: InodeId, length: u64) -> Result<(), FsError> {
         self.look_at_space();
-        // An fsync of a file reports what could not be flushed. Whether the range
-        // fits now is decided when its holes are known.
+        // An fsync of a file reports what could not be flushed. Whether the
+        // range fits is decided later, when its holes are known.
         if self.buffers.has_free(length) {
             let _ = self.ensure_quota(id.tree, length);
         } else {
@@ -152,7 +153,7 @@ impl Filesystem {
         };
         let total: u64 = wanted.iter().map(|hole| hole.end - hole.start).sum();
         self.ensure_quota_locked(id.tree, total)?;
-        // No more than there is, also beside what was promised to writers.
+        // No more than there is, after what was promised to writers.
         let _reserved = self.buffers.reserve(total);
         self.look_at_space();
         if !self.buffers.fits() {
@@ -234,7 +235,7 @@ impl Filesystem {
         } else {
             range.end / sector * sector
         };
-        // Within one sector both edges are the range itself.
+        // Within one sector, both edges are the range itself.
         let edges = [
             range.start..first.min(range.end),
             last.max(range.start)..range.end,
@@ -249,7 +250,8 @@ impl Filesystem {
             }
         }
         if first < last {
-            // Also what is punched: it would be gone if the punch failed.
+            // Flushes what is punched too. Otherwise it would be lost if the
+            // punch failed.
             self.flush_locked(inode, state, InlineRule::Allowed)?;
             let mut from = Some(first);
             while let Some(start) = from {
@@ -272,7 +274,7 @@ impl Filesystem {
         Ok(Noted::No)
     }
 
-    /// True unless `range` is holes and preallocated space alone.
+    /// True unless `range` has only holes and preallocated space.
     fn has_data(
         &self,
         inode: &Inode,

@@ -1,7 +1,7 @@
 //! From the buffer to the device.
 //!
 //! A flush cuts dirty runs into outputs (compressed units, plain extents, or
-//! places to overwrite), writes them, and then brings their file extents into
+//! places to overwrite) and writes them. Then it brings their file extents into
 //! the tree in one transaction. Until then nothing refers to what was written,
 //! and the data stay in the buffer.
 
@@ -31,7 +31,7 @@ pub(super) const EXTENT_MAX: usize = 32 << 20;
 pub(crate) enum InlineRule {
     /// It may.
     Allowed,
-    /// It must not: space is being preallocated.
+    /// It may not: space is being preallocated.
     Never,
 }
 
@@ -57,7 +57,7 @@ impl Plan {
 /// How hard compression is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Zeal {
-    /// Where it looks promising; a file that does not compress is left alone.
+    /// If it looks promising. A file that does not compress is left alone.
     UntilItFails,
     /// Where it looks promising.
     EachTime,
@@ -65,8 +65,8 @@ enum Zeal {
     Forced,
 }
 
-/// An inode whose buffer is looked at while the rest of it changes. It has its
-/// buffer again when this is dropped.
+/// An inode whose buffer is read while the rest of the inode changes. Dropping
+/// this gives the buffer back.
 struct Aside<'s> {
     state: &'s mut InodeState,
     buffer: WriteBuffer,
@@ -126,7 +126,7 @@ impl Filesystem {
         state: &mut InodeState,
         inline: InlineRule,
     ) -> Result<(), FsError> {
-        // More than one unit takes several threads, or long.
+        // More than one unit takes several threads, or a long time.
         if state.buffer.bytes() > UNIT as u64 {
             butterfs_device::about_to_wait();
         }
@@ -165,8 +165,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// With nothing left in the buffer, the tree's size follows what users
-    /// see: the difference is a hole.
+    /// If nothing is left in the buffer, the size in the tree becomes the size
+    /// that users see. The difference is a hole.
     pub(crate) fn settle_size(&self, id: InodeId, state: &mut InodeState) -> Result<(), FsError> {
         if state.deleted || state.disk_size == state.item.size {
             return Ok(());
@@ -181,7 +181,7 @@ impl Filesystem {
         })
     }
 
-    /// The whole file into its tree, when it is small enough; false if not.
+    /// Puts the whole file into its tree if it is small enough; false if not.
     fn flush_inline(&self, inode: &Inode, state: &mut InodeState) -> Result<bool, FsError> {
         let size = state.item.size;
         let sector = self.sector_size;
@@ -198,7 +198,7 @@ impl Filesystem {
                 return Ok(false);
             }
             let room = Node::item_data_max(engine.node_size());
-            // Preallocated space stays, also when so little is written.
+            // Preallocated space stays, even if only this little is written.
             let stays =
                 |extent: &Found| extent.end() > sector || matches!(extent.body, Body::Prealloc(_));
             data.len() + FileExtent::INLINE_HEADER > room
@@ -250,7 +250,8 @@ impl Filesystem {
         }
     }
 
-    /// A file that is inline but must not stay so: its data join the buffer.
+    /// An inline file that can no longer be inline: its data go into the
+    /// buffer.
     fn leave_inline(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
         if state.buffer.contains(0) {
             return Ok(());
@@ -301,10 +302,11 @@ impl Filesystem {
         let plan = self.compression(state);
         let _addresses = self.store.hold_addresses();
         // No snapshot comes between the decision to write in place and the end
-        // of the write.
+        // of that write.
         let in_place = self.in_place.of(id.tree);
         let _no_snapshot = may_lie_in_place(state).then(|| in_place.read());
-        // A panic must not lead to a later flush that finds nothing to do.
+        // After a panic, no later flush may find an empty buffer and report
+        // success.
         let _watch = self.store.fail_on_panic();
         let Aside { state, buffer } = &mut Aside::take(state);
         let mut outputs = Vec::new();
@@ -317,8 +319,8 @@ impl Filesystem {
             && outputs.iter().any(|output| output.length >= UNIT as u64)
             && (state.disk_size == 0 || state.emptied)
         {
-            // As the kernel: a file whose beginning does not compress is
-            // not tried again.
+            // As in the kernel: a file whose beginning does not compress is not
+            // tried again.
             state.item.flags |= InodeFlags::NOCOMPRESS;
         }
         self.allocate(&mut outputs)?;
@@ -328,8 +330,9 @@ impl Filesystem {
         let _in_flight = self.buffers.in_flight(raw.map(|o| o.length).sum());
         let sums = Sums::wanted_unless(state.item.flags.contains(InodeFlags::NODATASUM));
         if let Err(error) = self.write_outputs(&mut outputs, sums) {
-            // Not given back: the next flush takes other space, and what does
-            // not take writes is left alone until the volume is opened again.
+            // The space is not given back. The next flush takes other space,
+            // and space that cannot be written to is left alone until the
+            // volume is opened again.
             tracing::error!(%error, "data were not written; they wait in memory");
             return Err(error);
         }
@@ -385,7 +388,8 @@ impl Filesystem {
         outputs
     }
 
-    /// Cuts data that go to new space: compressed units where they pay.
+    /// Cuts data that go to new space: into compressed units where that saves
+    /// space.
     pub(super) fn cut_new<'a>(
         &self,
         segment: &Segment<'a>,
@@ -467,8 +471,8 @@ impl Filesystem {
         })
     }
 
-    /// Parts of `range` that are written where they lie: unshared data of
-    /// inodes without copy-on-write, and preallocated space.
+    /// Parts of `range` that are overwritten in place: unshared data of inodes
+    /// without copy-on-write, and preallocated space.
     fn in_place(
         &self,
         id: InodeId,
@@ -520,8 +524,8 @@ impl Filesystem {
         Ok(bytes == range.end - range.start)
     }
 
-    /// A transaction for data that were acknowledged: they may use the reserve,
-    /// rather than be lost.
+    /// A transaction for data that were acknowledged. They may use the reserve,
+    /// so that they are not lost.
     pub(super) fn begin_acknowledged(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
         self.store.begin(nodes, Purpose::Shrink)
     }
@@ -537,8 +541,8 @@ impl Filesystem {
         self.change_own(state, id.tree, (nodes, Purpose::Shrink), change)
     }
 
-    /// Finds space for all new outputs, splitting plain ones where there is no
-    /// large piece.
+    /// Finds space for all new outputs. Splits plain ones if there is no large
+    /// piece.
     pub(super) fn allocate(&self, outputs: &mut Vec<Output<'_>>) -> Result<(), FsError> {
         let mut engine = self.begin_acknowledged(8)?;
         let sector = self.sector_size;
@@ -559,7 +563,7 @@ impl Filesystem {
             };
             let got = range.end - range.start;
             if got < wanted && outputs[at].compression.is_some() {
-                // A unit needs one piece; plain data take any.
+                // A unit needs one piece; plain data can take any pieces.
                 engine.give_back(Logical(range.start), got);
                 match outputs[at].unpacked(sector) {
                     Ok(plain) => outputs[at] = plain,
@@ -607,7 +611,7 @@ impl Filesystem {
             + outputs.len() / 8
             + Self::nodes_of_emptied(state);
         self.change_acknowledged(id, state, nodes, |engine, state| {
-            // What is damaged is met before the first edit.
+            // Damage is met before the first edit.
             look_over(engine, id, state, outputs)?;
             truncate::drop_emptied_part(engine, id, state)?;
             let hole_from = state.disk_size / sector * sector;
@@ -659,8 +663,8 @@ pub(super) fn may_lie_in_place(state: &InodeState) -> bool {
     state.item.flags.intersects(flags) && !state.emptied
 }
 
-/// Errors when a file extent that `outputs` replace, or that lies where holes
-/// are filled, is damaged.
+/// Errors if a file extent is damaged that `outputs` replace, or that lies
+/// where holes are filled.
 fn look_over(
     engine: &Engine,
     id: InodeId,

@@ -1,14 +1,15 @@
 //! Many small files to the device at once.
 //!
-//! Owns groups: files of one subvolume of which the tree has no data yet, and
-//! all of whose content waits in memory. A group gets its space in one piece
-//! where there is one, one write of neighbours, and one transaction that enters
-//! items in the order of their keys. Whatever is otherwise, or fails, is flushed
-//! file by file ([`super::flush`]): each file gets its own error then.
+//! Owns groups: files of one subvolume whose tree has no data of them yet, and
+//! whose whole content waits in memory. A group gets its space in one piece if
+//! there is one. It is written in one write of neighbours. One transaction
+//! enters its items in the order of their keys. A file that is not like that,
+//! or a group that fails, is flushed file by file ([`super::flush`]), so that
+//! each file gets its own error.
 //!
-//! Locks: the files of a group are locked together, and none of them is waited
-//! for. A file that somebody else has locked is flushed alone afterwards, while
-//! no other is locked.
+//! Locks: the files of a group are locked together, and the flush waits for
+//! none of them. A file that another thread has locked is flushed alone
+//! afterwards, when no other is locked.
 //!
 //! Invariants, as for one file: no tree names data that were not written, and
 //! data stay in the buffers until the tree has them.
@@ -34,15 +35,16 @@ use std::sync::Arc;
 /// Is told what became of a file.
 type Ended<'e> = &'e mut dyn FnMut(&Arc<Inode>, Result<(), FsError>);
 
-/// Files of a group at most: so long their locks, and the engine's, are held.
+/// Files of a group at most, because their locks and the engine's lock are held
+/// for all of them.
 const FILES_MAX: usize = 128;
 /// Bytes of a group, which its last file may exceed.
 const BYTES_MAX: u64 = 2 << 20;
-/// Bytes that are worth a thread of their own to compress them, or to compute
-/// checksums that are slow.
+/// Bytes for which a thread of their own pays, to compress them or to compute
+/// slow checksums.
 const SHARE: u64 = 256 << 10;
 
-/// Files that may be one group, and what of those that were looked at may not.
+/// Files that may become one group, and which of those looked at may not.
 #[derive(Default)]
 struct Gathered<'i> {
     members: Vec<&'i Arc<Inode>>,
@@ -85,12 +87,12 @@ enum Kept<'b> {
         data: Cow<'b, [u8]>,
         compression: Option<Algorithm>,
     },
-    /// So many outputs, after those of the files before.
+    /// The number of outputs, which follow those of earlier files.
     Extents(usize),
 }
 
-/// Files whose buffers are looked at while the rest of them changes. They have
-/// them again when this is dropped.
+/// Files whose buffers are read while the rest of them changes. Dropping this
+/// gives the buffers back.
 struct Aside<'l, 'i> {
     files: &'l mut Locked<'i>,
     buffers: Vec<WriteBuffer>,
@@ -115,9 +117,9 @@ impl Drop for Aside<'_, '_> {
 }
 
 impl Filesystem {
-    /// Brings the data of files to the device, small new ones together; they
-    /// are durable after a commit. It is fastest when `inodes` ascend. No inode
-    /// may be locked by the caller. `ended` is told what became of each.
+    /// Brings the data of files to the device, small new ones together. They
+    /// are durable after a commit. It is fastest if `inodes` ascend. The caller
+    /// may have no inode locked. `ended` gets the result of each file.
     pub(crate) fn flush_together(&self, inodes: &[Arc<Inode>], ended: Ended<'_>) {
         let mut rest = inodes;
         while let Some(first) = rest.first() {
@@ -144,7 +146,7 @@ impl Filesystem {
         }
     }
 
-    /// Flushes a group; false where each of its files is to be flushed alone.
+    /// Flushes a group; false if each of its files is to be flushed alone.
     fn flush_group(&self, tree: TreeId, files: &mut Locked<'_>) -> bool {
         butterfs_device::about_to_wait();
         self.try_group(tree, files).unwrap_or_else(|error| {
@@ -155,12 +157,14 @@ impl Filesystem {
 
     fn try_group(&self, tree: TreeId, files: &mut Locked<'_>) -> Result<bool, FsError> {
         self.store.check_writable()?;
-        // What it finds stays true: who changes file extents has the file locked.
+        // What it finds stays true, because whoever changes file extents has
+        // the file locked.
         let ground = self.store.look(|engine| look_at(engine, tree, files))?;
         let Some(ground) = ground else {
             return Ok(false);
         };
-        // A panic must not lead to a later flush that finds nothing to do.
+        // After a panic, no later flush may find an empty buffer and report
+        // success.
         let _watch = self.store.fail_on_panic();
         if !self.bring_group(tree, &mut Aside::take(files), &ground)? {
             return Ok(false);
@@ -197,8 +201,8 @@ impl Filesystem {
         let _in_flight = self
             .buffers
             .in_flight(outputs.iter().map(|output| output.length).sum());
-        // Where it fails, the space is left alone: the files take other space
-        // one by one.
+        // If the write fails, the space is left alone, and the files take other
+        // space one by one.
         self.write_outputs(&mut outputs, Sums::None)?;
         let room = (ground.nodes, Purpose::Shrink);
         let entered = self.change_own(&mut **files, tree, room, |engine, files| {
@@ -210,7 +214,7 @@ impl Filesystem {
         entered.map(|()| true)
     }
 
-    /// Makes data of files ready, on several threads where that pays.
+    /// Prepares the data of files, on several threads if that pays.
     fn contents<'b>(
         &self,
         files: &Locked<'_>,
@@ -279,8 +283,8 @@ impl Filesystem {
         Content::Extents(outputs)
     }
 
-    /// Finds space for all outputs side by side, or in as few pieces as there
-    /// are; false where an output would have to be cut.
+    /// Finds space for all outputs side by side, or in as few pieces as
+    /// possible. False if an output would have to be cut.
     fn allocate_together(&self, outputs: &mut [Output<'_>]) -> Result<bool, FsError> {
         let mut engine = self.begin_acknowledged(8)?;
         let mut left: u64 = outputs.iter().map(Output::disk_length).sum();
@@ -365,16 +369,16 @@ fn is_whole(state: &InodeState, sector: u64) -> bool {
         && !may_lie_in_place(state)
 }
 
-/// Nodes that so many files change in a tree whose root is of `level`: each may
-/// lie below branches of its own, all of which split, in a leaf that becomes
-/// three; and the tree may grow.
+/// Nodes that this many files change in a tree whose root is of `level`. Each
+/// file may lie below branches of its own, all of which split, in a leaf that
+/// becomes three leaves. The tree may also grow.
 fn nodes_of(files: usize, level: u8) -> usize {
     const GROWTH: usize = 2;
     files * (2 * (usize::from(level) + 1) + 1) + GROWTH
 }
 
-/// Looks whether a group can be entered: there is space for what it may change,
-/// and its files have no file extent. `None` where it cannot.
+/// Checks whether a group can be entered: there must be space for what it may
+/// change, and its files must have no file extent. `None` if it cannot.
 fn look_at(engine: &Engine, tree: TreeId, files: &Locked<'_>) -> Result<Option<Ground>, FsError> {
     let root = engine.root(tree)?;
     let nodes = nodes_of(files.len(), root.level);
@@ -476,7 +480,8 @@ fn enter_group(
                 offset: output.start,
             };
             engine.add_data_extent(extent, owner)?;
-            // Each extent has its own, so that they can go one by one.
+            // Each extent takes its own space, so that the extents can be freed
+            // one by one.
             if !output.sums.is_empty() {
                 engine.add_checksums(place.disk.get(), output.sums.clone());
             }

@@ -8,12 +8,12 @@ use std::thread::JoinHandle;
 /// Files, and bytes of them, that are flushed together.
 const FILES: usize = 128;
 const BYTES: u64 = 1 << 20;
-/// Batches of files that wait at most; who gives one more waits.
+/// Batches of files that wait at most. A caller that hands over one more waits.
 const WAITING_MAX: usize = 4;
 
-/// A thread that flushes files which are complete, many at a time. All that it
-/// was given is flushed when it is dropped, but for what failed: that stays in
-/// the buffers of its files, and fails again in the commit that needs it.
+/// A thread that flushes complete files, many at a time. When it is dropped,
+/// everything handed to it has been flushed. What failed stays in the buffers
+/// of its files, and fails again in the commit that needs it.
 #[derive(Debug)]
 pub struct Flusher {
     batch: Vec<Arc<Inode>>,
@@ -23,8 +23,8 @@ pub struct Flusher {
 }
 
 impl Flusher {
-    /// Without a thread where none can be started: then the write buffers'
-    /// budget sees to it that data are flushed.
+    /// If no thread can be started, there is none. The budget of the write
+    /// buffers then makes sure that data are flushed.
     #[must_use]
     pub fn new(files: &Arc<Filesystem>) -> Self {
         let (sender, given) = sync_channel::<Vec<Arc<Inode>>>(WAITING_MAX);
@@ -49,7 +49,7 @@ impl Flusher {
         }
     }
 
-    /// Has a file flushed, into which about `bytes` were written.
+    /// Flushes a file into which about `bytes` were written.
     pub fn flush(&mut self, inode: Arc<Inode>, bytes: u64) {
         self.batch.push(inode);
         self.bytes += bytes;
@@ -62,7 +62,7 @@ impl Flusher {
         let batch = std::mem::take(&mut self.batch);
         self.bytes = 0;
         if let Some(files) = &self.files {
-            // Nobody takes it after a panic, which the end will report.
+            // After a panic nobody takes it. The end reports that.
             let _ = files.send(batch);
         }
     }

@@ -1,15 +1,15 @@
 //! Data on their way to the device: checksums and writes.
 //!
-//! Much data is shared out among threads, each of which computes the checksums
-//! of a batch and writes it while the processor's cache still has it.
+//! Several threads share much data. Each computes the checksums of a batch and
+//! writes it while the processor's cache still has it.
 
 use super::flush::{Output, Target};
 use crate::Filesystem;
 use crate::error::FsError;
 use butterfs_format::Logical;
 
-/// Bytes that one thread takes at least: starting one takes as long as writing
-/// some hundred kilobytes.
+/// Bytes that one thread takes at least, because starting a thread takes as
+/// long as writing some hundred kilobytes.
 const SHARE_MIN: usize = 1 << 20;
 /// Bytes that are written at a time, after their checksums were computed.
 const BATCH: usize = 1 << 20;
@@ -19,7 +19,8 @@ const BATCH: usize = 1 << 20;
 pub(super) enum Sums {
     /// They do.
     Wanted,
-    /// They have theirs, or are of an inode without checksums.
+    /// They have their checksums already, or belong to an inode without
+    /// checksums.
     None,
 }
 
@@ -46,10 +47,11 @@ struct PieceSums {
 }
 
 impl Filesystem {
-    /// Writes outputs that have their space, and gives them their checksums.
+    /// Writes outputs that have their space, and stores their checksums in
+    /// them.
     ///
     /// # Errors
-    /// Writing: any part may have been written.
+    /// Writing failed: any part may have been written.
     pub(super) fn write_outputs(
         &self,
         outputs: &mut [Output<'_>],

@@ -1,7 +1,7 @@
 //! Reading file data.
 //!
-//! Owns the way from file offsets to verified bytes. Bytes whose checksum does
-//! not match are never given to anyone.
+//! Owns the way from file offsets to verified bytes. Nobody ever gets bytes
+//! whose checksum does not match.
 
 use super::extents::{self, Body, COMPRESSED_MAX};
 use crate::Filesystem;
@@ -17,11 +17,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are read at a time, and compared with their checksums while the
-/// processor's cache has them.
+/// Bytes that are read at a time. They are compared with their checksums while
+/// the processor's cache has them.
 const BATCH: usize = 256 << 10;
-/// The same where several devices read at the same time: they wait for each
-/// other at the end of each batch.
+/// The same if several devices read at the same time: they wait for each other
+/// at the end of each batch.
 const BATCH_OF_SEVERAL: usize = 1 << 20;
 
 thread_local! {
@@ -75,23 +75,24 @@ struct Sectors {
 }
 
 impl Filesystem {
-    /// Reads from `offset` and gives how many bytes of `buffer` were filled:
-    /// less than all at the end of the file.
+    /// Reads from `offset`. Gives how many bytes of `buffer` were filled: fewer
+    /// than all at the end of the file.
     ///
     /// # Errors
     /// [`FsError::Damaged`] when no good copy is left; reading.
     pub fn read(&self, inode: &Inode, offset: u64, buffer: &mut [u8]) -> Result<usize, FsError> {
         let state = inode.state.read();
         if state.deleted {
-            // With its subvolume: its space may be somebody else's now.
+            // The file is gone with its subvolume. Its space may belong to
+            // another file now.
             return Err(FsError::NotFound);
         }
         let _addresses = self.store.hold_to_read();
         self.read_locked(inode.id, &state, offset, buffer)
     }
 
-    /// [`Filesystem::read`] for a state that is locked already, with the
-    /// addresses of data held.
+    /// [`Filesystem::read`] for a state that is already locked, while the
+    /// addresses of data are held.
     pub(crate) fn read_locked(
         &self,
         id: InodeId,
@@ -244,7 +245,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What is remembered of a compressed extent, decompressed.
+    /// What the cache of a compressed extent has, decompressed.
     fn unpacked_at(&self, logical: Logical, packed: u64, length: u64) -> Option<Arc<Vec<u8>>> {
         self.unpacked.follow(self.store.data_moves());
         self.unpacked.get(logical, packed, length)
@@ -325,7 +326,7 @@ impl Filesystem {
         let place = |sector: usize| Logical(logical.get() + (sector * size) as u64);
         for sector in 0..target.len() / size {
             if sums.get(sector).is_none() {
-                // No copy can be told good; that is no device's fault.
+                // Which copy is good cannot be told. No device is at fault.
                 let fault = InodeFault::NoChecksum(place(sector));
                 return Err(damaged((sector * size) as u64, fault));
             }

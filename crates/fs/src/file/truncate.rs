@@ -39,7 +39,8 @@ impl Filesystem {
             return self.grow(inode, &mut state, size);
         }
         if size == 0 && self.empty_later(inode.id, &mut state)? {
-            // As for data: who closes the volume looks after it is closed.
+            // As for data: whoever closes the volume looks at the buffers after
+            // the volume is closed.
             self.store.check_open()?;
             drop(state);
             self.relieve();
@@ -51,11 +52,12 @@ impl Filesystem {
         self.shrink(inode, &mut state, size)
     }
 
-    /// Cuts a file to nothing in memory: its tree keeps what the last commit
-    /// has until the next flush, which brings what was written instead in the
-    /// same transaction. So no commit has the file without either.
+    /// Cuts a file to nothing in memory. Its tree keeps what the last commit
+    /// has until the next flush. That flush replaces it with what was written,
+    /// in the same transaction. So no commit has the file without the old data
+    /// or the new.
     ///
-    /// False where the file has nothing to lose, or its space is needed.
+    /// False if the file has nothing to lose, or if its space is needed now.
     fn empty_later(&self, id: InodeId, state: &mut InodeState) -> Result<bool, FsError> {
         if state.disk_size == 0 || state.item.nlink == 0 {
             return Ok(false);
@@ -67,7 +69,7 @@ impl Filesystem {
             return Ok(false);
         }
         if !state.emptied {
-            // Damage is the caller's to know, not the flush's.
+            // The caller must learn of damage here, not the flush.
             extents::last_from(&self.store.read(), id, 0, STEP)?;
         }
         let Some(inode) = self.inodes.get(id) else {
@@ -125,7 +127,7 @@ impl Filesystem {
         let old = (state.item.size, state.item.mtime, state.item.ctime);
         state.item.size = size;
         touch(state);
-        // Also without data: the size then follows at once.
+        // Also if there are no data: the size then follows at once.
         let flushed = self.flush_locked(inode, state, InlineRule::Allowed);
         flushed.inspect_err(|_| (state.item.size, state.item.mtime, state.item.ctime) = old)
     }
@@ -145,8 +147,9 @@ impl Filesystem {
             // The flush replaces it in one piece; until then it stays whole.
             self.load_sector(inode, state, 0)?;
         }
-        // From the end, and the size with it: a crash between two steps leaves
-        // a longer file, never extents beyond its end that would come back.
+        // From the end, and the size with it. So a crash between two steps
+        // leaves a longer file, and never extents beyond its end that would
+        // come back.
         loop {
             let (kept, done) = self.change(
                 state,

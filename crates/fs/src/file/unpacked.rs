@@ -3,9 +3,9 @@
 //! Owns a few units, so that small reads of a compressed file do not
 //! decompress 128 KiB each.
 //!
-//! Invariant: space that is allocated anew is forgotten before a file extent
-//! names it. A reader of an extent holds the lock of an inode that refers to
-//! it, so nobody adds an extent that was freed meanwhile.
+//! Invariant: space that is allocated anew is forgotten here before a file
+//! extent names it. A reader of an extent holds the lock of an inode that
+//! refers to it. So nobody adds an extent that was freed meanwhile.
 
 use butterfs_format::Logical;
 use parking_lot::Mutex;
@@ -32,8 +32,8 @@ pub(crate) struct Unpacked {
 }
 
 impl Unpacked {
-    /// The decompressed bytes of the extent at `logical` with `packed` bytes
-    /// on disk, if they are `length` bytes and here.
+    /// The decompressed bytes of the extent at `logical` with `packed` bytes on
+    /// disk, if they are here and `length` bytes long.
     pub(crate) fn get(&self, logical: Logical, packed: u64, length: u64) -> Option<Arc<Vec<u8>>> {
         let mut units = self.units.lock();
         let at = units.iter().position(|unit| {
@@ -45,8 +45,8 @@ impl Unpacked {
         Some(bytes)
     }
 
-    /// Forgets everything where data have moved since: what is at an address
-    /// may be something else.
+    /// Forgets everything if data have moved since, because an address may hold
+    /// something else now.
     pub(crate) fn follow(&self, moves: u64) {
         if self.moves.swap(moves, Ordering::AcqRel) != moves {
             self.units.lock().clear();
@@ -67,7 +67,7 @@ impl Unpacked {
         });
     }
 
-    /// Forgets what lies in `range`: it is given out anew.
+    /// Forgets what lies in `range`, because the space is given out anew.
     pub(crate) fn forget(&self, range: &Range<u64>) {
         self.units.lock().retain(|unit| {
             let start = unit.logical.get();

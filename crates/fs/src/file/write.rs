@@ -1,7 +1,7 @@
 //! Writing into the buffer.
 //!
 //! Owns what must hold before a write is acknowledged: memory and space are
-//! promised to it, and the rest of its sectors is known.
+//! promised to it, and the rest of each of its sectors is known.
 
 use super::SIZE_MAX;
 use crate::Filesystem;
@@ -24,7 +24,7 @@ pub struct Activity {
 
 /// An inode's buffer is flushed when it holds this many bytes.
 const FLUSH_AT: u64 = 8 << 20;
-/// Data that go into the buffer in one piece, and a part of the budget that
+/// Data that go into the buffer in one piece. It is a part of the budget that
 /// leaves room for several writers.
 const CHUNK: u64 = 4 << 20;
 const CHUNKS_IN_BUDGET: u64 = 8;
@@ -37,13 +37,14 @@ enum Place {
 }
 
 impl Filesystem {
-    /// Writes `data` at `offset` and gives how many bytes were: all, unless an
-    /// error came after the first of them. The data are durable after a sync.
+    /// Writes `data` at `offset`. Gives how many bytes were written: all,
+    /// unless an error came after the first of them. The data are durable after
+    /// a sync.
     ///
     /// # Errors
-    /// [`FsError::TooBig`]; [`FsError::IsADirectory`], [`FsError::Invalid`] for
-    /// what is no file; no space; what reading the sectors at the edges, or
-    /// flushing older data, met.
+    /// [`FsError::TooBig`]; [`FsError::IsADirectory`]; [`FsError::Invalid`] if
+    /// the inode is no file; no space; errors of reading the sectors at the
+    /// edges, or of flushing older data.
     pub fn write(&self, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<usize, FsError> {
         offset
             .checked_add(data.len() as u64)
@@ -64,9 +65,9 @@ impl Filesystem {
         Ok(done)
     }
 
-    /// Writes `data` at the end of the file, in one piece, whoever else
-    /// appends; gives where they begin and how many bytes were written (at
-    /// least 512 KiB of them, or all).
+    /// Writes `data` at the end of the file, in one piece, even if others
+    /// append at the same time. Gives where they begin and how many bytes were
+    /// written (at least 512 KiB, or all).
     ///
     /// # Errors
     /// As [`Filesystem::write`].
@@ -76,7 +77,7 @@ impl Filesystem {
         Ok((at, part.len()))
     }
 
-    /// True while changes of files wait in memory alone.
+    /// True while some changes of files are only in memory.
     #[must_use]
     pub fn has_waiting(&self) -> bool {
         self.buffers.dirty().iter().any(|inode| {
@@ -91,7 +92,8 @@ impl Filesystem {
         !self.store.read().is_clean() || self.has_waiting()
     }
 
-    /// What every change alters: two that are the same had none in between.
+    /// A number that every change alters. If two of its values are equal, there
+    /// was no change in between.
     #[must_use]
     pub fn activity(&self) -> Activity {
         Activity {
@@ -126,10 +128,11 @@ impl Filesystem {
         };
         let mut state = inode.state.write();
         check_file(&state)?;
-        // Under the lock: who makes the subvolume read-only waits for it.
+        // Under the lock: a thread that makes the subvolume read-only waits for
+        // it.
         self.check_changeable(inode.id.tree)?;
         if state.flush_failed {
-            // What cannot be written must not fill the memory of all.
+            // Data that cannot be written must not fill everybody's memory.
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
         let offset = match place {
@@ -151,8 +154,9 @@ impl Filesystem {
             }
         }
         self.buffer_data(inode, &mut state, offset, data)?;
-        // Closing marks the volume as closed, then looks at the buffers. So
-        // either this sees the mark, or the closing sees these data.
+        // A thread that closes the volume marks it as closed, then looks at the
+        // buffers. So either this check sees the mark, or the closing thread
+        // sees these data.
         self.store.check_open()?;
         self.buffers.note_write();
         let time = now();
@@ -165,28 +169,30 @@ impl Filesystem {
             if promise.is_none() {
                 flushed?;
             }
-            // Else they are promised and wait: the next write and fsync tell.
+            // Otherwise the data are promised and wait. The next write and
+            // fsync report the error.
         }
         drop((state, promise));
         self.relieve();
         Ok(offset)
     }
 
-    /// Brings data to the device when much waits. No inode may be locked.
+    /// Brings data to the device if much waits. No inode may be locked.
     pub(super) fn relieve(&self) {
         if self.buffers.is_high()
             && let Some(_right) = self.buffers.try_shed()
         {
             butterfs_device::about_to_wait();
             if let Err(error) = self.shed() {
-                // What the caller did is done, and no other file's fault is its.
+                // What the caller did is done. The fault of another file is not
+                // the caller's.
                 tracing::debug!(%error, "no memory could be freed");
             }
         }
     }
 
-    /// Puts whole sectors, or what is up to the end of the last one, into an
-    /// inode's buffer.
+    /// Puts data into an inode's buffer: whole sectors, or data up to the end
+    /// of the last one.
     pub(crate) fn put(&self, id: InodeId, state: &mut InodeState, offset: u64, data: &[u8]) {
         if !state.buffer.is_charged() {
             // The caller that locked the state got the inode from the table,
@@ -258,7 +264,7 @@ impl Filesystem {
 
     /// Memory and space for a write of `bytes`. No inode may be locked.
     pub(super) fn promise(&self, bytes: u64) -> Result<Promise<'_>, FsError> {
-        // The sectors at its edges may be buffered with it.
+        // The sectors at its edges may come into the buffer with it.
         let bytes = bytes + 2 * self.sector_size;
         let promise = loop {
             if let Some(promise) = self.buffers.try_promise(bytes) {
@@ -270,7 +276,7 @@ impl Filesystem {
                 return Err(StoreError::Internal("the write budget counts what is gone").into());
             }
             if self.buffers.is_low() {
-                // Promises of others fill the budget; they end soon.
+                // Promises of other writers fill the budget. They end soon.
                 std::thread::sleep(Duration::from_micros(50));
             }
             self.shed()?;
@@ -290,7 +296,8 @@ impl Filesystem {
                 return Ok(());
             }
             if attempt == 0 {
-                // Frees what is pinned, and shows what compression saves.
+                // The commit frees what is pinned, and shows what compression
+                // saves.
                 self.write_out()?;
             }
         }
@@ -303,12 +310,13 @@ impl Filesystem {
         Err(StoreError::NoSpace.into())
     }
 
-    /// Notes what space there is for data, and for what describes them.
+    /// Notes how much space there is for data, and for the metadata that
+    /// describe them.
     pub(crate) fn look_at_space(&self) {
         self.buffers.set_free(self.store.read().promisable());
     }
 
-    /// Flushes the largest buffers until the budget is low again. Errors when
+    /// Flushes the largest buffers until the budget is low again. Errors if
     /// nothing could be flushed.
     fn shed(&self) -> Result<(), FsError> {
         if self.buffers.is_low() {
@@ -318,8 +326,8 @@ impl Filesystem {
             .buffers
             .dirty()
             .into_iter()
-            // One that is locked is being written or flushed, one whose flush
-            // failed will hardly succeed: they come last.
+            // A locked inode is being written or flushed, and one whose flush
+            // failed will hardly succeed now. They come last.
             .map(|inode| {
                 let rank = inode
                     .state
@@ -333,7 +341,7 @@ impl Filesystem {
         let mut flushed = false;
         let mut rest = &dirty[..];
         while !rest.is_empty() && !self.buffers.is_low() {
-            // As many of the largest as it takes, in the order of their tree.
+            // As many of the largest as are needed, in the order of their tree.
             let (mut bytes, mut count) = self.buffers.above_low();
             let enough = rest.iter().position(|((_, waits), _)| {
                 let enough = bytes == 0 && count == 0;
@@ -359,14 +367,14 @@ impl Filesystem {
     /// Makes all data and names durable.
     ///
     /// # Errors
-    /// What the commit met, which concerns everything;
-    /// [`FsError::NotFlushed`] when all but the data of some files is durable.
+    /// An error of the commit concerns everything. [`FsError::NotFlushed`]
+    /// means that everything but the data of some files is durable.
     pub fn sync_all(&self) -> Result<(), FsError> {
         self.write_out()?.map_or(Ok(()), Err)
     }
 
-    /// Makes durable all that can be, and gives what could not be flushed. A
-    /// file that cannot be flushed stops no commit.
+    /// Makes everything durable that can be, and gives what could not be
+    /// flushed. A file that cannot be flushed does not stop the commit.
     ///
     /// # Errors
     /// What the commit met.
@@ -396,7 +404,7 @@ impl Filesystem {
         let (mut files, mut bytes) = (0, 0);
         let inodes: Vec<_> = inodes.into_iter().collect();
         self.flush_together(&inodes, &mut |inode, result| {
-            // What of a deleted subvolume is not flushed is nobody's loss.
+            // Unflushed data of a deleted subvolume are no loss.
             if let Err(error) = result
                 && self.is_alive(inode.id.tree)
             {

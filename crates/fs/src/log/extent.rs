@@ -15,8 +15,8 @@ use std::ops::Range;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
 
-/// Gives a file the extent of the log; the range that changed, or `None` when
-/// the file has it already.
+/// Gives a file the extent of the log. Gives the range that changed, or `None`
+/// if the file has the extent already.
 pub(super) fn replay(
     engine: &mut Engine,
     log: &Log<'_>,
@@ -43,7 +43,7 @@ pub(super) fn replay(
         Body::Prealloc(place) => (*place, NewKind::Prealloc),
     };
     if place.disk.get() == 0 {
-        // Without holes in the tree, having dropped what was there is all.
+        // If the tree has no explicit holes, dropping what was there is enough.
         if !engine.superblock().has_no_holes() {
             butterfs_tree::insert(engine, id.tree, &key, data)?;
         }
@@ -70,7 +70,7 @@ pub(super) fn replay(
     Ok(Some(range))
 }
 
-/// Takes over the checksums of the log for the sectors that have none.
+/// Takes over the checksums of the log for sectors that have none.
 fn checksums(
     engine: &mut Engine,
     log: &Log<'_>,

@@ -8,8 +8,8 @@ use butterfs_store::{Engine, ItemFault, bad_item, corrupt_item};
 use butterfs_tree::{NodeSource, TreeError};
 use std::ops::Range;
 
-/// Nodes of all logs together; more cannot be held in memory (8 GiB of nodes
-/// of 16 KiB), and no generation has them.
+/// Nodes of all logs together. More cannot be held in memory (8 GiB of nodes of
+/// 16 KiB), and no generation has more.
 const NODES_MAX: usize = 1 << 19;
 
 /// The log of one subvolume.
@@ -18,7 +18,8 @@ pub(super) struct LogItems {
     pub tree: TreeId,
     /// Its items, ascending.
     pub items: Vec<(Key, Vec<u8>)>,
-    /// Blocks of its nodes; of the first log also those of the tree of roots.
+    /// Blocks of its nodes; for the first log also those of the tree of log
+    /// roots.
     blocks: Vec<Range<u64>>,
 }
 
@@ -101,7 +102,7 @@ impl LogItems {
         self.blocks.len()
     }
 
-    /// Keeps the log's blocks and the data that it alone names from being
+    /// Keeps the log's blocks, and the data that only the log names, from being
     /// given out.
     pub fn pin(&self, engine: &mut Engine) -> Result<(), FsError> {
         for block in &self.blocks {

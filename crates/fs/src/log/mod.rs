@@ -1,8 +1,8 @@
 //! The fsync log: what fsync records, and how a crash's log is replayed.
 //!
-//! Owns the meaning of the log's items. They are items as in the subvolume, and
-//! mean: this inode looked so when it was made durable. The format is the
-//! kernel's, and the kernel replays what is recorded here.
+//! Owns the meaning of the log's items. They have the form of a subvolume's
+//! items, and mean: the inode looked like this when it was made durable. The
+//! format is the kernel's, and the kernel can replay what is recorded here.
 
 mod extent;
 mod items;

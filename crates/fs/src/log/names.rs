@@ -1,8 +1,7 @@
-//! Names in the fsync log. What the log says of the names of its files stays
-//! true.
+//! Names in the fsync log, and how they stay true when files are renamed.
 //!
-//! A replay would bring back a name that a logged file lost. So the next fsync,
-//! of any file, first brings the log up to date.
+//! A replay would bring back a name that a logged file has lost. So the next
+//! fsync, of any file, first brings the log up to date.
 
 use super::record::{Items, forget_extents, items, write_items};
 use crate::dir::{self, Link};
@@ -14,10 +13,10 @@ use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef};
 use butterfs_store::{Engine, GivenName, LogEditor};
 use butterfs_tree::Cursor;
 
-/// Files whose names an fsync brings up to date; above, a commit is cheaper.
+/// How many files an fsync brings up to date. For more, a commit is cheaper.
 const STALE_MAX: usize = 200;
 
-/// Whether the log says all that happened.
+/// Whether the log can express everything that happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     All,
@@ -25,7 +24,7 @@ pub(super) enum Said {
     NotAll,
 }
 
-/// What would bring a file without names back after a crash.
+/// What would bring back, after a crash, a file that has no names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     Nobody,
@@ -54,14 +53,15 @@ fn is_committed(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
     Ok(find_at(engine, root, &crate::inode::item_key(id))?.is_some())
 }
 
-/// Brings the names of files that the log has, and that changed since, up to
-/// date in it. What fails leaves the log half edited.
+/// Brings up to date, in the log, the names of logged files that changed since.
+/// An error leaves the log half edited.
 pub(super) fn bring_up_to_date(engine: &mut Engine) -> Result<Said, FsError> {
     let stale = engine.take_stale_names();
     if stale.len() > STALE_MAX {
         return Ok(Said::NotAll);
     }
-    // Names may have passed from one to the other: all let go of them first.
+    // A name may have passed from one file to another, so all files give up
+    // their names first.
     for id in &stale {
         engine.log_of(id.tree)?.give_names(id.number, Vec::new());
     }
@@ -69,7 +69,7 @@ pub(super) fn bring_up_to_date(engine: &mut Engine) -> Result<Said, FsError> {
         let said = match crate::inode::load_item(engine, id) {
             Ok(item) if item.nlink > 0 => rename(engine, id, &item)?,
             Ok(_) => {
-                // Should it get a name again, all of it is to be logged.
+                // If it gets a name again, all of it must be logged.
                 let sector = engine.sector_size();
                 engine.note_extents(id, 0..u64::MAX / sector * sector);
                 forget(engine, id)?
@@ -144,8 +144,8 @@ fn find_at(engine: &Engine, root: NodeRef, key: &Key) -> Result<Option<Vec<u8>>,
         .map(|(_, data)| data.to_vec()))
 }
 
-/// Items of the names that the last commit, at `root`, does not have; `None`
-/// when a replay could not repeat what happened to the names.
+/// Items of the names that the last commit, at `root`, does not have. `None` if
+/// a replay could not repeat what happened to the names.
 pub(super) fn to_log(
     engine: &Engine,
     id: InodeId,
@@ -159,8 +159,8 @@ pub(super) fn to_log(
         Some(Ok(old)) if old.generation == item.generation && !engine.names_changed(id) => {
             return Ok(Some(Vec::new()));
         }
-        // Another inode had the number; or the kernel would log all that
-        // happened in its directories too.
+        // Another inode had the number, or the kernel would also log everything
+        // that happened in its directories.
         Some(Ok(_)) => return Ok(None),
     }
     let now = dir::links(engine, id)?;
@@ -185,7 +185,7 @@ pub(super) fn to_log(
         .iter()
         .map(|(_, data)| RefEntries::new(data).count())
         .sum();
-    // Names beyond the reference items are in extended ones.
+    // Names that do not fit into the reference items are in extended ones.
     Ok((named >= now.len() && engine_has_no_extended(engine, id)?).then_some(all))
 }
 
@@ -196,8 +196,8 @@ fn engine_has_no_extended(engine: &Engine, id: InodeId) -> Result<bool, FsError>
     Ok(items(engine, id, first, last)?.is_empty())
 }
 
-/// True when the last commit has the directory of a name, and neither the name
-/// nor its index in it.
+/// True if the last commit has the directory of a name, and has neither the
+/// name nor its index there.
 fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Result<bool, FsError> {
     let parent = InodeId {
         tree: id.tree,

@@ -1,11 +1,11 @@
 //! Recording a file in the fsync log.
 //!
-//! A file is logged with its inode item, all extended attributes, names that
-//! the last commit does not have, and the file extents that changed since they
-//! were logged. Where a replay could go wrong, a commit is made instead: for files of
-//! the last commit whose names changed, names that another inode had,
-//! directories that the last commit does not have, subvolumes that were
-//! snapshotted, anything that is no file.
+//! A file is logged with its inode item, all extended attributes, the names
+//! that the last commit does not have, and the file extents that changed since
+//! they were logged. Where a replay could go wrong, a commit is made instead.
+//! These cases are: files of the last commit whose names changed, names that
+//! another inode had, directories that the last commit does not have,
+//! subvolumes of which a snapshot was made, and everything that is not a file.
 
 use super::names;
 use crate::Filesystem;
@@ -22,10 +22,11 @@ use std::ops::Range;
 
 /// Nodes that logging a file touches at most, beside those of its extents.
 const NODES: usize = 60;
-/// File extents above which a commit is cheaper.
+/// With more file extents than this, a commit is cheaper.
 const EXTENTS_MAX: usize = 2000;
 
-/// All that the log shall say of a file; gathered before anything is edited.
+/// Everything that the log is to say of a file. It is gathered before anything
+/// is edited.
 struct Record {
     item: InodeItem,
     /// Items of names and attributes, as the subvolume has them.
@@ -45,13 +46,13 @@ struct LoggedExtent {
 }
 
 impl Filesystem {
-    /// Makes one file durable: through the fsync log, or by a commit where the
-    /// log cannot say what happened.
+    /// Makes one file durable: through the fsync log, or by a commit if the log
+    /// cannot express what happened.
     ///
     /// # Errors
-    /// What flushing, logging or the commit met. A later success covers nothing
-    /// up: data that were not written wait in memory until a flush writes them,
-    /// and after a failed flush or commit the volume is read-only.
+    /// Errors of flushing, logging or the commit. A later success hides
+    /// nothing: data that were not written wait in memory until a flush writes
+    /// them, and after a failed flush or commit the volume is read-only.
     pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
         self.flush_inode(inode)?;
         let ticket = {
@@ -67,8 +68,8 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes the names in directories durable, by a commit; not the data of
-    /// their files.
+    /// Makes the names in directories durable, by a commit. It does not flush
+    /// the data of their files.
     ///
     /// # Errors
     /// What the commit met.
@@ -77,7 +78,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Puts a file into the log; `None` when a commit must do.
+    /// Puts a file into the log; `None` if a commit is needed.
     fn log_inode(&self, id: InodeId, state: &InodeState) -> Result<Option<LogTicket>, FsError> {
         self.store.check_writable()?;
         if let Some(ticket) = self.store.read().ticket_of_logged(id) {
@@ -96,7 +97,7 @@ impl Filesystem {
             match names::known_by(&engine, id)? {
                 names::Known::Nobody => return Ok(Some(engine.log_ticket())),
                 names::Known::Log => {}
-                // A log cannot say that a file is gone.
+                // A log cannot express that a file is gone.
                 names::Known::Commit => return Ok(None),
             }
         }
@@ -191,8 +192,8 @@ enum Outcome {
 }
 
 fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, FsError> {
-    // Parts that touch the same item must become one: items that overlap are
-    // damage to the kernel.
+    // Ranges that touch the same item must become one, because the kernel
+    // treats overlapping items as damage.
     if record.ranges.len() > EXTENTS_MAX {
         return Ok(Outcome::TooMuch);
     }
@@ -236,7 +237,7 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
     Ok(Outcome::Written)
 }
 
-/// Makes `now` what the log has of an inode's items of one kind.
+/// Replaces what the log has of an inode's items of one kind with `now`.
 pub(super) fn write_items(
     log: &mut LogEditor<'_>,
     id: InodeId,

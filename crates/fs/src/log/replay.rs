@@ -1,13 +1,13 @@
 //! Replaying a fsync log that a crash left.
 //!
-//! One transaction brings the log's items into their subvolumes; its commit
-//! makes the log go away. A crash before that leaves the log as it was: its
+//! One transaction brings the log's items into their subvolumes, and its commit
+//! removes the log. A crash before that leaves the log as it was, because its
 //! blocks and the data that it names are pinned meanwhile.
 //!
-//! The order is the kernel's, which wrote most logs. First come inodes:
+//! The order is that of the kernel, which wrote most logs. First come inodes:
 //! attributes and names that the log lacks are removed, and files are cut at
-//! their size. Then come entries of directories, then names, attributes and file
-//! extents, and last the counts of links.
+//! their size. Then come entries of directories, then names, attributes and
+//! file extents, and last the link counts.
 
 use super::items::LogItems;
 use super::verify::lies;
@@ -98,7 +98,7 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
             Ok(replayed)
         }
         Err(error) => {
-            // Also before the first edit: nothing else may come first.
+            // Also before the first edit, because nothing else may come first.
             store.fail(&butterfs_store::StoreError::Internal(
                 "the fsync log could not be replayed",
             ));
@@ -227,7 +227,8 @@ impl Replay<'_> {
         let old_size = old.as_ref().map(|old| old.size);
         let item = match old {
             Some(mut old) if source.generation.get() == 0 => {
-                // Logged to say that it exists, and what its size was.
+                // It was logged only to say that it exists, and with which
+                // size.
                 let files = source.mode & S_IFMT == S_IFREG && old.mode & S_IFMT == S_IFREG;
                 if files && source.size != 0 {
                     old.size = source.size;
@@ -358,7 +359,7 @@ impl Replay<'_> {
             if self.make_way(&link, inode)? == Way::There {
                 continue;
             }
-            // Its own reference comes later and adds it.
+            // The inode's own reference comes later and adds it.
             if log.has_reference(inode, &link) || self.load(inode)?.is_none() {
                 continue;
             }
@@ -367,7 +368,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Removes what lies at the name or the index of `link` and is not it.
+    /// Removes what lies at the name or the index of `link` and is a different
+    /// link.
     fn make_way(&mut self, link: &Link, inode: InodeNumber) -> Result<Way, FsError> {
         let dir = self.id(link.parent);
         let by_name = dir::lookup(self.engine, dir, &link.name)?;
@@ -469,8 +471,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Stage three: the names that an inode has in one directory (or with one
-    /// hash), and no others.
+    /// Stage three: gives an inode, in one directory (or with one hash),
+    /// exactly the names of the log.
     fn names(&mut self, key: Key, data: &[u8]) -> Result<(), FsError> {
         let inode = InodeNumber(key.objectid);
         let id = self.id(inode);
@@ -538,7 +540,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Sets the counts of links, and marks what has none for deletion.
+    /// Sets the link counts, and marks inodes without links for deletion.
     fn count_links(&mut self) -> Result<(), FsError> {
         while let Some(number) = self.counted.pop_first() {
             let id = self.id(number);

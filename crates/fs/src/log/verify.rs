@@ -1,9 +1,9 @@
-//! What a log must be before anything of it is replayed: checksums of its
-//! nodes prove that they came back as they were written, not that the log
-//! tells the truth.
+//! What a log must be before anything of it is replayed. The checksums of its
+//! nodes prove that they came back as they were written, but not that the log
+//! is right.
 //!
-//! Owns what follows from the log and the last commit alone. The replay itself
-//! checks what depends on its earlier steps.
+//! Owns what can be checked by the log and the last commit alone. The replay
+//! itself checks what depends on its earlier steps.
 
 use super::items::LogItems;
 use super::replay::parse_links;
@@ -30,7 +30,7 @@ const CHECKSUMS: u64 = u64::MAX - 9;
 /// Greatest offset in a file, and position in a directory.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// A log that cannot be replayed, and what to do.
+/// A log that cannot be replayed, and what the user can do.
 pub(super) fn lies(inode: InodeId, fault: LogFault) -> FsError {
     FsError::Damaged {
         inode,
@@ -66,7 +66,7 @@ pub(super) fn verify(engine: &Engine, logs: &[LogItems]) -> Result<(), FsError> 
 }
 
 /// Extents that logs name and the last commit does not have, by address, with
-/// their ends and who names them.
+/// their ends and the inodes that name them.
 type DataRanges = BTreeMap<u64, (u64, InodeId)>;
 
 struct Verifier<'a> {
@@ -156,7 +156,7 @@ impl Verifier<'_> {
         if (old.mode ^ item.mode) & S_IFMT != 0 {
             return Err(lies(id, LogFault::OtherType));
         }
-        // A file that has data keeps its way of having checksums.
+        // A file that has data keeps checksums, or their absence, as it was.
         let changed = (old.flags.0 ^ item.flags.0) & InodeFlags::NODATASUM.0 != 0;
         let has_it = item.generation.get() != 0 && item.mode & S_IFMT == S_IFREG;
         if changed && has_it && self.has_data(id)? {
@@ -265,7 +265,7 @@ impl Verifier<'_> {
     }
 }
 
-/// The name of a tree's root, which the kernel logs too.
+/// The name of a tree's root. The kernel logs it too.
 pub(super) fn is_dots(key: Key) -> bool {
     let root = InodeNumber::ROOT.get();
     key.item_type == ItemType::INODE_REF && key.objectid == root && key.offset == root
@@ -279,8 +279,8 @@ fn verify_name(id: InodeId, name: &[u8], index: u64) -> Result<(), FsError> {
     Ok(())
 }
 
-/// New extents lie in block groups of data, over nothing that the last commit
-/// or the log has, and not over one another.
+/// New extents lie in block groups of data. They do not overlap one another, or
+/// anything that the last commit or the log has.
 fn verify_data(engine: &Engine, data: &DataRanges, blocks: &[&Range<u64>]) -> Result<(), FsError> {
     let mut before = 0;
     for (start, (end, id)) in data {

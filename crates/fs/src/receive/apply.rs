@@ -21,12 +21,12 @@ pub enum Termination {
 pub struct ReceiveOptions {
     /// When it ends.
     pub termination: Termination,
-    /// Whether to go on with what is there.
+    /// Whether to continue what is there.
     pub start: Start,
-    /// Commands that may fail before it ends; 0 for any number. A subvolume of
-    /// which a command failed does not become whole.
+    /// How many commands may fail before the receive ends; 0 for any number. A
+    /// subvolume in which a command failed does not become whole.
     pub errors_max: u64,
-    /// How often it is noted how far it came.
+    /// How often the progress is noted.
     pub checkpoint_interval: Duration,
 }
 
@@ -66,7 +66,7 @@ struct Current {
 enum State {
     /// Commands are applied.
     Applying,
-    /// Commands up to there were applied before.
+    /// Commands up to this position were applied before.
     Skipping(Position),
     /// It is there already.
     Whole,
@@ -82,9 +82,9 @@ struct Receiver<'t> {
     noted: Instant,
 }
 
-/// Receives the streams of `reader`. What ended it early is in the answer; the
-/// subvolume that was not whole then is left as it is, read-write and not known
-/// as received.
+/// Receives the streams of `reader`. What ended the receive early is in the
+/// answer. A subvolume that was not whole then is left as it is, read-write and
+/// not known as received.
 #[must_use]
 pub fn receive(
     reader: &mut dyn CommandSource,
@@ -223,7 +223,8 @@ impl Receiver<'_> {
             Command::End => return self.finish(at).map_err(failed),
             _ => return self.change(at, command),
         };
-        // A stream of several subvolumes may go on without an end between.
+        // A stream of several subvolumes may continue without an end between
+        // them.
         self.finish(at).map_err(failed)?;
         if path.contains(&b'/') {
             return Err(ReceiveError::OutOfOrder {

@@ -86,7 +86,7 @@ pub enum ReceiveError {
 }
 
 impl ReceiveError {
-    /// The byte of the stream at which it happened.
+    /// The position in the stream at which it happened.
     #[must_use]
     pub const fn offset(&self) -> u64 {
         match self {

@@ -1,13 +1,13 @@
 //! Receiving streams: a subvolume, or changes to a copy of one.
 //!
 //! Owns reading a stream command by command ([`StreamReader`]), the order in
-//! which commands may come, errors with their offset, resuming, and the rule
-//! that only a stream which came whole makes a whole subvolume ([`receive`]).
-//! What commands do is a [`Target`]'s.
+//! which commands may come, errors with their offset, and resuming. Owns the
+//! rule that only a complete stream makes a whole subvolume ([`receive`]). A
+//! [`Target`] carries out the commands.
 //!
-//! Invariants: a command is applied only after its checksum matched; a
-//! subvolume is read-only and known by the sender's UUID only after the last
-//! command of its stream was applied.
+//! Invariants: a command is applied only after its checksum matched. A
+//! subvolume becomes read-only, and known by the sender's UUID, only after the
+//! last command of its stream was applied.
 
 mod apply;
 mod decode;

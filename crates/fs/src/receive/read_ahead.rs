@@ -1,4 +1,4 @@
-//! Reading and verifying a stream while what came before is applied.
+//! Reading and verifying a stream while earlier commands are applied.
 
 use super::error::ReceiveError;
 use super::reader::{CommandSource, Framed, Position, StreamReader};
@@ -12,13 +12,13 @@ use std::time::Duration;
 
 /// Bytes that are read at once.
 const READ: usize = 64 << 10;
-/// A batch has at least so many bytes, or so many commands, unless its reader
-/// waits.
+/// A batch has at least this many bytes, or this many commands, unless its
+/// reader waits.
 const BATCH_BYTES: usize = 512 << 10;
 const BATCH_COMMANDS: usize = 1024;
 /// Batches that wait at most.
 const BATCHES: usize = 8;
-/// How often who waits for the stream looks whether it shall end.
+/// How often a thread that waits for the stream checks whether it should end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Commands that were verified together.
@@ -26,13 +26,13 @@ const LOOK: Duration = Duration::from_millis(100);
 struct Batch {
     commands: Vec<Framed>,
     bodies: Vec<u8>,
-    /// Where nothing follows them: how far was read, and the error if it was
+    /// If no more commands follow: how far was read, and the error if there was
     /// one.
     last: Option<(Position, Option<ReceiveError>)>,
 }
 
-/// Commands of a stream that a thread of its own reads and verifies ahead of
-/// who uses them.
+/// Commands of a stream. A thread of its own reads and verifies them before
+/// they are used.
 #[derive(Debug)]
 pub struct ReadAhead {
     batches: Receiver<Batch>,
@@ -41,7 +41,7 @@ pub struct ReadAhead {
     batch: Batch,
     next: usize,
     position: Position,
-    /// True when whoever receives wants to end.
+    /// True if the receiver wants to end.
     interrupt: Arc<AtomicBool>,
     /// Ends with the input, or when a batch finds nobody to take it.
     _thread: JoinHandle<()>,
@@ -56,8 +56,8 @@ impl ReadAhead {
         Self::until(input, Arc::default())
     }
 
-    /// Reads `input` ahead until `interrupt` becomes true: then the next
-    /// command is [`ReceiveError::Interrupted`], also while none comes.
+    /// Reads `input` ahead until `interrupt` becomes true. The next command is
+    /// then [`ReceiveError::Interrupted`], even if no data arrive.
     ///
     /// # Errors
     /// No thread can be started.
@@ -140,7 +140,8 @@ impl CommandSource for ReadAhead {
                 self.position = end;
                 return error.map_or(Ok(None), Err);
             }
-            // The thread is gone after an end or an error: an end again.
+            // After an end or an error the thread is gone: the result is an end
+            // again.
             let Some(batch) = self.next_batch()? else {
                 return Ok(None);
             };

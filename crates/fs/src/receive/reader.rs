@@ -12,19 +12,20 @@ use std::io::{self, Read};
 pub struct Position {
     /// Bytes.
     pub offset: u64,
-    /// CRC-32C of the headers of all commands so far, each of which has the
-    /// checksum of its own: equal ones mean equal streams up to here.
+    /// CRC-32C over the headers of all commands so far. Each header has the
+    /// checksum of its command, so equal values mean that the streams are equal
+    /// up to here.
     pub digest: u32,
 }
 
 /// Where commands come from.
 pub trait CommandSource {
-    /// The next command, with the position before it; `None` where the input
-    /// ends between two commands. Whether the stream may end there is the
-    /// caller's to judge.
+    /// The next command, with the position before it; `None` if the input ends
+    /// between two commands. The caller decides whether the stream may end
+    /// there.
     ///
     /// # Errors
-    /// [`ReceiveError`]; nothing can be read after one.
+    /// [`ReceiveError`]. Nothing can be read after an error.
     fn read_command(&mut self) -> Result<Option<(Position, Command<'_>)>, ReceiveError>;
 
     /// How far it was read.
@@ -82,9 +83,9 @@ impl<R: Read> StreamReader<R> {
         }
     }
 
-    /// The next command: its body is appended to `bodies`, and has the length
-    /// and the checksum that its header says; `None` where the input ends
-    /// between two commands.
+    /// Reads the next command and appends its body to `bodies`. The body has
+    /// the length and the checksum that its header says. `None` if the input
+    /// ends between two commands.
     pub(super) fn read_framed(
         &mut self,
         bodies: &mut Vec<u8>,
@@ -113,7 +114,7 @@ impl<R: Read> StreamReader<R> {
         let parsed = CommandHeader::parse(&header, version).map_err(damaged)?;
         let start = bodies.len();
         let length = parsed.length as u64;
-        // Grows with what comes, not with what the header promises.
+        // Grows with the data that arrive, not with what the header promises.
         let read = (&mut self.input).take(length).read_to_end(bodies);
         let got = (bodies.len() - start) as u64;
         self.position.offset += got;

@@ -15,13 +15,13 @@ pub struct NewSubvolume {
     pub parent: Option<SourceStamp>,
 }
 
-/// Whether what is there already may be gone on with.
+/// Whether an earlier receive may be continued.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Start {
     /// The name must be free.
     #[default]
     New,
-    /// A beginning that was received before is gone on with.
+    /// The beginning that an earlier receive left is continued.
     Resume,
 }
 
@@ -39,20 +39,20 @@ pub enum Begun {
 /// Does what commands say.
 pub trait Target {
     /// Makes the subvolume, empty or as a copy of its parent, or finds what is
-    /// there of it.
+    /// already there of it.
     ///
     /// # Errors
-    /// The name is taken, the parent is not known; whatever the target says.
+    /// The name is taken; the parent is not known; any error of the target.
     fn begin(&mut self, new: &NewSubvolume, start: Start) -> Result<Begun, TargetError>;
 
-    /// Does one command other than those that begin and end subvolumes.
+    /// Carries out one command that does not begin or end a subvolume.
     ///
     /// # Errors
     /// Whatever the target says.
     fn apply(&mut self, command: &Command<'_>) -> Result<(), TargetError>;
 
-    /// Everything up to `applied` was done: notes it durably, where what is
-    /// noted can be gone on with after a crash.
+    /// Everything up to `applied` was done. Notes that durably if the receive
+    /// can be continued after a crash.
     ///
     /// # Errors
     /// Whatever the target says.
@@ -61,26 +61,27 @@ pub trait Target {
         Ok(())
     }
 
-    /// Everything was applied: makes it durable, read-only and known.
+    /// Everything was applied. Makes the subvolume durable, read-only and known
+    /// as received.
     ///
     /// # Errors
-    /// Whatever the target says; then it is not whole.
+    /// Any error of the target; the subvolume is not whole then.
     fn finish(&mut self) -> Result<(), TargetError>;
 
     /// Nothing follows, but the subvolume is not whole: everything up to
-    /// `applied` was done. Notes it so that it can be gone on with. Gives
-    /// whether it can be, and where it lies.
+    /// `applied` was done. Notes that, so that the receive can be continued.
+    /// Gives whether that is possible, and where the subvolume lies.
     ///
     /// # Errors
     /// Whatever the target says.
     fn interrupt(&mut self, applied: Option<Position>) -> Result<Left, TargetError>;
 }
 
-/// What a receive that failed leaves behind.
+/// What a failed receive leaves behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Where it is.
     pub place: String,
-    /// Whether `Start::Resume` can go on with it.
+    /// Whether `Start::Resume` can continue it.
     pub resumable: bool,
 }

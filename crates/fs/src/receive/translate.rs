@@ -1,4 +1,4 @@
-//! What commands say, in the words of the library.
+//! Translates commands into the library's terms.
 
 use super::error::TargetError;
 use crate::attr::{SetAttributes, SetTime};
@@ -6,7 +6,8 @@ use crate::file::FallocateMode;
 use crate::names::{Inheritance, NewInode, Owner, S_IFBLK, S_IFCHR, S_IFIFO, S_IFMT, S_IFSOCK};
 use butterfs_format::send_stream::{Command, PathTimes, Special};
 
-/// fallocate(2): the size stays; the range becomes a hole; becomes zeros.
+/// fallocate(2): the size stays; the range becomes a hole; the range becomes
+/// zeros.
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;

@@ -1,10 +1,10 @@
 //! Receiving into a volume that is not mounted, through the library: no
 //! kernel, no root.
 //!
-//! Owns the [`Target`] over [`Filesystem`]. An interrupted receive is noted in an attribute of the
-//! subvolume's root, together with the generation of its tree: when the tree
-//! changed since, nobody can say how far the receive came, and it is not gone
-//! on with.
+//! Owns the [`Target`] over [`Filesystem`]. An interrupted receive is noted in
+//! an attribute of the subvolume's root, together with the generation of its
+//! tree. If the tree changed since, nobody can say how far the receive came,
+//! and it is not continued.
 
 use super::error::TargetError;
 use super::note::Note;
@@ -39,7 +39,7 @@ pub struct VolumeTarget {
 struct Current {
     new: NewSubvolume,
     files: VolumeFiles,
-    /// It is noted in the subvolume how far it came.
+    /// The subvolume has a note of how far the receive came.
     noted: bool,
 }
 
@@ -55,8 +55,8 @@ impl VolumeTarget {
     }
 
     /// Does what waits for the next command (a new inode for its name,
-    /// attributes for more of them), so that the volume shows all that was
-    /// applied.
+    /// attributes for more of them). Afterwards the volume shows everything
+    /// that was applied.
     ///
     /// # Errors
     /// As [`Target::apply`].
@@ -67,7 +67,7 @@ impl VolumeTarget {
         }
     }
 
-    /// The subvolume that was received with a stamp, or has it.
+    /// The subvolume that was received with a stamp, or has it itself.
     fn get(&self, stamp: SourceStamp) -> Result<TreeId, TargetError> {
         let found = find_stamped(&self.files, stamp)?;
         found.ok_or_else(|| {
@@ -79,7 +79,7 @@ impl VolumeTarget {
         })
     }
 
-    /// An empty subvolume, without what its directory hands down.
+    /// An empty subvolume, without what its directory passes on.
     fn create(&self, name: &[u8]) -> Result<TreeId, FsError> {
         let root = NewInode::new(S_IFDIR | 0o700, Owner::default());
         let tree = self.files.create_subvolume(self.directory, name, &root)?;
@@ -152,7 +152,7 @@ impl VolumeTarget {
         if of != *new {
             return Err(unclear("is the beginning of another stream"));
         }
-        // From here on the note would not be true any more.
+        // From here on the note would no longer be true.
         let root = self.files.inode(found.inode)?;
         self.files.remove_xattr(&root, NOTE)?;
         self.start(new.clone(), tree);
@@ -201,10 +201,10 @@ fn received_as(item: &RootItem) -> SourceStamp {
 
 /// The read-only subvolume that has a stamp or was received with it.
 ///
-/// The kernel's stream of a received copy names the copy's generation. Where
-/// nothing has the whole stamp, the UUID decides: that of a subvolume which
-/// did not change since it was made, or of what was received (it loses the
-/// UUID when it is made writable) in one generation.
+/// The kernel's stream of a received copy names the copy's generation. If no
+/// subvolume has the whole stamp, the UUID decides. It is that of a subvolume
+/// which has not changed since it was made, or of one that was received in one
+/// generation (a received subvolume loses this UUID when it is made writable).
 fn find_stamped(files: &Filesystem, stamp: SourceStamp) -> Result<Option<TreeId>, FsError> {
     let engine = files.store.read();
     let first = Key::new(TreeId::FS.get(), ItemType::ROOT_ITEM, 0);
@@ -305,8 +305,8 @@ impl Target for VolumeTarget {
             self.current = Some(current);
             return Err(error);
         }
-        // Data first: whichever commit is the next, one that says that it is
-        // whole has all of it.
+        // Data come first. So the next commit that says that the subvolume is
+        // whole has all of its data.
         self.files.flush_all()?;
         if current.noted {
             let root = self.files.inode(current.files.root())?;

@@ -32,7 +32,7 @@ pub(super) struct VolumeFiles {
     /// The file that was cloned from last.
     cloned: Option<(TreeId, Vec<u8>, Arc<Inode>)>,
     sources: Vec<(SourceStamp, TreeId)>,
-    /// What waits for the commands that it is done together with.
+    /// Commands that wait for others with which they are done together.
     waiting: Option<Waiting>,
     flusher: Flusher,
 }
@@ -45,11 +45,11 @@ struct Last {
     written: u64,
 }
 
-/// Commands that are done together with the next one, or before it.
+/// Commands that are carried out together with the next one, or before it.
 #[derive(Debug)]
 enum Waiting {
-    /// Senders make new inodes under a name that no file has, and give them
-    /// theirs at once: that is one change, not two.
+    /// Senders make a new inode under a name that no file has, and then give it
+    /// its own name at once. That becomes one change instead of two.
     New(New),
     /// Attributes of one inode.
     Attributes(Arc<Inode>, SetAttributes),
@@ -88,7 +88,7 @@ impl VolumeFiles {
         self.sources.push((stamp, tree));
     }
 
-    /// Names changed: what is known by its path is not any more.
+    /// Names changed, so what was known by its path is no longer valid.
     fn forget(&mut self) {
         self.directories.clear();
         self.forget_files();
@@ -99,8 +99,8 @@ impl VolumeFiles {
         self.cloned = None;
     }
 
-    /// Nothing more comes for the file that was used last, most likely: its
-    /// data can go to the device.
+    /// Probably nothing more comes for the file that was used last. Its data
+    /// can go to the device.
     fn leave_last(&mut self) {
         if let Some(last) = self.last.take()
             && last.written > 0
@@ -190,8 +190,8 @@ impl VolumeFiles {
         Ok(())
     }
 
-    /// Does what waits; it still waits after an error. Nothing else may be
-    /// done before.
+    /// Carries out what waits. After an error it still waits. Nothing else may
+    /// be done before.
     pub fn settle(&mut self) -> Result<(), TargetError> {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
@@ -212,8 +212,8 @@ impl VolumeFiles {
         result
     }
 
-    /// Makes the inode that waits under the name that it is given; false when
-    /// it does not wait, or that is not all there is to do.
+    /// Makes the inode that waits, under the name that it is given. False if no
+    /// inode waits, or if more is to be done.
     fn make_renamed(&mut self, path: &[u8], to: &[u8]) -> bool {
         match self.waiting.take() {
             Some(Waiting::New(new)) if new.path == path => {
@@ -365,7 +365,7 @@ impl VolumeFiles {
                 let mode = allocation(mode)?;
                 Ok(self.files.fallocate(&inode, mode, offset.get(), length)?)
             }
-            // Flags can forbid what follows, and no receiver sets them.
+            // Flags could forbid what follows, and no receiver sets them.
             Command::FileFlags { .. } => Ok(()),
             Command::UpdateExtent { .. } => Err(TargetError::Other(
                 "the stream was sent without data and cannot be received".into(),

@@ -1,4 +1,4 @@
-//! Which inodes differ between two snapshots, and in what.
+//! Which inodes differ between two snapshots, and how.
 
 use super::error::SendError;
 use super::snapshot::{Nodes, Snapshot};
@@ -12,7 +12,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChangedInode {
     pub number: InodeNumber,
-    /// Its own item: it is new or gone, or an attribute changed.
+    /// Its own item: the inode is new or gone, or an attribute changed.
     pub item: bool,
     /// Its names.
     pub names: bool,
@@ -56,7 +56,7 @@ impl ChangedInode {
         Ok(())
     }
 
-    /// Adds a range; starts ascend, for they are keys.
+    /// Adds a range. Ranges come with ascending starts, because these are keys.
     fn add_range(&mut self, range: Range<u64>) {
         match self.ranges.last_mut() {
             Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
@@ -113,8 +113,8 @@ impl<'s> InodeChanges<'s> {
     }
 }
 
-/// True for numbers that files have; others are of items such as marks of
-/// orphans.
+/// True for inode numbers of files. Other numbers belong to items such as marks
+/// of orphans.
 const fn is_file(number: InodeNumber) -> bool {
     number.0 >= InodeNumber::ROOT.0 && number.0 <= butterfs_format::TreeId::LAST_SUBVOLUME.0
 }

@@ -1,8 +1,9 @@
-//! Where the receiver has the data of an extent already.
+//! Where the receiver already has the data of an extent.
 //!
-//! Owns asking the extent tree who else refers to an extent, and proving each
-//! answer in the trees of the clone sources: references name the subvolume
-//! that wrote them, and its snapshots share them without being named.
+//! Owns two things. It asks the extent tree who else refers to an extent, and
+//! it proves each answer in the trees of the clone sources. The proof is needed
+//! because a reference names the subvolume that wrote it, while that
+//! subvolume's snapshots share it without being named.
 
 use super::error::SendError;
 use super::snapshot::{Flow, Nodes, Snapshot};
@@ -12,8 +13,8 @@ use butterfs_store::{DataExtent, DataHolder};
 use std::ops::Range;
 use std::rc::Rc;
 
-/// References of one extent that are looked at: more are too many to be worth
-/// the time.
+/// How many references of one extent are looked at. More would take too much
+/// time.
 const HOLDERS_MAX: usize = 64;
 
 /// Snapshots that the receiver has.
@@ -21,7 +22,7 @@ const HOLDERS_MAX: usize = 64;
 pub(super) struct CloneSources<'s> {
     /// All but the one that is sent.
     pub others: Vec<&'s Snapshot<'s>>,
-    /// Of the extent that was asked for last.
+    /// References of the extent that was asked for last.
     last: Option<(Logical, Rc<[DataHolder]>)>,
 }
 
@@ -35,7 +36,7 @@ pub(super) struct CloneSource<'s> {
     pub length: u64,
 }
 
-/// Part of a file whose data are looked for.
+/// Part of a file whose data are looked for elsewhere.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted<'e> {
     pub extent: &'e Found,
@@ -66,8 +67,8 @@ impl<'s> CloneSources<'s> {
         Ok(holders)
     }
 
-    /// A place where the receiver has the beginning of what is wanted. Inodes
-    /// of `sent` count when they are before `current`.
+    /// A place where the receiver has the beginning of the wanted data. Inodes
+    /// of `sent` count if they come before `current`.
     pub fn find(
         &mut self,
         nodes: &Nodes<'_>,
@@ -112,7 +113,7 @@ impl<'s> CloneSources<'s> {
     }
 }
 
-/// Data that are to be found in a range of another file.
+/// Data that should be found in a range of another file.
 struct Same {
     disk: Logical,
     /// Where they begin in the extent.
@@ -121,7 +122,8 @@ struct Same {
 }
 
 impl Same {
-    /// How many bytes from the start of the range can be cloned, if any.
+    /// How many bytes from the start of the range can be cloned; `None` if none
+    /// can.
     fn length_in(
         &self,
         tree: &Snapshot<'_>,
@@ -147,7 +149,7 @@ impl Same {
         };
         let end = end.min(item.size).min(self.range.end);
         let mut length = end.saturating_sub(self.range.start);
-        // Part of a sector can be cloned only from one end of file to another.
+        // A partial sector can be cloned only if both files end in it.
         let sector = tree.sector();
         let at_ends = end == item.size && wanted.start + length == wanted.size;
         if !length.is_multiple_of(sector) && !at_ends {

@@ -1,8 +1,8 @@
 //! Data of one file: which ranges differ, and how they are sent.
 //!
 //! Owns the choice between a clone, the compressed bytes as they lie, plain
-//! data, and holes. Ranges come from file extents that differ; of those, parts
-//! that lie where they lay are left out again.
+//! data, and holes. The ranges come from file extents that differ. Parts that
+//! are still at the same place are left out again.
 
 use super::clones::Wanted;
 use super::error::SendError;
@@ -16,7 +16,8 @@ use butterfs_format::send_stream::{CloneRange, Command, EncodedWrite, Encoding, 
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes of one write in version 1, whose commands are at most 64 KiB.
+/// Bytes of one write in version 1. Commands of that version have at most 64
+/// KiB.
 const STEP_V1: u64 = 48 << 10;
 /// Bytes of one write from version 2 on.
 const STEP: u64 = 128 << 10;
@@ -35,7 +36,7 @@ pub(super) enum Content {
 /// Sending one file's data.
 struct File<'f> {
     subject: &'f Subject,
-    /// Data that lie side by side, to be written next.
+    /// Neighbouring data that are written next.
     run: Range<u64>,
     /// Size that the receiver's file has.
     size: u64,
@@ -127,12 +128,12 @@ impl Sender<'_, '_> {
         Ok(all)
     }
 
-    /// A range that has no space now: what the receiver has there goes.
+    /// A range that has no space now. What the receiver has there is removed.
     fn hole(&mut self, file: &mut File<'_>, range: &Range<u64>) -> Result<(), SendError> {
         let Some(old) = &file.subject.old else {
             return Ok(());
         };
-        // Nothing is left beyond an end that was cut.
+        // Nothing is left behind the end of a file that was cut.
         let end = old.size.min(file.subject.item.size);
         for found in self.old_extents(file, range)? {
             let has_data = match &found.body {
@@ -149,7 +150,7 @@ impl Sender<'_, '_> {
         Ok(())
     }
 
-    /// Makes a range zeros, that has data before `end`.
+    /// Fills a range that has data before `end` with zeros.
     fn zero(&mut self, file: &mut File<'_>, range: Range<u64>, end: u64) -> Result<(), SendError> {
         self.flush(file)?;
         file.content = Content::Written;
@@ -220,8 +221,8 @@ impl Sender<'_, '_> {
     ) -> Result<(), SendError> {
         let size = file.subject.item.size;
         let range = range.start..range.end.min(size);
-        // Of the sector in which the old file ended, the receiver has zeros
-        // where the extent may have something else.
+        // In the sector in which the old file ended, the receiver has zeros.
+        // The extent may have something else there.
         let old_end = match &file.subject.old {
             Some(old) if old.size < size => old.size - old.size % self.new.sector(),
             _ => u64::MAX,
@@ -380,8 +381,8 @@ impl Sender<'_, '_> {
     }
 }
 
-/// The ranges, and the sector in which the old file ended when the new one is
-/// longer: what the extent has after that end may be no zeros.
+/// The ranges. If the new file is longer, also the sector in which the old file
+/// ended: what the extent has behind that end may not be zeros.
 fn with_end(ranges: &[Range<u64>], old: u64, new: u64, sector: u64) -> Vec<Range<u64>> {
     let end = old - old % sector..old.next_multiple_of(sector);
     if new <= old || end.is_empty() {
@@ -398,7 +399,7 @@ fn with_end(ranges: &[Range<u64>], old: u64, new: u64, sector: u64) -> Vec<Range
     before.chain([joined]).chain(after).collect()
 }
 
-/// True when two file extents show the same bytes wherever both are.
+/// True if two file extents show the same bytes wherever they overlap.
 fn lies_the_same(old: &Found, new: &Found) -> bool {
     match (&old.body, &new.body) {
         (Body::Inline(a), Body::Inline(b)) => {

@@ -7,11 +7,12 @@ use butterfs_store::StoreError;
 use butterfs_tree::TreeError;
 use thiserror::Error;
 
-/// A send that did not come to its end.
+/// Why a send did not complete.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {
-    /// What is sent, its parent and clone sources must not change meanwhile.
+    /// What is sent, its parent and the clone sources must not change
+    /// meanwhile.
     #[error("subvolume {0} is not read-only: only read-only snapshots can be sent or sent from")]
     NotReadOnly(TreeId),
     /// The subvolume is being deleted.

@@ -1,12 +1,12 @@
 //! Sending a read-only snapshot, whole or as what changed since another.
 //!
-//! Owns making the commands of a stream from trees; [`CommandSink`] takes
-//! them, and [`StreamWriter`] makes bytes of them. What is read are the nodes
-//! and data that differ: nodes that two snapshots share are skipped.
+//! Owns making the commands of a stream from trees. [`CommandSink`] takes the
+//! commands, and [`StreamWriter`] turns them into bytes. Only nodes and data
+//! that differ are read; nodes that two snapshots share are skipped.
 //!
-//! The stream says the same as one of the kernel, not with the same commands:
-//! names change in two passes (see `names`), and what directories hand down
-//! to new inodes is set at the end.
+//! The stream has the same result as one of the kernel, with other commands.
+//! Names change in two passes (see `names`), and what directories pass on to
+//! new inodes is set at the end.
 
 mod changes;
 mod clones;
@@ -41,8 +41,8 @@ impl Filesystem {
     /// Sends a read-only subvolume.
     ///
     /// # Errors
-    /// [`SendError`]: then the stream is cut and no receiver takes it for
-    /// whole.
+    /// [`SendError`]. The stream is cut then, and no receiver takes it for
+    /// complete.
     pub fn send(
         &self,
         request: &SendRequest<'_>,

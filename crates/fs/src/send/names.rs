@@ -3,18 +3,18 @@
 //! Owns how the names of the parent snapshot become those of the sent one, in
 //! two passes over the inodes that differ:
 //!
-//! 1. *Clear*: every name that the new snapshot lacks goes. An inode that
-//!    keeps no name at its place moves to its new place at once where that is
-//!    free and cannot be below itself; else into the root, under a name that
-//!    neither snapshot has there. Then directories that are gone are removed,
-//!    the deepest first.
-//! 2. *Place*: what remains has only names of the new snapshot, so that every
-//!    missing name is free and its directory is there or can be made: inodes
-//!    are made or moved to their places in ascending order.
+//! 1. *Clear*: every name that the new snapshot lacks is removed. An inode that
+//!    keeps no name at its place moves to its new place at once, if that is
+//!    free and cannot lie below the inode. Otherwise it moves into the root,
+//!    under a name that neither snapshot has there. Then directories that are
+//!    gone are removed, the deepest first.
+//! 2. *Place*: only names of the new snapshot remain. So every missing name is
+//!    free, and its directory is there or can be made. Inodes are made or moved
+//!    to their places in ascending order.
 //!
 //! Invariants: between the passes no directory that is gone exists, and every
-//! directory that moved is in the root or at its final name; so no rename of
-//! the second pass can meet a name or a loop.
+//! directory that moved is in the root or at its final name. So no rename of
+//! the second pass can meet an existing name or a loop.
 
 use super::error::SendError;
 use super::sender::Sender;
@@ -26,24 +26,24 @@ use butterfs_format::send_stream::Command;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 
-/// What is known of names while they change. Its size grows with the inodes
-/// that moved or are gone, not with those that are new or unchanged.
+/// What is known of names while they change. Its size grows with the number of
+/// inodes that moved or are gone, not with the number of new or unchanged ones.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     /// Inodes that keep none of their old names.
     moved: FxHashMap<InodeNumber, Elsewhere>,
     /// Inodes that were cleared.
     cleared: FxHashSet<InodeNumber>,
-    /// Inodes in directories whose number names another one now: their own
-    /// items may be the same.
+    /// Inodes in directories whose number now belongs to another directory.
+    /// Their own items may be unchanged.
     pub forced: BTreeSet<InodeNumber>,
     /// Directories that are gone.
     gone: Vec<InodeNumber>,
-    /// Directories that were made before their turn.
+    /// Directories that were made earlier than their order demands.
     made: FxHashSet<InodeNumber>,
 }
 
-/// Names that an inode keeps and those that are new to it.
+/// The names that an inode keeps, and those that are new to it.
 struct Difference {
     kept: Vec<Link>,
     removed: Vec<Link>,
@@ -216,9 +216,9 @@ impl<'s> Sender<'_, 's> {
         })
     }
 
-    /// True when `number` can have the name `link` already while names are
-    /// cleared: its directory is there, the name is free, and the directory is
-    /// not below `number` as things are now.
+    /// True if `number` can get the name `link` already while names are
+    /// cleared: its directory is there, the name is free, and the directory
+    /// does not lie below `number` now.
     fn can_take(
         &self,
         old: &Snapshot<'_>,
@@ -344,8 +344,8 @@ impl<'s> Sender<'_, 's> {
         self.link_all(first, rest)
     }
 
-    /// Sees to it that a directory of the new snapshot is there, and will be
-    /// given its times at the end.
+    /// Makes sure that a directory of the new snapshot is there, and gets its
+    /// times at the end.
     fn enter(&mut self, directory: InodeNumber) -> Result<(), SendError> {
         self.late.insert(directory);
         let mut missing = Vec::new();

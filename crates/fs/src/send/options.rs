@@ -9,7 +9,7 @@ pub enum DataMode {
     /// As files have them.
     #[default]
     Plain,
-    /// Compressed extents as they lie; from version 2 on.
+    /// Compressed extents as they lie, from version 2 on.
     Encoded,
     /// Only which ranges changed: such a stream cannot be received.
     Omit,
@@ -21,7 +21,7 @@ pub enum Beginning {
     /// Its header.
     #[default]
     Header,
-    /// Nothing: the stream before it goes on.
+    /// Nothing: the previous stream continues.
     Continued,
 }
 

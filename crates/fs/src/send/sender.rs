@@ -1,7 +1,7 @@
 //! One subvolume, sent.
 //!
 //! Owns the order of everything about one inode (names, attributes, data,
-//! owner, permissions, times), and what is put off to the end: times and
+//! owner, permissions, times). Owns what is put off to the end: times and
 //! inheritable attributes of directories.
 
 use super::CommandSink;
@@ -21,8 +21,8 @@ use butterfs_format::send_stream::{Command, PathTimes, Special, Version};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// Attributes that a directory hands down to what is made in it. They are set
-/// last, so that nothing inherits what the sender has not.
+/// Attributes that a directory passes on to what is made in it. They are set
+/// last, so that nothing inherits what it does not have at the sender.
 const INHERITED: [&[u8]; 2] = [ACL_DEFAULT, COMPRESSION];
 /// Setuid and setgid, which a change of owner or content takes away.
 const PRIVILEGES: u32 = 0o6000;
@@ -37,15 +37,15 @@ pub(super) struct Sender<'a, 's> {
     pub options: &'a SendOptions,
     pub out: &'a mut dyn CommandSink,
     pub names: Names,
-    /// Inodes before this one are as they will be.
+    /// Inodes before this one are in their final state.
     pub current: InodeNumber,
-    /// Directories that are given their times at the end.
+    /// Directories that get their times at the end.
     pub late: FxHashSet<InodeNumber>,
-    /// Of these, the ones that lost inheritable attributes for now.
+    /// Those of them from which inheritable attributes were removed for now.
     bare: FxHashSet<InodeNumber>,
 }
 
-/// An inode of the new snapshot, and what it was.
+/// An inode of the new snapshot, and its old state.
 pub(super) struct Subject {
     pub number: InodeNumber,
     pub path: Vec<u8>,
@@ -123,8 +123,8 @@ impl<'a, 's> Sender<'a, 's> {
                 self.clear(old, changed.number)?;
             }
         }
-        // Directories in a directory whose number names another one now may
-        // add to the list.
+        // Directories in a directory whose number now belongs to another one
+        // may add to the list.
         let mut next = InodeNumber(0);
         while let Some(number) = self.names.forced.range(next..).next().copied() {
             self.clear(old, number)?;
@@ -241,7 +241,7 @@ impl<'a, 's> Sender<'a, 's> {
         })
     }
 
-    /// Sends the attributes that differ, but those that come later. Gives a
+    /// Sends the attributes that differ, except those that come later. Gives a
     /// capability that differs.
     fn xattrs(&mut self, subject: &Subject) -> Result<Option<Vec<u8>>, SendError> {
         let path = &subject.path[..];
@@ -278,8 +278,8 @@ impl<'a, 's> Sender<'a, 's> {
         Ok(capability)
     }
 
-    /// Before something is made in a directory that the receiver has: takes
-    /// away what it would hand down.
+    /// Before something is made in a directory that the receiver already has:
+    /// removes what the directory would pass on.
     pub fn prepare_birth(&mut self, directory: InodeNumber) -> Result<(), SendError> {
         let Some(old) = self.old else {
             return Ok(());
@@ -300,8 +300,8 @@ impl<'a, 's> Sender<'a, 's> {
         Ok(())
     }
 
-    /// What directories hand down, and their times: after all that changes
-    /// them.
+    /// Sends what directories pass on, and their times, after everything that
+    /// changes these.
     fn finish_directories(&mut self) -> Result<(), SendError> {
         let mut all: Vec<InodeNumber> = std::mem::take(&mut self.late).into_iter().collect();
         all.sort_unstable();

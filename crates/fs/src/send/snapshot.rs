@@ -1,7 +1,7 @@
-//! One subvolume as sending sees it: a tree that does not change.
+//! One subvolume as a send sees it: a tree that does not change.
 //!
 //! Owns looking up inodes, their names, attributes and file extents, and the
-//! paths of directories. Caches are bounded: they are emptied when full.
+//! paths of directories. Caches are bounded: a full cache is emptied.
 
 use super::error::SendError;
 use crate::FsError;
@@ -28,11 +28,11 @@ pub(super) type Xattr = (Vec<u8>, Vec<u8>);
 
 /// Entries of each cache.
 const CACHED_MAX: usize = 1 << 16;
-/// Directories in one another; more is a loop.
+/// Greatest depth of directories; more means a loop.
 const DEPTH_MAX: usize = 1 << 16;
 
-/// Nodes of an open volume. Takes the engine's lock for one node at a time,
-/// so that a long send hinders nobody.
+/// Nodes of an open volume. Takes the engine's lock for one node at a time, so
+/// that a long send delays nobody.
 #[derive(Debug)]
 pub(super) struct Nodes<'s>(pub &'s Store);
 
@@ -46,8 +46,9 @@ impl NodeSource for Nodes<'_> {
     }
 }
 
-/// What makes an inode the same in two snapshots. Numbers alone do not:
-/// snapshots whose common origin is older may have given one number twice.
+/// What makes two inodes of two snapshots the same one. Numbers alone do not:
+/// if the common origin of the snapshots is older, they may have given the same
+/// number to different inodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity {
     generation: u64,
@@ -101,8 +102,9 @@ impl<'s> Snapshot<'s> {
     /// By what receivers know it.
     pub fn stamp(&self) -> SourceStamp {
         let item = &self.item;
-        // What was received is known by what it is a copy of, so that copies
-        // of copies are known as the same, and by who has the first.
+        // A received subvolume is identified by what it is a copy of. So copies
+        // of copies are known to be the same, also by whoever has the first
+        // one.
         let (uuid, ctransid) = if item.received_uuid == [0; 16] {
             (item.uuid, item.ctransid)
         } else {
@@ -146,8 +148,8 @@ impl<'s> Snapshot<'s> {
         Ok(cursor)
     }
 
-    /// Gives the items of `number` from `first` on, while they are of kinds up
-    /// to `last`.
+    /// Gives the items of `number` from `first` on, as long as their kinds are
+    /// not beyond `last`.
     fn items(
         &self,
         number: InodeNumber,
@@ -165,8 +167,8 @@ impl<'s> Snapshot<'s> {
         Ok(())
     }
 
-    /// The inode's item; `None` also for one without names, which nobody can
-    /// see in a snapshot.
+    /// The inode's item. `None` also for an inode without names, which nobody
+    /// can see in a snapshot.
     pub fn inode(&self, number: InodeNumber) -> Result<Option<InodeItem>, SendError> {
         let key = Key::new(number.get(), ItemType::INODE_ITEM, 0);
         let cursor = self.cursor(&key)?;
@@ -251,8 +253,8 @@ impl<'s> Snapshot<'s> {
         Ok(home)
     }
 
-    /// Names from the root to the directory `number`, where `over` may say that
-    /// a directory is elsewhere.
+    /// Names from the root to the directory `number`. `over` may say that a
+    /// directory is elsewhere.
     pub fn directory_path(
         &self,
         number: InodeNumber,
@@ -290,7 +292,8 @@ impl<'s> Snapshot<'s> {
         Ok(join(&directory, &link.name))
     }
 
-    /// Whether the directory has an entry of this name, a subvolume's included.
+    /// Whether the directory has an entry of this name, which may be a
+    /// subvolume.
     pub fn has_name(&self, directory: InodeNumber, name: &[u8]) -> Result<bool, SendError> {
         let key = Key::new(directory.get(), ItemType::DIR_ITEM, name_hash(name));
         let cursor = self.cursor(&key)?;
@@ -309,7 +312,7 @@ impl<'s> Snapshot<'s> {
         Ok(false)
     }
 
-    /// Inodes that a directory has entries of; nested subvolumes are not.
+    /// Inodes that have entries in a directory, without nested subvolumes.
     pub fn children(&self, directory: InodeNumber) -> Result<Vec<InodeNumber>, SendError> {
         let mut children = Vec::new();
         let kinds = ItemType::DIR_INDEX..ItemType(ItemType::DIR_INDEX.0 + 1);
@@ -394,10 +397,10 @@ impl<'s> Snapshot<'s> {
     }
 }
 
-/// Where a directory is that moved already.
+/// Where a directory is that has already moved.
 #[derive(Clone, Debug)]
 pub(super) enum Elsewhere {
-    /// In the root, under a name of its own for a while.
+    /// In the root, under a temporary name of its own.
     InRoot(Vec<u8>),
     /// At its new place.
     At(Link),

@@ -2,19 +2,20 @@
 //! its file extents.
 //!
 //! Owns the comparison of two lists of file extents that come in the order of
-//! their offsets. Bytes are equal where both versions refer to the same bytes
-//! of the same extent, or both have none (holes and preallocation read as
-//! zeros). What was written again with the same bytes counts as changed: data
-//! are never read.
+//! their offsets. Bytes are equal if both versions refer to the same bytes of
+//! the same extent, or if neither has any (holes and preallocated space read as
+//! zeros). Data that were written again with the same content count as changed,
+//! because data are never read.
 //!
-//! It holds one file extent of each side and the ranges found.
+//! It holds one file extent of each side, and the ranges found.
 
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{FileOffset, Logical};
 use std::ops::Range;
 
-/// Ranges that are told apart; beyond, the last one grows over what is equal.
+/// How many ranges are kept apart. Beyond that, the last one grows over what is
+/// equal.
 pub const RANGES_MAX: usize = 1 << 16;
 
 /// Which version of a file.
@@ -30,8 +31,8 @@ pub enum Version {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Bytes {
     Zeros,
-    /// `start` is the position in the extent's uncompressed bytes that the
-    /// file's offset 0 would have; it may wrap below zero.
+    /// `start` is the position in the extent's uncompressed bytes that belongs
+    /// to the file's offset 0. It may wrap below zero.
     Extent {
         disk: Logical,
         compression: Option<Algorithm>,
@@ -43,7 +44,7 @@ enum Bytes {
     },
 }
 
-/// A file extent: bytes of a file and where they come from.
+/// A file extent: bytes of a file, and where they come from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     range: Range<u64>,
@@ -83,7 +84,7 @@ impl Piece {
     }
 }
 
-/// What a version has where `piece` lies, or lies not.
+/// The bytes of a version in one piece; zeros if there is no piece.
 fn bytes(piece: Option<&Piece>) -> &Bytes {
     piece.map_or(&Bytes::Zeros, |piece| &piece.bytes)
 }
@@ -99,9 +100,9 @@ pub struct ContentDiff {
 }
 
 impl ContentDiff {
-    /// Takes the next file extent of one version. They come in the order of
-    /// their offsets, both versions together; false when one does not, or lies
-    /// over the one before it.
+    /// Takes the next file extent of one version. They must come in the order
+    /// of their offsets, both versions together. False if one does not, or if
+    /// it overlaps the one before it.
     #[must_use]
     pub fn add(&mut self, version: Version, piece: Piece) -> bool {
         if piece.range.start < self.done {
@@ -148,8 +149,8 @@ impl ContentDiff {
         }
     }
 
-    /// The ranges that may differ, within the greater of the two sizes and
-    /// apart from one another.
+    /// The ranges that may differ, up to the greater of the two sizes. They do
+    /// not touch each other.
     #[must_use]
     pub fn finish(mut self, size_old: u64, size_new: u64) -> Vec<Range<u64>> {
         self.advance(u64::MAX);

@@ -1,10 +1,10 @@
-//! What truly changed between two subvolumes: files added, removed, renamed,
-//! their content by range, their metadata.
+//! What really changed between two subvolumes: which files were added, removed
+//! or renamed, their content by range, their metadata.
 //!
-//! Owns the meaning of changed items, inode by inode; what is equal in both
-//! trees is never read, nor are file data. Two inodes are one file when
-//! number, generation and time of birth agree, which they do in a snapshot.
-//! Access times, times of change and counters are no changes of their own.
+//! Owns the meaning of changed items, inode by inode. What is equal in both
+//! trees is never read, and neither are file data. Two inodes are one file if
+//! number, generation and time of birth agree; in a snapshot they do. Access
+//! times, times of change and counters do not count as changes.
 
 use super::content::{ContentDiff, Piece, Version};
 use super::paths::Paths;
@@ -58,21 +58,21 @@ pub struct FileDifference {
     pub inode: InodeNumber,
     /// What happened to it.
     pub kind: DifferenceKind,
-    /// Type and permissions: new, or old of what was removed.
+    /// Type and permissions: the new ones, or the old ones of what was removed.
     pub mode: u32,
     /// Size in the old subvolume.
     pub size_old: u64,
     /// Size in the new subvolume.
     pub size_new: u64,
-    /// Paths now, all of them; of what was removed the old ones. Sorted.
+    /// All current paths; for what was removed, the old ones. Sorted.
     pub paths: Vec<Vec<u8>>,
-    /// Old paths that are not names of it any more (of what was changed).
+    /// Old paths that are no longer names of it (if it was changed).
     pub names_removed: Vec<Vec<u8>>,
-    /// Paths that were not names of it before (of what was changed).
+    /// Paths that were not names of it before (if it was changed).
     pub names_added: Vec<Vec<u8>>,
-    /// Ranges whose bytes may differ (of what was changed).
+    /// Ranges whose bytes may differ (if it was changed).
     pub content: Vec<Range<u64>>,
-    /// Metadata that differ (of what was changed), sorted.
+    /// Metadata that differ (if it was changed), sorted.
     pub fields: Vec<Field>,
 }
 
@@ -217,7 +217,7 @@ type Name = (InodeNumber, Vec<u8>);
 /// What changed of one inode so far.
 struct InodeChange {
     number: InodeNumber,
-    /// Both versions, once the item was seen to differ.
+    /// Both versions, after the item was seen to differ.
     items: Option<[Option<InodeItem>; 2]>,
     names_removed: BTreeSet<Name>,
     names_added: BTreeSet<Name>,
@@ -254,7 +254,7 @@ impl InodeChange {
             }
             ItemType::DIR_INDEX => self.subvolumes(sides, change, visit)?,
             ItemType::EXTENT_DATA => self.add_extent(sides, change)?,
-            // The names that inodes know of themselves say the same.
+            // The names that inodes themselves record say the same.
             _ => {}
         }
         Ok(())
@@ -288,7 +288,7 @@ impl InodeChange {
     fn add_names(&mut self, sides: &Sides<'_>, change: &Change) -> Result<(), FsError> {
         let old = names(sides.compared.old, change.key, change.old.as_ref())?;
         let new = names(sides.compared.new, change.key, change.new.as_ref())?;
-        // A name can go from one kind of item to the other.
+        // A name can move from one kind of item to the other.
         for name in old {
             if !self.names_added.remove(&name) {
                 self.names_removed.insert(name);
@@ -383,7 +383,7 @@ impl InodeChange {
                 [item.clone(), item]
             }
         };
-        // A file that was deleted while open has no name, and is in no
+        // A file that was deleted while open has no name and is in no
         // directory.
         let [old, new] = items.map(|item| item.filter(|item| item.nlink > 0));
         let same = |old: &InodeItem, new: &InodeItem| {
@@ -453,7 +453,7 @@ impl InodeChange {
         ];
         let fields = fields.into_iter().filter(|(_, differs)| *differs);
         self.fields.extend(fields.map(|(field, _)| field));
-        // The size of a directory is that of its names.
+        // The size of a directory follows from its names.
         let is_directory = new.mode & crate::names::S_IFMT == crate::names::S_IFDIR;
         let content = if is_directory {
             Vec::new()

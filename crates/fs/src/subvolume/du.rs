@@ -1,22 +1,22 @@
-//! Who holds the space of a volume: exact figures for every subvolume and for
+//! Who uses the space of a volume: exact figures for every subvolume, and for
 //! the deletion of any set of them, without quotas.
 //!
-//! Owns [`SpaceSharing`], a table of the sets of subvolumes that occur as
-//! holders of something, with the bytes that each set holds together. Every
-//! question is answered from the table.
+//! Owns [`SpaceSharing`], a table of the sets of subvolumes that hold something
+//! together, with the bytes that each set holds. Every question is answered
+//! from this table.
 //!
-//! How it is made: one sweep over the nodes of all subvolumes, each shared
-//! node once. A node is held by the trees that reach it. A data extent is held
-//! by all that hold a leaf with a file extent of it; it is kept whole while
-//! there is one. The extent tree says how many file extents there are of it,
-//! so that it leaves memory with the last of them; snapshots of one file are
-//! swept together, hence few wait at a time.
+//! How the table is made: one sweep reads the nodes of all subvolumes, each
+//! shared node once. A node is held by the trees that reach it. A data extent
+//! is held by every tree that holds a leaf with a file extent of it. The extent
+//! stays in memory while file extents of it may still come. The extent tree
+//! says how many there are, so the extent leaves memory with the last of them.
+//! Snapshots of one file are swept together, so few extents wait at a time.
 //!
-//! Bounds: extents that wait ([`Limits::extents`]); when they are more, the
-//! addresses are taken in several ranges, with a sweep for each. Sets
+//! Bounds: extents that wait ([`Limits::extents`]). If there are more, the
+//! addresses are divided into several ranges, with a sweep for each. Sets
 //! ([`Limits::runs`]); more are an error.
 //!
-//! Not counted: trees that are no subvolumes (extents, checksums, and so on)
+//! Not counted: trees that are not subvolumes (extents, checksums, and so on),
 //! and the copies that profiles keep.
 
 mod count;
@@ -28,7 +28,7 @@ use butterfs_store::Engine;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{AddAssign, ControlFlow};
 
-/// Bytes as they lie on disk (compressed, whole extents), each copy once.
+/// Bytes as they lie on disk (compressed, whole extents), one copy of each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Of file data.
@@ -64,8 +64,8 @@ impl AddAssign for Space {
 /// What a computation may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Data extents that wait for their other file extents, at most; about
-    /// 40 bytes each.
+    /// Data extents that wait for more of their file extents, at most; about 40
+    /// bytes each.
     pub extents: usize,
     /// Runs of all sets together, at most; about 30 bytes each.
     pub runs: usize,
@@ -85,13 +85,13 @@ impl Default for Limits {
 pub struct Progress {
     /// Nodes that were read.
     pub nodes: u64,
-    /// Nodes that there are of all trees: an upper bound.
+    /// Number of nodes of all trees: an upper bound.
     pub nodes_max: u64,
-    /// Sweeps begun; more than one where memory does not hold all extents.
+    /// Sweeps begun. There are several if memory does not hold all extents.
     pub sweeps: u32,
 }
 
-/// What a member is to the question of what is freed.
+/// The part of a member in the question what would be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// A subvolume.
@@ -126,17 +126,17 @@ impl SubvolumeSpace {
 pub struct SpaceSharing {
     roles: Vec<Role>,
     trees: BTreeMap<TreeId, Member>,
-    /// Members of each set that holds something, and what it holds.
+    /// The members of each set that holds something, and what the set holds.
     classes: Vec<(Box<[Run]>, Space)>,
 }
 
 impl SpaceSharing {
-    /// Computes it for the last commit. `progress` is called every now and
+    /// Computes the table for the last commit. `progress` is called now and
     /// then, and may stop it.
     ///
     /// # Errors
-    /// Damage, reading; [`FsError::NotSupported`] when the sets are too many;
-    /// [`FsError::Busy`] when `progress` stopped it.
+    /// Damage, reading; [`FsError::NotSupported`] if there are too many sets;
+    /// [`FsError::Busy`] if `progress` stopped it.
     pub fn compute(
         engine: &Engine,
         limits: &Limits,
@@ -164,8 +164,8 @@ impl SpaceSharing {
         Ok(sharing)
     }
 
-    /// What each subvolume holds, by ascending id. Those that are being
-    /// deleted are not among them.
+    /// What each subvolume holds, by ascending id. Subvolumes that are being
+    /// deleted are left out.
     #[must_use]
     pub fn subvolumes(&self) -> Vec<SubvolumeSpace> {
         // A class adds its space at the start of each run and takes it away
@@ -210,7 +210,7 @@ impl SpaceSharing {
             .collect()
     }
 
-    /// What each member holds alone, those that are being deleted aside.
+    /// What each member holds alone, apart from those that are being deleted.
     fn exclusive(&self) -> Vec<Space> {
         let mut exclusive = vec![Space::default(); self.roles.len()];
         let dying = self.counts(|role, _| role == Role::Dying);
@@ -243,9 +243,9 @@ impl SpaceSharing {
         counts
     }
 
-    /// What is freed when all of `deleted` are deleted together; `None` when
-    /// one of them is not a subvolume. What deletions under way free anyway
-    /// is not part of it.
+    /// What is freed if all of `deleted` are deleted together; `None` if one of
+    /// them is not a subvolume. What running deletions free anyway is not
+    /// included.
     #[must_use]
     pub fn freed_by(&self, deleted: &BTreeSet<TreeId>) -> Option<Space> {
         let mut gone = BTreeSet::new();
@@ -265,8 +265,8 @@ impl SpaceSharing {
         Some(freed)
     }
 
-    /// What `trees` hold together, and what nobody else holds; a subvolume
-    /// that is being deleted counts like others while it holds something.
+    /// What `trees` hold together, and what nobody else holds. A subvolume that
+    /// is being deleted counts like the others while it holds something.
     #[must_use]
     pub fn held_by(&self, trees: &BTreeSet<TreeId>) -> (Space, Space) {
         let members: BTreeSet<&Member> = trees

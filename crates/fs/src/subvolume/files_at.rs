@@ -1,7 +1,8 @@
-//! Files that hold the data at an address, in all subvolumes.
+//! Files that use the data at an address, in all subvolumes.
 //!
-//! References name one of the subvolumes that share a leaf. The others have the
-//! same file extent under the same inode, so each is asked for it.
+//! References name only one of the subvolumes that share a leaf. The others
+//! have the same file extent under the same inode number, so each of them is
+//! asked for it.
 
 use super::list::Subvolumes;
 use crate::error::FsError;
@@ -13,32 +14,32 @@ use std::collections::BTreeSet;
 
 /// Bytes of a compressed extent when unpacked, at most.
 const UNPACKED_MAX: u64 = 128 << 10;
-/// References that are followed. Beyond them nothing is found.
+/// References that are followed. Above this number nothing is found.
 const REFERENCES_MAX: usize = 65_536;
 
-/// A file that holds data at an address.
+/// A file that uses the data at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileAt {
     /// Subvolume.
     pub tree: TreeId,
     /// Inode.
     pub inode: InodeNumber,
-    /// Offset in the file: of the address, or of the first byte that the file
-    /// has of the extent where the address has none of its own.
+    /// Offset in the file of the address. If the address itself has no offset
+    /// in the file, the first byte of the extent that the file has.
     pub offset: FileOffset,
 }
 
 /// Which parts of an extent count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExtentPart {
-    /// The one at the address; of compressed extents all.
+    /// The data at the address; of compressed extents, all data.
     Address,
-    /// All of the extent in which the address lies.
+    /// All data of the extent that contains the address.
     Extent,
 }
 
-/// All files that hold the data at `logical`, ascending; `None` where no data
-/// lie. What is pending is left out.
+/// All files that use the data at `logical`, ascending; `None` if there are no
+/// data there. Pending changes are left out.
 ///
 /// # Errors
 /// Damage, reading.
@@ -52,7 +53,7 @@ pub fn files_at(
     };
     let within = logical.get().saturating_sub(extent.logical.get());
     let holders = engine.holders_at(logical, REFERENCES_MAX)?;
-    // Where the extent would begin in the file; it may wrap below zero.
+    // Where the extent would begin in the file. It may wrap below zero.
     let begins: BTreeSet<(InodeNumber, u64)> = holders
         .iter()
         .map(|holder| (holder.inode, holder.offset.wrapping_sub(within)))
@@ -96,7 +97,8 @@ impl Wanted {
         found: &mut BTreeSet<FileAt>,
     ) -> Result<(), FsError> {
         let end = self.begin.wrapping_add(self.length);
-        // Of an extent that begins before the file the rest can be in it.
+        // If an extent begins before the file, the rest of it can be in the
+        // file.
         let first = if self.begin > end { 0 } else { self.begin };
         let number = inode.number.get();
         let mut cursor = Cursor::at_root(engine, engine.root(inode.tree)?);

@@ -1,7 +1,7 @@
 //! File extents that are new since a generation.
 //!
-//! Owns the walk of one subvolume that passes by every node which did not
-//! change since, so the cost grows with what changed.
+//! Owns the walk of one subvolume. It skips every node that has not changed
+//! since, so its cost grows with what changed.
 
 use super::paths::{Paths, joined};
 
@@ -44,12 +44,12 @@ pub struct NewExtent {
     pub kind: NewExtentKind,
     /// How it is compressed.
     pub compression: Option<Algorithm>,
-    /// A path of the file, from the root of the subvolume; `None` for one
-    /// without a name.
+    /// A path of the file from the root of the subvolume; `None` if the file
+    /// has no name.
     pub path: Option<Vec<u8>>,
 }
 
-/// What a search for new extents cost and found at its end.
+/// What a search for new extents cost, and what it found at its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FindNewEnd {
     /// Generation of the subvolume: what a later search starts from.

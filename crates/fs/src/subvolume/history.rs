@@ -1,8 +1,8 @@
 //! One file through all snapshots: which have it, and when it changed.
 //!
-//! Owns the order of the versions and what is compared: each version of the
-//! family of subvolumes with the one before it in time, by the file's own
-//! items alone, so that nothing else is read.
+//! Owns the order of the versions and what is compared. Each version, in the
+//! family of subvolumes, is compared with the one before it in time. Only the
+//! file's own items are read.
 
 use super::diff::{Compared, DifferenceKind, FileDifference, diff_inode, inode_item};
 use super::list::{SubvolumeInfo, Subvolumes};
@@ -23,9 +23,10 @@ pub struct HistoryEntry {
     pub generation: Generation,
     /// Time of the state that it shows.
     pub time: Timespec,
-    /// The file itself, whatever its name; `None` where it is not.
+    /// The file itself, whatever its name; `None` if the subvolume does not
+    /// have it.
     pub file: Option<FileVersion>,
-    /// What is at the path that was asked for: the same file or another.
+    /// What is at the path that was asked for: the same file or another one.
     pub at_path: AtPath,
 }
 
@@ -36,7 +37,7 @@ pub enum AtPath {
     Nothing,
     /// The file.
     SameFile,
-    /// A file with another identity, of this inode number.
+    /// A different file with the same inode number.
     Other(InodeNumber),
 }
 
@@ -49,8 +50,8 @@ pub struct FileVersion {
     pub size: u64,
     /// Last change of content.
     pub modified: Timespec,
-    /// What differs from the version before it: `None` for the first, and
-    /// where nothing does.
+    /// What differs from the version before it. `None` for the first version,
+    /// and if nothing differs.
     pub change: Option<FileDifference>,
 }
 
@@ -108,8 +109,8 @@ pub fn history(engine: &Engine, subject: Subject<'_>) -> Result<Vec<HistoryEntry
     Ok(entries)
 }
 
-/// When the state of a subvolume was made: of one that can be changed, with
-/// its last change.
+/// When the state of a subvolume was made. For a writable subvolume, the time
+/// of its last change.
 fn state(info: &SubvolumeInfo) -> (Generation, Timespec) {
     let item = &info.item;
     if info.is_read_only() || item.ctransid <= item.otransid {
@@ -140,7 +141,7 @@ fn version(
     })
 }
 
-/// The inode at a path in one subvolume; links are not followed, and other
+/// The inode at a path in one subvolume. Links are not followed, and nested
 /// subvolumes are not entered.
 fn at_path(engine: &Engine, tree: TreeId, path: &[u8]) -> Result<Option<InodeNumber>, FsError> {
     let mut at = InodeId {

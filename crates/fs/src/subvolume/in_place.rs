@@ -1,9 +1,9 @@
 //! Writes in place and snapshots exclude each other.
 //!
-//! Owns one lock for each subvolume. A flush that may write over data where
-//! they lie holds it from its decision until its file extents are in the tree;
-//! a snapshot holds it alone while the tree is copied. So nothing that a
-//! snapshot shares is written over.
+//! Owns one lock for each subvolume. A flush that may overwrite data in place
+//! shares it from its decision until its file extents are in the tree. A
+//! snapshot holds it exclusively while the tree is copied. So nothing that a
+//! snapshot shares is overwritten.
 //!
 //! Lock order: an inode's, this one, the store's commit lock.
 
@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Locks that nobody uses are forgotten when there are more.
+/// If there are more locks than this, those that nobody uses are forgotten.
 const KEPT: usize = 64;
 
 /// The locks of all subvolumes.
@@ -22,7 +22,7 @@ pub(crate) struct InPlaceLocks {
 }
 
 impl InPlaceLocks {
-    /// The lock of `tree`: shared by flushes, held alone by a snapshot.
+    /// The lock of `tree`: flushes share it, a snapshot holds it exclusively.
     pub(crate) fn of(&self, tree: TreeId) -> Arc<RwLock<()>> {
         let mut trees = self.trees.lock();
         if trees.len() >= KEPT {

@@ -10,7 +10,7 @@ use butterfs_tree::{Cursor, NodeSource};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// Subvolumes in one another; more are a circle.
+/// Greatest depth of nested subvolumes; more means a loop.
 const DEPTH_MAX: usize = 4096;
 
 /// Where a subvolume hangs.
@@ -18,7 +18,7 @@ const DEPTH_MAX: usize = 4096;
 pub struct SubvolumeParent {
     /// Subvolume that holds it.
     pub tree: TreeId,
-    /// Directory of that subvolume with its entry.
+    /// Directory, in that subvolume, that has its entry.
     pub directory: InodeNumber,
     /// Name of the entry.
     pub name: Vec<u8>,
@@ -29,17 +29,16 @@ pub struct SubvolumeParent {
 pub struct SubvolumeInfo {
     /// Its id.
     pub id: TreeId,
-    /// Where it hangs; `None` for the top level, and for one that is being
-    /// deleted.
+    /// Where it hangs; `None` for the top level, and if it is being deleted.
     pub parent: Option<SubvolumeParent>,
-    /// Path from the top level; `None` where nothing leads to it.
+    /// Path from the top level; `None` if no names lead to it.
     pub path: Option<Vec<u8>>,
     /// Its root item, with the root node as it is now.
     pub item: RootItem,
 }
 
 impl SubvolumeInfo {
-    /// It was deleted, and its space is not free yet.
+    /// It was deleted, and its space is not yet free.
     #[must_use]
     pub const fn is_being_deleted(&self) -> bool {
         self.item.refs == 0
@@ -111,8 +110,8 @@ impl Subvolumes {
     }
 
     fn find_paths(&mut self, engine: &Engine) -> Result<(), FsError> {
-        // Path of each within its parent; directories of one parent share
-        // what was found of them.
+        // Path of each within its parent. Children of one parent share what was
+        // found of its directories.
         let mut finders: FxHashMap<TreeId, Paths<'_>> = FxHashMap::default();
         let mut within: FxHashMap<TreeId, (TreeId, Vec<u8>)> = FxHashMap::default();
         for (id, info) in &self.0 {
@@ -156,7 +155,7 @@ impl Subvolumes {
         self.0.len()
     }
 
-    /// True without any, which no volume is.
+    /// True if there are none. No volume is like that.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -186,7 +185,7 @@ impl Subvolumes {
             .filter(move |info| info.parent.as_ref().is_some_and(|p| p.tree == parent))
     }
 
-    /// All that are in the tree of directories, those below one before it.
+    /// All subvolumes to which names lead. Each one comes after those below it.
     #[must_use]
     pub fn children_first(&self) -> Vec<&SubvolumeInfo> {
         let mut below: BTreeMap<TreeId, Vec<TreeId>> = BTreeMap::new();
@@ -195,8 +194,9 @@ impl Subvolumes {
                 below.entry(parent.tree).or_default().push(info.id);
             }
         }
-        // Parents first and neighbours backwards, turned around at the end.
-        // Each has one parent and is taken out once, so circles end.
+        // Parents first and siblings in reverse, and all turned around at the
+        // end. Each subvolume has one parent and is taken out once, so loops
+        // end.
         let mut order = Vec::new();
         let mut waiting = vec![TreeId::FS];
         while let Some(id) = waiting.pop() {
@@ -215,9 +215,9 @@ impl Subvolumes {
         all
     }
 
-    /// All of the family of `of`: what it is a snapshot of, however far, and
-    /// all snapshots of those, as far as the links are there. Received copies
-    /// belong to it through what they were received on.
+    /// The whole family of `of`: what it is a snapshot of, through all steps,
+    /// and all snapshots of these, as far as the links exist. A received copy
+    /// belongs to the family through the subvolume on which it was received.
     #[must_use]
     pub fn family(&self, of: &SubvolumeInfo) -> Vec<&SubvolumeInfo> {
         let mut groups = Groups::default();
@@ -235,13 +235,14 @@ impl Subvolumes {
     }
 }
 
-/// Groups of UUIDs, each known by one of its own.
+/// Groups of UUIDs. One UUID of each group stands for it.
 #[derive(Default)]
 struct Groups(FxHashMap<UuidBytes, UuidBytes>);
 
 impl Groups {
-    /// What the group of `uuid` is known by. Links lead only from one such to
-    /// another, so there are no circles; what was walked is cut short.
+    /// The UUID that stands for the group of `uuid`. Links lead only from one
+    /// such UUID to another, so there are no loops. Paths that were walked are
+    /// shortened.
     fn of(&mut self, uuid: UuidBytes) -> UuidBytes {
         let mut at = uuid;
         while let Some(next) = self.0.get(&at) {
@@ -251,7 +252,7 @@ impl Groups {
         while let Some(next) = self.0.insert(walked, at).filter(|_| walked != at) {
             walked = next;
         }
-        // The last step put the end in front of itself.
+        // The last step put the end before itself.
         self.0.remove(&at);
         at
     }
@@ -279,7 +280,7 @@ mod tests {
         for at in 0..100_000 {
             groups.join(uuid(at), uuid(at + 2));
         }
-        // A circle, which only hostile volumes have.
+        // A loop. Only hostile volumes have one.
         groups.join(uuid(100_000), uuid(0));
         groups.join(uuid(0), uuid(0));
         assert_eq!(groups.of(uuid(0)), groups.of(uuid(77_776)));

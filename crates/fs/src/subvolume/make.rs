@@ -24,7 +24,7 @@ const S_IFDIR: u32 = 0o040_000;
 
 impl Filesystem {
     /// Makes an empty subvolume named `name` in `parent`, and commits. `new`
-    /// says mode and owner of its root directory.
+    /// gives mode and owner of its root directory.
     ///
     /// # Errors
     /// As [`Filesystem::create`].
@@ -56,14 +56,16 @@ impl Filesystem {
         self.change_and_commit(&mut *dir_state, parent.tree, nodes, |engine, dir_state| {
             dir::check_free(engine, parent, name)?;
             let groups = &parents_of_new(engine, parent.tree, groups)?;
-            // As in the kernel, neither group nor set-group bit are the
-            // directory's; its default ACL limits the mode and is not kept.
+            // As in the kernel, neither the group nor the set-group bit of the
+            // directory is inherited. The directory's default ACL limits the
+            // mode and is not kept.
             let own = NewInode {
                 inheritance: Inheritance::Nothing,
                 ..new.clone()
             };
             let mode = acl::for_new(engine, parent, new, self.options.acl)?.mode;
-            // As the kernel: from the subvolume it is in, not its directory.
+            // As in the kernel: from the subvolume in which it lies, not from
+            // its directory.
             let root_of_parent = InodeId {
                 tree: parent.tree,
                 number: InodeNumber::ROOT,
@@ -151,8 +153,8 @@ impl Filesystem {
         self.flush_tree(source)?;
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
-        // A flush that decided to write in place finishes first. One that
-        // decides later sees that the snapshot shares.
+        // A flush that decided to overwrite in place finishes first. A flush
+        // that decides later sees that the snapshot shares the data.
         let in_place = self.in_place.of(source);
         let alone = in_place.write();
         let nodes = 16 * NODES_PER_PATH;
@@ -171,7 +173,7 @@ impl Filesystem {
                 let item = snapshot_item(engine, &old, access);
                 let (uuid, received) = (item.uuid, item.received_uuid);
                 super::properties::check_room(engine, &received)?;
-                // The copy first: it has no entry of itself.
+                // The copy comes first, so that it has no entry of itself.
                 engine.copy_tree(source, tree, item)?;
                 engine.inherit_quota_groups(tree, groups)?;
                 engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
@@ -180,9 +182,11 @@ impl Filesystem {
                 Ok(tree)
             })?;
         drop((alone, dir_state));
-        // Files that are open in the source without a name have none here.
+        // Files without a name that are open in the source do not belong to the
+        // copy.
         if let Err(error) = self.delete_orphans(tree) {
-            // The snapshot is made, and durable; they take space, no more.
+            // The snapshot is made and durable. What is left over only takes
+            // space.
             tracing::error!(%tree, %error, "files without names stay; run a check of the volume");
         }
         Ok(tree)
@@ -197,7 +201,7 @@ impl Filesystem {
         dir::check_kept(parent)?;
         self.store.check_writable()?;
         self.check_changeable(parent.tree)?;
-        // What is to come is one commit, which waits for nothing.
+        // What follows is one commit, which waits for nothing.
         let is_short = || {
             let engine = self.store.read();
             engine.is_short_of_metadata()
@@ -213,13 +217,13 @@ impl Filesystem {
     }
 }
 
-/// Groups of a new subvolume in `parent`, which exist.
+/// Groups of a new subvolume in `parent`. They must exist.
 fn parents_of_new(
     engine: &Engine,
     parent: TreeId,
     named: &BTreeSet<GroupId>,
 ) -> Result<BTreeSet<GroupId>, FsError> {
-    // As in the kernel, groups are not looked at while quotas are off.
+    // As in the kernel, groups are ignored while quotas are off.
     if named.is_empty() || engine.quotas().is_none() {
         return Ok(engine.default_quota_parents(parent));
     }
@@ -230,7 +234,7 @@ fn parents_of_new(
 /// The root item of a snapshot of what `old` describes.
 fn snapshot_item(engine: &Engine, old: &RootItem, access: Access) -> RootItem {
     let received = match access {
-        // What can change is no longer what was received.
+        // What can be changed is no longer what was received.
         Access::ReadWrite => RootItem::default(),
         Access::ReadOnly => old.clone(),
     };

@@ -1,12 +1,12 @@
 //! Sets of subvolumes, each kept once.
 //!
-//! Owns their representation: ascending runs of member numbers. Snapshots of
-//! one subvolume share what they share with their neighbours in time, so most
-//! sets are one or two runs, however many members they have.
+//! Owns their representation: ascending runs of member numbers. A snapshot
+//! shares data with its neighbours in time, so most sets are one or two runs,
+//! however many members they have.
 
 use rustc_hash::FxHashMap;
 
-/// A subvolume by its place among those that are counted.
+/// A subvolume, by its place among the counted ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Member(pub u32);
 
@@ -31,7 +31,7 @@ impl SetId {
     }
 }
 
-/// Unions that are remembered; more begin anew.
+/// Unions that are remembered. When there are more, the memory is emptied.
 const UNIONS_MAX: usize = 1 << 20;
 
 /// All sets that occur.
@@ -53,7 +53,8 @@ impl MemberSets {
         self.keep(Box::new([run]))
     }
 
-    /// Runs of all sets together: what bounds the memory that they take.
+    /// Number of runs of all sets together. It bounds the memory that they
+    /// take.
     #[must_use]
     pub const fn runs_total(&self) -> usize {
         self.runs

@@ -1,7 +1,8 @@
 //! Subvolumes and snapshots.
 //!
-//! Owns where a subvolume hangs in another (its entry in a directory, ROOT_REF
-//! and ROOT_BACKREF) and what its root item says. Trees are the store's.
+//! Owns where a subvolume hangs in another one (its entry in a directory,
+//! ROOT_REF and ROOT_BACKREF), and what its root item says. The store owns the
+//! trees.
 
 pub mod content;
 pub mod diff;
@@ -34,14 +35,14 @@ impl Filesystem {
     /// The directory and name of a subvolume.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] for the top level and for what was deleted.
+    /// [`FsError::NotFound`] for the top level and for a deleted subvolume.
     pub fn subvolume_place(&self, tree: TreeId) -> Result<(InodeId, Vec<u8>), FsError> {
         let place = place_of(&self.store.read(), tree)?.ok_or(FsError::NotFound)?;
         Ok((place.dir, place.link.name))
     }
 
-    /// Subvolumes that hang in `tree`, with their directories, from the
-    /// identity `from` on, ascending.
+    /// Subvolumes that hang in `tree`, with their directories, beginning with
+    /// the identity `from`, ascending.
     ///
     /// # Errors
     /// Damage; reading.
@@ -82,7 +83,7 @@ pub(crate) struct Place {
     pub link: Link,
 }
 
-/// Where `tree` hangs; `None` for the top level and for what was deleted.
+/// Where `tree` hangs; `None` for the top level and for a deleted subvolume.
 pub(crate) fn place_of(engine: &Engine, tree: TreeId) -> Result<Option<Place>, FsError> {
     let cursor = Cursor::seek_in(engine, TreeId::ROOT, &backref_key(tree, TreeId(0)))?;
     let Some((key, data)) = cursor.item() else {
@@ -105,7 +106,7 @@ pub(crate) fn place_of(engine: &Engine, tree: TreeId) -> Result<Option<Place>, F
     }))
 }
 
-/// Notes on both sides that `tree` hangs at `place`.
+/// Notes, on both sides, that `tree` hangs at `place`.
 pub(crate) fn add_refs(engine: &mut Engine, tree: TreeId, place: &Place) -> Result<(), FsError> {
     let item = RootRef {
         directory: place.dir.number,

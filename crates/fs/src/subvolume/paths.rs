@@ -1,5 +1,5 @@
-//! Paths of inodes in one subvolume, found through the names that inodes know
-//! of themselves.
+//! Paths of inodes in one subvolume, found through the names that the inodes
+//! themselves record.
 //!
 //! Owns a bounded memory of directories that were asked for before.
 
@@ -11,9 +11,9 @@ use butterfs_store::Engine;
 use butterfs_tree::Cursor;
 use rustc_hash::FxHashMap;
 
-/// Directories that are remembered; more begin anew.
+/// Directories that are remembered. When there are more, the memory is emptied.
 const KNOWN_MAX: usize = 1 << 16;
-/// Directories in one another; more are a circle.
+/// Greatest depth of directories; more means a loop.
 const DEPTH_MAX: usize = 100_000;
 
 /// Finds paths, from the root of a subvolume and without a leading slash.
@@ -54,7 +54,7 @@ impl<'e> Paths<'e> {
     /// Path of a directory; empty for the root.
     ///
     /// # Errors
-    /// A directory without a name or below itself; damage, reading.
+    /// A directory has no name or lies below itself; damage, reading.
     pub fn directory(&mut self, number: InodeNumber) -> Result<Vec<u8>, FsError> {
         let mut below: Vec<(InodeNumber, Vec<u8>)> = Vec::new();
         let mut at = number;
@@ -94,7 +94,7 @@ impl<'e> Paths<'e> {
         Ok(joined(&self.directory(parent)?, name))
     }
 
-    /// All paths of an inode, sorted; of the root the empty one.
+    /// All paths of an inode, sorted. The root has the empty path.
     ///
     /// # Errors
     /// As [`Paths::directory`].

@@ -1,4 +1,4 @@
-//! What can be set of a subvolume: read-only, the default, where it was
+//! What can be set for a subvolume: read-only, the default, where it was
 //! received from.
 
 use crate::Filesystem;
@@ -40,7 +40,7 @@ fn default_key() -> Key {
     Key::new(object, ItemType::DIR_ITEM, name_hash(DEFAULT))
 }
 
-/// The subvolume that is mounted when none is named.
+/// The subvolume that is mounted if none is named.
 pub(crate) fn default_subvolume(engine: &Engine) -> Result<TreeId, FsError> {
     let Some((leaf, slot)) = find(engine, TreeId::ROOT, &default_key())? else {
         return Ok(TreeId::FS);
@@ -56,7 +56,7 @@ pub(crate) fn default_subvolume(engine: &Engine) -> Result<TreeId, FsError> {
 }
 
 impl Filesystem {
-    /// The subvolume that is mounted when none is named.
+    /// The subvolume that is mounted if none is named.
     ///
     /// # Errors
     /// A damaged entry; reading.
@@ -64,10 +64,10 @@ impl Filesystem {
         default_subvolume(&self.store.read())
     }
 
-    /// Has `tree` mounted from now on when no subvolume is named.
+    /// Makes `tree` the subvolume that is mounted if none is named.
     ///
     /// # Errors
-    /// [`FsError::NotFound`] when there is no such subvolume; no space.
+    /// [`FsError::NotFound`] if there is no such subvolume; no space.
     pub fn set_default_subvolume(&self, tree: TreeId) -> Result<(), FsError> {
         if !tree.is_subvolume() {
             return Err(FsError::NotFound);
@@ -86,7 +86,7 @@ impl Filesystem {
         })
     }
 
-    /// What may be done with a subvolume; [`FsError::NotFound`] when there is
+    /// What may be done with a subvolume; [`FsError::NotFound`] if there is
     /// none.
     ///
     /// # Errors
@@ -99,8 +99,9 @@ impl Filesystem {
         }
     }
 
-    /// Makes a subvolume read-only or writable. What was received is so no
-    /// longer once it is writable: incremental streams do not apply to it.
+    /// Makes a subvolume read-only or writable. A received subvolume that
+    /// becomes writable no longer counts as received, so incremental streams do
+    /// not apply to it.
     ///
     /// # Errors
     /// [`FsError::NotFound`]; [`FsError::NotPermitted`] while it is sent; no
@@ -120,8 +121,9 @@ impl Filesystem {
             })?)
         })?;
         if access == Access::ReadOnly {
-            // An operation that still saw it writable has its file locked. Wait
-            // for it, then flush its data: nothing changes after that.
+            // An operation that still saw the subvolume as writable has its
+            // file locked. Waits for that operation, then flushes its data.
+            // Nothing changes after that.
             for inode in self.inodes.of_tree(tree) {
                 drop(inode.state.write());
             }
@@ -130,7 +132,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Notes that `tree` was received; gives the generation and time that are
+    /// Notes that `tree` was received. Gives the generation and time that are
     /// noted with it.
     ///
     /// # Errors
@@ -170,7 +172,7 @@ impl Filesystem {
     }
 }
 
-/// Errors when no further subvolume can be known as received by `uuid`.
+/// Errors if no further subvolume can be registered as received under `uuid`.
 pub(super) fn check_room(engine: &Engine, uuid: &UuidBytes) -> Result<(), FsError> {
     if *uuid == NO_UUID || engine.has_room_for_uuid(uuid, ItemType::UUID_RECEIVED_SUBVOL)? {
         return Ok(());

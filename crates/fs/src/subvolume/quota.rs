@@ -1,8 +1,8 @@
 //! Quotas of an open volume: switching them on and off, scanning, changing
 //! groups.
 //!
-//! Owns the scan: the sweep that finds who holds what gives the numbers of all
-//! groups. Groups themselves are the store's.
+//! Owns the scan: the sweep that finds who uses what gives the numbers of all
+//! groups. The store owns the groups themselves.
 
 use super::du::{Limits, Progress, SpaceSharing};
 use super::list::Subvolumes;
@@ -14,8 +14,8 @@ use butterfs_store::{Engine, Fits, GroupNumbers, QuotaError, QuotaMode, Quotas};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Counts that come to nothing because of what others change, before they are
-/// given up.
+/// How many counts may fail because of other changes before the scan is given
+/// up.
 const SCANS_MAX: usize = 8;
 /// Nodes that a change of groups changes at most.
 const NODES: usize = 32;
@@ -76,7 +76,7 @@ impl Filesystem {
     /// Changes quota groups, and commits.
     ///
     /// # Errors
-    /// What `change` gives; not writable; writing.
+    /// Errors of `change`; not writable; writing.
     pub fn change_quotas<R>(
         &self,
         change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
@@ -84,12 +84,12 @@ impl Filesystem {
         self.store.commit_with(NODES, change)
     }
 
-    /// Counts all groups anew, as of a commit, while others change the volume.
-    /// Subvolumes that are being deleted are freed first.
+    /// Counts all groups anew, as of one commit, while others change the
+    /// volume. Subvolumes that are being deleted are freed first.
     ///
     /// # Errors
-    /// Quotas are off or simple; damage, reading, writing; `progress` stopped it;
-    /// [`FsError::Busy`] when other changes left no time for it.
+    /// Quotas are off or simple; damage, reading, writing; `progress` stopped
+    /// it; [`FsError::Busy`] if other changes left no time for it.
     pub fn rescan_quotas(
         &self,
         limits: &Limits,
@@ -125,14 +125,14 @@ impl Filesystem {
         ))
     }
 
-    /// True when extents are charged to who allocated them.
+    /// True if extents are charged to the subvolume that allocated them.
     pub(crate) fn has_simple_quotas(&self) -> bool {
         let engine = self.store.read();
         engine.quotas().is_some_and(Quotas::is_simple)
     }
 
-    /// Errors unless `bytes` more in `tree` fit the limits of its groups. No
-    /// inode may be locked.
+    /// Errors unless `bytes` more in `tree` fit into the limits of its groups.
+    /// No inode may be locked.
     pub(crate) fn ensure_quota(&self, tree: TreeId, bytes: u64) -> Result<(), FsError> {
         for attempt in 0..2 {
             let fits = {
@@ -143,15 +143,15 @@ impl Filesystem {
                 return Ok(());
             }
             if attempt == 0 {
-                // Shows what compression and overwriting save.
+                // The commit shows what compression and overwriting save.
                 self.write_out()?;
             }
         }
         Err(FsError::QuotaExceeded)
     }
 
-    /// As [`Filesystem::ensure_quota`], where an inode is locked: what waits is
-    /// counted as it was written.
+    /// As [`Filesystem::ensure_quota`], for callers that have an inode locked.
+    /// Waiting data are counted with their full size.
     pub(crate) fn ensure_quota_locked(&self, tree: TreeId, bytes: u64) -> Result<(), FsError> {
         for attempt in 0..2 {
             let fits = {

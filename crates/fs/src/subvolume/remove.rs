@@ -9,9 +9,10 @@ use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
 use butterfs_store::{DropProgress, Purpose, StoreError, Transaction};
 use std::time::{Duration, Instant};
 
-/// Nodes that one step of cleaning frees: the engine is locked meanwhile.
+/// Nodes that one step of cleaning frees. The engine is locked meanwhile.
 const STEP: usize = 48;
-/// How long who lacks space cleans before a look whether it suffices.
+/// How long a thread that lacks space cleans before it checks whether there is
+/// enough.
 const ROUND: Duration = Duration::from_millis(100);
 
 /// What a step of cleaning did.
@@ -23,21 +24,21 @@ pub enum Cleaning {
     Step(TreeId),
     /// The last part of a tree was freed.
     Freed(TreeId),
-    /// What comes next of a tree cannot be read, or the extent tree lacks
-    /// references to it. It was said in the log, and the tree is left as it is
-    /// until the volume is opened again.
+    /// The next part of a tree cannot be read, or the extent tree lacks
+    /// references to it. The log says so, and the tree is left as it is until
+    /// the volume is opened again.
     Stuck(TreeId),
 }
 
 impl Filesystem {
-    /// Deletes the subvolume named `name` in `parent`, with all that is in it.
-    /// Its space is freed by [`Filesystem::clean`].
+    /// Deletes the subvolume named `name` in `parent`, with everything in it.
+    /// [`Filesystem::clean`] frees its space.
     ///
     /// # Errors
-    /// [`FsError::NotFound`]; [`FsError::Invalid`] when it is no subvolume;
-    /// [`FsError::NotEmpty`] when other subvolumes are in it;
-    /// [`FsError::NotPermitted`] for the default subvolume and while it is sent;
-    /// [`FsError::Busy`] for the one that is the root of this view.
+    /// [`FsError::NotFound`]; [`FsError::Invalid`] if it is not a subvolume;
+    /// [`FsError::NotEmpty`] if other subvolumes are in it;
+    /// [`FsError::NotPermitted`] for the default subvolume, and while it is
+    /// being sent; [`FsError::Busy`] for the root of this view.
     pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId, FsError> {
         self.remove_subvolume(parent, name, Removal::Subvolume)
     }
@@ -78,7 +79,8 @@ impl Filesystem {
             if holds_subvolumes(engine, tree)? {
                 return Err(FsError::NotEmpty);
             }
-            // As in the kernel an empty one goes although it is read-only.
+            // As in the kernel, an empty one is deleted although it is
+            // read-only.
             if what == Removal::Directory && dir::has_entries(engine, target.inode)? {
                 return Err(FsError::NotEmpty);
             }
@@ -100,13 +102,13 @@ impl Filesystem {
             engine.remove_uuid(&item.uuid, ItemType::UUID_SUBVOL, tree)?;
             engine.remove_uuid(&item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree)?;
             engine.kill_tree(tree)?;
-            // A log cannot say that a subvolume is gone.
+            // A log cannot express that a subvolume is gone.
             engine.give_up_log();
             touch_directory(engine, parent, state, -name_bytes(name))
         })?;
         drop(state);
-        // Programs that have its files open find them deleted. Operations that
-        // read, overwrite or clone their data now end before this goes on.
+        // Programs that have its files open find them deleted. This waits until
+        // operations that read, overwrite or clone their data now have ended.
         for inode in self.inodes.remove_tree(tree) {
             let mut state = inode.state.write();
             state.deleted = true;
@@ -118,8 +120,8 @@ impl Filesystem {
     }
 
     /// Frees a part of a deleted subvolume, in a time that does not depend on
-    /// its size. One that cannot be read to its end keeps what is left of it,
-    /// and nobody else from anything.
+    /// its size. If a subvolume cannot be read to its end, the rest of its
+    /// space stays used, and nothing else is affected.
     ///
     /// # Errors
     /// Not writable; no space; damage of the tree of roots; reading it.
@@ -157,9 +159,9 @@ impl Filesystem {
         Ok(!self.store.read().dead_trees()?.is_empty())
     }
 
-    /// For who lacks space: frees a part of the deleted subvolumes, durably, so
-    /// that what they held can be given out. False when there are none, or they
-    /// cannot be freed. Locks of inodes may be held.
+    /// For a thread that lacks space: frees a part of the deleted subvolumes,
+    /// durably, so that their space can be given out. False if there are none,
+    /// or if they cannot be freed. Locks of inodes may be held.
     pub(crate) fn clean_for_space(&self) -> Result<bool, FsError> {
         let begun = Instant::now();
         let mut freed = false;
@@ -176,8 +178,8 @@ impl Filesystem {
         Ok(freed)
     }
 
-    /// The engine, to change, with room for `nodes` changed nodes; who adds
-    /// something waits for the space of deleted subvolumes.
+    /// The engine, to change, with room for `nodes` changed nodes. A change
+    /// that adds something waits for the space of deleted subvolumes.
     pub(crate) fn begin(&self, nodes: usize, purpose: Purpose) -> Result<Transaction<'_>, FsError> {
         loop {
             match self.store.begin(nodes, purpose) {
@@ -216,15 +218,15 @@ impl Filesystem {
     }
 }
 
-/// A subvolume on its way out: [`Filesystem::clean`] leaves it alone until this
-/// is dropped.
+/// A subvolume that is being deleted: [`Filesystem::clean`] leaves it alone
+/// until this is dropped.
 struct Leaving<'f> {
     files: &'f Filesystem,
     tree: TreeId,
 }
 
 impl<'f> Leaving<'f> {
-    /// Errors while somebody else deletes the subvolume.
+    /// Errors while another thread deletes the subvolume.
     fn begin(files: &'f Filesystem, tree: TreeId) -> Result<Self, FsError> {
         if !files.leaving.lock().insert(tree) {
             return Err(FsError::NotFound);

@@ -19,13 +19,13 @@ pub(crate) fn take_subvolume(
     if place.dir != from.dir || place.link.name != from.name {
         return Err(FsError::NotFound);
     }
-    // A log cannot say where a subvolume hangs.
+    // A log cannot express where a subvolume hangs.
     engine.give_up_log();
     dir::remove_entry(engine, from.dir, &place.link)?;
     remove_refs(engine, tree, from.dir.tree)
 }
 
-/// Gives a subvolume a name again, in whatever subvolume.
+/// Gives a subvolume a name again, in any subvolume.
 pub(crate) fn hang_again(
     engine: &mut Engine,
     parent: (InodeId, &mut InodeState),

@@ -38,7 +38,7 @@ pub fn mkfs(size: u64, options: &[&str]) -> (TempDir, PathBuf) {
     (dir, image)
 }
 
-/// Opens an image that the kernel may just be letting go of.
+/// Opens an image. The kernel may still hold it for a moment.
 fn open_when_free(image: &Path) -> FileDevice {
     let begun = Instant::now();
     loop {

@@ -1,4 +1,5 @@
-//! A device that stops the writes of chosen threads, and lingers at others.
+//! A device that stops the writes of chosen threads, and delays some of the
+//! others.
 
 use super::Random;
 use butterfs_device::{Access, BlockDevice, DeviceError};
@@ -8,7 +9,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
-/// Nothing here takes so long, unless it waits for what never comes.
+/// Nothing here takes this long, unless it waits for something that never
+/// comes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
-//! The same short sequence on the kernel's Btrfs and on ButterFS, a crash
-//! right after the fsync that ends it: what the kernel keeps, ButterFS keeps,
-//! and each replays the other's log as its own.
+//! The same short sequence on the kernel's Btrfs and on ButterFS, with a crash
+//! right after the fsync that ends it. What the kernel keeps, ButterFS keeps,
+//! and each replays the other's log like its own.
 
 use super::common::{KernelMount, check, is_root, mkfs, open_subvolume, run};
 use super::promises::Found;
@@ -285,7 +285,7 @@ impl Base {
             for step in BASE {
                 kernel.run(step);
             }
-            // Has the greatest number, so that no other is given out twice.
+            // It has the greatest number, so that no number is given out twice.
             File::create(mount.path().join("last")).unwrap();
             kernel.inodes()
         };
@@ -315,8 +315,8 @@ impl Base {
         (crash, side.inodes())
     }
 
-    /// The crash that ButterFS leaves, the files' inodes, and the steps that it
-    /// committed at.
+    /// The crash that ButterFS leaves, the files' inodes, and the steps at
+    /// which it committed.
     fn ours(&self, steps: &[Step]) -> (PathBuf, Vec<u64>, Vec<usize>) {
         let image = self.copy(&self.image, "ours.img");
         let fs = open_subvolume(&image, TreeId::FS);
@@ -449,8 +449,8 @@ fn what_the_kernel_keeps_is_kept() {
             "a link and a removal",
             &[Link(0, 2), Unlink(1, Handle::Kept), Fsync(0)],
         ),
-        // The kernel, without a commit, gives the file that is deleted its old
-        // name again, and ButterFS, which commits, its new one.
+        // The kernel, without a commit, gives the deleted file its old name
+        // again. ButterFS, which commits, gives it its new one.
         (
             "a name unlinked after a commit",
             &[

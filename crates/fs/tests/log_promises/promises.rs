@@ -132,8 +132,8 @@ impl Found<'_> {
         let committed = &self.sequence.states[commits.last().map_or(0, |at| at + 1)];
         for fact in facts(now, kernel) {
             let new = kernel.has(fact, now) && !before.has(fact, now);
-            // A name that the file had at the beginning, and that the commit
-            // gave to another one, is that one's.
+            // If a name belonged to the file at the beginning, and the commit
+            // gave it to another file, it belongs to that one.
             let of_last = fact.is_of(*last, committed)
                 || fact.is_of(*last, before) && committed.has(fact, now);
             if new && (commits.is_empty() || of_last) && !self.state.has(fact, now) {
@@ -303,7 +303,7 @@ mod tests {
                 }
             }
         }
-        // What was never written to is as it was, and what was written and not
+        // What was never written to is unchanged. What was written and not
         // fsynced is old or new.
         let steps = [Write(1, 9), Write(1, 11), Write(0, 8), Fsync(0)];
         for (content, good) in [(4, true), (9, true), (11, true), (5, false)] {
@@ -341,7 +341,7 @@ mod tests {
             promised(&steps, &[], good, |state| state.names.insert(2, 3));
             promised(&steps, &[], false, |state| state.names.remove(&5));
         }
-        // A file that the log does not have may come back, but whole.
+        // A file that the log does not have may come back, but only whole.
         let steps = [
             Link(0, 2),
             Link(0, 5),

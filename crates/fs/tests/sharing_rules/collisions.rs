@@ -1,5 +1,5 @@
 //! Hashes that collide: of names, extended attributes and references to data.
-//! Chains of them grow, and go in every order.
+//! Chains of them grow, and are removed in every order.
 
 use super::common::{KernelMount, Random, check, check_ours, is_root, mkfs, open_subvolume, run};
 use super::{SECTOR, content, create, data, find};
@@ -53,7 +53,7 @@ fn some_orders(count: usize, random: &mut Random) -> Vec<Vec<usize>> {
     all
 }
 
-/// An extent of two sectors with so many references that others get items of
+/// An extent of two sectors with so many references that some get items of
 /// their own.
 fn crowded_extent(fs: &Filesystem) -> Arc<Inode> {
     let source = create(fs, "source", &data(1, 2 * SECTOR));
@@ -110,7 +110,7 @@ fn a_hole_among_colliding_references_is_passed() {
     judge(&image);
 }
 
-/// Makes a chain of references and takes it apart in `order`; what has a
+/// Makes a chain of references and takes it apart in `order`. An inode with a
 /// second reference loses both at once.
 fn chain(
     fs: &Filesystem,
@@ -179,8 +179,8 @@ fn colliding_references_go_in_every_order() {
     judge(&image);
 }
 
-/// The kernel fills a hole with a second item for a reference that it has
-/// behind it. Both go here in one commit.
+/// The kernel fills a hole with a second item for a reference whose first item
+/// lies behind the hole. Both are removed here in one commit.
 #[test]
 fn two_items_of_one_reference_are_taken_together() {
     if !is_root() {
@@ -229,7 +229,7 @@ fn two_items_of_one_reference_are_taken_together() {
         2,
         "the kernel made two items"
     );
-    // `btrfs check` holds that against the volume.
+    // `btrfs check` counts that as a fault of the volume.
     check_ours(&image);
     let fs = open_subvolume(&image, TreeId::FS);
     punch(&fs, &find(&fs, "target"), second, 2 * SECTOR);
@@ -238,8 +238,8 @@ fn two_items_of_one_reference_are_taken_together() {
     judge(&image);
 }
 
-/// Chains with holes that we leave are the kernel's to go on with, and the
-/// other way round.
+/// The kernel continues chains with holes that we leave, and the other way
+/// round.
 #[test]
 fn the_kernel_goes_on_with_a_chain() {
     if !is_root() {
@@ -297,7 +297,7 @@ fn names(count: usize) -> Vec<Vec<u8>> {
     all
 }
 
-/// Names of the root, but those of the crowd.
+/// Names of the root, without those of the crowd.
 fn listed(fs: &Filesystem) -> BTreeSet<Vec<u8>> {
     let mut found = BTreeSet::new();
     let visit = &mut |entry: butterfs_fs::dir::ListedEntry| {
@@ -318,7 +318,8 @@ enum Named<'i> {
     Links(&'i Inode),
 }
 
-/// Names that collide, which go in `order`; now and then over another one.
+/// Names that collide, which are removed in `order`; now and then one is
+/// renamed over another.
 fn name_chain(fs: &Filesystem, names: &[Vec<u8>], order: &[usize], named: &Named<'_>) {
     let root = fs.root();
     for name in names {
@@ -448,8 +449,8 @@ fn colliding_attributes_go_in_every_order() {
     judge(&image);
 }
 
-/// The kernel takes away every second name and attribute of our chains, then
-/// we take the rest.
+/// The kernel removes every second name and attribute of our chains, then we
+/// remove the rest.
 #[test]
 fn the_kernel_goes_on_with_names_and_attributes() {
     if !is_root() {

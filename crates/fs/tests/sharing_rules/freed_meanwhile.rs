@@ -1,4 +1,4 @@
-//! Space that is freed while somebody still has to do with it: by a subvolume
+//! Space that is freed while another operation still uses it: by a subvolume
 //! that is deleted, by a replay, below a view.
 
 use super::common::{check, check_ours, mkfs, open_subvolume, open_with};
@@ -35,7 +35,7 @@ fn judge(image: &Path) {
     check(image);
 }
 
-/// Somebody clones a file while its subvolume is deleted and freed: the volume
+/// A thread clones a file while its subvolume is deleted and freed. The volume
 /// stays whole, and nothing is shared that is free.
 #[test]
 fn a_clone_survives_the_deletion_of_its_source() {
@@ -43,7 +43,7 @@ fn a_clone_survives_the_deletion_of_its_source() {
     let (_dir, image) = mkfs(512 << 20, &[]);
     let fs = open_subvolume(&image, TreeId::FS);
     let source = file_beside(&fs, "gone");
-    // Extents of the running generation: they are free at once.
+    // Extents of the running generation, which are free at once.
     for at in 0..PIECES {
         fs.write(&source, at * 2 * SECTOR, &[at as u8; SECTOR as usize])
             .unwrap();
@@ -138,7 +138,7 @@ fn wait_until(what: impl Fn() -> bool) {
     }
 }
 
-/// Somebody reads a file while its subvolume is deleted: the space stays until
+/// A thread reads a file while its subvolume is deleted: the space stays until
 /// the read is done.
 #[test]
 fn nothing_is_freed_under_a_reader() {
@@ -180,8 +180,8 @@ fn nothing_is_freed_under_a_reader() {
     judge(&image);
 }
 
-/// Without copy-on-write: what a deleted subvolume shares may come back by a
-/// crash as long as its deletion is not committed, so it is not overwritten.
+/// Without copy-on-write: as long as a deletion is not committed, a crash may
+/// bring back what the deleted subvolume shares. So it is not overwritten.
 #[test]
 fn a_deletion_that_is_not_committed_keeps_what_it_shares() {
     let options = Options {
@@ -219,8 +219,8 @@ fn a_deletion_that_is_not_committed_keeps_what_it_shares() {
     judge(&image);
 }
 
-/// What a replay takes over in a block group that was not looked at yet is not
-/// free when it is.
+/// What a replay takes over in a block group that is not yet loaded is not free
+/// when the group is loaded.
 #[test]
 fn what_a_replay_took_over_is_not_given_out() {
     let (_dir, image) = mkfs(64 << 20, &["--mixed"]);
@@ -257,8 +257,8 @@ fn what_a_replay_took_over_is_not_given_out() {
     assert!(given <= before && given > before / 2);
 }
 
-/// A view may be read after its nodes were freed: a copy that differs may be
-/// another node by now. It is left alone.
+/// A view may be read after its nodes were freed. A copy that differs may be
+/// another node by now, so it is left alone.
 #[test]
 fn a_view_heals_nothing() {
     let (_dir, image) = mkfs(256 << 20, &["-m", "dup"]);
@@ -272,7 +272,8 @@ fn a_view_heals_nothing() {
         space.map().map(root.logical, SECTOR).unwrap().copies
     };
     assert_eq!(copies.len(), 2);
-    // As if the first copy of another node was written, and the second not yet.
+    // As if the first copy of another node were written, and the second not
+    // yet.
     let file = std::fs::File::options()
         .read(true)
         .write(true)
@@ -298,7 +299,7 @@ fn a_view_heals_nothing() {
 }
 
 /// The work for one extent's references grows with their number, not with its
-/// square. `BUTTERFS_REFERENCES=200000` for the figures.
+/// square. `BUTTERFS_REFERENCES=200000` gives the figures.
 #[test]
 fn very_many_references_to_one_extent() {
     let count = std::env::var("BUTTERFS_REFERENCES").map_or(12_000, |text| text.parse().unwrap());

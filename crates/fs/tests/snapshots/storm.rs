@@ -1,5 +1,6 @@
 //! Threads that write, truncate, clone, dedupe, delete, fsync and receive at
-//! once, over a device that lingers, beside snapshots that are hashed twice.
+//! once, over a device with random delays, beside snapshots that are hashed
+//! twice.
 
 use super::common::{Random, check, check_ours, mkfs, open_subvolume};
 use super::{create, files_of, open_paused};
@@ -30,7 +31,8 @@ fn churned(thread: u64, at: usize) -> String {
     format!("t{thread}f{at}")
 }
 
-/// Writes, truncates, clones, deletes and fsyncs two files until told to stop.
+/// Writes, truncates, clones, deletes and fsyncs two files until it is told to
+/// stop.
 fn churn(fs: &Filesystem, thread: u64, seed: u64, stop: &AtomicBool) {
     let mut random = Random(seed);
     let mut files = [0, 1].map(|at| create(fs, &churned(thread, at), FLAGS[at]));
@@ -77,7 +79,7 @@ struct Dedupes {
     refused: usize,
 }
 
-/// A file of a deduper, and what is in it whatever happens.
+/// A file of a deduper, and its content, which never changes.
 struct Kept {
     file: Arc<Inode>,
     content: Vec<u8>,
@@ -90,8 +92,8 @@ impl Kept {
         assert!(found[..length] == self.content, "{when}: a file changed");
     }
 
-    /// Makes a part of this file equal to a part of another one that somebody
-    /// changes all the time, or the other way round, and dedupes the target.
+    /// Makes a part of this file equal to a part of another one that is changed
+    /// all the time, or the other way round, and dedupes the target.
     fn dedupe(
         &mut self,
         fs: &Filesystem,
@@ -117,7 +119,7 @@ impl Kept {
     }
 }
 
-/// Dedupes parts of files that others change, with files that keep their
+/// Dedupes parts of files that others change with files that keep their
 /// content.
 fn dedupe(fs: &Filesystem, seed: u64, stop: &AtomicBool) -> Dedupes {
     let mut random = Random(seed);
@@ -152,8 +154,8 @@ fn dedupe(fs: &Filesystem, seed: u64, stop: &AtomicBool) -> Dedupes {
     done
 }
 
-/// Streams of a snapshot and of what changed to a second one, and what both
-/// have in them.
+/// Streams of a snapshot and of the changes to a second one, and what both
+/// contain.
 struct Sent {
     streams: [Vec<u8>; 2],
     contents: [Contents; 2],
@@ -281,7 +283,8 @@ impl Pair {
         }
     }
 
-    /// Has a new file share what lies in the second snapshot, which goes.
+    /// Makes a new file share what lies in the second snapshot, which is then
+    /// deleted.
     fn share_and_delete(&self, fs: &Filesystem, sent: &Sent) {
         let id = Filesystem::root_of(self.trees[1]);
         let id = fs.lookup(id, WHOLE.0.as_bytes()).unwrap().inode;
@@ -311,7 +314,7 @@ impl Pair {
     }
 }
 
-/// Receives both streams again and again; gives how often, and the last ones.
+/// Receives both streams again and again. Returns how often, and the last ones.
 fn receive_again(
     fs: &Arc<Filesystem>,
     sent: &Sent,

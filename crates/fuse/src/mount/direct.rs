@@ -27,7 +27,7 @@ impl Target {
         let refused = |error: Os| match error {
             Os::NOENT => MountError::MountpointMissing(mountpoint.into()),
             Os::NOTDIR => MountError::NotADirectory(mountpoint.into()),
-            // The others: its queues of io_uring are being ended.
+            // Other errors mean that its queues of io_uring are ending.
             Os::NOTCONN | Os::CANCELED | Os::CONNABORTED => MountError::Stale(mountpoint.into()),
             other => MountError::Mountpoint {
                 path: mountpoint.into(),

@@ -63,7 +63,7 @@ pub(super) fn mount(options: &MountOptions, target: &Target) -> Result<Mounted, 
     match receive_descriptor(ours.as_fd()) {
         Ok(Some(device)) => {
             let guardian = if options.auto_unmount {
-                // The helper lives on; nobody reads what it says.
+                // The helper lives on, and nobody reads its messages.
                 drop(child.stderr.take());
                 Some(Guardian {
                     socket: Some(ours),
@@ -148,8 +148,8 @@ fn receive_descriptor(socket: rustix::fd::BorrowedFd<'_>) -> io::Result<Option<O
 /// Takes over a descriptor inherited by number, after checking that it is one.
 pub(super) fn adopt(number: i32) -> Result<OwnedFd, MountError> {
     // SAFETY: `number` comes from the path `/dev/fd/N`, by which the program
-    // that started this one hands the descriptor over for good; nothing else
-    // here owns it. The call after it only reads flags, and a number that is no
+    // that started this one hands the descriptor over for good, so nothing else
+    // here owns it. The next call only reads flags. A number that is not a
     // descriptor is given up without being closed.
     let device = unsafe { OwnedFd::from_raw_fd(number) };
     if let Err(error) = rustix::io::fcntl_setfd(&device, rustix::io::FdFlags::CLOEXEC) {

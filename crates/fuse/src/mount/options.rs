@@ -12,7 +12,7 @@ pub enum Allow {
     #[default]
     Owner,
     /// Everyone, as permissions allow. Ordinary users need `user_allow_other`
-    /// in /etc/fuse.conf for it.
+    /// in /etc/fuse.conf for this.
     Everyone,
 }
 
@@ -34,8 +34,8 @@ pub enum MountKind {
     #[default]
     Plain,
     /// On the block device that `source` names: umount waits for the server,
-    /// and syncfs reaches it. Root alone. The kernel claims the device: the
-    /// server must not hold it with O_EXCL.
+    /// and syncfs reaches it. Only for root. The kernel claims the device, so
+    /// the server must not hold it with O_EXCL.
     Block {
         /// Bytes of a block of the file system.
         block_size: u32,
@@ -57,11 +57,12 @@ pub struct MountOptions {
     pub permission_checks: PermissionChecks,
     /// Read-only, no access times and so on.
     pub flags: MountFlags,
-    /// Bytes of the largest read, where it shall be below the largest write.
+    /// Bytes of the largest read, if it should be smaller than the largest
+    /// write.
     pub max_read: Option<u32>,
-    /// Unmount when this process dies; through fusermount3 alone, and there
-    /// only with `Allow::Everyone`: the helper must see that the server is
-    /// gone, and is itself not the owner.
+    /// Unmount when this process dies. Only through fusermount3, and there only
+    /// with `Allow::Everyone`, because the helper is not the owner of the mount
+    /// and must see that the server is gone.
     pub auto_unmount: bool,
 }
 
@@ -111,8 +112,8 @@ const FLAG_NAMES: &[(&str, MountFlags, Change)] = &[
     ("nolazytime", MountFlags::LAZYTIME, Change::Clear),
 ];
 
-/// Flags that fusermount3 does not know; they are the kernel's default for
-/// users or mean nothing to them.
+/// Flags that fusermount3 does not know. They are the kernel's default for
+/// users, or have no meaning for them.
 const NOT_FOR_HELPER: MountFlags = MountFlags::LAZYTIME
     .union(MountFlags::RELATIME)
     .union(MountFlags::STRICTATIME);

@@ -24,11 +24,12 @@ macro_rules! features {
 features! {
     /// Several reads of one file at once.
     ASYNC_READ = 0;
-    /// O_TRUNC reaches open and create instead of a separate setattr. Dropped
-    /// by this crate where opens are stateless: the truncation would be lost.
+    /// O_TRUNC reaches open and create instead of a separate setattr. This
+    /// crate drops the feature if opens are stateless, because the truncation
+    /// would be lost.
     ATOMIC_O_TRUNC = 3;
-    /// Nodes are found again after a server's restart or eviction: NFS export
-    /// and open_by_handle_at. Lookups of "." and ".." must work.
+    /// Nodes can be found again after a server's restart or eviction: for NFS
+    /// export and open_by_handle_at. Lookups of "." and ".." must work.
     EXPORT_SUPPORT = 4;
     /// Writes larger than a page.
     BIG_WRITES = 5;
@@ -42,12 +43,13 @@ features! {
     DO_READDIRPLUS = 13;
     /// The kernel picks plain listings where attributes were not used.
     READDIRPLUS_AUTO = 14;
-    /// Direct I/O in several requests at once, and without waiting for them.
-    /// The kernel then neither asks for the fsync that O_SYNC, O_DSYNC and
-    /// RWF_DSYNC promise, nor drops cached pages when such a write is done.
+    /// Several direct I/O requests at once, without waiting for them. The
+    /// kernel then does not ask for the fsync that O_SYNC, O_DSYNC and
+    /// RWF_DSYNC promise, and does not drop cached pages when such a write is
+    /// done.
     ASYNC_DIO = 15;
-    /// The kernel keeps dirty pages. Small writes get much faster; sync(2) no
-    /// longer waits for them on a plain FUSE mount, and the kernel then owns
+    /// The kernel keeps dirty pages. Small writes get much faster. But sync(2)
+    /// no longer waits for them on a plain FUSE mount, and the kernel then owns
     /// size and times.
     WRITEBACK_CACHE = 16;
     /// An open answered ENOSYS is not asked again: opens are stateless.
@@ -80,7 +82,7 @@ features! {
     /// mmap of files opened for direct I/O.
     DIRECT_IO_ALLOW_MMAP = 36;
     /// Idmapped mounts. Needs `default_permissions`. Requests that make nothing
-    /// no longer say who asks; it is read from /proc.
+    /// no longer say who asks, so that is read from /proc.
     ALLOW_IDMAP = 40;
     /// Requests through rings of io_uring, one queue for each CPU. Decided by
     /// `Config::transports`.

@@ -1,6 +1,6 @@
 //! The structures of the protocol, field by field in the kernel's order.
 //!
-//! Owns layouts alone. Source of the facts: `include/uapi/linux/fuse.h`, which
+//! Owns only layouts. Source of the facts: `include/uapi/linux/fuse.h`, which
 //! is also under the BSD licence. Names follow it without the `fuse_` prefix.
 
 use super::wire::wire;

@@ -1,7 +1,8 @@
 //! A request before its operation is understood: header and body.
 //!
-//! Owns the two shapes a body can have. From /dev/fuse it is one piece; an
-//! io_uring queue delivers the operation's own structure and the rest apart.
+//! Owns the two forms that a body can have. From /dev/fuse it is one piece. An
+//! io_uring queue delivers the operation's own structure and the rest
+//! separately.
 
 use super::layout::{InHeader, ReadIn};
 use super::opcode::Opcode;
@@ -87,7 +88,7 @@ impl<'a> Message<'a> {
         }
     }
 
-    /// Bytes of a file that it asks for; none if it is no read.
+    /// Bytes of a file that it asks for; 0 if it is not a read.
     pub(crate) fn reads(&self) -> usize {
         match Opcode::from_number(self.header.opcode) {
             Some(Opcode::Read) => self

@@ -24,11 +24,11 @@ pub(crate) use operation::{CopiedWidth, Operation};
 pub(crate) use parse::parse;
 use parse::{Dialect, SetxattrShape};
 
-/// Understands a request as the kernel sends it, header included, and says
-/// what it asks for.
+/// Parses a request as the kernel sends it, with its header, and says what it
+/// asks for.
 ///
 /// # Errors
-/// [`Malformed`]; an unknown operation, too.
+/// [`Malformed`], also for an unknown operation.
 pub fn describe(request: &[u8]) -> Result<String, Malformed> {
     let message = Message::whole(request)?;
     let opcode = Opcode::from_number(message.header.opcode)

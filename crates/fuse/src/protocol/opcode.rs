@@ -80,8 +80,8 @@ opcodes!(
 );
 
 impl Opcode {
-    /// Whether it matters who asks: not for what is frequent and open to all
-    /// whom the kernel let through.
+    /// Whether it matters who asks. It does not for operations that are
+    /// frequent and open to everybody whom the kernel let through.
     #[must_use]
     pub const fn asks_who(self) -> bool {
         !matches!(
@@ -106,7 +106,7 @@ impl Opcode {
         )
     }
 
-    /// Whether only a regular file is asked so.
+    /// Whether only regular files get this request.
     pub(crate) const fn is_of_a_file(self) -> bool {
         matches!(
             self,

@@ -1,8 +1,8 @@
 //! From bytes to operations.
 //!
-//! Owns the shape of every request's body. The function is one table by
-//! opcode, longer than others on purpose: splitting it would hide that each
-//! operation has exactly one shape.
+//! Owns the form of every request's body. The function is one table by opcode.
+//! It is longer than others on purpose: splitting it would hide that each
+//! operation has exactly one form.
 
 use super::Opcode;
 use super::layout::{
@@ -323,7 +323,8 @@ pub(crate) fn parse<'a>(
         }
         Opcode::Syncfs => Operation::Syncfs(node),
         Opcode::NotifyReply => Operation::NotifyReply,
-        // INIT is answered before requests are served; a second one is a fault.
+        // INIT is answered before requests are served, so a second one is a
+        // fault.
         Opcode::Init => return Err(Malformed("it is a second INIT")),
         // Locks stay in the kernel, and files here are always ready.
         Opcode::Getlk | Opcode::Setlk | Opcode::Setlkw | Opcode::Poll => Operation::Unsupported,

@@ -74,8 +74,8 @@ impl<'a> Reader<'a> {
 
 /// A cursor over a reply under construction.
 ///
-/// Invariant: reply buffers hold every fixed structure (they are 8 KiB at
-/// least), so `store` panics only on a fault of this crate; what a file system
+/// Invariant: reply buffers can hold every fixed structure (they have at least
+/// 8 KiB). So `store` panics only on a fault of this crate. What a file system
 /// adds is checked before.
 #[derive(Debug)]
 pub(crate) struct Writer<'a> {

@@ -1,7 +1,7 @@
 //! A reply whose length the caller may ask for first.
 //!
-//! Owns the two-step convention of getxattr and listxattr: with no room only
-//! the length is counted, with too little room the answer is ERANGE.
+//! Owns the convention of getxattr and listxattr: with no room, only the length
+//! is counted; with too little room, the answer is ERANGE.
 
 use crate::Errno;
 

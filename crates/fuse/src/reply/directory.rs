@@ -1,7 +1,7 @@
 //! Directory listings in the kernel's format.
 //!
-//! Owns layout, padding and the end of the buffer. Order and positions are
-//! the file system's.
+//! Owns layout, padding and the end of the buffer. The file system decides
+//! order and positions.
 
 use super::Entry;
 use crate::protocol::layout::{Dirent, EntryOut};
@@ -57,7 +57,7 @@ impl FileType {
 pub struct DirectoryEntry<'a> {
     /// The inode number programs see.
     pub ino: u64,
-    /// The position after this entry; where a listing goes on. Not zero, and
+    /// The position after this entry, where a listing continues. Not zero, and
     /// below 2^63.
     pub next: u64,
     /// Its type.
@@ -139,8 +139,8 @@ impl<'a> DirectoryPlusBuffer<'a> {
         Self(DirectoryBuffer::new(room))
     }
 
-    /// Adds an entry and its node if there is room. A node of zero adds the
-    /// name alone, without a lookup; `.` and `..` want that.
+    /// Adds an entry and its node if there is room. A node of zero adds only
+    /// the name, without a lookup; `.` and `..` need that.
     pub fn push(&mut self, entry: &DirectoryEntry<'_>, node: &Entry) -> Push {
         self.0.push_after(Some(&node.wire()), entry)
     }

@@ -1,7 +1,7 @@
 //! What a file system answers.
 //!
-//! Owns the typed replies and the buffers a file system fills; their encoding
-//! goes straight into the reply buffer.
+//! Owns the typed replies and the buffers that a file system fills. Their
+//! encoding goes straight into the reply buffer.
 
 mod attr;
 mod buffer;
@@ -13,7 +13,7 @@ pub use directory::{DirectoryBuffer, DirectoryEntry, DirectoryPlusBuffer, FileTy
 
 use crate::FileHandle;
 
-/// How the kernel shall treat an open file.
+/// How the kernel is to treat an open file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFlags(u32);
 

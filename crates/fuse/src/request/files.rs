@@ -1,6 +1,6 @@
 //! Requests on open files.
 //!
-//! Owns the structures alone. Offsets and lengths are bytes; sums may
+//! Owns only the structures. Offsets and lengths are bytes. Their sums may
 //! overflow, because the caller chose them.
 
 use super::{FallocateFlags, OFlags, SetIdBits};
@@ -33,7 +33,7 @@ pub struct Read {
 /// Circumstances of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteFlags {
-    /// It comes from the kernel's page cache: the caller's identity is not
+    /// It comes from the kernel's page cache, so the caller's identity is not
     /// the writer's.
     pub from_cache: bool,
     /// Set-id bits must go.

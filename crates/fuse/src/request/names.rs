@@ -1,7 +1,7 @@
 //! Requests that look up, add, move and remove names.
 //!
-//! Owns the structures alone. A name is one path component as bytes: not
-//! empty, no slash, no NUL; its length is for the file system to judge.
+//! Owns only the structures. A name is one path component as bytes: not empty,
+//! no slash, no NUL. The file system judges its length.
 
 use super::{OFlags, RenameFlags, SetIdBits};
 use crate::NodeId;

@@ -15,8 +15,8 @@ pub struct GetAttr {
     pub handle: Option<FileHandle>,
 }
 
-/// Asks for attributes by statx(2); comes only when more than stat(2) tells is
-/// wanted.
+/// Asks for attributes by statx(2). It comes only if the caller wants more than
+/// stat(2) tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StatxRequest {
     /// The node.
@@ -46,7 +46,7 @@ pub enum TimeChange {
     At(Timestamp),
 }
 
-/// Changes attributes; what is `None` stays.
+/// Changes attributes. What is `None` stays unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetAttr {
     /// The node.

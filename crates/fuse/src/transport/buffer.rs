@@ -1,7 +1,7 @@
 //! A reusable buffer whose data part begins at a page.
 //!
-//! Owns the alignment: with headers in front, one contiguous buffer serves one
-//! system call, and the data in it still suits direct I/O.
+//! Owns the alignment. With headers in front, one contiguous buffer serves one
+//! system call, and the data in it still suit direct I/O.
 
 const ALIGNMENT: usize = 4096;
 

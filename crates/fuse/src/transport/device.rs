@@ -38,8 +38,8 @@ const REQUEST_LEAD: usize = InHeader::SIZE + WriteIn::SIZE;
 /// Room for what is not write data: names, targets, values, extensions.
 const REQUEST_SPARE: usize = 128 << 10;
 
-/// Forgets that come within this time are read together, if they are all that
-/// comes here.
+/// Forgets that come within this time are read together, if nothing else comes
+/// here.
 const GATHERING: Duration = Duration::from_millis(5);
 
 /// The connection through /dev/fuse.
@@ -48,7 +48,7 @@ pub(crate) struct DeviceTransport {
     device: Arc<OwnedFd>,
     capacity: Capacity,
     awake: Arc<Awake>,
-    /// Requests come through io_uring, and here what has no reply.
+    /// Requests come through io_uring. What has no reply comes here.
     is_beside: bool,
 }
 
@@ -92,8 +92,8 @@ impl Transport for DeviceTransport {
     }
 }
 
-/// A descriptor with its own processing queue, or, where the device may not be
-/// opened again (an ordinary user and a private /dev/fuse), a shared one.
+/// A descriptor with its own processing queue. If the device may not be opened
+/// again (an ordinary user and a private /dev/fuse), a shared one.
 fn clone_device(device: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     let cloned = rustix::fs::open(DEVICE_PATH, flags, Mode::empty()).and_then(|clone| {
@@ -145,13 +145,14 @@ impl Queue for DeviceQueue {
         if self.is_beside {
             let opcode = Opcode::from_number(message.header.opcode);
             let is_forget = matches!(opcode, Some(Opcode::Forget | Opcode::BatchForget));
-            // What else comes here says that the kernel does without io_uring.
+            // Anything else that comes here shows that the kernel does without
+            // io_uring.
             self.is_beside = is_forget || opcode == Some(Opcode::Interrupt);
             if is_forget {
                 let (_, data) = self.reply.parts_mut();
                 server.serve(&message, seat, data);
-                // Nobody waits for it, and each one that found this thread
-                // waiting would wake a CPU.
+                // Nobody waits for a forget, and each one that found this
+                // thread waiting would wake a CPU.
                 std::thread::sleep(GATHERING);
                 return Served::Again;
             }
@@ -161,7 +162,8 @@ impl Queue for DeviceQueue {
         let (_, data) = self.reply.parts_mut();
         let outcome = server.serve(&message, seat, data);
         self.answer(unique, outcome);
-        // Who left the seat waited for something else than a request.
+        // The thread that left the seat waited for something other than a
+        // request.
         if seat.index().is_some() {
             self.follower
                 .answered(caller, reads, pause, seat.placement());
@@ -187,7 +189,8 @@ impl DeviceQueue {
         };
         match sent {
             Ok(()) => {}
-            // The caller was interrupted and is gone, or all of it ended.
+            // The caller was interrupted and is gone, or the whole connection
+            // ended.
             Err(Os::NOENT | Os::NODEV) => {}
             Err(error) => {
                 tracing::error!(%error, ?outcome, "the kernel refused a reply");

@@ -1,15 +1,15 @@
 //! Serving where the caller runs.
 //!
-//! Owns the choice of the CPU for a thread that reads /dev/fuse. Where a CPU
-//! that falls idle takes long to wake (virtual machines that halt, deep sleep
-//! states), a caller and a server on two CPUs wake each other twice for each
-//! request, which costs many times what the request does. The scheduler leaves
-//! them apart as long as both CPUs are mostly idle. On one CPU they hand over
-//! by a switch.
+//! Owns the choice of the CPU for a thread that reads /dev/fuse. An idle CPU
+//! may take long to wake (virtual machines that halt, deep sleep states). Then
+//! a caller and a server on two CPUs wake each other twice for each request,
+//! which costs many times what the request does. The scheduler leaves them
+//! apart as long as both CPUs are mostly idle. On one CPU they hand over by a
+//! switch.
 //!
-//! The time between a reply and the next request tells: where waking is cheap,
-//! or both are together, it is short, and nothing is done. A caller that thinks
-//! between its requests is looked for too, once a millisecond at most.
+//! The time between a reply and the next request is the sign. It is short if
+//! waking is fast or both are on one CPU; then nothing is done. A caller that
+//! works between its requests is looked for too, once a millisecond at most.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use crate::awake::{Awake, BULK};
 use crate::seat::Placement;
 
-/// A pause between reply and request from which on it is worth to see where the
+/// From this pause between reply and request on, it pays to see where the
 /// caller runs. A switch takes 2 to 5 microseconds, waking an idle CPU of a
 /// virtual machine 40.
 const PAUSE: Duration = Duration::from_micros(25);
@@ -51,15 +51,15 @@ impl Follower {
         }
     }
 
-    /// A request of `caller` came, which reads so many bytes; to be told before
-    /// it is served. Answers how long after the last reply that was.
+    /// A request of `caller` came, which reads this many bytes. Call it before
+    /// the request is served. Returns how long after the last reply it came.
     pub(super) fn arrived(&self, caller: u32, reads: usize) -> Duration {
         let cpu = rustix::thread::sched_getcpu();
         self.awake.serves(cpu, caller, reads);
         self.replied.elapsed()
     }
 
-    /// It was answered; it had come `pause` after the reply before.
+    /// The request was answered. It had come `pause` after the previous reply.
     pub(super) fn answered(
         &mut self,
         caller: u32,

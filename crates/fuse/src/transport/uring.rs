@@ -3,8 +3,8 @@
 //!
 //! Owns the memory that the kernel and a queue share, and the commands that
 //! pass it to and fro. The kernel puts a request into a queue of the CPU that
-//! asks, and holds requests back until each possible CPU has one. What has no
-//! reply (forgets, interrupts) comes through /dev/fuse.
+//! asks. It holds requests back until each possible CPU has a queue. What has
+//! no reply (forgets, interrupts) comes through /dev/fuse.
 //!
 //! Source of the facts: `include/uapi/linux/fuse.h` (`fuse_uring_req_header`,
 //! `fuse_uring_cmd_req`) and `Documentation/filesystems/fuse/fuse-io-uring.rst`.
@@ -90,16 +90,17 @@ impl UringTransport {
         }
     }
 
-    /// Has the kernel look at the requests that wait for a slot of this CPU's
-    /// queue, of which a free one was just added. It does so when a slot is
-    /// given back, so it is asked for a request that takes the free one at once
-    /// and means nothing: no bytes of the cached data of a file. It must be a
-    /// regular file that the kernel knows; without one, requests wait until
-    /// another is done.
+    /// Makes the kernel look at the requests that wait for a slot of this CPU's
+    /// queue, to which a free slot was just added. The kernel looks when a slot
+    /// is given back. So it is asked for a request that takes the free slot at
+    /// once and has no effect: zero bytes of the cached data of a file. This
+    /// must be a regular file that the kernel knows. Without one, requests wait
+    /// until another one is done.
     pub(crate) fn nudge(&self) {
-        // The kernel finds requests by their number: not zero, and no other
-        // one's. It counts its own by twos from 2; the lowest bit marks
-        // interrupts, the highest what is sent again.
+        // The kernel finds requests by their number, which must not be zero or
+        // that of another request. The kernel counts its own by twos from 2.
+        // The lowest bit marks interrupts, and the highest marks what is sent
+        // again.
         let number = self.nudges.fetch_add(1, Ordering::Relaxed) + 1;
         let nothing = Notification::Retrieve(NotifyRetrieve {
             notify_unique: 1 << 61 | number << 1,
@@ -113,8 +114,8 @@ impl UringTransport {
         }
     }
 
-    /// A queue with a slot for each of `queues`, numbers of CPUs. To be called
-    /// on the thread that uses it.
+    /// A queue with a slot for each of `queues`, which are numbers of CPUs.
+    /// Call it on the thread that uses the queue.
     pub(crate) fn queue(&self, queues: &[u16]) -> io::Result<UringQueue> {
         let mut queue = UringQueue {
             ring: ring(queues.len())?,
@@ -134,7 +135,7 @@ impl UringTransport {
     }
 }
 
-/// Whether this process can have so many rings at one time.
+/// Whether this process can have this many rings at one time.
 pub(crate) fn rings_are_possible(count: usize) -> io::Result<()> {
     let rings: io::Result<Vec<_>> = (0..count).map(|_| ring(1)).collect();
     rings.map(drop)
@@ -158,7 +159,7 @@ fn listed(text: &str) -> Option<Vec<u16>> {
 }
 
 fn ring(slots: usize) -> io::Result<IoUring<Entry128, cqueue::Entry>> {
-    // A request is copied by the thread that serves it, when it asks.
+    // The thread that serves a request copies it when it asks.
     let slots = slots.next_power_of_two().max(2) as u32;
     IoUring::builder()
         .setup_single_issuer()
@@ -235,7 +236,7 @@ impl Queue for UringQueue {
 }
 
 impl UringQueue {
-    /// Whether the last request was a read of so many bytes that it is served best
+    /// Whether the last request was a read large enough to be served best
     /// beside its caller.
     pub(crate) const fn reads_much(&self) -> bool {
         self.reads_much
@@ -290,7 +291,8 @@ impl UringQueue {
         awake.serves(rustix::thread::sched_getcpu(), header.pid, reads);
         *reads_much = reads >= BULK;
         let (outcome, reply) = if entry.payload_size == 0 {
-            // Nothing of the request is there, so the reply may be.
+            // The payload has nothing of the request, so the reply may take
+            // its place.
             let message = Message::apart(header, &headers.operation, &[]);
             (server.serve(&message, seat, payload.all_mut()), None)
         } else {
@@ -304,7 +306,7 @@ impl UringQueue {
         let (error, len) = match outcome {
             Outcome::Silent => (0, 0),
             Outcome::Data(len) if len <= payload.all_mut().len() => (0, len),
-            // No operation has a reply above what both sides agreed on.
+            // No operation has a reply larger than both sides agreed on.
             Outcome::Data(_) => (-Errno::EIO.0, 0),
             Outcome::Error(error) => (-error.0, 0),
         };
@@ -336,8 +338,8 @@ impl UringQueue {
 
     /// Prepares a command; the next wait sends it.
     fn command(&mut self, index: usize, command: u32, commit_id: u64) -> io::Result<()> {
-        /// Where the length is in a submission: the iovecs, which the crate's
-        /// command has no field for.
+        /// Where the length is in a submission: the iovecs. The crate's command
+        /// has no field for it.
         const LENGTH_AT: usize = 24;
         let slot = &self.slots[index];
         let mut carried = [0; 80];

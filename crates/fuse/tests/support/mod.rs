@@ -18,7 +18,8 @@ use butterfs_fuse::{
 
 pub use memory::MemoryFs;
 
-/// Says why a test does nothing; past the harness, which hides what passes.
+/// Says why a test does nothing. Writes past the test harness, which hides the
+/// output of tests that pass.
 pub fn skip(reason: &str) {
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
@@ -111,8 +112,8 @@ pub fn unmount(unmounter: &Unmounter) {
     patiently(|| unmounter.unmount(UnmountMode::Normal));
 }
 
-/// Tries again while a mount is busy. A process that another test starts holds a
-/// copy of every open file until its exec, so that "busy" may pass.
+/// Tries again while a mount is busy. A process that another test starts holds
+/// a copy of every open file until its exec, so "busy" may pass.
 fn patiently(mut unmount: impl FnMut() -> Result<(), UnmountError>) {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {

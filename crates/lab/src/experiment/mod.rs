@@ -1,8 +1,8 @@
 //! What is measured: axes whose values make cells, what is left out, and how
 //! often all is repeated. Written as TOML (docs/lab.md describes it).
 //!
-//! Owns the words of an experiment. Which cells come out of it is
-//! [`crate::plan`]'s.
+//! Owns the words of an experiment. [`crate::plan`] decides which cells come
+//! out of it.
 
 mod parse;
 
@@ -60,13 +60,13 @@ pub struct Scale {
     pub memory: Option<u64>,
     /// Seconds of rest between mounting and measuring.
     pub settle: f64,
-    /// Blocks, where not as the experiment says.
+    /// Blocks, if not as the experiment says.
     pub repeats: Option<u32>,
-    /// Parameters of workloads that are other than the group says.
+    /// Parameters of workloads that differ from those of the group.
     pub parameters: BTreeMap<String, BTreeMap<String, Vec<Word>>>,
 }
 
-/// Cells that have all combinations of some values.
+/// Cells for all combinations of some values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     /// Values of each axis that has any.
@@ -75,7 +75,7 @@ pub struct Group {
     pub workload: Word,
     /// Values of each parameter of the workload.
     pub parameters: BTreeMap<String, Vec<Word>>,
-    /// Blocks that have these cells, where not all do.
+    /// Blocks that have these cells, if not all do.
     pub repeats: Option<u32>,
     /// The main conclusions stand on these cells.
     pub headline: bool,
@@ -92,7 +92,7 @@ pub struct Experiment {
     pub title: String,
     /// Blocks.
     pub repeats: u32,
-    /// Seed of all random choices, where nobody gives another.
+    /// Seed of all random choices, if nobody gives another.
     pub seed: u64,
     /// File system whose default cell is the control.
     pub control: Option<Word>,
@@ -100,8 +100,8 @@ pub struct Experiment {
     pub scales: Vec<Scale>,
     /// Groups of cells.
     pub groups: Vec<Group>,
-    /// Combinations without cells: each axis, parameter or "workload" named
-    /// has one of the values.
+    /// Combinations without cells: each named axis, parameter or "workload" has
+    /// one of the values.
     pub leave_out: Vec<BTreeMap<String, Vec<Word>>>,
     /// The file as it was given.
     pub text: String,

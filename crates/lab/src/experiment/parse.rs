@@ -23,8 +23,7 @@ const SCALE: &[&str] = &[
     "repeats",
     "parameters",
 ];
-/// Blocks, where nobody says how many: the least that decides three
-/// comparisons.
+/// Blocks, if nobody says how many: the least that decides three comparisons.
 const REPEATS: u32 = 7;
 
 pub(super) fn experiment(file: &str, text: &str) -> Result<Experiment, Mistake> {
@@ -68,8 +67,8 @@ fn repeats(fields: &Fields<'_>) -> Result<Option<u32>, Mistake> {
     }
 }
 
-/// What the axis `compressible` was called, which is the opposite of what it
-/// says.
+/// The old name of the axis `compressible`, which says the opposite of what it
+/// means.
 const FORMERLY: &str = "entropy";
 
 fn group<'a>(source: Source<'a>, table: &'a DeTable<'a>, line: usize) -> Result<Group, Mistake> {

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// A command of a declaration: words, in which `{name}` is filled in. No
-/// shell reads it; single quotes keep spaces together.
+/// A command line of a declaration: words, in which `{name}` is filled in. No
+/// shell reads it. Single quotes keep spaces together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Command(Vec<String>);
 
@@ -42,7 +42,7 @@ pub(super) const NAMES: &[&str] = &[
 ];
 
 impl Command {
-    /// Splits a line; None where a quote is not closed or nothing is there.
+    /// Splits a line; `None` if a quote is not closed or the line is empty.
     pub fn parse(line: &str) -> Option<Self> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;
@@ -66,8 +66,8 @@ impl Command {
         &self.0
     }
 
-    /// The words with everything filled in. Where `{mount}` is empty, the
-    /// word goes, and a `-o` before it.
+    /// The words with everything filled in. If `{mount}` is empty, the word is
+    /// removed, and a `-o` before it.
     pub fn fill(&self, place: &Place) -> Vec<String> {
         let path = |path: &PathBuf| path.display().to_string();
         let mut filled: Vec<String> = Vec::new();
@@ -102,7 +102,7 @@ impl Command {
         filled
     }
 
-    /// Names in braces that nobody fills in.
+    /// Names in braces that are never filled in.
     pub(super) fn unknown(&self) -> Option<&str> {
         self.0.iter().find_map(|word| {
             let inner = word.split('{').skip(1);

@@ -1,6 +1,6 @@
 //! File systems as declarations: how one is made, mounted, unmounted and
-//! checked, and what it promises. Written as TOML (docs/lab.md describes it);
-//! those that ship with the program are written the same way.
+//! checked, and what it promises. They are written as TOML (docs/lab.md
+//! describes it), also those that ship with the program.
 
 mod command;
 mod parse;
@@ -18,7 +18,7 @@ pub struct Check {
     pub name: String,
     /// Exit code 0 means that nothing is wrong.
     pub run: Command,
-    /// It runs on the mounted file system (a scrub); else on the devices.
+    /// It runs on the mounted file system (a scrub); otherwise on the devices.
     pub mounted: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Check {
 pub struct History {
     /// Value of the axis ("snapshot").
     pub name: String,
-    /// File system that is made and filled first, where it is another.
+    /// File system that is made and filled first, if it is another one.
     pub through: Option<String>,
     /// Options of mkfs for that one.
     pub through_mkfs: String,
@@ -44,7 +44,7 @@ pub struct History {
 pub enum Probe {
     /// /proc/self/mountinfo tells all.
     Mountinfo,
-    /// The same, and `btrfs filesystem df` the profiles.
+    /// The same, and `btrfs filesystem df` tells the profiles.
     Btrfs,
     /// The mount's root tells, in an extended attribute.
     Butterfs,
@@ -63,7 +63,7 @@ pub struct FileSystem {
     pub kernel: Option<String>,
     /// Files that must be there ("/dev/fuse").
     pub needs: Vec<String>,
-    /// Programs with the Debian package of each; "" where there is none.
+    /// Programs, each with its Debian package; "" if there is none.
     pub programs: Vec<(String, String)>,
     /// A process that must run all the time, started before anything else.
     pub daemon: Option<Command>,
@@ -85,15 +85,15 @@ pub struct FileSystem {
     pub profiles: Vec<String>,
     /// Options of mkfs for a profile, with `{profile}`.
     pub profile_option: String,
-    /// How an option is shown where not as it was given; "" where it is not
-    /// shown because it is the default.
+    /// How an option is shown, if not as it was given; "" if it is not shown
+    /// because it is the default.
     pub shown: BTreeMap<String, String>,
     /// How the options in effect are found out.
     pub probe: Probe,
-    /// A process of its own serves it: its CPU time is charged to the cell.
+    /// A process of its own serves it. Its CPU time is charged to the cell.
     pub served: bool,
-    /// Workloads run in the lab's own process, on a volume that the library
-    /// has open; its commands mount it for what comes before and after.
+    /// Workloads run in the lab's own process, on a volume that the library has
+    /// open. Its commands mount it for what comes before and after.
     pub library: bool,
     /// What it can have gone through.
     pub histories: Vec<History>,
@@ -124,7 +124,7 @@ impl FileSystems {
         all
     }
 
-    /// Adds the file systems of a file; one of the same name is replaced.
+    /// Adds the file systems of a file. One of the same name is replaced.
     ///
     /// # Errors
     /// The first mistake, with its line.
@@ -146,7 +146,7 @@ impl FileSystems {
         self.0.iter()
     }
 
-    /// What to say where there is none of a name.
+    /// What to say if there is none of a name.
     pub fn hint(&self, name: &str) -> String {
         nearest(name, self.0.iter().map(|one| one.name.as_str()))
     }
@@ -165,7 +165,7 @@ impl FileSystem {
             .unwrap_or(self.durability)
     }
 
-    /// What it can have gone through, by name.
+    /// What it can go through before the workload, by name.
     pub fn history(&self, name: &str) -> Option<&History> {
         self.histories.iter().find(|history| history.name == name)
     }

@@ -24,7 +24,7 @@ pub(super) struct Sources<'a> {
 /// One value for each axis and parameter.
 type Choices = BTreeMap<String, String>;
 
-/// Axes of a group that are no parameters of the workload.
+/// Axes of a group that are not parameters of the workload.
 const OWN_AXES: &[&str] = &[
     "file-system",
     "mkfs",
@@ -143,7 +143,7 @@ fn add_group(sources: &Sources<'_>, group: &Group, found: &mut Vec<Cell>) -> Res
     Ok(())
 }
 
-/// Parameters of a group with what the scale changes, verified.
+/// Parameters of a group, changed by the scale and verified.
 fn parameters_of(
     sources: &Sources<'_>,
     group: &Group,
@@ -152,7 +152,8 @@ fn parameters_of(
     let mut parameters = group.parameters.clone();
     let changed = sources.scale.parameters.get(&group.workload.text);
     for (name, words) in changed.into_iter().flatten() {
-        // A list of the group is an axis: a scale gives other single values.
+        // A list in the group is an axis. A scale only gives other single
+        // values.
         parameters.insert(name.clone(), words.clone());
     }
     let Some(workload) = workload else {
@@ -210,7 +211,7 @@ fn is_left_out(rule: &BTreeMap<String, Vec<Word>>, choices: &Choices) -> bool {
     })
 }
 
-/// The value of an axis; "" where it is absent or says the default.
+/// The value of an axis; "" if it is absent or says the default.
 fn value<'a>(choices: &'a Choices, axis: &str) -> &'a str {
     let value = choices.get(axis).map_or("", |value| value.trim());
     match (axis, value) {
@@ -301,8 +302,8 @@ fn cell(
     Ok(cell)
 }
 
-/// Takes a rate in per cent out of the parameters, which keep the 0 of a
-/// closed loop.
+/// Takes a rate in per cent out of the parameters. They keep the 0 of a closed
+/// loop.
 fn share_of(parameters: &mut Parameters) -> Result<Option<f64>, String> {
     let Some(given) = parameters.get(RATE).filter(|rate| rate.ends_with('%')) else {
         return Ok(None);
@@ -383,7 +384,7 @@ fn lack(
     }
 }
 
-/// Axes of a cell that tell no systems apart, as text.
+/// Axes of a cell that do not distinguish systems, as text.
 pub(crate) fn condition_of(key: &CellKey) -> String {
     crate::report::label_of(key, |axis| !SYSTEM_AXES.contains(&axis))
 }
@@ -394,13 +395,13 @@ impl Cell {
         crate::report::label_of(&self.key, |_| true)
     }
 
-    /// Its axes that tell no systems apart: cells of equal conditions are
-    /// compared.
+    /// Its axes that do not distinguish systems. Cells with equal conditions
+    /// are compared.
     pub fn condition(&self) -> String {
         condition_of(&self.key)
     }
 
-    /// The condition of the cells that its rate is a share of.
+    /// The condition of the cells of whose throughput its rate is a share.
     pub(crate) fn closed_condition(&self) -> Option<String> {
         self.share?;
         let mut key = self.key.clone();

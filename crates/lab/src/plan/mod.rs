@@ -2,7 +2,7 @@
 //! block, time, space and memory.
 //!
 //! Owns the way from axes to cells. Equal experiments, scales and seeds give
-//! equal plans, so that a run that was stopped goes on with the same one.
+//! equal plans, so a run that was stopped continues with the same one.
 
 mod cells;
 mod show;
@@ -29,7 +29,7 @@ use std::time::Duration;
 pub enum Devices {
     /// Loop devices over files in this directory.
     Files(PathBuf),
-    /// These block devices, all of whose content is lost.
+    /// These block devices. All of their content is lost.
     Blocks(Vec<PathBuf>),
 }
 
@@ -38,17 +38,17 @@ pub enum Devices {
 pub struct Choice {
     /// Name of the scale.
     pub scale: String,
-    /// Blocks, where not as the experiment says.
+    /// Blocks, if not as the experiment says.
     pub repeats: Option<u32>,
-    /// Blocks of cells on which no main conclusion stands, where not as the
+    /// Blocks of cells on which no main conclusion stands, if not as the
     /// experiment says.
     #[serde(default)]
     pub others: Option<u32>,
-    /// Seed, where not as the experiment says.
+    /// Seed, if not as the experiment says.
     pub seed: Option<u64>,
-    /// Devices, where not as the scale says.
+    /// Devices, if not as the scale says.
     pub devices: Option<Devices>,
-    /// Bytes of each device, where not as the scale says.
+    /// Bytes of each device, if not as the scale says.
     pub device_size: Option<u64>,
     /// Only these file systems.
     pub only: Vec<String>,
@@ -118,7 +118,7 @@ pub struct Cell {
     pub key: CellKey,
     /// File system.
     pub file_system: String,
-    /// Options of mkfs; the profile's are not among them.
+    /// Options of mkfs, without those of the profile.
     pub mkfs: String,
     /// Mount options.
     pub mount: String,
@@ -130,7 +130,7 @@ pub struct Cell {
     pub scheduler: String,
     /// State of the page cache.
     pub cache: Cache,
-    /// What idle processors do; None for what they do anyway.
+    /// What idle processors do; `None` for their usual behaviour.
     pub wake: Option<Wake>,
     /// What the file system went through before; "" for nothing.
     pub history: String,
@@ -150,14 +150,14 @@ pub struct Cell {
     pub repeats: u32,
     /// Why this machine cannot run it.
     pub lack: Option<String>,
-    /// Share of the slowest system's throughput at which its transactions
-    /// come, where the rate is in per cent.
+    /// Transactions arrive at this share of the slowest system's throughput, if
+    /// the rate is in per cent.
     pub share: Option<f64>,
     /// What a pass needs.
     pub demand: Demand,
 }
 
-/// Parameter of workloads whose transactions can come by themselves.
+/// Parameter of workloads whose transactions can arrive by themselves.
 pub(crate) const RATE: &str = "rate";
 
 /// What a run will do.
@@ -178,11 +178,11 @@ pub struct Plan {
     pub blocks: Vec<Vec<usize>>,
     /// Why it cannot be run at all.
     pub problems: Vec<String>,
-    /// What a reader should know before it is run.
+    /// What a reader should know before the run.
     pub notes: Vec<String>,
 }
 
-/// Time that a pass takes beside its workload: devices, mkfs, checks.
+/// Time that a pass takes in addition to its workload: devices, mkfs, checks.
 const OVERHEAD: Duration = Duration::from_secs(4);
 
 /// Makes the plan.
@@ -228,7 +228,7 @@ pub fn plan(
         only: &choice.only,
     })?;
     for cell in &mut cells {
-        // More blocks than asked for would have no partners.
+        // Blocks beyond those asked for would have no partners.
         cell.repeats = cell.repeats.min(repeats);
         if choice.repeats.is_some() {
             cell.repeats = repeats;
@@ -251,8 +251,8 @@ pub fn plan(
     Ok(plan)
 }
 
-/// The order of each block: a permutation drawn from the seed and the block's
-/// number alone, so that more blocks leave the first as they were.
+/// The order of each block: a permutation drawn only from the seed and the
+/// block's number, so that more blocks leave the first ones as they were.
 fn blocks(cells: &[Cell], repeats: u32, seed: u64) -> Vec<Vec<usize>> {
     (0..repeats)
         .map(|block| {
@@ -264,7 +264,7 @@ fn blocks(cells: &[Cell], repeats: u32, seed: u64) -> Vec<Vec<usize>> {
                 order.swap(last, random.below(last + 1));
             }
             if block == 0 {
-                // Shares of what others reach in this block.
+                // Shares of what other cells reach in this block.
                 order.sort_by_key(|&index| cells[index].share.is_some());
             }
             order
@@ -402,7 +402,8 @@ impl Plan {
     fn too_few_blocks(&self) -> Vec<String> {
         use std::collections::BTreeMap;
         let deciding = u32::try_from(crate::stats::DECIDING_BLOCKS).unwrap_or(u32::MAX);
-        // Those that are only screened are no part of the others' family.
+        // Cells that are only screened do not belong to the family of the
+        // others.
         let mut families: BTreeMap<(String, bool), (usize, u32)> = BTreeMap::new();
         let most = u32::try_from(self.blocks.len()).unwrap_or(u32::MAX);
         for cell in self.cells.iter().filter(|cell| cell.lack.is_none()) {

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 /// A published claim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
-    /// Report, which is the experiment that repeats it.
+    /// The report. It is also the experiment that repeats it.
     pub source: String,
     /// Workload.
     pub workload: String,
@@ -57,8 +57,8 @@ pub(super) fn tests_of_claims() -> Vec<(&'static Claim, Test)> {
             quantity: Quantity::Metric(REQUESTS),
             published: 400.0 / 12_600.0,
         },
-        // 3 % below the best is a difference for the report, which has no
-        // intervals: here it holds where xfs is worse or equivalent.
+        // The report has no intervals, and counts 3 % below the best as a
+        // difference. Here the claim holds if xfs is worse or equivalent.
         dbench(at("xfs", "5"), at("ext2", "5"), 0.97),
         dbench(at("btrfs", "5"), at("ext2", "5"), 0.5),
         dbench(at("jfs", "5"), at("ext2", "5"), 0.5),
@@ -80,7 +80,8 @@ pub(super) fn tests_of_claims() -> Vec<(&'static Claim, Test)> {
         },
         oltp(Quantity::Metric(THROUGHPUT), 0.2),
         oltp(Quantity::Metric(RESPONSE), 10.0),
-        // Not stable against a stable ext4: more variation, by no figure.
+        // "Not stable" against a stable ext4 means more variation; no figure is
+        // given.
         oltp(Quantity::Variation, f64::INFINITY),
     ];
     claims().iter().zip(tests).collect()

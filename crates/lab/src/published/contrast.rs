@@ -5,9 +5,9 @@ use crate::model::{Better, CellRecord, Outcome};
 use crate::stats::{Contrast, Law, Point, PowerLaw, coefficient_of_variation, log_ratios};
 use std::collections::BTreeMap;
 
-/// Which cells are meant: an axis must have the value; "" stands for an axis
-/// that is not there or empty. A system axis that is not named must be so too,
-/// so that a claim on the default is not judged with tuned cells.
+/// Which cells are meant: an axis must have the value. "" means that the axis
+/// is missing or empty. A system axis that is not named must be missing or
+/// empty too, so that a claim about the default is not judged with tuned cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pattern(pub Vec<(&'static str, String)>);
 
@@ -47,14 +47,14 @@ fn plain(axis: &str, value: &str) -> bool {
 /// What of a cell is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantity {
-    /// The metric whose name has one of these in it, or is all of one of them
-    /// when it begins with "=".
+    /// The metric whose name contains one of these. One that begins with "="
+    /// must be the whole name.
     Metric(&'static [&'static str]),
     /// The coefficient of variation of its one-second series of throughput.
     Variation,
-    /// The exponent of the power law over the concurrency, told as the ratio
-    /// of the fitted throughput at the highest to that at the lowest; there is
-    /// no second cell.
+    /// The exponent of the power law over the concurrency, stated as the ratio
+    /// of the fitted throughput at the highest concurrency to that at the
+    /// lowest. There is no second cell.
     Growth {
         /// The metric.
         metric: &'static [&'static str],
@@ -92,9 +92,10 @@ fn named(metric: &str, wanted: &str) -> bool {
     }
 }
 
-/// subject ÷ reference in each block: pairs agree in every axis that neither
-/// pattern names and that is no system axis; several pairs of a block are
-/// averaged. Records must be of one experiment. None when no block has both.
+/// subject ÷ reference in each block. Pairs agree in every axis that neither
+/// pattern names and that is not a system axis. Several pairs of a block are
+/// averaged. Records must come from one experiment. `None` if no block has
+/// both.
 pub(super) fn contrast(
     records: &[&CellRecord],
     subject: &Pattern,

@@ -8,7 +8,7 @@ use crate::stats::{self, Contrast, MARGIN, Verdict, Word};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Why a claim of a report that was not run cannot be tested.
+/// Why a claim cannot be tested whose report was not run.
 pub(crate) const ABSENT: &str = "this run has no such experiment";
 
 /// How a claim is tested.
@@ -22,10 +22,10 @@ pub enum Test {
         reference: Pattern,
         /// In what.
         quantity: Quantity,
-        /// subject ÷ reference; infinite where only "more" was said.
+        /// subject ÷ reference; infinite if only "more" was said.
         published: f64,
     },
-    /// Cells stand in an order, best first.
+    /// Cells are ordered, the best first.
     Ranking {
         /// The order.
         order: Vec<Pattern>,
@@ -52,13 +52,13 @@ pub enum Test {
 pub enum Judgement {
     /// The same holds here.
     Reproduced,
-    /// The opposite holds here, and the interval leaves 1 by more than 3 %.
+    /// The opposite is true here, and the interval leaves 1 by more than 3 %.
     Reversed,
-    /// A difference was claimed, and there is none of more than 3 % here, or at
-    /// least none of that size: the interval leaves it out. Or none was
+    /// A difference was claimed, and here there is none of more than 3 %, or
+    /// none of that size: the interval excludes it. Or no difference was
     /// claimed, and there is one.
     NotReproduced,
-    /// It was tested, and the blocks do not decide.
+    /// It was tested, and the blocks do not decide it.
     Undecided(String),
     /// It cannot be tested here.
     NotTestable(String),
@@ -96,13 +96,13 @@ pub struct Judged {
     pub comparison: String,
     /// What was published, in words.
     pub published: String,
-    /// The published ratio, where there is one.
+    /// The published ratio, if there is one.
     pub published_ratio: Option<f64>,
     /// What the report adds.
     pub note: String,
     /// It is a claim in words, not one of a table of figures.
     pub in_words: bool,
-    /// The least that the cells it was tested on promise.
+    /// The weakest promise of the cells on which it was tested.
     pub durability: Durability,
     /// Whether it holds.
     pub judgement: Judgement,
@@ -202,7 +202,7 @@ pub fn judge(records: &[CellRecord], seed: u64) -> Vec<Judged> {
     found
 }
 
-/// The least that the cells of a test promise.
+/// The weakest promise of the cells of a test.
 fn weakest(test: &Test, records: &[&CellRecord]) -> Durability {
     let patterns: Vec<&Pattern> = match test {
         Test::Ratio {
@@ -281,8 +281,8 @@ fn any_done(records: &[&CellRecord], pattern: &Pattern) -> bool {
         .any(|record| record.outcome == Outcome::Done && pattern.matches(record))
 }
 
-/// Why there is no figure of such a cell: what the cell itself says, or that
-/// the run has none.
+/// Why there is no figure of such a cell: the cell's own reason, or that the
+/// run has none.
 fn missing(records: &[&CellRecord], pattern: &Pattern) -> String {
     let name = pattern
         .0
@@ -293,7 +293,7 @@ fn missing(records: &[&CellRecord], pattern: &Pattern) -> String {
         })
         .collect::<Vec<_>>()
         .join(", ");
-    // Not every level of a file system that is not there is in a run.
+    // A run need not have every level of a file system that is missing.
     let system = pattern.0.first().map(|(_, value)| Pattern::system(value));
     let said = records.iter().find_map(|record| {
         let same = pattern.matches(record)
@@ -349,9 +349,9 @@ fn leaves_one(verdict: &Verdict) -> bool {
     })
 }
 
-/// The interval of what was found here leaves out what was published, by more
-/// than what matters: the blocks do not tell which is better, but a difference
-/// like that is none of the answers.
+/// The interval found here excludes the published value by more than what
+/// matters. The blocks do not tell which is better, but a difference like the
+/// published one is not among the possible answers.
 fn excludes(verdict: &Verdict, published: f64) -> bool {
     let Some(found) = verdict.ratio.filter(|_| !verdict.screening) else {
         return false;
@@ -416,14 +416,14 @@ mod tests {
         let around_one = [0.1, -0.1, 0.08, -0.09, 0.11, -0.07, 0.02, -0.03];
         assert_eq!(judged(0.03, &around_one), Judgement::NotReproduced);
         assert_eq!(judged(3.0, &around_one), Judgement::NotReproduced);
-        // One that these blocks cannot tell from 1 stays open.
+        // A difference that these blocks cannot tell from 1 stays open.
         assert!(matches!(judged(0.95, &around_one), Judgement::Undecided(_)));
-        // Decided, but by less than the margin: that is no opposite.
+        // It is decided, but by less than the margin. That is not the opposite.
         let little = [0.012, 0.014, 0.011, 0.013, 0.015, 0.012, 0.014, 0.013];
         assert_eq!(judged(0.5, &little), Judgement::NotReproduced);
         let much = little.map(|log| log * 20.0);
         assert_eq!(judged(0.5, &much), Judgement::Reversed);
-        // So does everything after too few blocks.
+        // The same holds for everything after too few blocks.
         let few = judged(0.03, &around_one[..6]);
         assert!(matches!(few, Judgement::Undecided(_)));
     }

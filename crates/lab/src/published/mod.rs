@@ -1,4 +1,4 @@
-//! What five old reports published, and which of it holds here.
+//! What five old reports published, and which of it is true here.
 //!
 //! Owns the figures and claims (`crates/lab/published/*.csv`), and the map
 //! from each to cells and metrics. Whether a claim holds is computed from
@@ -15,8 +15,8 @@ pub use figures::{BonnieFigure, IozoneFigure, bonnie, iozone};
 pub(crate) use judge::ABSENT;
 pub use judge::{Judged, Judgement, Test, judge};
 
-/// Names of the axes that tell systems apart; all others say under what
-/// conditions they were compared.
+/// Names of the axes that distinguish systems. All others say under what
+/// conditions systems were compared.
 pub const SYSTEM_AXES: &[&str] = &["file-system", "mkfs", "mount", "devices", "profile"];
 /// The axis of processes, threads or clients.
 pub const CONCURRENCY: &str = "concurrency";

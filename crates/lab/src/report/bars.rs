@@ -1,5 +1,5 @@
-//! Normalised bars, as dbench-2011 had them: each system's median beside the
-//! best that keeps its promises.
+//! Normalised bars, as in dbench-2011: each system's median beside the best one
+//! that keeps its promises.
 
 use super::digest::{Cell, Digest, Experiment, MetricKind, Slice, durability_label};
 use super::number::{quantity, ratio};
@@ -8,8 +8,8 @@ use crate::model::{Better, Durability};
 use crate::stats::{Estimate, Verdict, Word};
 use std::collections::BTreeMap;
 
-/// With more conditions than this, only the first, the middle and the last
-/// have bars; the curves have them all.
+/// With more conditions than this, only the first, the middle and the last have
+/// bars. The curves have all of them.
 const SLICES_MAX: usize = 6;
 
 /// How to read the bars, once for each experiment.
@@ -62,7 +62,8 @@ fn chosen(slices: &[Slice]) -> Vec<&Slice> {
     ]
 }
 
-/// How good a value is beside another: 1 when they are alike, more when better.
+/// How good a value is beside another: 1 if they are equal, more if it is
+/// better.
 fn goodness(metric: &MetricKind, value: f64, best: f64) -> f64 {
     let (upper, lower) = match metric.better {
         Better::Lower => (best, value),
@@ -153,7 +154,8 @@ fn bar(
     longest: f64,
     durability: Durability,
 ) -> String {
-    // A hundred units hold the longest; the rest is for the whisker's end.
+    // The longest bar has a hundred units. The rest is for the end of the
+    // whisker.
     let place = |value: f64| 98.0 * goodness(metric, value, best) / longest;
     let class = match durability {
         Durability::Full => "bar-full",
@@ -172,8 +174,8 @@ fn bar(
     )
 }
 
-/// The word of a verdict, marked for eyes with and without colour; unsafe
-/// cells win nothing unmarked.
+/// The word of a verdict, marked for readers with and without colour. Unsafe
+/// cells never win without a mark.
 pub(super) fn word(verdict: &Verdict, durability: Durability) -> String {
     let word = verdict.word.as_str();
     let screening = if verdict.screening {

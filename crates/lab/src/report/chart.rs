@@ -1,30 +1,30 @@
-//! Charts of lines in SVG: axes, ticks, courses, bands, points, names.
+//! Charts of lines in SVG: axes, ticks, curves, bands, points, names.
 
 use super::bars::badge;
 use super::number::significant;
 use super::page::escape;
 use crate::model::Durability;
 
-/// Size of the part inside of the axes, in the chart's own units; text is 13 of
+/// Size of the part inside the axes, in the chart's own units. Text is 13 of
 /// them high.
 const INNER_WIDTH: f64 = 328.0;
 const INNER_HEIGHT: f64 = 220.0;
 const LEFT: f64 = 66.0;
-/// Right of the axes, where no names stand there.
+/// Space right of the axes if no names stand there.
 const RIGHT: f64 = 26.0;
-/// Height of a name at the end of a course, and width of one of its letters.
+/// Height of a name at the end of a curve, and width of one of its letters.
 const NAME_HEIGHT: f64 = 15.0;
 const NAME_LETTER: f64 = 8.6;
 /// Letters of a name at most.
 const NAME_MAX: usize = 14;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
-/// Markers and thick lines reach over the frame by this.
+/// How far markers and thick lines reach over the frame.
 const OVER: f64 = 7.0;
 /// Colours, dashes and markers repeat after this many.
 const STYLES: usize = 8;
 
-/// A chart of fewer points says no more than its table.
+/// A chart with fewer points says no more than its table.
 pub(super) const POINTS_MIN: usize = 5;
 
 /// How values lie along an axis.
@@ -106,7 +106,7 @@ impl Axis {
         self
     }
 
-    /// 0 to 1 along the axis; what lies outside is cut off, not far outside.
+    /// 0 to 1 along the axis. Values outside are limited to between -9 and 9.
     fn share(&self, value: f64) -> f64 {
         let share = match self.spacing {
             Spacing::Linear => (value - self.low) / (self.high - self.low),
@@ -174,7 +174,7 @@ pub(super) struct Chart {
     y: Axis,
     /// What is cut off at the frame.
     body: String,
-    /// Names at the ends of courses: height of the end, name, style.
+    /// Names at the ends of curves: height of the end, name, style.
     names: Vec<(f64, String, usize)>,
     /// Where the axes end.
     right: f64,
@@ -184,8 +184,8 @@ pub(super) struct Chart {
     height: f64,
 }
 
-/// A name as it stands at the end of a course: long ones are cut, and the
-/// legend has them whole.
+/// A name as it stands at the end of a curve. Long names are cut; the legend
+/// has them whole.
 pub(super) fn shortened(name: &str) -> String {
     let name = name.replacen(" -o ", " ", 1);
     if name.chars().count() <= NAME_MAX {
@@ -200,7 +200,7 @@ impl Chart {
         Self::with_names(x, y, &[])
     }
 
-    /// A chart with room for these names at the ends of courses.
+    /// A chart with room for these names at the ends of curves.
     pub(super) fn with_names(x: Axis, y: Axis, names: &[&str]) -> Self {
         let longest = names
             .iter()
@@ -246,13 +246,13 @@ impl Chart {
         ));
     }
 
-    /// The name of a system beside the end of its course.
+    /// The name of a system beside the end of its curve.
     pub(super) fn name(&mut self, end: (f64, f64), name: &str, style: usize) {
         let (_, y) = self.at(end);
         self.names.push((y, shortened(name), style));
     }
 
-    /// The area between two courses over the same places: (x, low, high).
+    /// The area between two curves over the same places: (x, low, high).
     pub(super) fn band(&mut self, edges: &[(f64, f64, f64)], style: usize) {
         let upper: Vec<(f64, f64)> = edges.iter().map(|(x, _, high)| (*x, *high)).collect();
         let lower: Vec<(f64, f64)> = edges.iter().rev().map(|(x, low, _)| (*x, *low)).collect();
@@ -282,14 +282,14 @@ impl Chart {
         ));
     }
 
-    /// The chart; `says` describes it for those who do not see it.
+    /// The chart; `says` describes it for readers who cannot see it.
     pub(super) fn finish(mut self, says: &str) -> String {
         let (right, bottom) = (self.right, self.bottom);
         let mut frame = String::new();
         let mut free = f64::NEG_INFINITY;
         for (tick, label) in &self.x.ticks {
             let (x, _) = self.at((*tick, self.y.low));
-            // A long one at the end would stand out of the picture.
+            // A long label at the end would reach out of the picture.
             let (anchor, share) = if x > right - 8.0 {
                 ("end", 1.0)
             } else {
@@ -298,7 +298,7 @@ impl Chart {
             frame.push_str(&format!(
                 "<path class=\"grid\" d=\"M{x:.1} {TOP}V{bottom}\"/>"
             ));
-            // Where there is no room for two, the first has its label.
+            // If there is no room for two, the first one has its label.
             let width = 7.0 * label.chars().count() as f64;
             if x - width * share < free {
                 continue;
@@ -319,12 +319,12 @@ impl Chart {
                 escape(label)
             ));
         }
-        // Names that would cover each other move apart.
+        // Names that would cover each other are moved apart.
         self.names.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut above = f64::NEG_INFINITY;
         let mut names = String::new();
         for (index, (y, name, style)) in self.names.iter().enumerate() {
-            // Those that follow want their places, too.
+            // The names that follow need their places, too.
             let lowest = bottom - NAME_HEIGHT * (self.names.len() - index - 1) as f64;
             let place = y.max(above + NAME_HEIGHT).min(lowest);
             above = place;
@@ -360,8 +360,8 @@ impl Chart {
     }
 }
 
-/// Those of the points between which straight lines pass within a third of a
-/// pixel of all others (Douglas and Peucker 1973).
+/// The points between which straight lines pass within a third of a pixel of
+/// all others (Douglas and Peucker 1973).
 fn simplified(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     const NEAR: f64 = 0.33;
     let Some(last) = points.len().checked_sub(1) else {

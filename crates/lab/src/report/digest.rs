@@ -17,7 +17,7 @@ pub(super) struct Digest<'a> {
 /// All cells of an experiment.
 pub(super) struct Experiment<'a> {
     pub(super) name: String,
-    /// Axes with one value, which no label repeats.
+    /// Axes with one value. No label repeats them.
     constant: Vec<(String, String)>,
     /// Systems in the order of their letters.
     pub(super) systems: Vec<String>,
@@ -38,8 +38,8 @@ pub(super) struct Cell<'a> {
     pub(super) passes: Vec<&'a CellRecord>,
 }
 
-/// Cells that differ only in their system, and the one that the others are
-/// compared with; None where no cell has figures.
+/// Cells that differ only in their system, and the one with which the others
+/// are compared; `None` if no cell has figures.
 pub(super) struct Slice {
     pub(super) condition: String,
     pub(super) cells: Vec<usize>,
@@ -55,7 +55,7 @@ pub(super) struct MetricKind {
     pub(super) headline: bool,
 }
 
-/// The least of what several passes or cells promise.
+/// The weakest promise of several passes or cells.
 pub(crate) fn weakest(promises: impl Iterator<Item = Durability>) -> Durability {
     promises.max().unwrap_or(Durability::Full)
 }
@@ -69,7 +69,7 @@ pub(crate) fn durability_label(durability: Durability) -> &'static str {
     }
 }
 
-/// The chosen axes of a key, as one label; "default" when all are empty.
+/// The chosen axes of a key, as one label; "default" if all are empty.
 pub(crate) fn label_of(key: &CellKey, chosen: impl Fn(&str) -> bool) -> String {
     let shown = key
         .0
@@ -182,12 +182,12 @@ impl<'a> Experiment<'a> {
                 values.entry(axis).or_default().insert(value);
             }
         }
-        // An axis that some cells lack varies: it is there or not.
+        // An axis that some cells lack does vary: it is there or not.
         let varies = |axis: &str| {
             values.get(axis).is_some_and(|set| set.len() > 1)
                 || by_key.keys().any(|key| !key.0.contains_key(axis))
         };
-        // A parameter that all cells of its workload have alike says nothing.
+        // A parameter that is equal in all cells of its workload says nothing.
         let of_workload = |key: &CellKey| key.0.get("workload").cloned();
         let mut by_workload: BTreeMap<_, Vec<&CellKey>> = BTreeMap::new();
         for key in by_key.keys() {
@@ -224,7 +224,7 @@ impl<'a> Experiment<'a> {
                 }
             })
             .collect();
-        // As numbers where an axis has numbers: 5 comes before 10.
+        // As numbers if an axis has numbers: 5 comes before 10.
         cells.sort_by_cached_key(|cell| (natural(&cell.condition), natural(&cell.system)));
         // Those without any figure have the last letters.
         let mut systems: Vec<String> = cells.iter().map(|cell| cell.system.clone()).collect();
@@ -270,8 +270,8 @@ impl<'a> Experiment<'a> {
         }
     }
 
-    /// Verdicts of a slice's cells against its reference in a metric, and the
-    /// cell that each is on. They are one family.
+    /// Verdicts of a slice's cells against its reference in a metric, each with
+    /// its cell. They form one family.
     pub(super) fn verdicts(
         &self,
         slice: &Slice,
@@ -326,8 +326,8 @@ impl<'a> Experiment<'a> {
     }
 }
 
-/// Of those with figures: ext4's default, else the control, else a default,
-/// else ext4, else the first that keeps its promises.
+/// Of the cells with figures: ext4's default, or else the control, or else a
+/// default, or else ext4, or else the first that keeps its promises.
 fn reference(cells: &[Cell<'_>], slice: &[usize]) -> Option<usize> {
     let rank = |cell: &Cell<'_>| {
         let first = cell.passes.first();

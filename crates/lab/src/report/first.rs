@@ -7,14 +7,15 @@ use super::page::{Page, escape};
 use crate::model::{Better, Durability};
 use crate::stats::{DECIDING_BLOCKS, Interval, Word};
 
-/// Rows of the chart; what else is decided is folded away.
+/// Rows of the chart. What else is decided is folded away.
 const ROWS_MAX: usize = 16;
 /// Fewer are no chart, but sentences.
 const ROWS_MIN: usize = 5;
 /// The chart reaches from 1/RANGE to RANGE.
 const RANGE: f64 = 16.0;
 
-/// A comparison that is decided. Ratios are turned so that more is better.
+/// A comparison that is decided. Ratios are inverted where needed, so that more
+/// is better.
 struct Decided {
     system: String,
     /// Metric and condition.
@@ -27,7 +28,7 @@ struct Decided {
     interval: (f64, f64),
 }
 
-/// The same ratio seen from the side where more is better.
+/// The same ratio, inverted where needed so that more is better.
 fn turned(better: Better, value: f64, interval: Interval) -> (f64, (f64, f64)) {
     match better {
         Better::Lower => (1.0 / value, (1.0 / interval.high, 1.0 / interval.low)),
@@ -83,8 +84,8 @@ fn decided(digest: &Digest<'_>) -> Vec<Decided> {
     all
 }
 
-/// How many comparisons came out how: "better in 3, equivalent in 1 and worse
-/// in 7".
+/// How many comparisons had which result: "better in 3, equivalent in 1 and
+/// worse in 7".
 fn counted<'d>(all: impl Iterator<Item = &'d Decided> + Clone) -> String {
     let words = [Word::Better, Word::Equivalent, Word::Worse];
     let parts: Vec<String> = words
@@ -101,7 +102,7 @@ fn counted<'d>(all: impl Iterator<Item = &'d Decided> + Clone) -> String {
     }
 }
 
-/// The sentence that somebody takes along who reads no more.
+/// The sentence for a reader who reads no more.
 fn sentence(digest: &Digest<'_>, all: &[Decided], blocks: u32) -> String {
     if all.is_empty() {
         let plural = if blocks == 1 { "" } else { "s" };
@@ -253,8 +254,8 @@ fn chart(all: &[Decided], caption: &str) -> String {
     )
 }
 
-/// Those that the chart shows: the best, the worst, and all of ButterFS as far
-/// as there is room.
+/// The comparisons that the chart shows: the best, the worst, and all of
+/// ButterFS as far as there is room.
 fn chosen(all: &[Decided]) -> Vec<bool> {
     let mut shown = vec![false; all.len()];
     let own = all.iter().enumerate().filter(|(_, one)| one.is_own);

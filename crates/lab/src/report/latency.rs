@@ -119,7 +119,7 @@ fn draw(name: &str, condition: &str, cells: &[(&Cell<'_>, Latencies)], page: &mu
     let courses = cells
         .iter()
         .map(|(cell, latencies)| (*cell, course(latencies)));
-    // What has fewer points is in the table alone.
+    // Distributions with fewer points are only in the table.
     let courses: Vec<(&Cell<'_>, Vec<(f64, f64)>)> = courses
         .filter(|(_, course)| course.len() >= POINTS_MIN)
         .collect();

@@ -1,5 +1,5 @@
-//! One HTML file that says what a run can say, without network, fonts or
-//! files beside it.
+//! One HTML file that says what a run can say, without network, fonts or other
+//! files.
 //!
 //! Owns words, tables and charts. It judges nothing: every "better" comes from
 //! [`crate::stats`], every "reproduced" from [`crate::published`]. Equal

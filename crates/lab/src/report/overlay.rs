@@ -11,8 +11,8 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     let judged = judge(&digest.recorded.cells, digest.seed());
     page.section("What the old reports said", "Published conclusions, and whether this run comes to the same. A ratio is what carries over from another machine; absolute figures do not.");
     let own = |claim: &&Judged| claim.judgement.reason() != ABSENT;
-    // A run of one report needs no row for each claim of another; a run of
-    // none has the claims in words.
+    // A run of one report needs no row for each claim of another. A run of none
+    // has the claims in words.
     let mut shown: Vec<&Judged> = judged.iter().filter(own).collect();
     if shown.is_empty() {
         shown = judged.iter().filter(|claim| claim.in_words).collect();

@@ -22,7 +22,8 @@ pub(crate) fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // Control characters are no HTML; a reader sees that one was there.
+            // Control characters are not HTML. A reader sees that there was
+            // one.
             c if c.is_control() && c != '\n' && c != '\t' => out.push('\u{FFFD}'),
             c => out.push(c),
         }
@@ -57,7 +58,8 @@ impl Page {
 
     /// Begins a section; it ends with [`Page::end_section`].
     pub(super) fn section(&mut self, title: &str, lead: &str) {
-        // Two experiments' names may give one anchor: the number tells them.
+        // The names of two experiments may give the same anchor. The number
+        // distinguishes them.
         let id = format!("{}-{}", anchor(title), self.sections.len());
         self.body.push_str(&format!(
             "<section id=\"{id}\" aria-labelledby=\"h-{id}\">\n<h2 id=\"h-{id}\">{}</h2>\n",

@@ -102,14 +102,14 @@ struct Group {
     conditions: Vec<String>,
     low: Option<f64>,
     high: Option<f64>,
-    /// They have too few blocks to say anything.
+    /// There are too few blocks to say anything.
     screening: bool,
-    /// Of the only verdict, where there is one.
+    /// Of the only verdict, if there is exactly one.
     single: Option<Verdict>,
 }
 
-/// Adds the sentences on a metric; blocks that its families need where they
-/// have too few, else 0.
+/// Adds the sentences on a metric. Returns the blocks that its families need if
+/// they have too few, otherwise 0.
 fn sentences_of(
     experiment: &Experiment<'_>,
     metric: &MetricKind,

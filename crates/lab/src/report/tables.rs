@@ -1,4 +1,4 @@
-//! Tables of all figures, as bonnie-2012 had them; they sort and filter.
+//! Tables of all figures, as in bonnie-2012; they can be sorted and filtered.
 
 use super::bars::{badge, losses, word};
 use super::digest::{Digest, Experiment, MetricKind, durability_label};
@@ -188,7 +188,7 @@ fn figure(median: Option<&Estimate>, scale: &Scale, word: Option<String>) -> Str
     )
 }
 
-/// Requested against effective, where something was requested or differs.
+/// Requested and effective values, if something was requested or they differ.
 fn effective(experiment: &Experiment<'_>, page: &mut Page) {
     let mut rows = String::new();
     for cell in &experiment.cells {

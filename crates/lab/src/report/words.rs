@@ -1,6 +1,6 @@
 //! Axes and their values in the words of a reader.
 
-/// A size such as 24m, written out; None where it is none.
+/// A size such as 24m, written out; `None` if it is not a size.
 fn size(value: &str) -> Option<String> {
     let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     let unit = match unit {
@@ -39,7 +39,7 @@ pub(super) fn in_words(axis: &str, value: &str) -> String {
         "mount" => Some(format!("-o {value}")),
         "devices" => count(value, "device", "devices"),
         "concurrency" => count(value, "client", "clients"),
-        // How much of the data a compressor can take away; results of older
+        // How much of the data a compressor can take away. Results of older
         // versions call it by the opposite.
         "compressible" | "entropy" => match value {
             "0" => Some("data that do not compress".to_owned()),

@@ -95,7 +95,7 @@ impl ResultsError {
         }
     }
 
-    /// Names the file where the error came before it was known.
+    /// Names the file, if the error came before the file was known.
     pub(super) fn in_file(mut self, path: &str) -> Self {
         match &mut self {
             Self::Sqlite { place, .. } | Self::NotResults { place } | Self::Newer { place, .. } => {

@@ -167,8 +167,9 @@ pub fn unpack(bytes: &[u8]) -> Result<String, ResultsError> {
 }
 
 /// Every figure of every pass as one line: the run, the pass, its axes in
-/// columns of their own, the metric. A pass without metrics has one line with
-/// these columns empty, so that void and unavailable cells are there too.
+/// columns of their own, the metric. A pass without metrics has one line in
+/// which the metric's columns are empty, so that void and unavailable cells are
+/// there too.
 ///
 /// # Errors
 /// [`ResultsError::Malformed`] when the text cannot be made.

@@ -1,12 +1,12 @@
 //! Results in one SQLite file (docs/lab-results.md describes its tables).
 //!
-//! Owns the file, its versions and its transactions. A cell enters whole, in
-//! one transaction that is on the device when [`Results::add_cell`] returns;
-//! a process or a machine that dies at any point leaves a readable file with
-//! every cell that was added before.
+//! Owns the file, its versions and its transactions. A cell is added as a
+//! whole, in one transaction that is on the device when [`Results::add_cell`]
+//! returns. A process or a machine that dies at any point leaves a readable
+//! file with every cell that was added before.
 //!
-//! What goes in comes out equal; what SQLite or
-//! JSON could not give back (numbers that are not finite) is refused.
+//! Everything is read back as it was stored. What SQLite or JSON could not give
+//! back (numbers that are not finite) is refused.
 
 mod error;
 mod export;
@@ -40,12 +40,12 @@ pub struct Pass {
 }
 
 impl Results {
-    /// Opens a file of results, makes it where there is none, and brings one
-    /// of an older version to this one.
+    /// Opens a file of results. Makes it if there is none, and upgrades one of
+    /// an older version.
     ///
     /// # Errors
     /// [`ResultsError::NotResults`] for another program's database,
-    /// [`ResultsError::Newer`] for one of a later version; neither is touched.
+    /// [`ResultsError::Newer`] for one of a later version. Neither is changed.
     pub fn open(path: &Path) -> Result<Self, ResultsError> {
         let place = || path.display().to_string();
         let connection = Connection::open(path).map_err(|e| ResultsError::sqlite(place(), e))?;
@@ -63,7 +63,7 @@ impl Results {
     fn with(mut connection: Connection) -> Result<Self, ResultsError> {
         connection.busy_timeout(Duration::from_secs(30))?;
         schema::check(&connection)?;
-        // FULL: a commit is on the device before it returns, also in WAL.
+        // FULL: a commit is on the device before it returns, also in WAL mode.
         connection.execute_batch(
             "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA foreign_keys = ON;",
         )?;

@@ -70,7 +70,7 @@ impl Results {
         Ok(records.into_iter().map(|(_, record)| record).collect())
     }
 
-    /// Which passes of a run are there, whatever their outcome.
+    /// Which passes of a run are stored, whatever their outcome.
     ///
     /// # Errors
     /// [`ResultsError::NoRun`], [`ResultsError::Malformed`]; SQLite's.

@@ -1,6 +1,6 @@
 //! The tables and how older files become newer ones.
 //!
-//! A step, once released, never changes: a new version is a new step.
+//! A released step never changes: a new version is a new step.
 
 use super::ResultsError;
 use rusqlite::Connection;
@@ -18,7 +18,7 @@ pub(super) fn version(connection: &Connection) -> Result<u32, ResultsError> {
     })
 }
 
-/// Refuses what is not ours or newer than this program, before any change.
+/// Refuses, before any change, what is not ours or is newer than this program.
 pub(super) fn check(connection: &Connection) -> Result<(), ResultsError> {
     let application: i32 =
         connection.pragma_query_value(None, "application_id", |row| row.get(0))?;

@@ -20,8 +20,8 @@ impl Results {
     ///
     /// # Errors
     /// [`ResultsError::NoRun`], [`ResultsError::CellExists`],
-    /// [`ResultsError::NotFinite`] and, for latencies whose buckets and counts
-    /// differ in number, [`ResultsError::Malformed`]; nothing was added then.
+    /// [`ResultsError::NotFinite`]; [`ResultsError::Malformed`] for latencies
+    /// whose buckets and counts differ in number. Nothing was added then.
     pub fn add_cell(&mut self, run: &str, record: &CellRecord) -> Result<(), ResultsError> {
         let id = self.run_id(run)?;
         let transaction = self.begin()?;

@@ -31,7 +31,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) devices: &'a [Device],
     pub(crate) folders: &'a Folders,
     pub(crate) butterfs: &'a Path,
-    /// What is spent while nothing is measured.
+    /// CPU time that is spent while nothing is measured.
     pub(crate) idle: Idle,
     pub(crate) cancel: &'a AtomicBool,
 }
@@ -51,11 +51,11 @@ pub(crate) fn now() -> f64 {
 }
 
 impl Bench<'_> {
-    /// Makes a pass; None when it was cancelled. Whatever happens, nothing is
-    /// mounted and no process left afterwards.
+    /// Makes a pass; `None` if it was cancelled. Whatever happens, afterwards
+    /// nothing is mounted and no process is left.
     ///
     /// # Errors
-    /// The machine could not be brought back to how it was.
+    /// The machine could not be brought back to its earlier state.
     pub(crate) fn pass(
         &self,
         cell: &Cell,
@@ -189,7 +189,8 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Equal for all systems of a block in one condition: they get equal work.
+    /// Equal for all systems of a block in one condition, so that they get
+    /// equal work.
     fn seed(&self, cell: &Cell, turn: Turn) -> u64 {
         let text = cell.condition();
         let step = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3);
@@ -214,7 +215,8 @@ impl Bench<'_> {
             if !cell.scheduler.is_empty() {
                 device.schedule(&cell.scheduler)?;
             } else if device.file.is_some() {
-                // What an earlier cell chose; kernels without it have one only.
+                // An earlier cell may have chosen another one. Kernels without
+                // the setting have only one.
                 let _ = device.schedule("none");
             }
         }
@@ -324,7 +326,7 @@ impl Bench<'_> {
                 });
             }
         };
-        // Clocks tick: what is left may be less than nothing.
+        // Clocks have ticks, so what is left may be less than nothing.
         let kernel = (usage.kernel - self.idle.kernel * usage.time).max(0.0);
         let charged = usage.processes + usage.server + kernel + usage.polled;
         cost("CPU", "CPU s", charged);
@@ -361,8 +363,8 @@ impl Bench<'_> {
     }
 }
 
-/// Has idle processors halt or poll as the cell asks for, until the pass ends,
-/// and notes what waking one costs then.
+/// Makes idle processors halt or poll, as the cell asks, until the pass ends.
+/// Notes what waking one costs then.
 fn wake_as_asked(cell: &Cell, undo: &mut Undo, record: &mut CellRecord) -> Result<(), String> {
     if let Some(wake) = cell.wake {
         undo.will_make(Made::Setting {
@@ -393,7 +395,7 @@ fn wake_as_asked(cell: &Cell, undo: &mut Undo, record: &mut CellRecord) -> Resul
     Ok(())
 }
 
-/// The workload's own checks, and its content before unmounting and after.
+/// The workload's own checks, and its content before unmounting and after it.
 fn verify(
     figures: &Figures,
     mounted: &mut Mounted<'_>,
@@ -429,8 +431,9 @@ fn verify(
     Ok(before)
 }
 
-/// Whether the phases' reads prove a cold cache. The first of several finds an
-/// empty file system, which the mount itself may have read whole.
+/// Whether the reads of the phases prove a cold cache. The first of several
+/// phases finds an empty file system, which the mount itself may have read
+/// completely.
 fn is_cold(phases: &[(String, u64)]) -> bool {
     let proving = match phases {
         [_, later @ ..] if !later.is_empty() => later,
@@ -489,7 +492,7 @@ fn clear(directory: &Path) -> Result<(), String> {
     fs::create_dir_all(directory).map_err(at)
 }
 
-/// A tree of files like sources, of about so many bytes.
+/// A tree of files like sources, of about this many bytes.
 fn grow(tree: &Path, size: u64, seed: u64) -> Result<(), String> {
     let mut random = Random::new(seed);
     let mut left = size;

@@ -11,14 +11,14 @@ pub(crate) const TIME_LIMIT: Duration = Duration::from_secs(900);
 /// Runs a command line and gives what it printed.
 ///
 /// # Errors
-/// It cannot be started, fails or takes too long; with the end of what it
-/// printed.
+/// It cannot be started, fails or takes too long. The error has the end of what
+/// it printed.
 pub(crate) fn run(line: &[String], limit: Duration) -> Result<String, String> {
     let [program, arguments @ ..] = line else {
         return Err("an empty command".to_owned());
     };
     let name = line.join(" ");
-    // A pipe would be held open by servers that stay.
+    // Servers that keep running would hold a pipe open.
     let mut output = tempfile::tempfile().map_err(|error| format!("{name}: {error}"))?;
     let copy = |file: &std::fs::File| file.try_clone().map(Stdio::from);
     let (out, err) = (copy(&output), copy(&output));
@@ -27,7 +27,7 @@ pub(crate) fn run(line: &[String], limit: Duration) -> Result<String, String> {
         .stdin(Stdio::null())
         .stdout(out.map_err(|error| format!("{name}: {error}"))?)
         .stderr(err.map_err(|error| format!("{name}: {error}"))?)
-        // Ctrl-C is the run's, which ends in order.
+        // Ctrl-C is for the run, which ends in order.
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{program}: {error}"))?;
@@ -37,8 +37,8 @@ pub(crate) fn run(line: &[String], limit: Duration) -> Result<String, String> {
         match child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if Instant::now() > until => {
-                // It may have ended in between; one that hangs in the kernel
-                // cannot be waited for.
+                // It may have ended in between. A process that hangs in the
+                // kernel cannot be waited for.
                 let _ = child.kill();
                 for _ in 0..100 {
                     if !matches!(child.try_wait(), Ok(None)) {
@@ -64,7 +64,7 @@ pub(crate) fn run(line: &[String], limit: Duration) -> Result<String, String> {
     Err(format!("{name}: {status}: {}", tail(&said)))
 }
 
-/// The beginning and the end of a text: what is wrong is in one of them.
+/// The beginning and the end of a text, because the mistake is in one of them.
 pub(crate) fn tail(text: &str) -> String {
     let mut lines: Vec<&str> = text
         .lines()

@@ -48,7 +48,7 @@ impl Device {
             path,
             file: Some(file.to_owned()),
         };
-        // Discarded ranges would be holes, which cost nothing to read.
+        // Discarded ranges would be holes, and reading holes costs nothing.
         for limit in [
             "discard_max_bytes",
             "write_zeroes_max_bytes",
@@ -132,8 +132,8 @@ impl Device {
             .map_err(|error| format!("scheduler {name}: {error}"))
     }
 
-    /// Makes it a device without a file system, and the file behind it
-    /// without holes. Tells whether there were any.
+    /// Makes it a device without a file system, and the file behind it free of
+    /// holes. Returns whether there were any.
     pub(crate) fn freshen(&self, seed: u64) -> Result<bool, String> {
         let at = |error: std::io::Error| format!("{}: {error}", self.path.display());
         let mut holes = false;
@@ -161,7 +161,7 @@ impl Device {
     }
 }
 
-/// Whoever looks at new devices may hold one for a moment.
+/// A program that looks at new devices may hold one for a moment.
 fn open_patiently(path: &Path) -> std::io::Result<File> {
     let mut last = None;
     for _ in 0..50 {
@@ -187,7 +187,7 @@ fn scramble(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Writes all of a file with bytes that nothing compresses.
+/// Overwrites a whole file with bytes that nothing compresses.
 fn fill(file: &Path, size: u64, seed: u64) -> std::io::Result<()> {
     let mut out = OpenOptions::new()
         .write(true)
@@ -253,7 +253,7 @@ fn refuse_one(path: &Path, meant: &[PathBuf]) -> Result<(), String> {
     }
 }
 
-/// What a device holds; None where both its ends are zero and no signature is
+/// What a device holds; `None` if both its ends are zero and no signature is
 /// known.
 fn content(path: &Path) -> Result<Option<String>, String> {
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());

@@ -1,4 +1,4 @@
-//! What was asked for against what the machine says it is.
+//! What was asked for, compared with what the machine says.
 
 use super::device::Device;
 use super::integrity::Content;
@@ -72,7 +72,7 @@ fn options(cell: &Cell, file_system: &FileSystem, directory: &Path) -> Effective
     }
 }
 
-/// The options that a mount shows; None where nobody tells.
+/// The options that a mount shows; `None` if nothing tells them.
 fn shown_options(probe: Probe, directory: &Path) -> Option<Vec<String>> {
     match probe {
         Probe::None => None,
@@ -165,10 +165,10 @@ pub(crate) fn profile(cell: &Cell, probe: Probe, directory: &Path) -> Option<Eff
     })
 }
 
-/// Where O_DIRECT leads here; Btrfs writes what it has to checksum through the
-/// page cache, a server may keep it in its own memory. Only a workload that
-/// uses O_DIRECT is told; where the cell asks for it by name, a detour is not
-/// what was asked for.
+/// Where O_DIRECT leads here. Btrfs writes what it must checksum through the
+/// page cache, and a server may keep it in its own memory. This is noted only
+/// for a workload that uses O_DIRECT. If the cell asks for O_DIRECT by name, a
+/// detour is not what was asked for.
 pub(crate) fn direct_io(
     cell: &Cell,
     workload: &dyn Workload,
@@ -193,9 +193,10 @@ pub(crate) fn direct_io(
 
 const STRAIGHT: &str = "direct";
 
-/// Writes 4 MiB with O_DIRECT. Pages of the page cache that become dirty by it
-/// are copies; what is on no device when the writes return is in the memory of
-/// the file system. The least of three tries; others may write, too.
+/// Writes 4 MiB with O_DIRECT. Pages of the page cache that become dirty by
+/// this are copies. What is on no device when the writes return is in the
+/// memory of the file system. The least of three tries, because others may
+/// write, too.
 fn way_of_direct_writes(path: &Path, devices: &[Device]) -> Result<String, String> {
     const MIBS: u64 = 4;
     let dirtied = || -> Result<u64, String> {
@@ -230,8 +231,8 @@ fn way_of_direct_writes(path: &Path, devices: &[Device]) -> Result<String, Strin
     })
 }
 
-/// Files took so much space: was compression that was asked for, of data that
-/// compress, really there?
+/// Files took this much space. If compression was asked for and the data
+/// compress: was the compression really there?
 pub(crate) fn compression(cell: &Cell, kept: &Content, taken: u64) -> Option<Effective> {
     let bytes = kept.bytes;
     let asked = cell.mount.split(',').any(|option| {
@@ -244,7 +245,7 @@ pub(crate) fn compression(cell: &Cell, kept: &Content, taken: u64) -> Option<Eff
     let ratio = bytes as f64 / taken as f64;
     let compressible = cell.key.0.get("compressible");
     let compressible = compressible.and_then(|v| v.parse::<u32>().ok());
-    // Of small files nothing is left to gain after whole sectors.
+    // Small files in whole sectors leave nothing to gain.
     let large = bytes / kept.files.max(1) >= 32 << 10;
     let expected = asked && large && compressible.is_some_and(|percent| percent >= 50);
     Some(Effective {

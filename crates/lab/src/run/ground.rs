@@ -1,4 +1,4 @@
-//! Where a workload stands, and what happens between its phases.
+//! Where a workload works, and what happens between its phases.
 
 use super::meter::Meter;
 use super::mounted::{Folders, Mounted};
@@ -22,8 +22,8 @@ pub(crate) struct CellGround<'a, 'b> {
     pub(crate) cancel: &'b AtomicBool,
     pub(crate) directory: PathBuf,
     pub(crate) scratch: PathBuf,
-    /// Phases that began with a cold cache, with the sectors that each read;
-    /// the last is still going on.
+    /// Phases that began with a cold cache, with the sectors that each read.
+    /// The last phase is still running.
     pub(crate) cold: Vec<(String, u64)>,
 }
 
@@ -47,13 +47,13 @@ impl<'a, 'b> CellGround<'a, 'b> {
         }
     }
 
-    /// Ends a phase: what it wrote is on the devices, and its costs are
-    /// counted with that.
+    /// Ends a phase: what it wrote is on the devices, and the cost of that is
+    /// included.
     pub(crate) fn end_phase(&mut self) -> Result<(), String> {
         let synced = self.mounted.sync();
         let spent = self.meter.off();
         if let Some((_, read)) = self.cold.last_mut() {
-            // Nothing, when the phase that ends is beside what is measured.
+            // Nothing, if the phase that ends is not measured.
             *read += spent.read;
         }
         synced

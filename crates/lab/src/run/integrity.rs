@@ -15,7 +15,7 @@ pub(crate) struct Content {
     pub(crate) bytes: u64,
 }
 
-/// Reads `keep` below a directory, or all of it where nothing is named.
+/// Reads `keep` below a directory, or all of it if nothing is named.
 pub(crate) fn content(directory: &Path, keep: &[PathBuf]) -> Result<Content, String> {
     let mut sum = Sha256::new();
     let mut found = Content::default();

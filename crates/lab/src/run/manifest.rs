@@ -1,5 +1,5 @@
-//! Where and how a run is made: the facts that somebody needs who wants to
-//! have the same figures.
+//! Where and how a run is made: the facts that somebody needs to get the same
+//! figures.
 
 use super::device::Device;
 use crate::catalogue::Catalogue;
@@ -159,7 +159,7 @@ pub(super) fn of_devices(plan: &Plan, devices: &[Device], manifest: &mut Manifes
     }
 }
 
-/// The least time that two readings of the clock differ by.
+/// The least time by which two readings of the clock differ.
 fn timer_resolution() -> Duration {
     let mut least = Duration::MAX;
     for _ in 0..2000 {

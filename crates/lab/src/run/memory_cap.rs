@@ -1,5 +1,5 @@
-//! A limit for the memory of a cell, page cache included: a control group
-//! that this process, and with it all that it starts, is in for a while.
+//! A limit for the memory of a cell, page cache included. It is a control group
+//! into which this process goes for a while, with everything that it starts.
 
 use super::undo::{Made, Undo};
 use crate::declaration::show_size;
@@ -66,8 +66,8 @@ impl Controller {
         }
     }
 
-    /// Caps the memory of this process and of all that it starts from now on,
-    /// until the stack is undone. Gives the limit that is in effect.
+    /// Caps the memory of this process and of everything that it starts from
+    /// now on, until the stack is undone. Returns the limit that is in effect.
     ///
     /// # Errors
     /// What could not be done.

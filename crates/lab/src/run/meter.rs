@@ -1,10 +1,11 @@
 //! What a cell costs while it is measured: time, CPU, sectors.
 //!
-//! CPU of a file system is spent in three places: in the processes of the
-//! workload, in the process that serves it, and in the kernel's own threads.
-//! What is charged to a cell is the sum of the three, and what processors burn
-//! by polling while it waits for them, which no clock calls busy. The whole machine's time,
-//! less what it spends when idle, stands beside it where the machine was idle.
+//! CPU time of a file system is spent in three places: in the processes of the
+//! workload, in the process that serves it, and in the kernel's own threads. A
+//! cell is charged the sum of the three, and also what processors burn by
+//! polling while they wait for it, which no clock counts as busy. If the
+//! machine was otherwise idle, the time of the whole machine, less what it
+//! spends when idle, is shown beside it.
 
 use super::device::{Device, Sectors};
 use super::process::{Process, TICKS, own_time, own_writes};
@@ -20,7 +21,7 @@ pub(crate) struct Usage {
     pub(crate) time: f64,
     /// CPU seconds of the workload's processes.
     pub(crate) processes: f64,
-    /// Bytes that these processes wrote, to whatever it was.
+    /// Bytes that these processes wrote, to any file.
     pub(crate) asked: u64,
     /// CPU seconds of the process that serves the file system.
     pub(crate) server: f64,
@@ -28,8 +29,8 @@ pub(crate) struct Usage {
     pub(crate) kernel: f64,
     /// CPU seconds of the whole machine.
     pub(crate) machine: f64,
-    /// CPU seconds that idle processors polled for something to do; no part of
-    /// the machine's.
+    /// CPU seconds for which idle processors polled for work; not part of the
+    /// machine's.
     pub(crate) polled: f64,
     /// Sectors of all devices.
     pub(crate) read: u64,
@@ -64,7 +65,7 @@ pub(crate) fn machine_time() -> f64 {
     busy.iter().sum::<u64>() as f64 / TICKS
 }
 
-/// CPU seconds spent in a second while nothing is measured.
+/// CPU seconds spent per second while nothing is measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Idle {
     /// By the whole machine.
@@ -100,11 +101,11 @@ fn kernel_threads() -> BTreeMap<i32, u64> {
         .collect()
 }
 
-/// CPU seconds from one look at the kernel's threads to the next; those that
-/// have ended in between are lost.
+/// CPU seconds from one look at the kernel's threads to the next. Those of
+/// threads that ended in between are lost.
 fn since(before: &BTreeMap<i32, u64>, after: &BTreeMap<i32, u64>) -> f64 {
     let spent = after.iter().map(|(pid, ticks)| {
-        // A number may have become another thread's, which began at 0.
+        // The number may now belong to another thread, which began at 0.
         match before.get(pid) {
             Some(old) if old <= ticks => ticks - old,
             _ => *ticks,
@@ -141,13 +142,13 @@ impl Meter {
         }
     }
 
-    /// Goes on; what serves the file system may be another process now.
+    /// Continues. Another process may serve the file system now.
     pub(crate) fn on(&mut self, servers: &[Process]) {
         self.servers = servers.to_vec();
         self.start = Some(self.now());
     }
 
-    /// Stops; gives what was spent since it went on.
+    /// Stops. Returns what was spent since it continued.
     pub(crate) fn off(&mut self) -> Usage {
         let Some(start) = self.start.take() else {
             return Usage::default();

@@ -1,9 +1,8 @@
 //! Runs a plan: block by block, pass by pass, into a database of results.
 //!
-//! Owns devices, mounts, processes and limits while a run goes on, and takes
-//! them all away at its end, however it ends (see [`undo`]). A pass enters the
-//! results whole; a run that was stopped goes on with the first pass that is
-//! not there.
+//! Owns devices, mounts, processes and limits during a run, and removes them
+//! all at its end, however it ends (see [`undo`]). A pass is stored as a whole.
+//! A run that was stopped continues with the first pass that is not stored.
 
 mod cell;
 mod command;
@@ -50,7 +49,7 @@ pub struct Job {
     pub results: PathBuf,
     /// Name of the run in it.
     pub name: String,
-    /// The program `butterfs`, which ButterFS is mounted with.
+    /// The program `butterfs`, with which ButterFS is mounted.
     pub butterfs: PathBuf,
 }
 
@@ -69,7 +68,7 @@ pub enum Event<'a> {
         block: u32,
         /// The cell.
         cell: &'a Cell,
-        /// Time that is left, as far as can be said.
+        /// Time that is left, as far as it is known.
         left: Duration,
     },
     /// A pass is in the results.
@@ -81,7 +80,7 @@ pub enum Event<'a> {
 pub enum Ended {
     /// All passes are in the results.
     Complete,
-    /// Somebody stopped it; `resume` goes on.
+    /// Somebody stopped it; `resume` continues it.
     Stopped,
 }
 
@@ -141,8 +140,8 @@ pub fn stopped(results: &Path, name: Option<&str>) -> Result<Stopped, String> {
     })
 }
 
-/// A lock that lasts as long as the process: nobody else works on these
-/// results.
+/// A lock that lasts as long as the process, so that no other process works on
+/// these results.
 fn claim(results: &Path) -> Result<File, String> {
     let path = beside(results, "lock");
     let at = |error: &dyn std::fmt::Display| format!("{}: {error}", path.display());
@@ -166,8 +165,8 @@ impl Lab<'_> {
     /// Runs a plan as a new run.
     ///
     /// # Errors
-    /// Why it cannot be run, or went wrong as a whole; what single cells do
-    /// wrong is in the results.
+    /// Why it cannot be run, or failed as a whole. What goes wrong in single
+    /// cells is in the results.
     pub fn run(
         &self,
         plan: &Plan,
@@ -370,8 +369,8 @@ struct BrokenGround {
     devices: Vec<Device>,
 }
 
-/// What the harness itself costs: passes over a workload that does nothing,
-/// on the control's file system.
+/// What the harness itself costs: passes over a workload that does nothing, on
+/// the control's file system.
 fn overhead(bench: &Bench<'_>, undo: &mut Undo) -> Result<Vec<(String, String)>, String> {
     let able = |cell: &&Cell| cell.lack.is_none();
     let cells = &bench.plan.cells;
@@ -440,7 +439,7 @@ fn passes(
         .collect();
     let of = able.len();
     let mut left: f64 = able.iter().map(|cell| guess(cell)).sum();
-    // How long passes take against what was guessed.
+    // How long passes take, compared with the estimate.
     let (mut took, mut guessed) = (0.0, 0.0);
     let mut number = 0;
     for (cell, turn) in waiting {

@@ -11,7 +11,8 @@ use crate::workload::{Files as _, Library};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time that a server may take to write everything after it was unmounted.
+/// Time that a server may take to write everything after its mount is
+/// unmounted.
 const FAREWELL: Duration = Duration::from_secs(120);
 
 /// Directories of a run.
@@ -82,8 +83,8 @@ impl<'a> Mounted<'a> {
         &self.place.directory
     }
 
-    /// Brings everything to the devices: of a plain FUSE mount, also what its
-    /// server gave to what lies below.
+    /// Brings everything to the devices. For a plain FUSE mount, also what its
+    /// server gave to the file system below.
     pub(crate) fn sync(&self) -> Result<(), String> {
         match &self.library {
             Some(library) => library.sync()?,
@@ -110,7 +111,7 @@ impl<'a> Mounted<'a> {
         self.servers.iter().any(|server| !server.is_alive())
     }
 
-    /// Starts its daemon, where it has one, and makes it.
+    /// Starts its daemon, if it has one, and makes it.
     pub(crate) fn make(&mut self, undo: &mut Undo) -> Result<(), String> {
         if let Some(daemon) = &self.file_system.daemon {
             self.start_daemon(&daemon.fill(&self.place), undo)?;
@@ -206,8 +207,7 @@ impl<'a> Mounted<'a> {
         undo.forget(below)
     }
 
-    /// Has the library open it in place of the mount, where the file system
-    /// is one of the library.
+    /// Lets the library open it in place of the mount, if the library can.
     pub(crate) fn open_library(&mut self, undo: &mut Undo) -> Result<(), String> {
         if self.file_system.library {
             self.unmount(undo)?;
@@ -239,7 +239,7 @@ impl<'a> Mounted<'a> {
         }
     }
 
-    /// Empties its caches: what was not mounted has nothing in memory.
+    /// Empties its caches. What was not mounted has nothing in memory.
     pub(crate) fn renew(&mut self, undo: &mut Undo) -> Result<(), String> {
         if let Some(library) = self.library.take() {
             library.close()?;
@@ -278,7 +278,7 @@ impl<'a> Mounted<'a> {
             return Ok(());
         };
         let ended = process.end(Duration::from_secs(10));
-        // It is gone; this only reads its status.
+        // It is gone. This only reads its status.
         let _ = child.wait();
         ended
     }

@@ -1,15 +1,16 @@
 //! Rates in per cent of what the slowest system can do.
 //!
-//! A cell with `rate = "70%"` gets 70 % of the throughput that the slowest
-//! cell of its condition reached with `rate = "0"` (as many as it can) in the
-//! first block: the same load for all systems, in all blocks.
+//! A cell with `rate = "70%"` gets 70 % of a throughput of the first block: the
+//! throughput that the slowest cell of its condition reached there with `rate =
+//! "0"` (as fast as it can). So the load is the same for all systems, in all
+//! blocks.
 
 use crate::model::{CellRecord, Effective, Outcome};
 use crate::plan::{Cell, RATE, condition_of};
 use crate::results::Results;
 use std::borrow::Cow;
 
-/// The cell with its rate as a number; one whose rate nothing tells is
+/// The cell with its rate as a number. A cell whose rate is not known is
 /// unavailable.
 pub(super) fn resolve<'a>(
     cell: &'a Cell,

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// A process: its number alone may be another's by now.
+/// A process. Its number alone may belong to another one by now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Its number.
@@ -65,8 +65,8 @@ impl Process {
         field(&fields, 22) == self.started && !(ended && self.is_alone())
     }
 
-    /// No other thread of it is left: the first may end before those that
-    /// still hold its files.
+    /// No other thread of it is left. The first thread may end before others,
+    /// which still hold its files.
     fn is_alone(&self) -> bool {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid));
         tasks.map_or(true, |tasks| tasks.count() <= 1)
@@ -109,7 +109,7 @@ pub(crate) fn wait_gone(processes: &[Process], patience: Duration) -> Result<(),
     Ok(())
 }
 
-/// Ticks of a thread of the kernel; None where it is none.
+/// Ticks of a thread of the kernel; `None` if it is not one.
 pub(crate) fn kernel_ticks(pid: i32) -> Option<u64> {
     /// The kernel's own parent of them.
     const KTHREADD: u64 = 2;

@@ -1,5 +1,5 @@
-//! Two workloads that need nothing: a small one for a first look and for
-//! tests, and one that does nothing, which tells what the harness itself costs.
+//! Two workloads that need nothing: a small one for a first look and for tests,
+//! and one that does nothing and shows what the harness itself costs.
 
 use crate::model::{Better, Integrity, Latencies, Metric, Series};
 use crate::stats::Random;
@@ -62,7 +62,7 @@ fn plan(parameters: &Parameters) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Bytes of which a share, in percent, is the same letter: so much of them
+/// Bytes of which a share, in per cent, is the same letter, so that this share
 /// compresses.
 fn scramble(bytes: &mut [u8], compressible: u64, random: &mut Random) {
     for block in bytes.chunks_mut(4096) {
@@ -173,7 +173,7 @@ fn sum(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xCBF2_9CE4_8422_2325, step)
 }
 
-/// Does something with each file; gives the seconds.
+/// Does something with each file. Returns the seconds.
 fn phase(
     plan: &Plan,
     name: &str,

@@ -1,8 +1,8 @@
-//! What a run made on the machine, and how it goes away again.
+//! What a run made on the machine, and how it is removed again.
 //!
-//! Owns a stack, which is undone from its top. It is on the disk before
-//! anything on it is made, so that a later process can undo what one left
-//! that was killed: just that, by its own name, and no more.
+//! Owns a stack, which is undone from its top. Each entry is on the disk before
+//! the thing is made, so a later process can undo what a killed one left:
+//! exactly that, by its own name, and no more.
 
 use super::command::{self, TIME_LIMIT};
 use super::mounts::{is_mounted, processes_in};
@@ -56,8 +56,8 @@ pub struct Undo {
 }
 
 impl Undo {
-    /// Begins with an empty stack; what an earlier process left there goes
-    /// first.
+    /// Begins with an empty stack. What an earlier process left there is
+    /// removed first.
     ///
     /// # Errors
     /// What could not be undone.
@@ -98,8 +98,8 @@ impl Undo {
         self.write()
     }
 
-    /// Undoes all above a height, the last first. All of it is tried; what
-    /// could not be undone stays on the stack.
+    /// Undoes everything above a height, the last first. All of it is tried.
+    /// What could not be undone stays on the stack.
     ///
     /// # Errors
     /// What could not be undone.
@@ -124,7 +124,8 @@ impl Undo {
         ))
     }
 
-    /// Takes what is above a height from the stack: it is gone already.
+    /// Removes what is above a height from the stack, because it is already
+    /// gone.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -224,7 +225,7 @@ fn detach(file: &Path) -> Result<(), String> {
     }
 }
 
-/// Unmounts, patiently at first and by force at last.
+/// Unmounts, patiently at first and in the end by force.
 fn take_away(directory: &Path, unmount: &[Vec<String>]) -> Result<(), String> {
     if is_mounted(directory) {
         // Left by a killed run: programs of its workload.

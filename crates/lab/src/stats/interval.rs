@@ -3,16 +3,16 @@
 /// The confidence that intervals aim at.
 pub const CONFIDENCE: f64 = 0.95;
 
-/// A confidence interval with the coverage that it really has.
+/// A confidence interval with its true coverage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// Lower end.
     pub low: f64,
     /// Upper end.
     pub high: f64,
-    /// Exact coverage for independent values of any continuous distribution
-    /// (a symmetric one for paired differences); less than [`CONFIDENCE`]
-    /// where the values are too few for more.
+    /// Exact coverage for independent values of any continuous distribution (a
+    /// symmetric one for paired differences). It is less than [`CONFIDENCE`] if
+    /// there are too few values.
     pub coverage: f64,
 }
 

@@ -3,8 +3,8 @@
 use crate::model::Latencies;
 
 /// The upper end of the bucket that holds the `share` of the operations (0.99
-/// for p99): the operation of rank ceil(share × n) took no longer. None
-/// without operations, and where buckets and counts do not fit together.
+/// for p99): the operation of rank ceil(share × n) took no longer. `None`
+/// without operations, and if buckets and counts do not match.
 pub fn percentile(latencies: &Latencies, share: f64) -> Option<f64> {
     if latencies.upper.len() != latencies.counts.len() || !(0.0..=1.0).contains(&share) {
         return None;

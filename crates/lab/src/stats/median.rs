@@ -3,8 +3,9 @@
 use super::interval::{CONFIDENCE, Estimate, Interval, middle, sorted};
 
 /// The median and the narrowest symmetric pair of order statistics that covers
-/// the true median with [`CONFIDENCE`]; all values' range where they are too
-/// few for that (fewer than 6). None without values or with one not finite.
+/// the true median with [`CONFIDENCE`]. With too few values for that (fewer
+/// than 6), the range of all values. `None` without values, or if one is not
+/// finite.
 ///
 /// The number of values below the true median is binomial (n, 1/2), so
 /// `[x(k), x(n+1-k)]` covers it with `1 - 2 P(B < k)`.

@@ -1,11 +1,12 @@
-//! What may be said of measured figures, and how surely.
+//! What may be said about measured figures, and how surely.
 //!
-//! This module alone makes verdicts: no other part of the lab may call a cell
+//! Only this module makes verdicts: no other part of the lab may call a cell
 //! better or worse. It knows numbers, blocks and pairs, and neither file
 //! systems nor files. Everything random in it is seeded.
 //!
 //! Intervals are exact and distribution-free: their coverage is computed, not
-//! assumed, and stated where few values cannot give the one that was wished.
+//! assumed. If there are too few values for the wanted coverage, that is
+//! stated.
 
 mod interval;
 mod latency;

@@ -1,16 +1,16 @@
-//! Two cells compared within blocks: what blocks have in common (the state of
-//! the machine) falls out of the ratio.
+//! Two cells compared within blocks. What the cells of a block have in common
+//! (the state of the machine) cancels out in the ratio.
 
 use super::interval::{CONFIDENCE, Estimate, Interval, middle, sorted};
 use super::random::Random;
 
-/// Up to this many pairs all assignments of signs are counted.
+/// Up to this many pairs, all assignments of signs are counted.
 const EXACT_PAIRS: usize = 20;
-/// Assignments that are drawn where there are more.
+/// Number of assignments that are drawn if there are more pairs.
 const DRAWN: u64 = 99_999;
 
-/// ln(first / second) of each pair; None when a value is not positive and
-/// finite, for which a ratio says nothing.
+/// ln(first / second) of each pair; `None` if a value is not positive and
+/// finite, because a ratio then says nothing.
 pub fn log_ratios(pairs: &[(f64, f64)]) -> Option<Vec<f64>> {
     pairs
         .iter()
@@ -22,14 +22,14 @@ pub fn log_ratios(pairs: &[(f64, f64)]) -> Option<Vec<f64>> {
         .collect()
 }
 
-/// The Hodges-Lehmann estimate of the centre of differences (the median of
-/// all averages of two of them) and its exact interval from the distribution
-/// of Wilcoxon's signed rank; the range of the averages where the differences
-/// are too few for [`CONFIDENCE`] (fewer than 6).
+/// The Hodges-Lehmann estimate of the centre of differences (the median of the
+/// averages of all pairs of them), and its exact interval from the distribution
+/// of Wilcoxon's signed rank. If there are too few differences for
+/// [`CONFIDENCE`] (fewer than 6), the range of the averages.
 ///
-/// Coverage is exact for symmetric continuous differences, which the
-/// difference of two cells measured in random order is when nothing else
-/// distinguishes them, and conservative with ties.
+/// Coverage is exact for symmetric continuous differences. The difference of
+/// two cells measured in random order is symmetric if nothing else
+/// distinguishes them. With ties, coverage is conservative.
 pub fn hodges_lehmann(differences: &[f64]) -> Option<Estimate> {
     let differences = sorted(differences)?;
     let n = differences.len();
@@ -78,13 +78,14 @@ fn signed_rank(n: usize) -> Vec<f64> {
     probabilities
 }
 
-/// The two-sided p of the sign-flip test: the share of all assignments of
-/// signs to the differences whose sum is at least as far from 0 as the one
-/// seen. All 2^n are counted for up to 20 differences; above, 99,999 are drawn
-/// with `seed` and the one seen is counted among them, so p is never 0.
+/// The two-sided p of the sign-flip test: the share of all assignments of signs
+/// to the differences whose sum is at least as far from 0 as the observed one.
+/// Up to 20 differences, all 2^n assignments are counted. Above, 99,999 are
+/// drawn with `seed`, and the observed one is counted among them, so p is never
+/// 0.
 pub fn sign_flip(differences: &[f64], seed: u64) -> f64 {
     let size: f64 = differences.iter().map(|d| d.abs()).sum();
-    // Sums equal but for rounding count as equal.
+    // Sums that differ only by rounding count as equal.
     let seen = differences.iter().sum::<f64>().abs() - size * 1e-9;
     if size == 0.0 || differences.is_empty() {
         return 1.0;
@@ -96,9 +97,9 @@ pub fn sign_flip(differences: &[f64], seed: u64) -> f64 {
             .count();
         return (hits as f64 + 1.0) / (DRAWN as f64 + 1.0);
     }
-    // A sum and its mirror image are equally far, so the last sign may stay.
-    // In Gray code order each assignment differs from the one before in one
-    // sign.
+    // A sum and its mirror image are equally far from 0, so the last sign need
+    // not change. In Gray code order, each assignment differs from the previous
+    // one in one sign.
     let assignments = 1_u64 << (differences.len() - 1);
     let mut signs = vec![1.0; differences.len()];
     let mut sum: f64 = differences.iter().sum();

@@ -2,8 +2,8 @@
 
 use super::interval::{CONFIDENCE, Estimate, Interval, middle, sorted};
 
-/// P(U = u) for samples of these sizes: U counts the pairs in which the first
-/// is the smaller, all orders being equally likely.
+/// P(U = u) for samples of these sizes. U counts the pairs in which the value
+/// of the first sample is the smaller, if all orders are equally likely.
 fn mann_whitney(first: usize, second: usize) -> Vec<f64> {
     // rows[j]: the distribution for the i values so far and j of the second.
     // The largest value is one of the first with chance i/(i+j), and then no
@@ -28,9 +28,9 @@ fn mann_whitney(first: usize, second: usize) -> Vec<f64> {
 }
 
 /// The Hodges-Lehmann estimate of first − second (the median of all
-/// differences) with its exact interval from the Mann-Whitney distribution,
-/// and the exact two-sided p that they lie alike. None without values. Ties
-/// count against a difference.
+/// differences), its exact interval from the Mann-Whitney distribution, and the
+/// exact two-sided p for equal distributions. `None` without values. Ties count
+/// against a difference.
 pub(super) fn shift(first: &[f64], second: &[f64]) -> Option<(Estimate, f64)> {
     let (first, second) = (sorted(first)?, sorted(second)?);
     let differences: Vec<f64> = first

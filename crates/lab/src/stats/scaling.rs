@@ -44,7 +44,7 @@ pub struct PowerLaw {
 pub trait Law: Copy {
     /// The throughput that it predicts.
     fn at(&self, concurrency: f64) -> f64;
-    /// The best fit to points; None when they do not determine one.
+    /// The best fit to points; `None` if they do not determine one.
     fn fit(points: &[Point]) -> Option<Self>;
 }
 
@@ -74,7 +74,8 @@ pub struct Fit<L> {
 }
 
 impl Usl {
-    /// The concurrency of the highest throughput; None when it never falls.
+    /// The concurrency of the highest throughput; `None` if throughput never
+    /// falls.
     pub fn peak(&self) -> Option<f64> {
         (self.kappa > 0.0).then(|| ((1.0 - self.sigma).max(0.0) / self.kappa).sqrt().max(1.0))
     }
@@ -85,10 +86,10 @@ impl Law for Usl {
         self.lambda * n / (1.0 + self.sigma * (n - 1.0) + self.kappa * n * (n - 1.0))
     }
 
-    /// N/X is linear in 1, N−1 and N(N−1); the fit takes the least squares of
-    /// its relative error with all coefficients at least 0, found by trying
-    /// the four sets of the last two that may be there. No iteration, no start
-    /// values, the global optimum.
+    /// N/X is linear in 1, N−1 and N(N−1). The fit takes the least squares of
+    /// its relative error with all coefficients at least 0. It finds them by
+    /// trying the four possible sets of the last two. There is no iteration and
+    /// no start value, and the result is the global optimum.
     fn fit(points: &[Point]) -> Option<Self> {
         let mut distinct: Vec<f64> = points.iter().map(|p| p.concurrency).collect();
         distinct.sort_by(f64::total_cmp);
@@ -204,12 +205,12 @@ impl Law for PowerLaw {
     }
 }
 
-/// Fits the Universal Scalability Law; `grid` says where the band is wanted.
+/// Fits the Universal Scalability Law. `grid` says where the band is wanted.
 pub fn fit_usl(points: &[Point], grid: &[f64], seed: u64) -> Option<Fit<Usl>> {
     fit(points, grid, seed)
 }
 
-/// Fits a power law; `grid` says where the band is wanted.
+/// Fits a power law. `grid` says where the band is wanted.
 pub fn fit_power_law(points: &[Point], grid: &[f64], seed: u64) -> Option<Fit<PowerLaw>> {
     fit(points, grid, seed)
 }

@@ -18,10 +18,11 @@ pub enum Steadiness {
     Never,
 }
 
-/// The end of the warm-up by MSER-5 (White 1997): of all cuts between batches
-/// of five values in the first half, the one after which the standard error of
-/// the mean is least (in the second half, few batches look alike by chance).
-/// Where that is the last one allowed, the series still drifts.
+/// The end of the warm-up by MSER-5 (White 1997). The cuts lie between batches
+/// of five values, in the first half (in the second half, few batches are
+/// similar by chance). The chosen cut is the one after which the standard error
+/// of the mean is least. If that is the last allowed cut, the series still
+/// drifts.
 pub fn warm_up(values: &[f64]) -> Steadiness {
     let batches: Vec<f64> = values
         .chunks_exact(BATCH)
@@ -60,8 +61,8 @@ pub fn coefficient_of_variation(values: &[f64]) -> Option<f64> {
     Some((squares / (n - 1.0)).sqrt() / mean.abs())
 }
 
-/// The most steps in a row below a tenth of the series' median; the caller
-/// multiplies with the step.
+/// The most steps in a row below a tenth of the series' median. The caller
+/// multiplies by the length of a step.
 pub fn longest_stall(values: &[f64]) -> usize {
     let Some(sorted) = sorted(values) else {
         return 0;

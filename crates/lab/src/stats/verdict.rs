@@ -1,11 +1,11 @@
 //! The words better, worse, equivalent and undecided.
 //!
-//! A comparison is *equivalent* when its 95 % interval lies inside ±3 %;
-//! otherwise *better* or *worse* when the sign-flip test, corrected by Holm
-//! for all comparisons of its family, gives p < 0.05; otherwise *undecided*,
-//! which is no statement about equality. With fewer than 7 blocks it is
-//! *screening*: the ratio is shown, the word is always undecided, and it does
-//! not count in the family.
+//! A comparison is *equivalent* if its 95 % interval lies inside ±3 %.
+//! Otherwise it is *better* or *worse* if the sign-flip test gives p < 0.05
+//! after Holm's correction for all comparisons of its family. Otherwise it is
+//! *undecided*, which says nothing about equality. With fewer than 7 blocks it
+//! is a *screening*: the ratio is shown, the word is always undecided, and it
+//! does not count in the family.
 
 use super::interval::Estimate;
 use super::paired::{hodges_lehmann, sign_flip};
@@ -13,7 +13,7 @@ use super::samples::shift;
 use crate::model::Better;
 
 /// The share of families without any difference in which a difference may be
-/// claimed.
+/// claimed by mistake.
 pub const ALPHA: f64 = 0.05;
 /// Ratios from 1/1.03 to 1.03 are no difference that matters.
 pub const MARGIN: f64 = 1.03;
@@ -55,7 +55,7 @@ pub struct Contrast {
     pub better: Better,
 }
 
-/// Values of two cells that are no pairs (of two runs).
+/// Values of two cells that are not pairs (from two runs).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
     /// Values of the first.
@@ -78,30 +78,31 @@ pub struct Verdict {
     pub p: f64,
     /// The same corrected for its family (Holm); 1 for a screening.
     pub p_adjusted: f64,
-    /// Blocks that it stands on; of samples, those of the smaller.
+    /// Blocks on which it stands; for samples, those of the smaller one.
     pub blocks: usize,
-    /// Comparisons in its family that have blocks enough to be tested, and
-    /// this one.
+    /// Comparisons in its family that have enough blocks to be tested, and this
+    /// one.
     pub family: usize,
     /// Too few blocks for any word but undecided.
     pub screening: bool,
 }
 
 impl Verdict {
-    /// No outcome could have decided it: blocks are too few for the family.
+    /// No result could have decided it: there are too few blocks for the
+    /// family.
     pub fn is_hopeless(&self) -> bool {
         self.blocks < least_blocks(self.family)
     }
 }
 
 /// Judges all comparisons of a family, in their order. `seed` matters only
-/// above 20 blocks, where the test draws.
+/// above 20 blocks, where the test draws at random.
 pub fn judge(family: &[Contrast], seed: u64) -> Vec<Verdict> {
     let tested = family.iter().map(|contrast| Tested {
         estimate: hodges_lehmann(&contrast.log_ratios),
         p: sign_flip(&contrast.log_ratios, seed),
-        // The test is on the sum: where it and the estimate point apart, an
-        // outlier made the sum, and nothing is said.
+        // The test is on the sum. If the sum and the estimate point in
+        // different directions, an outlier made the sum, and nothing is said.
         toward: contrast.log_ratios.iter().sum(),
         blocks: contrast.log_ratios.len(),
         better: contrast.better,
@@ -145,7 +146,7 @@ struct Tested {
 }
 
 fn verdicts(family: &[Tested]) -> Vec<Verdict> {
-    // What is only screened is never claimed to differ, whatever it gives, and
+    // What is only screened is never claimed to differ, whatever its p, and
     // takes nothing from the others.
     let is_tested = |tested: &&Tested| tested.blocks >= DECIDING_BLOCKS;
     let ps: Vec<f64> = family.iter().filter(is_tested).map(|one| one.p).collect();

@@ -1,12 +1,12 @@
 //! Data of which a compressor can take away a chosen share.
 //!
-//! Each 4 KiB has that share as spaces behind a word of its own and the rest
-//! random, in this order drawn anew for every block: no block is like
-//! another, none is zero, and any sector alone compresses as the whole does.
-//! Spaces, because Btrfs looks at how often each byte comes before it tries:
-//! words that are random everywhere look like noise to it, whatever repeats.
-//! What a place holds follows from seed, file, offset and version, so that it
-//! can be checked without having been kept.
+//! Each 4 KiB has that share as spaces behind a word of its own; the rest is
+//! random, and the order is drawn anew for every block. No two blocks are
+//! alike, none is zero, and any sector alone compresses as well as the whole.
+//! The filler is spaces because Btrfs looks at how often each byte occurs
+//! before it tries: words that are random everywhere look like noise to it,
+//! even if they repeat. The content of a place follows from seed, file, offset
+//! and version, so it can be checked without having been kept.
 
 use crate::stats::Random;
 
@@ -19,7 +19,7 @@ pub(super) struct Content {
     compressible: u8,
 }
 
-/// A file in a version: rewriting makes the next.
+/// A file in a version. Rewriting it makes the next version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version {
     /// Which file.
@@ -82,9 +82,9 @@ impl Content {
     }
 }
 
-/// Content that is made once and then only looked up, for workloads that
-/// measure many clients: making it would take their cores. It repeats after
-/// 1 MiB, farther than compressors of file systems see.
+/// Content that is made once and then only looked up. It is for workloads that
+/// measure many clients, because making it would take their processors. It
+/// repeats after 1 MiB, farther than compressors of file systems look.
 pub(super) struct Pool(Vec<u8>);
 
 /// Bytes after which a pool repeats, and the most that it gives at once.

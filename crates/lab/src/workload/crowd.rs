@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub(super) struct Stop(AtomicBool);
 
 impl Stop {
-    /// Whether a worker should end; asked between operations.
+    /// Whether a worker should end. Workers ask between operations.
     pub(super) fn is_asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -40,8 +40,8 @@ impl Drop for End<'_> {
     }
 }
 
-/// Runs `work` in so many threads and gives what each returned. The first
-/// error and cancelling stop all.
+/// Runs `work` in this many threads, and returns what each returned. The first
+/// error, or cancelling, stops all.
 pub(super) fn crowd<T: Send>(
     ground: &dyn Ground,
     threads: usize,

@@ -1,5 +1,5 @@
-//! Operations on files that our own workloads are written against: an
-//! operating system's directory, or a volume that the library has open.
+//! Operations on files for our own workloads: on a directory of the operating
+//! system, or on a volume that the library has open.
 
 use std::fs;
 use std::io::{ErrorKind, Read};
@@ -182,7 +182,7 @@ impl Files for Directory {
     }
 
     fn sync(&self) -> Result<(), String> {
-        // The file system alone: sync(2) would wait for every other one.
+        // Only this file system: sync(2) would wait for every other one.
         let directory = told(fs::File::open(&self.0), "open", &self.0)?;
         told(
             rustix::fs::syncfs(&directory).map_err(Into::into),

@@ -1,4 +1,4 @@
-//! A volume that the library has open, as own workloads see it: ButterFS
+//! A volume that the library has open, as our own workloads see it: ButterFS
 //! without FUSE and without a kernel.
 
 use super::files::{Caching, Files, OpenFile};

@@ -38,7 +38,7 @@ impl Metric {
 }
 
 impl Figures {
-    /// Adds a figure; one that is not finite is nothing that was measured.
+    /// Adds a figure. One that is not finite was not measured.
     pub(super) fn add(&mut self, metric: Metric) {
         if metric.value.is_finite() {
             self.metrics.push(metric);
@@ -119,10 +119,10 @@ impl Recorder {
         Ok(result)
     }
 
-    /// Records how long an operation took that another program made.
+    /// Records how long an operation of another program took.
     pub(super) fn add(&mut self, took: Duration) {
         let nanoseconds = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        // It grows by itself; one that cannot keeps what it has.
+        // It grows by itself. If it cannot grow, it keeps what it has.
         let _ = self.histogram.record(nanoseconds.max(1));
         self.busy += took;
         self.count += 1;
@@ -191,8 +191,8 @@ impl Recorder {
         }
     }
 
-    /// Operations in each whole second from the start to `end`; seconds
-    /// without any are zeros, the broken last one is left out.
+    /// Operations in each whole second from the start to `end`. Seconds without
+    /// any are zeros; the incomplete last one is left out.
     pub(super) fn series(&self, name: &str, end: Instant) -> Option<Series> {
         let whole = end.saturating_duration_since(self.start).as_secs();
         let whole = usize::try_from(whole.min(86_400)).unwrap_or(86_400);

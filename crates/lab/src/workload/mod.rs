@@ -1,7 +1,7 @@
 //! What is run on a file system, real tools and our own.
 //!
-//! A workload is told where it stands and gives figures; it knows nothing of
-//! devices, mounts and blocks, which the runner owns.
+//! A workload is told where to work, and returns figures. It knows nothing of
+//! devices, mounts and blocks, which belong to the runner.
 
 mod content;
 mod crowd;
@@ -65,17 +65,16 @@ pub trait Workload: Send + Sync {
     /// Programs that must be on this machine, with the Debian package of each.
     fn programs(&self) -> &'static [(&'static str, &'static str)];
 
-    /// Names of its parameters, with what is taken when one is not given and
-    /// what it means.
+    /// Names of its parameters, with their defaults and meanings.
     fn parameters(&self) -> &'static [(&'static str, &'static str, &'static str)];
 
-    /// Whether all that it does to the file system goes through
-    /// [`Ground::files`]: only then can a library take the mount's place.
+    /// Whether everything that it does to the file system goes through
+    /// [`Ground::files`]. Only then can a library replace the mount.
     fn is_by_files(&self) -> bool {
         false
     }
 
-    /// What a pass needs and takes at most, to be told before it begins.
+    /// What a pass needs and takes at most, stated before it begins.
     ///
     /// # Errors
     /// A parameter that it does not know or cannot use, in words.
@@ -102,10 +101,10 @@ pub struct Demand {
 
 /// Where a pass stands.
 ///
-/// Servers that refuse to be root are started as another user: on the way to
-/// both directories everyone must get through (mode 755; `allow_other` on a
-/// FUSE mount). A socket's path has an end at 108 bytes: that of scratch is at
-/// most 80.
+/// Servers that refuse to run as root are started as another user, so everybody
+/// must be able to pass through the directories above both (mode 755;
+/// `allow_other` on a FUSE mount). The path of a socket may have at most 108
+/// bytes, so that of scratch has at most 80.
 pub trait Ground {
     /// An empty directory of the file system that is measured.
     fn directory(&self) -> &Path;
@@ -116,17 +115,17 @@ pub trait Ground {
     /// Seed of all random choices of this pass.
     fn seed(&self) -> u64;
 
-    /// Ends a phase and begins the next ("read"): everything is durable
-    /// afterwards, and where the cell asks for a cold cache nothing of the
-    /// files is in memory. [`Ground::directory`] may be another one then.
-    /// Times between two phases belong to none.
+    /// Ends a phase and begins the next ("read"). Everything is durable
+    /// afterwards. If the cell asks for a cold cache, nothing of the files is
+    /// in memory. [`Ground::directory`] may be another one then. Time between
+    /// two phases belongs to neither.
     ///
     /// # Errors
     /// What failed, in words.
     fn next_phase(&mut self, name: &str) -> Result<(), String>;
 
-    /// The same for work beside what is measured, such as making what is read
-    /// later and checking it at the end: its costs belong to nothing.
+    /// The same for work that is not measured, such as making what is read
+    /// later and checking it at the end. Its costs are charged to nothing.
     ///
     /// # Errors
     /// What failed, in words.
@@ -138,8 +137,8 @@ pub trait Ground {
     fn is_cancelled(&self) -> bool;
 
     /// The files of [`Ground::directory`] as our own workloads see them, until
-    /// the next phase. A target that is no directory of this system (a volume
-    /// that the library has open) gives its own.
+    /// the next phase. A target that is not a directory of this system (a
+    /// volume that the library has open) gives its own files.
     fn files(&self) -> Arc<dyn Files> {
         Arc::new(Directory::new(self.directory()))
     }
@@ -160,13 +159,13 @@ pub struct Figures {
     pub marks: Vec<String>,
     /// Tool, version, command lines.
     pub facts: BTreeMap<String, String>,
-    /// Bytes that the application asked to be written, where it tells; else
-    /// what its processes gave to write(2) counts.
+    /// Bytes that the application asked to write, if it says so; otherwise what
+    /// its processes gave to write(2) counts.
     pub written: Option<u64>,
-    /// Operations that it made, where known: what CPU time is divided by.
+    /// Operations that it made, if known. CPU time is divided by them.
     pub operations: Option<u64>,
-    /// Files whose content must be the same after all is unmounted and mounted
-    /// again, relative to the directory. Empty: the whole directory.
+    /// Files whose content must be the same after everything is unmounted and
+    /// mounted again, relative to the directory. Empty: the whole directory.
     pub keep: Vec<PathBuf>,
 }
 

@@ -1,8 +1,8 @@
 //! Programs that a workload starts: none outlives it.
 //!
-//! Each is a process group of its own that gets SIGTERM, then SIGKILL, when
-//! the workload fails or is cancelled, and SIGKILL from the kernel when the
-//! lab itself is killed.
+//! Each is a process group of its own. It gets SIGTERM, then SIGKILL, if the
+//! workload fails or is cancelled, and SIGKILL from the kernel if the lab
+//! itself is killed.
 
 use super::Ground;
 use super::crowd::CANCELLED;
@@ -33,7 +33,7 @@ pub fn locate(program: &str) -> Option<PathBuf> {
         })
         .collect();
     versions.sort();
-    // Debian's wrappers in PATH choose a version by themselves: the programs
+    // Debian's wrappers in PATH choose a version by themselves, so the programs
     // of one version come first.
     let postgres = versions.into_iter().rev().map(|(_, folder)| folder);
     let all = postgres.chain(folders);
@@ -51,8 +51,8 @@ pub(super) struct User {
 }
 
 impl User {
-    /// The first of these users that the machine has, when the lab is root:
-    /// some servers refuse to be.
+    /// The first of these users that the machine has, if the lab is root,
+    /// because some servers refuse to run as root.
     pub(super) fn instead_of_root(names: &[&str]) -> Result<Option<Self>, String> {
         if !rustix::process::geteuid().is_root() {
             return Ok(None);
@@ -86,13 +86,13 @@ pub(super) fn directory_of(path: &Path, user: Option<&User>) -> Result<(), Strin
     Ok(())
 }
 
-/// A command that dies with the lab; as another user when one is given.
+/// A command that dies with the lab. It runs as another user if one is given.
 pub(super) fn command(program: &str, user: Option<&User>) -> Result<Command, String> {
     command_until(program, user, "KILL")
 }
 
-/// The same for one that gets this signal when the lab dies: one that cleans
-/// up behind itself.
+/// The same for a command that gets this signal when the lab dies, and cleans
+/// up after itself.
 pub(super) fn command_until(
     program: &str,
     user: Option<&User>,
@@ -132,7 +132,7 @@ struct Running {
     name: String,
     child: Child,
     error: PathBuf,
-    /// What ends it when nobody waits for its work.
+    /// What ends the program if nobody waits for its work.
     abandon: Signal,
 }
 
@@ -164,7 +164,7 @@ impl Running {
     fn signal(&self, signal: Signal) {
         let group = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(group) = group {
-            // That it has ended already is what is wanted.
+            // If it has ended already, that is what is wanted.
             let _ = kill_process_group(group, signal);
         }
     }
@@ -184,7 +184,7 @@ impl Running {
     fn end(&mut self, signal: Signal, grace: Duration) {
         self.signal(signal);
         self.ends_within(grace);
-        // Children that outlived it are in the group, too; one that is
+        // Children that outlived it are in the group, too. A process that is
         // inside the kernel takes its time.
         self.signal(Signal::KILL);
         self.ends_within(Duration::from_secs(30));
@@ -203,8 +203,8 @@ impl Running {
     }
 }
 
-/// Whether a process of the group lives; the dead that nobody fetched do not
-/// count.
+/// Whether a process of the group lives. Dead ones that nobody has waited for
+/// do not count.
 fn has_members(group: u32) -> bool {
     let group = group.to_string();
     let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -278,7 +278,7 @@ pub(super) struct Server {
 pub(super) struct Endings {
     /// Asks it to end in good order, with all its work done.
     pub(super) orderly: Signal,
-    /// Has it throw its work away, but clean up behind itself.
+    /// Makes it throw its work away, but clean up after itself.
     pub(super) at_once: Signal,
 }
 

@@ -25,7 +25,7 @@ fn the_report_works_in_a_browser() {
     // 1.5 MB is what a phone opens without waiting.
     assert!(page.len() < 1_500_000, "{} bytes", page.len());
     std::fs::write(&report, page).unwrap();
-    // Kept where somebody wants to look at them.
+    // Kept if somebody wants to look at them.
     let shots =
         std::env::var_os("LAB_SCREENSHOTS").map_or_else(|| folder.path().join("shots"), Into::into);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/lab-browser");

@@ -1,5 +1,5 @@
-//! Experiments and file systems as people write them, and the plans that come
-//! of them.
+//! Experiments and file systems as people write them, and the plans that they
+//! give.
 
 use butterfs_lab::catalogue::Catalogue;
 use butterfs_lab::declaration::Mistake;
@@ -208,7 +208,8 @@ profile = "raid1"
 "#;
     let one = planned(text, &Choice::default()).unwrap();
     assert_eq!(one, planned(text, &Choice::default()).unwrap());
-    // Asked for are 6 + 3 cells; defaults of each system and size come along.
+    // 6 + 3 cells are asked for; the defaults of each system and size are
+    // added.
     assert_eq!(one.cells.len(), 6 + 6 + 3);
     assert!(
         one.cells

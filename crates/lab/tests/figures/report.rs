@@ -1,4 +1,4 @@
-//! The report of a run whose truth is known says it, and nothing else.
+//! The report of a run whose truth is known says that truth, and nothing else.
 
 use crate::synthetic;
 use butterfs_lab::compare::compare;
@@ -77,13 +77,13 @@ fn the_first_screen_says_what_is_decided() {
         .collect();
     assert!((5..=16).contains(&ratios.len()), "{ratios:?}");
     assert!(ratios.is_sorted_by(|a, b| a >= b), "{ratios:?}");
-    // A screening has no such chart, and a sentence that says so.
+    // A screening has no such chart; a sentence says so.
     let page = html(&synthetic::run(3, 3));
     assert!(page.contains("Nothing is decided: this is a screening of 3 blocks"));
     assert!(!page.contains("bars verdicts"));
 }
 
-/// What the report says to save and run chooses what was run.
+/// What the report tells readers to save and run chooses what was run.
 #[test]
 fn the_command_repeats_the_run() {
     let mut recorded = synthetic::run(3, 8);
@@ -145,7 +145,7 @@ fn figures_of_passes_that_do_not_count_change_nothing() {
 }
 
 /// Wherever a row or a legend names the system without barriers, its mark
-/// stands beside it, and it is never plainly better.
+/// stands beside it, and the system is never simply better.
 #[test]
 fn unsafe_cells_win_nothing_unmarked() {
     let mut recorded = synthetic::run(3, 9);

@@ -1,5 +1,5 @@
-//! The database of results: nothing is lost, nothing half-written is read,
-//! older files become newer ones.
+//! The database of results: nothing is lost, nothing half-written is read, and
+//! older files are upgraded.
 
 use crate::synthetic;
 use butterfs_lab::model::{Latencies, Run};
@@ -70,7 +70,7 @@ fn json_and_packed_json_give_the_same_database() {
         copy.import(&read).unwrap();
         assert!(copy.dump().unwrap() == dump);
     }
-    // An import that meets a run which is there adds none at all.
+    // An import that contains an existing run adds no run at all.
     let mut copy = Results::in_memory().unwrap();
     copy.add_run(&dump.runs[30].run).unwrap();
     assert!(matches!(
@@ -198,7 +198,7 @@ fn foreign_and_newer_files_are_refused_and_not_touched() {
     assert!(Results::open(&path).is_err());
 }
 
-/// Not a test of its own: the process that the next test kills.
+/// Not a test of its own: the next test kills this process.
 #[test]
 fn writer_that_is_killed() {
     let Some(path) = std::env::var_os("LAB_RESULTS_WRITE") else {

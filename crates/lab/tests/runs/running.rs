@@ -1,5 +1,5 @@
-//! Whole runs on loop devices, and what goes wrong in them: each fault voids
-//! or fails its cell, and nothing is left behind.
+//! Whole runs on loop devices, and what goes wrong in them. Each fault voids or
+//! fails its cell, and nothing is left behind.
 
 use butterfs_lab::catalogue::Catalogue;
 use butterfs_lab::experiment::Experiment;
@@ -21,7 +21,7 @@ use tempfile::TempDir;
 /// Devices are in memory: one run after the other.
 static ONE: Mutex<()> = Mutex::new(());
 
-/// False, with a line that says why, where nothing can be mounted.
+/// False, with a line that says why, if nothing can be mounted.
 fn can_run() -> bool {
     let machine = Machine::here();
     let why = if !machine.root {
@@ -322,7 +322,7 @@ fn a_mkfs_that_fails_and_a_tool_that_is_missing() {
     }
 }
 
-/// Spoils something, and says what came of it.
+/// Spoils something, and returns the result.
 struct Spoiler {
     name: &'static str,
     act: fn(&mut dyn Ground) -> Result<(), String>,
@@ -564,7 +564,7 @@ fn a_rate_in_per_cent_is_a_share_of_the_slowest_systems_throughput() {
     for one in of("50%") {
         let rate = shown(one, "rate");
         assert_eq!((&*rate.requested, &rate.effective), ("50%", &expected));
-        // They came after what they are a share of.
+        // They came after the cells of which they are a share.
         assert!(of("0").all(|closed| closed.place < one.place));
     }
     let alone = cells.replace(", \"0\"]", "]");
@@ -652,7 +652,7 @@ impl Zram {
         std::fs::write(format!("/sys/block/zram0/{what}"), value)
     }
 
-    /// None where there is none, or it is somebody's.
+    /// `None` if there is none, or if it belongs to somebody.
     fn new() -> Option<Self> {
         Self::set("disksize", "64M").ok().map(|()| Self)
     }

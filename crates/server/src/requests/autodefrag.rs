@@ -1,10 +1,11 @@
-//! Defragmenting in the background what small writes scatter (`autodefrag`).
+//! Defragmenting, in the background, what small writes scatter (`autodefrag`).
 //!
-//! Owns the parts of files that small writes went into since the last round,
-//! and the thread that rewrites their small extents into larger ones. Data
-//! that snapshots share stay as they are.
+//! Owns the parts of files that small writes changed since the last round. Owns
+//! the thread that rewrites their small extents into larger ones. Data that
+//! snapshots share stay as they are.
 //!
-//! Bound: so many parts; of more, those that are written to again later count.
+//! Bound: this many parts. If there are more, parts count only when they are
+//! written again later.
 
 use butterfs::{Defragment, Filesystem, FsError, InodeFlags, InodeId, Sharing, Volume};
 use std::collections::BTreeSet;
@@ -14,7 +15,7 @@ use std::time::Duration;
 
 /// Bytes of a part, and of an extent that is large enough.
 const PART: u64 = 256 << 10;
-/// Writes of so many bytes scatter nothing.
+/// Writes of this many bytes scatter nothing.
 const LARGE_WRITE: u64 = 64 << 10;
 /// Parts that are noted.
 const PARTS_MAX: usize = 4096;
@@ -33,7 +34,7 @@ pub(super) struct Spot {
 }
 
 impl Spot {
-    /// True for what leaves a small extent amid others.
+    /// True for a write that leaves a small extent among others.
     const fn scatters(&self) -> bool {
         self.length < LARGE_WRITE && self.offset.saturating_add(self.length) < self.size
     }
@@ -80,7 +81,7 @@ impl Autodefrag {
         }
     }
 
-    /// Ends the thread after the part that it is at.
+    /// Ends the thread after its current part.
     pub(super) fn stop(&self) {
         lock(&self.shared.0).ended = true;
         self.shared.1.notify_all();
@@ -107,7 +108,7 @@ fn work(shared: &(Mutex<State>, Condvar), volume: &Volume, pause: Duration) {
                 break;
             }
             if let Err(error) = defragment(volume.files(), id, part) {
-                // It is as it was; the next write into it counts again.
+                // The part is unchanged. The next write into it counts again.
                 tracing::debug!(%error, "a part of a file stays as it is");
             }
         }

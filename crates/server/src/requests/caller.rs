@@ -1,12 +1,12 @@
 //! Who a request comes from, beyond what it says itself.
 //!
-//! Owns what /proc tells of a caller: groups, capabilities, user namespace,
-//! file mode mask, and what it has open. Requests carry user, group and
-//! thread; the rest is read once, when something first depends on it. A caller waits until it is
-//! answered, so its thread is there and its number is not another's; a request
-//! whose thread cannot be seen, or is not of the user and group that the
-//! request names (a service that acts for somebody), has no further groups and
-//! no capabilities.
+//! Owns what /proc tells about a caller: groups, capabilities, user namespace,
+//! file mode mask, and what it has open. Requests carry user, group and thread.
+//! The rest is read once, when something first depends on it. A caller waits
+//! until it is answered, so its thread exists and its number belongs to no
+//! other. A request has no further groups and no capabilities if its thread
+//! cannot be seen, or is not of the user and group that the request names (a
+//! service that acts for somebody).
 
 use butterfs::Owner;
 use butterfs::access::{Capability, Credentials};
@@ -42,8 +42,8 @@ struct Facts {
     /// Capabilities in effect.
     effective: u64,
     umask: Option<u32>,
-    /// Where the thread is in another user namespace than the server: what
-    /// that knows.
+    /// If the thread is in another user namespace than the server: what that
+    /// namespace knows.
     namespace: Option<Known>,
 }
 
@@ -117,12 +117,12 @@ impl Credentials for Caller<'_> {
 }
 
 impl Facts {
-    /// `None` where nothing can be said of the thread.
+    /// `None` if nothing can be learned about the thread.
     fn read(thread: u32, uid: u32, gid: u32) -> Option<Self> {
         let place = Path::new("/proc").join(thread.to_string());
         let text = |name: &str| std::fs::read_to_string(place.join(name));
         let mut facts = Self::parse(&text("status").ok()?, uid, gid)?;
-        // Nobody asks for the namespace of who has no capability.
+        // Nobody asks for the namespace of a caller without capabilities.
         if facts.effective != 0 {
             let of = |place: &Path| std::fs::read_link(place.join("ns/user")).ok();
             let own = of(Path::new("/proc/self"));
@@ -143,7 +143,7 @@ impl Facts {
             let words = field(name).unwrap_or_default().split_whitespace();
             words.filter_map(|word| word.parse().ok()).collect()
         };
-        // Real, effective, saved, and the one that counts for files.
+        // Real, effective and saved, and the one that counts for files.
         let users: Vec<u32> = numbers("Uid:");
         let groups: Vec<u32> = numbers("Gid:");
         if users.get(3) != Some(&uid) || groups.get(3) != Some(&gid) {

@@ -1,8 +1,8 @@
 //! The memory of the caller.
 //!
 //! Owns reading and writing what the kernel does not pass on: arguments behind
-//! pointers, and those of requests whose number states the wrong direction. That
-//! needs the right to trace the caller; without it the answer is EPERM.
+//! pointers, and arguments of requests whose number states the wrong direction.
+//! That needs the right to trace the caller. Without it the answer is EPERM.
 
 use butterfs_fuse::{Context, Errno};
 use std::fs::File;

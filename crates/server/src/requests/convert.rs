@@ -83,8 +83,9 @@ pub const fn kind(of: FileType) -> Kind {
     }
 }
 
-/// What statfs says: the device's size, what nothing uses (chunks of metadata
-/// are used as far as they are full), and what data can still be written.
+/// What statfs says: the device's size; what nothing uses (chunks of metadata
+/// count as used as far as they are full); and how much data can still be
+/// written.
 pub fn statfs(usage: &butterfs::Usage, sector: u32) -> StatFs {
     let blocks = |bytes: u64| bytes / u64::from(sector);
     let free = usage.device_size.saturating_sub(usage.device_used());

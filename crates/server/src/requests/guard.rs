@@ -1,12 +1,12 @@
 //! What must not change although permissions allow it.
 //!
 //! Owns the checks of read-only subvolumes and of immutable and append-only
-//! files, which the kernel leaves to a FUSE server.
+//! files. The kernel leaves these checks to a FUSE server.
 //!
-//! Pages of a shared mapping may be dirty in the kernel when a file or its
-//! subvolume becomes protected: they are brought here before. What is dirtied
-//! later is refused, and the kernel drops the pages, so that all readers see
-//! what the file has.
+//! When a file or its subvolume becomes protected, the kernel may have dirty
+//! pages of a shared mapping. They are brought here first. Pages that become
+//! dirty later are refused, and the kernel drops them, so that all readers see
+//! what the file really has.
 
 use super::answered::{Answered, errno};
 use super::intent::{self, Intent};
@@ -19,11 +19,11 @@ use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What of a write that the kernel's cache sends is written.
+/// Which part of a write that the kernel's cache sends is written.
 pub(super) enum FromCache {
     /// All of it.
     All,
-    /// What is behind this offset; the rest is there already.
+    /// What is behind this offset. The rest is already there.
     After(u64),
 }
 
@@ -40,7 +40,7 @@ impl Server {
         inode.state.read().item.flags
     }
 
-    /// Errors where data at `offset` must not change.
+    /// Errors if data at `offset` must not change.
     pub(super) fn check_write(&self, inode: &Inode, offset: u64) -> Result<(), Errno> {
         self.check_tree(inode.id.tree)?;
         let state = inode.state.read();
@@ -53,9 +53,9 @@ impl Server {
         Ok(())
     }
 
-    /// Errors where pages from the kernel's cache must not be written. The
-    /// page where an append-only file ended is sent whole: what the file had
-    /// of it must be as it was.
+    /// Errors if pages from the kernel's cache must not be written. The page in
+    /// which an append-only file ended is sent as a whole, and what the file
+    /// had of it must be unchanged.
     pub(super) fn check_cached_write(
         &self,
         inode: &Inode,
@@ -76,9 +76,9 @@ impl Server {
         Ok(FromCache::After(size))
     }
 
-    /// Has the kernel drop its pages of a file, of which some were refused, so
-    /// that nobody reads what the file does not have. A thread of its own
-    /// does: the kernel waits for the answer to the refused write.
+    /// Makes the kernel drop its pages of a file after it refused some of them,
+    /// so that nobody reads what the file does not have. A thread of its own
+    /// does this, because the kernel waits for the answer to the refused write.
     pub(super) fn drop_pages(&self, node: NodeId) {
         let Some(notifier) = self.notifier.get().cloned() else {
             return;
@@ -88,7 +88,7 @@ impl Server {
         }
         let stale = Arc::clone(&self.stale);
         let drop_them = move || {
-            // A page that is refused from now on is dropped anew.
+            // A page that is refused from now on is dropped again.
             stale.nodes().remove(&node.0);
             let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
         };
@@ -99,8 +99,8 @@ impl Server {
         }
     }
 
-    /// Brings what the kernel's cache has of a file here. Without locks: the
-    /// writes are other requests.
+    /// Brings here what the kernel's cache has of a file. Without locks,
+    /// because the writes arrive as other requests.
     ///
     /// # Errors
     /// EAGAIN when it takes too long.
@@ -147,14 +147,15 @@ impl Server {
         }
     }
 
-    /// Errors where attributes must not change as asked. Of append-only files
-    /// times may be set to now.
+    /// Errors if attributes must not change as asked. The times of append-only
+    /// files may be set to now.
     pub(super) fn check_attributes(&self, inode: &Inode, request: &SetAttr) -> Result<(), Errno> {
         let others = request.mode.is_some()
             || request.uid.is_some()
             || request.gid.is_some()
             || request.size.is_some();
-        // With its own cache of writes the kernel tells the times of those.
+        // If the kernel has its own cache of writes, it reports the times of
+        // those.
         if !others && request.ctime.is_some() && request.atime.is_none() {
             return self.check_tree(inode.id.tree);
         }
@@ -164,7 +165,8 @@ impl Server {
             // The offset is behind every end.
             return self.check_write(inode, u64::MAX);
         }
-        // Nothing at all: set-id bits go, of a file that was written to.
+        // Nothing at all: set-id bits are removed from a file that was written
+        // to.
         let nothing = !others && request.atime.is_none() && request.mtime.is_none();
         if nothing {
             return self.check_tree(inode.id.tree);
@@ -181,7 +183,7 @@ impl Server {
         Ok(())
     }
 
-    /// Brings a change of names in `dirs` to the device, where the mount or a
+    /// Brings a change of names in `dirs` to the device, if the mount or a
     /// directory asks for that (`dirsync`, `chattr +D`, `+S`).
     pub(super) fn after_names(&self, dirs: &[InodeId]) -> Result<(), Errno> {
         let asks = |dir: &InodeId| -> Result<bool, Errno> {
@@ -213,7 +215,7 @@ impl Server {
         let held = self.files().inode(dir).answered()?;
         self.check_change(&held)?;
         match self.files().lookup(dir, name) {
-            // Whether it can go is the library's to say.
+            // The library decides whether it can be removed.
             Ok(target) if target.subvolume => Ok(()),
             Ok(target) => {
                 let victim = self.files().inode(target.inode).answered()?;

@@ -1,25 +1,27 @@
 //! What a caller that waits for an answer is about to do.
 //!
-//! Owns the answers to two questions. Does it open a file for writing? And does
-//! it copy to a descriptor that was opened for durable writes? Opens are
-//! stateless, so the kernel does not ask the server; but it asks for the
-//! attributes of a file whose attributes expire at once, before it permits
-//! what a system call wants. Attributes of immutable and append-only files
-//! expire at once, those of others never, so nobody else pays.
+//! Owns the answers to two questions. Does the caller open a file for writing?
+//! Does it copy to a descriptor that was opened for durable writes? Opens are
+//! stateless, so the kernel does not ask the server about them. But if the
+//! attributes of a file expire at once, the kernel asks for them before it
+//! permits what a system call wants. So the attributes of immutable and
+//! append-only files expire at once. Those of other files never expire, so
+//! nobody else pays.
 //!
-//! The caller waits within its system call, which /proc shows with its
-//! arguments to who may trace it: root, and the caller's own user where the
-//! machine permits that. The caller's memory is never read: it may be a page
-//! that only this server can bring. What is not understood (another one's
-//! thread, a 32-bit program, `openat2`, whose flags lie in memory, `io_uring`)
-//! counts as harmless: writes are refused anyway where they arrive. For copies
-//! all descriptors of such a caller are looked at instead, and a caller that
-//! cannot be seen at all gets what O_DSYNC promises.
+//! The caller waits within its system call. /proc shows this call with its
+//! arguments to whoever may trace the caller: root, and the caller's own user
+//! if the machine permits that. The caller's memory is never read, because a
+//! page of it may be one that only this server can bring. What is not
+//! understood (another user's thread, a 32-bit program, `openat2`, whose flags
+//! lie in memory, `io_uring`) counts as harmless, because writes are refused
+//! anyway when they arrive. For copies by such a caller, all of its descriptors
+//! are looked at instead. A caller that cannot be seen at all gets what O_DSYNC
+//! promises.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The thread may just be on its way to sleep.
+/// The thread may be about to sleep.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -34,13 +36,13 @@ pub enum Intent {
     Other,
 }
 
-/// What the thread wants that waits for an answer.
+/// What a thread that waits for an answer wants.
 pub fn of(thread: u32) -> Intent {
     Call::of(thread).map_or(Intent::Other, |call| call.intent())
 }
 
-/// Whether a thread that copies a range of files asked for it to be durable, by
-/// O_DSYNC or O_SYNC at its target's open.
+/// Whether a thread that copies a range of files asked for it to be durable: it
+/// opened the target with O_DSYNC or O_SYNC.
 pub fn copies_durably(thread: u32) -> bool {
     let descriptors = PathBuf::from(format!("/proc/{thread}/fdinfo"));
     match Call::of(thread).and_then(|call| call.target_of_copy()) {
@@ -53,7 +55,7 @@ pub fn copies_durably(thread: u32) -> bool {
     }
 }
 
-/// Whether writes by a descriptor are durable; `None` where it is gone.
+/// Whether writes through a descriptor are durable; `None` if it is gone.
 fn is_durable(descriptor: &Path) -> Option<bool> {
     let facts = std::fs::read_to_string(descriptor).ok()?;
     let flags = facts.lines().find_map(|line| line.strip_prefix("flags:"))?;
@@ -96,7 +98,7 @@ impl Call {
         for argument in &mut arguments {
             *argument = hex.next()??;
         }
-        // The numbers of a 32-bit program are others.
+        // A 32-bit program has other numbers.
         let stack = hex.next()??;
         let wide = size_of::<usize>() == 4 || stack > u64::from(u32::MAX);
         wide.then_some(Self { number, arguments })
@@ -135,7 +137,7 @@ fn opened(flags: u64) -> Intent {
 fn accessed(mode: u64) -> Intent {
     match mode & u64::from(libc::W_OK.cast_unsigned()) {
         0 => Intent::Other,
-        // Append-only files are writable to those who ask this.
+        // Append-only files are writable for callers who ask in this way.
         _ => Intent::Append,
     }
 }
@@ -192,7 +194,7 @@ mod tests {
     #[test]
     fn who_cannot_be_seen_gets_durable_copies() {
         assert!(copies_durably(0));
-        // This thread copies nothing, so all that it has open counts.
+        // This thread copies nothing, so everything that it has open counts.
         let thread = rustix::thread::gettid().as_raw_pid().cast_unsigned();
         let before = copies_durably(thread);
         let durable = std::fs::File::options()

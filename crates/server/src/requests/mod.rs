@@ -2,13 +2,13 @@
 //!
 //! Owns the translation of requests, the kernel's lookups (`nodes`) and what
 //! the server must enforce itself (immutable and append-only files, read-only
-//! subvolumes). Permissions are the kernel's (`default_permissions`).
+//! subvolumes). The kernel checks permissions (`default_permissions`).
 //!
-//! Opens are stateless: the kernel asks for nothing at open and close. Only
-//! this server changes the volume, so names and attributes, absent names too,
-//! never expire, but for attributes of immutable and append-only files
-//! (`intent`). Reads that the kernel answers from its cache are unseen and
-//! change no access time.
+//! Opens are stateless: the kernel asks nothing at open and close. Only this
+//! server changes the volume. So names, absent names and attributes never
+//! expire, except the attributes of immutable and append-only files (`intent`).
+//! The server does not see reads that the kernel answers from its cache, so
+//! they change no access time.
 
 mod answered;
 mod argument;

@@ -5,9 +5,9 @@
 //! a file without names lives until the kernel forgets it.
 //!
 //! In the mounted subvolume a node id is the inode number (256, the root, is
-//! 1); elsewhere it is the subvolume's id above 40 bits of inode number. Ids
-//! are the same in every mount, and programs see them as inode numbers, so
-//! that no two directories look alike.
+//! 1). Elsewhere it is the subvolume's id above 40 bits of inode number. Ids
+//! are the same in every mount. Programs see them as inode numbers, so no two
+//! directories look alike.
 
 use butterfs::{Filesystem, FsError, Inode, InodeId, InodeNumber, TreeId};
 use butterfs_fuse::NodeId;
@@ -35,8 +35,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The inode that programs see as `number` (st_ino) on a mount, `tree` being the
-/// subvolume of numbers that name none; it need not exist.
+/// The inode that programs see as `number` (st_ino) on a mount. `tree` is the
+/// subvolume of numbers that name none. The inode need not exist.
 #[must_use]
 pub fn inode_shown_as(number: u64, tree: TreeId) -> InodeId {
     let tree = match number >> NUMBER_BITS {
@@ -50,7 +50,7 @@ pub fn inode_shown_as(number: u64, tree: TreeId) -> InodeId {
 }
 
 impl Nodes {
-    /// No nodes but the root, which is `tree`'s.
+    /// No nodes but the root, which belongs to `tree`.
     pub fn new(tree: TreeId) -> Self {
         Self {
             tree,
@@ -117,7 +117,7 @@ impl Nodes {
         Ok(node)
     }
 
-    /// Takes back lookups; with the last one the inode's pin goes.
+    /// Takes back lookups. The last one ends the inode's pin.
     pub fn forget(&self, files: &Filesystem, node: NodeId, lookups: u64) -> Result<(), FsError> {
         let inode = {
             let mut shard = self.shard(node.0);
@@ -134,7 +134,7 @@ impl Nodes {
         inode.map_or(Ok(()), |inode| files.unpin(&inode, 1))
     }
 
-    /// Nodes of files that the kernel knows of a subvolume.
+    /// Nodes of a subvolume's files that the kernel knows.
     pub fn files_of(&self, tree: TreeId) -> Vec<NodeId> {
         let mut found: Vec<(u64, Arc<Inode>)> = Vec::new();
         for shard in &self.shards {
@@ -144,7 +144,8 @@ impl Nodes {
                 .filter(|(_, known)| known.inode.id.tree == tree);
             found.extend(of_tree.map(|(node, known)| (*node, Arc::clone(&known.inode))));
         }
-        // An inode's own lock may be held for long: not within a shard's.
+        // An inode's own lock may be held for long, so it is not taken while a
+        // shard is locked.
         found.retain(|(_, inode)| inode.state.read().item.mode & libc::S_IFMT == libc::S_IFREG);
         found.into_iter().map(|(node, _)| NodeId(node)).collect()
     }

@@ -1,13 +1,13 @@
 //! Quotas over ioctls, with the kernel's numbers and structures.
 //!
-//! Owns who may use them: root, and the user who runs the server. Owns reading the
-//! arguments that the kernel does not pass on. The number of the request for limits
-//! states that it only reads, and the groups of a new subvolume are behind a
-//! pointer. So both are read from the caller's memory. That needs the right to
-//! trace the caller; without it the answer is EPERM.
+//! Owns who may use them: root, and the user who runs the server. Owns reading
+//! the arguments that the kernel does not pass on. The number of the request
+//! for limits says that it only reads, and the groups of a new subvolume are
+//! behind a pointer. So both are read from the caller's memory. That needs the
+//! right to trace the caller. Without it the answer is EPERM.
 //!
-//! The thread that serves the request counts all groups, so the request ends when
-//! the count does.
+//! The thread that serves the request counts all groups, so the request ends
+//! when the count ends.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
@@ -82,7 +82,7 @@ impl Server {
                 } else {
                     self.volume.remove_quota_relation(child, parent)
                 };
-                // What became of the numbers is in their status.
+                // Their status says what became of the numbers.
                 changed.answered()?;
             }
             QuotaCommand::Group => {
@@ -115,8 +115,8 @@ impl Server {
         Ok(0)
     }
 
-    /// Writes down that the numbers were found to be wrong, so that who reads
-    /// the quota tree learns it.
+    /// Notes that the numbers were found to be wrong, so that readers of the
+    /// quota tree learn it.
     pub(super) fn say_quota_state(&self) {
         if let Err(error) = self.volume.say_quota_state() {
             tracing::info!(%error, "the state of quotas was not written");
@@ -158,7 +158,7 @@ impl Server {
         done.answered()
     }
 
-    /// Limits a group, or `own` where none is named.
+    /// Limits a group, or `own` if none is named.
     fn limit_group(&self, data: &Bytes<'_>, own: GroupId) -> Result<(), Errno> {
         let group = match data.u64(0)? {
             0 => own,
@@ -186,7 +186,7 @@ impl Server {
         if data.u64(16)? & INHERIT == 0 {
             return Ok(BTreeSet::new());
         }
-        // Reading a caller's memory waits for as long as the caller likes.
+        // Reading a caller's memory takes as long as the caller likes.
         self.check_privileged(context)?;
         let size = data.u64(INHERIT_SIZE)?;
         let length = usize::try_from(size).map_err(|_| Errno::EINVAL)?;
@@ -195,7 +195,7 @@ impl Server {
         }
         let bytes = read_caller(context, data.u64(INHERIT_ADDRESS)?, length)?;
         let inherit = Bytes(&bytes);
-        // Limits and copies of numbers: as newer kernels, not with these.
+        // Limits and copies of numbers are refused, as by newer kernels.
         let others = [0, 16, 24].map(|at| inherit.u64(at));
         if others.into_iter().any(|word| word != Ok(0)) {
             return Err(Errno::EINVAL);

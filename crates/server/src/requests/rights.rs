@@ -1,4 +1,4 @@
-//! Who may do what over ioctls, which the kernel leaves to a FUSE server.
+//! Who may do what by ioctls. The kernel leaves this to a FUSE server.
 //!
 //! Owns the questions that requests ask; `butterfs::access` decides. The
 //! errors are those of the kernel's Btrfs.
@@ -44,8 +44,8 @@ impl Server {
         }
     }
 
-    /// Errors unless the caller may change a file's data: by its permissions,
-    /// or since it administers the volume.
+    /// Errors unless the caller may change a file's data, by its permissions or
+    /// because it administers the volume.
     pub(super) fn check_writer(&self, context: &Context<'_>, id: InodeId) -> Result<(), Errno> {
         let caller = Caller::of(context);
         match self.check_access(&caller, id, Wanted::WRITE) {
@@ -105,7 +105,8 @@ impl Server {
         Ok(self.guarded_by(&self.files().attributes(id).answered()?))
     }
 
-    /// What decides of an inode, with the owners that the mount shows.
+    /// What decides the rights to an inode, with the owners that the mount
+    /// shows.
     pub(super) fn guarded_by(&self, attributes: &Attributes) -> Guarded {
         Guarded {
             mode: attributes.mode,

@@ -119,16 +119,16 @@ impl Server {
         if flags.contains(InodeFlags::SYNC) {
             self.files().fsync(&inode).answered()?;
         } else if request.flags.contains(OFlags::DIRECT) && flags.contains(InodeFlags::NODATACOW) {
-            // Databases take a finished direct write over data in place as one
-            // that the device has, though perhaps not durably.
+            // Databases rely on this: when a direct write over data in place is
+            // finished, the device has it, though perhaps not durably.
             self.files().flush_inode(&inode).answered()?;
         }
         Ok(written)
     }
 
-    /// What of a file's privileges goes when the caller may not keep all.
-    /// Without the execute bit the set-group bit stays where the caller is of
-    /// the group.
+    /// Which privileges a file loses if the caller may not keep all of them.
+    /// Without the execute bit, the set-group bit stays if the caller is in the
+    /// group.
     pub(super) fn dropped_by(&self, context: &Context<'_>, inode: &Inode) -> Privileges {
         let (mode, owner) = {
             let item = &inode.state.read().item;
@@ -145,8 +145,9 @@ impl Server {
         }
     }
 
-    /// Takes set-id bits and capabilities from a file that was written to, and
-    /// has the kernel ask for its mode again, which it does not by itself.
+    /// Removes set-id bits and capabilities from a file that was written to.
+    /// Makes the kernel ask for the file's mode again, which it does not do by
+    /// itself.
     fn drop_privileges(
         &self,
         context: &Context<'_>,
@@ -162,18 +163,18 @@ impl Server {
         Ok(())
     }
 
-    /// Has the kernel ask for the attributes of a node again, after a change
-    /// that does not tell it of them.
+    /// Makes the kernel ask for the attributes of a node again, after a change
+    /// that does not report them to it.
     fn attributes_changed(&self, node: NodeId) {
         if let Some(notifier) = self.notifier.get() {
-            // Advisory: a kernel that forgot the node asks anyway.
+            // Only a hint: a kernel that forgot the node asks anyway.
             let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
         }
     }
 
-    /// As the kernel does for a file whose content changes: who has not all
-    /// rights takes its privileges. The requests that come here do not say
-    /// whether the caller may keep them, so the caller is looked at.
+    /// As the kernel does for a file whose content changes: a caller without
+    /// all rights removes the file's privileges. The requests that arrive here
+    /// do not say whether the caller may keep them, so the caller is looked at.
     fn modified_by(&self, context: &Context<'_>, inode: &Inode, node: NodeId) -> Result<(), Errno> {
         let mode = inode.state.read().item.mode;
         if mode & (S_ISUID | S_ISGID) != 0 && Caller::of(context).has(Capability::KeepSetId) {
@@ -236,7 +237,7 @@ impl Server {
             )
             .answered()?;
         self.modified_by(context, &to, request.node_out)?;
-        // Of writes, the kernel asks for this itself.
+        // For writes, the kernel asks for this itself.
         let is_durable = Self::flags(&to).contains(InodeFlags::SYNC)
             || self.mount.sync_data
             || intent::copies_durably(context.pid);
@@ -249,7 +250,7 @@ impl Server {
     pub(super) fn set_label(&self, context: &Context<'_>, label: &[u8]) -> Result<(), Errno> {
         self.check_privileged(context)?;
         match self.volume.set_label(label) {
-            // As in the kernel it is on the device at once.
+            // As in the kernel, it is on the device at once.
             Ok(()) => self.volume.commit().map(drop),
             Err(butterfs::Error::Store(error)) => Err(error.into()),
             Err(_) => return Err(Errno::EIO),
@@ -316,7 +317,7 @@ impl Server {
                 if !self.guarded_by(&old).is_owned_by(&caller) {
                     return Err(Errno::EPERM);
                 }
-                // Neither extent sizes nor project ids, as in the kernel.
+                // As in the kernel, neither extent sizes nor project ids.
                 let others = request.data.get(4..).unwrap_or_default();
                 let asked = |range| {
                     others
@@ -332,7 +333,7 @@ impl Server {
                     convert::from_xflags(old.flags, word(0)?)?
                 };
                 if !old.is_directory() {
-                    // It means nothing there, and lsattr would show it.
+                    // It has no meaning there, and lsattr would show it.
                     wanted = wanted.without(InodeFlags::DIRSYNC);
                 }
                 let protects = (wanted & KEPT) != (old.flags & KEPT);

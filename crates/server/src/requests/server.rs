@@ -25,8 +25,8 @@ pub(crate) struct Served {
     pub(crate) access_times: AccessTimes,
     /// When those of directories change.
     pub(crate) directory_access_times: AccessTimes,
-    /// All that is written goes to the device at once; of writes the kernel
-    /// asks for it itself.
+    /// Everything that is written goes to the device at once. For writes, the
+    /// kernel itself asks for that.
     pub(crate) sync_data: bool,
     /// Every change of names goes to the device at once.
     pub(crate) sync_names: bool,
@@ -44,22 +44,22 @@ pub(crate) struct Server {
     pub(super) nodes: Nodes,
     pub(super) mount: Served,
     pub(super) sector: u32,
-    /// The count of quota groups that is being made.
+    /// The count of quota groups that is under way.
     pub(super) rescan: Rescan,
     /// Defragments in the background, where the mount asks for it.
     pub(super) autodefrag: OnceLock<Autodefrag>,
-    /// Somebody asked that the volume is used no more.
+    /// Somebody asked that the volume is no longer used.
     pub(super) shut: AtomicBool,
     /// Tells the kernel of changes that it does not expect.
     pub(super) notifier: OnceLock<Notifier>,
     /// How requests come.
     pub(super) transport: OnceLock<Transported>,
-    /// The device number of the mount, as the table of mounts has it.
+    /// The device number of the mount, as in the table of mounts.
     pub(super) device_number: OnceLock<String>,
     /// Files of which the kernel has pages that it could not write back.
     pub(super) stale: Arc<Stale>,
     pub(super) telling: Telling,
-    /// The name of the socket where commands are asked for.
+    /// The name of the socket at which commands are asked for.
     pub(super) service: OnceLock<Vec<u8>>,
     /// Why closing the volume left something unwritten.
     pub(super) unwritten: OnceLock<String>,
@@ -136,7 +136,7 @@ impl Server {
         let _ = self.service.set(socket);
     }
 
-    /// Has `say` tell the kernel, and waits for it at most for `patience`.
+    /// Lets `say` tell the kernel, and waits at most `patience` for it.
     pub(super) fn tell(
         &self,
         patience: Duration,

@@ -1,9 +1,9 @@
 //! Dedupe and defragmentation over ioctls.
 //!
-//! FICLONE and FIDEDUPERANGE never reach a FUSE server; requests of ButterFS'
+//! FICLONE and FIDEDUPERANGE never reach a FUSE server. Requests of ButterFS'
 //! own stand in for the second (`butterfs_kernel::butterfs_mount`). What a
-//! caller may do follows from how it opened its files, which the kernel
-//! checked: the source for reading, the target for writing.
+//! caller may do follows from how it opened its files, and the kernel checked
+//! that: the source for reading, the target for writing.
 //!
 //! Source of the layouts: the kernel's interface header linux/btrfs.h.
 
@@ -17,8 +17,8 @@ use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 use butterfs_kernel as btrfs;
 use butterfs_kernel::butterfs_mount::{self as own, Request};
 
-/// Extents of this size are large enough where the caller says nothing, as in
-/// the kernel.
+/// Extents of this size are large enough if the caller says nothing, as in the
+/// kernel.
 const LARGE: u64 = 256 << 10;
 
 impl Server {
@@ -67,7 +67,7 @@ impl Server {
             return Err(Errno::EBADF);
         }
         if target_flags & libc::O_ACCMODE == libc::O_RDONLY {
-            // As in the kernel: who could write, or owns it.
+            // As in the kernel: the caller could write the file, or owns it.
             self.check_owner(context, target)
                 .or_else(|_| self.check_writer(context, target))?;
         }
@@ -135,8 +135,8 @@ impl Server {
         Ok([&numbers[..], &[done.shared, done.new_extents]].concat())
     }
 
-    /// The kernel's requests. As there, shared data are rewritten too; metadata
-    /// (a directory is named) are not defragmented.
+    /// The kernel's requests. As there, shared data are rewritten too. Metadata
+    /// (if a directory is named) are not defragmented.
     pub(super) fn defragment_as_kernel(
         &self,
         context: &Context<'_>,
@@ -185,7 +185,7 @@ fn algorithm(number: u64) -> Result<Algorithm, Errno> {
 
 /// What `btrfs_ioctl_defrag_range_args` says.
 fn ranged(data: &[u8], mut wanted: Defragment) -> Result<Defragment, Errno> {
-    /// Writing is to begin at once, as it does here anyway.
+    /// The caller asks that writing begins at once, as it does here anyway.
     const START_IO: u64 = 1 << 1;
     let data: &[u8; btrfs::DEFRAGMENT] = data.first_chunk().ok_or(Errno::EINVAL)?;
     let word = |at: usize| -> u64 {

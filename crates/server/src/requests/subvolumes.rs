@@ -1,7 +1,7 @@
 //! Subvolumes over ioctls, with the kernel's numbers and structures.
 //!
-//! For FUSE the kernel checks no permission of an ioctl: `rights` does. The user
-//! who runs the server may do what root may do on a kernel mount.
+//! The kernel checks no permission for an ioctl on FUSE; `rights` does. The
+//! user who runs the server may do what root may do on a kernel mount.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
@@ -208,7 +208,7 @@ impl Server {
         {
             let name = name.to_vec();
             self.tell(NAME_PATIENCE, move |notifier| {
-                // A kernel that does not have it knows nothing to forget.
+                // A kernel that does not know it has nothing to forget.
                 let _ = notifier.deleted(parent, child, &name);
                 let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
             });
@@ -317,9 +317,9 @@ impl Server {
         Ok(INFO_SIZE)
     }
 
-    /// Subvolumes in `tree` with an identity of at least `from`. Where there
-    /// are more, the result is EOVERFLOW beside the answer: the caller asks
-    /// again from there on.
+    /// Subvolumes in `tree` with an identity of at least `from`. If there are
+    /// more, EOVERFLOW comes along with the answer, and the caller asks again
+    /// from there on.
     fn root_refs(
         &self,
         tree: TreeId,
@@ -347,8 +347,8 @@ impl Server {
         Ok(IoctlResult { value, filled })
     }
 
-    /// Where a subvolume hangs below a directory: the path of its own
-    /// directory, with a slash at its end, and its name.
+    /// Where a subvolume hangs below a directory: the path of the directory
+    /// that holds it, with a slash at its end, and its name.
     fn place(
         &self,
         context: &Context<'_>,
@@ -402,13 +402,13 @@ impl Server {
         }
     }
 
-    /// The file of this mount that the caller has open as `descriptor`. Asked
-    /// from /proc, so that no request comes back to this server.
+    /// The file of this mount that the caller has open as `descriptor`. /proc
+    /// tells it, so that no request comes back to this server.
     fn caller_file(&self, context: &Context<'_>, descriptor: u64) -> Result<InodeId, Errno> {
         Ok(self.caller_open(context, descriptor)?.0)
     }
 
-    /// [`Server::caller_file`], with the flags that it was opened with: what
+    /// [`Server::caller_file`], with the flags with which it was opened: what
     /// the kernel allowed the caller to do with it.
     pub(super) fn caller_open(
         &self,

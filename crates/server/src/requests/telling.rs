@@ -1,9 +1,9 @@
 //! Telling the kernel what it does not expect, while a request waits for it.
 //!
 //! Such a notification waits for locks of the kernel (a directory's names, a
-//! file's pages), and whoever holds them may wait for this server. So a thread
-//! of its own tells, and the request waits only for so long: no number of
-//! requests can take all threads of the server for ever.
+//! file's pages), and whoever holds them may wait for this server. So a
+//! separate thread sends it, and the request waits only for a limited time. No
+//! number of requests can block all threads of the server for ever.
 
 use butterfs_fuse::Notifier;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use std::time::Duration;
 /// Notifications that may be under way.
 const TELLING_MAX: usize = 128;
 
-/// For changes of names: whoever asks for one may look at once, so it is waited
-/// for; who holds a directory for longer holds up nobody.
+/// For changes of names. A program that asks for such a change may look at
+/// once, so the server waits. It does not wait longer for a program that holds
+/// the directory.
 pub(super) const NAME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Notifications under way.
@@ -27,7 +28,7 @@ pub(super) struct Telling(Arc<AtomicUsize>);
 pub(super) enum Told {
     /// The kernel knows.
     Done,
-    /// It will know later; or too many were under way.
+    /// It will know later, or too many notifications were under way.
     Later,
 }
 
@@ -41,7 +42,7 @@ impl Drop for Turn {
 }
 
 impl Telling {
-    /// Has `say` tell the kernel, and waits for it at most for `patience`.
+    /// Lets `say` tell the kernel, and waits at most `patience` for it.
     pub(super) fn tell(
         &self,
         notifier: Option<&Notifier>,

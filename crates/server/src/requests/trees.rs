@@ -1,7 +1,7 @@
 //! Reading trees over ioctls, as btrfs-progs do.
 //!
-//! Owns the layout of searches and their bound: what one answer holds. Trees
-//! are seen as they are now, changes that no commit has yet included.
+//! Owns the layout of searches, and their bound: what one answer holds. Trees
+//! are seen in their current state, with changes that are not yet in a commit.
 //!
 //! Source: the kernel's interface header linux/btrfs.h.
 
@@ -57,7 +57,7 @@ impl Search {
             first: Key::new(bytes.u64(8)?, kind(bytes.u32(56)?)?, bytes.u64(24)?),
             last: Key::new(
                 bytes.u64(16)?,
-                // Callers may mean all types by more than there are.
+                // Callers may mean all types by a number greater than any type.
                 kind(bytes.u32(60)?.min(255))?,
                 bytes.u64(32)?,
             ),
@@ -88,8 +88,8 @@ impl Server {
     }
 
     /// Items of a tree, as many as fit, in the caller's memory behind the
-    /// request. Where the first does not fit, the caller learns how much it
-    /// takes.
+    /// request. If the first item does not fit, the caller learns how much
+    /// space it takes.
     pub(super) fn search_tree_into(
         &self,
         context: &Context<'_>,
@@ -175,8 +175,8 @@ impl Server {
         })
     }
 
-    /// Path of a directory in its subvolume, with a slash at its end. Others
-    /// than the privileged learn of their file's subvolume which it is.
+    /// Path of a directory in its subvolume, with a slash at its end. Callers
+    /// without privileges learn in which subvolume their own file is.
     pub(super) fn directory_path(
         &self,
         context: &Context<'_>,

@@ -1,5 +1,5 @@
-//! Requests about the whole file system that others answer too: FITRIM and
-//! FS_IOC_SHUTDOWN.
+//! Requests about the whole file system that other file systems answer too:
+//! FITRIM and FS_IOC_SHUTDOWN.
 //!
 //! Source: the kernel's interface header linux/fs.h.
 
@@ -14,7 +14,7 @@ use butterfs_fuse::{Context, Errno};
 use std::sync::atomic::Ordering;
 
 const FITRIM: u32 = 0xc018_5879;
-/// Its number says that the answer is a word; what is asked is one too.
+/// Its number says that the answer is a word. The question is a word too.
 const SHUTDOWN: u32 = 0x8004_587d;
 /// Bytes of `struct fstrim_range`.
 const TRIM_SIZE: usize = 24;
@@ -24,7 +24,7 @@ const TRIM_SIZE: usize = 24;
 enum Saved {
     /// Everything.
     All,
-    /// What is in the trees; data that wait in memory are lost.
+    /// What is in the trees. Data that wait in memory are lost.
     Trees,
     /// Nothing: as if the power went.
     Nothing,

@@ -31,12 +31,12 @@ impl Connection {
         }
     }
 
-    /// Has the server run a command, and writes what it prints, as it comes, to
-    /// `output` and `notes`.
+    /// Lets the server run a command. Writes what the command prints, as it
+    /// arrives, to `output` and `notes`.
     ///
     /// # Errors
-    /// The command failed, the server did not finish it, or what it prints
-    /// cannot be written.
+    /// The command failed, the server did not finish it, or its output cannot
+    /// be written.
     pub fn run(
         mut self,
         request: &[u8],

@@ -1,4 +1,4 @@
-//! The last word of a server: whether everything is on the device.
+//! What a server says at its end: whether everything is on the device.
 //!
 //! Owns a second socket of the server, whose name follows from the first one's. A
 //! process that waits for the end of a mount connects to it before it unmounts. It
@@ -21,10 +21,10 @@ use std::time::Duration;
 const WAITING_MAX: usize = 16;
 /// Bytes of a last word.
 const WORDS_MAX: usize = 4096;
-/// What a server says when nothing was lost; else it says what was.
+/// What a server says if nothing was lost; otherwise it says what was.
 const DONE: &str = "done\n";
 /// What it says first, to each process that it will tell. A server that ends
-/// tells only processes that it has heard of.
+/// tells only those processes that it has heard of.
 const HEARD: &[u8] = b"+";
 /// Time for that.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -76,7 +76,7 @@ impl Farewell {
         let words = &words.as_bytes()[..words.len().min(WORDS_MAX)];
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         for client in waiting.iter_mut() {
-            // A process that does not listen any more misses nothing.
+            // A process that no longer listens misses nothing.
             let _ = client.write_all(words);
         }
     }
@@ -93,8 +93,7 @@ fn is_there(client: &UnixStream) -> bool {
 #[derive(Debug)]
 pub struct Waiter {
     server: UnixStream,
-    /// The server's process: at its end, and no earlier, it has let go of all
-    /// its files.
+    /// The server's process. Only at its end has it let go of all its files.
     process: Option<OwnedFd>,
     words: Vec<u8>,
 }
@@ -109,7 +108,7 @@ pub enum End {
 }
 
 impl Waiter {
-    /// For the server of the mount at `mountpoint`; `None` where it cannot be
+    /// For the server of the mount at `mountpoint`; `None` if it cannot be
     /// asked from here.
     #[must_use]
     pub fn new(mountpoint: &Path) -> Option<Self> {
@@ -160,7 +159,8 @@ impl Waiter {
                 tv_nsec: 0,
             };
             let mut ends = [PollFd::new(process, PollFlags::IN)];
-            // What cannot be waited for is gone, or not to be seen from here.
+            // A process that cannot be waited for is gone, or cannot be seen
+            // from here.
             let _ = rustix::event::poll(&mut ends, Some(&patience));
         }
     }

@@ -1,9 +1,9 @@
 //! Running commands for others, in the server of a mount.
 //!
-//! Owns the socket, and who may ask: root, and the user who mounted. Every answer
-//! ends with a part that says how the command ended. A caller that did not get
-//! every part before gets no end. A caller that may not ask is told at once, so
-//! that nobody waits for it.
+//! Owns the socket, and who may ask: root, and the user who mounted. Every
+//! answer ends with a part that says how the command ended. A caller that did
+//! not get every earlier part gets no end. A caller that may not ask is told so
+//! at once, so that nobody waits for it.
 
 use super::parts::{self, PART};
 use crate::error::{About, ServerError};
@@ -19,9 +19,9 @@ use std::time::Duration;
 
 /// Requests that are served at a time.
 const SERVED_MAX: usize = 16;
-/// A caller must send its request in this time. While an answer is printed,
-/// others may have to wait; so the caller must read each part in this time, too.
-/// Streams have no such limit.
+/// A caller must send its request within this time. While an answer is printed,
+/// other callers may have to wait, so the caller must also read each part
+/// within this time. Streams have no such limit.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// As the main thread's.
 const STACK: usize = 8 << 20;
@@ -44,7 +44,7 @@ pub struct Command {
 /// The process that asked.
 pub struct Answer {
     stream: BufWriter<UnixStream>,
-    /// A part could not be sent: what follows would stand in the wrong place.
+    /// A part could not be sent. What follows would stand in the wrong place.
     gone: bool,
 }
 
@@ -55,8 +55,8 @@ impl fmt::Debug for Answer {
 }
 
 impl Answer {
-    /// What follows may be read as slowly as who asked likes: it is written
-    /// while nobody else waits for it.
+    /// The caller may read what follows as slowly as it likes, because nobody
+    /// else waits while it is written.
     ///
     /// # Errors
     /// What the system says.
@@ -96,8 +96,8 @@ impl Answer {
         Ok(())
     }
 
-    /// Says how it ended, or why it failed, to who has got all that came
-    /// before.
+    /// Says how the command ended, or why it failed, if the caller has got
+    /// everything before.
     pub fn end(mut self, done: Result<(), &str>) {
         if !self.gone {
             self.gone = parts::write_end(&mut self.stream, done).is_err();
@@ -112,7 +112,7 @@ impl Answer {
     }
 }
 
-/// Listens, and serves what is asked in threads of its own until the process
+/// Listens, and serves each request in a thread of its own until the process
 /// ends. Gives the name of the socket.
 pub(crate) fn start(volume: &Volume, run: Runner) -> Result<Vec<u8>, ServerError> {
     let name = format!("butterfs-{}", uuid::Uuid::new_v4()).into_bytes();
@@ -158,7 +158,8 @@ fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), Ser
         gone: false,
     };
     let request = request.and_then(|request| match volume.sync() {
-        // All but some files' data can be looked at; their own fsync tells.
+        // Everything but the data of some files can be looked at. An fsync of
+        // such a file reports the error.
         Ok(()) | Err(butterfs::Error::Fs(FsError::NotFlushed { .. })) => Ok(request),
         Err(error) => Err(error.into()),
     });

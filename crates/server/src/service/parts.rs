@@ -1,9 +1,9 @@
 //! What goes over the socket of a mount's server.
 //!
-//! Owns the form of requests and answers. A request is its length and that
-//! many bytes. An answer is parts: a kind, a length, and that many bytes. The
-//! last one is the end, which says how the command ended. There is no other
-//! success: an answer without an end, cut anywhere, is an error.
+//! Owns the form of requests and answers. A request is its length and that many
+//! bytes. An answer consists of parts; each is a kind, a length, and that many
+//! bytes. The last part is the end, which says how the command ended. Nothing
+//! else counts as success: an answer without an end, cut anywhere, is an error.
 
 use std::io::{self, Read, Write};
 
@@ -29,7 +29,7 @@ pub(super) enum Part {
     Output(Vec<u8>),
     /// For standard error.
     Note(Vec<u8>),
-    /// Nothing follows: all was done, or why not.
+    /// Nothing follows: everything was done, or the reason why not.
     End(Result<(), String>),
 }
 
@@ -65,7 +65,7 @@ pub(super) fn write_note(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     write(to, NOTE, bytes)
 }
 
-/// Writes the end: all was done, or why not.
+/// Writes the end: everything was done, or the reason why not.
 pub(super) fn write_end(to: &mut impl Write, end: Result<(), &str>) -> io::Result<()> {
     let mut bytes = vec![if end.is_ok() { DONE } else { FAILED }];
     bytes.extend_from_slice(end.err().unwrap_or_default().as_bytes());

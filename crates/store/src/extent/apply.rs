@@ -1,5 +1,6 @@
-//! Brings pending reference changes into the extent tree, sorted, and their
-//! effects into block groups, free-space tree, checksum tree and pinned space.
+//! Brings pending reference changes into the extent tree, in the order of
+//! addresses. Brings their effects into block groups, the free-space tree, the
+//! checksum tree and pinned space.
 
 use super::pending::{Backref, ExtentKind, PendingExtent};
 use super::record::{ExtentRecord, FLAG_FULL_BACKREF, Reach, displaced_behind, find_keyed};
@@ -36,15 +37,15 @@ const NO_GROUP: StoreError = StoreError::Internal("a block group went away");
 struct Context {
     generation: Generation,
     skinny: bool,
-    /// Simple quotas are on: extents of data say who allocated them.
+    /// Simple quotas are on: each data extent names the tree that allocated it.
     owned: bool,
     /// Greatest item with inline references.
     inline_max: usize,
 }
 
 impl Engine {
-    /// Applies the pending changes of at most so many extents. Doing so changes
-    /// nodes, so there may be new ones afterwards.
+    /// Applies the pending changes of at most this many extents. Doing so
+    /// changes nodes, so there may be new pending changes afterwards.
     pub(crate) fn apply_pending(&mut self, most: usize) -> Result<(), StoreError> {
         let batch = self.pending.take(most);
         let context = Context {
@@ -236,7 +237,7 @@ fn apply_changes(
         // As their items lie.
         changes.sort_by_cached_key(|(by, _)| by.place());
     }
-    // Drops first, so that their room can be used.
+    // Drops come first, so that their room can be used.
     for (by, count) in drops {
         drop_references(editor, record, by, count.unsigned_abs())?;
     }
@@ -250,7 +251,7 @@ fn impossible_count(record: &ExtentRecord) -> StoreError {
     corrupt_item(TreeId::EXTENT, record.key, ItemFault::RefCount)
 }
 
-/// Drops `left` references of one kind, wherever they are counted.
+/// Drops `left` references of one kind. They may be counted in several places.
 fn drop_references(
     editor: &mut Editor<'_, Engine>,
     record: &mut ExtentRecord,
@@ -287,9 +288,10 @@ fn drop_references(
     Ok(())
 }
 
-/// Moves what collisions put behind `gap` into it, so that no chain has a hole.
-/// The kernel leaves holes, and copes with them; but it makes a second item in
-/// one for a reference behind it, and cannot drop both at once.
+/// Moves items that collisions put behind `gap` into it, so that no chain has a
+/// hole. The kernel leaves holes and copes with them. But it may then make a
+/// second item in such a hole for a reference that has one behind it, and it
+/// cannot drop both at once.
 fn close_gap(editor: &mut Editor<'_, Engine>, mut gap: Key) -> Result<(), StoreError> {
     while let Some((key, data)) = displaced_behind(editor.source(), gap)? {
         editor.remove(&key)?;
@@ -299,7 +301,8 @@ fn close_gap(editor: &mut Editor<'_, Engine>, mut gap: Key) -> Result<(), StoreE
     Ok(())
 }
 
-/// What is left of a count that loses up to `most`, and how much it loses.
+/// Given a count that loses up to `most`: what is left of it, and how much it
+/// loses.
 fn without(count: u32, most: u64) -> (u32, u64) {
     let taken = count.min(u32::try_from(most).unwrap_or(u32::MAX));
     (count - taken, u64::from(taken))

@@ -1,7 +1,7 @@
 //! Reference changes that are not yet in the extent tree.
 //!
-//! Owns their netting: an extent that is born and freed within a generation
-//! leaves nothing behind.
+//! Owns their netting: an extent that is allocated and freed within one
+//! generation leaves no change behind.
 
 use crate::error::{StoreError, corrupt_item};
 use crate::item_fault::ItemFault;
@@ -54,7 +54,7 @@ pub struct PendingExtent {
     pub kind: ExtentKind,
     /// It is not in the extent tree yet.
     pub new: bool,
-    /// The tree that allocated it, of a new one.
+    /// For a new extent, the tree that allocated it.
     pub owner: Option<TreeId>,
     /// Its children's references are by parent from now on.
     pub set_full_backref: bool,
@@ -167,8 +167,9 @@ pub struct PendingRefs {
     netted: Option<BTreeMap<Logical, NettedExtent>>,
 }
 
-/// An extent that has the references of the last commit again. Other subvolumes
-/// may reach it all the same: a node that refers to it may have left a tree.
+/// An extent that has the references of the last commit again. Which subvolumes
+/// reach it may have changed all the same, because a node that refers to it may
+/// have left a tree.
 #[derive(Clone, Copy, Debug)]
 pub struct NettedExtent {
     /// Bytes.
@@ -177,7 +178,7 @@ pub struct NettedExtent {
     pub kind: ExtentKind,
 }
 
-/// What became of an extent by a change.
+/// What a change made of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The change waits for the commit.
@@ -190,8 +191,8 @@ impl PendingRefs {
     /// Notes a new extent, with its first reference.
     ///
     /// # Errors
-    /// Something changed references to an extent there: the volume calls space
-    /// free that is used. Nothing is noted.
+    /// Something changed references to an extent there, so the volume calls
+    /// space free that is used. Nothing is noted.
     pub fn insert_new(
         &mut self,
         logical: Logical,
@@ -223,8 +224,8 @@ impl PendingRefs {
         Ok(())
     }
 
-    /// [`PendingRefs::insert_new`] of an extent that another one becomes: it
-    /// stays with who allocated that.
+    /// [`PendingRefs::insert_new`] of an extent that replaces another one. The
+    /// owner of the old extent stays the owner.
     ///
     /// # Errors
     /// As there.
@@ -307,7 +308,7 @@ impl PendingRefs {
         self.netted = None;
     }
 
-    /// Old extents whose changes came to nothing, perhaps for a time only.
+    /// Old extents whose changes came to nothing, perhaps only for a time.
     pub fn netted(&self) -> impl Iterator<Item = (Logical, NettedExtent)> {
         let netted = self.netted.iter().flatten();
         netted.map(|(logical, extent)| (*logical, *extent))
@@ -348,8 +349,8 @@ impl PendingRefs {
             .map(|(logical, extent)| logical.get()..logical.get() + extent.length)
     }
 
-    /// Takes the changes of about the first `most` references, of whole
-    /// extents, ascending by address.
+    /// Takes the pending changes of whole extents, about the first `most`
+    /// references, ascending by address.
     pub fn take(&mut self, most: usize) -> BTreeMap<Logical, PendingExtent> {
         if most >= self.references && most >= self.extents.len() {
             self.references = 0;
@@ -383,8 +384,8 @@ mod tests {
         }
     }
 
-    /// A volume that calls space free which an extent uses gives out the same
-    /// address twice.
+    /// If a volume calls space free that an extent uses, the same address is
+    /// given out twice.
     #[test]
     fn space_that_is_used_is_no_new_extent() {
         let mut pending = PendingRefs::default();

@@ -2,7 +2,8 @@
 //! back.
 //!
 //! Owns the order of inline references (types ascending; within a type the
-//! greatest offset or hash first), their limit, and the keyed items beyond it.
+//! greatest offset or hash first) and their limit. Owns the keyed items of
+//! references beyond this limit.
 
 use super::pending::{Backref, ExtentKind};
 use crate::error::{StoreError, bad_item, corrupt_item};
@@ -306,7 +307,7 @@ impl ExtentRecord {
         w.finish()
     }
 
-    /// What points to the node that this is the record of; `None` for data.
+    /// The pointer to the node of this record; `None` for data.
     pub fn node(&self) -> Option<NodeRef> {
         if self.flags & FLAG_TREE_BLOCK == 0 {
             return None;
@@ -340,8 +341,8 @@ impl ExtentRecord {
         self.refs > inline.sum()
     }
 
-    /// The count of one reference. Where the item was found behind others whose
-    /// hashes collide, it may be too small.
+    /// The count of one reference. It may be too small if the item was found
+    /// behind others whose hashes collide.
     ///
     /// # Errors
     /// Damage, reading.
@@ -397,25 +398,25 @@ pub struct Place {
     pub free: Key,
 }
 
-/// How far the item of a reference is looked for.
+/// How far to look for the item of a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// As far as collisions are likely to have put it: it may not be there.
+    /// As far as collisions have probably put it. It need not be there.
     Near,
-    /// Among all items of the extent: it must be there.
+    /// Among all items of the extent. It must be there.
     Far,
 }
 
-/// Keys behind the last one that collisions explain now, where a reference is
-/// still looked for: those that kept it from its place may be gone.
+/// How many keys are searched behind the last one that collisions explain now.
+/// The items that once kept a reference from its place may be gone.
 const NEAR: u64 = 1 << 16;
 
 /// Looks for the keyed item of a reference to the extent at `object`.
 ///
-/// Hashes of data references may collide: an item lies at its hash, or at the
-/// first offset behind it that was free when it was made. So there may be holes
-/// before it. The kernel may even have made two items of one reference, one in
-/// such a hole; the first is found.
+/// Hashes of data references may collide. An item lies at its hash, or at the
+/// first offset behind it that was free when the item was made. So there may be
+/// holes before it. The kernel may even have made two items of one reference,
+/// one of them in such a hole. The first one is found.
 ///
 /// # Errors
 /// Damage, reading.
@@ -456,8 +457,8 @@ pub fn find_keyed<S: NodeSource>(
     Ok(place)
 }
 
-/// The first item in the unbroken chain behind `gap`, whose item is gone, that
-/// belongs at `gap` or before it, with its data.
+/// Looks through the unbroken chain behind `gap`, whose item is gone. Gives the
+/// first item that belongs at `gap` or before it, with its data.
 ///
 /// # Errors
 /// Damage, reading.

@@ -48,7 +48,8 @@ impl Engine {
             )?;
             if state.count > 1 {
                 if old.owner() == tree && !state.full_backref {
-                    // The copy takes over the references by tree.
+                    // The copy takes over the references by tree from the old
+                    // node.
                     self.refer_to_children(old, Keyed::ByParent(reference.logical), 1)?;
                     self.mark_full_backref(reference);
                 } else {
@@ -97,9 +98,9 @@ impl Engine {
         })
     }
 
-    /// Errors unless an extent has the references that are to be dropped, as
-    /// of the coming commit. Where one is missing that commit would fail, and
-    /// the volume with it.
+    /// Errors unless an extent has the references that are to be dropped, as of
+    /// the coming commit. If one is missing, that commit would fail, and the
+    /// volume with it.
     pub(crate) fn verify_refs(
         &self,
         (logical, length): (Logical, u64),
@@ -126,7 +127,8 @@ impl Engine {
             };
             let mut has = record.count_of(self, *by)?;
             if has < wanted {
-                // Counted in two places, or far behind others whose hashes collide.
+                // The reference is counted in two places, or lies far behind
+                // others whose hashes collide.
                 let all = record.all_refs(self)?;
                 let same = all.iter().filter(|(other, _)| other == by);
                 has = same.map(|(_, count)| i64::from(*count)).sum();
@@ -187,7 +189,7 @@ impl Engine {
         self.verify_refs(extent, Self::node_kind(node), &[(by, 1)])
     }
 
-    /// The children of `node` are referred to by itself from now on.
+    /// From now on the children of `node` are referred to by the node itself.
     pub(crate) fn mark_full_backref(&mut self, node: NodeRef) {
         let length = self.identity.node_size as u64;
         self.pending

@@ -7,12 +7,12 @@ use butterfs_format::{ItemType, Key, TreeId};
 use butterfs_tree::Cursor;
 use std::ops::{ControlFlow, Range};
 
-/// Takes an extent and its length, and says whether to go on.
+/// Gets an extent and its length, and says whether to go on.
 type Visit<'v> = &'v mut dyn FnMut(&ExtentHead, u64) -> Result<ControlFlow<()>, StoreError>;
 
 impl Engine {
     /// Extents that begin in `range`, each with its length, until `visit` has
-    /// enough; without what is pending.
+    /// enough. Pending changes are left out.
     ///
     /// # Errors
     /// Damage, reading, those of `visit`.
@@ -44,8 +44,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The last extent that begins at `logical` or before it, with its length;
-    /// without what is pending.
+    /// The last extent that begins at `logical` or before it, with its length.
+    /// Pending changes are left out.
     ///
     /// # Errors
     /// Damage, reading.
@@ -71,7 +71,7 @@ impl Engine {
         Ok(None)
     }
 
-    /// Extents that reach into `range`, as [`Engine::visit_extents`].
+    /// Extents that reach into `range`, as by [`Engine::visit_extents`].
     ///
     /// # Errors
     /// As there.

@@ -39,7 +39,7 @@ use std::sync::Arc;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// How many generations the first commit without a device goes ahead: the
+/// How many generations the first commit without a device skips. The missing
 /// device may have one of them, and is stale then.
 pub(super) const APART: u64 = 4;
 
@@ -71,7 +71,7 @@ pub enum MemberFault {
         /// The number that both have.
         id: DeviceId,
     },
-    /// One that lacks what was written since it was away.
+    /// A device that lacks what was written while it was away.
     #[error(
         "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
          was written since; leave it out and go on without it (mount -o degraded), or replace it"
@@ -148,8 +148,8 @@ impl Members {
             let found = read_superblock(&*device)?;
             given.push(Given { device, found });
         }
-        // Of the newest ones that with the lowest number: one that a crash kept
-        // from being added has the highest.
+        // Among the newest devices, the one with the lowest number. A device
+        // that a crash kept from being added has the highest number.
         given.sort_by_key(|one: &Given| {
             let newest_first = std::cmp::Reverse(one.superblock().generation);
             // A volume is newer than its seed in any case.
@@ -168,7 +168,7 @@ impl Members {
         Ok(members)
     }
 
-    /// Leaves out what a newer device has taken the place of.
+    /// Leaves out devices whose place a newer device has taken.
     fn leave_out_replaced(&mut self) {
         let mut kept: Vec<Given> = Vec::new();
         for one in std::mem::take(&mut self.given) {
@@ -195,8 +195,8 @@ impl Members {
             return Err(MemberFault::None.into());
         };
         let of_volume = |one: &Given| (one.superblock().fsid, one.superblock().node_fsid());
-        // A crash may have left such a change on some devices alone. Whether
-        // they belong together the device items say.
+        // A crash may have left such a change on only some devices. The device
+        // items say whether the devices belong together.
         let is_changing = |one: &Given| one.superblock().flags.intersects(SuperFlags::CHANGING);
         let is_changing = states == States::Tuned && self.given.iter().any(is_changing);
         for (index, other) in (1..).zip(others) {
@@ -253,8 +253,8 @@ impl Members {
         newest.saturating_sub(one.superblock().generation.get())
     }
 
-    /// The devices as the volume's space takes them, as far as they are known
-    /// before the trees are.
+    /// The devices in the form that the volume's space takes, as far as they
+    /// are known before the trees are loaded.
     pub(super) fn devices(&self) -> Vec<VolumeDevice> {
         let of = |one: &Given| {
             let uuid = one.superblock().device.uuid;
@@ -269,14 +269,18 @@ impl Members {
                 ..VolumeDevice::present(one.id(), uuid, Arc::clone(&one.device))
             }
         };
-        // Two that are the same device are two copies of it.
-        let mut ids: BTreeSet<DeviceId> = self.given.iter().map(Given::id).collect();
-        let seeds = self.seeds.iter().filter(|one| ids.insert(one.id()));
         let seed = |one: &Given| {
             let uuid = one.superblock().device.uuid;
             VolumeDevice::seed(one.id(), uuid, Arc::clone(&one.device))
         };
-        self.given.iter().map(of).chain(seeds.map(seed)).collect()
+        let seeds = self.seeds_by_number().map(seed);
+        self.given.iter().map(of).chain(seeds).collect()
+    }
+
+    /// One seed for each number that a device may have.
+    fn seeds_by_number(&self) -> impl Iterator<Item = &Given> {
+        let mut ids: BTreeSet<DeviceId> = self.given.iter().map(Given::id).collect();
+        self.seeds.iter().filter(move |one| ids.insert(one.id()))
     }
 
     /// Makes the devices seeds of a new volume, whose only device is `device`.
@@ -324,11 +328,8 @@ impl Members {
     /// # Errors
     /// [`MemberFault::TooManySeeds`]
     pub(super) fn seeds(&self) -> Result<Option<Seeds>, MemberFault> {
-        let fsids: BTreeSet<UuidBytes> = self
-            .seeds
-            .iter()
-            .map(|one| one.superblock().node_fsid())
-            .collect();
+        let seeds = self.seeds_by_number();
+        let fsids: BTreeSet<UuidBytes> = seeds.map(|one| one.superblock().node_fsid()).collect();
         if fsids.is_empty() {
             return Ok(None);
         }
@@ -372,8 +373,8 @@ impl Members {
         Ok(self.seeds.len() < before)
     }
 
-    /// Leaves out devices that the volume does not have by its items. True
-    /// when there were some.
+    /// Leaves out devices that have no device item in the volume. True if there
+    /// were some.
     ///
     /// # Errors
     /// [`MemberFault::SeedChanged`]
@@ -398,7 +399,7 @@ impl Members {
     /// The devices that the volume has by its items and that were not given.
     ///
     /// # Errors
-    /// One that is missing or stale, unless the options allow that.
+    /// A device is missing or stale, and the options do not allow that.
     pub(super) fn missing(
         &self,
         items: &DeviceItems,

@@ -1,10 +1,10 @@
 //! Whether the descriptions of space agree with each other.
 //!
-//! Chunks, device items, device extents and block groups describe the same space
-//! from four sides. A driver that writes by one of them, while another one says
-//! something else, overwrites what is in use. So a volume in which they differ is
-//! not opened, not even for reading, because reading by them gives other bytes.
-//! The kernel refuses the same volumes, and opens those that are opened here.
+//! Chunks, device items, device extents and block groups describe the same
+//! space from four sides. If they differ, a driver that writes by one of them
+//! overwrites what is in use. So such a volume is not opened. It is not even
+//! opened for reading, because each description leads to other bytes. The
+//! kernel refuses the same volumes, and opens those that are opened here.
 //!
 //! Reads the chunk tree, the device tree and the block group items: nothing
 //! that grows with the number of files.
@@ -23,10 +23,10 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use thiserror::Error;
 
-/// Items that are looked at in a range that should have no block group.
+/// How many items are looked at in a range that should have no block group.
 const STRAY_ITEMS_MAX: usize = 4096;
 
-/// A contradiction in what says where space lies.
+/// A contradiction between the descriptions of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SpaceFault {
@@ -67,7 +67,8 @@ pub enum SpaceFault {
         /// Bytes.
         size: u64,
     },
-    /// The superblock has fewer bytes than the device items together.
+    /// The superblock gives the volume fewer bytes than the device items have
+    /// together.
     #[error(
         "the superblock says {found} bytes, but the device items have {devices} (it can be \
          mounted with -o ro)"
@@ -86,7 +87,8 @@ pub enum SpaceFault {
         /// Device.
         device: DeviceId,
     },
-    /// A device extent of what is not a chunk tree, or no chunk.
+    /// A device extent belongs to something other than the chunk tree, or to no
+    /// chunk.
     #[error("the device extent at {offset} of device {device} is not one of the chunk tree")]
     ExtentKind {
         /// Device.
@@ -186,8 +188,8 @@ pub(super) struct FoundChunks {
 }
 
 impl Engine {
-    /// The chunks, each verified by itself. What the superblock lists counts:
-    /// the chunk tree itself is read by it.
+    /// The chunks, each verified by itself. The superblock's list counts,
+    /// because the chunk tree itself is read by it.
     pub(super) fn read_chunks(&self) -> Result<FoundChunks, StoreError> {
         let mut map = ChunkMap::default();
         let mut chunks = BTreeMap::new();
@@ -258,8 +260,8 @@ impl Engine {
         Ok(devices)
     }
 
-    /// The item of the device whose superblock speaks for the volume: where
-    /// they differ, the item counts.
+    /// The item of the device whose superblock speaks for the volume. If item
+    /// and superblock differ, the item counts.
     pub(super) fn own_item(&self) -> Result<DeviceItem, StoreError> {
         let own = self.superblock.device.id;
         let item = self.devices.get(&own).cloned();
@@ -332,7 +334,7 @@ impl Engine {
             }
             cursor.next()?;
         }
-        // The first, so that the message is always the same.
+        // The first one, so that the message is always the same.
         let left = waiting
             .iter()
             .min_by_key(|(place, chunk)| (**chunk, **place));
@@ -347,8 +349,8 @@ impl Engine {
         }
     }
 
-    /// The item of a chunk's block group; `None` where the chunk has none,
-    /// which the kernel takes: nothing is then allocated from it.
+    /// The item of a chunk's block group. `None` if the chunk has none; the
+    /// kernel accepts that, and nothing is then allocated from the chunk.
     pub(super) fn read_group(
         &self,
         logical: Logical,
@@ -412,7 +414,8 @@ impl Engine {
     }
 }
 
-/// Compares a device extent with its chunk, whose stripe then waits no more.
+/// Compares a device extent with its chunk. The chunk's stripe is then no
+/// longer without a device extent.
 fn verify_extent(
     map: &ChunkMap,
     waiting: &mut FxHashMap<(DeviceId, DeviceOffset), Logical>,
@@ -422,7 +425,7 @@ fn verify_extent(
     if extent.chunk_tree != TreeId::CHUNK.get() || extent.chunk_objectid != Chunk::OBJECT {
         return Err(SpaceFault::ExtentKind { device, offset });
     }
-    // As in the kernel, any address in the chunk names it.
+    // As in the kernel, any address in the chunk may name it.
     let Some((chunk, stripe)) = map.find_stripe_length(extent.chunk) else {
         return Err(SpaceFault::ExtentWithoutChunk {
             device,

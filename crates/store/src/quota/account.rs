@@ -1,15 +1,16 @@
 //! How the numbers of quota groups follow a generation.
 //!
-//! Owns the rule: for every extent whose references changed, the set of
-//! subvolumes that reach it before and after; a group's numbers change where
-//! its members enter or leave these sets. Extents without changed references
-//! are reached as before, with two exceptions that are noted when they happen:
+//! Owns the rule: for every extent whose references changed, it compares the
+//! set of subvolumes that reach the extent before and after. A group's numbers
+//! change where the group's members enter or leave these sets. Extents without
+//! changed references are reached as before, with two exceptions that are noted
+//! when they happen:
 //!
 //! - What lies below a shared node that a deletion dropped: noted extent by
 //!   extent.
-//! - A snapshot: all that its source reached and that has no changed reference
-//!   is now reached by the snapshot too. How much that is follows from the
-//!   source's own numbers, so it costs nothing to find.
+//! - A snapshot: it now also reaches everything that its source reached and
+//!   that has no changed reference. How much that is follows from the source's
+//!   own numbers, so nothing has to be searched.
 
 use super::reach::{LastCommit, Now, Reach, Unkept};
 use super::reach_sets::{ReachSets, SetId};
@@ -31,7 +32,7 @@ pub(super) struct Delta {
     pub(super) exclusive: i128,
 }
 
-/// The sets that reached something before, and reach it now.
+/// The sets of subvolumes that reached something before and that reach it now.
 type Move = (SetId, SetId);
 
 /// Bytes that moved from set to set.
@@ -125,7 +126,7 @@ impl Engine {
             }
         }
         if let Some(snapshot) = quotas.running.snapshot {
-            // The one node of its source that it does not reach.
+            // The one node of its source that the snapshot does not reach.
             let root = self.root(snapshot.source)?;
             if unchanged(root.logical) {
                 let length = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
@@ -135,9 +136,10 @@ impl Engine {
         Ok(())
     }
 
-    /// A deletion drops a node that others hold too: who reaches what lies
-    /// below changes, though no reference does. Where that cannot be read, the
-    /// numbers cannot follow; the deletion goes on.
+    /// A deletion drops a node that others hold too. No reference to what lies
+    /// below the node changes, but the set of subvolumes that reach it does. If
+    /// that part cannot be read, the numbers cannot follow it; the deletion
+    /// goes on.
     pub(crate) fn note_dropped_subtree(&mut self, node: NodeRef) {
         let Some(mut quotas) = self.quotas.take() else {
             return;
@@ -154,8 +156,8 @@ impl Engine {
         self.quotas = Some(quotas);
     }
 
-    /// Says that what is done now cannot be counted: quota groups are to be
-    /// counted anew.
+    /// Says that the current operation cannot be counted, so all quota groups
+    /// must be counted anew.
     pub(crate) fn distrust_quotas(&mut self, reason: &'static str) {
         if let Some(quotas) = &mut self.quotas
             && !quotas.is_simple()
@@ -210,7 +212,7 @@ impl Engine {
     }
 }
 
-/// What each group has of a set of subvolumes.
+/// For each group, how many subvolumes of a set it has.
 struct Holders {
     groups: BTreeMap<GroupId, usize>,
     total: usize,
@@ -242,7 +244,7 @@ impl Holders {
     }
 }
 
-/// What the snapshot reaches beside the extents with changed references.
+/// What the snapshot reaches apart from the extents with changed references.
 fn take_snapshot(
     quotas: &Quotas,
     snapshot: SnapshotOf,

@@ -1,7 +1,8 @@
 //! What users change of quota groups.
 //!
-//! Owns switching quotas on and off, groups, their relations and limits. All of it happens within
-//! [`crate::Store::commit_with`]; mistakes are found before the first edit.
+//! Owns switching quotas on and off, groups, their relations and limits. All of
+//! it happens within [`crate::Store::commit_with`]. Mistakes of the user are
+//! found before the first edit.
 
 use super::{QuotaGroup, Quotas, Running};
 use crate::engine::Engine;
@@ -42,7 +43,8 @@ pub enum QuotaError {
         /// The group.
         parent: GroupId,
     },
-    /// Its subvolume is gone, but others reach what it allocated.
+    /// The group's subvolume is gone, but other subvolumes reach what it
+    /// allocated.
     #[error("others still reach what group {0} allocated")]
     InUse(GroupId),
     /// Quotas of the other mode are on.
@@ -99,7 +101,7 @@ pub struct GroupNumbers {
     pub exclusive: u64,
 }
 
-/// A new limit, or none; what is `None` outside stays as it is.
+/// A new limit, or none. A value whose outer `Option` is `None` stays as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LimitChange {
     /// Of referenced bytes.
@@ -200,10 +202,10 @@ impl Engine {
         self.quotas.as_mut().ok_or(QuotaError::Off)
     }
 
-    /// Switches quotas on, with a group for each of `trees`. Does nothing where
-    /// they are on. In full mode their numbers are inconsistent until
-    /// [`crate::Store::finish_quota_scan`]; simple quotas count what is allocated from
-    /// the next generation on.
+    /// Switches quotas on, with a group for each of `trees`. Does nothing if
+    /// they are on. In full mode the numbers are inconsistent until
+    /// [`crate::Store::finish_quota_scan`]. Simple quotas count what is
+    /// allocated from the next generation on.
     ///
     /// # Errors
     /// [`QuotaError::OtherMode`]; no space; reading.
@@ -228,7 +230,8 @@ impl Engine {
         self.create_tree(TreeId::QUOTA, item)?;
         let (flag, from) = match mode {
             QuotaMode::Full => (QgroupStatusFlags::INCONSISTENT, Generation(0)),
-            // Extents of the running generation may have been counted or not.
+            // Extents of the running generation may or may not have been
+            // counted.
             QuotaMode::Simple => {
                 self.set_incompat(Incompat::SIMPLE_QUOTA);
                 let next = self.generation().get().saturating_add(1);
@@ -283,8 +286,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Removes a group without members; one of level 0 when its subvolume is
-    /// gone.
+    /// Removes a group without members. A group of level 0 can only be removed
+    /// when its subvolume is gone.
     ///
     /// # Errors
     /// [`QuotaError`]; reading.
@@ -367,7 +370,7 @@ impl Engine {
     }
 
     /// Puts the new subvolume `tree` into groups, in the generation that makes
-    /// it: the numbers follow at the commit.
+    /// it. The numbers follow at the commit.
     ///
     /// # Errors
     /// [`QuotaError`], before the first edit; reading.
@@ -387,8 +390,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Groups of a new subvolume in a directory of `parent`, where nobody names
-    /// any: with simple quotas those of `parent`, else none.
+    /// Groups of a new subvolume in a directory of `parent`, if the user names
+    /// none. With simple quotas they are those of `parent`; otherwise there are
+    /// none.
     #[must_use]
     pub fn default_quota_parents(&self, parent: TreeId) -> BTreeSet<GroupId> {
         let quotas = self.quotas().filter(|quotas| quotas.is_simple());

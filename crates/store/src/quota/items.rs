@@ -5,7 +5,7 @@ use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupLimit, QgroupStat
 use butterfs_format::{ItemType, Key, ParseError};
 use std::collections::BTreeMap;
 
-/// What a quota tree says, from its items in whatever order.
+/// What a quota tree says, gathered from its items in any order.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaItems {
     /// State of quotas; `None` when the item is missing.

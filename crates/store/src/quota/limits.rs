@@ -1,8 +1,8 @@
-//! Whether new data fit the limits of their groups.
+//! Whether new data fit into the limits of their groups.
 //!
-//! The numbers are those of the last commit. What came since is counted too high
-//! rather than too low, because overwritten data are freed only at the commit. So
-//! an operation that is refused asks again after a commit.
+//! The numbers are those of the last commit. Later changes are counted too high
+//! rather than too low, because overwritten data are freed only at the commit.
+//! So an operation that is refused asks again after a commit.
 
 use super::{QuotaGroup, Quotas};
 use crate::engine::Engine;
@@ -20,7 +20,7 @@ pub enum Fits {
 }
 
 impl QuotaGroup {
-    /// The most that may be added, were there nothing since the last commit.
+    /// The most that may be added if nothing had changed since the last commit.
     fn room(&self) -> Option<u64> {
         let room = |flag, max: u64, used: u64| {
             let holds = self.limit.flags.contains(flag);
@@ -50,8 +50,8 @@ impl Quotas {
 }
 
 impl Engine {
-    /// Whether `bytes` more in `tree` fit the limits, beside what `waiting`
-    /// says of each subvolume.
+    /// Whether `bytes` more in `tree` fit into the limits, together with the
+    /// bytes that `waiting` gives for each subvolume.
     #[must_use]
     pub fn fits_quotas(&self, tree: TreeId, bytes: u64, waiting: impl Fn(TreeId) -> u64) -> Fits {
         let Some(quotas) = self.quotas() else {
@@ -74,8 +74,9 @@ impl Engine {
         Fits::Yes
     }
 
-    /// Whether a snapshot of `source` fits the limits of the groups that it is
-    /// put into and its source is not in: they get all that it reaches.
+    /// Whether a snapshot of `source` fits into the limits of the groups that
+    /// get it. Those that do not contain `source` get all that `source`
+    /// reaches.
     #[must_use]
     pub fn fits_snapshot(&self, source: TreeId, parents: &BTreeSet<GroupId>) -> Fits {
         let Some(quotas) = self.quotas() else {
@@ -84,7 +85,7 @@ impl Engine {
         let of_source = GroupId::of_tree(source);
         let node = u64::try_from(self.node_size()).unwrap_or(u64::MAX);
         let reached = match quotas.group(of_source) {
-            // Its own root is all that it allocates.
+            // The snapshot allocates nothing but its own root.
             _ if quotas.is_simple() => node,
             Some(group) => group.info.referenced.saturating_add(quotas.grown(source)),
             None => 0,
@@ -109,8 +110,8 @@ impl Engine {
         Fits::Yes
     }
 
-    /// `tree` refers to `bytes` more that others allocated; with simple quotas
-    /// that costs nothing.
+    /// `tree` refers to `bytes` more that other subvolumes allocated. With
+    /// simple quotas that costs nothing.
     pub fn note_sharing(&mut self, tree: TreeId, bytes: u64) {
         if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
             self.note_growth(tree, bytes);

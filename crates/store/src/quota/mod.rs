@@ -2,11 +2,12 @@
 //! reaches alone, kept right by every commit.
 //!
 //! Owns the groups of an open volume in memory ([`Quotas`]) and their items in
-//! the quota tree. How the numbers follow the changes of a generation is in
-//! `account`; who reaches an extent in `reach`; what users change in `change`.
+//! the quota tree. `account` makes the numbers follow the changes of a
+//! generation, `reach` finds who reaches an extent, and `change` has what users
+//! change.
 //!
 //! Simple quotas charge an extent to the subvolume that allocated it; `simple`
-//! follows them.
+//! keeps their numbers.
 //!
 //! Invariants: after a commit the status item has the commit's generation, and
 //! either the numbers are exact or the flag INCONSISTENT says that a scan is
@@ -39,17 +40,17 @@ use butterfs_tree::{Cursor, Editor};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Extents that a deletion may take a subvolume from in one generation; more
-/// make the numbers inconsistent.
+/// How many extents a deletion may take from a subvolume in one generation.
+/// More make the numbers inconsistent.
 const TOUCHED_MAX: usize = 100_000;
-/// Nodes below one shared node that are looked at for that, under the engine's
-/// lock; more make the numbers inconsistent.
+/// How many nodes below one shared node are looked at for that, under the
+/// engine's lock. More make the numbers inconsistent.
 const TOUCHED_NODES_MAX: usize = 2_000;
 
 /// One quota group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QuotaGroup {
-    /// What it uses, as of the last commit.
+    /// What the group uses, as of the last commit.
     pub info: QgroupInfo,
     /// What it may use.
     pub limit: QgroupLimit,
@@ -59,11 +60,11 @@ pub struct QuotaGroup {
     pub children: BTreeSet<GroupId>,
 }
 
-/// What changed beside the references of extents.
+/// What changed apart from the references of extents.
 #[derive(Debug, Default)]
 struct Running {
-    /// Extents below shared nodes that a deletion dropped: no reference of
-    /// theirs changed, but who reaches them.
+    /// Extents below shared nodes that a deletion dropped. Their references did
+    /// not change, but the set of subvolumes that reach them did.
     touched: BTreeMap<Logical, Touched>,
     /// A snapshot: all that its source reaches.
     snapshot: Option<SnapshotOf>,
@@ -133,8 +134,8 @@ impl Quotas {
         self.reason.as_deref().filter(|_| self.is_inconsistent())
     }
 
-    /// True when extents are charged to who allocated them, whoever reaches
-    /// them.
+    /// True if extents are charged to the subvolume that allocated them,
+    /// whoever reaches them.
     #[must_use]
     pub const fn is_simple(&self) -> bool {
         self.status.flags.contains(QgroupStatusFlags::SIMPLE_MODE)
@@ -187,7 +188,7 @@ impl Quotas {
         }
     }
 
-    /// As the kernel has it, a snapshot may use what its source may.
+    /// As in the kernel, a snapshot may use what its source may use.
     fn inherit_limits(&mut self, source: TreeId, tree: TreeId) {
         let limit = self
             .group(GroupId::of_tree(source))
@@ -246,7 +247,8 @@ impl Engine {
             scan: None,
         };
         if quotas.is_simple() {
-            // Nobody writes who does not keep them: the feature is incompatible.
+            // The feature is incompatible, so nobody writes to the volume who
+            // does not keep the numbers.
         } else if status.flags.contains(QgroupStatusFlags::RESCAN) {
             quotas.set_inconsistent("a rescan was interrupted");
         } else if status.generation != self.superblock.generation {
@@ -257,7 +259,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A generation begins whose changes the numbers must follow.
+    /// Begins a generation whose changes the numbers must follow.
     pub(crate) fn follow_quotas(&mut self) {
         if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
             self.pending.note_netted();
@@ -291,7 +293,7 @@ impl Engine {
         {
             quotas.set_inconsistent(&reason.to_string());
         }
-        // What the commit itself changes is in no subvolume.
+        // What the commit itself changes belongs to no subvolume.
         self.pending.forget_netted();
         let running = std::mem::take(&mut quotas.running);
         let written = self.write_quotas(&mut quotas, &running.gone);
@@ -300,7 +302,7 @@ impl Engine {
     }
 
     /// Sums up what the running generation changes, for a count of an earlier
-    /// one.
+    /// generation.
     fn follow_for_scan(&self, quotas: &mut Quotas) {
         let followed = match quotas.running.lost {
             Some(reason) => Err(reason.to_owned()),

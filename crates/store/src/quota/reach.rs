@@ -1,13 +1,14 @@
 //! Which subvolumes reach an extent, from its references upwards.
 //!
-//! Owns two views of the volume: as the last commit left it, and as the running
-//! generation changes it. A commit applies pending reference changes to the extent
-//! tree. Before that moment the extent tree alone describes the last commit. The
-//! extent tree together with the pending changes describes the next one.
+//! Owns two views of the volume: the state of the last commit, and the state
+//! that the running generation makes. A commit applies pending reference
+//! changes to the extent tree. Before that moment the extent tree alone
+//! describes the last commit, and together with the pending changes it
+//! describes the next one.
 //!
-//! A reference names the node above: by its address, or by the tree in which a key
-//! finds it. Whatever reaches that node reaches the extent. Levels ascend, so a
-//! walk ends. Each node is resolved once.
+//! A reference names the node above it: by the node's address, or by a tree in
+//! which a key finds the node. Whatever reaches that node reaches the extent.
+//! Levels ascend, so a walk ends. Each node is resolved once.
 //!
 //! Bounds: [`WORK_MAX`] references and items looked at for one view.
 
@@ -28,10 +29,10 @@ use thiserror::Error;
 
 /// References and items that one view may look at.
 const WORK_MAX: usize = 4_000_000;
-/// Greatest extent of compressed bytes, unpacked.
+/// Greatest length of a compressed extent after unpacking, in bytes.
 const UNPACKED_MAX: u64 = 128 << 10;
 
-/// Why it is not known who reaches something.
+/// Why the subvolumes that reach something are not known.
 #[derive(Debug, Error)]
 pub(super) enum Unkept {
     #[error("too much changed in one commit")]
@@ -222,7 +223,7 @@ pub(super) struct Reach<V> {
     work: usize,
 }
 
-/// A data reference, as it is looked for in its tree.
+/// A data reference in the form by which its tree is searched.
 struct Wanted {
     tree: TreeId,
     inode: InodeNumber,
@@ -356,12 +357,12 @@ impl<V: View> Reach<V> {
 
     /// Who reaches a data extent by the file extents of one inode.
     fn find_data(&mut self, sets: &mut ReachSets, wanted: &Wanted) -> Result<SetId, Unkept> {
-        // Where the file extent begins within the extent is not known.
+        // It is not known where in the extent the file extent begins.
         let span = wanted.length.max(UNPACKED_MAX);
         let is_wrapped = i64::try_from(wanted.offset).is_err();
         let start = if is_wrapped { 0 } else { wanted.offset };
         let mut first = Key::new(wanted.inode.get(), ItemType::EXTENT_DATA, start);
-        // What a deletion has freed may be something else by now.
+        // What a deletion has freed may hold something else by now.
         let item = self.view.root_item(wanted.tree)?;
         if let Some(freed) = item.drop_progress.filter(|_| item.refs == 0) {
             first = first.max(freed);
@@ -379,7 +380,8 @@ impl<V: View> Reach<V> {
         Ok(set)
     }
 
-    /// Who reaches leaves, and how many of the references were not found.
+    /// The subvolumes that reach leaves, and how many of the references were
+    /// not found.
     fn join(
         &mut self,
         sets: &mut ReachSets,
@@ -398,7 +400,7 @@ impl<V: View> Reach<V> {
         Ok((set, left))
     }
 
-    /// Leaves with file extents of what is wanted.
+    /// Leaves with file extents of the wanted data extents.
     fn leaves_with(
         &mut self,
         wanted: &Wanted,
@@ -443,10 +445,10 @@ impl<V: View> Reach<V> {
     }
 }
 
-/// How far file extents are looked for.
+/// How far the search for file extents goes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stop {
-    /// To the first that may be the only one.
+    /// To the first one, if that may be the only one.
     AtFirst,
     /// To the last that can be.
     AtEnd,

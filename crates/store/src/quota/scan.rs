@@ -1,8 +1,9 @@
 //! A count of all groups while the volume is changed.
 //!
 //! Owns the bookkeeping. The count is of one commit, whose nodes are kept from
-//! being overwritten meanwhile ([`View`]). The changes of later commits are summed
-//! up beside it. Both together are the numbers. So nobody waits for a count.
+//! being overwritten meanwhile ([`View`]). The changes of later commits are
+//! summed up beside it. The sum of both gives the numbers, so nobody waits for
+//! a count.
 //!
 //! Until the count ends, the status on the device says RESCAN and the numbers are
 //! zero. So after a crash the kernel begins the count anew, and ButterFS says that
@@ -42,8 +43,8 @@ pub struct QuotaScan<'s> {
 }
 
 impl Quotas {
-    /// A count is under way, and what the running generation changes must be
-    /// summed up for it.
+    /// A count is under way. What the running generation changes must be summed
+    /// up for it.
     pub(super) fn is_scanned(&self) -> bool {
         self.scan.is_some()
     }
@@ -80,8 +81,8 @@ impl Quotas {
 }
 
 impl Engine {
-    /// Takes over the numbers of a count, with what changed since. False when
-    /// they cannot be: another count is needed.
+    /// Takes over the numbers of a count, with what changed since. False if
+    /// that is not possible and another count is needed.
     fn finish_scan(&mut self, hold: HoldId, numbers: &BTreeMap<GroupId, GroupNumbers>) -> bool {
         let (generation, is_held) = (self.generation, self.holds(hold));
         let Some(quotas) = &mut self.quotas else {
@@ -127,8 +128,8 @@ impl Engine {
 
 impl Store {
     /// Begins to count all groups anew: commits, and gives what is to be
-    /// counted. `None` when a deletion is under way. Ended by
-    /// [`Store::finish_quota_scan`] or [`Store::give_up_quota_scan`].
+    /// counted. `None` if a deletion is under way. [`Store::finish_quota_scan`]
+    /// or [`Store::give_up_quota_scan`] ends it.
     ///
     /// # Errors
     /// [`QuotaError`]; no space; not writable; reading, writing.

@@ -7,9 +7,10 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::{Backref, ExtentKind};
 
-/// Says of data extents whether others than one owner have them: other files,
-/// other parts of the file, snapshots. What it found out about nodes it keeps,
-/// so one probe for the extents of a file costs little more than one extent.
+/// Tells for data extents whether anybody but one owner refers to them: other
+/// files, other parts of the file, or snapshots. It remembers what it finds out
+/// about nodes. So one probe for all extents of a file costs little more than
+/// for one extent.
 pub struct SharingProbe<'e> {
     engine: &'e Engine,
     reach: Reach<Now<'e>>,
@@ -27,8 +28,8 @@ impl<'e> SharingProbe<'e> {
         }
     }
 
-    /// True unless `owner` alone has `extent`, in its subvolume alone. Where
-    /// that cannot be found out with bounded work, it counts as shared.
+    /// True unless `owner` alone refers to `extent`, in its own subvolume
+    /// alone. An extent counts as shared if bounded work cannot decide it.
     ///
     /// # Errors
     /// The extent is unknown; damage, reading.
@@ -49,9 +50,9 @@ impl<'e> SharingProbe<'e> {
         }
     }
 
-    /// True when all file extents with `extent` are of one inode and begin at
-    /// one offset, in whatever subvolumes: keyed references say it, of others
-    /// the leaves that hold them.
+    /// True if all file extents of `extent` belong to one inode and begin at
+    /// one offset, in any subvolumes. Keyed references say so themselves; for
+    /// other references the leaves that hold them are read.
     fn is_held_once(&self, extent: DataExtent, owner: DataOwner) -> Result<bool, StoreError> {
         let refs = Now(self.engine).refs(extent.logical, extent.length, ExtentKind::Data)?;
         let is_own = |inode, offset| inode == owner.inode && offset == owner.offset;

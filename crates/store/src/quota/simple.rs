@@ -6,7 +6,8 @@
 //! nodes their header does. It does not matter which subvolumes reach an extent.
 //! So nothing is walked, the numbers are always right, and there is no scan.
 //!
-//! A group outlives its subvolume while others reach what that subvolume allocated.
+//! A group outlives its subvolume while other subvolumes reach what that
+//! subvolume allocated.
 
 use super::Quotas;
 use crate::engine::Engine;
@@ -17,7 +18,7 @@ use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{Generation, Logical, TreeId};
 use std::collections::BTreeMap;
 
-/// What an extent that comes or goes means for its owner.
+/// What a new or freed extent means for its owner.
 struct Charge {
     owner: TreeId,
     bytes: i128,
@@ -65,7 +66,8 @@ impl Engine {
             return Ok(None);
         }
         let record = ExtentRecord::load(self, logical, extent.length, extent.kind)?;
-        // A tree of the volume's own is nobody's; its node may be damaged.
+        // A tree of the volume's own belongs to nobody; its node may be
+        // damaged.
         let is_own = |(by, _)| matches!(by, Backref::Tree(tree) if !TreeId::is_subvolume(tree));
         if matches!(extent.kind, ExtentKind::Node { .. }) && extent.changes.iter().all(is_own) {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! Data that move: copied first, and then named by their new address.
+//! Data that move: they are copied first, and then named by their new address.
 
 use super::graph::Graph;
 use super::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITERS_WAIT, range_of};
@@ -16,7 +16,7 @@ use std::ops::ControlFlow;
 
 /// Bytes that are read and written at once.
 const PIECE: u64 = 4 << 20;
-/// Greatest extent of compressed bytes, unpacked.
+/// Greatest length of a compressed extent after unpacking, in bytes.
 const UNPACKED_MAX: u64 = 128 << 10;
 
 /// A data extent that moves.
@@ -26,7 +26,7 @@ struct Move {
     to: Logical,
     /// Who allocated it, where simple quotas are on.
     owner: Option<TreeId>,
-    /// Checksums of runs of sectors at its new place.
+    /// Checksums of runs of sectors at the extent's new place.
     sums: Vec<(u64, Vec<u8>)>,
     /// The new extent has references.
     is_born: bool,
@@ -45,8 +45,8 @@ impl Moves {
         self.0.get(&from).map(|moved| moved.to)
     }
 
-    /// Takes the reference `old` from the extent of a file extent, and gives
-    /// `new` to what it becomes.
+    /// Takes the reference `old` from a file extent's old data extent, and
+    /// gives the reference `new` to the extent that replaces it.
     pub(super) fn refer(
         &mut self,
         engine: &mut Engine,
@@ -172,7 +172,7 @@ impl Engine {
         (tree, inode, offset): (TreeId, u64, u64),
         leaves: &mut Leaves,
     ) -> Result<(), StoreError> {
-        // Where a file extent begins within the extent is not known.
+        // It is not known where in the extent a file extent begins.
         let span = extent.length.max(UNPACKED_MAX);
         let start = if i64::try_from(offset).is_err() {
             0
@@ -197,8 +197,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Leaves to move for `left`, at most about `most` nodes with those above;
-    /// `false` where there are more.
+    /// Leaves that must move for `left`, in about `most` nodes at most,
+    /// counting the nodes above them. `false` if there are more.
     fn graph_of(&self, left: &[Found], most: usize) -> Result<(Graph, bool), StoreError> {
         let mut graph = Graph::default();
         for extent in left {
@@ -231,8 +231,8 @@ impl Engine {
 }
 
 impl Store {
-    /// Moves some data extents of a group; gives how many bytes, 0 where it has
-    /// none.
+    /// Moves some data extents of a group. Gives the number of bytes that
+    /// moved, 0 if the group has none.
     pub(super) fn relocate_data(
         &self,
         group: (Logical, u64),
@@ -271,7 +271,7 @@ impl Store {
             }
         }
         loop {
-            // Most of the commit's work is done before anybody waits.
+            // Most of the commit's work is done before any operation waits.
             self.write_early()?;
             let Some(_nobody) = self.wait_for_holders(WRITERS_WAIT) else {
                 return Err(StoreError::GroupInUse(group));
@@ -295,7 +295,8 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        // Whatever refers to them still was not where their references say.
+        // The file extents that still refer to them were not where their
+        // references say.
         self.look(|engine| {
             for extent in found {
                 if !engine.is_gone(*extent)? {
@@ -308,7 +309,7 @@ impl Store {
         })
     }
 
-    /// Copies an extent to new space; `None` where it was freed meanwhile.
+    /// Copies an extent to new space; `None` if it was freed meanwhile.
     fn copy_extent(&self, extent: Found, buffer: &mut Vec<u8>) -> Result<Option<Move>, StoreError> {
         let range = extent.at.get()..extent.at.get() + extent.length;
         let sector = self.identity.sector_size;

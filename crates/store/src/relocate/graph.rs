@@ -66,7 +66,7 @@ struct Step {
     new: NodeRef,
     /// Its children refer to it by its new address.
     full_backref: bool,
-    /// References to it, as they will be.
+    /// What is behind a reference to a node.
     by: Vec<Backref>,
     /// File extents that it holds, with their references before and after.
     data: Vec<(ExtentPlace, Backref, Backref)>,
@@ -216,7 +216,8 @@ impl Graph {
                     Above::Root(tree) => Reached::One(*tree),
                     Above::Branch(branch) => {
                         let parent = &self.members[branch];
-                        // Its form and that of the reference are the same.
+                        // The node's form and that of the reference are the
+                        // same.
                         if parent.children().of_node() != *by {
                             return Err(strange(*logical, ItemFault::RefForm));
                         }
@@ -234,8 +235,8 @@ impl Graph {
         Ok(all)
     }
 
-    /// Moves all of it, and writes the new places of `data` into leaves. Gives
-    /// the number of nodes. An error that comes before the first edit leaves
+    /// Moves all of it, and writes the new addresses of `data` into leaves.
+    /// Gives the number of nodes. An error before the first edit leaves
     /// everything as it was.
     pub(super) fn move_all(
         &self,
@@ -285,7 +286,7 @@ impl Graph {
         Ok(())
     }
 
-    /// What happens to each member; nothing is changed.
+    /// Decides what happens to each member; nothing is changed.
     fn plan(
         &self,
         engine: &Engine,
@@ -439,7 +440,7 @@ impl Graph {
     }
 }
 
-/// Writes new places into the file extents of a leaf.
+/// Writes new addresses into the file extents of a leaf.
 fn rename_data(leaf: &mut Node, data: &Moves) -> Result<(), StoreError> {
     for slot in 0..leaf.len() {
         let key = leaf.key(slot);

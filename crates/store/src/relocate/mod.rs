@@ -16,10 +16,10 @@
 //! crash the volume is as some step left it. Nothing records how far a
 //! relocation came: what is left in the group says it.
 //!
-//! While a group is relocated it is read-only: nothing is allocated from it,
+//! While a group is relocated, it is read-only: nothing is allocated from it,
 //! and nothing in it is overwritten in place. Before new addresses are named,
-//! relocation waits until no operation uses old ones (`addresses`). What a send
-//! reads does not move at all.
+//! relocation waits until no operation uses old ones (`addresses`). Data that a
+//! send reads do not move at all.
 //!
 //! Bounds: [`NODES_MAX`] nodes (more only where one node has more above it)
 //! and [`BATCH_BYTES`] of data in one step.
@@ -42,15 +42,15 @@ use std::time::{Duration, Instant};
 
 /// Nodes that one step moves, about.
 const NODES_MAX: usize = 1024;
-/// Fewer are not tried where space is short.
+/// A step with fewer nodes than this is not tried when space is short.
 const NODES_LEAST: usize = 64;
-/// Nodes of a step beside those that move.
+/// Nodes that a step changes in addition to those that move.
 const NODES_BESIDE: usize = 32;
 /// Bytes of data that are copied before their references move.
 const BATCH_BYTES: u64 = 64 << 20;
 /// Data extents of one batch.
 const BATCH_EXTENTS: usize = 512;
-/// How long writers who have space in a group are waited for.
+/// How long relocation waits for writers that have space in a group.
 const WRITERS_WAIT: Duration = Duration::from_secs(60);
 
 /// How far the relocation of a group is.
@@ -58,7 +58,7 @@ const WRITERS_WAIT: Duration = Duration::from_secs(60);
 pub struct Relocated {
     /// Bytes of data that moved.
     pub data_bytes: u64,
-    /// Nodes that moved, those above them included.
+    /// Nodes that moved, with the nodes above them.
     pub nodes: u64,
     /// Bytes that are left in the group.
     pub left: u64,
@@ -69,11 +69,12 @@ pub struct Relocated {
 pub enum RelocateEnd {
     /// The group is gone.
     Removed,
-    /// Somebody asked for an end; what moved, moved.
+    /// The caller asked to end the relocation. What has moved stays moved.
     Stopped,
 }
 
-/// The addresses of a group, of which the first and their number are given.
+/// The addresses of a group that begins at the given address and has the given
+/// length.
 const fn range_of((start, length): (Logical, u64)) -> Range<u64> {
     start.get()..start.get().saturating_add(length)
 }
@@ -144,15 +145,16 @@ impl Engine {
         Ok(nodes)
     }
 
-    /// Whether blocks in place of this address may be written over: not while
+    /// Whether blocks at this address may be overwritten in place: not while
     /// they are being relocated.
     pub(crate) fn is_being_relocated(&self, logical: Logical) -> bool {
         let group = self.groups.containing(logical);
         group.is_some_and(|group| group.read_only)
     }
 
-    /// Makes room for what leaves a group, in a group of the same kind, before
-    /// the last of them goes: the next chunk has the profile of the newest.
+    /// If the group is the last of its kind, makes another one for what leaves
+    /// it. New chunks have the profile of the newest group, so the profile
+    /// stays.
     fn keep_profile(&mut self, start: Logical) -> Result<(), StoreError> {
         let Some(flags) = self.groups.get(start).map(|group| group.flags) else {
             return Ok(());
@@ -166,8 +168,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Gives new chunks of `kind` another profile than the newest has, or ends
-    /// that.
+    /// Gives new chunks of `kind` another profile than the newest group has, or
+    /// ends that.
     pub fn set_profile_of_new_chunks(&mut self, kind: SpaceKind, profile: Option<BlockGroupFlags>) {
         let mixed = self.flags_for(kind) & BlockGroupFlags::TYPE;
         self.new_profiles[kind as usize] = profile.map(|profile| mixed | profile);
@@ -196,19 +198,20 @@ impl Store {
     /// Moves all that lies in the block group at `start` elsewhere, and removes
     /// it. `progress` is called after each step, and may end it there.
     ///
-    /// A deleted subvolume that is freed in part does not move. Its nodes are
-    /// waited for until all of it is freed, which somebody else must be doing.
+    /// Nodes of a deleted subvolume that is freed in part cannot move.
+    /// Relocation waits until the whole subvolume is freed, which another
+    /// thread must be doing.
     ///
     /// # Errors
-    /// [`StoreError::NoSpace`] where it has no place elsewhere; data that no
-    /// copy has any more; damage, reading, writing. What moved before stays
-    /// moved.
+    /// [`StoreError::NoSpace`] if the content has no place elsewhere; data of
+    /// which no copy is left; damage; reading or writing failed. What moved
+    /// before stays moved.
     pub fn relocate_group(
         &self,
         start: Logical,
         progress: &mut dyn FnMut(&Relocated) -> ControlFlow<()>,
     ) -> Result<RelocateEnd, StoreError> {
-        // Its nodes have parents that no tree has.
+        // Its nodes have parents that belong to no tree any more.
         self.drop_cut_relocation()?;
         let Some(_guard) = self.close_group(start)? else {
             return Ok(RelocateEnd::Removed);
@@ -242,7 +245,7 @@ impl Store {
         self.remove_emptied(start)
     }
 
-    /// Moves some data of a group, or where it has none, some nodes.
+    /// Moves some data of a group or, if it has none, some nodes.
     fn relocate_some(
         &self,
         group: (Logical, u64),
@@ -259,7 +262,7 @@ impl Store {
         if nodes > 0 {
             return Ok(());
         }
-        // Others may have freed the last of it.
+        // Other operations may have freed the last of it.
         self.commit()?;
         if self.left_in(group.0).is_none_or(|(_, left)| left == 0) {
             return Ok(());
@@ -269,15 +272,15 @@ impl Store {
         Err(corrupt_item(self.read().group_tree(), key, fault))
     }
 
-    /// Bytes of a group, and those of them that extents have.
+    /// Bytes of a group, and how many of them extents use.
     fn left_in(&self, start: Logical) -> Option<(u64, u64)> {
         let engine = self.read();
         let group = engine.groups.get(start)?;
         Some((group.length, group.used + group.promised))
     }
 
-    /// Has nothing allocated from a group any more, and everything that was
-    /// allocated in the trees of a commit. `None` where there is no such group.
+    /// Stops allocation from a group, and commits so that everything allocated
+    /// from it is in the trees. `None` if there is no such group.
     fn close_group(&self, start: Logical) -> Result<Option<ReadOnlyGroup<'_>>, StoreError> {
         {
             let mut transaction = self.begin(NODES_BESIDE, crate::Purpose::Grow)?;
@@ -293,7 +296,8 @@ impl Store {
             transaction.finish();
         }
         let guard = ReadOnlyGroup { store: self, start };
-        // After that, every write in place that was decided before has ended.
+        // When this returns, every write in place that was decided before has
+        // ended.
         if self.wait_for_holders(WRITERS_WAIT).is_none() {
             return Err(StoreError::GroupInUse(start));
         }
@@ -316,9 +320,11 @@ impl Store {
         Ok(Some(guard))
     }
 
-    /// Moves some nodes of a group; gives how many moved with those above.
+    /// Moves some nodes of a group. Gives the number of nodes that moved, with
+    /// the nodes above them.
     fn relocate_nodes(&self, group: (Logical, u64), most: usize) -> Result<usize, StoreError> {
-        // What is above them is brought into memory without the engine held.
+        // The nodes above are brought into memory without the lock of the
+        // engine.
         self.look(|engine| {
             let mut graph = Graph::default();
             for (logical, level) in engine.nodes_in(group, most)? {
@@ -349,7 +355,7 @@ impl Store {
                 let Some(group) = engine.groups.get(start) else {
                     return Ok::<_, StoreError>(true);
                 };
-                // Freed in the generation before this one at the latest.
+                // Freed in the previous generation at the latest.
                 if group.used + group.promised + group.pinned > 0 {
                     return Ok(false);
                 }

@@ -1,4 +1,4 @@
-//! Who holds what a scrub finds damaged.
+//! Who uses what a scrub finds damaged.
 
 use crate::data::DataExtent;
 use crate::engine::Engine;
@@ -8,7 +8,7 @@ use crate::extent::record::{ExtentHead, ExtentRecord};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeNumber, ItemType, Logical, TreeId};
 
-/// A file that holds data at an address, or held it: a snapshot that shares
+/// A file that uses, or used, the data at an address. A snapshot that shares
 /// the file is not named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderAt {
@@ -16,12 +16,12 @@ pub struct HolderAt {
     pub tree: TreeId,
     /// Inode.
     pub inode: InodeNumber,
-    /// Offset of the address in it; of the extent, where that is compressed.
+    /// Offset of the address in the file; of the extent, if that is compressed.
     pub offset: u64,
 }
 
 impl Engine {
-    /// The data extent in which `logical` lies; without what is pending.
+    /// The data extent that contains `logical`. Pending changes are left out.
     ///
     /// # Errors
     /// Damage, reading.
@@ -41,8 +41,8 @@ impl Engine {
         }))
     }
 
-    /// Files that hold what lies at `logical`, as far as references say, and
-    /// about `limit` of them.
+    /// Files that use what lies at `logical`, about `limit` of them, as far as
+    /// references name them.
     ///
     /// # Errors
     /// Damage, reading.

@@ -5,14 +5,14 @@
 //! threads. The caller goes through the devices, decides how fast, and keeps
 //! the record.
 //!
-//! Others may change the volume meanwhile. So a step only suspects what it
-//! reads without the engine. Before it calls something bad, it looks again
-//! while it holds the engine for reading. No commit can publish then. So
-//! nothing that is in use now can be freed and overwritten before the verdict,
+//! Others may change the volume meanwhile. So what a step reads without the
+//! lock of the engine is only suspect. Before the step calls it bad, it looks
+//! again while it holds the engine for reading, so that no commit can publish.
+//! Nothing that is in use then can be freed and overwritten before the verdict,
 //! or before the copy is rewritten.
 //!
 //! Bounds: each thread holds the list and the checksums of at most 16 MiB of
-//! extents, or those of one row, and half a MiB, or a row.
+//! extents, or of one row, and half a MiB of content, or a row.
 
 mod holders;
 mod parity;
@@ -37,12 +37,12 @@ use std::ops::Range;
 
 /// Bytes of logical space that one step looks at, at most; one row at least.
 pub const STEP_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of logical space that one thread looks at at a time; one row at least.
+/// Bytes of logical space that one thread looks at in one go; one row at least.
 const THREAD_BYTES: u64 = 16 << 20;
 /// Sectors that a stripe element has at most.
 const PARITY_SECTORS_MAX: u32 = 16;
 
-/// What is done about a bad copy where another one is good.
+/// What to do about a bad copy if another copy is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repair {
     /// It is rewritten.
@@ -63,11 +63,11 @@ pub struct ScrubStretch {
     pub place: Physical,
     /// Bytes of the stripe.
     pub length: u64,
-    /// Bytes of extents on it, parities aside, about.
+    /// Bytes of extents on it, about, without parities.
     pub used: u64,
 }
 
-/// A stretch while the chunk is as it was.
+/// A stretch, valid while the chunk is as it was.
 struct Part<'s> {
     stretch: &'s ScrubStretch,
     layout: StripeLayout,
@@ -90,7 +90,7 @@ struct Found {
     no_csum: u64,
 }
 
-/// A part of a stripe as parts of its chunk, for one thread each.
+/// A part of a stripe, divided into parts of its chunk, one for each thread.
 fn parts_of(layout: &StripeLayout, whole: &Range<u64>) -> Vec<Range<u64>> {
     let mut parts = Vec::new();
     let mut at = whole.start;
@@ -103,7 +103,7 @@ fn parts_of(layout: &StripeLayout, whole: &Range<u64>) -> Vec<Range<u64>> {
 }
 
 impl Engine {
-    /// How the chunk of a stretch lies now; `None` where it is gone.
+    /// How the chunk of a stretch lies now; `None` if it is gone.
     fn layout_of(&self, stretch: &ScrubStretch) -> Option<StripeLayout> {
         let chunk = self.chunks.get(&stretch.chunk)?;
         let stripe = chunk.stripes.get(stretch.stripe)?;
@@ -114,7 +114,8 @@ impl Engine {
 }
 
 impl Store {
-    /// The parts of a device that are stripes of chunks, as they lie.
+    /// The parts of a device that are stripes of chunks, in the order in which
+    /// they lie.
     pub fn scrub_stretches(&self, device: DeviceId) -> Vec<ScrubStretch> {
         let engine = self.read();
         let groups = engine.groups().map(|group| (group.start, group.used));
@@ -146,11 +147,11 @@ impl Store {
     }
 
     /// Verifies about `bytes` of a stretch, from `from` bytes behind its
-    /// beginning; of striped profiles whole rows.
+    /// beginning. Striped profiles are verified in whole rows.
     ///
     /// # Errors
-    /// The extent tree or the checksum tree cannot be read. What is found bad is
-    /// no error.
+    /// The extent tree or the checksum tree cannot be read. Bad content is no
+    /// error here.
     pub fn scrub_step(
         &self,
         stretch: &ScrubStretch,
@@ -270,8 +271,8 @@ impl Store {
         Node::verify(bytes.into(), &self.identity, expected).is_ok()
     }
 
-    /// Copies of the superblock on a device that are not the last commit's.
-    /// Where `repair` says so, a commit writes them anew.
+    /// Copies of the superblock on a device that are not the last commit's. If
+    /// `repair` asks for it, a commit writes them anew.
     ///
     /// # Errors
     /// Those of a commit.

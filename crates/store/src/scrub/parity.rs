@@ -2,11 +2,12 @@
 //! verified.
 //!
 //! A parity covers sectors of all elements of its row, one of each. Such a set
-//! of sectors is compared where some data of it are in use. It is made anew
-//! where all of its data that have checksums match them, or could be made from
-//! what else the row has. Of a set without any checksum nobody can say what is
-//! bad; its data are taken as they are, and its parity is made anew without
-//! being called bad: space that was reserved and never written looks the same.
+//! of sectors is compared if some of its data are in use. Its parity is made
+//! anew if all of its data that have checksums match them, or could be rebuilt
+//! from the rest of the row. In a set without any checksum nobody can say what
+//! is bad. Its data are taken as they are, and its parity is made anew without
+//! being called bad, because space that was reserved and never written looks
+//! the same.
 
 use super::plan::{ParityPiece, Piece, Plan, What, sectors_of};
 use super::settle::Proof;
@@ -27,11 +28,11 @@ struct Known {
     used: u32,
     /// Some data were verified.
     verified: u32,
-    /// Some data are bad, and nothing good of them is left.
+    /// Some data are bad, and no good copy of them is left.
     lost: u32,
     /// Of each column, what was verified.
     columns: Vec<u32>,
-    /// Data of missing devices that nothing makes any more.
+    /// Data of missing devices that nothing can rebuild.
     gone: Vec<(u64, u64, ScrubbedKind)>,
 }
 
@@ -80,7 +81,7 @@ impl Store {
         })
     }
 
-    /// Whether a piece is what the plan says.
+    /// Whether a piece matches the plan.
     fn is_as_planned(&self, plan: &Plan, piece: &Piece, bytes: &[u8]) -> bool {
         let sector = self.identity.sector_size;
         match piece.what {
@@ -97,8 +98,8 @@ impl Store {
         }
     }
 
-    /// Looks at a row again while nothing can be published, and makes its parity
-    /// anew where it is bad.
+    /// Looks at a row again while nothing can be published. If its parity is
+    /// bad, makes it anew.
     ///
     /// # Errors
     /// The extent tree cannot be read.
@@ -185,7 +186,7 @@ impl Store {
             };
             step.note(fault, sectors);
         }
-        // What cannot be read, and cannot be made anew either.
+        // Content that cannot be read, and cannot be rebuilt either.
         let lost = (bad & known.lost & mask(unreadable)).count_ones();
         if lost > 0 {
             let fault = ScrubFault {
@@ -201,8 +202,8 @@ impl Store {
         Ok(())
     }
 
-    /// Verifies the data of a row. What is bad is replaced in memory where it
-    /// can be made.
+    /// Verifies the data of a row. Bad data are replaced in memory if they can
+    /// be rebuilt.
     fn know(&self, engine: &Engine, row: &mut LockedRow<'_>) -> Result<Known, StoreError> {
         let range = row.range();
         let sector = self.identity.sector_size;
@@ -234,7 +235,7 @@ impl Store {
             }
             Ok(ControlFlow::Continue(()))
         })?;
-        // Of a column that cannot be read nothing is known but what was verified.
+        // In a column that cannot be read, only what was verified is known.
         for (column, verified) in known.columns.iter().enumerate() {
             if !row.is_readable(column) {
                 known.lost |= !verified;
@@ -265,7 +266,8 @@ impl Store {
             .collect();
         let all = bits.iter().fold(0, |all, (_, bits)| all | bits);
         known.used |= all;
-        // A node of two rows is not known as a whole here: it is read as one.
+        // A node that lies in two rows is not known as a whole here. It is read
+        // as one.
         let content = match is_inside {
             true => row.data(begin, length),
             false => {

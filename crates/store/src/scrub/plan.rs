@@ -19,7 +19,7 @@ const GAP_MAX: u64 = 128 << 10;
 /// Data extents are verified in parts of this size.
 const PART_BYTES: u64 = 256 << 10;
 
-/// Something to verify, in one piece on its device.
+/// Something to verify that lies in one piece on its device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
     /// Offset in the stretch.
@@ -41,7 +41,7 @@ pub(super) struct ParityPiece {
     /// Where the row begins in logical space.
     pub row: u64,
     pub which: usize,
-    /// Sectors of the elements at which some data are in use.
+    /// Sectors, within an element, at which some data are in use.
     pub sectors: u32,
     /// Which of [`Plan::rows`] are in it.
     pub data: Range<usize>,
@@ -52,11 +52,11 @@ pub(super) struct Plan {
     /// By their offsets in the stretch.
     pub pieces: Vec<Piece>,
     pub parities: Vec<ParityPiece>,
-    /// Data of the rows with parities, where a parity that matches them proves
-    /// nothing: with two parities bad data may be made from the other one.
+    /// Data of rows with parities, in which a matching parity proves nothing:
+    /// with two parities, bad data may match one of them while the other one
+    /// could rebuild them.
     pub rows: Vec<Piece>,
-    /// Nodes that begin here, and go on in another element: logical address and
-    /// what they are.
+    /// Nodes that begin here and go on in another element, by logical address.
     pub split_nodes: Vec<(u64, What)>,
     pub counts: ScrubCounts,
     /// Checksums from the first sector of data on.
@@ -134,7 +134,7 @@ impl Engine {
         if let Some(range) = sums {
             plan.sums = Some((range.start, self.data_checksums(range)?));
         }
-        // Rows follow each other, and the elements of one stripe with them.
+        // Rows follow each other, and so do the elements of one stripe.
         plan.pieces.sort_by_key(|piece| piece.at);
         Ok(plan)
     }

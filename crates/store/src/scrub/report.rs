@@ -3,7 +3,7 @@
 use butterfs_format::{Logical, Physical};
 use std::ops::AddAssign;
 
-/// What was found, counted as the kernel does: errors in sectors.
+/// What was found, counted as the kernel counts it: errors in sectors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScrubCounts {
     /// Extents of data.
@@ -28,7 +28,7 @@ pub struct ScrubCounts {
     pub uncorrectable_errors: u64,
     /// Bad sectors that were rewritten.
     pub corrected_errors: u64,
-    /// Bad sectors that could be rewritten, and were not.
+    /// Bad sectors that could have been rewritten, and were not.
     pub repairable_errors: u64,
 }
 
@@ -80,7 +80,7 @@ pub struct ScrubFault {
     pub place: Physical,
     /// What it holds.
     pub kind: ScrubbedKind,
-    /// Bytes, where a parity is bad; else those of the sector or node.
+    /// Length in bytes: of the bad parity, or of the sector or node.
     pub length: u64,
     /// The device could not read it.
     pub unreadable: bool,
@@ -95,7 +95,7 @@ pub struct ScrubStep {
     pub counts: ScrubCounts,
     /// Bad copies.
     pub faults: Vec<ScrubFault>,
-    /// Bytes from the beginning of the stretch on that are done.
+    /// Bytes that are done, from the beginning of the stretch.
     pub done: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The verdict on what seemed to be bad, and its repair.
+//! The verdict on what seemed bad, and its repair.
 
 use super::plan::What;
 use super::{Part, Repair};
@@ -22,8 +22,8 @@ pub(super) enum Proof {
 }
 
 impl Engine {
-    /// Whether the device has, or should have, what lies at `logical` now; for a
-    /// node its generation.
+    /// Whether the device has, or should have, what lies at `logical` now. For
+    /// a node, the generation that it should have.
     pub(super) fn generation_on_device(&self, logical: Logical, level: u8) -> Option<Generation> {
         let in_memory = self.dirty.contains_key(&logical) || self.writing.contains_key(&logical);
         if in_memory || self.pending.get(logical).is_some_and(|extent| extent.new) {
@@ -58,7 +58,8 @@ impl Store {
         }
     }
 
-    /// The content of `logical` from any way but `not`, where one passes.
+    /// The content of `logical`, read in any way but `not`; `None` if no way
+    /// gives valid content.
     pub(super) fn good_from_elsewhere(
         &self,
         proof: &Proof,
@@ -74,8 +75,8 @@ impl Store {
         found.then_some(bytes)
     }
 
-    /// Looks at a suspect again while nothing can be published, and sees to it
-    /// where it is bad.
+    /// Looks at a suspect again while nothing can be published. If it is bad,
+    /// repairs or reports it.
     pub(super) fn settle(
         &self,
         part: &Part<'_>,
@@ -85,7 +86,7 @@ impl Store {
     ) {
         let engine = self.read();
         let at = Logical(logical);
-        // A row that is changed meanwhile would get the parity of what is bad.
+        // If the row changed meanwhile, it would get a parity over bad data.
         let _row = self.space.hold_row(at);
         let sector = self.identity.sector_size;
         let (length, kind, proof) = match what {
@@ -118,7 +119,7 @@ impl Store {
         let outcome = match (good, &proof) {
             (None, _) => ScrubOutcome::Uncorrectable,
             // Data without checksums may be written in place at this moment. A
-            // repair would put what was read before over them.
+            // repair would overwrite them with what was read before.
             (Some(_), Proof::None) => ScrubOutcome::Repairable,
             (Some(_), _) if repair == Repair::ReportOnly => ScrubOutcome::Repairable,
             (Some(good), _) => {

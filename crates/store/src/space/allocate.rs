@@ -16,7 +16,7 @@ use std::ops::Range;
 
 const NO_GROUP: StoreError = StoreError::Internal("a block group went away");
 
-/// Sees key and data of an extent's item.
+/// Gets the key and data of an extent's item.
 pub(super) type VisitExtent<'v> = dyn FnMut(Key, &[u8]) -> Result<(), StoreError> + 'v;
 
 impl Engine {
@@ -42,15 +42,16 @@ impl Engine {
         let at = match made {
             Ok(()) => self.take(kind, size, size),
             Err(StoreError::NoSpace) if self.use_left_over(kind) => self.take(kind, size, size),
-            // A conversion has to wait; a commit that began must not.
+            // A conversion may wait; a commit that has begun must not.
             Err(StoreError::NoSpace) => self.take_where(kind, size, size, |_| true),
             Err(error) => return Err(error),
         };
         at.map(Logical).ok_or(StoreError::NoSpace)
     }
 
-    /// Allocates at most `wanted` bytes of data space in one piece; less when
-    /// there is no such piece, at least a sector. Call it at a safe point.
+    /// Allocates at most `wanted` bytes of data space in one piece. Gives less
+    /// if there is no such piece, but at least a sector. Call it at a safe
+    /// point.
     ///
     /// The space is the caller's until it refers to it with
     /// [`Engine::add_data_extent`] or returns it with [`Engine::give_back`].
@@ -93,7 +94,7 @@ impl Engine {
         taken.flatten().ok_or(StoreError::NoSpace)
     }
 
-    /// Takes space, of the profile that a conversion makes where there is one.
+    /// Takes space, of the profile that a conversion makes if one is under way.
     pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
         let wanted = self.new_profiles[kind as usize];
         self.take_where(kind, length, align, |group| {
@@ -101,9 +102,9 @@ impl Engine {
         })
     }
 
-    /// Takes space from the group that was allocated from last, or else from
-    /// the one whose greatest free range is just large enough, of groups that
-    /// are `suitable`.
+    /// Takes space from `suitable` groups: from the group that was allocated
+    /// from last, or else from the one whose greatest free range is just large
+    /// enough.
     pub(crate) fn take_where(
         &mut self,
         kind: SpaceKind,
@@ -126,8 +127,8 @@ impl Engine {
         debug_assert!(result.is_ok(), "allocated space lies in block groups");
     }
 
-    /// Loads groups of `kind` until `bytes` can be allocated from loaded ones,
-    /// making a chunk when that is not enough. Call it at a safe point.
+    /// Loads groups of `kind` until `bytes` can be allocated from loaded ones.
+    /// Makes a chunk if that is not enough. Call it at a safe point.
     ///
     /// # Errors
     /// [`StoreError::NoSpace`], reading.
@@ -149,8 +150,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Loads the most promising group of `kind` that is not; false when there
-    /// is none with space.
+    /// Loads the most promising group of `kind` that is not loaded. False if
+    /// there is none with space.
     fn load_next(&mut self, kind: SpaceKind) -> Result<bool, StoreError> {
         let Some(start) = self.groups.roomiest_unloaded(kind) else {
             return Ok(false);
@@ -159,8 +160,8 @@ impl Engine {
         Ok(true)
     }
 
-    /// Loads the group that begins at `start`, if there is one and it is not.
-    /// Call it at a safe point.
+    /// Loads the group that begins at `start`, unless it is loaded or does not
+    /// exist. Call it at a safe point.
     ///
     /// # Errors
     /// Reading.
@@ -178,7 +179,7 @@ impl Engine {
         loaded.ok_or(NO_GROUP)
     }
 
-    /// What can be allocated of a group that is not loaded.
+    /// What can be allocated from a group that is not loaded.
     pub(super) fn free_of(&self, group: &BlockGroup) -> Result<RangeSet, StoreError> {
         let span = group.span(self.sector_size());
         let ranges = if self.free_space_tree {
@@ -270,9 +271,9 @@ impl Engine {
 }
 
 impl BlockGroups {
-    /// Takes space from the group that was allocated from last, or else from
-    /// the one whose greatest free range is just large enough, of groups that
-    /// are `suitable`.
+    /// Takes space from `suitable` groups: from the group that was allocated
+    /// from last, or else from the one whose greatest free range is just large
+    /// enough.
     pub(super) fn take(
         &mut self,
         kind: SpaceKind,
@@ -301,7 +302,8 @@ impl BlockGroups {
                 *current = Some(start);
                 return Some(at);
             }
-            // It did not change: what is aligned differently is not taken.
+            // The group did not change. Its free space is aligned differently
+            // and is not taken.
             place = self.next_fitting(kind, length, place);
         }
         None

@@ -9,7 +9,7 @@ use std::ops::Range;
 /// Who knows of a block group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nobody: its chunk and items are not in the trees yet.
+    /// No tree has it yet, neither its chunk nor its items.
     New,
     /// The trees of the running generation.
     Entered,
@@ -24,7 +24,7 @@ pub struct BlockGroup {
     pub start: Logical,
     /// Bytes.
     pub length: u64,
-    /// What may lie in it and how it is replicated.
+    /// What may lie in it, and in which profile.
     pub flags: BlockGroupFlags,
     /// Bytes used by extents in the extent tree; the item's `used`.
     pub used: u64,
@@ -42,11 +42,11 @@ pub struct BlockGroup {
     pub dirty: bool,
     /// Who knows of it.
     pub standing: Standing,
-    /// Something was found wrong with it, or it must not be written to.
+    /// Something was found wrong with it, or nothing may be written to it.
     pub read_only: bool,
     /// Bytes of the rows by which space is given out, where it has parity.
     pub row: Option<u64>,
-    /// What is free in rows that are partly used; no part of `free`.
+    /// What is free in rows that are partly used. It is not in `free`.
     pub left_over: RangeSet,
 }
 

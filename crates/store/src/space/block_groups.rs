@@ -1,11 +1,12 @@
 //! All block groups, with running totals.
 //!
 //! Owns the totals and indexes that reservation and allocation ask for. They
-//! follow each change, so that no operation sums or searches over groups: ten
-//! thousand cost the same as five.
+//! follow each change, so that no operation sums or searches over groups. Ten
+//! thousand groups cost the same as five.
 //!
-//! Invariant: each total equals the sum over all groups ([`BlockGroups::verify`]).
-//! So a group changes only within [`BlockGroups::change`].
+//! Invariant: each total equals the sum over all groups
+//! ([`BlockGroups::verify`]). So a group is changed only through
+//! [`BlockGroups::change`].
 
 use super::block_group::{BlockGroup, Standing};
 use crate::engine::SpaceKind;
@@ -16,19 +17,21 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const KINDS: [SpaceKind; 3] = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
 
-/// Bytes of groups that may hold one kind. Wide, since lengths come from disk.
+/// Bytes of groups that may hold one kind. Wide, because lengths come from
+/// disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct KindTotals {
     /// Can be allocated.
     available: u128,
-    /// The part of that in groups that are loaded.
+    /// The part of them in groups that are loaded.
     loaded: u128,
     /// Used by extents, applied or promised.
     used: u128,
 }
 
 impl KindTotals {
-    /// A total below a part of it is a fault of ButterFS, and stops.
+    /// A total that is smaller than a part of it is a fault of ButterFS. The
+    /// program stops then.
     const fn add(&mut self, group: &Self) {
         self.available += group.available;
         self.loaded += group.loaded;
@@ -42,14 +45,14 @@ impl KindTotals {
     }
 }
 
-/// What one group is in totals and indexes.
+/// What one group adds to totals and indexes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Share {
     flags: BlockGroupFlags,
     totals: KindTotals,
     /// Bytes of its item's `used`.
     applied: u64,
-    /// Its greatest free range, when it is loaded and may be written to.
+    /// Its greatest free range, if it is loaded and may be written to.
     greatest: Option<u64>,
     is_loaded: bool,
     is_new: bool,
@@ -120,7 +123,7 @@ fn narrow(total: u128) -> u64 {
     total.try_into().unwrap_or(u64::MAX)
 }
 
-/// Puts `at` into a set or takes it out.
+/// Puts `at` into a set, or takes it out.
 fn set<T: Ord>(set: &mut BTreeSet<T>, at: T, is_in: bool) {
     if is_in {
         set.insert(at);
@@ -302,8 +305,9 @@ impl BlockGroups {
         all.filter(move |flags| flags.contains(kind.flag()))
     }
 
-    /// The loaded group of `kind` with the smallest greatest free range that has
-    /// `length` bytes, or the next one behind `after` in that order.
+    /// The loaded group of `kind` with the smallest greatest free range that
+    /// has `length` bytes. With `after`, the next one behind that in this
+    /// order.
     pub fn next_fitting(
         &self,
         kind: SpaceKind,
@@ -320,12 +324,13 @@ impl BlockGroups {
         }
     }
 
-    /// The loaded group of `kind` with the greatest free range, with that.
+    /// The loaded group of `kind` with the greatest free range, and that range.
     pub fn roomiest(&self, kind: SpaceKind) -> Option<(u64, Logical)> {
         self.by_greatest[slot(kind)].last().copied()
     }
 
-    /// The group of `kind` that is not loaded and has most space, if one has.
+    /// The group of `kind` with the most space among those that are not loaded;
+    /// `None` if none of them has space.
     pub fn roomiest_unloaded(&self, kind: SpaceKind) -> Option<Logical> {
         let (available, start) = self.unloaded[slot(kind)].last().copied()?;
         (available > 0).then_some(start)
@@ -357,8 +362,8 @@ impl BlockGroups {
         idle.copied().collect()
     }
 
-    /// Errors unless the totals are the sums over all groups. Once for each
-    /// commit, which writes one of them, this is cheap.
+    /// Errors unless the totals are the sums over all groups. It runs once for
+    /// each commit, which makes it cheap.
     ///
     /// # Errors
     /// [`StoreError::Internal`]
@@ -429,7 +434,8 @@ mod tests {
         assert_eq!(fresh.idle, all.idle);
     }
 
-    /// Random changes of groups of all kinds; totals and indexes against sums.
+    /// Random changes of groups of all kinds. Totals and indexes are compared
+    /// with sums.
     #[test]
     fn totals_follow_random_changes() {
         let mut all = BlockGroups::default();

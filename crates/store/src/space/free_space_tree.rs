@@ -44,7 +44,7 @@ impl GroupSpan {
     }
 }
 
-/// FREE_SPACE_INFO: number of free extents, and flags.
+/// A FREE_SPACE_INFO item: number of free extents, and flags.
 #[derive(Clone, Copy, Debug)]
 struct Info {
     extents: u32,
@@ -161,7 +161,7 @@ pub enum Change {
     Use,
 }
 
-/// Enters a new block group, all of it free but `excluded` (ascending).
+/// Enters a new block group, which is free except for `excluded` (ascending).
 ///
 /// # Errors
 /// Editing.
@@ -182,7 +182,7 @@ pub fn add_group<S: NodeSink>(
     Ok(())
 }
 
-/// All items of a block group, ascending, in the form that takes less room.
+/// All items of a block group, ascending, in the form that takes less space.
 /// `free` ascends and is coalesced.
 pub fn items_of_group(group: &GroupSpan, free: &[Range<u64>]) -> Vec<(Key, Vec<u8>)> {
     let bitmaps = group.length.div_ceil(group.bitmap_span());
@@ -215,11 +215,12 @@ pub fn items_of_group(group: &GroupSpan, free: &[Range<u64>]) -> Vec<(Key, Vec<u
     items
 }
 
-/// Gaps between block groups that are looked at for leftovers.
+/// How many gaps between block groups are searched for leftovers.
 const GAPS_MAX: usize = 1000;
 
-/// Gaps between `groups` (ascending) that hold items: they belong to no block
-/// group. mkfs.btrfs 6.2 leaves such, and newer `btrfs check` reports them.
+/// Gaps between `groups` (ascending) that hold items. These items belong to no
+/// block group. mkfs.btrfs 6.2 leaves such items, and newer versions of `btrfs
+/// check` report them.
 ///
 /// # Errors
 /// Damage, reading.
@@ -279,7 +280,8 @@ fn extent_key(range: &Range<u64>) -> Key {
 /// Applies `ranges` (ascending, disjoint, inside `group`) as `change`.
 ///
 /// # Errors
-/// Damage (a range is not in the state that the change expects), editing.
+/// Damage (a range is not in the state that the change expects); editing
+/// failed.
 pub fn apply<S: NodeSink>(
     sink: &mut S,
     group: &GroupSpan,
@@ -459,7 +461,7 @@ fn apply_bitmap<S: NodeSink>(
         })?;
         at = end;
     }
-    // A new run of free space adds an extent, joining two removes one.
+    // A new run of free space adds an extent; joining two runs removes one.
     let neighbours = i32::from(left) + i32::from(right);
     Ok(if set { 1 - neighbours } else { neighbours - 1 })
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Disjoint, coalesced ranges of bytes, with the greatest one at hand.
+/// Disjoint, coalesced ranges of bytes. The greatest one is at hand.
 #[derive(Clone, Debug, Default)]
 pub struct RangeSet {
     by_start: BTreeMap<u64, u64>,
@@ -109,8 +109,8 @@ impl RangeSet {
             .is_some_and(|(start, length)| start + length >= range.end)
     }
 
-    /// Takes `length` bytes from the first range at or after `from` that has
-    /// them at a multiple of `align`, else from any range before it.
+    /// Takes `length` bytes at a multiple of `align`: from the first range at
+    /// or after `from` that has them, or else from any range before it.
     pub fn take(&mut self, from: u64, length: u64, align: u64) -> Option<u64> {
         if self.greatest() < length {
             return None;
@@ -128,7 +128,8 @@ impl RangeSet {
         let found = inside.or_else(|| {
             let after = self.by_start.range(from..);
             let before = self.by_start.range(..from);
-            // Bounded: past that, the best fit is as good as the nearest.
+            // The search is bounded. Beyond that, the best fit is as good as
+            // the nearest range.
             after
                 .chain(before)
                 .take(64)
@@ -156,7 +157,7 @@ impl RangeSet {
 mod tests {
     use super::*;
 
-    /// Against a bitmap of 512 bits, over random operations.
+    /// Random operations, compared with a bitmap of 512 bits.
     #[test]
     fn behaves_like_a_bitmap() {
         let mut seed = 42_u64;

@@ -1,10 +1,10 @@
 //! Making the free-space tree anew from the extent tree (`clear_cache`).
 //!
-//! Until that is done, nothing of the old tree is believed: free space is what lies
-//! between the extents. The new tree describes the extent tree as it is before any
-//! pending change is applied. Pending changes, those of the new tree's own nodes
-//! among them, are applied to both trees at the commit. The extent tree says which
-//! nodes belong to the old tree, so the old tree need not be readable.
+//! Until that is done, nothing of the old tree is believed: free space is what
+//! lies between the extents. The new tree describes the extent tree before any
+//! pending change is applied. The commit applies pending changes, also those of
+//! the new tree's own nodes, to both trees. The extent tree says which nodes
+//! belong to the old tree, so the old tree need not be readable.
 //!
 //! Invariant: no commit comes between opening and this.
 
@@ -24,7 +24,7 @@ use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::{ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::{Editor, NodeSink, TreeError};
 
-/// What the last commit's extent tree says of free space.
+/// What the last commit's extent tree says about free space.
 #[derive(Default)]
 struct Gathered {
     /// Items of the new tree, ascending.
@@ -38,8 +38,8 @@ struct Gathered {
 }
 
 impl Engine {
-    /// What `clear_cache` asks for when a volume is opened. Where a fsync log
-    /// waits, the tree is made anew with its replay, which is one change.
+    /// What `clear_cache` asks for when a volume is opened. If a fsync log
+    /// waits, its replay makes the tree anew, in the same change.
     pub(crate) fn begin_remake(&mut self, access: Access) -> Result<(), StoreError> {
         if access == Access::ReadOnly {
             tracing::warn!("clear_cache: nothing is done, since nothing is written");
@@ -55,9 +55,9 @@ impl Engine {
         self.remake_free_space()
     }
 
-    /// Makes the free-space tree anew where that was asked for and not done
-    /// yet. Nothing is changed when there is an error before the first edit;
-    /// after it the change must not be published.
+    /// Makes the free-space tree anew if that was asked for and not done yet.
+    /// An error before the first edit changes nothing. After an error behind
+    /// the first edit, the change must not be published.
     ///
     /// # Errors
     /// Damage of the extent tree, no space, reading.
@@ -111,8 +111,8 @@ impl Engine {
         Ok(())
     }
 
-    /// `clear_cache` of a volume that has no free-space tree: a cache of the
-    /// old kind is put out of use, which the next commit does.
+    /// `clear_cache` on a volume that has no free-space tree: the next commit
+    /// disables a cache of the old kind.
     fn clear_old_cache(&mut self) {
         let superblock = &self.superblock;
         if superblock.cache_generation == superblock.generation.get() {
@@ -147,7 +147,8 @@ impl Engine {
                 }
                 Ok(())
             })?;
-            // Else an extent is missing, and what lies there would be free.
+            // Otherwise an extent is missing, and its space would count as
+            // free.
             if used != group.used {
                 let key = Key::new(group.start.get(), ItemType::BLOCK_GROUP_ITEM, group.length);
                 let fault = ItemFault::UsedDisagrees {
@@ -176,9 +177,9 @@ impl Engine {
         Ok(gathered)
     }
 
-    /// Errors when another tree's node is what the extent tree gives to the old
-    /// free-space tree. One that cannot be read may be what `clear_cache` is
-    /// for.
+    /// Errors if the extent tree counts a node of another tree as one of the
+    /// old free-space tree. A node that cannot be read may be the reason for
+    /// `clear_cache`, so it is no error.
     fn verify_is_of_old_tree(&self, node: NodeRef) -> Result<(), StoreError> {
         match self.node_at(node.logical, Some(node.level)) {
             Ok(found) if found.owner() != TreeId::FREE_SPACE => {
@@ -196,7 +197,7 @@ impl Engine {
     }
 
     /// Nodes that change at most: those of the new tree, and those of the
-    /// extent tree that know of both trees' nodes.
+    /// extent tree that list the nodes of both trees.
     fn nodes_to_remake(&self, gathered: &Gathered) -> usize {
         /// Of a node that a split left.
         const HALF: usize = 2;

@@ -1,4 +1,4 @@
-//! Block groups with parity: space is given out by rows.
+//! Block groups with parity, where space is given out by rows.
 //!
 //! A write to a part of a row changes the parity of the whole row. A power cut in
 //! between leaves a parity that does not match. If a device is lost then, other
@@ -6,8 +6,8 @@
 //! anything that is written later: nodes share a row only with nodes of the same
 //! generation, and an extent of data shares its rows with nothing.
 //!
-//! The free part of a partly used row stays unused until all of the row is free.
-//! When nothing else is left, it is used nevertheless, in place, as the kernel
+//! The free part of a partly used row stays unused until all of the row is
+//! free. Only when nothing else is left is it used, in place, as the kernel
 //! always does.
 
 use super::block_group::BlockGroup;
@@ -70,7 +70,7 @@ impl BlockGroup {
         }
     }
 
-    /// Leaves over what is free in the rows that a range uses partly.
+    /// Sets aside what is free in the rows that a range uses partly.
     pub fn leave_rows_of(&mut self, range: &Range<u64>) {
         let Some(row) = self.row else {
             return;
@@ -98,7 +98,7 @@ impl BlockGroup {
         }
     }
 
-    /// Leaves over what is free in rows that are partly used.
+    /// Sets aside what is free in rows that are partly used.
     pub fn leave_rows(&mut self) {
         let (Some(row), Some(free)) = (self.row, &self.free) else {
             return;
@@ -113,7 +113,7 @@ impl BlockGroup {
         }
     }
 
-    /// Gives out what was left over, from now on. False when there is nothing.
+    /// Gives out, from now on, what was set aside. False if there is nothing.
     fn use_left_over(&mut self) -> bool {
         if self.left_over.is_empty() || self.read_only {
             return false;
@@ -130,8 +130,8 @@ impl BlockGroup {
 }
 
 impl Engine {
-    /// Ends the use of rows by what is written until now: nodes that come later
-    /// get others.
+    /// Closes the rows of everything written so far. Later nodes get other
+    /// rows.
     pub(crate) fn leave_rows(&mut self) {
         if self.has_rows() {
             for start in self.groups_with_rows() {
@@ -155,8 +155,8 @@ impl Engine {
         with.map(|group| group.start).collect()
     }
 
-    /// Gives out what was left over in block groups of `kind`, where nothing
-    /// else is left. False when there is nothing.
+    /// Gives out what was set aside in block groups of `kind`, if nothing else
+    /// is left. False if there is nothing.
     pub(crate) fn use_left_over(&mut self, kind: SpaceKind) -> bool {
         let mut found = false;
         for start in self.groups_with_rows() {
@@ -242,8 +242,8 @@ mod tests {
         assert_eq!(group.row_at(beside, ROW), group.row_at(third, ROW));
     }
 
-    /// Against counting by hand: whatever is taken and released, each byte is
-    /// free once or not at all, and no partly used row is given out.
+    /// Compared with a plain count: whatever is taken and released, each byte
+    /// is free once or not at all, and no partly used row is given out.
     #[test]
     fn nothing_is_lost_and_nothing_shared() {
         let mut seed = 7_u64;

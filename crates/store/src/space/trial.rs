@@ -1,6 +1,6 @@
-//! What a balance of data would free, found out without writing. The allocator's
-//! own rules give other places to the extents of block groups, in a copy of the
-//! accounts of space.
+//! What a balance of data would free, found out without writing. In a copy of
+//! the space accounts, the allocator's own rules find other places for the
+//! extents of block groups.
 
 use super::block_groups::BlockGroups;
 use crate::engine::{Engine, SpaceKind};
@@ -10,13 +10,13 @@ use butterfs_volume::placement::{self, DeviceSpace};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-/// Moves that are tried, and change nothing.
+/// Moves that are only tried and change nothing.
 #[derive(Debug)]
 pub struct Trial<'e> {
     engine: &'e Engine,
     groups: BlockGroups,
     current: Option<Logical>,
-    /// Extents that were moved: where to, and how long.
+    /// Extents that were moved: their new address and length.
     moved: BTreeMap<u64, u64>,
     /// Block groups that are empty now.
     emptied: Vec<Logical>,
@@ -35,7 +35,8 @@ impl Engine {
         }
     }
 
-    /// The devices as chunks could be made on them without those at `gone`.
+    /// The devices as chunks could be made on them if those at `gone` did not
+    /// exist.
     #[must_use]
     pub fn device_spaces_without(&self, gone: &[Logical]) -> Vec<DeviceSpace> {
         self.device_spaces_of(|chunk| !gone.contains(&chunk))
@@ -47,7 +48,7 @@ impl Engine {
         placement::possible(self.flags_for(kind), devices)
     }
 
-    /// Devices whose files or block devices are larger than what the volume uses
+    /// Devices whose files or block devices are larger than the volume's part
     /// of them, and by how much.
     pub fn room_beyond(&self) -> impl Iterator<Item = (DeviceId, u64)> {
         self.space.own_devices().filter_map(|(device, block)| {
@@ -59,9 +60,9 @@ impl Engine {
 }
 
 impl Trial<'_> {
-    /// Tries to move all data of a block group to free space of others, as a
-    /// balance would. False where some of it has no place there: then a balance
-    /// needs a further chunk.
+    /// Tries to move all data of a block group to free space of other groups,
+    /// as a balance would. False if some of it has no place there. A balance
+    /// needs a further chunk then.
     ///
     /// # Errors
     /// Damage, reading.
@@ -94,7 +95,7 @@ impl Trial<'_> {
         Ok(true)
     }
 
-    /// Finds a place for an extent; `None` where only a further chunk has one.
+    /// Finds a place for an extent; `None` if only a further chunk has one.
     fn place(&mut self, length: u64, sector: u64) -> Result<Option<u64>, StoreError> {
         loop {
             let current = &mut self.current;
@@ -119,7 +120,7 @@ impl Trial<'_> {
         &self.emptied
     }
 
-    /// Bytes of devices that no chunk has then, beside those that none has now.
+    /// How many more bytes of devices no chunk would have then.
     #[must_use]
     pub fn bytes_of_devices(&self) -> u64 {
         let emptied = self.emptied.iter();

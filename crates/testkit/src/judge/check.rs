@@ -27,8 +27,8 @@ pub enum DataChecksums {
     Ignore,
 }
 
-/// Words of a line that tells of a fault. Exit codes are not enough: some
-/// faults are only printed.
+/// Words of a line that reports a fault. Exit codes are not enough, because
+/// some faults are only printed.
 const FAULTS: [&str; 9] = [
     "error",
     "mismatch",
@@ -41,25 +41,26 @@ const FAULTS: [&str; 9] = [
     "corrupt",
 ];
 
-/// Lines that hold such a word and are no fault.
+/// Lines that have such a word and report no fault.
 const HARMLESS: [&str; 4] = [
-    // It looks for members among all loop devices; those of other tests come and
-    // go.
+    // It looks for members among all loop devices, and those of other tests
+    // come and go.
     "cannot scan /dev/loop",
     "no error found",
     "found 0 errors",
-    // A cache of version 1 that is older than the volume, as it says itself.
+    // A cache of version 1 that is older than the volume, as the line itself
+    // says.
     "space cache will be invalidated",
 ];
 
-/// The program that checks: that of the machine, or what
+/// The program that checks: that of the machine, or the one that
 /// `BUTTERFS_BTRFS_CHECK` names (another version of it).
 fn program() -> String {
     std::env::var("BUTTERFS_BTRFS_CHECK").unwrap_or_else(|_| "btrfs".to_owned())
 }
 
-/// Checks the unmounted volume on the image or device `path`. Clean means that
-/// it exits with 0 and prints no fault.
+/// Checks the unmounted volume on the image or device `path`. A volume is clean
+/// if the program exits with 0 and prints no fault.
 pub fn btrfs_check(path: &Path, mode: Mode, data: DataChecksums) -> Verdict {
     let mut args = vec![OsStr::new("check"), OsStr::new("--readonly")];
     args.push(OsStr::new(match mode {
@@ -87,7 +88,7 @@ pub fn judge_image(path: &Path, context: &str) {
 
 fn tells_a_fault(line: &str) -> bool {
     let line = line.to_lowercase();
-    // The volume's path and label are no verdict.
+    // The volume's path and label are not part of the verdict.
     !line.starts_with("opening filesystem to check")
         && !line.starts_with("checking filesystem on")
         && !HARMLESS.iter().any(|harmless| line.contains(harmless))

@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 /// The kernel's log from a moment on.
 #[derive(Debug)]
 pub struct KernelLog {
-    /// `None` where the log may not be read.
+    /// `None` if the log may not be read.
     records: Option<File>,
 }
 
@@ -55,7 +55,7 @@ impl KernelLog {
                     let named = devices
                         .iter()
                         .any(|device| names(device, ")") || names(device, " "));
-                    // Advice about what mkfs was asked for.
+                    // Advice about the options that mkfs got.
                     let advises = message.contains("is being deprecated");
                     if complains && named && !advises {
                         out.push(message.to_owned());

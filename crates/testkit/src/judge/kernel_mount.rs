@@ -15,7 +15,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// An image as a loop device, which ends when it is dropped.
+/// An image as a loop device, which is detached when this is dropped.
 #[derive(Debug)]
 pub struct Loop(PathBuf);
 
@@ -53,7 +53,7 @@ impl Drop for Loop {
     }
 }
 
-/// A mount of images through loop devices; both end when it is dropped.
+/// A mount of images through loop devices. Both end when this is dropped.
 #[derive(Debug)]
 pub struct KernelMount {
     point: TempDir,
@@ -131,7 +131,7 @@ impl KernelMount {
         self.point.path()
     }
 
-    /// Its loop device, the first of several.
+    /// Its loop device; if there are several, the first.
     #[must_use]
     pub fn device(&self) -> &Path {
         self.devices[0].path()
@@ -167,7 +167,7 @@ impl KernelMount {
         verdict
     }
 
-    /// Unmounts and detaches, and gives what the kernel complained about.
+    /// Unmounts and detaches. Returns what the kernel complained about.
     ///
     /// # Errors
     /// It is still in use.
@@ -184,7 +184,8 @@ impl Drop for KernelMount {
         }
         if self.devices.len() > 1 {
             for device in &self.devices {
-                // The kernel would look for it at the next mount of its volume.
+                // Otherwise the kernel would look for it at the next mount of
+                // its volume.
                 let args = ["device", "scan", "--forget"].map(OsStr::new);
                 let _ = run("btrfs", args.into_iter().chain([device.path().as_os_str()]));
             }

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A directory for images, in memory where the machine offers that. It is
-/// removed when dropped, unless `BUTTERFS_KEEP` is set.
+/// A directory for images, in memory if the machine offers that. It is removed
+/// when dropped, unless `BUTTERFS_KEEP` is set.
 ///
 /// # Panics
 /// When there is none to be had.

@@ -1,7 +1,7 @@
 //! Judges from outside: btrfs-progs and the kernel.
 //!
-//! Owns running them and reading their verdicts. Every judge is proved able to
-//! condemn in `tests/canary.rs`.
+//! Owns running them and reading their verdicts. `tests/canary.rs` proves that
+//! each of them can condemn.
 
 mod check;
 mod kernel_log;
@@ -40,7 +40,7 @@ impl Verdict {
 
 /// Unmounts what the kernel has at `point`.
 ///
-/// Asks the kernel itself: the program umount can fail after it unmounted, when
+/// Asks the kernel itself. The program umount can fail after it unmounted, if
 /// many of them want the table of mounts at once.
 ///
 /// # Errors
@@ -50,8 +50,8 @@ pub fn unmount(point: &Path) -> io::Result<()> {
     unmount_patiently(|| Ok(rustix::mount::unmount(point, flags)?))
 }
 
-/// Tries for some seconds: a program that another test is about to start has
-/// this test's open files until it runs.
+/// Tries for some seconds, because a program that another test is about to
+/// start holds this test's open files until its exec.
 pub(crate) fn unmount_patiently(unmount: impl Fn() -> io::Result<()>) -> io::Result<()> {
     for _ in 0..100 {
         if unmount().is_ok() {
@@ -62,7 +62,8 @@ pub(crate) fn unmount_patiently(unmount: impl Fn() -> io::Result<()>) -> io::Res
     unmount()
 }
 
-/// Runs a program to its end: whether it succeeded, and all that it printed.
+/// Runs a program to its end. Returns whether it succeeded, and everything that
+/// it printed.
 fn run<A: AsRef<OsStr>>(program: &str, args: impl IntoIterator<Item = A>) -> Verdict {
     match Command::new(program).args(args).output() {
         Ok(out) => Verdict {

@@ -16,15 +16,15 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Allows every permission bit that an operation asks for. It holds for the
-/// whole process and lets go of none.
+/// Allows every permission bit that an operation asks for. This holds for the
+/// whole process, and is never undone.
 pub fn clear_umask() {
     rustix::process::umask(Mode::empty());
 }
 
-/// Does `op` on the tree whose root is mounted at `root`. The process needs an
-/// empty umask ([`clear_umask`]) and root's rights for all of them to be
-/// possible. [`Op::Remount`] does nothing here.
+/// Does `op` on the tree whose root is mounted at `root`. All operations are
+/// possible only if the process has an empty umask ([`clear_umask`]) and root's
+/// rights. [`Op::Remount`] does nothing here.
 ///
 /// # Errors
 /// What the system call says.
@@ -208,7 +208,8 @@ impl EndOfFile {
 }
 
 /// Opens what is there. A pipe or device answers at once. Programs that other
-/// tests start meanwhile do not inherit it: it would keep the mount busy.
+/// tests start meanwhile do not inherit the descriptor, because it would keep
+/// the mount busy.
 fn open(path: PathBuf, flags: OFlags) -> Result<OwnedFd, Errno> {
     let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     openat(CWD, path, flags, Mode::empty())

@@ -1,7 +1,7 @@
 //! Sequences of operations from a seed.
 //!
-//! The generator runs a model of its own beside the sequence, so that most
-//! operations name what is there and some what is not.
+//! The generator runs a model of its own along with the sequence, so that most
+//! operations name what exists, and some name what does not.
 
 use super::names::{NamePool, colliding};
 use super::{Bytes, EndOfFile, NodeKind, Op, OpPath, RenameHow, Span, XattrHow};
@@ -10,7 +10,7 @@ use crate::{Oracle, Random};
 use butterfs_format::acl::{Entry, Tag};
 use std::collections::BTreeMap;
 
-/// Names in the tree from which on most operations remove.
+/// With this many names in the tree, most operations remove.
 const CROWDED: usize = 150;
 /// Greatest offset of content.
 const OFFSET_MAX: u64 = 3 << 20;
@@ -94,8 +94,8 @@ impl Generator {
         }
     }
 
-    /// As [`Generator::new`] with a fixed seed, but what `tape` says decides
-    /// until it ends.
+    /// As [`Generator::new`] with a fixed seed, but `tape` decides until it
+    /// ends.
     #[must_use]
     pub fn from_tape(tape: &[u8]) -> Self {
         let mut generator = Self::new(1);
@@ -103,14 +103,13 @@ impl Generator {
         generator
     }
 
-    /// True when no tape decides, or no more.
+    /// True if there is no tape, or if it has ended.
     #[must_use]
     pub const fn tape_ended(&self) -> bool {
         self.random.tape_ended()
     }
 
-    /// A path that is there, of a kind that `fits`; a random one when there is
-    /// none.
+    /// An existing path of a kind that `fits`; a random one if there is none.
     fn existing(&mut self, fits: impl Fn(FileKind) -> bool) -> OpPath {
         let count = self.paths.values().filter(|kind| fits(**kind)).count();
         // Once in a while anything.
@@ -143,14 +142,14 @@ impl Generator {
         OpPath(names.join(&b'/'))
     }
 
-    /// A name in a directory that is there; the name may be as well.
+    /// A name in an existing directory. The name may exist as well.
     fn place(&mut self) -> OpPath {
         let name = self.names.pick(&mut self.random);
         if self.random.one_in(3) {
             return OpPath(name);
         }
         let OpPath(mut path) = self.existing(|kind| matches!(kind, FileKind::Directory));
-        // Trees do not get deeper than paths may be long.
+        // Trees do not get deeper than paths can be long.
         if path.len() > 1500 {
             return OpPath(name);
         }
@@ -160,7 +159,7 @@ impl Generator {
     }
 
     pub(super) fn mode(&mut self) -> u32 {
-        // No sticky bit: with it the rights to follow links change.
+        // No sticky bit, because it changes the rights to follow links.
         *self
             .random
             .pick(&[0o644, 0o755, 0o600, 0o777, 0o4755, 0o2755, 0o6711, 0])
@@ -375,9 +374,9 @@ impl Generator {
         }
     }
 
-    /// A value near the greatest that a leaf takes. Only created, never
-    /// replaced: whether a greater value finds room beside the old one depends
-    /// on what else the leaf holds, as it does where names collide.
+    /// A value near the greatest that a leaf takes. It is only created, never
+    /// replaced. Whether a greater value finds room beside the old one depends
+    /// on what else the leaf holds, and also on names that collide.
     fn set_big_xattr(&mut self) -> Op {
         let length = 16_150 + self.random.below(100);
         Op::SetXattr {
@@ -472,7 +471,7 @@ impl Generator {
     }
 
     fn mknod(&mut self) -> Op {
-        // Numbers that no driver has: opening one fails.
+        // Numbers that no driver has, so that opening one fails.
         let minor = self.random.below(300) as u32;
         let kind = match self.random.below(5) {
             0 => NodeKind::Regular,
@@ -547,7 +546,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
 
-    /// Every kind of operation must succeed often, and (but for Sync) fail too.
+    /// Every kind of operation must often succeed, and (except Sync) fail too.
     #[test]
     fn sequences_do_things() {
         let mut oracle = Oracle::new();

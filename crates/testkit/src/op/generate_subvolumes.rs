@@ -1,8 +1,8 @@
 //! Operations on subvolumes among the random ones.
 //!
-//! Those that can be changed have names like any other, and others move them
-//! about. Those that cannot have names of their own, so that but for a few
-//! attempts nothing is done in them.
+//! Subvolumes that can be changed have names like any other, and others move
+//! them about. Read-only ones have names of their own, so that nothing is done
+//! in them except a few attempts.
 
 use super::generate::Generator;
 use super::{Op, OpPath, SnapshotAccess};
@@ -15,7 +15,7 @@ const MARK: u8 = b'@';
 const MAX: usize = 7;
 
 impl Generator {
-    /// Sets paths in read-only subvolumes apart.
+    /// Distinguishes paths in read-only subvolumes.
     pub(super) fn part_frozen(&mut self) {
         let Some(frozen) = &mut self.frozen else {
             return;
@@ -55,7 +55,7 @@ impl Generator {
         let (frozen, free): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|one| one.access == SnapshotAccess::ReadOnly);
-        // Each is tried again with what there is when it does not fit.
+        // If one does not fit, it is tried again with what exists.
         let choice = self.random.below(13);
         let op = match choice {
             0 | 1 if free.len() < MAX => Some(Op::Subvolume {
@@ -112,7 +112,7 @@ impl Generator {
         Some(Op::Snapshot { from, to, access })
     }
 
-    /// The kernel's receive lets what is made inherit the ACL of the root.
+    /// The kernel's receive lets new files inherit the ACL of the root.
     fn send(&mut self, frozen: &[SubvolumePath]) -> Option<Op> {
         let from: Vec<_> = frozen.iter().filter(|one| !one.hands_down_acl).collect();
         if from.is_empty() {

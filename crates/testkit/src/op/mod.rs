@@ -1,9 +1,9 @@
 //! The operations that tests are made of.
 //!
-//! Owns the enum; [`generate`] makes sequences of it, [`apply`] does them on a
-//! mounted directory. Paths are relative to the root of the tree. Unless said
-//! otherwise an operation is done on what the path names itself; operations on
-//! content follow a symbolic link at its end, as open(2) does.
+//! Owns the enum. [`generate`] makes sequences of it, and [`apply`] does them
+//! on a mounted directory. Paths are relative to the root of the tree. Unless
+//! said otherwise, an operation affects what the path itself names. Operations
+//! on content follow a symbolic link at its end, as open(2) does.
 
 pub mod apply;
 pub mod generate;
@@ -25,8 +25,8 @@ impl fmt::Debug for OpPath {
     }
 }
 
-/// Bytes of a name or value; long ones are printed in short, since a seed
-/// gives them back.
+/// Bytes of a name or value. Long ones are printed in short, because a seed
+/// reproduces them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -54,7 +54,7 @@ pub struct Span {
     pub length: u64,
 }
 
-/// What happens to a name that is there already.
+/// What happens to a name that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameHow {
     /// It is replaced.
@@ -70,7 +70,7 @@ pub enum RenameHow {
 /// Whether allocation may move the end of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EndOfFile {
-    /// It moves to the end of the range, when it is before it.
+    /// It moves to the end of the range if it is before that.
     Extend,
     /// It stays.
     Keep,
@@ -91,7 +91,7 @@ pub enum NodeKind {
     BlockDevice(u32, u32),
 }
 
-/// Whether an extended attribute must be there before it is set.
+/// Whether an extended attribute must exist before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrHow {
     /// It may be.
@@ -235,7 +235,8 @@ pub enum Op {
     },
     /// All that was done is durable.
     Sync,
-    /// The volume is closed and opened again, by whoever runs the operations.
+    /// The volume is closed and opened again by the code that runs the
+    /// operations.
     Remount,
     /// Makes an empty subvolume whose root directory has `mode`.
     Subvolume {
@@ -252,8 +253,8 @@ pub enum Op {
     DeleteSubvolume {
         path: OpPath,
     },
-    /// Sends the read-only subvolume `from`, as a difference from `parent`
-    /// if there is one, and receives it in the new directory `into`.
+    /// Sends the read-only subvolume `from`, as a difference from `parent` if
+    /// there is one, and receives it in the new directory `into`.
     SendReceive {
         from: OpPath,
         parent: Option<OpPath>,

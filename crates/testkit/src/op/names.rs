@@ -3,7 +3,7 @@
 use crate::Random;
 use butterfs_format::checksum::name_hash;
 
-/// Names for a test: few, so that operations meet.
+/// Names for a test. There are few of them, so that operations meet.
 #[derive(Clone, Debug)]
 pub struct NamePool {
     names: Vec<Vec<u8>>,
@@ -55,8 +55,8 @@ impl NamePool {
     }
 }
 
-/// What can be XORed into a name at any place without a change of its CRC-32C:
-/// the polynomial itself, lowest bit first.
+/// What can be XORed into a name at any place without changing its CRC-32C: the
+/// polynomial itself, lowest bit first.
 const NEUTRAL: [u8; 5] = {
     let bits = ((0x82f6_3b78_u64 << 1) | 1).to_le_bytes();
     [bits[0], bits[1], bits[2], bits[3], bits[4]]
@@ -88,8 +88,9 @@ pub fn colliding(random: &mut Random, count: usize) -> Vec<Vec<u8>> {
     }
 }
 
-/// `count` (at most 2^19) file offsets below 2^63, whole sectors, the first of
-/// them 0: references to one extent from one file at these have one hash.
+/// `count` (at most 2^19) file offsets below 2^63, in whole sectors, the first
+/// of them 0. References to one extent from one file at these offsets have one
+/// hash.
 pub fn colliding_offsets(count: u64) -> impl Iterator<Item = u64> {
     let [a, b, c, d, e] = NEUTRAL;
     let neutral = u64::from_le_bytes([a, b, c, d, e, 0, 0, 0]);

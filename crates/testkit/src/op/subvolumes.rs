@@ -1,6 +1,6 @@
 //! Operations on subvolumes of a mounted directory, by the program `btrfs`.
 //!
-//! What it prints is all that it tells of a system call that failed.
+//! Its output is all that is known of a system call that failed.
 
 use super::{Op, OpPath, SnapshotAccess};
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 /// Does an operation on subvolumes.
 ///
 /// # Errors
-/// What a system call says; EIO for what has no name here.
+/// The error of a system call; EIO for errors without a name here.
 pub(super) fn apply(op: &Op, at: impl Fn(&OpPath) -> PathBuf) -> Result<(), Errno> {
     match op {
         Op::Subvolume { path, mode } => {

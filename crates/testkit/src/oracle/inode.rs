@@ -137,8 +137,8 @@ impl Inode {
         }
     }
 
-    /// A new owner must not get the old one's rights by execution, even when
-    /// nothing changes.
+    /// A new owner must not get the old owner's rights by executing the file,
+    /// even if nothing changes.
     pub fn chown(&mut self, uid: Option<u32>, gid: Option<u32>) {
         self.uid = uid.unwrap_or(self.uid);
         self.gid = gid.unwrap_or(self.gid);

@@ -2,9 +2,9 @@
 //! leave behind.
 //!
 //! Owns the inodes and the rules of the Linux VFS and Btrfs for a caller with
-//! all rights and an empty umask. Knows no times but those that were set. It
-//! is proved against the kernel's Btrfs (`tests/kernel.rs`) before it judges
-//! anything else.
+//! all rights and an empty umask. It knows only those times that were set.
+//! Before it judges anything else, the kernel's Btrfs proves it
+//! (`tests/kernel.rs`).
 
 mod acl;
 mod inode;
@@ -77,7 +77,7 @@ impl Oracle {
     /// Does `op`.
     ///
     /// # Errors
-    /// What the system call must say; nothing is changed then.
+    /// The error of the system call; nothing is changed then.
     pub fn apply(&mut self, op: &Op) -> Result<(), Errno> {
         match op {
             Op::Create { path, mode } => self.make(path, Body::file(), *mode),
@@ -159,7 +159,7 @@ impl Oracle {
         }
     }
 
-    /// All paths but the root's, with what each names.
+    /// All paths but the root's, with what each of them names.
     #[must_use]
     pub fn paths(&self) -> BTreeMap<Vec<u8>, FileKind> {
         let mut out = BTreeMap::new();
@@ -196,7 +196,7 @@ impl Oracle {
         self.inodes.get_mut(&id).expect("names lead to inodes")
     }
 
-    /// The file that opening `path` for writing gives.
+    /// The file that is opened when `path` is opened for writing.
     fn writable(&mut self, path: &OpPath) -> Result<&mut Inode, Errno> {
         let id = self.open_for_writing(path)?;
         Ok(self.inode_mut(id))

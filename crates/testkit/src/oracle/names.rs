@@ -146,7 +146,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// The child of `ancestor` on the way down to `below`, when there is one.
+    /// The child of `ancestor` on the way down to `below`; `None` if `below`
+    /// does not lie there.
     fn step_towards(&self, ancestor: Id, below: Id) -> Option<Id> {
         let mut at = below;
         while at != ROOT {
@@ -208,7 +209,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// No directory may end up below itself.
+    /// No directory may come to lie below itself.
     fn check_loops(
         &self,
         (source, moved): (&Place, Id),
@@ -228,7 +229,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// Only subvolumes themselves go from one subvolume to another.
+    /// Only whole subvolumes may move from one subvolume to another.
     fn check_crossing(
         &self,
         (source, moved): (&Place, Id),

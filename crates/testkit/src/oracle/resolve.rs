@@ -9,7 +9,7 @@ use rustix::io::Errno;
 /// Symbolic links in one path.
 const LINKS_MAX: u32 = 40;
 
-/// What becomes of a symbolic link at the end of a path.
+/// What happens to a symbolic link at the end of a path.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Last {
     /// It is followed.
@@ -18,7 +18,7 @@ pub enum Last {
     Itself,
 }
 
-/// A name in a directory, there or not.
+/// A name in a directory, which may or may not exist.
 #[derive(Clone, Debug)]
 pub struct Place {
     pub directory: Id,

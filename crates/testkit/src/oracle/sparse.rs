@@ -86,7 +86,7 @@ impl Sparse {
         self.size = self.size.max(size);
     }
 
-    /// Bytes from `offset` on, as far as there are any.
+    /// Bytes from `offset` on, as far as the content goes.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> usize {
         let end = (offset + buffer.len() as u64).min(self.size);
         Self::parts(offset, end, |number, within, at, length| {

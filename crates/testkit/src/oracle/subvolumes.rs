@@ -1,7 +1,7 @@
 //! Subvolumes: trees of inodes that hang in one another as directories.
 //!
-//! Nothing here shows what a snapshot sees in place of a subvolume that hangs
-//! in its source: sources without such are asked for.
+//! Nothing here shows what a snapshot has in place of a subvolume that hangs in
+//! its source. Callers must use sources without nested subvolumes.
 
 use super::inode::{Body, Inode};
 use super::{Id, Oracle, ROOT};
@@ -25,7 +25,7 @@ pub struct SubvolumePath {
     pub path: OpPath,
     /// Whether it can be changed.
     pub access: SnapshotAccess,
-    /// The same number for all that are snapshots of one another.
+    /// The same number for all snapshots of one another.
     pub family: u64,
     /// Others hang in it.
     pub is_nested: bool,

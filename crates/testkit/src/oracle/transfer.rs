@@ -7,7 +7,7 @@ use rustix::io::Errno;
 const SECTOR: u64 = 4096;
 
 impl Oracle {
-    /// Opens both ends; only regular files have content to share.
+    /// Opens both ends. Only regular files have content to share.
     fn ends(&self, from: &OpPath, to: &OpPath) -> Result<(Id, Id), Errno> {
         let source = self.open_for_reading(from)?;
         let target = self.open_for_writing(to)?;
@@ -30,8 +30,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Whole sectors are shared; only the end of a file may be in the middle
-    /// of one, and then it must become an end again.
+    /// Only whole sectors are shared. The end of a file may lie in the middle
+    /// of a sector, and then it must become an end again.
     pub(super) fn clone_range(
         &mut self,
         from: &OpPath,

@@ -5,7 +5,7 @@ use super::{Id, Oracle, ROOT};
 use crate::tree_view::{Stat, TreeView};
 use rustix::io::Errno;
 
-/// Why the model has no answer: always a mistake of who asks.
+/// Why the model has no answer: always a mistake of the caller.
 pub type OracleError = Errno;
 
 impl TreeView for Oracle {

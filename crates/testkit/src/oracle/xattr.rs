@@ -65,7 +65,7 @@ impl Oracle {
             if inode.is_symlink() {
                 return Err(Errno::OPNOTSUPP);
             }
-            // One that is not there is removed as well.
+            // Removing one that does not exist succeeds as well.
             inode.xattrs.remove(name);
             return Ok(());
         }
@@ -80,7 +80,7 @@ fn is_acl(name: &[u8]) -> bool {
 
 fn check_namespace(inode: &Inode, name: &[u8]) -> Result<(), Errno> {
     if name.starts_with(b"user.") {
-        // What has no content of a user's has no attributes of a user's.
+        // An inode without user content has no user attributes.
         let fits = inode.is_directory() || inode.content().is_ok();
         return if fits { Ok(()) } else { Err(Errno::PERM) };
     }

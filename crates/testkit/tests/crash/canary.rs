@@ -1,4 +1,4 @@
-//! The model must condemn what a crash may not leave. Each history is allowed
+//! The model must condemn what a crash may not leave. Each history is accepted
 //! first, so that it is the change that is condemned.
 
 use super::model::{Content, Effect, Found, Model, Whole};
@@ -121,7 +121,7 @@ fn names_of_two_moments_are_condemned() {
     script.allows(&found(&[("a", FILE)], &[]));
     script.allows(&found(&[("a", FILE), ("b", OTHER)], &[]));
     script.condemns(&found(&[("b", OTHER)], &[]));
-    // An fsync in between may bring the later one alone.
+    // An fsync in between may make only the later one durable.
     let script = script.fsync(OTHER);
     script.allows(&found(&[("b", OTHER)], &[]));
 }

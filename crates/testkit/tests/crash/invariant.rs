@@ -1,8 +1,8 @@
-//! The standing invariant: between two superblocks nothing is written to what
-//! the last committed generation has.
+//! The standing invariant: between two superblocks, nothing is written to what
+//! the last committed generation uses.
 //!
-//! Data may be written in place where they are not copied on write, and into
-//! preallocated space: then only metadata are watched.
+//! Data may be written in place if they are not copied on write, and into
+//! preallocated space. In these cases only metadata are watched.
 
 use butterfs::{Access, BlockDevice, LogPolicy, MemoryDevice, OpenOptions};
 use butterfs_device::record::{Action, Event};
@@ -21,7 +21,7 @@ pub enum Watch {
     Metadata,
 }
 
-/// Physical ranges, start to end, of what a volume's last commit has.
+/// Physical ranges, start to end, that a volume's last commit uses.
 fn live(device: &MemoryDevice, watch: Watch) -> BTreeMap<u64, u64> {
     let mut options = OpenOptions::read_only().store;
     options.access = Access::ReadOnly;
@@ -61,7 +61,7 @@ fn touched(live: &BTreeMap<u64, u64>, write: &Range<u64>) -> Option<Range<u64>> 
     (*end > write.start).then_some(*start..*end)
 }
 
-/// Holds all writes of a recording over `base` against it.
+/// Checks all writes of a recording over `base` against it.
 pub fn hold(base: &MemoryDevice, events: &[Event], watch: Watch) -> Result<(), String> {
     let device = base.snapshot();
     let mut kept = live(&device, watch);

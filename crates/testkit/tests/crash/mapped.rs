@@ -1,6 +1,6 @@
-//! Stores to mapped files, as a FUSE server sees them: whole dirty pages come
-//! as writes, in any order and at any time, cut at the size; msync(2) writes
-//! those of its range, neighbours joined or not, and then comes fsync.
+//! Stores to mapped files, as a FUSE server sees them. Whole dirty pages arrive
+//! as writes, in any order and at any time, cut at the size. msync(2) writes
+//! the pages of its range, with neighbours joined or not, and then comes fsync.
 
 use super::world::{Outcome, World};
 use butterfs_testkit::Random;
@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 pub type Pages = BTreeMap<usize, Vec<u8>>;
 
 impl World {
-    /// A program stores to a mapping: nobody is told.
+    /// A program stores to a mapping, and nobody is told.
     pub fn store_mapped(&mut self, path: &str, range: Range<usize>) {
         let new = self.bytes(range.len());
         let content = &self.model.content(path).data;
@@ -87,7 +87,8 @@ impl World {
         seen
     }
 
-    /// Pages beyond the new end are no more, nor are the bytes behind it.
+    /// Pages beyond the new end no longer exist, and neither do the bytes
+    /// behind it.
     pub fn truncate_mapped(&mut self, path: &str, size: usize) {
         let Some(pages) = self.mapped.get_mut(path) else {
             return;

@@ -1,9 +1,9 @@
 //! What a crash may leave, by what was done and what was acknowledged.
 //!
-//! Every path has a history of bindings to inodes, every file one of contents.
-//! An acknowledgement (fsync of a file, of a directory, sync) says from which
-//! entry of a history on a crash may show it; entries of operations that began
-//! after the crash are not allowed.
+//! Every path has a history of bindings to inodes, and every file has one of
+//! contents. An acknowledgement (fsync of a file, of a directory, sync) says
+//! from which entry of a history on a crash may show it. Entries of operations
+//! that began after the crash are not allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -22,12 +22,12 @@ pub struct Content {
 /// Number of an operation, in order.
 pub type Step = usize;
 
-/// Whether a commit that finds an operation done finds all of it.
+/// Whether a commit that contains a part of an operation contains all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The tree changes with the operation.
     AtOnce,
-    /// Data wait in memory; a commit may come before them.
+    /// Data wait in memory; a commit may come before they are written.
     Delayed,
 }
 
@@ -40,7 +40,7 @@ struct Entry<T> {
     value: T,
 }
 
-/// Entries, and since when which entry is the earliest that may be found.
+/// Entries, and which entry is the earliest that may be found, and since when.
 #[derive(Clone, Debug)]
 pub struct History<T> {
     entries: Vec<Entry<T>>,
@@ -76,8 +76,8 @@ impl<T> History<T> {
         self.entries.iter().map(|entry| &entry.value)
     }
 
-    /// Entries that a crash at `time` may show. What began at that place of
-    /// the recording has written nothing.
+    /// Entries that a crash at `time` may show. What began at that place of the
+    /// recording has not written anything.
     fn window(&self, time: Time) -> &[Entry<T>] {
         let promised = self.acknowledged.iter().filter(|(at, _)| *at <= time);
         let least = promised.map(|(_, entry)| *entry).max().unwrap_or(0);
@@ -132,8 +132,8 @@ pub struct Found {
 }
 
 #[allow(dead_code, reason = "each test uses a part")]
-/// Bytes that are written as a whole: a block where data are copied on write,
-/// else a sector of the device.
+/// Bytes that are written as a whole: a block if data are copied on write,
+/// otherwise a sector of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     Block = 4096,
@@ -171,7 +171,7 @@ impl Model {
         self.partial.push(self.step());
     }
 
-    /// The operation that runs; what is there before the first has 0.
+    /// The operation that runs. What exists before the first one has 0.
     fn step(&self) -> Step {
         self.steps.len()
     }
@@ -190,12 +190,12 @@ impl Model {
         });
     }
 
-    /// A name moves, with all below it, over what is there.
+    /// A name moves, with everything below it, over what is there.
     pub fn rename(&mut self, time: Time, from: &str, to: &str) {
         self.move_names(time, &[(from, to)]);
     }
 
-    /// Two names change places, with all below them.
+    /// Two names change places, with everything below them.
     pub fn exchange(&mut self, time: Time, one: &str, other: &str) {
         self.move_names(time, &[(one, other), (other, one)]);
     }
@@ -210,7 +210,7 @@ impl Model {
             let rest = path.strip_prefix(dir)?;
             (rest.is_empty() || rest.starts_with('/')).then(|| rest.to_owned())
         };
-        // What is replaced or moved away goes first.
+        // What is replaced or moved away is removed first.
         for (path, _) in &old {
             let goes = |(from, to): &(&str, &str)| {
                 below(path, from).is_some() || below(path, to).is_some()
@@ -233,7 +233,8 @@ impl Model {
         self.whole = Some(self.step());
     }
 
-    /// Why what is below `prefix` is not all that was received, if so.
+    /// Errors with the reason if what is below `prefix` is not everything that
+    /// was received.
     #[allow(dead_code, reason = "one of the tests asks")]
     pub fn judge_whole(&self, prefix: &str, found: &Found) -> Result<(), String> {
         let Some(step) = self.whole else {
@@ -260,7 +261,7 @@ impl Model {
 
     pub fn add_file(&mut self, time: Time, number: Number) {
         if self.files.contains_key(&number) {
-            // A deleted subvolume comes again, with the same numbers.
+            // A deleted subvolume is received again, with the same numbers.
             return self.change_file(time, number, Effect::Delayed, |content| {
                 *content = Content::default();
             });
@@ -349,7 +350,8 @@ impl Model {
         }
     }
 
-    /// Why what was found cannot be after a crash at `time`, if so.
+    /// Errors with the reason if what was found is not possible after a crash at
+    /// `time`.
     pub fn judge(&self, time: Time, found: &Found, whole: Whole) -> Result<(), String> {
         for path in found.paths.keys() {
             if !self.paths.contains_key(path) {
@@ -358,7 +360,8 @@ impl Model {
         }
         for (path, history) in &self.paths {
             let is = found.paths.get(path).copied();
-            // Below a directory that is elsewhere (or not yet) there is nothing.
+            // Below a directory that is elsewhere (or does not exist yet) there
+            // is nothing.
             let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
             let reachable = parent.is_empty() || found.paths.contains_key(parent);
             if !reachable && is.is_none() {
@@ -382,8 +385,9 @@ impl Model {
         Ok(())
     }
 
-    /// Operations that a crash at `time` may find done at most: from the last
-    /// that was promised, of all or of one file, to the last that had begun.
+    /// Which operations a crash at `time` may find as the last one done: from
+    /// the last that was promised, for everything or for one file, to the last
+    /// that had begun.
     fn steps(&self, time: Time, number: Option<Number>) -> RangeInclusive<Step> {
         let promised = self.acknowledged.iter().filter(|(at, _, what)| {
             *at <= time
@@ -398,9 +402,9 @@ impl Model {
         least..=begun.max(least)
     }
 
-    /// An inode has as many names as it had at some time: a rename shows both
-    /// names or none to nobody. A name that it lost before it was made durable
-    /// does not come back.
+    /// An inode has as many names as it had at some time: nobody sees both
+    /// names of a rename, or none. A name that it lost before it was made
+    /// durable does not come back.
     fn judge_names(&self, time: Time, found: &Found) -> Result<(), String> {
         let mut names: BTreeMap<Number, Vec<(&str, &History<_>)>> = BTreeMap::new();
         for (path, history) in &self.paths {
@@ -434,7 +438,7 @@ impl Model {
         Ok(())
     }
 
-    /// Without an fsync since the last commit that was promised, the names are
+    /// If there was no fsync since the last promised commit, the names are
     /// those of one moment.
     fn judge_prefix(&self, time: Time, found: &Found) -> Result<(), String> {
         let mut steps = self.steps(time, None);
@@ -455,7 +459,7 @@ impl Model {
 }
 
 impl History<Content> {
-    /// Whether every block of `data` was so at some time.
+    /// Whether every block of `data` had this content at some time.
     #[allow(dead_code, reason = "one of the tests asks")]
     pub fn ever(&self, data: &[u8]) -> bool {
         (0..data.len()).step_by(Whole::Block as usize).all(|at| {
@@ -487,9 +491,9 @@ fn judge_file(
     Err(first.unwrap_or_default())
 }
 
-/// Holds data against versions, of which a commit or a log has found the last:
-/// data of writes may be missing of it, but what a truncation or a hole takes
-/// away is gone when anything after it is there.
+/// Compares data with versions. A commit or a log contains the last of these.
+/// It may lack data of writes. But what a truncation or a hole removes is gone
+/// if anything after it is there.
 fn judge_data(versions: &[Entry<Content>], found: &[u8], whole: Whole) -> Result<(), String> {
     let in_place = whole == Whole::Sector;
     // The last one may itself be cut in half.
@@ -523,8 +527,9 @@ fn judge_data(versions: &[Entry<Content>], found: &[u8], whole: Whole) -> Result
             zeros.iter().all(|byte| *byte == 0) && before != zeros
         };
         let least = removals.iter().filter(took).max().copied().unwrap_or(0);
-        // A version that ends before this unit does has no say in its rest,
-        // unless it was written over what was there, with zeros behind.
+        // A version that ends before this unit says nothing about the rest of
+        // the unit, unless it was written over existing data, with zeros
+        // behind.
         let was = |version: usize| {
             (in_place || data(version).len() >= seen.end)
                 && unit(data(version), seen.clone()) == is[..seen.len()]

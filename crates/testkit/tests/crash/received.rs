@@ -1,5 +1,5 @@
-//! Receiving a small stream in a workload: every command is an operation of
-//! the model. A subvolume that is known as received is whole.
+//! Receiving a small stream in a workload: every command is an operation of the
+//! model. A subvolume that counts as received is whole.
 
 use super::model::{Effect, Found, Model};
 use super::world::{KINDS, Outcome, World, unique};
@@ -13,7 +13,7 @@ use butterfs_device::RecordDevice;
 use butterfs_format::send_stream::{Command, Version};
 use std::sync::Arc;
 
-/// What is sent: the name of the snapshot is SR.
+/// What is sent. The snapshot is named SR.
 const SOURCE: &str = "subvolume SA; create SA/a; write SA/a 0 20000; create SA/b; \
     write SA/b 0 100; mkdir SA/d; create SA/d/c; write SA/d/c 8192 9000; \
     link SA/a SA/d/l; attribute SA/b; create SA/gone; unlink SA/gone; snapshot SA SR; sync";
@@ -192,7 +192,7 @@ impl World {
 }
 
 #[allow(dead_code, reason = "one of the tests asks")]
-/// Why a subvolume that is known as received is not whole, if so.
+/// Errors with the reason if a subvolume that counts as received is not whole.
 pub fn judge(volume: &butterfs::Volume, model: &Model, found: &Found) -> Result<(), String> {
     if !found.paths.contains_key("SR") {
         return Ok(());

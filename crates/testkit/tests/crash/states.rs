@@ -11,7 +11,7 @@ const SECTOR: usize = 512;
 /// All subsets of at most this many writes are tried.
 const ALL_SUBSETS: usize = 6;
 
-/// A crash: when, and what the device holds then.
+/// A crash: its time, and what the device holds then.
 pub struct State {
     pub time: usize,
     pub device: MemoryDevice,
@@ -22,7 +22,8 @@ fn write(device: &MemoryDevice, offset: DeviceOffset, data: &[u8]) {
     device.write_at(offset, data).expect("memory");
 }
 
-/// What is different from the base, as one number: equal content, equal number.
+/// The difference from the base, as one number: equal content has an equal
+/// number.
 #[derive(Clone, Default)]
 struct Difference {
     sectors: HashMap<u64, u64>,
@@ -49,8 +50,8 @@ impl Difference {
     }
 }
 
-/// Sectors that an event writes, each with a hash of its new content, 0 where
-/// that is the base's.
+/// Sectors that an event writes, each with a hash of its new content; 0 if that
+/// is the base's content.
 fn sectors(base: &MemoryDevice, event: &Event) -> Vec<(u64, u64)> {
     let (offset, data) = match &event.action {
         Action::Write { offset, data } => (*offset, data.to_vec()),
@@ -76,13 +77,13 @@ pub struct Visited {
     /// All states.
     #[allow(dead_code, reason = "one of the tests asks")]
     pub all: usize,
-    /// States with content that no other has.
+    /// States whose content no other state has.
     pub distinct: usize,
 }
 
-/// Visits crash states of a recording over `base`: at each flush, and at the
-/// end, with subsets of what was not flushed; about `budget` of them at most.
-/// Content that was visited is visited again only when more is promised.
+/// Visits crash states of a recording over `base`: at each flush and at the
+/// end, with subsets of the unflushed writes, about `budget` of them at most.
+/// Content that was visited is visited again only if more is promised.
 pub fn visit(
     base: &MemoryDevice,
     events: &[Event],
@@ -189,7 +190,7 @@ impl Fate {
     }
 }
 
-/// Fates of `n` writes that were not flushed, about `share` of them.
+/// Fates of `n` unflushed writes, about `share` of them.
 fn subsets(n: usize, random: &mut Random, share: usize) -> Vec<Vec<Fate>> {
     let fate = |kept| if kept { Fate::Kept } else { Fate::Lost };
     let mut all: Vec<Vec<Fate>> = Vec::new();
@@ -200,7 +201,7 @@ fn subsets(n: usize, random: &mut Random, share: usize) -> Vec<Vec<Fate>> {
     } else {
         all.push(vec![Fate::Lost; n]);
         all.push(vec![Fate::Kept; n]);
-        // Each alone and each missing, as far as the share goes.
+        // Each write alone, and each one missing, as far as the share allows.
         let mut order: Vec<usize> = (0..n).collect();
         for at in (1..n).rev() {
             order.swap(at, random.below(at as u64 + 1) as usize);

@@ -58,7 +58,7 @@ pub const KINDS: [Kind; 5] = [
     },
 ];
 
-/// Options to open with; commits happen when the workload asks for them.
+/// Options for opening. Commits happen when the workload asks for them.
 pub fn options(list: &str) -> OpenOptions {
     let mut options = butterfs::MountOptions::parse(list)
         .expect("options")
@@ -103,7 +103,7 @@ impl World {
         Self::on(kind, base, under)
     }
 
-    /// A volume on `under`, which holds what `base` does.
+    /// A volume on `under`, which holds the content of `base`.
     pub fn on(kind: Kind, base: MemoryDevice, under: Arc<dyn BlockDevice>) -> Self {
         let device = Arc::new(RecordDevice::new(under));
         let shared: Arc<dyn BlockDevice> = device.clone();
@@ -124,7 +124,7 @@ impl World {
         }
     }
 
-    /// Another program on the same volume, which knows what was done so far.
+    /// Another program on the same volume. It knows what was done so far.
     #[allow(dead_code, reason = "one of the tests asks")]
     pub fn beside(&self, number: u64) -> Self {
         Self {
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// What the volume lies on, as it is now.
+    /// The device below the volume, in its current state.
     #[allow(dead_code, reason = "one of the tests asks")]
     pub fn under(&self) -> MemoryDevice {
         let device = self.base.snapshot();
@@ -466,7 +466,7 @@ impl World {
         self.write_bytes(path, 0, &data)
     }
 
-    /// Writes `data`, which the model is told.
+    /// Writes `data`, and tells the model.
     pub fn write_bytes(&mut self, path: &str, offset: u64, data: &[u8]) -> Outcome<()> {
         let started = self.now();
         let (inode, id) = (self.inode(path)?, self.number(path));
@@ -564,7 +564,7 @@ impl World {
         }
     }
 
-    /// Stops the volume without a word; gives what was recorded.
+    /// Stops the volume without closing it. Returns what was recorded.
     pub fn crash(self) -> (MemoryDevice, Model, Vec<butterfs_device::record::Event>) {
         let events = self.device.events();
         (self.base, self.model, events)
@@ -574,7 +574,7 @@ impl World {
 /// Subvolumes begin with this letter, and nothing else does.
 const SUBVOLUME: char = 'S';
 
-/// The subvolume that a path is in: the top level has no name.
+/// The subvolume that contains a path. The top level has no name.
 fn subvolume_of(path: &str) -> String {
     match path.split_once('/') {
         Some((first, _)) if first.starts_with(SUBVOLUME) => first.to_owned(),
@@ -596,7 +596,7 @@ pub fn unique(subvolume: &str, inode: u64) -> Number {
     tree << 32 | inode
 }
 
-/// Opens what a crash left (which replays its log) and looks at all of it.
+/// Opens what a crash left, which replays its log, and looks at all of it.
 pub fn look(device: Arc<dyn BlockDevice>, list: &str) -> Result<(Volume, Found), butterfs::Error> {
     let volume = Volume::open_device(device, options(list))?;
     let mut found = Found::default();

@@ -17,8 +17,9 @@ fn report(images: &[PathBuf]) -> Report {
     butterfs_check::check(devices.collect(), &options, &butterfs_check::NoProgress).unwrap()
 }
 
-/// Whatever may be lost is said to be missing, and nothing else is wrong; one
-/// device more, and the chunks that it takes are named.
+/// Everything that may be lost is reported as missing, and nothing else is
+/// wrong. If one device more is gone, the chunks that are lost with it are
+/// named.
 #[test]
 fn what_is_missing_is_said_and_nothing_else() {
     for (profile, sizes) in layouts() {
@@ -36,7 +37,7 @@ fn what_is_missing_is_said_and_nothing_else() {
             let missing = found.counts.get(&FaultCode::DeviceMissing);
             assert_eq!(missing, Some(&(lost.len() as u64)), "{context}");
             assert!(found.unchecked.is_empty(), "{context}");
-            // Damage of what is left is found all the same.
+            // Damage of what is left is still found.
             let work = scratch_dir();
             let left = without(&images, &lost);
             let copies: Vec<PathBuf> = left
@@ -65,7 +66,7 @@ fn what_is_missing_is_said_and_nothing_else() {
             );
         }
     }
-    // Data of the missing device are lost, and metadata are not.
+    // Data of the missing device are lost; metadata are not.
     let dir = scratch_dir();
     let images = images(dir.path(), &SIZES[..3]);
     make(&images, ProfileChoice::Raid0, ProfileChoice::Raid1c3);

@@ -1,4 +1,5 @@
-//! Scrub of all profiles, judged by the kernel, and the kernel's judged by ours.
+//! Scrub of all profiles, judged by the kernel, and the kernel's scrub judged
+//! by ours.
 
 use super::*;
 use butterfs_admin::scrub::{
@@ -67,9 +68,9 @@ fn copies(images: &[PathBuf], to: &Path) -> Vec<PathBuf> {
     images.iter().map(copy).collect()
 }
 
-/// All of each device (each set that may be lost) is rotten, data, nodes and
-/// parities; scrub mends it so that the kernel finds nothing, and every other
-/// set may be lost.
+/// All of each device (of each set that may be lost) is rotten: data, nodes and
+/// parities. Scrub repairs it so that the kernel finds nothing, and every other
+/// set may then be lost.
 #[test]
 fn what_is_rotten_is_mended_in_all_profiles() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -99,7 +100,7 @@ fn what_is_rotten_is_mended_in_all_profiles() {
             for device in &lost {
                 rot(&copies[*device]);
             }
-            // Read-only, all is found and nothing written.
+            // Read-only, everything is found and nothing is written.
             let volume = open(&copies, "ro").unwrap();
             let (found, faults) = scrubbed(&volume, Repair::ReportOnly);
             drop(volume);
@@ -157,7 +158,7 @@ fn what_is_rotten_is_mended_in_all_profiles() {
     }
 }
 
-/// The same, mended by the kernel: ours finds nothing afterwards.
+/// The same, repaired by the kernel: ours finds nothing afterwards.
 #[test]
 fn what_the_kernel_mended_is_clean_here() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -188,8 +189,8 @@ fn what_the_kernel_mended_is_clean_here() {
     }
 }
 
-/// Where no other copy is left, the damage is named with its device, nothing is
-/// made up, and the rest is mended.
+/// If no other copy is left, the damage is named with its device, nothing is
+/// made up, and the rest is repaired.
 #[test]
 fn what_is_lost_is_named_in_striped_profiles() {
     for (profile, metadata, lost) in [
@@ -232,7 +233,7 @@ fn what_is_lost_is_named_in_striped_profiles() {
         }
         let inode = volume.files().inode(volume.resolve(b"/nine").unwrap());
         let inode = inode.unwrap();
-        // All the rest reads; what was named does not.
+        // Everything else can be read; what was named cannot.
         for (index, sector) in data.chunks(4096).enumerate() {
             let at = index as u64 * 4096;
             let mut bytes = vec![0; sector.len()];
@@ -245,7 +246,7 @@ fn what_is_lost_is_named_in_striped_profiles() {
     }
 }
 
-/// A scrub goes on where it, or btrfs-progs, was: each device by itself.
+/// A scrub continues where it, or btrfs-progs, was: each device by itself.
 #[test]
 fn a_scrub_of_stripes_goes_on_where_it_was() {
     let dir = scratch_dir();

@@ -76,7 +76,7 @@ fn entry(target: Key, kind: u8, name: &[u8]) -> Vec<u8> {
     data
 }
 
-/// An item of a directory, which is logged as a whole.
+/// An item of a directory. The whole directory is logged.
 fn directory(image: &mut LogImage, dir: u64, index: u64, data: Vec<u8>) {
     let (_, mut item) = image.top().find(ItemType::INODE_ITEM);
     word(&mut item, MODE, 0o040_755);

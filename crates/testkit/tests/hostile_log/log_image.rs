@@ -29,7 +29,7 @@ pub struct Leaf {
     copies: Vec<DeviceOffset>,
     /// What is to be in it.
     pub items: Items,
-    /// All of it, where it is no leaf any more.
+    /// The whole block, if it is no longer a leaf.
     pub raw: Option<Vec<u8>>,
 }
 
@@ -50,7 +50,7 @@ impl Leaf {
         }
     }
 
-    /// Its bytes with its items, sorted by nobody.
+    /// Its bytes with its items, in the given order.
     fn encode(&self) -> Option<Vec<u8>> {
         if let Some(raw) = &self.raw {
             return Some(raw.clone());
@@ -117,7 +117,7 @@ pub struct LogImage {
     pub metadata: u64,
 }
 
-/// Inodes of the top level that logs lie about.
+/// Inodes of the top level about which logs lie.
 #[derive(Clone, Copy)]
 pub struct Numbers {
     /// Directory `d`, with a file and a directory in it.
@@ -201,7 +201,7 @@ impl LogImage {
         }
     }
 
-    /// The volume with what the leaves are to be.
+    /// The volume with the given leaves.
     pub fn device(&self) -> MemoryDevice {
         let device = self.device.snapshot();
         for leaf in &self.leaves {

@@ -1,6 +1,6 @@
-//! A change is whole or none: every call of the engine inside every operation
-//! fails, and panics. Afterwards the volume has failed, with its last commit on
-//! the device, or it is as it was and goes on.
+//! A change happens as a whole or not at all: every call of the engine inside
+//! every operation fails, and then panics. Afterwards the volume has failed,
+//! with its last commit on the device, or it is as it was and goes on.
 
 use crate::support::{LibraryTree, apply_to_library};
 use butterfs::{BlockDevice, MemoryDevice, OpenOptions, Volume};
@@ -12,7 +12,7 @@ use butterfs_testkit::{Manifest, Op};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// An operation has fewer calls; a loop without end is a fault.
+/// An operation has fewer calls. A loop without end is a fault.
 const CALLS_MAX: u64 = 20_000;
 
 fn path(name: &str) -> OpPath {
@@ -67,7 +67,7 @@ fn allocate(name: &str, range: Span, end: EndOfFile) -> Op {
     }
 }
 
-/// What is there before: trees of two levels, shared and unshared data.
+/// What exists before: trees of two levels, shared and unshared data.
 fn before() -> Vec<Op> {
     let mut ops = Vec::new();
     for name in ["d", "d/empty", "other"] {
@@ -125,8 +125,8 @@ fn before() -> Vec<Op> {
     ops
 }
 
-/// Operations that are one change each, after others that prepare them and stay
-/// in memory.
+/// Operations that are one change each. They follow others that prepare them
+/// and stay in memory.
 fn operations() -> Vec<(Vec<Op>, Op)> {
     let chmod = |name: &str| Op::Chmod {
         path: path(name),
@@ -297,7 +297,8 @@ fn attempt(
             assert_clean(&device, &context);
             return Ended::Failed;
         }
-        // What is a commit of its own may have come before the fault.
+        // An operation that is a commit of its own may have happened before the
+        // fault.
         found.assert_same(&states.done, &context);
         assert_clean(&device, &context);
         return Ended::Failed;

@@ -1,7 +1,7 @@
 //! Operations on an open volume, by the library.
 //!
-//! Owns what the kernel does before a file system is asked: resolving paths,
-//! and the checks of the VFS for a caller with all rights.
+//! Owns what the kernel does before it asks a file system: resolving paths, and
+//! the checks of the VFS for a caller with all rights.
 
 use butterfs::{
     Access, Attributes, Error, FallocateMode, Filesystem, FsError, Inode, InodeId, NewInode,
@@ -180,7 +180,8 @@ impl Caller<'_> {
         Ok(self.files.create(parent, name, &new).map(drop)?)
     }
 
-    /// The child of `above` on the way down to `below`, if there is one.
+    /// The child of `above` on the way down to `below`; `None` if `below` does
+    /// not lie there.
     fn step_towards(&self, above: InodeId, below: InodeId) -> Answer<Option<InodeId>> {
         let mut at = below;
         while at != self.files.root() {
@@ -354,7 +355,7 @@ impl Caller<'_> {
         }
     }
 
-    /// What open(2) for reading gives, of which only files have content.
+    /// What open(2) for reading returns. Only files have content.
     fn readable(&self, path: &OpPath) -> Answer<(Arc<Inode>, Result<(), Errno>)> {
         let id = self.follow(path)?;
         let content = match self.attributes(id)?.mode & S_IFMT {
@@ -456,7 +457,7 @@ impl Caller<'_> {
         Ok(())
     }
 
-    /// FICLONERANGE by what the library has; its rules are the VFS's.
+    /// FICLONERANGE with the means of the library. The VFS sets its rules.
     fn clone_range(
         &self,
         from: &OpPath,

@@ -63,7 +63,7 @@ impl TreeView for LibraryTree {
     fn stat(&self, node: &InodeId) -> Result<Stat, FsError> {
         let attributes = self.files().attributes(*node)?;
         Ok(Stat {
-            // Subvolumes number their inodes on their own.
+            // Each subvolume numbers its own inodes.
             inode: attributes.id.number.get() + (attributes.id.tree.get() << 40),
             kind: match attributes.mode >> 12 {
                 0o04 => FileKind::Directory,

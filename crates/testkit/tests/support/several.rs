@@ -1,4 +1,4 @@
-//! Volumes of several devices in files, and who judges them.
+//! Volumes of several devices in files, and their judges.
 
 use super::LibraryTree;
 use butterfs::{Access, MountOptions, Volume};
@@ -64,7 +64,7 @@ pub fn images(dir: &Path, sizes: &[u64]) -> Vec<PathBuf> {
     sizes.iter().enumerate().map(image).collect()
 }
 
-/// Made by us, of features that btrfs check knows.
+/// Made by us, with features that btrfs check knows.
 pub fn make(images: &[PathBuf], data: ProfileChoice, metadata: ProfileChoice) {
     let mut options = MkfsOptions {
         data: Some(data),
@@ -110,7 +110,7 @@ pub fn kernel_manifest(mount: &KernelMount) -> Manifest {
     Manifest::of(&MountedTree::new(mount.path())).unwrap()
 }
 
-/// Sets of devices that a profile can do without, the empty one left out.
+/// Sets of devices that a profile can do without, except the empty set.
 pub fn losses(profile: ProfileChoice, count: usize) -> Vec<Vec<usize>> {
     let sets =
         (1_usize..1 << count).map(|mask| (0..count).filter(|n| mask & (1 << n) != 0).collect());

@@ -1,6 +1,6 @@
 //! Send streams as a source of an image.
 //!
-//! Owns the volume in a temporary file that the streams are received into. Its
+//! Owns the volume in a temporary file into which the streams are received. Its
 //! file has no name, so nothing is left of it, however the program ends.
 
 use crate::commands::tar::archive::{self, Left};
@@ -12,10 +12,10 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Bytes of the volume. Its file takes what the streams hold, no more.
+/// Bytes of the volume. Its file takes only what the streams hold.
 const VOLUME_BYTES: u64 = 4 << 40;
 
-/// What becomes of the state after a send, when another one follows.
+/// What happens to the state after a send if another one follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Each {
     /// It is kept as a layer.
@@ -24,7 +24,7 @@ pub enum Each {
     Replaced,
 }
 
-/// Lays the files of the last send over what is gathered.
+/// Lays the files of the last send over what was gathered.
 pub fn add(gathered: &mut Gathered, streams: &[PathBuf], each: Each) -> Result<(), Failure> {
     let volume = scratch()?;
     let base = gathered.tree.clone();
@@ -66,7 +66,8 @@ fn scratch() -> Result<Volume, Failure> {
     Ok(Volume::open_device(device, OpenOptions::default())?)
 }
 
-/// Makes the files of a received snapshot, over `base`, what is gathered.
+/// Makes the files of a received snapshot, on top of `base`, which was gathered
+/// before.
 fn state(
     gathered: &mut Gathered,
     base: &FileTree,
@@ -84,7 +85,8 @@ fn state(
             Ok(left)
         });
         let put = gathered.put_state(base, &mut reader);
-        // Whatever is left: else the writer would fail for want of a reader.
+        // Reads whatever is left. Otherwise the writer would fail because
+        // nobody reads.
         let drained = io::copy(&mut reader, &mut io::sink());
         (
             put,
@@ -95,7 +97,7 @@ fn state(
             ),
         )
     });
-    // A writer that failed is why the archive was short.
+    // If the writer failed, that is why the archive was short.
     written?.say();
     Ok(put?)
 }

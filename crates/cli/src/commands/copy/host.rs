@@ -1,9 +1,9 @@
-//! The host, read ahead of who copies from it.
+//! The host, read ahead of the thread that copies from it.
 //!
-//! Owns the walk over what is copied: a thread reads names, metadata and
+//! Owns the walk over what is copied. A thread reads names, metadata and
 //! content, in the order in which the volume gets them. What was read and not
-//! taken yet is bounded to some MiB. Who takes it learns of each error at its
-//! place, and of a walk that did not come to its end.
+//! yet taken is bounded to some MiB. The thread that takes it learns of each
+//! error at its place, and of a walk that did not reach its end.
 
 use crate::fail::{Context, Done, Failure, fail};
 use rustix::fs::SeekFrom;
@@ -16,7 +16,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 /// Bytes that are read at once.
 const STEP: usize = 1 << 20;
-/// A batch is given on with so many events, or bytes.
+/// A batch is passed on when it has this many events, or bytes.
 const BATCH_EVENTS: usize = 256;
 const BATCH_BYTES: usize = 1 << 20;
 /// Batches that wait at most.
@@ -32,8 +32,8 @@ pub(super) type Attribute = (Vec<u8>, Vec<u8>);
 pub(super) struct Entry {
     /// Where it is on the host.
     pub(super) path: PathBuf,
-    /// The directory that it goes into: they are numbered from 1 as they come;
-    /// 0 is where everything goes.
+    /// The directory in which it lies. Directories are numbered from 1 as they
+    /// come; 0 is the destination of everything.
     pub(super) directory: usize,
     /// Its name there.
     pub(super) name: Vec<u8>,
@@ -46,10 +46,10 @@ pub(super) struct Entry {
 /// What a walk came by.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A directory before what is in it, or anything else. After a regular
-    /// file its data come, and an end.
+    /// A directory, before its content, or anything else. After a regular file
+    /// come its data, and then an end.
     Entry(Box<Entry>),
-    /// Data of the file, and where they begin.
+    /// Data of the file, and their offset.
     Data(u64, Vec<u8>),
     /// There is no more of the file.
     End,
@@ -75,14 +75,15 @@ impl From<Failure> for Stop {
     }
 }
 
-/// A walk over the host by a thread of its own.
+/// A walk over the host, by a thread of its own.
 pub(super) struct Ahead {
     batches: Receiver<Vec<Message>>,
     batch: std::vec::IntoIter<Message>,
 }
 
 impl Ahead {
-    /// Walks over `host` and all below it; it goes by `name`.
+    /// Walks over `host` and everything below it. Its root gets the name
+    /// `name`.
     pub(super) fn new(host: PathBuf, name: Vec<u8>) -> Result<Self, Failure> {
         let (sender, batches) = sync_channel(BATCHES);
         std::thread::Builder::new()

@@ -1,7 +1,8 @@
 //! From the host into a volume.
 //!
-//! Three threads share the work: one reads the host ahead ([`super::host`]), one
-//! makes inodes and names, one brings the data of whole files to the device.
+//! Three threads share the work: one reads the host ahead ([`super::host`]),
+//! one makes inodes and names, one brings the data of complete files to the
+//! device.
 
 use super::host::{Ahead, Entry, Event};
 use super::tally::Tally;
@@ -23,9 +24,9 @@ use std::time::UNIX_EPOCH;
 
 struct Work<'a> {
     volume: &'a Volume,
-    /// Flags of what is made, by places on the host.
+    /// Flags of what is made, by paths on the host.
     flags: Option<&'a HashMap<PathBuf, InodeFlags>>,
-    /// Whose the copies are; those of the originals without one.
+    /// Who owns the copies; `None` keeps the owners of the originals.
     owner: Option<Owner>,
     /// Inodes made for files of the host that have several names, the first of each.
     linked: HashMap<(u64, u64), InodeId>,
@@ -37,8 +38,8 @@ struct Work<'a> {
 pub struct Filled<'a> {
     /// The volume.
     pub volume: &'a Volume,
-    /// Flags of files and directories, by their places on the host; what is made in
-    /// a directory inherits its flags.
+    /// Flags of files and directories, by their paths on the host. What is made
+    /// in a directory inherits its flags.
     pub flags: &'a HashMap<PathBuf, InodeFlags>,
 }
 
@@ -82,7 +83,7 @@ pub fn copy(
         tally,
     };
     let path = place.path.as_bytes();
-    // A slash follows a link to a directory.
+    // A slash makes a link to a directory be followed.
     let existing = match volume.resolve(&[path, b"/"].concat()) {
         Ok(id) => volume
             .files()
@@ -117,8 +118,8 @@ impl Work<'_> {
             Target::Directory(_) => Vec::new(),
         };
         let mut host = Ahead::new(host.to_path_buf(), name)?;
-        // Directories get their metadata when their content is there: their
-        // default ACLs would be inherited and their times changed.
+        // Directories get their metadata after their content. Otherwise the
+        // content would inherit their default ACLs and change their times.
         let mut directories: Vec<(Arc<Inode>, Box<Entry>)> = Vec::new();
         while let Some(event) = host.next()? {
             self.tally.check_interrupt()?;
@@ -189,8 +190,8 @@ impl Work<'_> {
         )
     }
 
-    /// Copies what is no directory. It gets its name when it is whole, and
-    /// takes the place of what had the name.
+    /// Copies what is not a directory. It gets its name when it is complete,
+    /// and replaces what had the name.
     fn file(&mut self, entry: &Entry, parent: InodeId, host: &mut Ahead) -> Done {
         let (metadata, name) = (&entry.metadata, &entry.name[..]);
         let files = self.volume.files();
@@ -209,7 +210,8 @@ impl Work<'_> {
                 while next_data(host)?.is_some() {}
             }
             if id.tree != parent.tree {
-                // No inode has names in two subvolumes; the content is shared.
+                // No inode has names in two subvolumes, so the content is
+                // shared.
                 self.volume.clone_tree(*id, parent, name, &mut |_| {})?;
                 return Ok(());
             }
@@ -275,7 +277,7 @@ impl Work<'_> {
         Ok(bytes)
     }
 
-    /// Names an inode, instead of what has the name.
+    /// Names an inode, in place of what has the name.
     fn give_name(
         &self,
         id: InodeId,
@@ -315,7 +317,8 @@ impl Work<'_> {
             set.mode = Some(metadata.mode());
         }
         if !entry.attributes.is_empty() {
-            // Those that follow have rules by owner and mode, and change times.
+            // The system calls that follow have rules by owner and mode, and
+            // change times.
             files.set_attributes(inode, &set)?;
             set = SetAttributes::default();
         }

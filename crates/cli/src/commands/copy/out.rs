@@ -1,8 +1,8 @@
 //! From a volume to the host.
 //!
-//! One thread walks the volume and makes directories, and several make files.
-//! A file with several names is made by the first, so that its first name is
-//! there before the others.
+//! One thread walks the volume and makes directories, and several make files. A
+//! file with several names is made by the first thread, so that its first name
+//! exists before the others.
 
 use super::tally::Tally;
 use crate::fail::{Done, Failure, fail};
@@ -24,17 +24,17 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 const STEP: u64 = 1 << 20;
-/// Neighbours that one thread makes, mostly of one directory: threads in one
-/// directory wait for each other.
+/// Neighbours that one thread makes, mostly of one directory, because threads
+/// in one directory wait for each other.
 const TOGETHER: usize = 64;
-/// Groups of neighbours that wait for a thread at most.
+/// Groups of neighbours that may wait for a thread.
 const WAITING_MAX: usize = 8;
 
 /// What is copied, and how.
 pub struct Source<'a> {
     pub volume: &'a Volume,
     pub place: &'a Place,
-    /// Whether the copies belong to whom the originals do.
+    /// Whether the copies get the owners of the originals.
     pub keeps_owner: bool,
 }
 
@@ -63,7 +63,7 @@ struct Counts {
 /// A file to make.
 type Wanted = (PathBuf, Attributes);
 
-/// Files that wait, and what became of those before.
+/// Files that wait, and the result of earlier ones.
 struct Queue {
     files: Mutex<Receiver<Vec<Wanted>>>,
     failed: AtomicBool,
@@ -71,7 +71,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// The next files; `None` when there will be no others.
+    /// The next files; `None` if no more will come.
     fn next(&self) -> Option<Vec<Wanted>> {
         self.files
             .lock()
@@ -80,7 +80,7 @@ impl Queue {
             .ok()
     }
 
-    /// Keeps the first failure. What waits is not made any more.
+    /// Keeps the first failure. Files that wait are no longer made.
     fn fail(&self, failure: Failure) {
         self.failed.store(true, Ordering::Release);
         let mut first = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -93,7 +93,7 @@ impl Queue {
 }
 
 impl Source<'_> {
-    /// Copies it to `destination`, one of `sources`.
+    /// Copies it to `destination`. It is one of `sources`.
     pub fn copy(&self, destination: &OsString, sources: usize, tally: &mut Tally) -> Done {
         copy(self, destination, sources, tally)
     }
@@ -203,7 +203,7 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
-    /// Makes files until no more come; after a failure they are only taken.
+    /// Makes files until no more come. After a failure it only takes them.
     fn make_all(&mut self, queue: &Queue) {
         while let Some(files) = queue.next() {
             self.make_each(queue, files);
@@ -242,7 +242,7 @@ impl<'a> Work<'a> {
             };
         }
         let temporary = name_beside_by(self.number, path);
-        // What a process of this number left that was killed.
+        // Left by a killed process that had the same number.
         let _ = std::fs::remove_file(&temporary);
         let made = self
             .make_at(&temporary, of)
@@ -316,7 +316,8 @@ impl<'a> Work<'a> {
     }
 
     fn metadata(&mut self, path: &Path, of: &Attributes) -> Done {
-        // An ordinary user cannot give files away; cp -a goes on, too.
+        // An ordinary user cannot give files away; cp -a continues in this
+        // case, too.
         if self.keeps_owner && std::os::unix::fs::lchown(path, Some(of.uid), Some(of.gid)).is_err()
         {
             self.leave_out();

@@ -12,7 +12,7 @@ pub struct Tally {
     pub files: u64,
     /// Bytes of content.
     pub bytes: u64,
-    /// Metadata that the host did not take.
+    /// Metadata that the host did not accept.
     pub left_out: u64,
     /// Whether somebody wants it to end.
     pub interrupt: Interrupt,
@@ -30,7 +30,7 @@ impl Tally {
         })
     }
 
-    /// Fails when somebody wants the copying to end.
+    /// Fails if the user wants the copying to end.
     pub fn check_interrupt(&self) -> Done {
         self.interrupt.check()
     }
@@ -47,7 +47,7 @@ impl Tally {
         self.bar.done().data(bytes as u64);
     }
 
-    /// How copying ended; where it failed, with what is there nevertheless.
+    /// How copying ended. If it failed, with what was copied nevertheless.
     pub fn ended(&mut self, copied: Done) -> Done {
         copied.or_else(|failure| {
             self.bar.end();
@@ -58,7 +58,7 @@ impl Tally {
         })
     }
 
-    /// Counts what the destination does not take.
+    /// Counts what the destination does not accept.
     pub fn leave_out(&mut self) {
         self.left_out += 1;
     }

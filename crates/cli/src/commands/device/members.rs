@@ -153,7 +153,7 @@ fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {
         true => Discard::Nothing,
         false => Discard::Whole,
     };
-    // All are looked at before one is written.
+    // All are checked before one is written to.
     let new = paths.iter().map(|path| open_new(path, force));
     let mut new: Vec<_> = new.collect::<Result<_, _>>()?;
     let mut paths = paths;

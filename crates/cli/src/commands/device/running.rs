@@ -1,5 +1,5 @@
-//! What changes the devices of volumes in this process: how far it is, and
-//! whether somebody wishes for its end.
+//! Changes of a volume's devices that run in this process: their progress, and
+//! whether somebody wants them to end.
 
 use crate::facts;
 use crate::fail::{Failure, fail};
@@ -61,13 +61,12 @@ impl Turn {
         }
     }
 
-    /// Whether somebody wishes for its end.
+    /// Whether somebody wants it to end.
     pub fn is_cancelled(&self) -> bool {
         all().get(&self.0).is_some_and(|(_, state)| state.cancelled)
     }
 
-    /// Wishes for the end of what runs, and waits for it. False where nothing
-    /// does.
+    /// Asks the running change to end, and waits for it. False if none runs.
     pub fn cancel(volume: &Volume, what: Running) -> bool {
         let uuid = facts::of(volume).uuid;
         match all().get_mut(&uuid) {

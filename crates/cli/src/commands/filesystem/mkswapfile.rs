@@ -15,7 +15,7 @@ use uuid::Uuid;
 
 /// The least that a swap file has.
 const SIZE_MIN: u64 = 40 << 10;
-/// Where the facts begin in the first page, and the magic ends it.
+/// Where the facts begin in the first page, and the magic that ends it.
 const FACTS: usize = 1024;
 const MAGIC: &[u8] = b"SWAPSPACE2";
 

@@ -95,7 +95,8 @@ impl From<&FoundVolume> for Shown {
     }
 }
 
-/// Volumes that the kernel or a server of ButterFS has mounted, each once.
+/// Volumes that the kernel or a server of ButterFS has mounted, each of them
+/// once.
 fn mounted() -> Vec<Facts> {
     let mut seen = BTreeSet::new();
     let mut all = Vec::new();
@@ -103,7 +104,7 @@ fn mounted() -> Vec<Facts> {
         let is_known = mount.kind == "btrfs" || server_of(&mount.point).is_some();
         if is_known
             && seen.insert(mount.device)
-            // One that is covered, or is gone by now, says nothing.
+            // A mount that is covered, or gone by now, says nothing.
             && let Ok(facts) = facts::at(&mount.point)
             && seen.insert(facts.uuid.clone())
         {

@@ -21,7 +21,7 @@ pub struct Usage {
     pub target: Target,
 }
 
-/// Less than this is not counted as room for more chunks.
+/// With less than this, there is no room for more chunks.
 const UNALLOCATED_MIN: u64 = 16 << 20;
 /// How the kinds are called where it is said that one has several profiles.
 const KINDS: [(&str, &str); 3] = [
@@ -151,7 +151,7 @@ fn overall(target: &Target, facts: &Facts) -> Done {
     of_mount(target, facts)
 }
 
-/// What only a mount of ButterFS says of itself.
+/// Facts that only a mount of ButterFS reports.
 fn of_mount(target: &Target, facts: &Facts) -> Done {
     if let Some(options) = &facts.options {
         say!("    {:<24}{options}", "Mount options:");

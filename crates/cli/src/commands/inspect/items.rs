@@ -1,4 +1,4 @@
-//! Items as text. What is not known here is shown as bytes.
+//! Items as text. Unknown content is shown as bytes.
 
 use super::names::{key_text, object_name};
 use crate::fail::{Done, Failure};
@@ -219,7 +219,7 @@ fn bytes(data: &[u8]) -> Done {
     Ok(())
 }
 
-/// Bytes as a number, the first of them in front.
+/// Bytes as a number, the first byte in front.
 pub fn hex<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> String {
     let digits = bytes.into_iter().map(|byte| format!("{byte:02x}"));
     format!("0x{}", digits.collect::<String>())

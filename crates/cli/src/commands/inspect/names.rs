@@ -114,7 +114,7 @@ pub(super) fn parse_tree(name: &str) -> Result<TreeId, Failure> {
     }
 }
 
-/// What stands in front of a tree's nodes; other trees hold files.
+/// What precedes the nodes of a tree in the output; other trees hold files.
 pub(super) fn title(tree: TreeId) -> &'static str {
     let known = NAMES.iter().find(|known| known.tree == tree);
     known.map_or("file", |known| known.title)

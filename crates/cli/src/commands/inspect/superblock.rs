@@ -162,7 +162,7 @@ pub fn print_backups(of: &Superblock) -> Done {
 }
 
 impl DumpSuper {
-    /// Runs it. Takes no lock: a mounted volume can be looked at.
+    /// Runs it. It takes no lock, so a mounted volume can be looked at.
     pub fn run(self) -> Done {
         let file = File::open(&self.volume).context(self.volume.display())?;
         let copies = match (self.superblock, self.all) {
@@ -204,7 +204,7 @@ impl DumpSuper {
             }
             for (name, value) in fields {
                 let value = match (name, checksum.verify_block(&bytes)) {
-                    // What has another magic number is no superblock.
+                    // A block with another magic number is not a superblock.
                     ("magic", _) | ("csum", true) => format!("{value} [match]"),
                     ("csum", false) => format!("{value} [DON'T MATCH]"),
                     _ => value,

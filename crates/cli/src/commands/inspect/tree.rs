@@ -69,7 +69,8 @@ impl DumpTree {
     /// Runs it.
     pub fn run(self) -> Done {
         let mut options = OpenOptions::read_only();
-        // What the devices hold is shown, not what a replay would make of it.
+        // The state on the devices is shown, not what a replay would make of
+        // it.
         options.store.log = LogPolicy::Ignore;
         let volume = match &self.volume[..] {
             [one] if !self.noscan => reading::open(one, options)?,
@@ -107,8 +108,8 @@ impl DumpTree {
         whole(damaged)
     }
 
-    /// Whether trees were chosen that the Btrfs tools print without a word on the
-    /// whole volume.
+    /// Whether the user chose trees that the Btrfs tools print without the
+    /// usual line on the whole volume.
     fn is_part(&self) -> bool {
         let tree = self.tree.as_deref().map(parse_tree);
         let bare = matches!(tree, Some(Ok(TreeId::ROOT | TreeId::CHUNK)));
@@ -231,7 +232,7 @@ const fn root_of(item: &RootItem) -> NodeRef {
     }
 }
 
-/// The trees with this number: of logs there may be several.
+/// The trees with this number. There may be several logs.
 fn named(volume: &Volume, tree: TreeId) -> Result<Vec<Subject>, Failure> {
     let mut found = all_trees(volume)?;
     found.retain(|subject| subject.tree() == tree);
@@ -295,7 +296,7 @@ fn all_trees(volume: &Volume) -> Result<Vec<Subject>, Failure> {
     Ok(found)
 }
 
-/// In which order the nodes of a tree come.
+/// The order in which the nodes of a tree come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// A node, then what lies below it: in the order of keys.
@@ -311,9 +312,9 @@ enum Damage {
     Silent,
 }
 
-/// Gives a node and all below it, from an explicit stack or queue. Where a node
-/// cannot be read, what lies below it is left out and the walk goes on; the number
-/// of such nodes is given back.
+/// Gives a node and everything below it, from an explicit stack or queue. If a
+/// node cannot be read, what lies below it is left out and the walk continues.
+/// Returns the number of such nodes.
 fn walk<S: NodeSource>(
     source: &S,
     root: NodeRef,

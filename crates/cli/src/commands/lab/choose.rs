@@ -1,4 +1,5 @@
-//! `butterfs lab choose`: three questions, the least that can tell, an answer.
+//! `butterfs lab choose`: asks three questions, measures the least that can
+//! tell, gives an answer.
 
 use super::given::Here;
 use super::run::{Place, butterfs, cancel, free_name, lab, watch};
@@ -121,7 +122,8 @@ impl Choose {
             promised: Duration::ZERO,
             asked: false,
         };
-        // The finalists are not known yet: as many of the first cost the same.
+        // The finalists are not known yet. The same number of the first ones
+        // costs the same.
         let few = &candidates[..candidates.len().min(FINALISTS)];
         work.promised = work.planned(&candidates, Stage::Screen)?.0.time()
             + work.planned(few, Stage::Decide)?.0.time();
@@ -142,7 +144,7 @@ impl Choose {
         let second = work.stage(&left, Stage::Decide);
         match advise(&second.records, 1) {
             Some(_) => second.answer(),
-            // What the first has is better than nothing.
+            // The first round's result is better than nothing.
             None => Known {
                 records: first.records,
                 trouble: second.trouble,
@@ -288,7 +290,7 @@ impl Work<'_> {
             }
             watch(event);
         });
-        // Also of a run that failed: each pass that was made is there.
+        // Also for a run that failed: each pass that was made is there.
         if job.results.exists()
             && let Ok(there) = Results::open(&job.results)
             && let Ok(found) = there.cells(&job.name)

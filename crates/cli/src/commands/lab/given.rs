@@ -1,5 +1,5 @@
-//! What the commands of the lab are given: experiments, file systems, and what
-//! this program and this machine have.
+//! What the commands of the lab get: experiments, file systems, and what this
+//! program and this machine have.
 
 use crate::fail::{Context, Failure, fail};
 use crate::sizes;

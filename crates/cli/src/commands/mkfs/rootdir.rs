@@ -1,8 +1,8 @@
 //! `butterfs mkfs --rootdir`: a new volume that holds the files of a directory.
 //!
-//! Owns the options that belong to it, how large the volume must be, and the order
-//! of steps: subvolumes and flags come before the files, what makes subvolumes
-//! read-only after them.
+//! Owns the options that belong to it, how large the volume must be, and the
+//! order of steps: subvolumes and flags come before the files; what makes
+//! subvolumes read-only comes after them.
 
 use crate::commands::copy::{Filled, Tally};
 use crate::fail::{Context, Done, Failure, fail};
@@ -187,7 +187,7 @@ impl RootDir {
             }
         }
         let content = content.saturating_mul(copies.max(1));
-        // Checksums, and the ends of block groups that nothing fits in.
+        // Checksums, and the ends of block groups in which nothing fits.
         let content = content.saturating_add(content / 8);
         let metadata = inodes.saturating_mul(INODE_BYTES);
         let size = content.saturating_add(metadata).saturating_add(ROOM);
@@ -202,7 +202,8 @@ impl RootDir {
         }
     }
 
-    /// Copies the files into the volume on `devices`. Gives how many there are.
+    /// Copies the files into the volume on `devices`. Returns how many there
+    /// are.
     pub fn fill(
         &self,
         directory: &Path,
@@ -235,7 +236,7 @@ impl RootDir {
         Ok(tally.files)
     }
 
-    /// Makes the subvolumes, those first that others lie in.
+    /// Makes the subvolumes. Those that contain others come first.
     fn make_subvolumes(&self, volume: &Volume) -> Done {
         let mut paths: Vec<&Path> = self.subvol.iter().map(|one| &*one.path).collect();
         paths.sort();
@@ -263,8 +264,8 @@ impl RootDir {
     }
 }
 
-/// Cuts the files of a volume off where the volume ends; gives its bytes on all
-/// devices.
+/// Cuts the files of a volume at the end of the volume. Returns its bytes on
+/// all devices.
 pub fn cut(devices: &[PathBuf]) -> Result<u64, Failure> {
     let mut total = 0;
     for path in devices {

@@ -88,7 +88,7 @@ impl Sorting {
         Ok(Self { by, is_descending })
     }
 
-    /// Orders two rows, each with its place among all by ID.
+    /// Orders two rows, each with its position in the list of all rows by ID.
     fn compare(self, one: (usize, &Row), other: (usize, &Row)) -> Ordering {
         let key = |(at, row): (usize, &Row)| match self.by {
             SortedBy::Id => at as u64,
@@ -147,7 +147,7 @@ fn row(id: GroupId, group: &QuotaGroup, path: Option<&[u8]>) -> Row {
     }
 }
 
-/// Groups of a volume that is not mounted; `None` where quotas are off.
+/// Groups of a volume that is not mounted; `None` if quotas are off.
 fn unmounted(place: &Place) -> Result<Option<Facts>, Failure> {
     let volume = place.open_read_only(None)?;
     let subvolumes = volume.subvolumes()?;
@@ -166,7 +166,7 @@ fn unmounted(place: &Place) -> Result<Option<Facts>, Failure> {
     }))
 }
 
-/// Groups of a mounted volume; `None` where quotas are off.
+/// Groups of a mounted volume; `None` if quotas are off.
 fn mounted(site: &Mounted) -> Result<Option<Facts>, Failure> {
     let Some(items) = site.quotas()? else {
         return Ok(None);
@@ -223,7 +223,7 @@ impl Show {
         self.print(&facts.qgroups)
     }
 
-    /// A group, with all that it is in if that is asked for.
+    /// A group, with all groups that contain it if that is asked for.
     fn wanted(&self, rows: &[Row], group: GroupId) -> BTreeSet<String> {
         let mut wanted = BTreeSet::new();
         let mut waiting = vec![group.to_string()];
@@ -322,7 +322,7 @@ impl Row {
     }
 }
 
-/// Columns in their order; the path is behind them.
+/// Columns in their order. The path comes after them.
 const COLUMNS: [Column; 7] = [
     Column::Group,
     Column::Referenced,

@@ -12,7 +12,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::os::fd::AsFd;
 
-/// Changes groups of a volume, on either side, and closes it.
+/// Changes groups of a volume, mounted or not, and closes it.
 pub fn change<R, E: Display>(
     word: &OsString,
     unmounted: impl FnOnce(&Volume) -> Result<R, E>,

@@ -48,7 +48,7 @@ impl ClearStale {
     pub fn run(&self) -> Done {
         let removed = change(&self.volume, unmounted, |mounted| {
             let roots = MountedRoots::open(Path::new(&self.volume))?;
-            // A subvolume that was made just now has a group already.
+            // A subvolume that was just made already has a group.
             roots.commit()?;
             let groups = mounted.quotas()?.unwrap_or_default().groups;
             let there = roots.all()?.into_iter().map(|(id, _)| id).collect();

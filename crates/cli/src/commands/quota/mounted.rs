@@ -1,5 +1,5 @@
-//! Quotas of a mounted volume, over requests to its file system: ButterFS or
-//! the kernel's Btrfs.
+//! Quotas of a mounted volume, by requests to its file system: ButterFS or the
+//! kernel's Btrfs.
 
 use crate::commands::subvolume::site::open_directory;
 use crate::fail::{Failure, fail};
@@ -30,7 +30,7 @@ impl Mounted {
         })
     }
 
-    /// Asks the file system; `what` says of what an error speaks.
+    /// Asks the file system. `what` names the subject of an error.
     pub fn ask<T>(
         &self,
         what: &str,
@@ -72,7 +72,7 @@ impl Mounted {
         }
     }
 
-    /// Groups and status; `None` where quotas are off.
+    /// Groups and status; `None` if quotas are off.
     pub fn quotas(&self) -> Result<Option<QuotaItems>, Failure> {
         let Some(items) = self.items(TreeId::QUOTA, (Key::MIN, Key::MAX))? else {
             return Ok(None);
@@ -85,7 +85,8 @@ impl Mounted {
         Ok(quotas.status.is_some().then_some(quotas))
     }
 
-    /// Paths of all subvolumes, from the top level; its own is empty.
+    /// Paths of all subvolumes, from the top level. The path of the top level
+    /// is empty.
     pub fn paths(&self) -> Result<BTreeMap<GroupId, Vec<u8>>, Failure> {
         let first = Key::new(TreeId::FIRST_SUBVOLUME.get(), ItemType::ROOT_BACKREF, 0);
         let last = TreeId::LAST_SUBVOLUME.get();
@@ -135,7 +136,7 @@ impl Mounted {
     }
 }
 
-/// Path of a subvolume by the names above it; `None` where they lead nowhere.
+/// Path of a subvolume by the names above it; `None` if they lead nowhere.
 fn path_of(tree: TreeId, above: &BTreeMap<TreeId, (TreeId, Vec<u8>)>) -> Option<Vec<u8>> {
     let mut names = Vec::new();
     let mut at = tree;

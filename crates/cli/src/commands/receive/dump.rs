@@ -50,8 +50,8 @@ pub fn dump(reader: &mut dyn CommandSource, form: Form, termination: Termination
     Ok(())
 }
 
-/// A command as a line; `subvolume` is the name that paths are put under, which
-/// the first command of a stream sets.
+/// A command as a line. `subvolume` is the name under which paths are put. The
+/// first command of a stream sets it.
 pub fn line(subvolume: &mut Vec<u8>, command: &Command<'_>) -> String {
     let root = |prefix: &[u8], path: &[u8]| [b"./", prefix, b"/", path].concat();
     let path = match command {
@@ -259,7 +259,7 @@ fn until_nul(bytes: &[u8]) -> &[u8] {
     &bytes[..end.unwrap_or(bytes.len())]
 }
 
-/// Bytes that would break a line or a column, as in C.
+/// Bytes that would break a line or a column are escaped as in C.
 fn escaped(path: &[u8]) -> String {
     let mut text = String::new();
     for byte in path {
@@ -283,11 +283,11 @@ fn escaped(path: &[u8]) -> String {
     text
 }
 
-/// A time in UTC; whole seconds, as the tool has it.
+/// A time in UTC, in whole seconds as in the Btrfs tools.
 fn time_text(time: Timespec) -> String {
     let days = time.seconds.div_euclid(86_400);
     let second = time.seconds.rem_euclid(86_400);
-    // Days since 1 March of the year 0, for leap days to come last.
+    // Days since 1 March of the year 0, so that leap days come last.
     let shifted = i128::from(days) + 719_468;
     let era = shifted.div_euclid(146_097);
     let day_of_era = shifted.rem_euclid(146_097);

@@ -1,9 +1,9 @@
 //! Reflinks on mounts.
 //!
-//! A kernel file system is asked with FICLONERANGE. That never reaches a FUSE
-//! server, so on a mount of ButterFS ranges are copied with copy_file_range,
-//! which the server answers by sharing; then it is asked whether they are
-//! shared, so that no copy passes for a reflink.
+//! A kernel file system is asked with FICLONERANGE. That request never reaches
+//! a FUSE server. So on a mount of ButterFS, ranges are copied with
+//! copy_file_range, which the server answers by sharing. Then the server is
+//! asked whether they are shared, so that no copy passes for a reflink.
 
 use super::how::{How, working_name};
 use crate::commands::dedupe::{Span, dedupe_open};
@@ -20,7 +20,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Shares ranges of `source`, or copies it whole.
+/// Shares ranges of `source`, or copies it as a whole.
 pub fn reflink(wanted: &How, source: &Path, to: &Path) -> Done {
     if !wanted.range.is_empty() {
         let from = File::open(source).context(source.display())?;
@@ -160,7 +160,7 @@ fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
         return Err(Errno::INVAL);
     }
     source.sync_data().map_err(|_| Errno::IO)?;
-    // Whether they can share at all, before anything changes.
+    // Whether they can share at all. Checked before anything changes.
     let nothing = Span { length: 0, ..span };
     dedupe_open(source, target, nothing)?;
     let mut done = 0;
@@ -174,7 +174,7 @@ fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
         }
         done += part as u64;
     }
-    // What lies in the tree, less than a sector, is never shared.
+    // Data that lie in the tree, less than a sector, are never shared.
     match dedupe_open(source, target, span)? {
         Deduped::Shared(bytes) if bytes == length || length <= sector => Ok(length),
         Deduped::Shared(_) | Deduped::Differs => Err(Errno::AGAIN),

@@ -1,4 +1,4 @@
-//! How a copy is made that shares its data.
+//! How a copy that shares its data is made.
 
 use crate::commands::dedupe::Span;
 use clap::Args;

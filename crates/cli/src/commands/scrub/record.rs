@@ -1,9 +1,9 @@
-//! What is written down about scrubs: in the place and the form of
-//! btrfs-progs, so that either tool shows the other's.
+//! Records of scrubs, in the place and the form of btrfs-progs, so that either
+//! tool shows the records of the other.
 //!
-//! Beside the record lie, for as long as a scrub runs, a file that it has
-//! locked, and for as long as somebody wants something of it a file that says
-//! what: that it ends, or how fast it goes.
+//! As long as a scrub runs, a file that it has locked lies beside the record.
+//! If somebody wants something of the scrub, a second file says what: that it
+//! ends, or how fast it goes.
 
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs_admin::scrub::{DeviceProgress, Start};
@@ -134,8 +134,8 @@ pub enum State {
     Idle,
 }
 
-/// The directory that records are kept in: that of btrfs-progs where this user
-/// may write there, or the user's own.
+/// The directory of the records: that of btrfs-progs if this user may write
+/// there, or else the user's own.
 fn directory() -> Result<PathBuf, Failure> {
     let shared = Path::new(SHARED);
     let may_make = rustix::process::geteuid().is_root() && fs::create_dir_all(shared).is_ok();
@@ -162,7 +162,7 @@ fn file(what: &str, uuid: &str) -> Result<PathBuf, Failure> {
 }
 
 impl Record {
-    /// Of the last scrub of a volume, if there was one.
+    /// The record of the last scrub of a volume, if there was one.
     pub fn load(uuid: &str) -> Result<Option<Self>, Failure> {
         let path = file("status", uuid)?;
         match fs::read_to_string(&path) {
@@ -218,7 +218,7 @@ impl Record {
         fs::rename(&new, &path).context(path.display())
     }
 
-    /// Whether the scrub ended before its end.
+    /// Whether the scrub stopped before it was complete.
     pub fn can_go_on(&self) -> bool {
         self.lines.iter().any(|line| line.get("finished") == 0)
     }
@@ -263,7 +263,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Notes that one runs. Errors while another one does.
+    /// Notes that a scrub runs. Errors while another one runs.
     pub fn begin(uuid: &str) -> Result<Self, Failure> {
         let path = file("running", uuid)?;
         let opened = File::options()
@@ -286,7 +286,7 @@ impl Running {
         })
     }
 
-    /// Whether somebody wants that it ends.
+    /// Whether somebody wants it to end.
     pub fn is_unwanted(&self) -> bool {
         self.wish.exists()
     }
@@ -314,7 +314,7 @@ pub fn ask_to_cancel(uuid: &str) -> Done {
     fs::write(&path, "").context(path.display())
 }
 
-/// Bytes in a second, where somebody set that.
+/// Bytes per second, if somebody set a limit.
 pub fn limit(uuid: &str) -> Option<u64> {
     let text = fs::read_to_string(file("limit", uuid).ok()?).ok()?;
     text.trim().parse().ok().filter(|limit| *limit > 0)

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Faults that are described; all are counted.
+/// How many faults are described; all are counted.
 const TOLD_MAX: usize = 1000;
 /// Files of a damaged sector that are named.
 const HOLDERS_MAX: usize = 8;
@@ -31,9 +31,9 @@ pub struct Work {
     pub place: Place,
     /// Nothing is written.
     pub read_only: bool,
-    /// Bytes of a device in a second at most.
+    /// Bytes of a device per second, at most.
     pub limit: Option<u64>,
-    /// Threads for each device; 0 for one for each core.
+    /// Threads for each device; 0 means one for each core.
     pub threads: usize,
     /// It goes on with an earlier one.
     pub resume: bool,
@@ -64,7 +64,7 @@ fn open(work: &Work) -> Result<(Volume, bool), Failure> {
     Ok((volume, true))
 }
 
-/// What is written down and told while it runs.
+/// What is written down and reported while it runs.
 struct Watch<'w> {
     volume: &'w Volume,
     uuid: String,

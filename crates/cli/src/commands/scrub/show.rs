@@ -171,7 +171,7 @@ fn show_all(
     Ok(())
 }
 
-/// Shows what a scrub found that just ended, after so many seconds.
+/// Shows what a scrub found that just ended, after this many seconds.
 pub fn found_of(shown: &Shown, subject: &Subject, record: &Record, seconds: f64) -> Done {
     let status = match record.can_go_on() {
         true => "aborted",
@@ -180,7 +180,7 @@ pub fn found_of(shown: &Shown, subject: &Subject, record: &Record, seconds: f64)
     show_all(shown, subject, record, (status, seconds))
 }
 
-/// Shows how far the one that runs is, or how the last one ended.
+/// Shows how far the running scrub is, or how the last one ended.
 pub fn show(shown: &Shown, subject: &Subject, record: Option<&Record>) -> Done {
     let Some(record) = record else {
         if shown.json {

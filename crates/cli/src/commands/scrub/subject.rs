@@ -30,7 +30,8 @@ impl Subject {
         }
     }
 
-    /// Of a volume that somebody else may have open, a scrub above all.
+    /// The volume at a path, which another program may have open, for example a
+    /// running scrub.
     pub fn of(path: &Path) -> Result<Self, Failure> {
         if path.is_dir() {
             return Ok(Self {

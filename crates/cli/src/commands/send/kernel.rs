@@ -1,4 +1,4 @@
-//! Snapshots that the kernel has mounted: the kernel sends them.
+//! Snapshots that the kernel has mounted. The kernel sends them.
 
 use super::arguments::Send;
 use super::relatives::{Named, Relations, nearest};

@@ -10,7 +10,7 @@ pub(super) struct Named {
     pub(super) name: Vec<u8>,
 }
 
-/// What tells which snapshots are relatives.
+/// The facts that tell which snapshots are relatives.
 #[derive(Clone, Copy)]
 pub(super) struct Relations {
     pub(super) uuid: UuidBytes,
@@ -20,7 +20,7 @@ pub(super) struct Relations {
 }
 
 /// The relative of `sent` that is nearest in time: a snapshot of the same
-/// subvolume, what it is a snapshot of, or a snapshot of it.
+/// subvolume, the subvolume of which it is a snapshot, or a snapshot of it.
 pub(super) fn nearest<'s>(sent: &Named, sources: &'s [Named]) -> Option<&'s Named> {
     let known = |uuid: &[u8; 16]| *uuid != [0; 16];
     let related = |other: &&Named| {

@@ -184,8 +184,8 @@ impl Snapshot {
     }
 }
 
-/// Where the snapshot goes: into a directory that is there, under the name of
-/// its source, or to a new name.
+/// Where the snapshot goes: into an existing directory, under the name of its
+/// source, or to a new name.
 fn place_of_new(
     source: &Site,
     target: &Site,

@@ -120,7 +120,7 @@ impl SetDefault {
             }
             Site::Mounted(path) => {
                 let directory = open_directory(path)?;
-                // 0 is the subvolume that the directory is in.
+                // 0 is the subvolume that contains the directory.
                 let id = id.unwrap_or(TreeId(0));
                 btrfs::set_default_subvolume(directory.as_fd(), id).map_err(|e| said(site, e))
             }

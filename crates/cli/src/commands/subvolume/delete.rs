@@ -207,13 +207,13 @@ enum Durable {
     Later,
 }
 
-/// Deletes a subvolume of a directory, and says so as btrfs-subvolume(8).
+/// Deletes a subvolume of a directory, and says so as btrfs-subvolume(8) does.
 fn delete_name(directory: &File, name: &OsStr, (above, durable): (&Path, Durable)) -> Done {
     let path = above.join(name);
     let at = |error| said(&path.display(), error);
     let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
     let root = File::options().read(true).custom_flags(flags).open(&path);
-    // Who may not look into it may delete it nevertheless.
+    // A user who may not look into it may still delete it.
     let info = root.ok().map(|root| btrfs::subvolume_info(root.as_fd()));
     let id = info
         .and_then(Result::ok)

@@ -139,7 +139,7 @@ fn fact(difference: &Difference) -> Fact {
     }
 }
 
-/// What changed besides names, in words; empty without any.
+/// What changed besides names, in words; empty if nothing did.
 pub(super) fn in_words(file: &FileDifference) -> String {
     /// Ranges that are spelled out.
     const SPELLED: usize = 8;
@@ -181,7 +181,7 @@ impl OnVolume for Diff {
             old: subvolume_at(&volume, &self.old)?,
             new: subvolume_at(&volume, &self.new)?,
         };
-        // Item by item: a difference may be larger than memory.
+        // Item by item, because a difference may be larger than memory.
         let mut lead = "[\n  ";
         volume.diff::<Failure>(compared, &mut |difference| {
             if self.is_left_out(&difference) {

@@ -234,7 +234,7 @@ impl Du {
     }
 }
 
-/// Ids, ranges of ids and paths. A range names what exists of it.
+/// Ids, ranges of ids and paths. Of a range, only existing ids count.
 fn parse_set(subvolumes: &Subvolumes, set: &str) -> Result<BTreeSet<TreeId>, Failure> {
     let mut ids = BTreeSet::new();
     for word in set.split(',').filter(|word| !word.is_empty()) {
@@ -246,7 +246,7 @@ fn parse_set(subvolumes: &Subvolumes, set: &str) -> Result<BTreeSet<TreeId>, Fai
                 .get(id)
                 .is_some_and(|info| !info.is_being_deleted())
         };
-        // A path wins where it looks like a number.
+        // If a word looks like a number and is also a path, the path counts.
         let path = word.trim_matches('/');
         if let Some(info) = subvolumes.by_path(path.as_bytes()) {
             ids.insert(info.id);

@@ -41,7 +41,7 @@ struct Version {
     generation: u64,
     time_seconds: i64,
     present: bool,
-    /// At the path that was asked for: nothing, same, other.
+    /// What is at the path that was asked for: nothing, same, other.
     at_path: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     other_inode: Option<u64>,

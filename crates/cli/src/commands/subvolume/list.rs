@@ -295,7 +295,7 @@ impl List {
         self.ogen || self.snapshots || self.with_ogen.is_some()
     }
 
-    /// Columns in their order, but the path: name and value.
+    /// Columns in their order, without the path: name and value.
     fn columns(&self, row: &Row) -> Vec<(&'static str, String)> {
         let or_dash = |uuid: &Option<String>| format!("{:<36}", uuid.as_deref().unwrap_or("-"));
         let mut columns = vec![
@@ -371,12 +371,12 @@ impl List {
     }
 }
 
-/// Draws the subvolumes below one another, with what they are snapshots of;
-/// `margin` is before each line.
+/// Draws the subvolumes below one another, with the subvolumes of which they
+/// are snapshots. `margin` precedes each line.
 pub fn tree(subvolumes: &Subvolumes, margin: &str) -> Done {
     say!("{margin}<FS_TREE> (5)");
-    // Each subvolume has one parent, but hostile ones could lie in a circle:
-    // only what hangs on the top level is drawn.
+    // Each subvolume has one parent, but on a hostile volume they could form a
+    // loop. Only what hangs on the top level is drawn.
     let mut waiting: Vec<(&SubvolumeInfo, String)> = Vec::new();
     push_children(subvolumes, TreeId::FS, margin, &mut waiting);
     while let Some((info, lead)) = waiting.pop() {

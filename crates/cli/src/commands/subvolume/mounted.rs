@@ -1,5 +1,5 @@
-//! Subvolumes of a mounted volume, over searches of its tree of roots:
-//! ButterFS or the kernel's Btrfs. For root alone.
+//! Subvolumes of a mounted volume, by searches of its tree of roots: ButterFS
+//! or the kernel's Btrfs. Only for root.
 
 use super::site::{open_directory, said};
 use crate::fail::{Done, Failure, fail};
@@ -14,7 +14,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// Subvolumes in one another; more are a circle.
+/// Greatest depth of nested subvolumes; more means a loop.
 const DEPTH_MAX: usize = 4096;
 
 /// A directory below a mountpoint.
@@ -33,7 +33,7 @@ impl MountedRoots {
         })
     }
 
-    /// Brings what was changed into the trees: a commit.
+    /// Brings changes into the trees: a commit.
     pub fn commit(&self) -> Done {
         let done = kernel::sync(self.directory.as_fd());
         done.map_err(|error| said(&self.path.display(), error))
@@ -51,7 +51,7 @@ impl MountedRoots {
         }
     }
 
-    /// The subvolume that is mounted when none is named.
+    /// The subvolume that is mounted if none is named.
     pub fn default(&self) -> Result<TreeId, Failure> {
         let name = b"default";
         let key = Key::new(
@@ -70,7 +70,7 @@ impl MountedRoots {
         Ok(TreeId::FS)
     }
 
-    /// Subvolumes that are there, or being deleted, with their root items.
+    /// Subvolumes that exist or are being deleted, with their root items.
     pub fn all(&self) -> Result<Vec<(TreeId, RootItem)>, Failure> {
         let first = Key::new(TreeId::FS.get(), ItemType::ROOT_ITEM, 0);
         let last = Key::new(TreeId::LAST_SUBVOLUME.get(), ItemType::ROOT_ITEM, u64::MAX);
@@ -85,7 +85,7 @@ impl MountedRoots {
     }
 
     /// The subvolume that holds `tree`, and the path of `tree` from the top
-    /// level; `None` for one that hangs nowhere.
+    /// level; `None` if it hangs nowhere.
     pub fn place(&self, tree: TreeId) -> Result<Option<(TreeId, Vec<u8>)>, Failure> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut at, mut parent) = (tree, None);

@@ -1,4 +1,4 @@
-//! Facts of subvolumes as people and JSON have them.
+//! Facts about subvolumes in the form for people and for JSON.
 
 use crate::dates::date;
 use butterfs::UuidBytes;

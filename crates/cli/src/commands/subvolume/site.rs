@@ -1,4 +1,4 @@
-//! Where a subvolume is or is to be: in a volume that is not mounted, or below
+//! Where a subvolume is, or will be: in a volume that is not mounted, or below
 //! a mountpoint (of ButterFS or of the kernel's Btrfs).
 
 use crate::fail::{Context, Failure, fail};
@@ -20,7 +20,7 @@ pub enum Site {
 }
 
 impl Site {
-    /// What a word means: `VOLUME:/path` unless such a file is there.
+    /// What a word means: `VOLUME:/path`, unless a file of that name exists.
     pub fn parse(word: &OsStr) -> Self {
         let word = word.to_owned();
         match Place::parse(&word) {
@@ -101,7 +101,7 @@ pub fn open_volume(path: &Path) -> Result<Volume, Failure> {
     open_volume_with(path, Cleaner::default())
 }
 
-/// [`open_volume`], saying when deleted subvolumes are freed.
+/// [`open_volume`], with the time at which deleted subvolumes are freed.
 pub fn open_volume_with(path: &Path, cleaner: Cleaner) -> Result<Volume, Failure> {
     let options = OpenOptions {
         subvolume: Subvolume::Id(5),

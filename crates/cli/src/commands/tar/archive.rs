@@ -17,7 +17,7 @@ pub struct Left {
 }
 
 impl Left {
-    /// Says it in a line, if there is something.
+    /// Prints it in a line, if there is something.
     pub fn say(&self) {
         if self.sockets > 0 || self.attributes > 0 {
             note!(
@@ -29,9 +29,9 @@ impl Left {
     }
 }
 
-/// Adds what is at `start` and below it to an archive, under the name `top`;
-/// an empty one stands for its content. `watch` hears of each step, and may end
-/// it by a failure.
+/// Adds what is at `start`, and everything below it, to an archive under the
+/// name `top`. With an empty name, only its content is added. `watch` is called
+/// for each step, and may end the work by a failure.
 pub fn add<W: Write>(
     archive: &mut Builder<W>,
     volume: &Volume,
@@ -65,14 +65,14 @@ pub fn add<W: Write>(
 pub enum Step {
     /// Another file began.
     File,
-    /// So many bytes of its content were added.
+    /// This many bytes of its content were added.
     Data(u64),
 }
 
 struct Work<'a, W: Write> {
     volume: &'a Volume,
     archive: &'a mut Builder<W>,
-    /// Files with several names, by the path of the first.
+    /// Files with several names, by the path of the first name.
     linked: HashMap<InodeId, Vec<u8>>,
     left: &'a mut Left,
     watch: &'a dyn Fn(Step) -> Done,
@@ -162,7 +162,7 @@ impl<W: Write> Work<'_, W> {
     }
 }
 
-/// As pax writes times: the part counts away from zero.
+/// As pax writes times: the fraction counts away from zero.
 fn moment(time: Timespec) -> String {
     if time.seconds < 0 && time.nanoseconds > 0 {
         let (seconds, part) = (time.seconds + 1, 1_000_000_000 - time.nanoseconds);

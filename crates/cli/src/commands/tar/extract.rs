@@ -21,9 +21,9 @@ struct Work<'a> {
     interrupt: Interrupt,
     is_own: bool,
     files: u64,
-    /// Attributes that volumes do not take.
+    /// Attributes that volumes do not accept.
     left_out: u64,
-    /// They get their times when their content is there.
+    /// Directories, which get their times after their content.
     directories: Vec<(Arc<Inode>, Member)>,
 }
 
@@ -127,7 +127,7 @@ impl Work<'_> {
         self.other(parent, name, &member, content)
     }
 
-    /// The directory at a path, made where it is missing.
+    /// The directory at a path; it is made if it is missing.
     fn directory(&self, path: &[Vec<u8>]) -> Result<InodeId, Failure> {
         let mut at = self.root;
         for name in path {
@@ -136,9 +136,9 @@ impl Work<'_> {
         Ok(at)
     }
 
-    /// A directory of this name: the one that is there, or a new one instead of
+    /// A directory of this name: the existing one, or a new one in place of
     /// anything else. A link is replaced, so that no member can lead others to
-    /// where they do not belong.
+    /// a place outside.
     fn make_directory(&self, parent: InodeId, name: &[u8]) -> Result<InodeId, Failure> {
         let files = self.volume.files();
         match files.lookup(parent, name) {
@@ -151,7 +151,7 @@ impl Work<'_> {
         Ok(files.create(parent, name, &new)?.id)
     }
 
-    /// Makes what is no directory. It gets its name when it is whole.
+    /// Makes what is not a directory. It gets its name when it is complete.
     fn other(
         &mut self,
         parent: InodeId,

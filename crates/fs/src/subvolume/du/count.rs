@@ -1,6 +1,6 @@
 //! The sweeps that find who holds what.
 //!
-//! Owns the list of holders and the sums by set; the parent module answers
+//! Owns the list of holders and the sums by set. The parent module answers
 //! questions from them.
 
 use super::{Limits, Progress, Role, Space, index};
@@ -25,7 +25,7 @@ pub(super) struct Holder {
     pub(super) tree: Option<TreeId>,
     pub(super) role: Role,
     root: Option<NodeRef>,
-    /// Where its deletion goes on: what lies before is gone.
+    /// Where its deletion continues. What lies before is gone.
     dropped: Option<(Key, u8)>,
 }
 
@@ -33,7 +33,7 @@ pub(super) fn numbered(members: &[Holder]) -> impl Iterator<Item = (Member, &Hol
     (0..).map(Member).zip(members)
 }
 
-/// All holders; the last one stands for those that are not known.
+/// All holders. The last one stands for those that are not known.
 pub(super) fn holders(engine: &Engine) -> Result<Vec<Holder>, FsError> {
     let mut members = Vec::new();
     for info in Subvolumes::load(engine)?.iter() {
@@ -53,7 +53,8 @@ pub(super) fn holders(engine: &Engine) -> Result<Vec<Holder>, FsError> {
                 .map(|key| (key, item.drop_level)),
         });
     }
-    // What an interrupted balance left: it ends, and holds nothing then.
+    // Trees that an interrupted balance left. They will be dropped, and hold
+    // nothing then.
     let mut cursor = Cursor::seek_in(
         engine,
         TreeId::ROOT,
@@ -137,7 +138,7 @@ pub(super) fn count(
                     tally.resize(counted.len(), Space::default());
                 }
                 for (sum, space) in tally.iter_mut().zip(counted) {
-                    // Nodes are counted by the first sweep alone.
+                    // Only the first sweep counts nodes.
                     let metadata = if is_first { space.metadata } else { 0 };
                     *sum += Space { metadata, ..space };
                 }
@@ -165,7 +166,7 @@ pub(super) fn count(
 enum Swept {
     /// Everything in the window is counted.
     All,
-    /// Too many extents waited at once; half of them lie before `middle`.
+    /// Too many extents waited at once. Half of them lie before `middle`.
     TooMany { middle: Logical },
 }
 
@@ -173,11 +174,12 @@ enum Swept {
 #[derive(Clone, Copy)]
 struct Mark {
     set: SetId,
-    /// The deletion of this tree, its only holder, passes through the node.
+    /// The running deletion of this tree, the node's only holder, passes
+    /// through the node.
     dropping: Option<Member>,
 }
 
-/// An extent some of whose file extents were found.
+/// An extent of which only some file extents were found so far.
 struct WaitingExtent {
     missing: u64,
     length: u64,
@@ -290,7 +292,8 @@ impl Pass<'_> {
         }
     }
 
-    /// Where the deletion goes on that passes through `node`, if one does.
+    /// Where a deletion that passes through `node` continues; `None` if none
+    /// does.
     fn dropped(&self, mark: &Mark, node: &Node) -> Option<(Key, u8)> {
         let holder = self.members.get(index(mark.dropping?.0))?;
         holder.dropped.filter(|(_, level)| node.level() >= *level)
@@ -351,7 +354,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// An address with half of the waiting extents before it.
+    /// An address that has half of the waiting extents before it.
     fn middle(&self) -> Logical {
         let mut all: Vec<Logical> = self.waiting.keys().copied().collect();
         let half = all.len() / 2;
@@ -359,8 +362,8 @@ impl Pass<'_> {
     }
 }
 
-/// References of extents, as the extent tree has them. Files lie side by
-/// side, so the leaf of the last answer often has the next.
+/// Reference counts of extents, from the extent tree. Data of a file lie side
+/// by side, so the leaf of the last answer often has the next one.
 #[derive(Debug, Default)]
 struct ExtentRefs {
     leaf: Option<Arc<Node>>,

@@ -1,5 +1,5 @@
 //! Source trees that are made, read, patched, compiled, cleaned and deleted
-//! until the file system is old, as compilebench has them.
+//! until the file system is old, as in compilebench.
 
 use super::super::content::{Content, Version};
 use super::super::crowd::{Stop, crowd};
@@ -209,7 +209,7 @@ impl<'a> Step<'a> {
         measured[place].1.time(bytes, operation)
     }
 
-    /// Ends what runs; what was begun is thrown away by who cancelled.
+    /// Ends what runs. The caller that cancelled throws away what was begun.
     fn check(&self) -> Result<(), String> {
         match self.stop.is_asked() {
             true => Err(super::super::crowd::CANCELLED.to_owned()),
@@ -359,7 +359,7 @@ impl Forest {
         step.files.sync()
     }
 
-    /// Writes some files anew, of another size, as editors do: beside the old
+    /// Rewrites some files with another size, as editors do: beside the old
     /// one, and renamed over it.
     fn patch(&mut self, tree: usize, step: &Step<'_>) -> Result<(), String> {
         let count = self.trees[tree].sources.len();

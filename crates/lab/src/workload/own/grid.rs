@@ -1,5 +1,5 @@
-//! File size × record size × write, rewrite, read, reread and random access,
-//! as iozone has it, with data that are what they say.
+//! File size × record size × write, rewrite, read, reread and random access, as
+//! in iozone, with data that are what they claim to be.
 
 use super::super::content::{Content, Version};
 use super::super::crowd::crowd;

@@ -129,7 +129,7 @@ impl Drawing {
         self.handle
     }
 
-    /// Writes a file from its begin to its end.
+    /// Writes a file from its beginning to its end.
     fn make(&mut self, path: &str, size: u64) {
         let handle = self.open(path);
         let mut offset = 0;
@@ -223,8 +223,8 @@ impl Drawing {
     }
 }
 
-/// An operation, none for what is passed over, and None for what is no line
-/// of a load file.
+/// An operation; none for a line that is skipped, and `None` for what is not a
+/// line of a load file.
 fn parse_line(line: &str) -> Option<Option<Operation>> {
     // Paths are in quotation marks and may have spaces.
     let mut words = Vec::new();

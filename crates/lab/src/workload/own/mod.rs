@@ -1,4 +1,5 @@
-//! Our own workloads, where the original is not free, dead or writes zeros.
+//! Our own workloads, for cases where the original is not free, is no longer
+//! maintained, or writes zeros.
 
 pub(super) mod ager;
 pub(super) mod grid;

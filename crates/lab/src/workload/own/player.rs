@@ -1,8 +1,8 @@
-//! Plays what file server clients did, from a load file of dbench or one of
-//! its own making, with data that compress as they are asked to.
+//! Plays what file server clients did, from a load file of dbench or one of its
+//! own making, with data that compress as asked.
 //!
 //! Each client has a directory of its own and repeats the load until the time
-//! is over. Locks, and attributes that our files do not have, are passed over.
+//! is over. Locks, and attributes that our files do not have, are skipped.
 
 use super::super::content::{Content, POOL, Pool};
 use super::super::crowd::{Stop, crowd};
@@ -291,7 +291,8 @@ impl<'a> Client<'a> {
             }
             Operation::Stat { path } => {
                 let path = self.path(path);
-                // A load may ask for what another client of its day made.
+                // A load may ask for what another client made when it was
+                // recorded.
                 self.time("stat", 0, |files| Ok(files.stat(&path).ok()))?;
                 Ok(())
             }

@@ -1,5 +1,5 @@
-//! Many small files, as bonnie++ and fs_mark make them, with data that are
-//! what they say.
+//! Many small files, as in bonnie++ and fs_mark, with data that are what they
+//! claim to be.
 
 use super::super::content::{Content, Version};
 use super::super::crowd::{Stop, crowd};

@@ -1,4 +1,4 @@
-//! Threads that each have a file of their own, as tiobench has them.
+//! Threads with a file each, as in tiobench.
 
 use super::super::content::{Content, POOL, Pool};
 use super::super::crowd::{Stop, crowd};
@@ -117,7 +117,7 @@ impl Workload for Threads {
             let end = Instant::now();
             let all = Recorder::merged(start, &measured);
             let seconds = (end - start).as_secs_f64();
-            // Of random blocks their number is the headline.
+            // For random blocks, their number is the headline.
             let speed = more(phase, "bytes/s", all.bytes as f64 / seconds);
             let name = format!("{phase} operations");
             let rate = more(&name, "operations/s", all.count as f64 / seconds);

@@ -106,8 +106,8 @@ impl Workload for Bonnie {
         let each = given.bytes("file-size", 0, 1 << 30)?;
         let directories = given.number("directories", 1, 100_000)?;
         let mut bonnie = command("bonnie++", None)?;
-        // -r only has to be at most half of the size for the tool to start;
-        // the runner sees to the cache.
+        // -r only has to be at most half of the size for the tool to start. The
+        // runner takes care of the cache.
         let memory = if size == 0 { 16 } else { size / 2 };
         bonnie.args(["-q", "-x", "1", "-c", "1", "-m", "lab"]);
         if rustix::process::geteuid().is_root() {
@@ -175,7 +175,7 @@ fn parse(text: &str) -> Result<Figures, String> {
             continue;
         }
         if value.starts_with('+') {
-            // Its longest latency alone could be taken for the figure.
+            // Otherwise its longest latency could be taken for the figure.
             figures.mark(format!(
                 "{name} took less than the half second that bonnie++ can time; it gave no figure"
             ));

@@ -112,7 +112,7 @@ fn parse(text: &str) -> Result<Figures, String> {
     if !figures.metrics.iter().any(|one| one.name == "throughput") {
         return Err(format!("dbench printed no throughput: {text}"));
     }
-    // It prints the mean since the start; the work of a second is the
+    // It prints the mean since the start, so the work of a second is the
     // difference of two sums.
     let mut values = Vec::new();
     let mut sum = 0.0;

@@ -88,8 +88,8 @@ impl<'a> Plan<'a> {
             format!("--direct={}", u8::from(self.is_direct)),
             format!("--randseed={}", seed >> 1),
             "--allrandrepeat=1".to_owned(),
-            // A preallocated file is not compressed by Btrfs, and an
-            // allocation is not what a write phase measures.
+            // Btrfs does not compress a preallocated file, and an allocation is
+            // not what a write phase measures.
             "--fallocate=none".to_owned(),
             "--invalidate=0".to_owned(),
             "--end_fsync=1".to_owned(),

@@ -12,7 +12,7 @@ mod sysbench;
 pub(super) mod sysbench_files;
 pub(super) mod web;
 
-/// What a reader must know of a tool whose data are zeros or repeat: file
+/// What a reader must know about a tool whose data are zeros or repeat: file
 /// systems that compress or find equal blocks look faster than they are.
 pub(super) fn writes_zeros(tool: &str, honest: &str) -> String {
     format!(

@@ -237,8 +237,8 @@ impl Place {
         Ok(client)
     }
 
-    /// Every transfer changes an account, a teller, a branch and the history
-    /// by the same sum: after a restart they must agree.
+    /// Every transfer changes an account, a teller, a branch and the history by
+    /// the same amount, so they must agree after a restart.
     fn check(&self, ground: &dyn Ground) -> Result<Integrity, String> {
         let mut psql = self.client("psql")?;
         let query = "select (select sum(abalance) from pgbench_accounts), \
@@ -311,7 +311,8 @@ fn parse(text: &str, errors: &str, figures: &mut Figures) -> Result<(), String> 
 }
 
 /// Puts all logs of transactions into one distribution: client, number,
-/// microseconds, ...; with a rate the time begins when it should have begun.
+/// microseconds, ... With a rate, the time begins when the transaction should
+/// have begun.
 fn read_logs(folder: &Path, figures: &mut Figures) -> Result<(), String> {
     let told = |error| format!("read {}: {error}", folder.display());
     let mut recorder = Recorder::new(Instant::now());

@@ -1,6 +1,6 @@
-//! Tools that call sync(2), which waits for every file system of the machine:
-//! a busy or broken one elsewhere would be measured with this one, or stop the
-//! tool for ever.
+//! Tools that call sync(2), which waits for every file system of the machine. A
+//! busy or broken file system elsewhere would be measured with this one, or
+//! stop the tool for ever.
 
 use super::super::Ground;
 use super::super::parameters::Given;
@@ -36,7 +36,7 @@ pub(super) fn is_machine(given: &Given<'_>) -> Result<bool, String> {
     Ok(given.choice(PARAMETER.0, &["file-system", "machine"])? == "machine")
 }
 
-/// Has the tool sync the measured file system alone.
+/// Makes the tool sync only the measured file system.
 pub(super) fn narrow(tool: &mut Command, ground: &dyn Ground) -> Result<(), String> {
     let source = ground.scratch().join("sync.c");
     let library = ground.scratch().join("sync.so");

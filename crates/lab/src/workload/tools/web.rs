@@ -114,8 +114,8 @@ impl Apache {
             let path = scratch.join("configuration");
             fs::write(&path, text).map_err(|e| format!("write {}: {e}", path.display()))?;
             let mut apache = command("apache2", None)?;
-            // One process with all threads: children would outlive a lab that
-            // is killed, and the server in front of them.
+            // One process with all threads. Children would outlive a lab that
+            // is killed, and so would the server in front of them.
             apache.arg("-X").arg("-f").arg(&path);
             let server = Server::start("apache", &mut apache, Endings::TERM, ground, || {
                 TcpStream::connect(address).is_ok()

@@ -1,6 +1,6 @@
 //! A seeded run that has every outcome, durability and kind of chart. The
-//! figures are invented; what is true about them is written here, so that
-//! tests know what the report must say.
+//! figures are invented. What is true about them is written here, so that tests
+//! know what the report must say.
 
 #![allow(dead_code, reason = "each test uses a part")]
 

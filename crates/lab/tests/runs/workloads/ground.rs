@@ -62,7 +62,7 @@ impl TestGround {
         self
     }
 
-    /// The directory of this ground; no process may have it open afterwards.
+    /// The directory of this ground. No process may have it open afterwards.
     pub fn root(&self) -> &Path {
         &self.root
     }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-/// Longer than any stall that is still an answer.
+/// Longer than any stall that still ends with an answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A stream whose reads end when the workload is asked to stop.
@@ -59,7 +59,7 @@ impl<'a> Client<'a> {
         Ok(BufReader::new(Patient { stream, stop }))
     }
 
-    /// Asks for a page; gives its length, or None when asked to stop.
+    /// Asks for a page. Returns its length, or `None` when asked to stop.
     pub(super) fn get(&mut self, path: &str) -> Result<Option<usize>, String> {
         let mut answer = self.try_get(path);
         if answer.is_err() && !self.stop.is_asked() {

@@ -1,8 +1,8 @@
-//! Requests that come when they come: an open-loop client of static files.
+//! Requests at their own times: an open-loop client of static files.
 //!
-//! Arrivals are a Poisson process of a given rate, drawn before the start. A
-//! request's time runs from when it should have begun: one that had to wait
-//! for a connection, because the server stood still, says so.
+//! Arrivals are a Poisson process of a given rate, drawn before the start. The
+//! time of a request runs from when it should have begun. So a request that had
+//! to wait for a connection, because the server stood still, shows that.
 
 mod client;
 mod server;
@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 /// The open-loop client.
 pub(in super::super) struct Http;
 
-/// Requests of a rate at most: they are drawn before the start.
+/// How many requests there may be at one rate, because they are drawn before
+/// the start.
 const ARRIVALS_MAX: f64 = 10e6;
 
 struct Plan {
@@ -173,8 +174,8 @@ fn arrivals(rate: f64, time: Duration, seed: u64) -> Vec<Duration> {
 }
 
 struct Answers {
-    /// From when a request should have begun; those that were never made have
-    /// waited until the end.
+    /// From the time at which a request should have begun. Requests that were
+    /// never made have waited until the end.
     requests: Recorder,
     /// From when it was made.
     service: Recorder,
@@ -193,7 +194,7 @@ fn open_loop(
     let arrivals = arrivals(rate, Duration::from_secs(plan.seconds), ground.seed());
     let next = AtomicUsize::new(0);
     let wrong = Mutex::new(Vec::new());
-    // All connections stand before the first request is due.
+    // All connections are open before the first request is due.
     let start = Instant::now() + Duration::from_millis(50 + plan.clients as u64);
     // A server that is too slow gets as much time again, and no more.
     let last = start + Duration::from_secs(2 * plan.seconds + 1);
@@ -253,8 +254,8 @@ fn differs(pages: &Pages, content: Content, page: u64, body: &[u8]) -> Option<St
 impl Answers {
     fn report(&self, plan: &Plan, suffix: &str, figures: &mut Figures) {
         let name = |word: &str| format!("{word}{suffix}");
-        // The rate that was served; with a server too slow it is less than
-        // what was asked for.
+        // The rate that was served. If the server is too slow, it is less than
+        // the rate asked for.
         let seconds = self.elapsed.as_secs_f64().max(plan.seconds as f64);
         let served = self.service.count as f64 / seconds;
         figures.add(more(&name("requests"), "requests/s", served).headline());

@@ -1,9 +1,9 @@
 //! The database of transactions: clients, redo log, page cleaner.
 //!
-//! A transaction reads pages (those that are changed and not yet written are
-//! in memory), changes some, and is over when its redo is durable. One that
-//! finds too many changed pages waits for the cleaner, as a full log makes
-//! databases wait: that is where stalls come from.
+//! A transaction reads pages (those that are changed and not yet written are in
+//! memory), changes some, and ends when its redo is durable. If it finds too
+//! many changed pages, it waits for the cleaner, as a full log makes databases
+//! wait. Stalls come from there.
 
 use super::super::super::content::{Content, Version};
 use super::super::super::crowd::{Stop, sleep_until};
@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A lock that a panicking thread left is still a lock: the panic itself
-/// ends the workload.
+/// A lock that a panicking thread left can still be used, because the panic
+/// itself ends the workload.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -127,7 +127,7 @@ impl Measured {
     }
 }
 
-/// How long a wait lasts before it looks whether all should end.
+/// How long a wait lasts before the thread checks whether all should end.
 const GLANCE: Duration = Duration::from_millis(100);
 
 /// A client's share of a Poisson process.
@@ -196,7 +196,7 @@ impl Database<'_> {
         }
         measured.last = Instant::now();
         if let (Some(arrivals), Some(end)) = (&mut arrivals, end) {
-            // Those that came and were never begun.
+            // Transactions that arrived and never began.
             while !stop.is_asked() && arrivals.next < end {
                 let due = arrivals.draw();
                 if due < end {
@@ -250,8 +250,8 @@ impl Database<'_> {
         Ok(())
     }
 
-    /// Hands in redo and waits until it is durable: who finds nobody writing
-    /// writes for all that have come by then.
+    /// Hands in redo and waits until it is durable. A thread that finds nobody
+    /// writing writes for all that have handed in by then.
     fn commit(&self, stop: &Stop, measured: &mut Measured) -> Result<(), String> {
         let mut log = lock(&self.log);
         log.written += self.plan.redo;

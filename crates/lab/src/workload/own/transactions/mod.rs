@@ -1,6 +1,6 @@
-//! Transactions as InnoDB has them: random pages of 16 KiB read and changed,
-//! a redo log with group commit, and a page cleaner that writes changed pages
-//! in batches, through a doublewrite area or not.
+//! Transactions as in InnoDB: random pages of 16 KiB read and changed, a redo
+//! log with group commit, and a page cleaner that writes changed pages in
+//! batches, with or without a doublewrite area.
 
 mod database;
 
