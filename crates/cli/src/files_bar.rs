@@ -226,6 +226,13 @@ impl FilesBar {
     }
 }
 
+impl FilesBar {
+    /// Prints something beside the bar.
+    pub fn suspend(&self, print: impl FnOnce()) {
+        self.bar.suspend(print);
+    }
+}
+
 impl Drop for FilesBar {
     fn drop(&mut self) {
         self.end();

@@ -6,9 +6,10 @@ mod support;
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use support::{BINARY, Bench, said};
+use support::{BINARY, Bench, is_root, said};
 
 fn noise(bytes: usize, seed: u64) -> Vec<u8> {
     let mut state = seed;
@@ -197,4 +198,63 @@ fn progress_says_how_much_of_how_much() {
     // If nobody looks, nothing is shown.
     let quiet = bench.run(&["copy", "host/one", "large:/quiet"]);
     assert!(!quiet.contains("left"), "{quiet}");
+}
+
+#[test]
+fn what_may_not_be_read_is_named_and_left_out() {
+    let bench = Bench::new();
+    let tree = bench.path("tree");
+    fs::create_dir_all(tree.join("closed/inner")).expect("a directory");
+    fs::write(tree.join("closed/inner/file"), "hidden").expect("a file");
+    for name in ["a", "secret", "z"] {
+        fs::write(tree.join(name), name).expect("a file");
+    }
+    let close = |name: &str, mode| {
+        let closed = fs::set_permissions(tree.join(name), fs::Permissions::from_mode(mode));
+        closed.expect("a mode");
+    };
+    close("secret", 0);
+    close("closed", 0);
+    // Root reads everything: somebody else copies.
+    for (path, mode) in [(bench.path(""), 0o755), (bench.path("volume"), 0o666)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("a mode");
+    }
+    let run = |words: &[&str]| {
+        let mut command = Command::new(BINARY);
+        command.current_dir(bench.path("")).args(words);
+        if is_root() {
+            command.uid(65534).gid(65534);
+        }
+        command.output().expect("it runs")
+    };
+    let copied = run(&["copy", "tree", "volume:/"]);
+    let told = said(&copied);
+    assert_eq!(copied.status.code(), Some(1), "{told}");
+    assert!(
+        told.contains("left out: tree/secret: Permission denied"),
+        "{told}"
+    );
+    assert!(
+        told.contains("left out: tree/closed: Permission denied"),
+        "{told}"
+    );
+    assert!(
+        told.contains("2 files or directories could not be read"),
+        "{told}"
+    );
+    let names = bench.run(&["find", "volume:/tree"]);
+    let mut names: Vec<&str> = names.lines().collect();
+    names.sort_unstable();
+    assert_eq!(names.len(), 3, "{names:?}");
+    assert_eq!(bench.run(&["cat", "volume:/tree/z"]), "z");
+    bench.check();
+    // What is named itself must be readable.
+    let refused = run(&["copy", "tree/secret", "volume:/"]);
+    assert!(!refused.status.success());
+    assert!(
+        said(&refused).contains("tree/secret: Permission denied"),
+        "{}",
+        said(&refused)
+    );
+    close("closed", 0o755);
 }

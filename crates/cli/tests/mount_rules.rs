@@ -49,6 +49,33 @@ fn what_the_kernel_changes_is_not_served() {
 }
 
 #[test]
+fn an_image_in_use_is_said_to_be_mounted_where_it_is() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let point = bench.path("mnt");
+    let place = format!("in use by the mount at {}", point.display());
+    for words in [
+        &["check", "volume"][..],
+        &["ls", "volume:/"],
+        &["mkfs", "-f", "volume"],
+        &["filesystem", "label", "volume", "x"],
+    ] {
+        let refused = bench.try_run(words);
+        assert!(!refused.status.success(), "{words:?}");
+        assert!(
+            said(&refused).contains(&place),
+            "{words:?}: {}",
+            said(&refused)
+        );
+    }
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
 fn chattr_keeps_what_means_something() {
     if !can_mount() {
         return;

@@ -139,6 +139,7 @@ impl DeviceNumber {
 /// A file system in mountinfo.
 struct Mounted {
     number: String,
+    kind: String,
     source: PathBuf,
     point: PathBuf,
 }
@@ -171,10 +172,12 @@ fn parse_mountinfo(text: &str) -> Vec<Mounted> {
         .filter_map(|line| {
             let (front, back) = line.split_once(" - ")?;
             let mut front = front.split(' ');
+            let mut back = back.split(' ');
             Some(Mounted {
+                kind: back.next()?.to_owned(),
                 number: front.nth(2)?.to_owned(),
                 point: unescape(front.nth(1)?),
-                source: unescape(back.split(' ').nth(1)?),
+                source: unescape(back.next()?),
             })
         })
         .collect()
@@ -346,6 +349,21 @@ pub(crate) fn holder_of_file(file: &fs::Metadata) -> Option<Holder> {
     })
 }
 
+/// Where a file is mounted that is itself the source of a mount, as an image
+/// that a FUSE server has open.
+fn mount_of_file(file: &fs::Metadata) -> Option<PathBuf> {
+    let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let is_source = |mount: &Mounted| {
+        mount.kind.starts_with("fuse")
+            && mount.source.is_absolute()
+            && fs::metadata(&mount.source).is_ok_and(|source| {
+                source.is_file() && (source.dev(), source.ino()) == (file.dev(), file.ino())
+            })
+    };
+    let found = parse_mountinfo(&text).into_iter().find(is_source);
+    found.map(|mount| mount.point)
+}
+
 /// The process that holds a lock on a file, by /proc/locks.
 pub(crate) fn lock_holder(file: &fs::Metadata) -> Option<Holder> {
     // The list is not read at one moment: an entry may be skipped when others
@@ -372,6 +390,9 @@ fn find_lock_holder(file: &fs::Metadata) -> Option<Holder> {
     };
     let pid = pid_where(&|place| place == exact)
         .or_else(|| pid_where(&|place| place.ends_with(&by_inode)))?;
+    if let Some(point) = mount_of_file(file) {
+        return Some(Holder::Mount(point));
+    }
     let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     Some(Holder::Process {
         pid,

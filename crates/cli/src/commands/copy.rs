@@ -34,7 +34,8 @@ pub use tally::Tally;
 An existing directory as destination gets the sources put into it. Directories
 are merged, files replaced. A file has its name when it is whole: where copying
 ends early, also by Ctrl-C, each file is there whole, or not at all, or as it
-was.")]
+was. What you may not read on the host is named and left out, and the exit code
+is 1.")]
 pub struct Copy {
     /// Mount options for the volume, such as compress=zstd.
     #[arg(short, long, value_name = "OPTIONS")]
@@ -108,7 +109,13 @@ impl Copy {
                 tally.left_out
             );
         }
-        Ok(())
+        match tally.unreadable {
+            0 => Ok(()),
+            count => fail(format!(
+                "{count} files or directories could not be read and are left out; all else is \
+                 copied"
+            )),
+        }
     }
 
     /// Copies within a volume. The copies share their data.

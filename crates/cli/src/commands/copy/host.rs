@@ -8,7 +8,9 @@
 use crate::fail::{Context, Done, Failure, fail};
 use rustix::fs::SeekFrom;
 use std::collections::HashSet;
-use std::fs::{File, Metadata};
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -53,6 +55,17 @@ pub(super) enum Event {
     Data(u64, Vec<u8>),
     /// There is no more of the file.
     End,
+    /// Something below the source may not be read, or has gone meanwhile.
+    LeftOut(Failure),
+}
+
+/// What a walk does about what it may not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unreadable {
+    /// It ends there.
+    Fails,
+    /// It says so and goes on. The source itself must be readable.
+    IsLeftOut,
 }
 
 /// What the walk gives on.
@@ -84,11 +97,15 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Walks over `host` and everything below it. Its root gets the name
     /// `name`.
-    pub(super) fn new(host: PathBuf, name: Vec<u8>) -> Result<Self, Failure> {
+    pub(super) fn new(
+        host: PathBuf,
+        name: Vec<u8>,
+        unreadable: Unreadable,
+    ) -> Result<Self, Failure> {
         let (sender, batches) = sync_channel(BATCHES);
         std::thread::Builder::new()
             .name("read host".into())
-            .spawn(move || walk(host, name, sender))
+            .spawn(move || walk(host, name, unreadable, sender))
             .context("a thread")?;
         Ok(Self {
             batches,
@@ -115,11 +132,12 @@ impl Ahead {
     }
 }
 
-fn walk(host: PathBuf, name: Vec<u8>, batches: SyncSender<Vec<Message>>) {
+fn walk(host: PathBuf, name: Vec<u8>, unreadable: Unreadable, batches: SyncSender<Vec<Message>>) {
     let mut walk = Walk {
         batches,
         batch: Vec::new(),
         bytes: 0,
+        unreadable,
         directories: 0,
         seen: HashSet::new(),
         names: vec![0; ATTRIBUTES_MAX],
@@ -135,11 +153,24 @@ fn walk(host: PathBuf, name: Vec<u8>, batches: SyncSender<Vec<Message>>) {
     let _ = walk.send();
 }
 
+/// What is at a path, but for its data.
+struct Opened {
+    metadata: Metadata,
+    /// Names in a directory.
+    children: Vec<OsString>,
+    /// Target of a symbolic link.
+    target: PathBuf,
+    attributes: Vec<Attribute>,
+    /// A file whose data are to be read.
+    content: Option<File>,
+}
+
 struct Walk {
     batches: SyncSender<Vec<Message>>,
     batch: Vec<Message>,
     /// Data in the batch.
     bytes: usize,
+    unreadable: Unreadable,
     /// Directories so far.
     directories: usize,
     /// Files with several names, whose data were given.
@@ -169,21 +200,28 @@ impl Walk {
     fn run(&mut self, host: PathBuf, name: Vec<u8>) -> Result<(), Stop> {
         let mut waiting = vec![(host, 0, name)];
         while let Some((path, directory, name)) = waiting.pop() {
-            let metadata = std::fs::symlink_metadata(&path).context(path.display())?;
+            let Opened {
+                metadata,
+                children,
+                target,
+                attributes,
+                content,
+            } = match self.open(&path) {
+                Ok(opened) => opened,
+                Err(error) if directory > 0 && self.leaves_out(&error) => {
+                    let failure = Failure(format!("{}: {error}", path.display()));
+                    self.give(Event::LeftOut(failure))?;
+                    continue;
+                }
+                Err(error) => return Err(error).context(path.display())?,
+            };
             if metadata.is_dir() {
                 self.directories += 1;
-                for entry in std::fs::read_dir(&path).context(path.display())? {
-                    let entry = entry.context(path.display())?;
-                    let name = entry.file_name().as_bytes().to_vec();
-                    waiting.push((entry.path(), self.directories, name));
-                }
             }
-            let target = match metadata.is_symlink() {
-                true => std::fs::read_link(&path).context(path.display())?,
-                false => PathBuf::new(),
-            };
-            let attributes = self.attributes(&path)?;
-            let content = self.content_of(&path, &metadata)?;
+            for name in children {
+                let child = path.join(&name);
+                waiting.push((child, self.directories, name.as_bytes().to_vec()));
+            }
             let is_file = metadata.is_file();
             let size = metadata.len();
             self.give(Event::Entry(Box::new(Entry {
@@ -204,16 +242,47 @@ impl Walk {
         Ok(())
     }
 
-    /// A file whose data are to be read.
-    fn content_of(&mut self, path: &Path, metadata: &Metadata) -> Result<Option<File>, Failure> {
-        let again = metadata.nlink() > 1 && {
-            let identity = (metadata.dev(), metadata.ino());
-            metadata.is_file() && !self.seen.insert(identity)
+    /// Whether the walk goes on after an error.
+    fn leaves_out(&self, error: &io::Error) -> bool {
+        let kinds = [io::ErrorKind::PermissionDenied, io::ErrorKind::NotFound];
+        self.unreadable == Unreadable::IsLeftOut && kinds.contains(&error.kind())
+    }
+
+    /// Reads all but the data of what is at a path.
+    fn open(&mut self, path: &Path) -> io::Result<Opened> {
+        let metadata = fs::symlink_metadata(path)?;
+        let mut children = Vec::new();
+        if metadata.is_dir() {
+            for entry in fs::read_dir(path)? {
+                children.push(entry?.file_name());
+            }
+        }
+        let target = match metadata.is_symlink() {
+            true => fs::read_link(path)?,
+            false => PathBuf::new(),
         };
+        Ok(Opened {
+            children,
+            target,
+            attributes: self.attributes(path)?,
+            content: self.content_of(path, &metadata)?,
+            metadata,
+        })
+    }
+
+    /// A file whose data are to be read.
+    fn content_of(&mut self, path: &Path, metadata: &Metadata) -> io::Result<Option<File>> {
+        let identity = (metadata.dev(), metadata.ino());
+        let has_others = metadata.nlink() > 1 && metadata.is_file();
+        let again = has_others && self.seen.contains(&identity);
         if again || !metadata.is_file() || metadata.len() == 0 {
             return Ok(None);
         }
-        File::open(path).map(Some).context(path.display())
+        let file = File::open(path)?;
+        if has_others {
+            self.seen.insert(identity);
+        }
+        Ok(Some(file))
     }
 
     /// Gives data, not holes.
@@ -246,11 +315,11 @@ impl Walk {
     }
 
     /// Extended attributes.
-    fn attributes(&mut self, path: &Path) -> Result<Vec<Attribute>, Failure> {
+    fn attributes(&mut self, path: &Path) -> io::Result<Vec<Attribute>> {
         let count = match rustix::fs::llistxattr(path, &mut self.names[..]) {
             Ok(count) => count,
             Err(rustix::io::Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Err(error) => return Err(error).context(path.display()),
+            Err(error) => return Err(error.into()),
         };
         let mut all = Vec::new();
         for name in self.names[..count].split(|byte| *byte == 0) {
@@ -260,7 +329,7 @@ impl Walk {
             match rustix::fs::lgetxattr(path, name, &mut self.value[..]) {
                 Ok(length) => all.push((name.to_vec(), self.value[..length].to_vec())),
                 Err(rustix::io::Errno::NODATA) => {}
-                Err(error) => return Err(error).context(path.display()),
+                Err(error) => return Err(error.into()),
             }
         }
         Ok(all)

@@ -4,7 +4,7 @@
 //! one makes inodes and names, one brings the data of complete files to the
 //! device.
 
-use super::host::{Ahead, Entry, Event};
+use super::host::{Ahead, Entry, Event, Unreadable};
 use super::tally::Tally;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
@@ -32,6 +32,7 @@ struct Work<'a> {
     linked: HashMap<(u64, u64), InodeId>,
     flusher: Flusher,
     tally: &'a mut Tally,
+    unreadable: Unreadable,
 }
 
 /// How the root of a new volume is filled.
@@ -53,6 +54,7 @@ impl Filled<'_> {
             linked: HashMap::new(),
             flusher: Flusher::new(self.volume.files()),
             tally,
+            unreadable: Unreadable::Fails,
         };
         work.copy(directory, Target::Directory(self.volume.files().root()))
     }
@@ -81,6 +83,7 @@ pub fn copy(
         linked: HashMap::new(),
         flusher: Flusher::new(volume.files()),
         tally,
+        unreadable: Unreadable::IsLeftOut,
     };
     let path = place.path.as_bytes();
     // A slash makes a link to a directory be followed.
@@ -117,14 +120,21 @@ impl Work<'_> {
             Target::Named(_, name) => name.to_vec(),
             Target::Directory(_) => Vec::new(),
         };
-        let mut host = Ahead::new(host.to_path_buf(), name)?;
+        let mut host = Ahead::new(host.to_path_buf(), name, self.unreadable)?;
         // Directories get their metadata after their content. Otherwise the
         // content would inherit their default ACLs and change their times.
         let mut directories: Vec<(Arc<Inode>, Box<Entry>)> = Vec::new();
         while let Some(event) = host.next()? {
             self.tally.check_interrupt()?;
-            let Event::Entry(entry) = event else {
-                return fail("internal error, please report it: data without a file");
+            let entry = match event {
+                Event::Entry(entry) => entry,
+                Event::LeftOut(failure) => {
+                    self.tally.unreadable(&failure);
+                    continue;
+                }
+                Event::Data(..) | Event::End => {
+                    return fail("internal error, please report it: data without a file");
+                }
             };
             let parent = match (entry.directory.checked_sub(1), &target) {
                 (None, Target::Named(parent, _)) => *parent,
@@ -346,7 +356,7 @@ fn next_data(host: &mut Ahead) -> Result<Option<(u64, Vec<u8>)>, Failure> {
     match host.next()? {
         Some(Event::Data(at, data)) => Ok(Some((at, data))),
         Some(Event::End) => Ok(None),
-        Some(Event::Entry(_)) | None => {
+        Some(Event::Entry(_) | Event::LeftOut(_)) | None => {
             fail("internal error, please report it: a file without an end")
         }
     }

@@ -4,6 +4,9 @@ use crate::fail::{Done, Failure, fail};
 use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
 
+/// What could not be read is named so often.
+const TOLD_MAX: u64 = 20;
+
 /// What was copied so far.
 pub struct Tally {
     /// Shows it.
@@ -14,6 +17,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Metadata that the host did not accept.
     pub left_out: u64,
+    /// What could not be read, with all below it.
+    pub unreadable: u64,
     /// Whether somebody wants it to end.
     pub interrupt: Interrupt,
 }
@@ -26,6 +31,7 @@ impl Tally {
             files: 0,
             bytes: 0,
             left_out: 0,
+            unreadable: 0,
             interrupt: Interrupt::watch()?,
         })
     }
@@ -56,6 +62,17 @@ impl Tally {
                 failure.0, self.files
             ))
         })
+    }
+
+    /// Counts what could not be read, and names the first of it.
+    pub fn unreadable(&mut self, failure: &Failure) {
+        self.unreadable += 1;
+        let text = match self.unreadable {
+            ..=TOLD_MAX => format!("butterfs: left out: {}", failure.0),
+            more if more == TOLD_MAX + 1 => "butterfs: more is left out, and counted".to_owned(),
+            _ => return,
+        };
+        self.bar.suspend(|| note!("{text}"));
     }
 
     /// Counts what the destination does not accept.
