@@ -6,8 +6,9 @@ use butterfs::{OpenOptions, Volume};
 use butterfs_admin::balance::{self, End, Filters, Redundancy, Wish};
 use std::fs;
 use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
-use support::{Bench, can_mount, said};
+use support::{BINARY, Bench, can_mount, said};
 
 const UNCORRECTABLE: i32 = 3;
 const NONE: i32 = 2;
@@ -204,6 +205,51 @@ fn balance_resize_and_scrub_of_a_mount() {
         let scrub = bench.run(&["scrub", "start", "-B", "mnt"]);
         assert!(scrub.contains("no errors found"), "{scrub}");
         good("scrubbed");
+        bench.run(&["umount", "mnt"]);
+    }
+    bench.check();
+}
+
+/// Data do not move while a snapshot is read that is being sent. The balance
+/// waits for that, and can be ended meanwhile.
+#[test]
+fn a_balance_waits_for_a_send() {
+    if !can_mount() {
+        return;
+    }
+    let bench = filled(&[]);
+    {
+        let _mounted = bench.mount("");
+        bench.run(&["subvolume", "snapshot", "-r", "mnt", "mnt/snap"]);
+        let spawn = |words: &[&str]| {
+            let mut command = Command::new(BINARY);
+            command.args(words).current_dir(bench.path(""));
+            command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().expect("it runs")
+        };
+        // More than a pipe takes, and nobody reads it.
+        let mut send = spawn(&["send", "mnt/snap"]);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(send.try_wait().expect("a process").is_none(), "it was sent");
+        for how in ["cancel", "pause"] {
+            let balance = spawn(&["balance", "start", "-d", "mnt"]);
+            std::thread::sleep(Duration::from_millis(500));
+            let status = said(&bench.try_run(&["balance", "status", "mnt"]));
+            assert!(status.contains("is running"), "{status}");
+            bench.run(&["balance", how, "mnt"]);
+            let ended = balance.wait_with_output().expect("it ends");
+            assert!(!ended.status.success());
+        }
+        let mut balance = spawn(&["balance", "resume", "mnt"]);
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(balance.try_wait().expect("a process").is_none());
+        let sent = send.wait_with_output().expect("it ends");
+        assert!(sent.status.success(), "{}", said(&sent).len());
+        assert!(balance.wait().expect("it ends").success());
+        for seed in 0..8 {
+            let found = fs::read(bench.path(&format!("mnt/f{seed}"))).unwrap();
+            assert!(found == content(seed), "f{seed}");
+        }
         bench.run(&["umount", "mnt"]);
     }
     bench.check();

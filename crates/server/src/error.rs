@@ -7,6 +7,14 @@ use std::fmt::Display;
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// Why an answer has no end, for people.
+fn ended(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => "the mount ended before".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
 /// Why a volume cannot be served, or a mount cannot be used as asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -127,7 +135,7 @@ pub enum ServerError {
     #[error("the server has no connection to the kernel")]
     NoConnection,
     /// The server did not finish what it was asked to do.
-    #[error("{}: its server did not finish the command: {error}", .mount.display())]
+    #[error("{}: its server did not finish the command: {}", .mount.display(), ended(.error))]
     NotFinished {
         /// The mount.
         mount: PathBuf,

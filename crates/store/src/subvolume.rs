@@ -101,6 +101,11 @@ impl Drop for KeptTree<'_> {
 }
 
 impl Store {
+    /// True while some operation keeps a subvolume as it is.
+    pub(crate) fn keeps_trees(&self) -> bool {
+        !self.read().kept_trees.is_empty()
+    }
+
     /// Keeps a subvolume as it is, for an operation that reads it for a long
     /// time.
     pub fn keep_tree(&self, tree: TreeId) -> KeptTree<'_> {

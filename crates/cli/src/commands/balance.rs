@@ -13,7 +13,7 @@ use crate::kernel_volume;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
-use butterfs::Volume;
+use butterfs::{StoreError, Volume};
 use butterfs_admin::balance::{
     self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
 };
@@ -333,6 +333,9 @@ fn run(
     drop(turn);
     let (progress, end) = match ended {
         Err(error @ BalanceError::NoneWaits) => return none(&place.volume, &error.to_string()),
+        Err(BalanceError::Store(StoreError::Closed)) => {
+            return fail("the volume was unmounted; the balance goes on at its next mount");
+        }
         ended => ended.context(place.volume.display())?,
     };
     if is_own {

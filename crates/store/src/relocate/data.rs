@@ -242,6 +242,9 @@ impl Store {
         if found.is_empty() {
             return Ok(0);
         }
+        if self.keeps_trees() {
+            return Err(StoreError::GroupInUse(group.0));
+        }
         let mut moves = Moves::default();
         let moved = self.copy_and_name(group.0, &found, nodes_max, &mut moves);
         // Space of copies that nothing names.

@@ -233,6 +233,11 @@ impl Store {
             match self.relocate_some((start, length), nodes_max, &mut relocated) {
                 Ok(()) => half_freed = None,
                 Err(StoreError::NoSpace) if nodes_max > NODES_LEAST => nodes_max /= 4,
+                // A snapshot is being sent, which may take as long as its
+                // receiver wants. Whoever watches may end the wait.
+                Err(StoreError::GroupInUse(_)) if self.keeps_trees() => {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
                 // The cleaner is at it.
                 Err(StoreError::HalfFreed(_))
                     if half_freed.get_or_insert_with(Instant::now).elapsed() < WRITERS_WAIT =>
