@@ -4,8 +4,10 @@
 
 mod support;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use std::collections::BTreeSet;
 use std::fs::File;
+use std::io::{PipeWriter, pipe};
 use std::io::{Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -239,8 +241,9 @@ impl Sink {
         match self {
             Self::Read => Stdio::piped(),
             Self::ClosedPipe => {
-                let (reader, writer) = std::io::pipe().expect("a pipe");
+                let (reader, writer) = pipe().expect("a pipe");
                 drop(reader);
+                wait_for_no_reader(&writer);
                 writer.into()
             }
             Self::FullDevice => {
@@ -248,6 +251,14 @@ impl Sink {
                 full.expect("/dev/full").into()
             }
         }
+    }
+}
+
+/// A process that another test starts has a copy of the reader until its exec.
+fn wait_for_no_reader(writer: &PipeWriter) {
+    let mut polled = [PollFd::new(writer, PollFlags::empty())];
+    while !polled[0].revents().contains(PollFlags::ERR) {
+        poll(&mut polled, None).expect("the pipe is polled");
     }
 }
 

@@ -111,6 +111,8 @@ fn default_and_deleted_subvolumes_of_mounts() {
 fn options_before_the_command() {
     let bench = Bench::new();
     let json = bench.run(&["--format", "json", "filesystem", "df", "volume"]);
+    assert!(json.contains("\"filesystem-df\": ["), "{json}");
+    let json = bench.run(&["filesystem", "df", "--json", "volume"]);
     assert!(json.starts_with('['), "{json}");
     let json = bench.run(&["-q", "--format=json", "subvolume", "list", "volume"]);
     assert_eq!(json.trim(), "[]");
