@@ -91,9 +91,9 @@ pub enum Command {
     Device(commands::device::Device),
     /// Read every copy of everything and compare it with its checksum.
     Scrub(commands::scrub::Scrub),
-    /// Move what lies in block groups, and give their space back.
+    /// Move the content of block groups elsewhere and free their space.
     Balance(commands::balance::Balance),
-    /// Give a volume another device in place of one that it has.
+    /// Replace a device of a volume by another one.
     Replace(commands::replace::Replace),
     /// Change features, UUIDs and checksums of a volume that is not mounted.
     Tune(commands::tune::Tune),

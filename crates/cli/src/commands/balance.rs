@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Moves what lies in block groups, and gives their space back.
+/// Moves the content of block groups elsewhere and frees their space.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs balance plan -dusage=50 disk.img      what would move; nothing is written
@@ -49,9 +49,9 @@ enum What {
     Plan(Plan),
     /// Go on with the one that was interrupted.
     Resume(OfVolume),
-    /// End the one that runs, or forget the one that was interrupted.
+    /// Cancel the running balance, or forget an interrupted one.
     Cancel(OfVolume),
-    /// Stop the one that runs; `resume` goes on with it.
+    /// Pause the running balance; `resume` continues it.
     Pause(OfVolume),
     /// Say whether one runs or waits to go on.
     Status(OfVolume),
@@ -68,8 +68,8 @@ struct Chosen {
     /// System chunks, all or what matches; needs -f.
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     system: Option<String>,
-    /// Convert also where fewer copies are left, and balance system chunks
-    /// alone.
+    /// Allow a conversion that leaves fewer copies, and a balance of system
+    /// chunks only.
     #[arg(short, long)]
     force: bool,
 }
@@ -84,8 +84,7 @@ struct Start {
     /// Do not show how far it is.
     #[arg(short, long)]
     quiet: bool,
-    /// File or block device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
 
@@ -96,15 +95,13 @@ struct Plan {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// File or block device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
 
 #[derive(Args, Debug)]
 struct OfVolume {
-    /// File or block device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
 

@@ -55,8 +55,8 @@ pub struct Build {
     /// snapshot first, then what changed since.
     #[arg(long, value_name = "STREAM")]
     send: Vec<PathBuf>,
-    /// Keep what each layer of an OCI layout, and each send, but the last comes
-    /// to, as read-only snapshots in this directory.
+    /// Keep a read-only snapshot in this directory after each OCI layer and each
+    /// send, except the last.
     #[arg(long, value_name = "PATH")]
     layers: Option<String>,
     /// Compress content where it pays: zstd, zlib or lzo, with a level.
@@ -71,11 +71,11 @@ pub struct Build {
     /// UUID of the volume.
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// Any text from which all UUIDs follow that are not given.
+    /// A text from which all UUIDs that are not given are derived.
     #[arg(long, value_name = "TEXT")]
     seed: Option<String>,
-    /// Users and groups FROM and the COUNT - 1 after it become TO and those
-    /// after it; may be repeated. All owners must be in a range then.
+    /// Map the COUNT users and groups from FROM on to those from TO on; may be
+    /// repeated. Every owner must then be in one of the ranges.
     #[arg(long, value_name = "FROM:TO:COUNT")]
     uid_map: Vec<OwnerRange>,
     /// Copies of metadata.

@@ -45,7 +45,7 @@ pub struct Check {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Bytes of memory to take at most (default 1g).
+    /// Use at most this much memory (default 1g).
     #[arg(long, value_parser = sizes::parse, value_name = "SIZE")]
     memory: Option<u64>,
     /// Threads (default: one for each core).
@@ -70,7 +70,7 @@ pub struct Check {
     /// Accepted: there is one way to look for faults.
     #[arg(long = "mode", value_name = "MODE", value_parser = ["original", "lowmem"])]
     _mode: Option<String>,
-    /// Print what each quota group says that it uses, and what it uses.
+    /// Print the recorded and the counted usage of each quota group.
     #[arg(short = 'Q', long)]
     qgroup_report: bool,
     #[command(flatten)]

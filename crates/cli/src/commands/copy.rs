@@ -51,7 +51,8 @@ pub struct Copy {
     /// Files belong to whoever copies them.
     #[arg(long)]
     no_owner: bool,
-    /// Accepted, as cp(1) has it: all below and all metadata are copied anyway.
+    /// Accepted for cp(1) habits: directories and metadata are always copied
+    /// completely.
     #[arg(short = 'a', long, visible_short_aliases = ['r', 'R', 'p'])]
     archive: bool,
     /// Sources and then the destination; one side is VOLUME:/path.

@@ -37,7 +37,7 @@ never compressed. On mounts of the kernel's Btrfs the kernel does it: it would
 rewrite shared data too, so files that have some are left out there, unless
 --unshare is given.")]
 pub struct Defragment {
-    /// Directories with all that is below them, but no other subvolumes.
+    /// Also everything below directories, without entering other subvolumes.
     #[arg(short, long)]
     recursive: bool,
     /// Compress what is rewritten, all of it: zlib, lzo or zstd, with a level

@@ -24,7 +24,7 @@ pub struct Find {
     /// The last name matches: * any text, ? any byte, [a-z] one of these.
     #[arg(long, value_name = "PATTERN")]
     name: Option<String>,
-    /// As --name, without a difference between great and small letters.
+    /// As --name, ignoring case.
     #[arg(long, value_name = "PATTERN")]
     iname: Option<String>,
     /// The whole path from the root matches.

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 #[command(after_help = "Example:
   butterfs mkdir -p disk.img:/srv/www/logs")]
 pub struct Mkdir {
-    /// Make what leads to it too, and be content with what is there.
+    /// Make missing parent directories; an existing directory is no error.
     #[arg(short, long)]
     parents: bool,
     /// Permissions, as chmod(1) takes them (default 755).

@@ -42,7 +42,8 @@ pub struct Mkfs {
     /// Bytes of a sector (default 4k).
     #[arg(short, long, value_parser = sizes::parse)]
     sectorsize: Option<u64>,
-    /// Bytes to use of each device; makes the files if they do not exist.
+    /// Size to use of each device; files that do not exist are made with this
+    /// size.
     #[arg(short, long, value_parser = sizes::parse)]
     byte_count: Option<u64>,
     /// Checksums: crc32c, xxhash, sha256 or blake2.
@@ -71,8 +72,8 @@ pub struct Mkfs {
     /// UUID of the device, of the first one of several.
     #[arg(long)]
     device_uuid: Option<Uuid>,
-    /// Who owns the root directory; without it whoever makes the volume. With
-    /// --rootdir it belongs to who owns that directory.
+    /// Owner of the root directory. Default: the user who makes the volume; with
+    /// --rootdir, the owner of that directory.
     #[arg(long, value_name = "UID[:GID]", value_parser = root_owner)]
     root_owner: Option<RootOwner>,
     #[command(flatten)]

@@ -51,23 +51,21 @@ enum What {
 struct One {
     /// LEVEL/NUMBER.
     group: GroupId,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 
 #[derive(Args, Debug)]
 struct Relation {
-    /// Leave the numbers wrong where they cannot follow, instead of counting
-    /// everything anew.
+    /// If the numbers become inconsistent, leave them so instead of counting
+    /// again.
     #[arg(long)]
     no_rescan: bool,
     /// The group that is in the other: LEVEL/NUMBER, or the id of a subvolume.
     child: GroupId,
     /// The group that it is in: LEVEL/NUMBER.
     parent: GroupId,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 
@@ -79,11 +77,10 @@ struct Limit {
     /// Bytes (4096, 16k, 10g), or `none`.
     #[arg(value_parser = size_or_none)]
     size: Bytes,
-    /// LEVEL/NUMBER, or the id of a subvolume; or a subvolume by its path, where
-    /// nothing follows.
+    /// LEVEL/NUMBER, a subvolume's id, or (as the last argument) a subvolume's
+    /// path.
     group: OsString,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: Option<OsString>,
 }
 

@@ -43,17 +43,16 @@ enum What {
 /// A volume.
 #[derive(Args, Debug)]
 struct OfVolume {
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 
 /// How they are switched on.
 #[derive(Args, Debug)]
 struct Enable {
-    /// Charge what is allocated from now on to who allocates it, instead of
-    /// counting what each subvolume reaches. Cheaper, and never in need of a
-    /// count; Linux 6.7 or newer mounts such a volume.
+    /// Charge new extents to the subvolume that allocates them, instead of
+    /// counting what each subvolume reaches. Cheaper, and never needs a rescan;
+    /// needs Linux 6.7 or newer.
     #[arg(long, short)]
     simple: bool,
     #[command(flatten)]
@@ -66,8 +65,7 @@ struct Scanned {
     /// Show how far it is.
     #[arg(long)]
     progress: bool,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 
@@ -92,8 +90,7 @@ struct Status {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 

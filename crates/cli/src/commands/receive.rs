@@ -51,11 +51,11 @@ pub struct Receive {
     /// End after the first stream.
     #[arg(short = 'e', long)]
     end_after_first: bool,
-    /// End after so many failed commands; 0: never. A snapshot of which one
-    /// failed does not become whole.
+    /// Stop after this many failed commands; 0: never. A snapshot with a
+    /// failed command stays incomplete.
     #[arg(short = 'E', long, value_name = "N", default_value_t = 1)]
     max_errors: u64,
-    /// Go on with what an interrupted receive of the same stream left.
+    /// Continue an interrupted receive of the same stream.
     #[arg(long, conflicts_with = "dump")]
     resume: bool,
     /// List the commands of the stream, and receive nothing.

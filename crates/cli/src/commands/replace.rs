@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use words::{NOT_STARTED, Wanted, ended_as};
 
-/// Gives a volume another device in place of one that it has.
+/// Replaces a device of a volume by another one.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs replace start 2 new.img one.img        a volume that is not mounted

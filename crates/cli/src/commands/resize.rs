@@ -34,8 +34,7 @@ pub struct Resize {
     /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`.
     #[arg(allow_hyphen_values = true, value_name = "SIZE", value_parser = understood)]
     size: String,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
 

@@ -50,7 +50,7 @@ pub struct Scrub {
 enum What {
     /// Begin, in the background unless -B is given.
     Start(Start),
-    /// Go on where a scrub was cancelled or interrupted.
+    /// Continue a cancelled or interrupted scrub.
     Resume(Start),
     /// Show how far it is, or how the last one ended.
     #[command(disable_help_flag = true)]
@@ -88,8 +88,7 @@ pub struct Start {
     /// Goes on with an earlier one.
     #[arg(skip)]
     resume: bool,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
 
@@ -106,15 +105,13 @@ struct Status {
     json: bool,
     #[command(flatten)]
     units: Units,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
 
 #[derive(Args, Debug)]
 struct OfVolume {
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
 
@@ -124,8 +121,7 @@ struct Limit {
     /// follows.
     #[arg(short, long, value_parser = sizes::parse, value_name = "SIZE")]
     limit: Option<u64>,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
 

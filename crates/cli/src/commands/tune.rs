@@ -40,7 +40,7 @@ pub struct Tune {
     /// No items for holes of files.
     #[arg(short = 'n')]
     no_holes: bool,
-    /// Make the volume a seed, which nobody writes (1), or end that (0).
+    /// Make the volume a read-only seed (1), or a normal volume again (0).
     #[arg(short = 'S', value_name = "0|1", value_parser = seeding)]
     seeding: Option<Seeding>,
     /// Another UUID, a random one, in every node.

@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(500);
 Exit codes: 0 unmounted, and everything is on the device; 1 failed: files are open, another
 mount namespace still has the mount, or something could not be written.")]
 pub struct Umount {
-    /// Take it out of sight now although files are open; does not wait.
+    /// Detach the mount now even if files are open; does not wait.
     #[arg(short, long)]
     lazy: bool,
     /// Where it is mounted.

@@ -39,7 +39,7 @@ pub(super) struct Choose {
     /// Directory on the disk that is to be used; files are made there.
     #[arg(long, default_value = "/var/tmp")]
     directory: PathBuf,
-    /// Go on without asking where it takes longer than was said.
+    /// Do not ask before taking longer than announced.
     #[arg(short, long)]
     yes: bool,
 }

@@ -43,7 +43,7 @@ pub struct RootDir {
     /// directory. May be repeated.
     #[arg(long, value_name = "nodatacow:PATH", requires = "directory", value_parser = flagged)]
     inode_flags: Vec<PathBuf>,
-    /// With --rootdir: end the volume, and its file, where what is allocated ends.
+    /// With --rootdir: shrink the volume, and its file, to what is allocated.
     #[arg(long, requires = "directory")]
     pub shrink: bool,
 }

@@ -53,8 +53,7 @@ pub struct Show {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 

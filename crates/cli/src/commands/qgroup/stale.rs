@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Remove the groups of subvolumes that there are no more.
+/// Remove the groups of subvolumes that no longer exist.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs qgroup clear-stale disk.img
@@ -19,8 +19,7 @@ use std::path::Path;
 
 A group stays while its subvolume is still being deleted; `butterfs subvolume sync` waits for that.")]
 pub struct ClearStale {
-    /// The file or device that holds the volume, or a directory where it is
-    /// mounted.
+    /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
 

@@ -12,7 +12,7 @@ pub(super) struct How {
     /// Replace a file that has the name already.
     #[arg(short, long)]
     pub(super) force: bool,
-    /// Share a range alone, into a file that is there: its offset in the
+    /// Share only a range, into an existing file: its offset in the
     /// source, its length (0: up to the end) and its offset in the destination.
     #[arg(
         long,

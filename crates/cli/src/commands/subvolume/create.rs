@@ -43,7 +43,8 @@ pub struct Snapshot {
     qgroups: Vec<GroupId>,
     /// The subvolume: VOLUME:/path or a path on a mounted Btrfs.
     source: OsString,
-    /// The snapshot, or a directory that it gets the subvolume's name in.
+    /// Path of the snapshot, or a directory in which it gets the subvolume's
+    /// name.
     target: OsString,
 }
 

@@ -17,9 +17,9 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Delete subvolumes with all that is in them. The name goes at once; the space
-/// is freed in the background where the volume is mounted, else before the
-/// command ends.
+/// Delete subvolumes with all that is in them. The name is removed at once.
+/// The space is freed in the background if the volume is mounted, otherwise
+/// before the command ends.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs subvolume delete disk.img:/snapshots/monday

@@ -23,7 +23,7 @@ pub struct Diff {
     /// Print JSON, one array.
     #[arg(long)]
     json: bool,
-    /// Leave out what differs by its time of modification alone.
+    /// Ignore entries that differ only in their modification time.
     #[arg(long)]
     ignore_times: bool,
     /// Subvolume id that paths start from.

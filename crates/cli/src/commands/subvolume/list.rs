@@ -67,7 +67,7 @@ pub struct List {
     /// Only created in this generation; +N: N and later, -N: N and earlier.
     #[arg(short = 'C', value_name = "[+-]N", allow_hyphen_values = true)]
     with_ogen: Option<Bound>,
-    /// Sort by gen, ogen, rootid, path; a minus before one turns it around.
+    /// Sort by gen, ogen, rootid, path; a leading minus reverses the order.
     #[arg(
         long,
         value_name = "FIELDS",
