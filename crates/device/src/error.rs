@@ -81,7 +81,10 @@ pub enum DeviceError {
         holder: Holder,
     },
     /// The path is neither a regular file nor a block device.
-    #[error("{device} is {found}; give a regular file or a block device")]
+    #[error(
+        "{device} is {found}; give a regular file or a block device{}",
+        beside(found)
+    )]
     NotADevice {
         /// The path.
         device: String,
@@ -98,6 +101,14 @@ impl DeviceError {
             Self::Io { source, .. } => Some(source),
             _ => None,
         }
+    }
+}
+
+/// What somebody may want who names something else than a device.
+fn beside(found: &str) -> &'static str {
+    match found {
+        "a directory" => "; files of a mounted volume are for ls(1), cp(1) and any other program",
+        _ => "",
     }
 }
 

@@ -109,6 +109,12 @@ impl Contents {
         }
     }
 
+    /// Bytes of all contents.
+    pub(super) fn total(&self) -> u64 {
+        let ids = (0..self.len()).map(ContentId);
+        ids.map(|id| self.size(id)).sum()
+    }
+
     /// Opens a content for reading.
     pub(super) fn open(&self, id: ContentId) -> Result<Opened<'_>, BuildError> {
         Ok(match &self.all[id.0] {

@@ -6,9 +6,9 @@
 //! what is written does not depend on threads. Sectors of zeros at either end of
 //! a unit become holes, whether or not the host has some there.
 
-use super::BuildError;
 use super::content::{ContentId, Contents};
 use super::space::Space;
+use super::{BuildError, Watch};
 use butterfs_format::compression::{Algorithm, Method, Scratch, UNIT, heuristic, room_that_pays};
 use butterfs_format::{ChecksumType, Logical};
 use rayon::prelude::*;
@@ -110,7 +110,8 @@ struct PackedUnit {
     sums: Vec<u8>,
 }
 
-/// Writes the content of files, each once, in their order.
+/// Writes the content of files, each once, in their order, and says how far it
+/// is.
 ///
 /// # Errors
 /// Reading, also a file that changed; writing.
@@ -119,8 +120,10 @@ pub(super) fn write(
     contents: &Contents,
     space: &mut Space,
     keeping: Keeping,
-    files: impl Iterator<Item = ContentId>,
+    (files, watch): (impl Iterator<Item = ContentId>, Watch<'_>),
 ) -> Result<Data, BuildError> {
+    let all = contents.total();
+    let mut done = 0;
     let stored = std::iter::repeat_with(|| None).take(contents.len());
     let mut writer = DataWriter {
         image,
@@ -155,6 +158,8 @@ pub(super) fn write(
             },
         );
         written?;
+        done += bytes;
+        watch(done, all);
         for (job, taken) in batch.into_iter().zip(taken) {
             ready.push((job.content, taken?));
         }

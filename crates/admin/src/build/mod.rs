@@ -124,7 +124,11 @@ fn derived(seed: &str, what: &str) -> UuidBytes {
         .into_bytes()
 }
 
-/// Writes an image of what was gathered into `image`, an empty file.
+/// Is told how many bytes of content are taken, and how many there are.
+pub type Watch<'w> = &'w mut dyn FnMut(u64, u64);
+
+/// Writes an image of what was gathered into `image`, an empty file. `watch` is
+/// told how far it is.
 ///
 /// # Errors
 /// Content that cannot be read or changed meanwhile; writing; a size that is
@@ -133,6 +137,7 @@ pub fn build(
     gathered: &mut Gathered,
     options: &BuildOptions,
     image: &File,
+    watch: Watch<'_>,
 ) -> Result<Built, BuildError> {
     let wanted = Wanted {
         specs: &options.subvolumes,
@@ -151,7 +156,7 @@ pub fn build(
         checksum: options.checksum,
     };
     let files = plan.contents(tree, layers);
-    let data = data::write(image, contents, &mut space, keeping, files)?;
+    let data = data::write(image, contents, &mut space, keeping, (files, watch))?;
     let mut maker = ItemMaker {
         data: &data,
         contents,

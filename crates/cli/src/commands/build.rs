@@ -7,6 +7,7 @@
 mod sends;
 
 use crate::fail::{Context, Done, Failure, fail};
+use crate::meter::Meter;
 use crate::sizes;
 use crate::whole_file::WholeFile;
 use butterfs::{Access, FileDevice, Method, Timespec};
@@ -16,12 +17,15 @@ use butterfs_admin::build::{
 };
 use butterfs_format::ChecksumType;
 use clap::{Args, ValueEnum};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
+/// Between two turns of the wheel that says that something goes on.
+const TICK: Duration = Duration::from_millis(100);
 /// Bytes of the longest label.
 const LABEL_MAX: usize = 255;
 
@@ -201,6 +205,14 @@ impl Build {
     }
 
     fn gather(&self, time: Timespec) -> Result<Gathered, Failure> {
+        let spinner = ProgressBar::new_spinner().with_message("reading what goes in");
+        spinner.enable_steady_tick(TICK);
+        let gathered = self.gather_all(time);
+        spinner.finish_and_clear();
+        gathered
+    }
+
+    fn gather_all(&self, time: Timespec) -> Result<Gathered, Failure> {
         let mut gathered = Gathered::new(time, OwnerMap::new(self.uid_map.clone()));
         for source in &self.from {
             let source = match source.as_os_str() == "-" {
@@ -268,7 +280,11 @@ impl Build {
     /// Builds the image. It gets its name when it is complete.
     fn make(&self, gathered: &mut Gathered, options: &BuildOptions) -> Result<Built, Failure> {
         let image = WholeFile::create(&self.output)?;
-        let built = build(gathered, options, image.file())?;
+        let mut meter = Meter::new();
+        let watch = &mut |done, all| meter.show(done, all);
+        let built = build(gathered, options, image.file(), watch);
+        meter.end();
+        let built = built?;
         image.finish()?;
         Ok(built)
     }

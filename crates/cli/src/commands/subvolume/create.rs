@@ -155,7 +155,8 @@ impl Snapshot {
                     .snapshot_in_groups(tree, (directory, name.as_bytes()), access, &groups)
                     .context(&target)?;
                 volume.close()?;
-                format!("{place}/{}", name.display())
+                let above = place.to_string();
+                format!("{}/{}", above.trim_end_matches('/'), name.display())
             }
             (Site::Mounted(from), Site::Mounted(_)) => {
                 let (above, name) = place_of_new(&source, &target, None)?;
