@@ -174,6 +174,34 @@ fn the_kernel_takes_what_grew_here() {
 }
 
 #[test]
+fn two_volumes_have_one_seed_at_the_same_time() {
+    if !can_run() {
+        return;
+    }
+    let bench = Bench::new();
+    make_seed(&bench);
+    let mounts = ["one", "two"].map(|name| {
+        sparse(&bench.path(name));
+        bench.run(&["device", "add", name, "seed"]);
+        let point = format!("at {name}");
+        fs::create_dir(bench.path(&point)).expect("a mountpoint");
+        let mounted = bench.mount_source(name, "rw", &point);
+        (point, mounted)
+    });
+    for (point, _) in &mounts {
+        change(&bench.path(point));
+    }
+    for (point, mounted) in mounts {
+        assert_changed(&bench.path(&point));
+        bench.run(&["umount", &point]);
+        drop(mounted);
+    }
+    for name in ["one", "two"] {
+        bench.run(&["check", "--check-data-csum", name]);
+    }
+}
+
+#[test]
 fn what_grew_in_the_kernel_is_taken() {
     if !can_run() {
         return;

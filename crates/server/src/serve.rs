@@ -176,7 +176,12 @@ pub fn mount(
     })?;
     let mut devices = vec![part];
     for member in others(source, options) {
-        let opened = source::open_source(&member, options.access);
+        // Several volumes may have one seed.
+        let access = match butterfs::is_seed(&member) && !butterfs::is_seed(source) {
+            true => Access::ReadOnly,
+            false => options.access,
+        };
+        let opened = source::open_source(&member, access);
         let opened = opened.map_err(|error| ServerError::Source {
             source_path: member,
             error,

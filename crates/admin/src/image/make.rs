@@ -10,7 +10,7 @@ use super::sanitize::{Names, Sanitizer};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
-use butterfs_format::superblock::{COPIES, Superblock};
+use butterfs_format::superblock::{COPIES, SuperFlags, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_store::read_superblock;
 use butterfs_tree::{Expected, Headers, Node, VolumeIdentity};
@@ -162,6 +162,11 @@ impl Patient {
         let mut newest: Option<Superblock> = None;
         for device in devices {
             let found = read_superblock(&**device)?.superblock;
+            let own = newest.as_ref().map_or(found.fsid, |one| one.fsid);
+            if found.flags.contains(SuperFlags::SEEDING) && found.fsid != own {
+                // An image has the nodes of one volume.
+                continue;
+            }
             members.push((found.device.id, Arc::clone(device)));
             if newest
                 .as_ref()
