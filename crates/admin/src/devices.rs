@@ -62,7 +62,12 @@ pub enum Replaced {
     Stopped,
 }
 
-fn prepare(device: &dyn BlockDevice, discard: Discard) -> Result<(), StoreError> {
+/// Takes from a device what says what it held, before it becomes one of a
+/// volume.
+///
+/// # Errors
+/// Writing.
+pub fn prepare(device: &dyn BlockDevice, discard: Discard) -> Result<(), StoreError> {
     if discard == Discard::Whole {
         // Advisory: not every device can.
         let _ = device.discard(DeviceRange::new(DeviceOffset(0), device.size()));

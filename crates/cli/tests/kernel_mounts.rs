@@ -134,6 +134,12 @@ fn devices_come_go_and_are_replaced() {
     world.ends(&["replace", "status"], 0, "Never started");
     world.run(&["replace", "start", "-B", "-f", "2", world.device(2)]);
     world.ends(&["replace", "status"], 0, "finished on");
+    // Nothing says any more what the target held.
+    let found = ran(
+        "wipefs",
+        &["--noheadings", "--output", "TYPE", world.device(2)],
+    );
+    assert_eq!(found.trim(), "btrfs");
     let shown = world.devices_shown().join("\n");
     assert!(shown.contains(world.device(2)), "{shown}");
     assert!(!shown.contains(world.device(1)), "{shown}");

@@ -6,8 +6,8 @@ use crate::beside::beside;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::meter::Meter;
 use crate::sizes::human;
-use butterfs_device::DeviceRange;
-use butterfs_format::{DeviceId, DeviceOffset};
+use butterfs_admin::devices::{self as admin, Discard};
+use butterfs_format::DeviceId;
 use butterfs_kernel::{self as kernel, MountedDevice, NamedDevice, RemoveAnswer};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -67,10 +67,11 @@ pub fn prepare(path: &Path, fresh: Fresh) -> Result<(PathBuf, u64), Failure> {
     }
     let device = open_new(path, fresh.force)?;
     let size = device.size();
-    if !fresh.nodiscard {
-        let whole = DeviceRange::new(DeviceOffset(0), size);
-        device.discard(whole).context(&name)?;
-    }
+    let discard = match fresh.nodiscard {
+        true => Discard::Nothing,
+        false => Discard::Whole,
+    };
+    admin::prepare(&*device, discard).context(&name)?;
     Ok((path.canonicalize().context(&name)?, size))
 }
 
