@@ -237,3 +237,101 @@ fn what_grew_in_the_kernel_is_taken() {
     });
     assert!(fs::read(bench.path("seed")).expect("the seed") == before);
 }
+
+/// Options of mkfs.btrfs, and how many devices.
+const KINDS: [(usize, &[&str]); 12] = [
+    (1, &["-n", "65536"]),
+    (1, &["-n", "4096"]),
+    (1, &["--mixed"]),
+    (1, &["-R", "^free-space-tree"]),
+    (1, &["-R", "quota"]),
+    (1, &["--csum", "xxhash"]),
+    (1, &["--csum", "sha256"]),
+    (1, &["-m", "single"]),
+    (2, &["-d", "raid1", "-m", "raid1"]),
+    (2, &["-d", "raid0", "-m", "raid1"]),
+    (3, &["-d", "raid5", "-m", "raid1"]),
+    (4, &["-d", "raid10", "-m", "raid10"]),
+];
+
+/// A number that a file with another content hardly has.
+fn sum(path: &Path) -> u64 {
+    use std::hash::Hasher;
+    use std::io::Read;
+    let mut file = fs::File::open(path).expect("a file");
+    let mut hasher = std::hash::DefaultHasher::new();
+    let mut piece = vec![0; 1 << 20];
+    loop {
+        match file.read(&mut piece).expect("it is read") {
+            0 => return hasher.finish(),
+            count => hasher.write(&piece[..count]),
+        }
+    }
+}
+
+#[test]
+fn seeds_of_all_kinds() {
+    if !can_run() {
+        return;
+    }
+    for (count, options) in KINDS {
+        let bench = Bench::new();
+        let point = bench.path("kernel");
+        fs::create_dir(&point).expect("a mountpoint");
+        let at = point.to_str().expect("text");
+        let seeds: Vec<_> = (1..=count)
+            .map(|n| bench.path(&format!("seed{n}")))
+            .collect();
+        {
+            let make = |path| {
+                sparse(path);
+                Loop::new(path)
+            };
+            let loops: Vec<Loop> = seeds.iter().map(|path| make(path)).collect();
+            let names: Vec<&str> = loops.iter().map(Loop::name).collect();
+            ran("mkfs.btrfs", &[&["-q", "-f"], options, &names].concat());
+            ran("btrfs", &[&["device", "scan"], &names[..]].concat());
+            ran("mount", &[names[0], at]);
+            let mount = Kernel(point.clone());
+            for (name, content, size) in [
+                ("plain", 1, 3_000_000),
+                ("nocow", 2, 1_000_000),
+                ("room", 0, 1 << 20),
+            ] {
+                fs::write(point.join(name), vec![content; size]).expect("a file");
+            }
+            fs::write(point.join("small"), "small").expect("a file");
+            for number in 0..200 {
+                fs::write(point.join(format!("f{number}")), vec![3; number * 50]).expect("a file");
+            }
+            drop(mount);
+            ran("btrfstune", &["-S", "1", names[0]]);
+        }
+        let before: Vec<u64> = seeds.iter().map(|path| sum(path)).collect();
+        sparse(&bench.path("own"));
+        bench.run(&["device", "add", "own", "seed1"]);
+        bench.run(&["check", "--check-data-csum", "own"]);
+        let mounted = bench.mount_source("own", "rw", "mnt");
+        change(&bench.path("mnt"));
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+        bench.run(&["check", "--check-data-csum", "own"]);
+        {
+            let loops = seeds.iter().map(|path| Loop::with(&["--read-only"], path));
+            let loops: Vec<Loop> = loops.collect();
+            let own = Loop::new(&bench.path("own"));
+            let mut names: Vec<&str> = loops.iter().map(Loop::name).collect();
+            names.push(own.name());
+            ran("btrfs", &[&["device", "scan"], &names[..]].concat());
+            ran("btrfs", &["check", "--check-data-csum", own.name()]);
+            ran("mount", &[own.name(), at]);
+            let mount = Kernel(point.clone());
+            assert_changed(&point);
+            ran("btrfs", &["balance", "start", "--full-balance", at]);
+            drop(mount);
+        }
+        bench.run(&["check", "--check-data-csum", "own"]);
+        let after: Vec<u64> = seeds.iter().map(|path| sum(path)).collect();
+        assert_eq!(before, after, "{options:?}: a seed changed");
+    }
+}
