@@ -69,23 +69,6 @@ impl Serving {
         Ok(())
     }
 
-    /// From now on, `run` runs commands about the volume for other processes,
-    /// and those who will wait for the end learn the result. If that is not
-    /// possible, the mount goes on without it.
-    pub fn run_commands(&mut self, run: Runner) {
-        let started = service::start(self.server.volume(), run).and_then(|name| {
-            let farewell = Farewell::start(&name)?;
-            Ok((name, farewell))
-        });
-        match started {
-            Ok((name, farewell)) => {
-                self.server.commands_asked_at(name);
-                self.farewell = Some(farewell);
-            }
-            Err(error) => tracing::error!("commands are not served: {error}"),
-        }
-    }
-
     /// Unmounts. [`Serving::wait`] then says whether everything is on the
     /// device.
     ///
@@ -137,7 +120,7 @@ pub fn serve(
     options: &MountOptions,
 ) -> Result<Serving, ServerError> {
     let config = options::config(Path::new("butterfs"), options);
-    start(volume, options, |server| {
+    start(volume, options, None, |server| {
         Ok(Session::mount(config, mountpoint, Arc::clone(server))?)
     })
 }
@@ -147,6 +130,10 @@ pub fn serve(
 /// Root's mounts share names, pages and changes. Both paths are absolute and
 /// without symbolic links.
 ///
+/// `run` runs commands about the volume for other processes, and those who will
+/// wait for the end learn the result. If that is not possible, the mount goes on
+/// without it.
+///
 /// # Errors
 /// The source is in use, or holds no volume that can be opened in this way; the
 /// kernel does not mount there.
@@ -154,6 +141,7 @@ pub fn mount(
     source: &Path,
     mountpoint: &Path,
     options: &MountOptions,
+    run: Runner,
 ) -> Result<Mounted, ServerError> {
     // Root may have several mounts, so the whole volume is served.
     let is_whole = rustix::process::geteuid().is_root() && !mountpoint.starts_with("/dev/fd");
@@ -201,7 +189,7 @@ pub fn mount(
         false => "/".into(),
     };
     let config = options::config(source, options);
-    let serving = start(volume, options, |server| {
+    let serving = start(volume, options, Some(run), |server| {
         // The kernel would take the whole device for the volume.
         let is_device = options.part == Part::Whole && device.is_block_device();
         if is_device && rustix::process::geteuid().is_root() {
@@ -261,6 +249,7 @@ fn open_or_join(
 fn start(
     volume: Volume,
     options: &MountOptions,
+    run: Option<Runner>,
     mount: impl FnOnce(&Arc<Server>) -> Result<Session, ServerError>,
 ) -> Result<Serving, ServerError> {
     let server = Arc::new(Server::new(volume, options::served(options)));
@@ -286,12 +275,34 @@ fn start(
     if options.autodefrag && options.access == Access::ReadWrite {
         server.start_autodefrag(options.commit);
     }
+    // Whoever sees the mount waits until the session runs, and then finds where
+    // to ask.
+    let farewell = run.and_then(|run| run_commands(&server, run));
     Ok(Serving {
         server,
         session: session.spawn()?,
-        farewell: None,
+        farewell,
         signals: None,
     })
+}
+
+/// Runs commands for other processes, and tells those who will wait how the
+/// mount ends.
+fn run_commands(server: &Server, run: Runner) -> Option<Farewell> {
+    let started = service::start(server.volume(), run).and_then(|name| {
+        let farewell = Farewell::start(&name)?;
+        Ok((name, farewell))
+    });
+    match started {
+        Ok((name, farewell)) => {
+            server.commands_asked_at(name);
+            Some(farewell)
+        }
+        Err(error) => {
+            tracing::error!("commands are not served: {error}");
+            None
+        }
+    }
 }
 
 /// Mounts a block device as one, so that umount and syncfs wait for the server.

@@ -192,11 +192,10 @@ impl Mount {
 
 /// Mounts, reports that the mount is live, and serves it until the end.
 fn serve(source: &Path, mountpoint: &Path, options: &MountOptions, live: impl FnOnce()) -> Done {
-    match butterfs_server::mount(source, mountpoint, options)? {
+    match butterfs_server::mount(source, mountpoint, options, served::runner())? {
         Mounted::Joined => live(),
         Mounted::Served(mut serving) => {
             serving.end_on_signals()?;
-            serving.run_commands(served::runner());
             live();
             if options.access == Access::ReadWrite && !options.skip_balance {
                 super::balance::go_on(serving.volume());
