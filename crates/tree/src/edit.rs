@@ -438,6 +438,18 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         self.lower_root()
     }
 
+    /// The first key beyond the path's node at `depth`; `None` when no key of the
+    /// tree is beyond it.
+    fn bound_at(&self, depth: usize) -> Result<Option<Key>, TreeError> {
+        for step in self.path[..depth].iter().rev() {
+            let node = self.sink.node(step.node)?;
+            if step.slot + 1 < node.len() {
+                return Ok(Some(node.key(step.slot + 1)));
+            }
+        }
+        Ok(None)
+    }
+
     /// Merges the path's node at `depth` with a neighbour that uses at most
     /// `room` bytes; false when there is none that can be read.
     fn merge(
@@ -454,11 +466,13 @@ impl<'s, S: NodeSink> Editor<'s, S> {
             (slot + 1 < siblings).then_some(slot + 1),
         ];
         for sibling_slot in candidates.into_iter().flatten() {
+            let mut bound = match sibling_slot + 1 == siblings {
+                true => self.bound_at(depth - 1)?,
+                false => None,
+            };
             let above = self.sink.node(parent)?;
-            // The bound of the last sibling is beyond the parent; it was
-            // checked when the parent was entered, and is not needed here.
             // Nothing needs a neighbour that is damaged: the node stays small.
-            let sibling = match load_child(self.sink, &above, sibling_slot, &mut None) {
+            let sibling = match load_child(self.sink, &above, sibling_slot, &mut bound) {
                 Ok(sibling) => sibling,
                 Err(TreeError::Corrupt { .. } | TreeError::Store(_)) => continue,
                 Err(error) => return Err(error),

@@ -327,3 +327,36 @@ fn comparing_reads_only_what_changed() {
     assert!(same.next().unwrap().is_none());
     assert_eq!(tree.reads.get(), 2, "the root alone, on both sides");
 }
+
+#[test]
+fn a_leaf_whose_last_key_is_out_of_place_is_not_merged() {
+    for damaged in [false, true] {
+        let mut tree = Memory::new();
+        let key = |n| Key::new(n, ItemType::INODE_ITEM, 0);
+        let mut editor = Editor::new(&mut tree, TREE);
+        for n in 0..20_000 {
+            editor.insert(&key(n), &[9; 60]).unwrap();
+        }
+        // The last leaf of a branch that is not the last, and the leaf before it.
+        let branch = tree.node(tree.node(tree.root).unwrap().child(1)).unwrap();
+        let last = branch.child(branch.len() - 1);
+        let first_key = |slot| branch.key(slot).objectid;
+        let (before, start) = (first_key(branch.len() - 2), first_key(branch.len() - 1));
+        // No neighbour is too full to be merged.
+        let mut editor = Editor::new(&mut tree, TREE);
+        for n in start..start + 20 {
+            assert!(editor.remove(&key(n)).unwrap());
+        }
+        if damaged {
+            let leaf = tree.edit(last).unwrap();
+            let place = butterfs_format::node::HEADER_SIZE
+                + (leaf.len() - 1) * butterfs_format::node::ITEM_SIZE;
+            leaf.bytes_mut()[place..place + 8].copy_from_slice(&u64::MAX.to_le_bytes());
+        }
+        let mut editor = Editor::new(&mut tree, TREE);
+        for n in before + 1..start {
+            assert!(editor.remove(&key(n)).unwrap());
+        }
+        assert_eq!(tree.nodes.contains_key(&last.logical), damaged);
+    }
+}

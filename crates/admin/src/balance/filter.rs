@@ -9,6 +9,7 @@ use butterfs_format::item::balance::{
 };
 use butterfs_format::item::chunk::{BlockGroupFlags, Stripe};
 use butterfs_store::SpaceKind;
+use butterfs_volume::Profile;
 use std::fmt;
 use thiserror::Error;
 
@@ -39,6 +40,15 @@ pub(super) struct Candidate {
     pub(super) length: u64,
     pub(super) used: u64,
     pub(super) stripes: Vec<Stripe>,
+}
+
+impl Candidate {
+    /// Bytes that the block group takes of each device that holds a stripe.
+    fn stripe_length(&self) -> u64 {
+        let data = Profile::from_flags(self.flags)
+            .map_or(1, |profile| profile.data_stripes(self.stripes.len()));
+        self.length / (data.max(1) as u64)
+    }
 }
 
 /// What is balanced.
@@ -232,18 +242,18 @@ impl Filter {
         true
     }
 
-    /// Bytes of a device that one stripe of a group takes; all profiles that
-    /// are not striped have the group's own.
+    /// True when a stripe of the block group lies where `devid` and `drange`
+    /// say and the block group lies where `vrange` says.
     fn matches_place(&self, group: &Candidate) -> bool {
         let args = &self.0;
+        let length = group.stripe_length();
         let on_device = |stripe: &&Stripe| {
             !self.has(BalanceFilters::DEVID) || stripe.device.get() == args.device
         };
         let in_range = |stripe: &Stripe| {
             let (from, to) = args.physical;
             let start = stripe.offset.get();
-            !self.has(BalanceFilters::DRANGE)
-                || (start < to && start.saturating_add(group.length) > from)
+            !self.has(BalanceFilters::DRANGE) || (start < to && start.saturating_add(length) > from)
         };
         if !group.stripes.iter().filter(on_device).any(in_range) {
             return false;
@@ -483,6 +493,37 @@ mod tests {
         assert_eq!(chosen(&range, &groups), [5, 4]);
         assert_eq!(chosen("stripes=2..", &groups), [] as [u64; 0]);
         assert_eq!(chosen("stripes=1", &groups), [5, 4, 2, 1]);
+    }
+
+    #[test]
+    fn a_range_of_a_device_meets_the_bytes_that_a_stripe_takes_there() {
+        let on = |flags, count: u64| Candidate {
+            stripes: (1..=count)
+                .map(|device| Stripe {
+                    device: DeviceId(device),
+                    offset: DeviceOffset(GIB),
+                    device_uuid: [0; 16],
+                })
+                .collect(),
+            ..group(1, BlockGroupFlags::DATA.union(flags), 0)
+        };
+        // A block group of 1 GiB takes this many parts of 1 GiB of each device.
+        for (flags, count, parts) in [
+            (BlockGroupFlags(0), 1, 1),
+            (BlockGroupFlags::DUP, 2, 1),
+            (BlockGroupFlags::RAID1, 2, 1),
+            (BlockGroupFlags::RAID1C3, 3, 1),
+            (BlockGroupFlags::RAID0, 4, 4),
+            (BlockGroupFlags::RAID10, 4, 2),
+            (BlockGroupFlags::RAID5, 3, 2),
+            (BlockGroupFlags::RAID6, 6, 4),
+        ] {
+            let groups = [on(flags, count)];
+            let end = GIB + GIB / parts;
+            let range = |from: u64| format!("devid=1,drange={from}..{}", from + 1);
+            assert_eq!(chosen(&range(end - 1), &groups), [1], "{flags:?}");
+            assert_eq!(chosen(&range(end), &groups), [] as [u64; 0], "{flags:?}");
+        }
     }
 
     #[test]

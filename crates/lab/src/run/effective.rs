@@ -94,7 +94,10 @@ fn is_shown(file_system: &FileSystem, option: &str, shown: &[String]) -> bool {
     let wanted = file_system.shown.get(option).map_or(option, String::as_str);
     let matches = |one: &String| {
         let rest = one.strip_prefix(wanted);
-        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['=', ':']))
+        // A value may follow, or a remark in brackets.
+        rest.is_some_and(|rest| {
+            rest.is_empty() || rest.starts_with(['=', ':']) || rest.starts_with(" (")
+        })
     };
     wanted.is_empty() || matches!(wanted, "rw" | "defaults") || shown.iter().any(matches)
 }
@@ -275,6 +278,8 @@ mod tests {
         assert!(shown("btrfs", "compress", "rw,compress=zlib:3"));
         assert!(shown("btrfs", "compress=zstd", "rw,compress=zstd:3"));
         assert!(!shown("btrfs", "compress", "rw,nodatasum,nodatacow"));
+        assert!(shown("butterfs", "nobarrier", "rw,nobarrier (UNSAFE)"));
+        assert!(!shown("butterfs", "nobarrier", "rw,nobarriers"));
         assert!(shown("xfs", "logbsize=262144", "rw,logbsize=256k"));
     }
 }
