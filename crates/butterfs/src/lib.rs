@@ -204,7 +204,8 @@ pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
-    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, StoreError, Trim,
+    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, OnReplacement,
+    StoreError, Trim,
 };
 pub use butterfs_tree::CompareCost;
 

@@ -250,9 +250,21 @@ fn changed_apart(one: &Superblock, other: &Superblock) -> bool {
 /// list.
 #[must_use]
 pub fn find_members(path: &Path) -> Vec<PathBuf> {
+    find(path, |own| {
+        own.num_devices > 1 || own.device.id == DeviceId::REPLACEMENT
+    })
+}
+
+/// As [`find_members`], but looks for the target of the kernel's replacement
+/// also if the volume has only one device.
+pub(crate) fn find_members_and_target(path: &Path) -> Vec<PathBuf> {
+    find(path, |_| true)
+}
+
+fn find(path: &Path, has_others: impl Fn(&Superblock) -> bool) -> Vec<PathBuf> {
     let mut members = vec![path.to_owned()];
     let own = look(path).map(|found| found.superblock);
-    let Some(own) = own.filter(|superblock| superblock.num_devices > 1) else {
+    let Some(own) = own.filter(has_others) else {
         return members;
     };
     let Ok(facts) = path.metadata() else {
@@ -276,6 +288,8 @@ pub fn find_members(path: &Path) -> Vec<PathBuf> {
         others.into_iter().partition(|found| found.is_first_damaged);
     let mut ids: BTreeSet<DeviceId> = BTreeSet::from([own.device.id]);
     ids.extend(good.iter().map(|found| found.superblock.device.id));
+    // The target of a replacement is not counted.
+    ids.remove(&DeviceId::REPLACEMENT);
     members.extend(good.into_iter().map(|found| found.path));
     if (ids.len() as u64) < own.num_devices {
         // The volume may have grown from a seed; the trees say from which.

@@ -13,7 +13,8 @@ use butterfs_fs::names::Owner;
 use butterfs_fs::subvolume::Cleaning;
 use butterfs_fs::{Filesystem, FsError, Options};
 use butterfs_store::{
-    FreeSpace, LogPolicy, OpenOptions as StoreOptions, Purpose, SpaceFault, Store, StoreError,
+    FreeSpace, LogPolicy, OnReplacement, OpenOptions as StoreOptions, Purpose, SpaceFault, Store,
+    StoreError,
 };
 use parking_lot::{Condvar, Mutex};
 use std::fmt;
@@ -122,7 +123,11 @@ impl Volume {
             let device = part::open_part(path, options.store.access, options.part)?;
             return Self::open_device(device, options);
         }
-        Self::open_all(&crate::find_members(path), options)
+        let paths = match options.store.on_replacement {
+            OnReplacement::Refuse => crate::find_members(path),
+            OnReplacement::Cancel => crate::members::find_members_and_target(path),
+        };
+        Self::open_all(&paths, options)
     }
 
     /// Opens the volume in the files and block devices at `paths`, in any
@@ -474,16 +479,17 @@ fn open_store(
 ) -> Result<(Arc<Store>, TreeId), Error> {
     let store = Arc::new(Store::open_all(devices.clone(), &options.store)?);
     let waits = store.read().waiting_log().is_some() && options.store.log == LogPolicy::Replay;
-    if !waits {
+    let is_written = options.store.access == Access::ReadWrite;
+    if !waits || is_written {
         let tree = find_subvolume(&store, &options.subvolume)?;
-        if options.store.free_space == FreeSpace::Remade {
+        if waits {
+            replay(&store)?;
+        } else if options.store.free_space == FreeSpace::Remade {
             store.commit_remade()?;
         }
-        return Ok((store, tree));
-    }
-    if options.store.access == Access::ReadWrite {
-        let tree = find_subvolume(&store, &options.subvolume)?;
-        replay(&store)?;
+        if is_written && options.store.on_replacement == OnReplacement::Cancel {
+            store.commit_cancelled_replacement()?;
+        }
         return Ok((store, tree));
     }
     drop(store);
@@ -495,6 +501,8 @@ fn open_store(
         access: Access::ReadWrite,
         // What a reader asked for in vain.
         free_space: FreeSpace::Kept,
+        // It goes on in the kernel as if nobody had read the volume.
+        on_replacement: OnReplacement::Cancel,
         ..options.store.clone()
     };
     match Store::open_all(overlays.clone(), &changing) {

@@ -3,6 +3,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -217,7 +218,6 @@ fn balances_are_begun_paused_and_ended() {
 
 /// Destroys what the first device has of a file's data.
 fn damage(device: &Path, content: u8) {
-    use std::os::unix::fs::FileExt;
     let bytes = fs::read(device).expect("the device");
     let sector = vec![content; 4096];
     let mut sectors = bytes.chunks_exact(4096).enumerate();
@@ -263,4 +263,87 @@ fn scrubs_are_done_by_the_kernel() {
     world.ends(&["scrub", "start", "-B", "-r"], 3, "csum=1");
     let shown = world.run(&["scrub", "status", "-R"]);
     assert!(shown.contains("uncorrectable_errors: 1"), "{shown}");
+}
+
+#[test]
+fn a_replacement_that_was_interrupted_is_cancelled_without_the_kernel() {
+    // As above, on smaller devices there is no room.
+    let Some(world) = World::new(8) else {
+        return;
+    };
+    let content: Vec<u8> = (0..300 << 20_u32).map(|at| (at >> 9) as u8).collect();
+    fs::write(world.at("large"), &content).expect("a file");
+    ran("sync", &["-f", world.point()]);
+    // The kernel may be done before it is interrupted.
+    let target = (1..6).find(|round| {
+        let target = round % 2;
+        let begin = ["replace", "start", "-f", "1", world.device(target)];
+        ran("btrfs", &[&begin[..], &[world.point()]].concat());
+        ran("mount", &["-o", "remount,ro", world.point()]);
+        let state = ran("btrfs", &["replace", "status", "-1", world.point()]);
+        let is_suspended = state.contains("suspended");
+        if !is_suspended {
+            ran("mount", &["-o", "remount,rw", world.point()]);
+        }
+        is_suspended
+    });
+    let target = target.expect("an interrupted replacement") % 2;
+    let World {
+        bench,
+        mount,
+        devices,
+    } = world;
+    // The program that began it may need a moment to end.
+    until("unmounted", || {
+        let unmounted = Command::new("umount").arg(&mount.0).status();
+        unmounted.expect("umount runs").success()
+    });
+    std::mem::forget(mount);
+    for device in &devices {
+        // The kernel remembers what it saw on it.
+        let mut forget = Command::new("btrfs");
+        forget.args(["device", "scan", "--forget", device.name()]);
+        let _ = forget.output();
+    }
+    drop(devices);
+
+    let (source, target) = (["two", "one"][target], ["one", "two"][target]);
+    // The content, whichever device is named.
+    for name in [source, target] {
+        let read = bench.try_run(&["cat", &format!("{name}:/large")]);
+        assert!(read.stdout == content, "{}", said(&read));
+        bench.run(&["check", "--check-data-csum", name]);
+    }
+    let status = bench.run(&["replace", "status", "-1", source]);
+    assert!(status.contains("Started on"), "{status}");
+    assert!(!status.contains("finished"), "{status}");
+    let refused = said(&bench.try_run(&["mkdir", &format!("{source}:/new")]));
+    assert!(refused.contains("butterfs replace cancel"), "{refused}");
+
+    let mut superblock = vec![0; 128 << 10];
+    let read = fs::File::open(bench.path(target)).expect("the target");
+    read.read_exact_at(&mut superblock, 0).expect("its start");
+    bench.run(&["replace", "cancel", source]);
+    let status = bench.run(&["replace", "status", "-1", source]);
+    assert!(status.contains("canceled on"), "{status}");
+    // As a crash leaves it between the commit and the end of the target.
+    let file = fs::File::options().write(true).open(bench.path(target));
+    let written = file.expect("the target").write_all_at(&superblock, 0);
+    written.expect("its start is written");
+    bench.run(&["replace", "cancel", source]);
+    let none = bench.try_run(&["replace", "cancel", source]);
+    assert_eq!(none.status.code(), Some(2), "{}", said(&none));
+
+    bench.run(&["mkdir", &format!("{source}:/new")]);
+    bench.run(&["check", "--check-data-csum", source]);
+    let devices = [source, target].map(|name| Loop::new(&bench.path(name)));
+    let point = bench.path("kernel");
+    ran("btrfs", &["check", devices[0].name()]);
+    ran("mount", &[devices[0].name(), point.to_str().expect("text")]);
+    let mount = Kernel(point);
+    assert!(fs::read(mount.0.join("large")).expect("a file") == content);
+    assert!(mount.0.join("new").is_dir());
+    let used = ran("wipefs", &["--noheadings", devices[1].name()]);
+    assert_eq!(used, "", "the target holds no superblock");
+    drop(mount);
 }

@@ -82,6 +82,12 @@ quantity!(
     DeviceId
 );
 
+impl DeviceId {
+    /// The number in the superblock of a replacement's target, as long as the
+    /// kernel's replacement runs. The chunk tree has no item for it.
+    pub const REPLACEMENT: Self = Self(0);
+}
+
 impl TreeId {
     /// Tree of tree roots.
     pub const ROOT: Self = Self(1);

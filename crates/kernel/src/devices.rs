@@ -7,7 +7,7 @@ use crate::words::{word, words};
 use butterfs_format::DeviceId;
 use rustix::io::Errno;
 use rustix::ioctl::{Opcode, opcode};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// Where the path of a device lies in a request that names one.
 const PATH: usize = 8;
@@ -63,6 +63,23 @@ pub fn add_device(file: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
     // SAFETY: the request reads exactly 4096 bytes: a descriptor that it does
     // not use and a path that ends with a NUL.
     unsafe { uncoded::<NUMBER, _>(file, &mut argument) }
+}
+
+/// Has the kernel forget what it read from the superblock of the block device at
+/// an absolute path. For root.
+///
+/// # Errors
+/// What the kernel says: ENOENT where it knows nothing of the device, EBUSY where
+/// its volume is mounted; the kernel has no Btrfs.
+pub fn forget_device(path: &[u8]) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 5);
+    let control = std::fs::File::open("/dev/btrfs-control");
+    let control = control.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOENT))?;
+    let mut argument = [0; NAMED];
+    put_path(&mut argument, PATH, path, NAMED - PATH)?;
+    // SAFETY: the request reads exactly 4096 bytes: a descriptor that it does
+    // not use and a path that ends with a NUL.
+    unsafe { uncoded::<NUMBER, _>(control.as_fd(), &mut argument) }
 }
 
 /// What a request to remove a device is answered with beside errors.

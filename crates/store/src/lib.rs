@@ -67,8 +67,8 @@ pub use item_fault::ItemFault;
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
 pub use open::{
-    Access, Degraded, FoundSuperblock, FreeSpace, LogPolicy, MemberFault, OpenOptions, Roots,
-    SpaceFault, States, read_superblock,
+    Access, Degraded, FoundSuperblock, FreeSpace, LogPolicy, MemberFault, OnReplacement,
+    OpenOptions, Roots, SpaceFault, States, read_superblock,
 };
 pub use quota::{
     Assigned, Fits, GroupNumbers, LimitChange, QuotaError, QuotaGroup, QuotaItems, QuotaMode,
@@ -137,6 +137,8 @@ pub struct Store {
     discard: Discard,
     /// The operation on the whole volume that runs; only one may run at a time.
     exclusive: Mutex<Option<ExclusiveKind>>,
+    /// Devices that the kernel's replacement was to bring into the volume.
+    replacement_targets: Vec<Arc<dyn butterfs_device::BlockDevice>>,
     /// The volume is just being made: no superblock says yet that there is one.
     nascent: AtomicBool,
 }

@@ -67,6 +67,8 @@ pub struct OpenOptions {
     pub degraded: Degraded,
     /// Which states of a volume are accepted.
     pub states: States,
+    /// What to do about a replacement that the kernel began and did not end.
+    pub on_replacement: OnReplacement,
     /// Changed nodes that a commit may write while others wait for it; more are
     /// written before it begins.
     pub left_to_commit: usize,
@@ -81,6 +83,18 @@ pub enum States {
     /// Also a volume whose change of UUID or checksums is half done, and a seed
     /// that is opened for writing. This is for programs that end these states.
     Tuned,
+}
+
+/// What to do when a volume is opened for writing and the kernel's replacement
+/// of a device was interrupted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnReplacement {
+    /// The volume is not opened. What is written would be missing on the target,
+    /// and the kernel, which goes on with the replacement, would not know.
+    #[default]
+    Refuse,
+    /// The replacement is cancelled by the first commit.
+    Cancel,
 }
 
 /// What to do about a fsync log that waits for its replay.
@@ -154,6 +168,7 @@ impl Default for OpenOptions {
             free_space: FreeSpace::Kept,
             degraded: Degraded::Refused,
             states: States::Usable,
+            on_replacement: OnReplacement::Refuse,
             left_to_commit: early::LEFT_TO_COMMIT,
         }
     }
@@ -311,7 +326,12 @@ impl Store {
         // copies anew.
         engine.superblock_changed |= copies_differ;
         engine.primary_damaged = members.is_damaged();
-        Ok(store_of(engine, options))
+        if options.access == Access::ReadWrite {
+            engine.cancel_interrupted_replacement()?;
+        }
+        let mut store = store_of(engine, options);
+        store.replacement_targets = members.take_targets();
+        Ok(store)
     }
 
     /// Commits what `clear_cache` changed in memory when the volume was opened.
@@ -349,6 +369,7 @@ fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         barriers: options.barriers,
         discard: options.discard,
         exclusive: Mutex::new(None),
+        replacement_targets: Vec::new(),
         nascent: AtomicBool::new(false),
     }
 }
@@ -425,7 +446,7 @@ fn load_by_roots(
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
     engine.load_groups()?;
-    if options.access == Access::ReadWrite {
+    if options.access == Access::ReadWrite && options.on_replacement == OnReplacement::Refuse {
         engine.check_not_replacing()?;
     }
     engine.load_device_stats()?;
@@ -711,14 +732,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Errors when the kernel's replacement of a device was interrupted: only
-    /// the kernel can go on with it.
+    /// Errors when the kernel's replacement of a device was interrupted. Only the
+    /// kernel can go on with it.
     pub(crate) fn check_not_replacing(&self) -> Result<(), StoreError> {
         match self.replace_item()? {
             Some(item) if item.is_under_way() => Err(StoreError::Unsupported {
                 what: format!(
                     "the kernel's replacement of device {} was interrupted; mount the volume with \
-                     the kernel, which goes on with it, or end it there by `btrfs replace cancel`",
+                     the kernel, which goes on with it, or end it: `butterfs replace cancel` on the \
+                     volume",
                     item.source
                 ),
                 read_only_possible: true,

@@ -14,7 +14,6 @@
 //! The copy has what the extent tree names, and what is allocated in memory. What
 //! is allocated later is written to both.
 
-use crate::Store;
 use crate::add_device::write_all_copies;
 use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
@@ -23,6 +22,7 @@ use crate::extent::record::ExtentHead;
 use crate::parallel::in_parallel;
 use crate::remove_device::{MembershipFault, RemovedDevice, wipe_superblocks};
 use crate::space::ranges::RangeSet;
+use crate::{Purpose, Store};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::state::DeviceReplace;
 use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, TreeId};
@@ -117,6 +117,29 @@ impl Engine {
         let item = DeviceReplace::parse(leaf.data(slot));
         item.map(Some)
             .map_err(|error| bad_item(TreeId::DEVICE, key(), &error))
+    }
+
+    /// Cancels the kernel's replacement in memory if it was interrupted. Whatever
+    /// the next commit writes, it says at once that the replacement is cancelled.
+    ///
+    /// # Errors
+    /// Damage of the device tree, no space, reading.
+    pub(crate) fn cancel_interrupted_replacement(&mut self) -> Result<(), StoreError> {
+        let Some(item) = self.replace_item()?.filter(DeviceReplace::is_under_way) else {
+            return Ok(());
+        };
+        self.reserve(NODES, Purpose::Shrink)?;
+        let item = DeviceReplace {
+            state: DeviceReplace::CANCELLED,
+            stopped_seconds: seconds_now(),
+            ..item
+        };
+        Ok(butterfs_tree::replace(
+            self,
+            TreeId::DEVICE,
+            &key(),
+            &item.encode(),
+        )?)
     }
 
     /// What is to be copied of a group, starting at `from`.
@@ -342,6 +365,33 @@ impl Store {
         Ok(replacement)
     }
 
+    /// Commits that the kernel's interrupted replacement is cancelled, if
+    /// [`OnReplacement::Cancel`] asked for that, and wipes the superblock of its
+    /// target. The kernel mounts no volume that has a target without a
+    /// replacement.
+    ///
+    /// # Errors
+    /// Those of a commit; writing to the target.
+    ///
+    /// [`OnReplacement::Cancel`]: crate::OnReplacement::Cancel
+    pub fn commit_cancelled_replacement(&self) -> Result<(), StoreError> {
+        if !self.read().is_clean() {
+            self.commit()?;
+        }
+        for target in &self.replacement_targets {
+            wipe_superblocks(&**target)?;
+        }
+        Ok(())
+    }
+
+    /// The names of devices that were given and are targets of the kernel's
+    /// replacement.
+    #[must_use]
+    pub fn replacement_targets(&self) -> Vec<String> {
+        let targets = self.replacement_targets.iter();
+        targets.map(|target| target.identity()).collect()
+    }
+
     /// A commit, even if nothing changed.
     fn commit_something(&self) -> Result<(), StoreError> {
         {
@@ -504,8 +554,7 @@ impl Replacement<'_> {
     /// # Errors
     /// Those of a commit.
     pub fn cancel(mut self) -> Result<(), StoreError> {
-        const CANCELLED: u64 = 3;
-        self.item.state = CANCELLED;
+        self.item.state = DeviceReplace::CANCELLED;
         self.item.stopped_seconds = seconds_now();
         let (store, item) = (self.store, self.item);
         drop(self);
@@ -517,7 +566,6 @@ impl Replacement<'_> {
     /// # Errors
     /// The target failed: the device stays. Errors of a commit.
     pub fn finish(mut self, uncorrectable: u64) -> Result<RemovedDevice, StoreError> {
-        const FINISHED: u64 = 2;
         let store = self.store;
         let former = {
             let _one_at_a_time = store.lock_commits();
@@ -538,7 +586,7 @@ impl Replacement<'_> {
             self.switched = true;
             RemovedDevice::wipe(former)
         };
-        self.item.state = FINISHED;
+        self.item.state = DeviceReplace::FINISHED;
         self.item.stopped_seconds = seconds_now();
         self.item.read_errors = uncorrectable;
         store.set_replace_item(&self.item)?;

@@ -282,7 +282,7 @@ fn what_the_kernel_replaces_is_left_alone() {
         open(&images, "ro").unwrap();
         if let Err(error) = opened {
             let text = error.to_string();
-            assert!(text.contains("btrfs replace cancel"), "{text}");
+            assert!(text.contains("butterfs replace cancel"), "{text}");
             // For the next state.
             let _ = std::fs::remove_file(&images[0]);
             let _ = std::fs::remove_file(&images[1]);

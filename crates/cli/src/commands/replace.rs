@@ -11,9 +11,12 @@ use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
-use butterfs::{BlockDevice, MemberState, Volume};
+use butterfs::{
+    BlockDevice, Degraded, DeviceFacts, MemberState, OnReplacement, OpenOptions, Subvolume, Volume,
+};
 use butterfs_admin::devices::{self, Discard, ReplaceProgress, Replaced, TwinReads};
 use butterfs_format::DeviceId;
+use butterfs_format::item::state::DeviceReplace;
 use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
@@ -43,7 +46,8 @@ enum What {
     Start(Start),
     /// Say how far it is, or how the last one ended.
     Status(Status),
-    /// End the one that runs; the source stays.
+    /// End the one that runs, or one that the kernel left unfinished; the source
+    /// stays.
     Cancel {
         /// The volume: one of its devices, or a directory where it is mounted.
         volume: Place,
@@ -309,9 +313,16 @@ fn status(place: &Place, once: bool) -> Done {
         .look(|engine| engine.replace_item())
         .context(place.volume.display())?;
     let item = item.unwrap_or_default();
+    let devices = volume.devices();
+    let source = devices.iter().find(|own| own.item.id == item.source);
+    let size = source.map_or(0, |own| own.item.total_bytes);
+    let thousandths = match item.is_under_way() {
+        true => u128::from(item.cursor_left) * 1000 / u128::from(size.max(1)),
+        false => 0,
+    };
     ended_as(
         item.state,
-        0,
+        u64::try_from(thousandths).unwrap_or(1000),
         (item.started_seconds, item.stopped_seconds),
         (item.write_errors, item.read_errors),
     )
@@ -327,6 +338,54 @@ fn cancel(place: &Place) -> Done {
     if host::is_serving() {
         return fail(text);
     }
+    if cancel_interrupted(&place.volume)? {
+        return Ok(());
+    }
     note!("{text}");
     std::process::exit(NOT_STARTED);
+}
+
+/// Cancels the kernel's replacement on a volume that is not mounted. False when
+/// there is none.
+fn cancel_interrupted(path: &Path) -> Result<bool, Failure> {
+    let mut look = OpenOptions::read_only();
+    look.store.degraded = Degraded::Allowed;
+    look.subvolume = Subvolume::Id(5);
+    look.store.on_replacement = OnReplacement::Cancel;
+    let volume = Volume::open(path, look).context(path.display())?;
+    let store = volume.files().store();
+    let item = store
+        .look(|engine| engine.replace_item())
+        .context(path.display())?
+        .filter(DeviceReplace::is_under_way);
+    let targets = store.replacement_targets();
+    if item.is_none() && targets.is_empty() {
+        return Ok(false);
+    }
+    // Only the source may be missing: all else would become stale by what is
+    // written now.
+    let devices = volume.devices();
+    let mut away = devices
+        .iter()
+        .filter(|own| own.state != MemberState::Present);
+    let is_source = |own: &DeviceFacts| item.is_some_and(|item| item.source == own.item.id);
+    let degraded = match away.all(is_source) {
+        true => Degraded::Allowed,
+        false => Degraded::Refused,
+    };
+    drop(volume);
+    let mut options = OpenOptions {
+        subvolume: Subvolume::Id(5),
+        ..OpenOptions::default()
+    };
+    options.store.degraded = degraded;
+    options.store.on_replacement = OnReplacement::Cancel;
+    let volume = Volume::open(path, options).context(path.display())?;
+    volume.close().context(path.display())?;
+    for target in targets {
+        // It refuses to mount the volume as long as it takes this device for a
+        // target. Where it knows nothing of the device, there is nothing to do.
+        let _ = butterfs_kernel::forget_device(target.as_bytes());
+    }
+    Ok(true)
 }

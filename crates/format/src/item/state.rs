@@ -177,6 +177,10 @@ pub struct DeviceReplace {
 impl DeviceReplace {
     /// Bytes of an item.
     pub const SIZE: usize = 72;
+    /// The state of one that ended with the target in the source's place.
+    pub const FINISHED: u64 = 2;
+    /// The state of one that was cancelled.
+    pub const CANCELLED: u64 = 3;
     /// Greatest known state.
     const STATE_MAX: u64 = 4;
 

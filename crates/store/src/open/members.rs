@@ -71,6 +71,12 @@ pub enum MemberFault {
         /// The number that both have.
         id: DeviceId,
     },
+    /// The target of a replacement without a device of the volume.
+    #[error(
+        "{0} is the target of the kernel's replacement of a device, which was interrupted; give the \
+         devices of the volume, too"
+    )]
+    OnlyTarget(String),
     /// A device that lacks what was written while it was away.
     #[error(
         "{device}, device {id} of the volume, is {behind} commits behind the others and lacks what \
@@ -133,6 +139,8 @@ pub(super) struct Members {
     given: Vec<Given>,
     /// Devices of other volumes, from which it may have grown.
     seeds: Vec<Given>,
+    /// Targets of the kernel's replacement of a device.
+    targets: Vec<Given>,
     /// It grows now: the first device has no item yet.
     is_sprouting: bool,
 }
@@ -157,15 +165,29 @@ impl Members {
         });
         let fsid = given.first().map(|first| first.superblock().fsid);
         let is_seed = |one: &Given| one.is_seeding() && Some(one.superblock().fsid) != fsid;
-        let (seeds, given) = given.into_iter().partition(is_seed);
+        let (seeds, given): (Vec<_>, Vec<_>) = given.into_iter().partition(is_seed);
+        let is_target = |one: &Given| one.id() == DeviceId::REPLACEMENT;
+        let (targets, given): (Vec<_>, Vec<_>) = given.into_iter().partition(is_target);
+        if let (Some(target), true) = (targets.first(), given.is_empty()) {
+            return Err(MemberFault::OnlyTarget(target.name()).into());
+        }
         let mut members = Self {
             given,
             seeds,
+            targets,
             is_sprouting: false,
         };
         members.leave_out_replaced();
         members.compare(states)?;
         Ok(members)
+    }
+
+    /// The targets of the kernel's replacement of a device of this volume.
+    pub(super) fn take_targets(&mut self) -> Vec<Arc<dyn BlockDevice>> {
+        let fsid = self.superblock().fsid;
+        let targets = std::mem::take(&mut self.targets).into_iter();
+        let own = targets.filter(|one| one.superblock().fsid == fsid);
+        own.map(|one| one.device).collect()
     }
 
     /// Leaves out devices whose place a newer device has taken.
