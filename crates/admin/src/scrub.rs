@@ -72,13 +72,22 @@ pub type Watch<'w> = dyn FnMut(&News<'_>) -> ControlFlow<(), Pace> + Send + 'w;
 /// Scrubs a volume. `starts` says where devices begin that do not begin anew.
 ///
 /// # Errors
-/// Trees that cannot be read; writing superblocks.
+/// Trees that cannot be read; writing superblocks. A volume with a RAID stripe
+/// tree is refused.
 pub fn scrub(
     store: &Store,
     options: &Options,
     starts: &[(DeviceId, Start)],
     watch: &mut Watch<'_>,
 ) -> Result<Vec<DeviceProgress>, StoreError> {
+    if store.read().has_stripe_tree() {
+        return Err(StoreError::Unsupported {
+            what: "it has a RAID stripe tree, which a scrub here does not follow; scrub it with \
+                   the kernel's Btrfs"
+                .to_owned(),
+            read_only_possible: true,
+        });
+    }
     let devices: Vec<DeviceId> = store.space().devices().map(|(id, _)| id).collect();
     let watch = Mutex::new(watch);
     let start_of = |device| {

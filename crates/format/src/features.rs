@@ -71,6 +71,8 @@ impl Incompat {
             | Self::RAID1C34.0
             | Self::SIMPLE_QUOTA.0,
     );
+    /// What ButterFS only reads.
+    pub const READ_ONLY: Self = Self::RAID_STRIPE_TREE;
 }
 
 impl CompatRo {

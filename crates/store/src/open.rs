@@ -37,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 mod members;
 mod sprout;
+mod stripe_tree;
 mod verify;
 
 pub use device::Access;
@@ -445,6 +446,7 @@ fn load_by_roots(
     }
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
+    engine.load_stripe_extents()?;
     engine.load_groups()?;
     if options.access == Access::ReadWrite && options.on_replacement == OnReplacement::Refuse {
         engine.check_not_replacing()?;
@@ -479,7 +481,7 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
             read_only_possible,
         })
     };
-    let unknown = superblock.incompat - Incompat::SUPPORTED;
+    let unknown = superblock.incompat - Incompat::SUPPORTED - Incompat::READ_ONLY;
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
         return refuse(
@@ -530,6 +532,16 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     }
     if superblock.flags.contains(SuperFlags::SEEDING) && !is_tuned {
         return refuse("it is a seed device, which must not change; `butterfs tune -S 0` makes it an ordinary volume".to_owned(), true);
+    }
+    let only_read = superblock.incompat - Incompat::SUPPORTED;
+    if !only_read.is_empty() {
+        let names = only_read.names().join(", ");
+        return refuse(
+            format!(
+                "it uses {names}, which ButterFS can only read; change it with the kernel's Btrfs"
+            ),
+            true,
+        );
     }
     let unknown = superblock.compat_ro - CompatRo::SUPPORTED;
     if !unknown.is_empty() {

@@ -30,6 +30,7 @@ mod profile;
 mod rows;
 mod space;
 mod stats;
+mod stripe_extents;
 mod twin;
 mod workers;
 
@@ -44,6 +45,7 @@ pub use member::{MemberFacts, MemberState, Role, Trust, VolumeDevice};
 pub use profile::Profile;
 pub use space::{LogicalSpace, OnDamage, OnLoss};
 pub use stats::DeviceStats;
+pub use stripe_extents::StripeExtents;
 pub use twin::{Copied, CopyUnit, TwinReads};
 
 /// Bytes of memory as bytes of an address space.

@@ -4,9 +4,11 @@
 
 use crate::chunk_check::{ChunkFault, check};
 use crate::geometry::{self, Mapping, Row};
+use crate::stripe_extents::StripeExtents;
 use crate::{Profile, VolumeError};
 use butterfs_device::DeviceRange;
 use butterfs_format::item::chunk::Chunk;
+use butterfs_format::item::raid_stripe;
 use butterfs_format::{DeviceId, DeviceOffset, Logical};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +34,8 @@ pub struct ChunkStripe {
 #[derive(Clone, Debug, Default)]
 pub struct ChunkMap {
     chunks: BTreeMap<Logical, Entry>,
+    /// Where the data of some chunks lie instead of on their stripes.
+    stripe_extents: Option<Arc<StripeExtents>>,
 }
 
 impl ChunkMap {
@@ -43,6 +47,16 @@ impl ChunkMap {
         let mut map = self.clone();
         map.insert(logical, chunk)?;
         Ok(map)
+    }
+
+    /// A map by which data lie where `extents` say, in those chunks of which a
+    /// RAID stripe tree says it ([`raid_stripe::is_in_tree`]).
+    #[must_use]
+    pub fn with_stripe_extents(&self, extents: StripeExtents) -> Self {
+        Self {
+            chunks: self.chunks.clone(),
+            stripe_extents: Some(Arc::new(extents)),
+        }
     }
 
     /// A map without the chunk at `logical`.
@@ -117,7 +131,8 @@ impl ChunkMap {
     }
 
     /// Where the beginning of `logical..+length` can be read: up to the end
-    /// of the chunk or of its stripe element.
+    /// of the chunk, of its stripe element, or of its item in the RAID stripe
+    /// tree.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`]
@@ -127,7 +142,21 @@ impl ChunkMap {
             return Err(unmapped);
         };
         let within = logical.get().saturating_sub(start.get());
-        geometry::map(entry.profile, &entry.chunk, within, length).ok_or(unmapped)
+        let mapping = geometry::map(entry.profile, &entry.chunk, within, length);
+        let (Some(extents), Some(mapping)) = (&self.stripe_extents, &mapping) else {
+            return mapping.ok_or(unmapped);
+        };
+        if !raid_stripe::is_in_tree(entry.chunk.flags) {
+            return Ok(mapping.clone());
+        }
+        let (left, copies) = extents
+            .find(logical, mapping.copies.len())
+            .ok_or(unmapped)?;
+        Ok(Mapping {
+            length: mapping.length.min(left),
+            copies,
+            ..*mapping
+        })
     }
 
     /// Where the beginning of `logical..+length` must be written: all its

@@ -16,6 +16,7 @@ pub mod free_space;
 pub mod inode;
 pub mod log;
 pub mod qgroup;
+pub mod raid_stripe;
 pub mod root;
 pub mod root_ref;
 pub mod state;
