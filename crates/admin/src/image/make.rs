@@ -223,7 +223,7 @@ impl Patient {
         read.ok().and(good)
     }
 
-    /// Gives every node below a root that can be read to `visit`, each once.
+    /// Calls `visit` with every readable node below a root, each once.
     fn walk(&mut self, root: Sought, seen: &mut HashSet<u64>, visit: &mut dyn FnMut(&Node)) {
         let mut waiting = vec![root];
         while let Some(sought) = waiting.pop() {
