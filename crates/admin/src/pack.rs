@@ -58,7 +58,7 @@ impl Shape {
         Self(levels)
     }
 
-    /// Nodes of the tree.
+    /// The number of nodes of the tree.
     pub(crate) fn nodes(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }
