@@ -13,7 +13,7 @@ use tar::{Archive, EntryType};
 /// The most bytes of extended attributes and other pax records of one member.
 const RECORDS_MAX: u64 = 16 << 20;
 
-/// What a member is.
+/// The type of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberKind {
     /// A directory.
@@ -37,7 +37,7 @@ pub enum MemberKind {
 pub struct Member {
     /// Names from the archive's root down; empty for the root itself.
     pub path: Vec<Vec<u8>>,
-    /// What it is.
+    /// Its type.
     pub kind: MemberKind,
     /// Permissions, without the type.
     pub permissions: u32,

@@ -107,7 +107,7 @@ struct Check<'a> {
     _taken: Taken,
 }
 
-/// What the walk of all trees other than subvolumes found.
+/// What [`Check::extents`] found.
 struct Extents {
     run: ExtentRun,
     parents: Parents,
@@ -381,8 +381,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Compares what `extents` read of those trees with one another and with the
-    /// superblock.
+    /// Compares what [`Self::extents`] found with one another, with chunks and
+    /// subvolumes, and with the superblock.
     fn space(&self, extents: &Extents, lost: Lost) {
         let context = &self.context;
         let run = &extents.run;

@@ -25,13 +25,13 @@ macro_rules! codes {
             /// Every kind.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// Its stable name.
+            /// Returns its stable name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// What it means.
+            /// Returns what it means, in a sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $meaning,)* }
@@ -166,7 +166,7 @@ codes! {
 }
 
 impl FaultCode {
-    /// How bad it is.
+    /// Returns how bad it is.
     #[must_use]
     pub const fn severity(self) -> Severity {
         match self {

@@ -32,7 +32,7 @@ const ALL_MISSING: &str = "the devices that have it are missing";
 /// Nodes between two reports of progress.
 const STATUS_EVERY: u64 = 1024;
 
-/// How far the check is.
+/// The progress of the check.
 #[derive(Debug)]
 pub(crate) struct Counter {
     phase: Mutex<Phase>,

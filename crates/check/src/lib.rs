@@ -47,16 +47,16 @@ pub use error::{CheckError, DevicesFault, Unreadable};
 pub use progress::{NoProgress, Phase, Progress, Status};
 pub use report::{Fault, Figures, Place, QuotaGroup, Report};
 
-/// What to check, and with what.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Number of threads; 0 means one for each core.
     pub threads: usize,
     /// Whether file data are read and compared with their checksums.
     pub data: DataChecksums,
-    /// Bytes of memory that the check may take.
+    /// The most bytes of memory that the check may take.
     pub memory_max: u64,
-    /// Faults of each kind that are described; all are counted.
+    /// The most faults of each kind that are described. All are counted.
     pub faults_max: usize,
     /// Copy of the superblock to begin with, counted from 0. If `None`, the
     /// primary copy is used if it is good, otherwise the newest good one.

@@ -145,7 +145,7 @@ fn compare(
         );
     }
     let (a, b) = (copy.generation.get(), chosen.generation.get());
-    // A commit that was interrupted leaves a mirror one generation behind.
+    // A commit that was interrupted may leave a copy one generation behind.
     if a.abs_diff(b) > 1 {
         let text = format!("is of generation {a} instead of {b}");
         return fault(FaultCode::SuperblockCopyStale, text);
@@ -231,7 +231,8 @@ pub(crate) fn open(
         }
         ids.push(own.device.id);
         let (newest, generation) = (first.generation.get(), own.generation.get());
-        // A crash between the superblocks of two devices leaves one behind.
+        // A crash between the superblocks of two devices leaves one of them a
+        // generation behind.
         if newest.saturating_sub(generation) > 1 {
             let text = format!(
                 "{} is of generation {generation}, others of {newest}; it lacks what was written \

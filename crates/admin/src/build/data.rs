@@ -54,7 +54,7 @@ pub(super) struct Piece {
     pub(super) compression: Option<Algorithm>,
 }
 
-/// Where the content of a file is.
+/// How the content of a file is stored in the image.
 #[derive(Clone, Debug)]
 pub(super) enum Stored {
     Inline(Vec<u8>),
@@ -77,7 +77,7 @@ pub(super) struct Data {
     pub(super) sums: Vec<SumRun>,
 }
 
-/// How content is stored.
+/// Compression and checksum of content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keeping {
     pub(super) method: Option<Method>,

@@ -169,7 +169,7 @@ impl Patient {
             let found = read_superblock(&**device)?.superblock;
             let own = newest.as_ref().map_or(found.fsid, |one| one.fsid);
             if found.flags.contains(SuperFlags::SEEDING) && found.fsid != own {
-                // An image has the nodes of one volume.
+                // An image has the nodes of one volume, so seeds are left out.
                 continue;
             }
             members.push((found.device.id, Arc::clone(device)));

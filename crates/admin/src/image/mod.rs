@@ -60,7 +60,7 @@ pub enum ImageError {
         /// The needed size in bytes.
         needs: u64,
     },
-    /// The space of the volume failed.
+    /// Logical space of the volume could not be mapped, read or written.
     #[error(transparent)]
     Volume(#[from] VolumeError),
     /// The volume cannot be opened.

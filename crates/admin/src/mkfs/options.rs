@@ -139,7 +139,8 @@ impl MkfsOptions {
         if self.label.len() >= LABEL_SIZE || self.label.contains(['\0', '\n', '\r']) {
             return Err(MkfsError::Label);
         }
-        // The kernel does not mount block-group-tree without these two.
+        // The kernel does not mount a volume with a block group tree but without
+        // a free-space tree or no-holes.
         let features = &self.features;
         if features.has_block_group_tree() && !features.can_have_block_group_tree() {
             return Err(MkfsError::BlockGroupTreeNeeds);

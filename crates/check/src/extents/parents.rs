@@ -29,7 +29,8 @@ pub(crate) struct Parents {
     shared: FxHashSet<u64>,
     /// For each owner, the roots of the trees that hold its nodes.
     roots: FxHashMap<TreeId, Vec<NodeRef>>,
-    /// Trees whose references move to their nodes step by step.
+    /// Trees that are being deleted, and relocation trees. They drop or take over
+    /// nodes step by step.
     passing: FxHashSet<TreeId>,
     /// The last generation in which all nodes of a tree became shared, by a
     /// snapshot or by relocation.

@@ -59,7 +59,7 @@ impl std::fmt::Display for By {
     }
 }
 
-/// What an extent is.
+/// The kind and size of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Shape {
     /// A node of this level.

@@ -207,7 +207,7 @@ impl FsRun {
     /// Bytes of memory for a run that is kept, without its lists.
     pub(crate) const KEPT_BYTES: u64 = 512;
 
-    /// Bytes of memory that its lists take.
+    /// Returns the bytes of memory that its lists take.
     pub(crate) fn list_bytes(&self) -> u64 {
         let listed = self.unlinked.len().saturating_add(self.orphans.len());
         bytes_of(listed, LISTED_BYTES)
