@@ -1,18 +1,19 @@
-//! Tar archives, as they come: plain or compressed.
+//! Tar archives, plain or compressed.
 //!
-//! Owns what a member of an archive is, and reading one after the other. The
-//! archive's format is the crate `tar`'s; here are what pax headers add (owner,
-//! times, extended attributes) and what paths may be. Archives are hostile: no
-//! path leads out of where it begins, and what is not understood is an error.
+//! Owns what a member of an archive is, and reading the members one after the
+//! other. The crate `tar` owns the format. This module adds the fields of pax
+//! headers (owner, times, extended attributes) and verifies paths. Archives are
+//! hostile: a path that leads out of the archive is an error, and so is what
+//! cannot be understood.
 
 use butterfs_format::item::inode::Timespec;
 use std::io::{self, BufRead, BufReader, Read};
 use tar::{Archive, EntryType};
 
-/// Bytes of extended attributes and other pax records of one member.
+/// The most bytes of extended attributes and other pax records of one member.
 const RECORDS_MAX: u64 = 16 << 20;
 
-/// What a member is.
+/// The type of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberKind {
     /// A directory.
@@ -21,7 +22,7 @@ pub enum MemberKind {
     File,
     /// A symbolic link to this text.
     Symlink(Vec<u8>),
-    /// Another name of the member with this path.
+    /// Another name (hard link) of the member with this path.
     HardLink(Vec<Vec<u8>>),
     /// A character device: `major << 20 | minor`.
     CharDevice(u64),
@@ -31,12 +32,12 @@ pub enum MemberKind {
     Fifo,
 }
 
-/// A member of an archive; its content is given beside it.
+/// A member of an archive, without its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Names from where the archive begins; empty for that itself.
+    /// Names from the archive's root down; empty for the root itself.
     pub path: Vec<Vec<u8>>,
-    /// What it is.
+    /// Its type.
     pub kind: MemberKind,
     /// Permissions, without the type.
     pub permissions: u32,
@@ -56,37 +57,38 @@ pub struct Member {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
-    /// It cannot be read, or is no archive.
+    /// The archive cannot be read, or is no archive.
     #[error("the archive cannot be read: {0}")]
     Io(#[from] io::Error),
-    /// It is compressed by something that is not supported.
+    /// The archive is compressed by a program that is not supported.
     #[error("the archive is compressed with {0}; decompress it first, as in `{0} -dc FILE |`")]
     Compression(&'static str),
     /// A path leads out of the archive.
     #[error("the archive has the path {0}, which leads out of it; nothing of it is taken")]
     Path(String),
-    /// A member is of a type that is not known.
+    /// A member has a type that is not supported.
     #[error("{path}: a member of type {kind} is not supported")]
     Kind {
-        /// Its path.
+        /// The member's path.
         path: String,
-        /// The byte that stands for the type.
+        /// The byte for the type.
         kind: char,
     },
     /// A field of a member cannot be understood.
     #[error("{path}: its {field} cannot be understood")]
     Field {
-        /// Its path.
+        /// The member's path.
         path: String,
         /// The field.
         field: &'static str,
     },
 }
 
-/// The bytes of what may be compressed with gzip or zstd.
+/// Returns the plain bytes of an input that may be compressed with gzip or zstd.
 ///
 /// # Errors
-/// Reading; another compression.
+/// [`ArchiveError::Io`] if the input cannot be read, and
+/// [`ArchiveError::Compression`] if it is compressed in another way.
 pub fn decompressed<'r>(input: impl Read + 'r) -> Result<Box<dyn Read + 'r>, ArchiveError> {
     let mut input = BufReader::with_capacity(1 << 20, input);
     let start = input.fill_buf()?;
@@ -105,10 +107,11 @@ pub fn decompressed<'r>(input: impl Read + 'r) -> Result<Box<dyn Read + 'r>, Arc
     Ok(Box::new(input))
 }
 
-/// Gives each member of an archive and its content to `visit`.
+/// Calls `visit` with each member of an archive and its content.
 ///
 /// # Errors
-/// As [`ArchiveError`]; what `visit` gives.
+/// An [`ArchiveError`] if the archive cannot be read, and any error that `visit`
+/// returns.
 pub fn read<E: From<ArchiveError>>(
     input: impl Read,
     visit: &mut dyn FnMut(Member, &mut dyn Read) -> Result<(), E>,
@@ -124,7 +127,8 @@ pub fn read<E: From<ArchiveError>>(
     Ok(())
 }
 
-/// What an entry says of itself; `None` where it says something of others.
+/// Returns the member that an entry describes; `None` if the entry is a header
+/// for other entries.
 fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, ArchiveError> {
     let kind = entry.header().entry_type();
     if matches!(kind, EntryType::XGlobalHeader | EntryType::XHeader) {
@@ -146,7 +150,7 @@ fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, Arch
     };
     let kind = match kind {
         EntryType::Directory => MemberKind::Directory,
-        // As archives of the oldest kind have them.
+        // The oldest archives have no type for directories.
         EntryType::Regular if text.ends_with('/') => MemberKind::Directory,
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => MemberKind::File,
         EntryType::Symlink => MemberKind::Symlink(link.unwrap_or_default()),
@@ -185,7 +189,7 @@ fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, Arch
     Ok(Some(member))
 }
 
-/// What the pax records of a member add or correct.
+/// Changes a member by its pax records.
 fn add_records<R: Read>(
     entry: &mut tar::Entry<'_, R>,
     member: &mut Member,
@@ -213,7 +217,7 @@ fn add_records<R: Read>(
             b"gid" => member.gid = number().ok_or_else(|| bad("group"))?,
             b"mtime" => member.mtime = moment(value).ok_or_else(|| bad("time"))?,
             _ => {
-                // Its content would be a map and pieces.
+                // The content would be a map of the file and its pieces.
                 if key.starts_with(b"GNU.sparse.") {
                     return Err(bad("form (a sparse file of pax)"));
                 }
@@ -226,7 +230,7 @@ fn add_records<R: Read>(
     Ok(())
 }
 
-/// `1700000000.123456789`, as pax writes times.
+/// Parses a time as pax writes it, such as `1700000000.123456789`.
 fn moment(text: &[u8]) -> Option<Timespec> {
     let text = std::str::from_utf8(text).ok()?;
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
@@ -237,7 +241,8 @@ fn moment(text: &[u8]) -> Option<Timespec> {
     }
     let digits: String = part.chars().chain("000000000".chars()).take(9).collect();
     let nanoseconds: u32 = digits.parse().ok()?;
-    // The part counts away from zero, and nanoseconds forward.
+    // In the text, the fraction of a negative time counts away from zero.
+    // Nanoseconds always count forward.
     if is_negative && nanoseconds > 0 {
         return Some(Timespec {
             seconds: seconds.checked_sub(1)?,
@@ -250,7 +255,7 @@ fn moment(text: &[u8]) -> Option<Timespec> {
     })
 }
 
-/// The names of a path, without what means nothing.
+/// Returns the names of a path, without empty ones and `.`.
 fn components(path: &[u8]) -> Result<Vec<Vec<u8>>, ArchiveError> {
     let mut names = Vec::new();
     for name in path.split(|byte| *byte == b'/') {

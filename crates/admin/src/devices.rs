@@ -1,8 +1,8 @@
-//! Devices that come to a volume, leave it, or take each other's place.
+//! Adding, removing and replacing devices of a volume.
 //!
-//! Owns the order of steps of each, and what a wished end leaves. The store
-//! keeps the volume whole between them: a crash at any point leaves the volume
-//! with the device or without it.
+//! Owns the order of the steps, and what is left if the caller stops them. The
+//! store keeps the volume consistent between the steps: after a crash at any
+//! point, the volume either has the device or not.
 
 use crate::mkfs;
 use crate::resize::{self, Emptied, Progress};
@@ -16,70 +16,70 @@ pub use butterfs_volume::TwinReads;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-/// Whether what was on a new device is discarded first.
+/// Whether a new device is discarded first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Discard {
-    /// It is, where the device can.
+    /// The whole device is discarded, if it supports that.
     #[default]
     Whole,
-    /// It is not.
+    /// Nothing is discarded.
     Nothing,
 }
 
 /// How a removal ended.
 #[derive(Clone, Debug)]
 pub enum Removal {
-    /// The device is gone.
+    /// The device was removed.
     Removed(RemovedDevice),
-    /// Somebody wished for an end: the device stays, with what has not moved.
+    /// The caller stopped it. The device stays, with what was not moved yet.
     Stopped,
 }
 
-/// How far a replacement is.
+/// The progress of a replacement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplaceProgress {
-    /// Bytes of block groups that lie on the device, in logical space.
+    /// Bytes (of logical space) of the block groups that lie on the device.
     pub bytes_expected: u64,
-    /// Those that are done.
+    /// Bytes of them that are done.
     pub bytes_done: u64,
-    /// Bytes that the target got.
+    /// Bytes that were copied to the target.
     pub copied: u64,
-    /// Sectors of which no copy is good.
+    /// Sectors that have no good copy.
     pub uncorrectable: u64,
 }
 
 /// How a replacement ended.
 #[derive(Clone, Debug)]
 pub enum Replaced {
-    /// The target has the device's place.
+    /// The target has replaced the device.
     Done {
-        /// The device that had it.
+        /// The device that was replaced.
         former: RemovedDevice,
         /// What was done.
         progress: ReplaceProgress,
     },
-    /// Somebody wished for an end: the device stays.
+    /// The caller stopped it. The device stays.
     Stopped,
 }
 
-/// Takes from a device what says what it held, before it becomes one of a
-/// volume.
+/// Removes the signatures of what a device held, before it joins a volume.
 ///
 /// # Errors
-/// Writing.
+/// [`StoreError::Device`] if the device cannot be written.
 pub fn prepare(device: &dyn BlockDevice, discard: Discard) -> Result<(), StoreError> {
     if discard == Discard::Whole {
-        // Advisory: not every device can.
+        // Not every device supports this, so an error does not matter.
         let _ = device.discard(DeviceRange::new(DeviceOffset(0), device.size()));
     }
     mkfs::wipe(device)?;
     Ok(device.flush()?)
 }
 
-/// Adds a device to the volume; what was on it is lost.
+/// Adds a device to the volume. What was on it is lost.
 ///
 /// # Errors
-/// As [`Store::add_device`]; something else of its kind is under way.
+/// As [`Store::begin_exclusive`] and [`Store::add_device`]; also if the device
+/// cannot join a volume or cannot be written.
 pub fn add(
     store: &Store,
     device: Arc<dyn BlockDevice>,
@@ -92,19 +92,20 @@ pub fn add(
     store.add_device(device)
 }
 
-/// Makes a volume that grows from the seed on `seeds`, with `device` as its own;
-/// what was on that is lost, and the seed stays as it is. Gives the number of
-/// the new device.
+/// Makes a volume that grows from the seed on `seeds`, with `device` as its own
+/// device. What was on `device` is lost; the seed stays as it is. Returns the
+/// number of the new device.
 ///
 /// # Errors
-/// As [`Store::sprout`].
+/// As [`Store::sprout`]; also if the device cannot join a volume or cannot be
+/// written.
 pub fn sprout(
     seeds: Vec<Arc<dyn BlockDevice>>,
     device: Arc<dyn BlockDevice>,
     discard: Discard,
 ) -> Result<DeviceId, StoreError> {
     Store::verify_new_device(&*device)?;
-    // That there is a seed is seen before the device is touched.
+    // Makes sure that the seed can be opened before the device is changed.
     let reading = OpenOptions {
         access: Access::ReadOnly,
         ..OpenOptions::default()
@@ -116,10 +117,10 @@ pub fn sprout(
     Ok(id)
 }
 
-/// The first device that is missing.
+/// Returns the first missing device.
 ///
 /// # Errors
-/// [`MembershipFault::NoneMissing`]
+/// [`MembershipFault::NoneMissing`] if no device is missing.
 pub fn first_missing(store: &Store) -> Result<DeviceId, StoreError> {
     let devices = store.read().devices();
     let mut missing = devices
@@ -131,12 +132,15 @@ pub fn first_missing(store: &Store) -> Result<DeviceId, StoreError> {
     }
 }
 
-/// Moves all that lies on a device to the others, and takes it out of the
-/// volume. `watch` is told while something moves, and may end it.
+/// Moves everything on a device to the others, and removes the device from the
+/// volume. Calls `watch` with the progress; `watch` may stop the removal.
 ///
 /// # Errors
-/// [`MembershipFault`]: nothing changed. [`StoreError::NoSpace`]: the device
-/// stays, what moved stays moved. Damage, reading, writing.
+/// - [`MembershipFault`] if the device cannot be removed; nothing changed.
+/// - [`StoreError::NoSpace`] if the others have no space. The device stays; what
+///   was moved stays where it is now.
+/// - Another [`StoreError`] if the volume is damaged, or if reading or writing
+///   fails.
 pub fn remove(
     store: &Store,
     device: DeviceId,
@@ -153,12 +157,14 @@ pub fn remove(
     store.remove_device(device).map(Removal::Removed)
 }
 
-/// Has `target` take the place of a device; what was on it is lost. `watch` is
-/// told after each step, and may end it.
+/// Replaces a device by `target`. What was on `target` is lost. Calls `watch`
+/// with the progress before each step; `watch` may stop the replacement.
 ///
 /// # Errors
-/// The target is too small: nothing changed. The target fails, data without
-/// checksums cannot be read: the device stays. Those of a commit.
+/// - [`MembershipFault`] if `target` is too small or cannot replace the device;
+///   nothing changed.
+/// - Another [`StoreError`] if `target` fails, if data without checksums cannot be
+///   read, or if a commit fails. The device stays.
 pub fn replace(
     store: &Store,
     device: DeviceId,

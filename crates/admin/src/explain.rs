@@ -1,9 +1,9 @@
-//! Why there is space or none: where it is, what can still be written, what
-//! stands in the way, and what helps.
+//! Explains the space of a volume: where it is, what can still be written, what
+//! prevents more, and what helps.
 //!
-//! Owns the findings, in numbers. What helps is tried by the allocator's own
-//! rules on a copy of what is known of space; nothing is written. Saying it in
-//! sentences is the caller's.
+//! Owns the findings, in numbers. Remedies are tried by the allocator's own rules
+//! on a copy of the space's state; nothing is written. The caller writes the
+//! sentences.
 
 use crate::balance::{self, Filter, Filters};
 use butterfs_format::DeviceId;
@@ -11,101 +11,103 @@ use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_store::{SpaceKind, SpaceStanding, Store, StoreError};
 use butterfs_volume::placement::{self, DeviceSpace};
 
-/// Percentages that a balance is tried with.
+/// The values of `usage=` for which a balance is tried.
 const USAGES: [u8; 12] = [1, 5, 10, 20, 30, 40, 50, 60, 70, 80, 90, 100];
-/// Data that a balance may move to be tried; more takes long to try.
+/// The most bytes of data in block groups of a balance that is tried. Trying more
+/// takes too long.
 const TRIED_MAX: u64 = 1 << 40;
-/// Bytes at the beginning of a device that chunks do not get.
+/// Bytes at the beginning of a device that no chunk uses.
 const RESERVED: u64 = 1 << 20;
 
-/// Why less can be written than the devices have, or nothing.
+/// A reason why less can be written than the devices hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Obstacle {
-    /// No chunk can be made any more: all devices are in chunks.
+    /// No chunk can be made any more, because the devices have no unallocated
+    /// space for one.
     NothingUnallocated,
-    /// Metadata can get no further chunk, and have little left.
+    /// Metadata have so little space left that they limit what can be written.
     MetadataFull {
-        /// Bytes that metadata can have, the reserve included.
+        /// Bytes that metadata can still use, including the reserve.
         free: u64,
         /// Bytes that only deletions may use.
         kept: u64,
     },
-    /// Bytes of a device that chunks of the data's profile cannot use: the other
-    /// devices have no space for their part.
+    /// Chunks with the profile of data cannot use some space of a device, because
+    /// the other devices have no space for their part.
     Stranded {
         /// The device.
         device: DeviceId,
-        /// Bytes.
+        /// Bytes of that space.
         bytes: u64,
     },
-    /// Bytes that were freed, and that the last commit still has.
+    /// Bytes that were freed but are pinned until the next commit.
     Pinned(u64),
     /// Free bytes in rows of RAID5 or RAID6 that are partly used.
     PartlyUsedRows(u64),
-    /// Data chunks have free space that metadata cannot use, and the other way
-    /// round.
+    /// Data chunks have free space that metadata cannot use, or the reverse.
     FreeOfOtherKind {
-        /// Bytes of data chunks.
+        /// Free bytes in data chunks.
         data: u64,
-        /// Bytes of metadata chunks.
+        /// Free bytes in metadata chunks.
         metadata: u64,
     },
 }
 
-/// What helps.
+/// What helps to get more space.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remedy {
-    /// A commit gives back what is pinned.
+    /// A commit, which frees pinned space.
     Commit {
-        /// Bytes.
+        /// Bytes that it frees.
         frees: u64,
     },
-    /// A balance of data block groups that are used less than so many percent.
+    /// A balance of data block groups that are used less than `usage` percent.
     Balance {
         /// The filter's `usage=`.
         usage: u8,
-        /// Block groups that it empties, the filter's `limit=`.
+        /// Block groups that it empties; the filter's `limit=`.
         groups: usize,
         /// Bytes of data that it moves.
         moves: u64,
-        /// Bytes of devices that it gives back.
+        /// Bytes of devices that become unallocated.
         frees: u64,
-        /// Bytes that new data chunks could have then.
+        /// Bytes that new data chunks could have afterwards.
         data_after: u64,
-        /// Bytes that new metadata chunks could have then, if data took none.
+        /// Bytes that new metadata chunks could have afterwards, if data took
+        /// none.
         metadata_after: u64,
     },
-    /// A device is larger than the volume uses of it.
+    /// Enlarging the volume on a device that is larger than its used size.
     Grow {
         /// The device.
         device: DeviceId,
-        /// Bytes that it gains.
+        /// Bytes that the volume gains.
         gains: u64,
-        /// Bytes that new data chunks could have then.
+        /// Bytes that new data chunks could have afterwards.
         data_after: u64,
     },
-    /// One more device.
+    /// Adding a device.
     Add {
-        /// Bytes that it must have at least.
+        /// Size in bytes that the device should have to use all stranded space.
         size: u64,
-        /// Bytes that new data chunks could have then.
+        /// Bytes that new data chunks could have afterwards.
         data_after: u64,
     },
-    /// Deleted subvolumes are still being freed.
+    /// Waiting until deleted subvolumes are freed.
     Wait {
-        /// How many.
+        /// Number of subvolumes.
         subvolumes: usize,
     },
 }
 
-/// What was found.
+/// What was found about the space of a volume.
 #[derive(Clone, Debug)]
 pub struct Explanation {
-    /// Where space stands.
+    /// The state of the space.
     pub standing: SpaceStanding,
-    /// Bytes of data that can be written now, at least.
+    /// Bytes of data that can at least be written now.
     pub writable: u64,
-    /// What stands in the way, the worst first.
+    /// What prevents more, the worst first.
     pub obstacles: Vec<Obstacle>,
     /// What helps, the simplest first.
     pub remedies: Vec<Remedy>,
@@ -150,8 +152,8 @@ fn obstacles(standing: &SpaceStanding) -> Vec<Obstacle> {
     found
 }
 
-/// The balance of data that gives most back; of several the one that moves
-/// least.
+/// Returns the balance of data that frees most. If several free as much, it is
+/// the one with the lowest `usage=`.
 fn best_balance(store: &Store) -> Result<Option<Remedy>, StoreError> {
     let mut best: Option<Remedy> = None;
     for usage in USAGES {
@@ -247,7 +249,7 @@ fn remedies(store: &Store, standing: &SpaceStanding) -> Result<Vec<Remedy>, Stor
 /// Explains where the space of a volume is.
 ///
 /// # Errors
-/// Damage, reading.
+/// A [`StoreError`] if the volume is damaged or cannot be read.
 pub fn explain(store: &Store) -> Result<Explanation, StoreError> {
     let standing = store.read().standing_of_space();
     let obstacles = obstacles(&standing);
@@ -261,7 +263,7 @@ pub fn explain(store: &Store) -> Result<Explanation, StoreError> {
 }
 
 impl Explanation {
-    /// Bytes of all devices, and those that no chunk has.
+    /// Returns the bytes of all devices, and those of them that are in no chunk.
     #[must_use]
     pub fn devices(&self) -> (u64, u64) {
         let devices = &self.standing.devices;
@@ -269,7 +271,7 @@ impl Explanation {
         (sizes.fold(0, u64::saturating_add), unallocated(devices))
     }
 
-    /// The profile of new chunks of a kind, for people.
+    /// Returns the name of the profile in `flags`, for messages.
     #[must_use]
     pub fn profile(flags: BlockGroupFlags) -> &'static str {
         flags.profile_name()

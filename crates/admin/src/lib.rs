@@ -1,5 +1,6 @@
-//! What is done to whole volumes: making them, empty or from files, scrubbing,
-//! balancing, resizing and tuning them.
+//! Operations on whole volumes: making them (empty or from files), scrubbing,
+//! balancing, resizing and tuning them, changing their devices, explaining their
+//! space, and making images of their metadata.
 
 pub mod archive;
 pub mod balance;

@@ -1,7 +1,7 @@
-//! Trees of any size from sorted items.
+//! Makes trees of any size from sorted items.
 //!
-//! Pure: items in, sealed nodes out, packed without gaps. Leaves come first,
-//! then each level of branches; the root is the last.
+//! Pure: takes items and makes nodes with their checksums, packed without gaps.
+//! Leaves come first, then each level of branches. The root is the last node.
 
 use butterfs_format::bytes::Writer;
 use butterfs_format::node::{
@@ -17,18 +17,18 @@ pub(crate) struct Item {
     pub(crate) data: Vec<u8>,
 }
 
-/// Bytes that the greatest item of a leaf has.
+/// The most bytes of an item of a leaf.
 pub(crate) const fn item_max(node_size: u32) -> usize {
     node_size as usize - HEADER_SIZE - ITEM_SIZE
 }
 
-/// How a tree is spread over nodes: how many items or children each has, level
-/// by level.
+/// How a tree is spread over nodes: for each level, the number of items or
+/// children of each node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape(Vec<Vec<usize>>);
 
 impl Shape {
-    /// The fewest nodes that hold these items in order.
+    /// Returns the shape with the fewest nodes that hold these items in order.
     pub(crate) fn of(items: &[Item], node_size: u32) -> Self {
         let room = node_size as usize - HEADER_SIZE;
         let mut leaves = vec![0];
@@ -58,17 +58,17 @@ impl Shape {
         Self(levels)
     }
 
-    /// Nodes of the tree.
+    /// The number of nodes of the tree.
     pub(crate) fn nodes(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }
 
-    /// Level of the root.
+    /// The level of the root.
     pub(crate) fn root_level(&self) -> u8 {
         u8::try_from(self.0.len().saturating_sub(1)).unwrap_or(u8::MAX)
     }
 
-    /// Level of each node, in their order.
+    /// The level of each node, in the order of the nodes.
     pub(crate) fn levels(&self) -> impl Iterator<Item = u8> {
         (0..)
             .zip(&self.0)
@@ -76,7 +76,7 @@ impl Shape {
     }
 }
 
-/// What all nodes of a volume have in common.
+/// The fields that all nodes of a volume have in common.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeForm {
     pub(crate) node_size: u32,
@@ -86,8 +86,8 @@ pub(crate) struct NodeForm {
     pub(crate) generation: Generation,
 }
 
-/// A tree that is to be written: its items, their spread, and an address for
-/// each node.
+/// A tree that is to be written: its items, its shape, and an address for each
+/// node.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlannedTree {
     pub(crate) items: Vec<Item>,
@@ -96,7 +96,7 @@ pub(crate) struct PlannedTree {
 }
 
 impl PlannedTree {
-    /// Its root, in `generation`.
+    /// Returns a pointer to the root, in `generation`.
     pub(crate) fn root(&self, generation: Generation) -> NodeRef {
         NodeRef {
             logical: self.addresses.last().copied().unwrap_or_default(),
@@ -105,7 +105,8 @@ impl PlannedTree {
         }
     }
 
-    /// First key and level of each node, in their order.
+    /// Returns the first key and the level of each node, in the order of the
+    /// nodes.
     pub(crate) fn first_keys(&self) -> Vec<(Key, u8)> {
         let mut all = Vec::with_capacity(self.shape.nodes());
         let mut below: Vec<Key> = self.items.iter().map(|item| item.key).collect();
@@ -124,7 +125,8 @@ impl PlannedTree {
 }
 
 impl NodeForm {
-    /// Gives each node of a tree and its address to `write`.
+    /// Builds the nodes of a tree, and calls `write` with the address and the
+    /// bytes of each.
     pub(crate) fn build<E>(
         &self,
         owner: TreeId,
@@ -137,7 +139,7 @@ impl NodeForm {
             "one address for each node"
         );
         let mut addresses = tree.addresses.iter();
-        // First key and address of each node of the level below.
+        // The first key and the address of each node of the level below.
         let mut below: Vec<(Key, Logical)> = Vec::new();
         for (level, counts) in (0_u8..).zip(&tree.shape.0) {
             let mut at = 0;
@@ -184,8 +186,8 @@ impl NodeForm {
         .encode()
     }
 
-    /// Data grow down from the end of the node; their offsets count from the
-    /// end of the header.
+    /// Fills a leaf. Data grow down from the end of the node. Their offsets count
+    /// from the end of the header.
     fn fill_leaf(&self, bytes: &mut Vec<u8>, items: &[Item]) {
         let mut end = self.node_size as usize - HEADER_SIZE;
         let mut w = Writer::default();
@@ -214,7 +216,8 @@ mod tests {
             key: Key::new(n, ItemType::INODE_ITEM, 0),
             data: vec![0; 160],
         };
-        // 16283 bytes for items of 185: 88 in each leaf, 493 leaves in a branch.
+        // A node has 16283 bytes for items of 185 bytes, so a leaf has 88 of
+        // them, and a branch has 493 leaves.
         let shape = |count: u64| Shape::of(&(0..count).map(item).collect::<Vec<_>>(), 16384);
         assert_eq!((shape(0).nodes(), shape(0).root_level()), (1, 0));
         assert_eq!((shape(88).nodes(), shape(88).root_level()), (1, 0));

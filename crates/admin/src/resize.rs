@@ -1,67 +1,69 @@
 //! Resizing a device of a volume.
 //!
-//! Owns what a wanted size means and the order of steps: a device that grows
-//! has its new size at once; of one that shrinks, what lies beyond the new end
-//! moves first. Until all of it has moved the device keeps its size, so a crash
-//! or an end by wish leaves a volume as good as before.
+//! Owns what a wanted size means, and the order of the steps. A device that grows
+//! gets its new size at once. If a device shrinks, what lies beyond the new end is
+//! moved first. The device keeps its size until all of that was moved, so the
+//! volume stays consistent after a crash or if the caller stops.
 
 use butterfs_format::{DeviceId, Logical};
 use butterfs_store::{ExclusiveKind, RelocateEnd, Relocated, Store, StoreError};
 use std::ops::ControlFlow;
 
-/// No device shrinks below this, as in the kernel.
+/// The least size in bytes to which a device shrinks, as in the kernel.
 pub const SIZE_MIN: u64 = 256 << 20;
-/// Rounds in which others may put something beyond the new end.
+/// The most rounds of moving. A later round moves what other operations put
+/// beyond the new end during the one before.
 const ROUNDS_MAX: usize = 8;
 
 /// A wanted size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// All that the device has.
+    /// The whole device.
     Max,
-    /// So many bytes.
+    /// This number of bytes.
     Exactly(u64),
-    /// So many more.
+    /// This number of bytes more than now.
     Plus(u64),
-    /// So many less.
+    /// This number of bytes less than now.
     Minus(u64),
 }
 
-/// How far a device that shrinks is.
+/// The progress of emptying a device or its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Block groups that are to move.
+    /// Block groups to move.
     pub groups: usize,
-    /// Those that have moved.
+    /// Block groups that were moved.
     pub moved: usize,
-    /// Bytes that are left in the one that moves.
+    /// Bytes left in the block group that is being moved.
     pub left: u64,
-    /// Bytes that are left in all of them.
+    /// Bytes left in all block groups to move.
     pub left_in_all: u64,
 }
 
-/// How it ended.
+/// How a resize ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// The device has the new size, in bytes.
+    /// The device has the new size.
     Resized {
-        /// Before.
+        /// The size before, in bytes.
         from: u64,
-        /// Now.
+        /// The size now, in bytes.
         to: u64,
     },
-    /// Somebody wished for an end.
+    /// The caller stopped it. The device keeps its size.
     Stopped,
 }
 
-/// The size that is wanted of a device, in whole sectors.
+/// Returns the wanted size of a device in bytes, in whole sectors.
 ///
 /// # Errors
-/// The volume has no such device; a size that it cannot get.
+/// [`StoreError::BadSize`] if the device cannot get that size; another
+/// [`StoreError`] if the volume has no such device.
 pub fn wanted(store: &Store, device: DeviceId, size: Size) -> Result<u64, StoreError> {
     let old = store.device_bytes(device)?;
     let block = store.space().device(device);
-    // It may have become larger since it was opened.
+    // The device may have grown since it was opened.
     let room = block.map_or(0, |block| block.look_at_size());
     let wanted = match size {
         Size::Max => room,
@@ -85,12 +87,15 @@ pub fn wanted(store: &Store, device: DeviceId, size: Size) -> Result<u64, StoreE
     Ok(wanted)
 }
 
-/// Gives a device another size. `watch` is told while something moves, and may
-/// end it.
+/// Changes the size of a device. Calls `watch` with the progress while something
+/// is moved; `watch` may stop the resize.
 ///
 /// # Errors
-/// As [`wanted`]; [`StoreError::NoSpace`] where what lies beyond the new end
-/// has no place before it; damage, reading, writing.
+/// - As [`wanted`] and [`Store::begin_exclusive`].
+/// - [`StoreError::NoSpace`] if there is no space for what lies beyond the new
+///   end.
+/// - Another [`StoreError`] if the volume is damaged, or if reading or writing
+///   fails.
 pub fn resize(
     store: &Store,
     device: DeviceId,
@@ -113,11 +118,13 @@ pub fn resize(
     Ok(End::Resized { from, to })
 }
 
-/// Ends each device of a volume where what is allocated there ends, also below
-/// [`SIZE_MIN`]; nothing moves. A device without anything stays as it is. For volumes that shall take little space.
+/// Shrinks each device of a volume to the end of its last chunk, also below
+/// [`SIZE_MIN`]. Nothing is moved. A device without chunks stays as it is. This is
+/// for volumes that shall take little space.
 ///
 /// # Errors
-/// Another operation of its kind runs; no space; reading, writing.
+/// As [`Store::begin_exclusive`]; another [`StoreError`] if there is no space for
+/// a commit, or if reading or writing fails.
 pub fn end_at_content(store: &Store) -> Result<(), StoreError> {
     let _alone = store.begin_exclusive(ExclusiveKind::Resize)?;
     let devices = store.read().devices();
@@ -127,24 +134,24 @@ pub fn end_at_content(store: &Store) -> Result<(), StoreError> {
         if end == 0 {
             continue;
         }
-        // A commit may make a chunk.
+        // A commit may make a chunk. This keeps it below the new end.
         let _end = store.end_device_at(device, end)?;
         store.set_device_size(device, end)?;
     }
     Ok(())
 }
 
-/// Whether all moved that was to move.
+/// How emptying a device or its end ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Emptied {
-    /// It did.
+    /// No rounds are left, or nothing lies there any more.
     Whole,
-    /// Somebody wished for an end.
+    /// The caller stopped it.
     Stopped,
 }
 
-/// Moves what lies beyond `end` of a device. No chunk is made there meanwhile,
-/// which the caller sees to.
+/// Moves the block groups that lie beyond `end` on a device. The caller must make
+/// sure that no chunk is made there meanwhile.
 pub(crate) fn empty(
     store: &Store,
     device: DeviceId,
@@ -182,10 +189,10 @@ pub(crate) fn empty(
     Ok(Emptied::Whole)
 }
 
-/// Bytes of a device that its volume uses, as its superblock says.
+/// Returns the bytes of a device that its volume uses, by its superblock.
 ///
 /// # Errors
-/// There is no volume.
+/// A [`StoreError`] if the device has no good superblock or cannot be read.
 pub fn bytes_used(device: &dyn butterfs_device::BlockDevice) -> Result<u64, StoreError> {
     let found = butterfs_store::read_superblock(device)?;
     Ok(found.superblock.device.total_bytes)

@@ -1,8 +1,8 @@
 //! Scrubbing a volume: all its devices at once, each from its beginning to its
 //! end.
 //!
-//! Owns the way through the devices, how fast it goes, and where it goes on
-//! after an end. Verifying a stretch is the store's.
+//! Owns the order on each device, the speed, and where a scrub resumes. The store
+//! verifies the stretches.
 
 use butterfs_format::{DeviceId, DeviceOffset};
 pub use butterfs_store::{Repair, ScrubCounts, ScrubFault, ScrubOutcome, ScrubbedKind};
@@ -11,69 +11,71 @@ use std::ops::ControlFlow;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Bytes of a step where the rate is limited: a quarter of a second's.
+/// If the rate is limited, the number of steps in a second.
 const LIMITED_STEPS_PER_SECOND: u64 = 4;
-/// Least bytes of a step.
+/// The least bytes of a step.
 const STEP_MIN: u64 = 1 << 20;
 
-/// How to scrub.
+/// Options of a scrub.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// What is done about bad copies.
+    /// What to do with bad copies.
     pub repair: Repair,
     /// Threads for each device.
     pub threads: usize,
 }
 
-/// Where a device begins: behind what an earlier scrub did.
+/// Where the scrub of a device begins, after an earlier one did a part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Start {
-    /// Found before.
+    /// What the earlier scrub found.
     pub counts: ScrubCounts,
-    /// Behind this offset.
+    /// The offset at which to begin.
     pub from: DeviceOffset,
 }
 
-/// How far a device is.
+/// The progress on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceProgress {
-    /// Device.
+    /// The device.
     pub device: DeviceId,
     /// What was found.
     pub counts: ScrubCounts,
-    /// Everything before it is done.
+    /// Everything before this offset is done.
     pub last: DeviceOffset,
-    /// Bytes of extents on the device, copies counted: what there is to scrub,
-    /// about.
+    /// About how many bytes there are to scrub: the bytes of extents on the
+    /// device, each copy counted.
     pub bytes_expected: u64,
-    /// It came to its end.
+    /// The scrub reached the end of the device.
     pub is_finished: bool,
 }
 
-/// What is told of.
+/// A message about a device.
 #[derive(Debug)]
 pub struct News<'n> {
-    /// How far the device is.
+    /// The progress on the device.
     pub progress: &'n DeviceProgress,
-    /// Bad copies that were found since.
+    /// Bad copies that were found since the last message.
     pub faults: &'n [ScrubFault],
 }
 
-/// How fast it goes.
+/// The speed of a scrub.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// Bytes in a second at most, of each device.
+    /// The most bytes in a second for each device; no limit if `None`.
     pub bytes_per_second: Option<u64>,
 }
 
-/// Is told of news, and says how fast it goes on, or that it ends.
+/// Takes messages. Returns the speed for the next step, or stops the scrub of the
+/// device.
 pub type Watch<'w> = dyn FnMut(&News<'_>) -> ControlFlow<(), Pace> + Send + 'w;
 
-/// Scrubs a volume. `starts` says where devices begin that do not begin anew.
+/// Scrubs a volume. `starts` says where to begin on devices of which a part is
+/// done; the others begin at 0. Returns the progress on all devices.
 ///
 /// # Errors
-/// Trees that cannot be read; writing superblocks. A volume with a RAID stripe
-/// tree is refused.
+/// A [`StoreError`] if trees cannot be read, if superblocks cannot be written, or
+/// if the volume has a RAID stripe tree.
 pub fn scrub(
     store: &Store,
     options: &Options,
@@ -114,7 +116,7 @@ pub fn scrub(
     })
 }
 
-/// Tells, and gives the pace that is wanted; `None` to end.
+/// Calls `watch`, and returns the wanted speed; `None` if it stops the scrub.
 fn tell(
     watch: &Mutex<&mut Watch<'_>>,
     progress: &DeviceProgress,

@@ -1,9 +1,8 @@
 //! Tuning a volume: features, UUIDs, checksums, and the trees that it keeps.
 //!
-//! Owns the order of steps. A change that one commit can make is one commit. The
-//! others mark the volume first, so that nobody takes it for a usable one, and
-//! take the mark away last; between the two the change can be gone on with,
-//! whatever ended it:
+//! Owns the order of the steps. If one commit can make a change, it does. Other
+//! changes first mark the volume, so that it is not taken for a usable one, and
+//! remove the mark last. If such a change is interrupted, it can be resumed:
 //!
 //! | Mark | Meaning |
 //! |---|---|
@@ -24,25 +23,25 @@ use uuid::Uuid;
 /// One change of a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// Features that need nothing but their mark: extended references, skinny
-    /// metadata, no-holes.
+    /// Sets features that need only their bit in the superblock: extended
+    /// references, skinny metadata, no-holes.
     Features(Incompat),
-    /// Whether the volume is a seed, which nobody writes.
+    /// Makes the volume a seed, which is never written, or not.
     Seeding(Seeding),
-    /// The UUID everywhere; without one, a random one.
+    /// Changes the UUID everywhere, to a random one if `None`.
     Fsid(Option<UuidBytes>),
-    /// The UUID in the superblock alone; nodes keep theirs. Without one, a random
-    /// one.
+    /// Changes the UUID in the superblock, to a random one if `None`. Nodes keep
+    /// theirs.
     MetadataUuid(Option<UuidBytes>),
-    /// A tree of their own for block group items.
+    /// Moves block group items to their own tree.
     ToBlockGroupTree,
-    /// Block group items in the extent tree.
+    /// Moves block group items to the extent tree.
     FromBlockGroupTree,
-    /// A free-space tree instead of caches (v1) or none.
+    /// Makes a free-space tree, in place of free-space caches (v1) or nothing.
     ToFreeSpaceTree,
-    /// Another checksum algorithm.
+    /// Changes the checksum algorithm.
     Checksum(ChecksumType),
-    /// What simple quotas wrote into extents goes, and the feature. Quotas must
+    /// Removes what simple quotas wrote into extents, and the feature. Quotas must
     /// be off.
     RemoveSimpleQuota,
 }
@@ -50,56 +49,56 @@ pub enum Change {
 /// Whether a volume is a seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seeding {
-    /// It is.
+    /// It is a seed.
     On,
-    /// It is not.
+    /// It is no seed.
     Off,
 }
 
 /// How a change ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It is made and durable.
+    /// The change is made and durable.
     Changed,
-    /// The volume was so before.
+    /// There was nothing to change.
     Already,
-    /// Somebody ended it in the middle: the volume is not usable until the same
-    /// change is made again.
+    /// The caller stopped it in the middle. The volume is not usable until the
+    /// same change is made again.
     Halfway,
 }
 
-/// What a change does at the moment.
+/// A stage of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// It reads all nodes, and changes nothing.
+    /// Reads all nodes, and changes nothing.
     Verifying,
-    /// It reads all data and computes checksums, and changes nothing.
+    /// Reads all data and computes checksums, and changes nothing.
     ReadingData,
-    /// It rewrites nodes.
+    /// Rewrites nodes.
     Rewriting,
-    /// It changes extents.
+    /// Changes extents.
     Extents,
 }
 
-/// How far a stage is.
+/// The progress of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which one.
+    /// The stage.
     pub stage: Stage,
-    /// Bytes (of [`Stage::Extents`]: extents) that are done.
+    /// Bytes that are done; for [`Stage::Extents`], extents.
     pub done: u64,
-    /// All bytes, about; 0 where that is not known.
+    /// About how many there are; never less than `done`.
     pub total: u64,
 }
 
-/// Why a volume is not tuned.
+/// Why a volume cannot be tuned.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum TuneError {
-    /// Another change waits for its end.
+    /// Another change was interrupted and must be finished first.
     #[error("another change was interrupted and comes first: {0}")]
     Unfinished(&'static str),
-    /// Seeds stay as they are.
+    /// The volume is a seed, which must not change.
     #[error("it is a seed, which volumes that grew from it rely on; -S 0 ends that first")]
     Seed,
     /// A volume whose nodes have another UUID cannot be a seed.
@@ -111,31 +110,32 @@ pub enum TuneError {
     /// Quotas are on.
     #[error("quotas are on; switch them off first (`butterfs quota disable`)")]
     QuotasOn,
-    /// A UUID of zeros.
+    /// The wanted UUID is all zeros.
     #[error("a UUID of zeros is none")]
     NoUuid,
-    /// Of the store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// Is told of progress, and may end it.
+/// Called with the progress; may stop the change.
 pub type Watch<'w> = &'w mut dyn FnMut(&Progress) -> ControlFlow<()>;
 
-/// The superblock of a device.
+/// Returns the superblock of a device.
 ///
 /// # Errors
-/// There is none.
+/// A [`StoreError`] if the device has no good superblock or cannot be read.
 pub fn read_superblock(device: &dyn BlockDevice) -> Result<Superblock, StoreError> {
     Ok(butterfs_store::read_superblock(device)?.superblock)
 }
 
-/// Makes one change of the volume on `devices`, which must be all of its devices,
-/// open for writing.
+/// Makes one change of the volume on `devices`. These must be all devices of the
+/// volume, open for writing.
 ///
 /// # Errors
-/// [`TuneError`]. Where a change is half made then, the volume is marked so, and
-/// the same change goes on.
+/// A [`TuneError`] if the change is not possible, or if reading or writing fails.
+/// If the change was half made then, the volume is marked, and the same change
+/// resumes it.
 pub fn tune(
     devices: &[Arc<dyn BlockDevice>],
     change: Change,
@@ -160,7 +160,7 @@ struct Tuner<'t> {
     watch: Watch<'t>,
 }
 
-/// Errors where a change other than `own` waits for its end.
+/// Fails if a change other than `own` was interrupted.
 fn check_unfinished(superblock: &Superblock, own: SuperFlags) -> Result<(), TuneError> {
     let flags = superblock.flags - own;
     let waiting = [
@@ -174,7 +174,7 @@ fn check_unfinished(superblock: &Superblock, own: SuperFlags) -> Result<(), Tune
     }
 }
 
-/// The UUID that is wanted, or a random one.
+/// Returns the wanted UUID, or a random one.
 fn uuid_of(wanted: Option<UuidBytes>) -> Result<UuidBytes, TuneError> {
     match wanted {
         Some([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]) => Err(TuneError::NoUuid),
@@ -195,7 +195,7 @@ impl Tuner<'_> {
         Ok((store, superblock))
     }
 
-    /// Opens the volume to change it, where no other change waits.
+    /// Opens the volume to change it. Fails if another change was interrupted.
     fn open_to_change(&self, own: SuperFlags) -> Result<(Store, Superblock), TuneError> {
         let (store, superblock) = self.open(Access::ReadWrite)?;
         check_unfinished(&superblock, own)?;
@@ -214,7 +214,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// Reads all nodes, so that nothing begins that damage would stop.
+    /// Reads all nodes, so that no change begins that damage would interrupt.
     fn verify_nodes(&mut self, store: &Store) -> Result<(), TuneError> {
         store.check_rewritable()?;
         let total = store.node_bytes();
@@ -224,7 +224,7 @@ impl Tuner<'_> {
         }
     }
 
-    /// Rewrites the headers of all nodes, and takes the mark away.
+    /// Rewrites the headers of all nodes, and removes the mark.
     fn rewrite(&mut self, to: NodeHeaders, mark: SuperFlags) -> Result<Ended, TuneError> {
         let (store, _) = self.open(Access::ReadOnly)?;
         let total = store.node_bytes();
@@ -266,8 +266,9 @@ impl Tuner<'_> {
         self.rewrite(to, own)
     }
 
-    /// Has all superblocks of several devices say that they may come to differ in
-    /// their UUID: a crash between the writes of two would else leave two volumes.
+    /// If the volume has several devices, marks all superblocks as possibly
+    /// different in their UUID. Otherwise a crash between the writes of two
+    /// superblocks would leave two volumes.
     fn mark_superblocks(&self, store: &Store, superblock: &Superblock) -> Result<(), TuneError> {
         let mark = SuperFlags::CHANGING_FSID_V2;
         if superblock.num_devices > 1 && !superblock.flags.contains(mark) {
@@ -320,7 +321,8 @@ impl Tuner<'_> {
                     ChecksumType::Blake2 => "tune --csum blake2",
                 }));
             }
-            // All copies of all devices say so before anything is rewritten.
+            // Makes sure that all superblock copies on all devices have the mark
+            // before anything is rewritten.
             commit_superblock(&store, |_| {})?;
         } else if superblock.checksum_type == to {
             return Ok(Ended::Already);
@@ -401,8 +403,8 @@ impl Tuner<'_> {
     }
 }
 
-/// Changes the superblock; it is durable on all devices, with all its copies,
-/// when this returns.
+/// Changes the superblock. When this returns, all copies on all devices are
+/// durable.
 fn commit_superblock(
     store: &Store,
     change: impl FnOnce(&mut Superblock),

@@ -1,4 +1,5 @@
-//! Volumes that mkfs makes, judged by btrfs check, the kernel and ourselves.
+//! Makes volumes by mkfs, and checks them by btrfs check, the kernel and our own
+//! library.
 
 use butterfs_admin::mkfs::{
     Layout, MkfsError, MkfsOptions, ProfileChoice, RootOwner, make, make_on,
@@ -31,7 +32,8 @@ fn is_root() -> bool {
     root
 }
 
-/// btrfs check; Debian's 6.2 does not know the block group tree.
+/// Runs btrfs check. Does nothing for volumes with a block group tree, which
+/// Debian's version 6.2 does not know.
 fn check(image: &str, options: &MkfsOptions) {
     let known = !options
         .features
@@ -50,7 +52,7 @@ fn check(image: &str, options: &MkfsOptions) {
     }
 }
 
-/// A kernel mount that ends with the test, also when the test fails.
+/// A kernel mount. It is unmounted with the test, also if the test fails.
 struct Mounted<'a>(&'a str);
 
 impl<'a> Mounted<'a> {
@@ -76,8 +78,8 @@ fn scrub(args: &[&str]) {
     assert!(text.contains("no errors found"), "{text}");
 }
 
-/// One volume at a time: btrfs check looks at all loop devices, and a process
-/// that another test starts may hold a file of a mount for a moment.
+/// Allows only one volume at a time. Btrfs check looks at all loop devices, and a
+/// process that another test starts may hold a file of a mount for a moment.
 static JUDGING: Mutex<()> = Mutex::new(());
 
 fn judge(size: u64, options: &MkfsOptions) {
@@ -92,7 +94,7 @@ fn judge(size: u64, options: &MkfsOptions) {
     let mount = dir.path().join("mnt");
     std::fs::create_dir(&mount).unwrap();
     let point = mount.to_str().unwrap();
-    // Both copies of each node, before anybody writes them anew.
+    // Scrubs both copies of each node before anything rewrites them.
     let mounted = Mounted::new(image, point, "loop,ro");
     scrub(&["-r", point]);
     mounted.end();
@@ -125,7 +127,8 @@ fn write_by_library(path: &Path) {
     fs.sync_all().unwrap();
 }
 
-/// Every node size with every checksum, profile and kind of free space.
+/// Tests three node sizes with every checksum, two profiles, and with and without
+/// a free-space tree.
 #[test]
 fn matrix() {
     if !is_root() {
@@ -194,7 +197,7 @@ fn older_features() {
     }
 }
 
-/// Mixed block groups, down to the smallest volume.
+/// Tests mixed block groups, also on the smallest volume.
 #[test]
 fn mixed() {
     if !is_root() {
@@ -215,8 +218,8 @@ fn mixed() {
     }
 }
 
-/// The smallest volumes, and sizes for which the first and the second copy of
-/// metadata cover, begin at and end at the superblock copy at 64 MiB.
+/// Tests the smallest volumes, and sizes for which the first or the second copy of
+/// metadata covers, begins at or ends at the superblock copy at 64 MiB.
 #[test]
 fn sizes() {
     if !is_root() {
@@ -241,7 +244,7 @@ fn sizes() {
     judge(400 << 20, &part);
 }
 
-/// No superblock of a larger volume that was there before stays behind.
+/// No superblock of a larger volume that was there before is left.
 #[test]
 fn forgets_older_volumes() {
     let device = MemoryDevice::new(300 << 30);
@@ -260,8 +263,8 @@ fn forgets_older_volumes() {
     }
 }
 
-/// A crash at any place leaves the older volume, the new one or none, and what
-/// is found opens.
+/// A crash at any point leaves the older volume, the new one or none. A volume
+/// that is found can be opened.
 #[test]
 fn crashes_leave_no_half_volume() {
     let old = MemoryDevice::new(300 << 20);
@@ -276,7 +279,8 @@ fn crashes_leave_no_half_volume() {
         let crash = Crash::new(&events, Position(at));
         let latest = crash.in_flight().last().copied();
         for kept in [0, 1, 2, 3] {
-            // All, the even, the odd ones and the latest of what was under way.
+            // Of the writes in flight, keeps all, the even ones, the odd ones, or
+            // the latest.
             let fate = |position: Position, _: &Event| match (kept, position.0 % 2) {
                 (0, _) | (1, 0) | (2, 1) => Fate::Kept,
                 (3, _) if Some(position) == latest => Fate::Kept,
@@ -301,7 +305,7 @@ fn crashes_leave_no_half_volume() {
     assert!(found_old > 0 && found_new > 0, "{found_old} {found_new}");
 }
 
-/// The smallest volumes that are made can be written, by the kernel too.
+/// The smallest possible volumes can be written, also by the kernel.
 #[test]
 fn the_smallest_volumes_have_room() {
     if !is_root() {
@@ -408,8 +412,8 @@ fn refuses_what_cannot_be() {
     ));
 }
 
-/// Sizes that are multiples of nothing, on devices of all numbers: what is made
-/// opens, takes files in new chunks, and opens again.
+/// Volumes of odd sizes on several devices can be opened, take files in new
+/// chunks, and can be opened again.
 #[test]
 fn odd_sizes_of_several_devices() {
     let dir = tempfile::tempdir().unwrap();

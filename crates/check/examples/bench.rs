@@ -1,6 +1,6 @@
-//! `btrfs check` and ours on one volume of many small files, in one run:
-//! `bench [FILES]` as root. The volume is made by the kernel in a file in
-//! memory. Every second run starts with the other program.
+//! Compares `btrfs check` with our check on one volume of many small files:
+//! `bench [FILES]`, as root. The kernel makes the volume in a file in memory.
+//! The two programs take turns in which one runs first.
 
 use butterfs_check::{NoProgress, Options, check};
 use butterfs_device::{Access, FileDevice};
@@ -55,7 +55,7 @@ fn ours(path: &Path) {
     assert!(report.is_clean(), "{:?}", report.faults);
 }
 
-/// Half of the files are inline, half have an extent.
+/// Makes the volume. Half of the files are inline, half have an extent.
 fn fill(image: &Path, files: usize) {
     mkfs_btrfs(image, (files as u64 * 8192).max(1 << 30), &[]);
     let mount = KernelMount::mount(image, judge::Access::ReadWrite, "").expect("a mount");
@@ -73,7 +73,7 @@ fn fill(image: &Path, files: usize) {
     mount.unmount().expect("it unmounts");
 }
 
-/// Time and greatest resident KiB of a program.
+/// Runs a program and returns its time and its greatest resident memory in KiB.
 fn measure(words: &[&str]) -> (Duration, u64) {
     let begin = Instant::now();
     let mut child = Command::new(words[0])

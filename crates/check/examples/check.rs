@@ -1,5 +1,5 @@
-//! Checks a volume and prints what is wrong, with the time and the memory that
-//! it took: `check [--data] FILE`.
+//! Checks a volume and prints what is wrong, and the time and memory of the
+//! check: `check [--data] FILE...`.
 
 use butterfs_check::{DataChecksums, NoProgress, Options, check};
 use butterfs_device::{Access, BlockDevice, FileDevice};

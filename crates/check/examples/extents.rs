@@ -1,10 +1,10 @@
-//! The memory of a check: a volume of many extents of 4 KiB with checksums, a
-//! hole of the device behind each, so that no two runs of used, checksummed or
-//! free space join: `extents [EXTENTS]`. Prints the time and the greatest
-//! resident memory of our check and, where it is installed, of `btrfs check`.
+//! Measures the memory of a check: `extents [EXTENTS]`. The volume has many
+//! extents of 4 KiB with checksums. Free space follows each of them, so that no
+//! two ranges of used, checksummed or free space join. Prints the time and the
+//! greatest resident memory of our check and of `btrfs check`.
 //!
-//! Metadata are written; data, all of one pattern, are not, so 10 million
-//! extents take some 6 GiB of `/dev/shm` and not 46.
+//! Metadata are written. Data are all of one pattern and are not written, so 10
+//! million extents take about 6 GiB of `/dev/shm` instead of 46.
 
 use butterfs::{FallocateMode, NewInode, OpenOptions, Owner, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, make};
@@ -22,7 +22,7 @@ const SECTOR: u64 = 4096;
 const PATTERN: u8 = 0xa5;
 const BATCH: u64 = 1 << 20;
 
-/// A file that does not keep the pattern.
+/// A file that drops writes of the pattern.
 #[derive(Debug)]
 struct Forgetful(FileDevice);
 
@@ -98,13 +98,14 @@ fn ours(path: &Path) {
     assert!(report.is_clean(), "{:?}", report.faults);
 }
 
-/// Extents of two files in turn; one file is removed.
+/// Makes the volume: allocates extents for two files in turn, removes one file
+/// and writes the other.
 fn fill(image: &Path, extents: u64) {
     let begin = Instant::now();
     let size = extents * SECTOR * 2 + extents * 4096 + (4 << 30);
     let device = FileDevice::create(image, size).expect("a file");
     let mut options = MkfsOptions::default();
-    // Debian's btrfs check does not know it.
+    // Debian's btrfs check does not know the block group tree.
     let made = options.features.change("^block-group-tree");
     made.and_then(|()| make(&device, &options)).expect("mkfs");
     let device = Arc::new(Forgetful(device));
@@ -140,7 +141,7 @@ fn fill(image: &Path, extents: u64) {
     eprintln!("written, {:.0} s", begin.elapsed().as_secs_f64());
 }
 
-/// Runs a program to its end and prints what it took.
+/// Runs a program to its end and prints its time and greatest memory.
 fn measure(name: &str, words: &[&str]) {
     let begin = Instant::now();
     let mut child = Command::new(words[0])

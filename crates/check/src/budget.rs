@@ -1,14 +1,15 @@
 //! The memory that a check may take.
 //!
-//! Whoever keeps something whose size the volume decides takes its bytes here
-//! first. Beyond the limit every walk ends at its next node, and the check
-//! with an error: a volume cannot make it take more.
+//! Code that keeps something whose size the volume decides first takes the
+//! bytes from this budget. When more than the limit is taken, every walk ends
+//! at its next node and the check fails, so a volume cannot make it use up all
+//! memory.
 
 use crate::error::CheckError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes that are taken, and how many may be.
+/// The bytes that are taken now, and the limit.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
@@ -28,21 +29,21 @@ impl Budget {
         })
     }
 
-    /// A budget of its own for what can be given up: what is left when the walks
-    /// to come need as much as those that were.
+    /// Makes a separate budget for what the check can do without. Its limit is
+    /// what remains if the walks to come need as much as the walks so far.
     pub(crate) fn spare(&self) -> Arc<Self> {
         Self::new(self.limit.saturating_sub(self.peak.load(Ordering::Relaxed)))
     }
 
-    /// True as soon as more was taken than may be.
+    /// True once more than the limit was taken.
     pub(crate) fn is_exceeded(&self) -> bool {
         self.is_exceeded.load(Ordering::Relaxed)
     }
 
-    /// Errors when more was taken than may be.
+    /// Fails if more than the limit was taken.
     ///
     /// # Errors
-    /// [`CheckError::Memory`]
+    /// [`CheckError::Memory`] if more than the limit was taken.
     pub(crate) fn verify(&self) -> Result<(), CheckError> {
         if self.is_exceeded() {
             return Err(CheckError::Memory { limit: self.limit });
@@ -51,7 +52,7 @@ impl Budget {
     }
 }
 
-/// What one part of a check has taken; given back when it is dropped.
+/// The bytes that one part of a check has taken. Dropping this returns them.
 #[derive(Debug)]
 pub(crate) struct Taken {
     budget: Arc<Budget>,
@@ -59,7 +60,7 @@ pub(crate) struct Taken {
 }
 
 impl Taken {
-    /// Nothing yet.
+    /// Makes an account that has taken nothing yet.
     pub(crate) fn new(budget: &Arc<Budget>) -> Self {
         Self {
             budget: Arc::clone(budget),
@@ -67,7 +68,8 @@ impl Taken {
         }
     }
 
-    /// Takes `bytes`, without which the check cannot go on.
+    /// Takes `bytes`, also beyond the limit. The check fails if the limit is
+    /// exceeded.
     pub(crate) fn add(&self, bytes: u64) {
         if bytes == 0 {
             return;
@@ -81,7 +83,7 @@ impl Taken {
         }
     }
 
-    /// Takes `bytes` where there are so many left; false where not.
+    /// Takes `bytes` if that many are left; returns false if not.
     pub(crate) fn try_add(&self, bytes: u64) -> bool {
         let limit = self.budget.limit;
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= limit);
@@ -93,7 +95,7 @@ impl Taken {
         done.is_ok()
     }
 
-    /// Gives `bytes` back, which were taken here.
+    /// Returns `bytes` to the budget. They must have been taken through `self`.
     pub(crate) fn give(&self, bytes: u64) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         self.budget.taken.fetch_sub(bytes, Ordering::Relaxed);

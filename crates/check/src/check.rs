@@ -1,5 +1,5 @@
 //! The order of a check: superblocks, chunks, roots, extents, subvolumes, and
-//! then what all of them say of one another.
+//! then what all of them say about one another.
 
 use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
@@ -38,8 +38,8 @@ use std::sync::Arc;
 /// Checks the volume on `devices`.
 ///
 /// # Errors
-/// The volume could not be checked at all; what is wrong with one that could
-/// is in the report.
+/// Fails if the volume could not be checked at all. Otherwise the report lists
+/// what is wrong with it.
 pub fn check(
     devices: Vec<Arc<dyn BlockDevice>>,
     options: &Options,
@@ -107,7 +107,7 @@ struct Check<'a> {
     _taken: Taken,
 }
 
-/// What the trees around extents say.
+/// What [`Check::extents`] found.
 struct Extents {
     run: ExtentRun,
     parents: Parents,
@@ -123,7 +123,7 @@ struct Extents {
 }
 
 impl Extents {
-    /// What a log is held against.
+    /// What an fsync log is compared with.
     const fn used(&self) -> log::Used<'_> {
         log::Used {
             data: &self.run.data,
@@ -305,7 +305,8 @@ impl<'a> Check<'a> {
         Ok(figures)
     }
 
-    /// Walks every tree that is no subvolume.
+    /// Walks the trees of extents, checksums, block groups, free space, devices,
+    /// UUIDs and quotas.
     fn extents(&self, pass: &Pass<'_, '_>, lost: &mut Lost) -> Extents {
         let context = pass.context;
         let root = |id| self.roots.get(id);
@@ -380,7 +381,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Compares what was read of the trees around extents.
+    /// Compares what [`Self::extents`] found with one another, with chunks and
+    /// subvolumes, and with the superblock.
     fn space(&self, extents: &Extents, lost: Lost) {
         let context = &self.context;
         let run = &extents.run;
@@ -418,7 +420,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Walks subvolumes and what else refers to extents.
+    /// Walks subvolumes and the other trees that refer to extents.
     fn subvolumes(&self, pass: &Pass<'_, '_>, extents: &Extents, lost: &mut Lost) -> Figures {
         let context = pass.context;
         let mut figures = Figures::default();
@@ -472,7 +474,7 @@ impl<'a> Check<'a> {
         for root in self.roots.others(&known) {
             lost.found |= !walker.walk(&root.tree(), &references).complete;
         }
-        // Their damage was reported when they were read first.
+        // `open` walked these trees before and reported their damage.
         let quiet = context.quiet();
         let walker = Walker {
             context: &quiet,
@@ -491,7 +493,8 @@ impl<'a> Check<'a> {
         figures
     }
 
-    /// Walks everything again and collects what did not agree.
+    /// Walks everything again, collects the records that did not agree, and
+    /// reports them.
     fn differences(&self, tally: &Tally, lost: Lost) -> Result<(), CheckError> {
         self.context.begin(Phase::Diagnosis, 0);
         let collecting = tally.collecting(Taken::new(&self.context.budget.spare()));
@@ -513,7 +516,7 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Items of a tree, before references are counted.
+/// Returns the items of a tree without counting its references.
 fn list(context: &Context<'_>, id: TreeId, root: NodeRef, list: &ItemList<'_>) -> Outcome<Items> {
     let visited = context.visited();
     let none = Parents::default();

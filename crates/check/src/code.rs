@@ -7,14 +7,14 @@
 pub enum Severity {
     /// The volume is damaged.
     Fault,
-    /// Leftovers that every implementation ignores: the kernel mounts and uses
-    /// the volume; and devices that are missing.
+    /// The kernel still mounts and uses the volume: leftovers that every
+    /// implementation ignores, and missing devices.
     Warning,
 }
 
 macro_rules! codes {
     ($($(#[$meta:meta])* $name:ident = $text:literal, $meaning:literal;)*) => {
-        /// A kind of fault, with one stable name for each.
+        /// A kind of fault. Each has one stable name.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum FaultCode {
@@ -25,13 +25,13 @@ macro_rules! codes {
             /// Every kind.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
-            /// Its stable name.
+            /// Returns its stable name.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// What it means.
+            /// Returns what it means, in a sentence.
             #[must_use]
             pub const fn meaning(self) -> &'static str {
                 match self { $(Self::$name => $meaning,)* }
@@ -85,7 +85,7 @@ codes! {
     DeviceExtentBeyondDevice = "device-extent-beyond-device", "A device extent does not fit its device.";
     DeviceBytesUsed = "device-bytes-used", "A device's count of allocated bytes is wrong.";
     DeviceMissing = "device-missing", "A device is missing; what lies on it was not looked at.";
-    ChunkLost = "chunk-lost", "A chunk has lost more devices than its profile can do without.";
+    ChunkLost = "chunk-lost", "More devices of a chunk are missing than its profile can do without.";
     DeviceSize = "device-size", "A device is smaller than the volume believes.";
 
     ExtentItemInvalid = "extent-item-invalid", "An extent item is impossible.";
@@ -110,7 +110,7 @@ codes! {
     DataChecksum = "data-checksum", "File data do not match their checksum.";
 
     FreeSpaceInvalid = "free-space-invalid", "An item of the free-space tree is impossible.";
-    FreeSpaceOrphan = "free-space-orphan", "Entries of the free-space tree belong to no block group (mkfs.btrfs 6.2 leaves such; ButterFS deletes them when it writes the volume first).";
+    FreeSpaceOrphan = "free-space-orphan", "Entries of the free-space tree belong to no block group (mkfs.btrfs 6.2 leaves such entries; ButterFS deletes them when it first writes to the volume).";
     FreeSpaceInfoMissing = "free-space-info-missing", "A block group is not in the free-space tree.";
     FreeSpaceWrongGroup = "free-space-wrong-group", "A free range does not lie within its block group.";
     FreeSpaceCount = "free-space-count", "The free-space tree's number of free ranges is wrong.";
@@ -141,7 +141,7 @@ codes! {
     FileExtentInvalid = "file-extent-invalid", "A file extent is impossible.";
     FileExtentOverlap = "file-extent-overlap", "Two file extents overlap.";
     FileExtentHole = "file-extent-hole", "A range of a file has no file extent although holes need one.";
-    FileExtentInline = "file-extent-inline", "An inline extent is where or what none can be.";
+    FileExtentInline = "file-extent-inline", "An inline extent has a position or a form that none can have.";
 
     RootInvalid = "root-invalid", "A root item is impossible.";
     RootMissing = "root-missing", "A tree that every volume has is missing.";
@@ -166,7 +166,7 @@ codes! {
 }
 
 impl FaultCode {
-    /// How bad it is.
+    /// Returns how bad it is.
     #[must_use]
     pub const fn severity(self) -> Severity {
         match self {

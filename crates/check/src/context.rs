@@ -1,5 +1,5 @@
-//! What every part of a check needs: the volume's identity, reading of nodes,
-//! and where faults go.
+//! What every part of a check needs: the volume's identity, the reading of
+//! nodes, and the collector of faults.
 
 use crate::budget::{Budget, Taken};
 use crate::code::FaultCode;
@@ -23,16 +23,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a node is bad: its kind, words, and where the copy lies.
+/// Why a node is bad: the kind of fault, a text, and where the copy lies.
 type BadNode = (FaultCode, String, Option<Physical>);
 
-/// What is said of what no device has that is there.
+/// Text for a node of which no present device has a copy.
 const ALL_MISSING: &str = "the devices that have it are missing";
 
 /// Nodes between two reports of progress.
 const STATUS_EVERY: u64 = 1024;
 
-/// How far the check is.
+/// The progress of the check.
 #[derive(Debug)]
 pub(crate) struct Counter {
     phase: Mutex<Phase>,
@@ -46,7 +46,7 @@ pub(crate) struct Context<'a> {
     pub(crate) superblock: Arc<Superblock>,
     pub(crate) space: Arc<LogicalSpace>,
     pub(crate) map: Arc<ChunkMap>,
-    /// What the superblock of each device says of it.
+    /// The device item in the superblock of each device.
     pub(crate) device_items: Arc<[DeviceItem]>,
     /// Devices from which the volume may have grown.
     pub(crate) seeds: Arc<[Member]>,
@@ -55,7 +55,7 @@ pub(crate) struct Context<'a> {
     pub(crate) hash: SumHash,
     pub(crate) options: &'a Options,
     pub(crate) budget: Arc<Budget>,
-    /// Where simple quotas are on.
+    /// What simple quotas charge; `None` if they are off.
     pub(crate) charges: Option<Arc<Charges>>,
     progress: &'a dyn Progress,
     counter: Arc<Counter>,
@@ -74,7 +74,8 @@ impl<'a> Context<'a> {
             node_size: usize::try_from(superblock.node_size).unwrap_or(0),
             sector_size: u64::from(superblock.sector_size),
             checksum: superblock.checksum_type,
-            // Of a change that was cut short, which is a fault of its own.
+            // Some headers are changed and some not after a change of the fsid
+            // or checksum type that was cut short. That is reported elsewhere.
             headers: match superblock.flags.intersects(SuperFlags::CHANGING) {
                 true => Headers::Changing,
                 false => Headers::Agree,
@@ -101,14 +102,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same, with what superblocks say of their devices.
+    /// The same context, with the device items of the superblocks.
     pub(crate) fn with_device_items(mut self, items: Vec<DeviceItem>) -> Self {
         self.device_items = items.into();
         self
     }
 
-    /// The same, with devices from which the volume may have grown. Those that
-    /// the superblock's chunks lie on can be read at once.
+    /// The same context, with devices from which the volume may have grown.
+    /// Those on which the superblock's chunks lie become readable at once.
     pub(crate) fn with_seeds(mut self, seeds: Vec<Member>) -> Self {
         let fsids: BTreeSet<UuidBytes> = seeds
             .iter()
@@ -130,19 +131,20 @@ impl<'a> Context<'a> {
         self
     }
 
-    /// Whether a device was given that is the volume's own.
+    /// Whether the device with this number was given and belongs to the volume
+    /// itself, not to a seed.
     pub(crate) fn is_own_device(&self, id: DeviceId) -> bool {
         self.space.own_devices().any(|(own, _)| own == id)
     }
 
-    /// Lets what lies on a seed be read.
+    /// Makes the content of a seed readable.
     pub(crate) fn add_seed(&self, seed: &Member) {
         let own = &seed.superblock.device;
         let device = VolumeDevice::seed(own.id, own.uuid, Arc::clone(&seed.device));
         self.space.add_device(device);
     }
 
-    /// The same over more chunks.
+    /// The same context with a new chunk map.
     pub(crate) fn with_map(&self, map: ChunkMap) -> Self {
         self.space.set_map(map);
         Self {
@@ -151,7 +153,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same, where extents count for simple quotas from a generation on.
+    /// The same context, with charges of simple quotas. Extents count from the
+    /// generation `from` on.
     pub(crate) fn with_charges(&self, from: u64) -> Self {
         Self {
             charges: Some(Arc::new(Charges::new(from, self.taken()))),
@@ -159,7 +162,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The same, but faults are not reported (again).
+    /// The same context, but faults are not reported (again).
     pub(crate) fn quiet(&self) -> Self {
         Self {
             faults: Arc::new(Collector::muted()),
@@ -171,12 +174,12 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Memory of one part of the check.
+    /// Makes an account of memory for one part of the check.
     pub(crate) fn taken(&self) -> Taken {
         Taken::new(&self.budget)
     }
 
-    /// Marks of nodes that were reached; none yet.
+    /// Makes the marks for nodes that were reached. None is marked yet.
     pub(crate) fn visited(&self) -> Visited {
         Visited::new(&self.map, self.sector(), &self.budget)
     }
@@ -219,21 +222,21 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// True where devices of the volume are missing.
+    /// True if devices of the volume are missing.
     pub(crate) fn is_degraded(&self) -> bool {
         let there = u64::try_from(self.space.devices().count());
         there.is_ok_and(|there| there < self.superblock.num_devices)
     }
 
-    /// Copies of a place, and how it can be read where none of them can: of
-    /// volumes of one device, there is nothing else.
+    /// The number of copies at an address, and the number of all ways to read
+    /// it. The ways after the copies rebuild the content from other devices.
     pub(crate) fn ways(&self, logical: Logical) -> (usize, usize) {
         let copies = self.map.copies(logical).max(1);
         (copies, self.space.ways(logical).max(copies))
     }
 
-    /// Reads a node as one of the ways to read it has it; `None` where that
-    /// copy's device is missing.
+    /// Reads a node in one of the ways to read it; `None` if the device of that
+    /// copy is missing.
     fn read_copy(&self, expected: Expected, copy: usize) -> Option<Result<Node, BadNode>> {
         match self.read_way(expected, copy) {
             Err((FaultCode::DeviceMissing, _, _)) => None,
@@ -258,7 +261,7 @@ impl<'a> Context<'a> {
             .map_err(|fault| (code_of(fault), fault.to_string(), place))
     }
 
-    /// Reads a node from its first good copy without reporting.
+    /// Reads a node from its first good copy and reports nothing.
     pub(crate) fn peek(&self, expected: Expected) -> Result<Node, (FaultCode, String)> {
         let mut first = None;
         for way in 0..self.ways(expected.logical).1 {
@@ -291,7 +294,8 @@ impl<'a> Context<'a> {
             }
             match self.read_copy(expected, way) {
                 Some(Ok(node)) => good = good.or(Some(node)),
-                // What is made of others says nothing of any of them.
+                // A way after the copies rebuilds the node from several devices,
+                // so its fault does not tell which of them is bad.
                 Some(Err(fault)) if way < copies => bad.push(fault),
                 Some(Err(_)) | None => {}
             }
@@ -316,7 +320,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Whether all that keeps a copy from being read is that devices are missing.
+/// Whether missing devices are the only reason why a copy cannot be read.
 pub(crate) fn is_missing(error: &VolumeError) -> bool {
     match error {
         VolumeError::NoGoodCopy { copies, .. } => {
@@ -327,7 +331,7 @@ pub(crate) fn is_missing(error: &VolumeError) -> bool {
     }
 }
 
-/// The kind of fault that a node's own check found.
+/// The code for a fault that [`Node::verify`] found.
 pub(crate) const fn code_of(fault: NodeFault) -> FaultCode {
     match fault {
         NodeFault::Size => FaultCode::NodeSize,
@@ -348,7 +352,7 @@ pub(crate) const fn code_of(fault: NodeFault) -> FaultCode {
     }
 }
 
-/// Trees to search in, without reporting what is wrong with their nodes.
+/// Trees to search in. Faults of their nodes are not reported.
 pub(crate) struct Lookup<'c, 'a> {
     pub(crate) context: &'c Context<'a>,
     pub(crate) roots: &'c FxHashMap<TreeId, NodeRef>,
@@ -369,7 +373,7 @@ impl NodeSource for Lookup<'_, '_> {
     }
 }
 
-/// `Logical` of a number.
+/// Makes a `Logical` from a number.
 pub(crate) const fn logical(at: u64) -> Logical {
     Logical(at)
 }

@@ -1,4 +1,4 @@
-//! File data against their checksums.
+//! Compares file data with their checksums.
 
 use crate::code::FaultCode;
 use crate::context::{Context, is_missing};
@@ -10,15 +10,16 @@ use butterfs_format::{Key, Logical, NodeRef, TreeId};
 
 /// Bytes read at once.
 const READ: usize = 1 << 20;
-/// Bytes that lie on one device, in striped profiles.
+/// Consecutive bytes that lie on one device in striped profiles.
 const ELEMENT: u64 = 64 << 10;
 
 struct DataScan<'s, 'a> {
     context: &'s Context<'a>,
 }
 
-/// Reads all data that have checksums, every copy, and gives the bytes read.
-/// Damage of the checksum tree was reported before.
+/// Reads every copy of all data that have checksums, and returns the bytes
+/// read. Does not report damage of the checksum tree, which was reported
+/// before.
 pub(crate) fn verify(context: &Context<'_>, root: NodeRef) -> u64 {
     let quiet = context.quiet();
     let visited = context.visited();
@@ -59,7 +60,7 @@ impl DataScan<'_, '_> {
                 read = read.saturating_add(u64::try_from(length).unwrap_or(0));
             }
             if !is_there && !(copies..ways).any(|way| self.is_made(at, way, buffer, &wanted)) {
-                let text = "the devices that have it are missing, and nothing makes it";
+                let text = "the devices that have it are missing, and it cannot be rebuilt";
                 context.fault(FaultCode::DataUnreadable, Place::at(Logical(at)), text);
             }
             at = at.saturating_add(u64::try_from(length).unwrap_or(u64::MAX));
@@ -68,7 +69,8 @@ impl DataScan<'_, '_> {
         read
     }
 
-    /// Bytes that lie on the same devices, where it matters: where one is missing.
+    /// Returns how many bytes can be read at once from `at`. If a device is
+    /// missing, these are bytes that lie on the same devices.
     fn alike(&self, at: u64) -> usize {
         let context = self.context;
         if !context.is_degraded() {
@@ -80,8 +82,8 @@ impl DataScan<'_, '_> {
         usize::try_from(ELEMENT.saturating_sub(inside)).unwrap_or(READ)
     }
 
-    /// Whether one of the ways to make it from other devices makes what it
-    /// should be.
+    /// Whether the way `way` to rebuild the data from other devices yields data
+    /// that match their checksums.
     fn is_made(&self, at: u64, way: usize, buffer: &mut [u8], wanted: &[&[u8]]) -> bool {
         let context = self.context;
         if context.space.read_copy(Logical(at), way, buffer).is_err() {
@@ -95,7 +97,8 @@ impl DataScan<'_, '_> {
         })
     }
 
-    /// Compares a copy; false where its device is missing.
+    /// Compares a copy with its checksums; returns false if its device is
+    /// missing.
     fn copy(
         &self,
         at: u64,

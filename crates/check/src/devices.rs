@@ -1,4 +1,4 @@
-//! Chunks, device items and device extents against one another.
+//! Compares chunks, device items and device extents with one another.
 
 use crate::code::FaultCode;
 use crate::context::Context;
@@ -67,7 +67,7 @@ pub(crate) fn choose_seeds(context: &Context<'_>, tree: &ChunkTree) {
             (own.device.id, own.device.uuid, own.node_fsid()) == (item.id, item.uuid, item.fsid)
         };
         let mut same: Vec<&Member> = context.seeds.iter().filter(is_it).collect();
-        // Of copies, the one that did not change.
+        // If copies of the seed were given, the one that did not change wins.
         same.sort_by_key(|seed| seed.superblock.generation != item.generation);
         let Some(seed) = same.first() else {
             continue;
@@ -87,23 +87,24 @@ pub(crate) fn choose_seeds(context: &Context<'_>, tree: &ChunkTree) {
     }
 }
 
-/// Whether an item is that of another volume's device.
+/// Whether a device item belongs to a device of another volume.
 fn is_foreign(context: &Context<'_>, item: &DeviceItem) -> bool {
     item.fsid != context.superblock.node_fsid()
 }
 
-/// The map of all chunks that can be.
+/// Builds the map of all possible chunks, and reports the others.
 pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
     let mut map = ChunkMap::default();
     let mut add = |logical: Logical, chunk: &Chunk| {
         let bytes = stripe_bytes(chunk);
-        // What no device can hold is left out, also to bound memory.
+        // A chunk that does not fit its devices is left out, also to bound
+        // memory.
         let fits = chunk.stripes.iter().all(|stripe| {
             let found = context.space.devices().find(|(id, _)| *id == stripe.device);
             let end = stripe.offset.saturating_add(bytes);
             let size = match found {
                 Some((_, device)) => Some(device.size()),
-                // One that is missing is as large as the volume believes.
+                // For a missing device, its item tells the size.
                 None => size_by_item(tree, stripe.device),
             };
             size.is_some_and(|size| end.get() <= size)
@@ -127,14 +128,14 @@ pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
     map
 }
 
-/// How large the chunk tree says that a device is.
+/// The size of a device by its item in the chunk tree.
 fn size_by_item(tree: &ChunkTree, device: DeviceId) -> Option<u64> {
     let mut items = tree.devices.iter();
     let item = items.find(|item| item.id == device)?;
     Some(item.total_bytes)
 }
 
-/// Says which devices are missing, and which chunks cannot do without them.
+/// Reports which devices are missing, and which chunks cannot do without them.
 pub(crate) fn missing(context: &Context<'_>, tree: &ChunkTree) {
     let is_there = |id: DeviceId| context.space.state(id).is_some();
     for item in tree.devices.iter().filter(|item| !is_there(item.id)) {
@@ -164,7 +165,7 @@ pub(crate) fn missing(context: &Context<'_>, tree: &ChunkTree) {
     }
 }
 
-/// Bytes that each stripe of a chunk takes.
+/// Bytes that each stripe of a chunk takes on its device.
 fn stripe_bytes(chunk: &Chunk) -> u64 {
     let stripes = chunk.stripes.len();
     let data = Profile::from_flags(chunk.flags).map_or(stripes, |p| p.data_stripes(stripes));
@@ -172,7 +173,8 @@ fn stripe_bytes(chunk: &Chunk) -> u64 {
     chunk.length.checked_div(data).unwrap_or(chunk.length)
 }
 
-/// The superblock's own copy of chunks and device against the chunk tree.
+/// Compares the superblock's copies of system chunks and device items with the
+/// chunk tree.
 pub(crate) fn superblock(context: &Context<'_>, tree: &ChunkTree) {
     identities(context, tree);
     let superblock = &context.superblock;
@@ -214,7 +216,7 @@ pub(crate) fn superblock(context: &Context<'_>, tree: &ChunkTree) {
     }
 }
 
-/// A superblock's item of its own device against that of the chunk tree.
+/// Compares a superblock's item of its own device with that of the chunk tree.
 fn own_item(context: &Context<'_>, own: &DeviceItem, tree: &ChunkTree) {
     let fault = |text: String| {
         context.fault(FaultCode::SuperblockDeviceItem, Place::default(), text);
@@ -237,14 +239,14 @@ fn own_item(context: &Context<'_>, own: &DeviceItem, tree: &ChunkTree) {
     }
 }
 
-/// UUIDs of chunks' stripes and of device items, and what else of a chunk
-/// must agree with the volume.
+/// Checks the UUIDs of device items and of chunks' stripes, and the fields of
+/// chunks that must agree with the volume.
 fn identities(context: &Context<'_>, tree: &ChunkTree) {
     let superblock = &context.superblock;
     for item in tree
         .devices
         .iter()
-        // A seed, or one that is missing, which is said elsewhere.
+        // The rest are seeds or missing. Missing devices are reported elsewhere.
         .filter(|item| is_foreign(context, item) && context.is_own_device(item.id))
     {
         let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, item.id.get());
@@ -278,7 +280,7 @@ fn identities(context: &Context<'_>, tree: &ChunkTree) {
     }
 }
 
-/// Device extents against chunks and device items.
+/// Compares device extents with chunks and device items.
 pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
     let mut found: BTreeMap<(DeviceId, u64), (Key, DeviceExtent)> = BTreeMap::new();
     for (key, data) in items {
@@ -336,8 +338,9 @@ pub(crate) fn extents(context: &Context<'_>, tree: &ChunkTree, items: &Items) {
     }
 }
 
-/// Items of the device tree that are no device extents: statistics, and the
-/// progress of a replacement. Statistics outlive their device.
+/// Checks an item of the device tree that is no device extent: statistics, or
+/// the progress of a replacement. Statistics outlive their device, so they need
+/// not belong to one.
 fn state(context: &Context<'_>, key: Key, data: &[u8]) {
     let place = Place::item(TreeId::DEVICE, key);
     let parsed = match key.item_type {
@@ -357,7 +360,7 @@ fn state(context: &Context<'_>, key: Key, data: &[u8]) {
     }
 }
 
-/// Whether a device extent can be, by itself.
+/// Whether a device extent is possible, seen on its own.
 fn is_possible(key: Key, extent: &DeviceExtent) -> bool {
     extent.length > 0
         && key.offset.checked_add(extent.length).is_some()

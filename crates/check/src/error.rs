@@ -10,31 +10,31 @@ use thiserror::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// Where chunks lie is not known.
+    /// The chunk tree is damaged, so the place of the nodes is unknown.
     #[error("its chunk tree is damaged")]
     ChunkTree,
-    /// A fault of this program.
+    /// A thread outlived the check, which is a fault of this program.
     #[error("a thread is left over")]
     ThreadLeft,
 }
 
-/// Why devices are not those of a volume.
+/// Why the given devices do not form a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DevicesFault {
-    /// There is none.
+    /// No device was given.
     #[error("no device was given")]
     None,
-    /// One is not of the volume of the others.
+    /// A device belongs to another volume than the others.
     #[error("{0} belongs to another volume; leave it out")]
     OtherVolume(String),
-    /// One is there twice.
+    /// A device was given twice.
     #[error("device {0} was given twice; leave one of the two out")]
     Twice(DeviceId),
 }
 
-/// Why a volume could not be checked at all. What is wrong inside of a volume
-/// is in the report instead.
+/// Why a volume could not be checked at all. Faults inside a volume are in the
+/// report instead.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
@@ -46,22 +46,22 @@ pub enum CheckError {
         /// What is wrong with the copies.
         reason: String,
     },
-    /// Devices of different volumes, or one twice.
+    /// The given devices do not form a volume.
     #[error(transparent)]
     Devices(#[from] DevicesFault),
-    /// A feature that the check does not know.
+    /// The volume uses a feature that the check does not know.
     #[error("the volume uses {}, which ButterFS does not know; use `btrfs check`", .0.names().join(", "))]
     Unsupported(Incompat),
     /// Not even the first nodes can be read.
     #[error("the volume cannot be read: {0}")]
     Unreadable(Unreadable),
-    /// A bound was met.
+    /// The check needs more memory than it may take.
     #[error("the check needs more than {limit} bytes of memory; give it more with --memory")]
     Memory {
-        /// The bound.
+        /// The limit in bytes.
         limit: u64,
     },
-    /// Threads.
+    /// Threads could not be started.
     #[error("cannot start threads: {0}")]
     Threads(Arc<rayon::ThreadPoolBuildError>),
     /// A device failed.

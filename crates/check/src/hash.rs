@@ -1,12 +1,12 @@
 //! Keyed hashes whose sums are compared.
 //!
-//! Two multisets are equal when the wrapping sums of their members' hashes
-//! are, but for a chance of 2^-64. The key is new for each run, so nobody can
-//! prepare a volume whose sums agree by intent.
+//! If the wrapping sums of the hashes of two multisets are equal, so are the
+//! multisets, except with a chance of 2^-64. The key is new for each run, so
+//! nobody can prepare two different multisets with equal sums.
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A family member of hash functions.
+/// One hash function of a family; the key selects it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SumHash {
     key: [u64; 2],
@@ -16,7 +16,7 @@ pub(crate) struct SumHash {
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 const LAST: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// Both halves of a product, folded.
+/// The two halves of the product, combined by exclusive or.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a).wrapping_mul(u128::from(b));
@@ -43,7 +43,7 @@ fn fold(a: u64, b: u64) -> u64 {
 }
 
 impl SumHash {
-    /// One that nobody could foresee.
+    /// Chooses a function that nobody could foresee.
     pub(crate) fn random() -> Self {
         let state = RandomState::new();
         Self {

@@ -1,15 +1,15 @@
 //! An independent verifier of Btrfs volumes.
 //!
-//! Reads a volume as it lies on its devices and says everything that is wrong
-//! with it. Shares with the writers nothing but the layout of items, the tree
-//! node and the chunk map: it sees neither the store nor the file system, so a
-//! fault of a writer cannot excuse itself. It never writes.
+//! It reads a volume as it lies on its devices and reports everything that is
+//! wrong with it. It shares with the writers only the layout of items, the tree
+//! node and the chunk map. It uses neither the store nor the file system, so a
+//! fault in a writer cannot hide itself from the check. It never writes.
 //!
-//! How it stays fast and small: each node is read once, whatever the number of
-//! trees that share it. What must be equal on two sides (references and
-//! extents, names and inodes) is compared by sums of keyed hashes, which need
-//! no memory; only where a sum differs, a second walk collects the records of
-//! that part and names what is wrong.
+//! To be fast, the check walks each node once, no matter how many trees share
+//! it. To need little memory, it compares what must be equal on two sides
+//! (references and extents, names and inodes) by sums of keyed hashes. Only if
+//! a sum differs, a second walk collects the records of that part and finds
+//! what is wrong.
 
 #![cfg_attr(
     not(test),
@@ -47,19 +47,19 @@ pub use error::{CheckError, DevicesFault, Unreadable};
 pub use progress::{NoProgress, Phase, Progress, Status};
 pub use report::{Fault, Figures, Place, QuotaGroup, Report};
 
-/// What to check, and with what.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Threads; 0 for one on each core.
+    /// Number of threads; 0 means one for each core.
     pub threads: usize,
     /// Whether file data are read and compared with their checksums.
     pub data: DataChecksums,
-    /// Bytes of memory that the check may take.
+    /// The most bytes of memory that the check may take.
     pub memory_max: u64,
-    /// Faults of each kind that are described; all are counted.
+    /// The most faults of each kind that are described. All are counted.
     pub faults_max: usize,
-    /// Copy of the superblock to begin with, counted from 0; the first good
-    /// one where `None`.
+    /// Copy of the superblock to begin with, counted from 0. If `None`, the
+    /// primary copy is used if it is good, otherwise the newest good one.
     pub superblock: Option<usize>,
 }
 

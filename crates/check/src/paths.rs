@@ -1,4 +1,4 @@
-//! Paths of the inodes that faults name, as far as names lead to the root.
+//! Paths of the inodes that faults name, if their names lead to the root.
 
 use crate::context::{Context, Lookup};
 use crate::report::Report;
@@ -7,7 +7,7 @@ use butterfs_format::{InodeNumber, ItemType, Key, NodeRef, TreeId};
 use butterfs_tree::Cursor;
 use rustc_hash::FxHashMap;
 
-/// Directories above one another at most.
+/// The greatest depth of a path in directories.
 const DEPTH_MAX: usize = 512;
 
 /// Adds paths to the faults of a report.
@@ -23,7 +23,7 @@ pub(crate) fn add(report: &mut Report, context: &Context<'_>, roots: &FxHashMap<
     }
 }
 
-/// A directory that holds an inode, and its name there.
+/// Returns a directory that holds an inode, and the inode's name there.
 fn parent(lookup: &Lookup<'_, '_>, tree: TreeId, inode: u64) -> Option<(u64, Vec<u8>)> {
     let first = Key::new(inode, ItemType::INODE_REF, 0);
     let cursor = Cursor::seek_in(lookup, tree, &first).ok()?;

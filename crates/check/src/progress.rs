@@ -1,4 +1,4 @@
-//! How far a check is.
+//! The progress of a check.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub enum Phase {
     Extents,
     /// Subvolumes.
     Subvolumes,
-    /// What a difference was made of.
+    /// A second walk that finds the cause of a difference.
     Diagnosis,
     /// Quota groups.
     Quotas,
@@ -32,24 +32,25 @@ impl fmt::Display for Phase {
     }
 }
 
-/// How far a check is.
+/// The progress of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Status {
     /// What is being checked.
     pub phase: Phase,
-    /// Bytes of it that were read.
+    /// Bytes that were read in this phase.
     pub done: u64,
-    /// Bytes to read, 0 where that is not known.
+    /// Bytes to read in this phase; 0 if not known.
     pub total: u64,
 }
 
-/// Who wants to know how far a check is. Called from any thread.
+/// Receives the progress of a check. The check calls it from any thread.
 pub trait Progress: Sync {
-    /// Called about every thousand nodes.
+    /// Takes the progress. Called when a phase begins, and about every thousand
+    /// nodes.
     fn status(&self, status: Status);
 }
 
-/// Nobody wants to know.
+/// Ignores the progress.
 #[derive(Clone, Copy, Debug)]
 pub struct NoProgress;
 

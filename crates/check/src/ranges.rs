@@ -1,9 +1,9 @@
-//! Sorted ranges of logical addresses, neighbours joined.
+//! Sorted ranges of logical addresses; ranges that touch are joined.
 
 use crate::budget::bytes_of;
 use std::ops::Range;
 
-/// Bytes of memory that a range takes while a list of them grows.
+/// Bytes of memory for each range, while the list of ranges grows.
 const RANGE_BYTES: u64 = 32;
 
 /// Ascending ranges that neither overlap nor touch.
@@ -11,8 +11,8 @@ const RANGE_BYTES: u64 = 32;
 pub(crate) struct Ranges(Vec<(u64, u64)>);
 
 impl Ranges {
-    /// Adds a range that begins no earlier than the last one ends. What
-    /// overlaps is joined.
+    /// Adds a range that begins no earlier than the last one begins. If the two
+    /// overlap or touch, they are joined.
     #[inline]
     pub(crate) fn push(&mut self, start: u64, end: u64) {
         if let Some((_, last)) = self.0.last_mut()
@@ -26,7 +26,7 @@ impl Ranges {
         }
     }
 
-    /// Ranges in any order.
+    /// Makes sorted ranges from a list in any order.
     pub(crate) fn of(mut all: Vec<(u64, u64)>) -> Self {
         all.sort_unstable();
         let mut out = Self::default();
@@ -36,7 +36,7 @@ impl Ranges {
         out
     }
 
-    /// Adds ranges that lie behind.
+    /// Adds ranges that lie after those of `self`.
     pub(crate) fn append(&mut self, later: Self) {
         if self.0.is_empty() {
             *self = later;
@@ -69,7 +69,7 @@ impl Ranges {
         })
     }
 
-    /// Ranges within `bounds`, cut at them.
+    /// The parts of ranges that lie within `bounds`.
     pub(crate) fn within(&self, bounds: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self.0.partition_point(|(_, end)| *end <= bounds.start);
         let rest = self.0.get(first..).unwrap_or_default();
@@ -78,7 +78,7 @@ impl Ranges {
             .map(move |(start, end)| (*start).max(bounds.start)..(*end).min(bounds.end))
     }
 
-    /// What lies within `bounds`.
+    /// A copy of the parts that lie within `bounds`.
     pub(crate) fn part(&self, bounds: Range<u64>) -> Self {
         Self(
             self.within(bounds)
@@ -94,7 +94,7 @@ impl Ranges {
         })
     }
 
-    /// What of `bounds` is in no range.
+    /// The parts of `bounds` that are in no range.
     pub(crate) fn gaps_within(&self, bounds: Range<u64>) -> Self {
         let mut gaps = Self::default();
         let mut at = bounds.start;
@@ -106,7 +106,7 @@ impl Ranges {
         gaps
     }
 
-    /// What of `self` is not in `other`.
+    /// The parts of `self` that are not in `other`.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let mut out = Self::default();
         for range in self.iter() {
@@ -117,7 +117,7 @@ impl Ranges {
         out
     }
 
-    /// What is in one or the other.
+    /// The parts that are in `self`, in `other` or in both.
     pub(crate) fn union(&self, other: &Self) -> Self {
         Self::of(self.0.iter().chain(&other.0).copied().collect())
     }

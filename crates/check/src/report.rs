@@ -7,12 +7,12 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Where a fault is; what is not known is `None`.
+/// Where a fault is. A field that is not known is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// Tree.
     pub tree: Option<TreeId>,
-    /// Key in it.
+    /// Key of the item in the tree.
     pub key: Option<Key>,
     /// Address of the node or extent.
     pub logical: Option<Logical>,
@@ -72,9 +72,9 @@ pub struct Fault {
     pub code: FaultCode,
     /// Where.
     pub place: Place,
-    /// What is wrong, in a sentence.
+    /// A sentence that says what is wrong.
     pub sentence: String,
-    /// Path in its subvolume, where the fault names an inode that has one.
+    /// Path in the subvolume, if the fault names an inode that has a path.
     pub path: Option<String>,
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What the volume holds, as far as it could be read.
+/// What the volume holds, counted as far as it could be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
     /// Bytes in extents.
@@ -103,11 +103,11 @@ pub struct Figures {
     pub extents: u64,
     /// Bytes of data that have checksums.
     pub checksummed_bytes: u64,
-    /// Bytes of data that were read and compared, all copies.
+    /// Bytes of data that were read and compared; each copy counts.
     pub data_bytes_read: u64,
     /// Subvolumes and snapshots.
     pub subvolumes: u64,
-    /// Inodes; what snapshots share is counted once for each.
+    /// Inodes. An inode that snapshots share is counted once for each.
     pub inodes: u64,
     /// Directories among them.
     pub directories: u64,
@@ -116,56 +116,57 @@ pub struct Figures {
 /// What a check found.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Faults, at most a given number of each kind, sorted by kind and place.
+    /// Faults, sorted by kind and place. [`crate::Options::faults_max`] limits
+    /// the number of each kind.
     pub faults: Vec<Fault>,
-    /// How many of each kind there are.
+    /// Number of faults of each kind, also of those that are not in `faults`.
     pub counts: BTreeMap<FaultCode, u64>,
     /// What could not be checked, because of damage or unknown features.
     pub unchecked: Vec<String>,
     /// What the volume holds.
     pub figures: Figures,
-    /// Numbers of the quota groups, where they can be compared: not while they are
-    /// counted or known to be stale, and not those of simple quotas.
+    /// Numbers of the quota groups. Empty if they cannot be compared: while a
+    /// rescan counts them, if they are known to be stale, and for simple quotas.
     pub quota_groups: Vec<QuotaGroup>,
 }
 
-/// What a quota group says that it uses, and what it uses. Bytes.
+/// The bytes that a quota group uses, by its item and by the trees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuotaGroup {
-    /// Which one.
+    /// The quota group.
     pub group: GroupId,
-    /// Reachable from the group, as its item says.
+    /// Bytes reachable from the group, by its item.
     pub noted_referenced: u64,
-    /// Of that what is reachable from nowhere else, as its item says.
+    /// Those of them that are reachable from nowhere else, by its item.
     pub noted_exclusive: u64,
-    /// Reachable from the group, as the trees say.
+    /// Bytes reachable from the group, by the trees.
     pub referenced: u64,
-    /// Of that what is reachable from nowhere else.
+    /// Those of them that are reachable from nowhere else, by the trees.
     pub exclusive: u64,
 }
 
 impl Report {
-    /// Faults and warnings of a severity.
+    /// Returns the number of faults of a severity.
     #[must_use]
     pub fn count(&self, severity: Severity) -> u64 {
         let of = self.counts.iter().filter(|(c, _)| c.severity() == severity);
         of.fold(0, |sum: u64, (_, count)| sum.saturating_add(*count))
     }
 
-    /// True without faults; warnings do not count.
+    /// True if there are no faults; warnings do not count.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.count(Severity::Fault) == 0
     }
 
-    /// True when a fault of this kind was found.
+    /// True if a fault of this kind was found.
     #[must_use]
     pub fn has(&self, code: FaultCode) -> bool {
         self.counts.contains_key(&code)
     }
 }
 
-/// Lines that say what could not be checked, at most.
+/// The most lines that say what could not be checked.
 const UNCHECKED_MAX: usize = 1000;
 
 /// Gathers faults from all threads.
@@ -189,7 +190,8 @@ impl Collector {
         }
     }
 
-    /// One that forgets: for walks whose faults were reported before.
+    /// Makes a collector that ignores everything, for walks whose faults were
+    /// reported before.
     pub(crate) const fn muted() -> Self {
         let mut collector = Self::new(0);
         collector.muted = true;
@@ -214,7 +216,7 @@ impl Collector {
         }
     }
 
-    /// Faults so far.
+    /// The number of faults so far.
     pub(crate) fn total(&self) -> u64 {
         let found = self.found.lock();
         let counts = found.1.values();

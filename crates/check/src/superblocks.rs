@@ -10,20 +10,21 @@ use butterfs_format::{DeviceId, DeviceOffset, ParseError};
 use std::sync::Arc;
 use thiserror::Error;
 
-/// Features that can be checked; what they add is looked at where it lies.
+/// Features that the check knows. The code for each tree checks what they add
+/// there.
 const KNOWN: Incompat = Incompat::SUPPORTED;
-/// Directory of the tree of roots.
+/// Number of the directory in the tree of roots.
 const ROOT_DIR: u64 = 6;
 
-/// The volume has the metadata of another one, and no data.
+/// Flags of a volume that has the metadata of another one, and no data.
 pub(crate) const METADUMP: SuperFlags =
     SuperFlags(SuperFlags::METADUMP.0 | SuperFlags::METADUMP_V2.0);
 
 /// The devices that were given.
 pub(crate) struct Given {
-    /// Those of the volume; the first one speaks for it.
+    /// Devices of the volume. The superblock of the first is the volume's.
     pub(crate) members: Vec<Member>,
-    /// Those of other volumes, from which it may have grown.
+    /// Devices of other volumes, from which this one may have grown.
     pub(crate) seeds: Vec<Member>,
 }
 
@@ -34,7 +35,7 @@ pub(crate) struct Member {
     pub(crate) superblock: Superblock,
 }
 
-/// Why a copy of the superblock is none.
+/// Why a copy of the superblock cannot be used.
 #[derive(Debug, Error)]
 enum CopyFault {
     /// It cannot be read.
@@ -58,7 +59,7 @@ fn read(device: &dyn BlockDevice, offset: DeviceOffset) -> Result<Superblock, Co
 /// Reads the superblock of a device and compares its copies.
 ///
 /// # Errors
-/// None of them is good, or the wanted one is not.
+/// [`CheckError::NoSuperblock`] if no copy is good, or if the wanted one is not.
 fn member(
     device: Arc<dyn BlockDevice>,
     wanted: Option<usize>,
@@ -73,7 +74,8 @@ fn member(
         let fits = wanted.is_none_or(|wanted| wanted == index);
         copy.as_ref().ok().filter(|_| fits)
     });
-    // The primary copy is written first; a mirror serves when it is bad.
+    // Writers write the primary copy first. If it is bad, the newest other copy
+    // is used.
     let primary = copies.first().and_then(|(_, copy)| copy.as_ref().ok());
     let chosen = match (primary, wanted) {
         (Some(primary), None) => Some(primary),
@@ -94,7 +96,7 @@ fn member(
             },
         });
     };
-    // Who restores a metadump writes the first copy alone.
+    // A program that restores a metadump writes only the first copy.
     let compared = if chosen.flags.intersects(METADUMP) {
         &[]
     } else {
@@ -116,7 +118,7 @@ fn compare(
     copy: &Result<Superblock, CopyFault>,
     faults: &Collector,
 ) {
-    // Beyond the end of the volume no copy is written.
+    // No copy is written beyond the end of the volume.
     if offset.saturating_add(size()).get() >= chosen.device.total_bytes {
         return;
     }
@@ -143,12 +145,13 @@ fn compare(
         );
     }
     let (a, b) = (copy.generation.get(), chosen.generation.get());
-    // A commit that was interrupted leaves a mirror one generation behind.
+    // A commit that was interrupted may leave a copy one generation behind.
     if a.abs_diff(b) > 1 {
         let text = format!("is of generation {a} instead of {b}");
         return fault(FaultCode::SuperblockCopyStale, text);
     }
-    // An fsync writes the log's root into the primary copy alone.
+    // An fsync writes the log's root only into the primary copy, so copies of
+    // one generation may differ in that.
     let content = |copy: &Superblock| {
         (
             copy.root,
@@ -163,9 +166,9 @@ fn compare(
     }
 }
 
-/// Leaves out what is no device of the volume any more, or not yet, as whoever
-/// opens it does: the older one of two that are the same device, and what is
-/// more than the volume has.
+/// Leaves out devices that are not in the volume any more, or not yet: the
+/// older of two with the same number, and those beyond the volume's number of
+/// devices. Opening a volume for use does the same.
 fn leave_out_former(members: &mut Vec<Member>, first: &Superblock) {
     let is_own = |member: &Member| member.superblock.fsid == first.fsid;
     let mut kept: Vec<Member> = Vec::new();
@@ -190,8 +193,9 @@ fn leave_out_former(members: &mut Vec<Member>, first: &Superblock) {
 /// Reads the superblocks of all devices of a volume.
 ///
 /// # Errors
-/// One has none, they do not belong together, or the volume has features that
-/// are not known.
+/// [`CheckError::NoSuperblock`] if a device has no good superblock,
+/// [`CheckError::Devices`] if the devices do not form a volume, and
+/// [`CheckError::Unsupported`] if the volume uses unknown features.
 pub(crate) fn open(
     devices: Vec<Arc<dyn BlockDevice>>,
     wanted: Option<usize>,
@@ -201,8 +205,8 @@ pub(crate) fn open(
     for device in devices {
         members.push(member(device, wanted, faults)?);
     }
-    // The newest one speaks for the volume. A volume is newer than its seed in
-    // any case.
+    // The newest superblock is the volume's. A seed comes last, whatever its
+    // generation.
     let is_seeding = |member: &Member| member.superblock.flags.contains(SuperFlags::SEEDING);
     members.sort_by_key(|member| {
         let own = &member.superblock;
@@ -233,7 +237,8 @@ pub(crate) fn open(
         }
         ids.push(own.device.id);
         let (newest, generation) = (first.generation.get(), own.generation.get());
-        // A crash between the superblocks of two devices leaves one behind.
+        // A crash between the superblocks of two devices leaves one of them a
+        // generation behind.
         if newest.saturating_sub(generation) > 1 {
             let text = format!(
                 "{} is of generation {generation}, others of {newest}; it lacks what was written \
@@ -265,8 +270,8 @@ fn fields(superblock: &Superblock, faults: &Collector) {
     let refused = superblock.flags.without(SuperFlags::SUPPORTED);
     if !refused.is_empty() {
         fault(format!(
-            "its flags ({}) keep it from being mounted; a change that was cut short leaves such, \
-             and `butterfs tune` or btrfstune finishes it",
+            "its flags ({}) keep it from being mounted; a change that was cut short leaves such \
+             flags, and `butterfs tune` or btrfstune finishes it",
             refused.names().join(", ")
         ));
     }
@@ -276,7 +281,7 @@ fn fields(superblock: &Superblock, faults: &Collector) {
     if superblock.chunk_root_generation > superblock.generation {
         fault("its chunk tree is newer than itself".to_owned());
     }
-    // Old versions of mkfs wrote 4096 whatever the sectors.
+    // Old versions of mkfs wrote 4096 for every sector size.
     if ![4096, superblock.sector_size].contains(&superblock.stripe_size) {
         fault(format!(
             "its stripes have {} bytes, its sectors {}",

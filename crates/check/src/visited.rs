@@ -1,4 +1,4 @@
-//! Which nodes were reached.
+//! The nodes that a walk has reached.
 
 use crate::budget::{Budget, Taken};
 use butterfs_format::Logical;
@@ -10,18 +10,19 @@ use std::sync::Arc;
 
 /// Words of a page: 4096 sectors.
 const WORDS: usize = 64;
-/// Bits of a sector's number within its page, and of those within a word.
+/// Low bits of a sector's number that say where it is within its page, and
+/// within its word.
 const PAGE_BITS: u32 = 12;
 const WORD_BITS: u32 = 6;
-/// Parts with a lock of their own.
+/// Number of parts; each has its own lock.
 const SHARDS: usize = 64;
-/// Bytes that a page takes, its place in the map included.
+/// Bytes that a page takes, including its entry in the map.
 const PAGE_BYTES: u64 = 576;
 
 type Pages = BTreeMap<u64, Box<[u64; WORDS]>>;
 
-/// One bit for each sector that holds a node. Memory is taken where nodes
-/// are, not for what chunks claim to hold.
+/// One bit for the first sector of each node. Only pages in which nodes were
+/// reached take memory, whatever size the chunks claim to have.
 pub(crate) struct Visited {
     sector: u64,
     map: Arc<ChunkMap>,
@@ -39,8 +40,8 @@ impl Visited {
         }
     }
 
-    /// Marks the node at `logical`: true for the first who comes, `None`
-    /// where no node can be.
+    /// Marks the node at `logical`. Returns true for the first caller, false
+    /// for later ones, and `None` if no node can lie there.
     pub(crate) fn claim(&self, logical: Logical) -> Option<bool> {
         let (_, chunk) = self.map.find(logical)?;
         let holds_nodes = BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM;

@@ -1,5 +1,5 @@
-//! Walking a tree: every node once, in parallel, with its content summed up
-//! in key order.
+//! Walks a tree in parallel, each node once. Summaries of its content are
+//! joined in key order.
 
 use crate::code::FaultCode;
 use crate::context::{Context, code_of};
@@ -36,34 +36,34 @@ impl Leaf<'_> {
     }
 }
 
-/// What is made of a tree's content. Summaries are joined in key order.
+/// Summarizes the content of a tree. Summaries are joined in key order.
 pub(crate) trait Visitor: Sync {
-    /// Sum of a part of a tree.
+    /// Summary of a part of a tree.
     type Summary: Send;
 
-    /// Sum of a leaf.
+    /// Returns the summary of a leaf.
     fn leaf(&self, leaf: &Leaf<'_>) -> Self::Summary;
 
-    /// Sum of two neighbouring parts.
+    /// Joins the summaries of two neighbouring parts.
     fn join(&self, left: Self::Summary, right: Self::Summary) -> Self::Summary;
 
-    /// Sum of a part that could not be read.
+    /// Returns the summary for a part that could not be read.
     fn gap(&self) -> Self::Summary;
 
-    /// Offers the sum of a whole node, to be given back when another tree
-    /// shares it.
+    /// Offers the summary of a whole node, for the case that another tree shares
+    /// the node.
     fn keep(&self, _node: NodeRef, _summary: &Self::Summary) {}
 
-    /// The sum that was kept.
+    /// Returns the summary of a node, if [`Self::keep`] kept it.
     fn kept(&self, _node: NodeRef) -> Option<Self::Summary> {
         None
     }
 }
 
-/// What a walk gives.
+/// The result of a walk.
 pub(crate) struct Outcome<S> {
     pub(crate) summary: S,
-    /// False when a node could not be read.
+    /// False if a node could not be read.
     pub(crate) complete: bool,
 }
 
@@ -72,13 +72,15 @@ pub(crate) struct Outcome<S> {
 pub(crate) struct Walker<'w, 'a> {
     pub(crate) context: &'w Context<'a>,
     pub(crate) visited: &'w Visited,
-    /// References that are found; `None` for logs, which have none.
+    /// Takes the references that the walk finds; `None` for walks whose
+    /// references do not count, such as those of fsync logs.
     pub(crate) tally: Option<&'w Tally>,
-    /// Nodes whose references are by parent; none where nothing is shared.
+    /// Nodes whose references are by parent. Empty for trees that share nothing.
     pub(crate) parents: &'w Parents,
 }
 
-/// First number whose level of a quota group is not 0: no subvolume has it.
+/// The first number that no subvolume can have: as the number of a quota group,
+/// its level is not 0.
 const SUBVOLUMES_END: u64 = 1 << 48;
 
 /// Whether a subvolume can have this number.
@@ -91,16 +93,17 @@ fn can_hold_files(owner: TreeId) -> bool {
 pub(crate) struct Tree {
     pub(crate) id: TreeId,
     pub(crate) root: NodeRef,
-    /// Who refers to the root.
+    /// The tree or the parent that refers to the root.
     pub(crate) by: By,
     /// Owner that the root must have.
     pub(crate) owner: Option<TreeId>,
-    /// Where the deletion of the tree goes on: what lies before is gone.
+    /// The key and the level at which the deletion of the tree continues. What
+    /// lies before them is already deleted.
     pub(crate) dropped: Option<(Key, u8)>,
 }
 
 impl Tree {
-    /// A tree that nobody deletes.
+    /// A tree of which nothing is deleted.
     pub(crate) const fn whole(id: TreeId, root: NodeRef) -> Self {
         Self {
             id,
@@ -112,13 +115,13 @@ impl Tree {
     }
 }
 
-/// Where a node hangs.
+/// How a walk reached a node.
 #[derive(Clone, Copy)]
 struct Hook {
     by: By,
     first: Option<Key>,
     bound: Option<Key>,
-    /// Deletion of the tree passes through this node.
+    /// The node is on the path on which the deletion of the tree continues.
     on_path: bool,
 }
 
@@ -250,7 +253,7 @@ impl<'w> Walker<'w, '_> {
         }
         let flags = node.flags();
         let revision = flags.checked_shr(BACKREF_REVISION_SHIFT).unwrap_or(0);
-        // Relocation alone marks nodes, and all of them are parents.
+        // Only relocation marks nodes, and each node that it marks is a parent.
         let is_marked = flags & FLAG_RELOC != 0;
         let has_parents = self.tally.is_some() || [TreeId::ROOT, TreeId::CHUNK].contains(&tree.id);
         let marked_alone = is_marked && has_parents && self.parents.excludes(node);

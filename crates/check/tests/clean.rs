@@ -1,5 +1,5 @@
-//! Volumes that mkfs.btrfs and the kernel make, and that our own library
-//! makes, are found clean.
+//! The check finds volumes clean that mkfs.btrfs and the kernel make, and those
+//! that our own library makes.
 
 mod support;
 
@@ -14,7 +14,7 @@ use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, scratch_dir};
 use std::sync::Arc;
 use support::{assert_clean, report, volume};
 
-/// A volume: name, options of mkfs, options of the mount.
+/// Volumes: name, options of mkfs, options of the mount.
 const KINDS: &[(&str, &[&str], &str)] = &[
     ("default", &[], ""),
     ("holes", &["-O", "^no-holes"], ""),
@@ -43,8 +43,8 @@ const KINDS: &[(&str, &[&str], &str)] = &[
     ("quotas", &["-R", "quota"], ""),
 ];
 
-/// Snapshots with changes on both sides, more links than one item holds, and
-/// names with hashes in one bucket.
+/// Makes more links than one item holds, and snapshots with changes on both
+/// sides.
 const HISTORY: &str = r#"
 mkdir links; echo x > links/file
 for i in $(seq 600); do ln links/file "links/another-name-of-the-same-file-$i"; done
@@ -67,7 +67,7 @@ fn volumes_of_the_kernel_are_clean() {
     for (name, mkfs, options) in KINDS {
         volume::make(&path, mkfs, options, volume::MIXTURE);
         assert_clean(&report(&path), name);
-        // A deletion may be under way when it is unmounted.
+        // The unmount may interrupt the deletion of a subvolume.
         let history = if *name == "no skinny metadata" {
             "true"
         } else {
@@ -87,7 +87,7 @@ fn crashed_volumes_of_the_kernel_are_clean() {
     let dir = scratch_dir();
     let path = dir.path().join("v.img");
     let copy = dir.path().join("copy.img");
-    // Deletion of a tree of several levels, stopped by commits on its way.
+    // The deletion of a tree of several levels, with commits in between.
     let deletion = r#"
 mkdir many; for i in $(seq 3000); do echo $i > many/f$i; done
 btrfs -q subvolume create doomed; cp -a many doomed/; sync
@@ -112,8 +112,8 @@ btrfs -q subvolume delete doomed; sync; sync
             "a balance, cut off early",
             "for i in $(seq 2000); do echo $i > x$i; done; sync; btrfs -q balance start --full-balance . & sleep 0.05; sync; btrfs -q balance cancel . || true; wait; sync",
         ),
-        // What relocation copied, and whose copies nobody got, are parents of
-        // their own tree.
+        // If relocation copied nodes but their tree did not get the copies, the
+        // tree keeps nodes that are parents.
         (
             "a balance, cut off several times",
             "for i in $(seq 2000); do echo $i > x$i; done; sync; for n in 1 2 3 4 5 6; do btrfs -q balance start --full-balance . & sleep 0.0$n; sync; btrfs -q balance cancel . || true; wait; done; sync",
@@ -127,9 +127,9 @@ btrfs -q subvolume delete doomed; sync; sync
     }
 }
 
-/// Trees of relocation, also while nodes of a subvolume are replaced by theirs
-/// (how far that is stands where the progress of a deletion does), and a
-/// subvolume that is being deleted.
+/// Volumes with relocation trees, and with a subvolume that is being deleted.
+/// Relocation records how far it replaced a subvolume's nodes in the same field
+/// as the progress of a deletion.
 #[test]
 fn volumes_half_way_are_clean() {
     if !volume::can_make() {
@@ -173,7 +173,7 @@ rm -f f*[13579]; sync
     assert!(found.figures.extents > 1000);
 }
 
-/// What our own library writes, warnings included.
+/// Volumes that our own library writes have neither faults nor warnings.
 #[test]
 fn volumes_of_the_library_are_clean() {
     let dir = scratch_dir();
@@ -208,8 +208,8 @@ fn volumes_of_the_library_are_clean() {
     }
 }
 
-/// What mkfs.btrfs 6.2 leaves in the free-space tree is one warning, and gone
-/// when the library wrote the volume first.
+/// Entries that mkfs.btrfs 6.2 leaves in the free-space tree are one warning.
+/// They are gone after the library first wrote to the volume.
 #[test]
 fn orphans_in_the_free_space_tree_are_cleaned() {
     if !volume::can_make() {
@@ -243,7 +243,7 @@ fn orphans_in_the_free_space_tree_are_cleaned() {
     }
 }
 
-/// Preallocated space that two files share, and one of them has written.
+/// Two files share preallocated space, and one of them has written to it.
 #[test]
 fn shared_preallocation_with_data_is_clean() {
     if !volume::can_make() {
@@ -267,7 +267,7 @@ fn shared_preallocation_with_data_is_clean() {
     assert!(report(&path).has(FaultCode::ChecksumUnexpected));
 }
 
-/// Both judges of this file can condemn.
+/// Both checks that this file uses can find a fault.
 #[test]
 fn canary() {
     if !volume::can_make() {

@@ -1,5 +1,5 @@
-//! Every kind of fault, made on purpose in a volume of the kernel, is reported
-//! by its code. What btrfs-progs says of the same damage is printed.
+//! Makes every kind of fault in a volume of the kernel; the check must report
+//! the code of each. Also prints whether btrfs-progs reports the damage.
 
 mod support;
 
@@ -19,21 +19,21 @@ mod nodes;
 #[path = "damage/space.rs"]
 mod space;
 
-/// One damage.
+/// A damage of a volume.
 pub struct Damage {
-    /// What must be reported.
+    /// The kind of fault that the check must report.
     pub code: FaultCode,
-    /// What makes it.
+    /// Makes the damage.
     pub make: fn(&mut Image),
 }
 
-/// A damage.
+/// Makes a [`Damage`].
 pub const fn damage(code: FaultCode, make: fn(&mut Image)) -> Damage {
     Damage { code, make }
 }
 
-/// Kinds that have a test of their own below, or that no volume can show
-/// because nodes are read in their right size.
+/// Kinds that have their own test, and `NodeSize`, which no volume can show
+/// because nodes are always read in their right size.
 const ELSEWHERE: &[FaultCode] = &[
     FaultCode::NodeSize,
     FaultCode::NodeUnreadable,
@@ -62,7 +62,7 @@ fn every_kind_has_a_damage() {
     }
 }
 
-/// What the volume is before any damage.
+/// Makes the volume before any damage.
 fn sound(path: &Path) {
     volume::make(path, &["-m", "dup"], "", volume::MIXTURE);
     let script = "btrfs -q quota enable . ; btrfs -q quota rescan -w . ; btrfs -q qgroup create 1/1 . ; btrfs -q qgroup assign 0/256 1/1 . || true; btrfs -q quota rescan -w . || true; sync";
@@ -141,7 +141,8 @@ fn unreadable_nodes_and_data_are_reported() {
     }
 }
 
-/// What is done to a file extent of a log, given the address of a node.
+/// The code of a fault, and a change of a log's file extent that makes it, given
+/// the address of a node.
 type LogDamage = (FaultCode, fn(&mut [u8], u64));
 
 #[test]
@@ -164,7 +165,7 @@ fn damaged_logs_are_reported() {
         image.find(butterfs_format::TreeId::LOG, regular).0
     };
     let damages: [LogDamage; 3] = [
-        // Space further on, of which the log has no checksums.
+        // Space further on, for which the log has no checksums.
         (FaultCode::LogChecksumMissing, |data, _| {
             let at: [u8; 8] = data[21..29].try_into().expect("eight bytes");
             let far = u64::from_le_bytes(at) + (1 << 20);

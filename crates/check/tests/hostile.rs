@@ -1,6 +1,6 @@
-//! Volumes whose nodes and superblocks were changed at random and sealed
-//! again: a check ends with a report or an error, never with a panic, and
-//! never without a fault where content was changed that matters.
+//! Changes nodes of volumes at random and seals them again. The check must end
+//! with a report or an error, never with a panic, and must notice most of the
+//! changes.
 
 mod support;
 
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use support::image::Image;
 use support::volume;
 
-/// Volumes for each run; more with `BUTTERFS_SEEDS=first..last`.
+/// The seeds, one for each volume; `BUTTERFS_SEEDS=first..last` sets others.
 const SEEDS: std::ops::Range<u64> = 0..150;
 
 fn seeds() -> std::ops::Range<u64> {
@@ -45,8 +45,8 @@ fn run(path: &Path) -> Option<bool> {
     Some(report.is_clean())
 }
 
-/// A chunk that claims all of the address space takes no memory, and what
-/// a volume makes a check take is bounded.
+/// A chunk that claims most of the address space takes no memory, and a check
+/// takes no more than the limit.
 #[test]
 fn memory_is_bounded() {
     if !volume::can_make() {
@@ -58,7 +58,7 @@ fn memory_is_bounded() {
     let sound = dir.path().join("sound.img");
     volume::sparse_copy(&path, &sound);
     let mut image = Image::open(&path);
-    // The file itself is as large as chunks may be, a hole.
+    // The file is sparse and as large as the chunk.
     image.file.set_len(1 << 62).expect("a sparse file");
     let (key, _) = image.find(TreeId::CHUNK, |key, data| {
         key.item_type == ItemType::CHUNK_ITEM && data[24] == 4
@@ -111,7 +111,7 @@ fn random_changes_never_stop_a_check() {
             }));
             image.raw(node, |bytes| {
                 for _ in 0..=random.below(4) {
-                    // Headers, item descriptors and item data alike.
+                    // Half of the changes are in headers and item descriptors.
                     let end = if random.below(2) == 0 {
                         700
                     } else {
@@ -131,7 +131,8 @@ fn random_changes_never_stop_a_check() {
             noticed += 1;
         }
     }
-    // Times and the like may have any value.
+    // The check cannot notice all changes: times, for example, may have any
+    // value.
     let all = seeds().count();
     assert!(noticed * 2 > all, "{noticed} of {all} were noticed");
 }

@@ -1,8 +1,8 @@
-//! The tree that a node's header names as its owner. In volumes of the kernel,
-//! a node of every kind (shared or not, a parent of references or not, held by
-//! a tree or by a parent) gets other owners. What `btrfs check` reports, ours
-//! does; ours alone reports an owner that holds a node by another's reference,
-//! and parents of trees that no parent can have.
+//! The tree that a node's header names as its owner. In volumes of the kernel, a
+//! node of every kind (shared or not, a parent of references or not, held by a
+//! tree or by a parent) gets other owners. Our check must report what `btrfs
+//! check` reports. It may also report an owner that holds the node by another
+//! tree's reference, and wrong owners of parents.
 
 mod support;
 
@@ -15,7 +15,8 @@ use std::path::Path;
 use support::image::Image;
 use support::{assert_clean, report, volume};
 
-/// A subvolume with small files, three snapshots, and changes on all sides.
+/// Makes a subvolume with small files and three snapshots, and changes files in
+/// all of them.
 const SNAPSHOTS: &str = r#"
 btrfs -q subvolume create sub
 for i in $(seq 400); do echo "line $i" > sub/file-$i; done; sync
@@ -25,14 +26,14 @@ for i in 1 2 3; do
 done
 "#;
 
-/// The same, where the subvolume that wrote most of it is gone.
+/// Deletes the subvolume that wrote most of the nodes.
 const WITHOUT_SOURCE: &str = r#"
 btrfs -q subvolume delete sub; sync; btrfs -q subvolume sync .
 "#;
 
-/// Files that fill more than one block group of nodes, and two snapshots; then
-/// only the block groups beyond the first are balanced. So there are parents
-/// that relocation made above nodes that stayed where they were.
+/// Makes files that fill more than one block group of nodes, and two snapshots.
+/// Then balances only the block groups after the first. So relocation makes
+/// parents above nodes that stay where they were.
 const BALANCED: &str = r#"
 x=$(printf 'x%.0s' $(seq 1900)); mkdir d
 for i in $(seq 4500); do echo "$x" > d/file-$i; done; sync
@@ -40,14 +41,14 @@ for i in 1 2; do btrfs -q subvolume snapshot . snap$i; echo more > snap$i/d/file
 btrfs -q balance start -mvrange=22020096..18446744073709551615 . > /dev/null; sync
 "#;
 
-/// What makes one node like another.
+/// What decides the verdict on a node. One node of each kind is tested.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Kind {
     level: u8,
     /// Subvolumes that reach it.
     holders: BTreeSet<u64>,
     owner: u64,
-    /// Its references to others are by parent.
+    /// Its references to its children or data are by parent.
     is_parent: bool,
     /// A reference to it is by parent.
     is_below_parent: bool,
@@ -67,7 +68,7 @@ fn subvolumes(image: &Image) -> BTreeSet<u64> {
         .collect()
 }
 
-/// A node of each kind.
+/// Returns a node of each kind.
 fn nodes(image: &Image) -> BTreeMap<Kind, Logical> {
     let mut holders: BTreeMap<Logical, BTreeSet<u64>> = BTreeMap::new();
     for tree in subvolumes(image) {
@@ -85,7 +86,7 @@ fn nodes(image: &Image) -> BTreeMap<Kind, Logical> {
             continue;
         }
         let bytes = image.read(node);
-        // Inline references: a type and a number each.
+        // Each inline reference is a type and a number.
         let mut references = data[24..].chunks(9);
         let kind = Kind {
             level: bytes[field::LEVEL],
@@ -100,14 +101,15 @@ fn nodes(image: &Image) -> BTreeMap<Kind, Logical> {
     nodes
 }
 
-/// Gives a node of each kind other owners.
+/// Gives a node of each kind other owners, and returns where the two checks do
+/// not agree.
 fn compare(path: &Path, name: &str) -> Vec<String> {
     let mut image = Image::open(path);
     let nodes = nodes(&image);
     let subvolumes = subvolumes(&image);
     let first = *subvolumes.first().expect("there are subvolumes");
     let last = *subvolumes.last().expect("there are subvolumes");
-    // Two that are there, one that never was, and no subvolume.
+    // Two subvolumes that exist, one that never did, and a tree that is none.
     let owners = [first, last, last + 1, TreeId::CSUM.get()];
     let mut differences = Vec::new();
     let mut reported = 0;

@@ -1,6 +1,6 @@
-//! Simple quotas of the kernel: no fault is found where there is none, and
-//! wrong numbers are found. Numbers of a writer that did not keep them are
-//! refused, not believed.
+//! Quotas of the kernel. The check finds right numbers of simple quotas clean,
+//! and finds wrong ones. The store does not trust numbers if the volume was
+//! changed without them.
 
 mod support;
 
@@ -19,16 +19,17 @@ use std::sync::Arc;
 use support::image::Image;
 use support::{assert_clean, report, volume};
 
-/// Offsets of the generation in QGROUP_STATUS, and of what is referenced in
-/// QGROUP_INFO.
+/// Offset of the generation in QGROUP_STATUS.
 const GENERATION: usize = 8;
+/// Offset of the referenced bytes in QGROUP_INFO.
 const REFERENCED: usize = 8;
 
 fn codes(path: &Path) -> Vec<FaultCode> {
     report(path).counts.keys().copied().collect()
 }
 
-/// Work on a kernel mount with simple quotas; false where there are none.
+/// Runs `work` on a kernel mount with simple quotas; returns false if the kernel
+/// does not know them.
 fn with_simple_quotas(path: &Path, work: &str) -> bool {
     let dir = scratch_dir();
     let status = Command::new("mount")

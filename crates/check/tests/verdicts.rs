@@ -1,9 +1,9 @@
-//! Volumes of several makers, some caught in the middle of something, changed at
-//! random in nodes that are sealed again: where `btrfs check` reports a fault,
-//! ours does.
+//! Changes nodes at random in volumes of several makers, and seals them again.
+//! Some volumes are in the middle of a balance or a deletion. If `btrfs check`
+//! reports a fault, our check must report one too.
 //!
 //! `BUTTERFS_SEEDS=first..last` runs other seeds, `BUTTERFS_BTRFS_CHECK` names
-//! another version of the judge. What is printed at the end is the table of
+//! another version of `btrfs check`. At the end, the test prints the table of
 //! docs/evidence/check.md.
 
 mod support;
@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use support::image::Image;
 use support::volume;
 
-/// Trees whose nodes and items are changed, where the volume has them.
+/// The trees whose nodes and items are changed, if the volume has them.
 const TREES: [TreeId; 13] = [
     TreeId::ROOT,
     TreeId::EXTENT,
@@ -39,12 +39,12 @@ const TREES: [TreeId; 13] = [
     TreeId::RELOC,
 ];
 
-/// What `btrfs check` alone may report: words of its output, and why ours says
-/// nothing.
+/// Faults that only `btrfs check` may report: words of its output, and the reason
+/// why our check does not report them.
 const THEIRS_ALONE: &[(&str, &str)] = &[];
 
-/// Content that does not change from run to run; what the kernel puts where
-/// may, so a miss says what was damaged.
+/// Replaces random content by content that is the same in each run. The kernel
+/// may still place it elsewhere, so a message about a miss says what was damaged.
 fn script(text: &str) -> String {
     let numbers = "<(seq 1000000 9999999)";
     text.replace("if=/dev/urandom", &format!("iflag=fullblock if={numbers}"))
@@ -53,12 +53,12 @@ fn script(text: &str) -> String {
 
 const UUID: &str = "9c0fd3a8-51c3-4f9b-9a49-2f4f6d9c1e77";
 
-/// A device that was let go may be there a little longer, and mkfs.btrfs makes no
-/// volume with a UUID that it sees.
+/// A detached device may stay for a moment, and mkfs.btrfs makes no volume with
+/// the UUID of a device that it sees. So these volumes have other UUIDs.
 const UUID_BALANCE: &str = "0b6b7a43-6a57-4ad5-8a3c-5f0d2c1f9e11";
 const UUID_DELETION: &str = "5b1f2d0e-7c1d-4e53-8f0a-3d9a4f6b2c22";
 
-/// By the kernel, with snapshots and quotas.
+/// Makes a volume by the kernel, with snapshots and quotas.
 fn kernel(path: &Path) {
     let mixture = script(volume::MIXTURE);
     volume::make(path, &["-m", "single", "-U", UUID], "", &mixture);
@@ -68,7 +68,7 @@ fn kernel(path: &Path) {
     volume::change(path, "", script);
 }
 
-/// Files that a tool takes over.
+/// Makes a directory of files that a tool copies to a volume.
 fn source(path: &Path) -> PathBuf {
     let source = path.with_extension("source");
     std::fs::create_dir_all(&source).expect("a directory");
@@ -79,12 +79,12 @@ fn source(path: &Path) -> PathBuf {
     source
 }
 
-/// Runs a tool.
+/// Runs a tool without output.
 fn tool(words: &str) {
     run_script(Path::new("/dev/shm"), &format!("{words} > /dev/null 2>&1"));
 }
 
-/// By mkfs.btrfs from a directory.
+/// Makes a volume by mkfs.btrfs from a directory.
 fn rootdir(path: &Path) {
     let (source, path) = (source(path), path.display());
     tool(&format!("truncate -s 300M {path}"));
@@ -94,7 +94,7 @@ fn rootdir(path: &Path) {
     ));
 }
 
-/// By btrfs-convert from ext4.
+/// Makes a volume by btrfs-convert from ext4.
 fn converted(path: &Path) {
     let (source, path) = (source(path), path.display());
     tool(&format!("truncate -s 300M {path}"));
@@ -105,7 +105,7 @@ fn converted(path: &Path) {
     tool(&format!("btrfs-convert {path}"));
 }
 
-/// By btrfs-image: the metadata of a volume without its data.
+/// Makes a volume by btrfs-image: the metadata of another one without its data.
 fn metadump(path: &Path) {
     let full = path.with_extension("full");
     volume::make(&full, &["-U", UUID], "", &script(volume::MIXTURE));
@@ -119,7 +119,7 @@ fn metadump(path: &Path) {
     tool(&format!("btrfs-image -r {} {path}", dump.display()));
 }
 
-/// By the kernel, with an fsync log.
+/// Makes a volume by the kernel, with an fsync log.
 fn logged(path: &Path) {
     let whole = path.with_extension("whole");
     volume::make(
@@ -134,17 +134,18 @@ fn logged(path: &Path) {
     volume::crash(&whole, "commit=300", &script(text), path);
 }
 
-/// In the middle of a balance.
+/// Makes a volume in the middle of a balance.
 fn balancing(path: &Path) {
     volume::balancing(path, &["-n", "4096", "-m", "single", "-U", UUID_BALANCE]);
 }
 
-/// Before the end of a deletion that shares nodes with others.
+/// Makes a volume in the middle of the deletion of a subvolume that shares nodes
+/// with others.
 fn deleting(path: &Path) {
     volume::deleting(path, &["-n", "4096", "-m", "single", "-U", UUID_DELETION]);
 }
 
-/// A maker of volumes, and the programs that it needs.
+/// A maker of volumes: its name, its function, and the programs that it needs.
 type Maker = (&'static str, fn(&Path), &'static [&'static str]);
 
 const MAKERS: &[Maker] = &[
@@ -155,10 +156,11 @@ const MAKERS: &[Maker] = &[
     ("fsync log", logged, &[]),
 ];
 
-/// Beside the others, so that seeds mean the same with them as ever.
+/// These are not in `MAKERS`, so that each seed there keeps its meaning.
 const CAUGHT: &[Maker] = &[("balance", balancing, &[]), ("deletion", deleting, &[])];
 
-/// What is reported, warnings among it; an error is a fault too.
+/// Returns the codes of the faults and warnings that our check reports. An error
+/// counts as a fault.
 fn ours(path: &Path) -> BTreeSet<String> {
     let device = FileDevice::open(path, Access::ReadOnly).expect("the image opens");
     let options = Options {
@@ -177,7 +179,7 @@ fn ours(path: &Path) -> BTreeSet<String> {
     }
 }
 
-/// A way to change a volume; says what it did.
+/// Changes a volume and returns a text that says what it changed.
 type Damage = fn(&mut Image, TreeId, &mut Random) -> String;
 
 const DAMAGES: [(&str, Damage); 4] = [
@@ -197,7 +199,7 @@ fn change(bytes: &mut [u8], at: usize, random: &mut Random) {
     }
 }
 
-/// Changes one field of a random item.
+/// Changes the data of a random item.
 fn item(image: &mut Image, tree: TreeId, random: &mut Random) -> String {
     let items = image.items(tree);
     let full: Vec<_> = items.iter().filter(|(_, data)| !data.is_empty()).collect();
@@ -223,7 +225,7 @@ fn header(image: &mut Image, tree: TreeId, random: &mut Random) -> String {
     format!("header of node {node}, byte {at}")
 }
 
-/// Changes a byte of a key, of an item's place or of a pointer.
+/// Changes a byte of a key, of the place of an item's data, or of a pointer.
 fn descriptor(image: &mut Image, tree: TreeId, random: &mut Random) -> String {
     let node = node(image, tree, random);
     let mut what = String::new();
@@ -255,10 +257,10 @@ fn what_btrfs_check_reports_half_way_is_reported() {
     compare(CAUGHT, 0..40);
 }
 
-/// One at a time: mkfs.btrfs looks at the devices of all.
+/// Lets only one test run at a time, because mkfs.btrfs looks at all devices.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Both judges on volumes by `makers`, each seed another damage.
+/// Runs both checks on volumes by `makers`. Each seed makes another damage.
 fn compare(makers: &[Maker], usual: Range<u64>) {
     if !volume::can_make() {
         return;

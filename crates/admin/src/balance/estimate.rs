@@ -1,4 +1,4 @@
-//! How long a balance takes, about: nothing is written to find out.
+//! Estimates how long a balance takes, without writing anything.
 
 use super::Planned;
 use butterfs_format::Logical;
@@ -7,20 +7,20 @@ use butterfs_store::Store;
 use butterfs_volume::Profile;
 use std::time::{Duration, Instant};
 
-/// Bytes that are read to see how fast that goes.
+/// Bytes of the sample that is read to measure the speed.
 const SAMPLE: u64 = 64 << 20;
 /// Bytes of one read.
 const READ: u64 = 1 << 20;
-/// The sample ends after this.
+/// The longest time for reading the sample.
 const SAMPLE_TIME: Duration = Duration::from_secs(2);
-/// What moving a node costs beside reading and writing it: finding who refers
-/// to it, and changing them.
+/// Time for moving a node, without reading and writing it: finding the
+/// references to it, and changing them.
 const NODE: Duration = Duration::from_micros(60);
-/// A commit for each block group, at least.
+/// Time for each block group, which takes at least one commit.
 const GROUP: Duration = Duration::from_millis(50);
 
-/// Bytes that can be read in a second, by a sample from all over the groups;
-/// `None` where there are none.
+/// Returns how many bytes can be read in a second, by a sample from all of the
+/// groups; `None` if nothing could be read.
 fn read_rate(store: &Store, planned: &[Planned]) -> Option<f64> {
     let space = store.space();
     let total: u64 = planned.iter().map(|group| group.used).sum();
@@ -44,9 +44,9 @@ fn read_rate(store: &Store, planned: &[Planned]) -> Option<f64> {
     (bytes > 0).then(|| bytes as f64 / begun.elapsed().as_secs_f64().max(1e-6))
 }
 
-/// How long the balance of these groups takes, about: what is in them is read
-/// once and written to all copies, at the speed at which a sample of it can be
-/// read now. Devices that write more slowly take longer.
+/// Estimates how long the balance of these groups takes. It assumes that their
+/// content is read once and written to all copies, at the speed at which a sample
+/// of it can be read now. If the devices write more slowly, it takes longer.
 #[must_use]
 pub fn estimate(store: &Store, planned: &[Planned]) -> Duration {
     let Some(rate) = read_rate(store, planned) else {

@@ -1,6 +1,6 @@
 //! Filters: which block groups a balance takes.
 //!
-//! Owns their words, as btrfs-balance(8) has them, their place in the balance
+//! Owns the words of filters (as in btrfs-balance(8)), their form in the balance
 //! item, and what they mean for a block group.
 
 use butterfs_format::Logical;
@@ -18,13 +18,13 @@ use thiserror::Error;
 #[error("{0}")]
 pub struct NotAFilter(String);
 
-/// Whether what has the wanted profile already stays.
+/// Whether block groups that already have the wanted profile stay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Soft {
-    /// It is moved too.
+    /// They are balanced too.
     #[default]
     No,
-    /// It stays.
+    /// They stay.
     Yes,
 }
 
@@ -32,7 +32,7 @@ pub enum Soft {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filter(BalanceArgs);
 
-/// A block group as filters see it.
+/// The facts about a block group that filters need.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) start: Logical,
@@ -51,14 +51,14 @@ impl Candidate {
     }
 }
 
-/// What is balanced.
+/// Filters for each kind of block groups. A kind with `None` is not balanced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Filters {
-    /// Data, where they are.
+    /// Block groups of data.
     pub data: Option<Filter>,
-    /// Metadata, where they are.
+    /// Block groups of metadata.
     pub metadata: Option<Filter>,
-    /// System chunks, where they are.
+    /// Block groups of the system (chunk tree).
     pub system: Option<Filter>,
 }
 
@@ -90,7 +90,8 @@ fn number<N: std::str::FromStr>(word: &str) -> Result<N, NotAFilter> {
     word.parse().map_err(|_| not(word, "is no number here"))
 }
 
-/// `a..b`, `a..`, `..b`, with what stands for the missing ends.
+/// Parses `a..b`, `a..` or `..b`; `least` and `greatest` replace a missing end.
+/// Returns `None` if the word is no range.
 fn ends<N: std::str::FromStr + Copy>(
     word: &str,
     (least, greatest): (N, N),
@@ -106,11 +107,12 @@ fn ends<N: std::str::FromStr + Copy>(
 }
 
 impl Filter {
-    /// Filters as they are written: `usage=50,limit=2..10`; nothing for all
+    /// Parses filters such as `usage=50,limit=2..10`. An empty text means all
     /// block groups.
     ///
     /// # Errors
-    /// What is wrong with a word.
+    /// [`NotAFilter`] if a word is not understood, or needs another one that is
+    /// missing.
     pub fn parse(text: &str) -> Result<Self, NotAFilter> {
         let mut filter = Self::default();
         for word in text.split(',').filter(|word| !word.is_empty()) {
@@ -206,27 +208,27 @@ impl Filter {
         self.0.filters.contains(filter)
     }
 
-    /// As the balance item has it.
+    /// Returns the filters in the form of the balance item.
     #[must_use]
     pub const fn args(&self) -> BalanceArgs {
         self.0
     }
 
-    /// The profile that is made.
+    /// Returns the profile to convert to, if there is one.
     #[must_use]
     pub fn target(&self) -> Option<BlockGroupFlags> {
         let converts = self.has(BalanceFilters::CONVERT);
         converts.then(|| profile_of(self.0.target))
     }
 
-    /// Bytes that `percent` of a block group are.
+    /// Returns `percent` of `length`, in bytes.
     fn share(length: u64, percent: u64) -> u64 {
         let share = u128::from(length) * u128::from(percent.min(100)) / 100;
         u64::try_from(share).unwrap_or(u64::MAX)
     }
 
     fn matches_usage(&self, group: &Candidate) -> bool {
-        // Of 0 percent are those that hold nothing.
+        // 0 percent matches only empty block groups.
         let below = |percent: u64| match percent {
             0 => group.used == 0,
             percent => group.used < Self::share(group.length, percent),
@@ -264,7 +266,7 @@ impl Filter {
             || (start < to && start.saturating_add(group.length) > from)
     }
 
-    /// Whether a block group of its kind is taken, limits aside.
+    /// Whether a block group of the right kind matches all filters but limits.
     fn matches(&self, group: &Candidate) -> bool {
         let args = &self.0;
         let profile = extended_profile(group.flags);
@@ -285,7 +287,7 @@ impl Filter {
         self.matches_usage(group) && self.matches_place(group)
     }
 
-    /// The least and the greatest number of block groups.
+    /// Returns the least and the greatest number of block groups to take.
     fn limits(&self) -> (usize, usize) {
         let size = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         if self.has(BalanceFilters::LIMIT) {
@@ -300,7 +302,7 @@ impl Filter {
 }
 
 impl Filters {
-    /// All block groups.
+    /// Filters that take all block groups.
     #[must_use]
     pub fn all() -> Self {
         Self {
@@ -310,7 +312,7 @@ impl Filters {
         }
     }
 
-    /// Those of a kind.
+    /// Returns the filter for a kind of block groups.
     #[must_use]
     pub const fn of(&self, kind: SpaceKind) -> Option<&Filter> {
         match kind {
@@ -320,7 +322,7 @@ impl Filters {
         }
     }
 
-    /// Of a balance item.
+    /// Makes filters from those of a balance item.
     #[must_use]
     pub fn of_item(flags: BlockGroupFlags, args: &[BalanceArgs; 3]) -> Self {
         let [data, metadata, system] = args;
@@ -332,8 +334,9 @@ impl Filters {
         }
     }
 
-    /// As they are when a balance goes on: what it has converted stays, and so
-    /// does what is fuller than `usage` percent, which it wrote.
+    /// Returns the filters for a balance that resumes. They leave out block
+    /// groups that it already converted, and those that are fuller than `usage`
+    /// percent, since the balance probably wrote them.
     #[must_use]
     pub fn to_go_on(&self, usage: u64) -> Self {
         let of = |filter: &Option<Filter>| {
@@ -355,7 +358,7 @@ impl Filters {
         }
     }
 
-    /// Those that are taken, in their order.
+    /// Returns the block groups to balance, in the order in which they are taken.
     pub(super) fn choose<'c>(&self, candidates: &'c [Candidate]) -> Vec<&'c Candidate> {
         let kinds = [
             (BlockGroupFlags::DATA, &self.data),
@@ -368,7 +371,7 @@ impl Filters {
             let matching = candidates.iter().filter(|group| {
                 group.flags.contains(flag)
                     && filter.matches(group)
-                    // Mixed groups are of two kinds.
+                    // Mixed block groups belong to two kinds.
                     && !taken.iter().any(|other| other.start == group.start)
             });
             let matching: Vec<_> = matching.collect();
@@ -382,7 +385,7 @@ impl Filters {
 }
 
 impl fmt::Display for Filter {
-    /// As it is written.
+    /// Writes the filters in the form that [`Self::parse`] reads.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let args = &self.0;
         let mut words = Vec::new();

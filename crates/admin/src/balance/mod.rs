@@ -1,9 +1,10 @@
-//! Balancing: block groups that match filters are emptied, and removed.
+//! Balancing: moves the content of block groups elsewhere and removes the
+//! groups.
 //!
-//! Owns which block groups a balance takes and in what order, and what of it
-//! is kept in the volume: the kernel's balance item, so that either side goes
-//! on with what the other began. Moving what lies in a block group is the
-//! store's.
+//! Owns which block groups a balance takes and in what order, and the state of a
+//! balance in the volume. That is the kernel's balance item, so ButterFS can
+//! resume a balance of the kernel and the reverse. The store moves the content of
+//! a block group.
 
 mod estimate;
 mod filter;
@@ -21,9 +22,10 @@ use filter::Candidate;
 use std::ops::ControlFlow;
 use thiserror::Error;
 
-/// Bit of a balance item: redundancy may become less.
+/// Flag of a balance item: fewer copies are allowed.
 const FORCE: u64 = 1 << 3;
-/// Where a balance goes on, groups fuller than this were written by it.
+/// A balance that resumes leaves out block groups that are fuller than this, in
+/// percent, because it probably wrote them.
 const RESUME_USAGE: u64 = 90;
 const KINDS: [(SpaceKind, BlockGroupFlags); 3] = [
     (SpaceKind::Data, BlockGroupFlags::DATA),
@@ -34,29 +36,29 @@ const KINDS: [(SpaceKind, BlockGroupFlags); 3] = [
 /// Why a balance did not begin or did not end.
 #[derive(Debug, Error)]
 pub enum BalanceError {
-    /// Another one waits to go on.
+    /// Another balance was interrupted and waits.
     #[error("a balance was interrupted and waits: resume or cancel it first")]
     Waits,
-    /// None waits.
+    /// No balance was interrupted.
     #[error("no balance waits to go on")]
     NoneWaits,
-    /// A conversion that would leave fewer copies.
+    /// A conversion would leave fewer copies.
     #[error("from {from} to {to} leaves fewer copies of {kind}; -f does it all the same")]
     LessRedundancy {
-        /// What is converted.
+        /// The kind of block groups.
         kind: &'static str,
-        /// Its profile.
+        /// The profile now.
         from: &'static str,
         /// The profile that was asked for.
         to: &'static str,
     },
-    /// A profile that the volume cannot have.
+    /// The volume has too few devices for a profile.
     #[error("the profile {0} needs more devices than the volume has")]
     Profile(&'static str),
     /// The balance item is damaged.
     #[error("the balance that was interrupted cannot be read: {0}")]
     Item(ParseError),
-    /// What the store met.
+    /// The store failed.
     #[error(transparent)]
     Store(StoreError),
 }
@@ -70,60 +72,61 @@ impl<E: Into<StoreError>> From<E> for BalanceError {
 /// Whether a conversion may leave fewer copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Redundancy {
-    /// Of metadata there are as many as before.
+    /// Metadata and system chunks keep as many copies.
     #[default]
     Kept,
-    /// It may.
+    /// There may be fewer copies of everything.
     MayShrink,
 }
 
 /// A block group that is to be balanced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Where it is.
+    /// Its first address.
     pub start: Logical,
-    /// What it holds, and how.
+    /// Its kind and profile.
     pub flags: BlockGroupFlags,
-    /// Bytes.
+    /// Its length in bytes.
     pub length: u64,
-    /// Those that extents have.
+    /// Bytes of extents in it.
     pub used: u64,
 }
 
-/// How far a balance is.
+/// The progress of a balance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Block groups that are to be balanced.
     pub expected: usize,
-    /// Block groups that were looked at.
+    /// Block groups that were tried.
     pub considered: usize,
-    /// Block groups that are gone.
+    /// Block groups that were removed.
     pub completed: usize,
-    /// Block groups that stayed since there was no space for what is in them.
+    /// Block groups that stayed because there was no space for their content.
     pub without_space: usize,
     /// Bytes of data that moved.
     pub data_bytes: u64,
     /// Nodes that moved.
     pub nodes: u64,
-    /// Bytes in block groups that are still to be balanced.
+    /// Bytes of extents that are still to be moved.
     pub bytes_left: u64,
 }
 
-/// What somebody wants of a balance that runs.
+/// A wish that stops a running balance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// That it stops, and can go on.
+    /// Stops the balance so that it can resume.
     Pause,
-    /// That it ends.
+    /// Ends the balance.
     Cancel,
 }
 
 /// How a balance ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// All that matched was balanced, as far as there was space.
+    /// All matching block groups were balanced, except those for which there was
+    /// no space.
     Done,
-    /// It stopped as was wished.
+    /// A wish stopped it.
     Stopped(Wish),
 }
 
@@ -135,12 +138,13 @@ fn name_of(flags: BlockGroupFlags) -> &'static str {
 }
 
 fn copies(profile: BlockGroupFlags) -> Option<usize> {
-    // Parity stands for copies: the more devices may be lost, the better.
+    // A stripe of parity counts as a copy, since both allow one more device to be
+    // lost.
     Profile::from_flags(profile).map(|profile| profile.copies() + profile.parities())
 }
 
-/// A candidate for each block group, in the order in which the kernel takes
-/// them: the newest first.
+/// Returns a candidate for each block group. The newest comes first, as in the
+/// kernel.
 fn candidates(store: &Store) -> Vec<Candidate> {
     let engine = store.read();
     let chunks: std::collections::BTreeMap<_, _> = engine.chunks().collect();
@@ -159,7 +163,7 @@ fn candidates(store: &Store) -> Vec<Candidate> {
     all
 }
 
-/// The block groups that a balance by `filters` would take.
+/// Returns the block groups that a balance by `filters` would take.
 #[must_use]
 pub fn plan(store: &Store, filters: &Filters) -> Vec<Planned> {
     let candidates = candidates(store);
@@ -173,10 +177,11 @@ pub fn plan(store: &Store, filters: &Filters) -> Vec<Planned> {
     planned.collect()
 }
 
-/// What waits to go on, by its filters.
+/// Returns the filters of an interrupted balance that waits, if there is one.
 ///
 /// # Errors
-/// Damage, reading.
+/// [`BalanceError::Item`] if the balance item is damaged, and
+/// [`BalanceError::Store`] if it cannot be read.
 pub fn waiting(store: &Store) -> Result<Option<Filters>, BalanceError> {
     let item = store.look(butterfs_store::Engine::balance_item)?;
     let Some(item) = item else { return Ok(None) };
@@ -184,10 +189,11 @@ pub fn waiting(store: &Store) -> Result<Option<Filters>, BalanceError> {
     Ok(Some(Filters::of_item(item.flags, &args)))
 }
 
-/// Forgets a balance that waits.
+/// Removes an interrupted balance that waits.
 ///
 /// # Errors
-/// [`BalanceError::NoneWaits`]; writing.
+/// [`BalanceError::NoneWaits`] if no balance waits, [`BalanceError::Item`] if its
+/// item is damaged, and [`BalanceError::Store`] if reading or writing fails.
 pub fn cancel(store: &Store) -> Result<(), BalanceError> {
     if waiting(store)?.is_none() {
         return Err(BalanceError::NoneWaits);
@@ -195,11 +201,17 @@ pub fn cancel(store: &Store) -> Result<(), BalanceError> {
     Ok(store.set_balance_item(None)?)
 }
 
-/// Balances what `filters` choose.
+/// Balances the block groups that `filters` choose. Calls `watch` with the
+/// progress; a wish that it returns stops the balance.
 ///
 /// # Errors
-/// Another balance waits; a profile that cannot be; damage, reading, writing.
-/// A lack of space is no error: [`Progress::without_space`] counts it.
+/// - [`BalanceError::Waits`] if an interrupted balance waits.
+/// - [`BalanceError::Profile`] and [`BalanceError::LessRedundancy`] if a
+///   conversion is not possible or not allowed.
+/// - [`BalanceError::Store`] if another exclusive operation runs, if the volume
+///   is damaged, or if reading or writing fails.
+///
+/// A lack of space is no error; [`Progress::without_space`] counts it.
 pub fn start(
     store: &Store,
     filters: &Filters,
@@ -227,10 +239,11 @@ pub fn start(
     run(store, filters, watch)
 }
 
-/// Goes on with a balance that waits.
+/// Resumes an interrupted balance. `watch` is as in [`start`].
 ///
 /// # Errors
-/// [`BalanceError::NoneWaits`]; as [`start`].
+/// [`BalanceError::NoneWaits`] if no balance waits, [`BalanceError::Item`] if its
+/// item is damaged, and [`BalanceError::Store`] as in [`start`].
 pub fn resume(
     store: &Store,
     watch: &mut dyn FnMut(&Progress) -> Option<Wish>,
@@ -298,8 +311,8 @@ fn run(
         ..Progress::default()
     };
     let outcome = balance_all(store, &planned, &mut progress, watch);
-    // A balance that failed does not begin again by itself; one that cannot
-    // be written down as ended goes on at the next mount.
+    // After an error, the item is removed, so that the balance does not resume by
+    // itself. If it cannot be removed, the balance resumes at the next mount.
     match outcome {
         Ok(End::Stopped(Wish::Pause)) => {}
         Ok(_) => store.set_balance_item(None)?,

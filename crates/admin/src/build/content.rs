@@ -1,7 +1,8 @@
 //! The content of files until it is in the image.
 //!
-//! Owns where it is: small content in memory, that of host files where it
-//! lies, that of archives in a temporary file without a name.
+//! Owns where content is kept: small content in memory, content of host files in
+//! these files, content of archives in a temporary file without a name (the
+//! spool).
 
 use super::BuildError;
 use super::model::shown;
@@ -12,11 +13,11 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-/// The content of one file.
+/// Identifies the content of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId(usize);
 
-/// Bytes up to which content stays in memory.
+/// The most bytes of content that is kept in memory.
 const KEPT_MAX: u64 = 2048;
 
 #[derive(Debug)]
@@ -32,23 +33,24 @@ pub struct Contents {
     all: Vec<Place>,
     spool: Option<File>,
     spooled: u64,
-    /// What is spooled, by its bytes; `None` as long as nobody asks whether it
-    /// is there already.
+    /// Spooled content by its SHA-256. `None` if equal content may be spooled
+    /// twice.
     known: Option<HashMap<[u8; 32], ContentId>>,
 }
 
 impl Contents {
-    /// From now on equal content is spooled once.
+    /// Spools equal content only once from now on.
     pub(super) fn share(&mut self) {
         self.known.get_or_insert_default();
     }
 
-    /// The content of a host file, which stays there until it is written.
+    /// Adds the content of a host file. It stays in that file until it is
+    /// written.
     pub(super) fn add_host(&mut self, path: PathBuf, size: u64) -> ContentId {
         self.push(Place::Host { path, size })
     }
 
-    /// The next `size` bytes of `input`.
+    /// Adds the next `size` bytes of `input`.
     pub(super) fn add(
         &mut self,
         input: &mut dyn Read,
@@ -90,17 +92,17 @@ impl Contents {
         ContentId(self.all.len() - 1)
     }
 
-    /// Contents there are.
+    /// The number of contents.
     pub(super) fn len(&self) -> usize {
         self.all.len()
     }
 
-    /// A number for tables of contents.
+    /// The index of a content in tables of [`Self::len`] entries.
     pub(super) const fn index(id: ContentId) -> usize {
         id.0
     }
 
-    /// Bytes of a content.
+    /// The size of a content in bytes.
     #[must_use]
     pub fn size(&self, id: ContentId) -> u64 {
         match &self.all[id.0] {
@@ -109,7 +111,7 @@ impl Contents {
         }
     }
 
-    /// Bytes of all contents.
+    /// The sum of the sizes of all contents in bytes.
     pub(super) fn total(&self) -> u64 {
         let ids = (0..self.len()).map(ContentId);
         ids.map(|id| self.size(id)).sum()
@@ -132,7 +134,7 @@ impl Contents {
     }
 }
 
-/// A content that is being read.
+/// A content that is open for reading.
 #[derive(Debug)]
 pub(super) enum Opened<'c> {
     Memory(&'c [u8]),
@@ -141,7 +143,7 @@ pub(super) enum Opened<'c> {
 }
 
 impl Opened<'_> {
-    /// Fills `buf` from an offset on.
+    /// Fills `buf` with the bytes from offset `at` on.
     pub(super) fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), BuildError> {
         match self {
             Self::Memory(bytes) => {
@@ -171,13 +173,14 @@ fn copy(input: &mut dyn Read, to: &mut File, size: u64) -> std::io::Result<()> {
     to.flush()
 }
 
-/// What became of content that may be there already.
+/// Whether content was already spooled before.
 enum Copied {
     New([u8; 32]),
     Known(ContentId),
 }
 
-/// [`copy`] to `at`, the end of the spool; what is there already is taken back.
+/// Copies to `at`, the end of the spool, like [`copy`]. If the content is known,
+/// it is removed from the spool again.
 fn copy_new(
     input: &mut dyn Read,
     to: &mut File,
@@ -196,7 +199,7 @@ fn copy_new(
     Ok(Some(Copied::Known(*id)))
 }
 
-/// Sums up what is read.
+/// Computes the SHA-256 of what is read through it.
 struct Summed<'r>(&'r mut dyn Read, Sha256);
 
 impl Read for Summed<'_> {

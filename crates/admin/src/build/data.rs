@@ -1,10 +1,10 @@
 //! Writing the content of files.
 //!
 //! Owns where content goes and its checksums. Content is taken in units of
-//! 128 KiB, in the order of the files; several threads read, compress and
-//! checksum a batch of files while one writes the batch before in its order, so
-//! what is written does not depend on threads. Sectors of zeros at either end of
-//! a unit become holes, whether or not the host has some there.
+//! 128 KiB, in the order of the files. Several threads read, compress and
+//! checksum a batch of files while one thread writes the previous batch in order,
+//! so the image does not depend on the threads. Sectors of zeros at either end of
+//! a unit become holes, even if the host has no hole there.
 
 use super::content::{ContentId, Contents};
 use super::space::Space;
@@ -17,15 +17,15 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
-/// Bytes that a file has at most to be kept in its tree.
+/// The most bytes of a file whose content is kept inline.
 const INLINE_MAX: u64 = 2048;
-/// Bytes of files that are worked on together. Two batches are in memory.
+/// Bytes in a batch. Two batches are in memory.
 const BATCH: u64 = 16 << 20;
-/// Files that are worked on together.
+/// The most parts of files in a batch.
 const BATCH_FILES: usize = 4096;
 /// Bytes of a file that a thread reads at a time.
 const SPAN: u64 = 8 * UNIT as u64;
-/// Bytes and parts of one write.
+/// The most bytes and parts of one write.
 const WRITE_MAX: usize = 8 << 20;
 const PARTS_MAX: usize = 512;
 /// Bytes of the greatest extent.
@@ -47,21 +47,21 @@ pub(super) struct DataExtent {
 pub(super) struct Piece {
     /// Offset in the file.
     pub(super) start: u64,
-    /// Number of its extent.
+    /// Index of its extent.
     pub(super) extent: usize,
     /// Bytes of the file, in whole sectors.
     pub(super) length: u64,
     pub(super) compression: Option<Algorithm>,
 }
 
-/// Where the content of a file is.
+/// How the content of a file is stored in the image.
 #[derive(Clone, Debug)]
 pub(super) enum Stored {
     Inline(Vec<u8>),
     Pieces(Vec<Piece>),
 }
 
-/// Checksums of sectors in a row.
+/// Checksums of consecutive sectors.
 #[derive(Clone, Debug)]
 pub(super) struct SumRun {
     pub(super) start: u64,
@@ -77,7 +77,7 @@ pub(super) struct Data {
     pub(super) sums: Vec<SumRun>,
 }
 
-/// How content is kept.
+/// Compression and checksum of content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Keeping {
     pub(super) method: Option<Method>,
@@ -89,19 +89,20 @@ pub(super) struct Keeping {
 struct Job {
     content: ContentId,
     start: u64,
-    /// The part's bytes.
+    /// Bytes of the part.
     length: u64,
-    /// The file's bytes.
+    /// Bytes of the file.
     size: u64,
 }
 
-/// What a part of a file became.
+/// A part of a file, packed.
 enum Taken {
     Inline(Vec<u8>),
     Units(Vec<PackedUnit>),
 }
 
-/// A unit as it is written: whole sectors, and a checksum for each.
+/// A unit in the form in which it is written: whole sectors, and a checksum for
+/// each.
 struct PackedUnit {
     start: u64,
     length: u64,
@@ -110,11 +111,12 @@ struct PackedUnit {
     sums: Vec<u8>,
 }
 
-/// Writes the content of files, each once, in their order, and says how far it
-/// is.
+/// Writes the content of files, each once, in their order. Calls `watch` with the
+/// bytes done and the bytes in all.
 ///
 /// # Errors
-/// Reading, also a file that changed; writing.
+/// [`BuildError::Io`] if reading or writing fails, and [`BuildError::Changed`] if
+/// a file became shorter.
 pub(super) fn write(
     image: &File,
     contents: &Contents,
@@ -169,13 +171,13 @@ pub(super) fn write(
     Ok(writer.data)
 }
 
-/// Parts of files, each file once.
+/// Returns the parts of files, each file once.
 fn jobs(contents: &Contents, files: impl Iterator<Item = ContentId>) -> impl Iterator<Item = Job> {
     let mut begun = vec![false; contents.len()];
     let is_first = move |id: &ContentId| !std::mem::replace(&mut begun[Contents::index(*id)], true);
     files.filter(is_first).flat_map(|content| {
         let size = contents.size(content);
-        // An empty file has one part too.
+        // An empty file has one part, which is empty.
         (0..size.div_ceil(SPAN).max(1)).map(move |number| {
             let start = number * SPAN;
             Job {
@@ -219,7 +221,7 @@ fn take(
     Ok(Taken::Units(units))
 }
 
-/// Neighbours that go to the image together.
+/// Parts that lie side by side in the image and are written together.
 #[derive(Default)]
 struct Waiting {
     at: u64,
@@ -252,7 +254,8 @@ impl DataWriter<'_> {
         self.flush()
     }
 
-    /// Has a part written behind what waits, or after it.
+    /// Queues a part for writing. Writes the waiting parts first if it does not
+    /// lie right behind them.
     fn put(&mut self, at: u64, part: Vec<u8>) -> Result<(), BuildError> {
         let waiting = &self.waiting;
         let follows = waiting.at + waiting.bytes as u64 == at
@@ -291,7 +294,7 @@ impl DataWriter<'_> {
         let Some(Stored::Pieces(pieces)) = &mut self.data.stored[Contents::index(content)] else {
             unreachable!("its content was begun");
         };
-        // What is not compressed goes on in the extent before it.
+        // Content that is not compressed extends the extent before it.
         let number = self.data.extents.len();
         if let (None, Some(piece), Some(extent)) = (
             unit.compression,
@@ -325,7 +328,7 @@ impl DataWriter<'_> {
     }
 }
 
-/// Writes parts behind each other.
+/// Writes parts one behind the other.
 fn write_parts(image: &File, mut at: u64, parts: &[Vec<u8>]) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut left = &mut slices[..];
@@ -343,7 +346,8 @@ fn write_parts(image: &File, mut at: u64, parts: &[Vec<u8>]) -> io::Result<()> {
     Ok(())
 }
 
-/// The sectors of a unit from the first to the last that are not all zeros.
+/// Returns the sectors of a unit from the first to the last that is not all
+/// zeros; `None` if all are zeros.
 fn used_sectors(bytes: &[u8]) -> Option<Range<usize>> {
     let is_used = |sector: &[u8]| sector.iter().any(|byte| *byte != 0);
     let first = bytes.chunks(SECTOR).position(is_used)?;
@@ -351,7 +355,7 @@ fn used_sectors(bytes: &[u8]) -> Option<Range<usize>> {
     Some(first..last + 1)
 }
 
-/// Compresses a unit where that pays, and computes its checksums.
+/// Compresses a unit if that saves sectors, and computes its checksums.
 fn pack(scratch: &mut Scratch, keeping: Keeping, start: u64, mut bytes: Vec<u8>) -> PackedUnit {
     let length = bytes.len() as u64;
     let mut compression = None;

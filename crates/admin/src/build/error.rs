@@ -1,4 +1,4 @@
-//! Why an image cannot be built.
+//! Errors of building an image.
 
 use crate::archive::ArchiveError;
 use std::io;
@@ -7,18 +7,18 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// A source cannot be read, or the image not be written.
+    /// A source cannot be read, or the image cannot be written.
     #[error("{what}: {error}")]
     Io {
         /// The file.
         what: String,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
     /// An archive cannot be read.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// An OCI layout is not as its specification has it.
+    /// An OCI layout does not follow its specification.
     #[error("{what} is no OCI layout that can be read: {reason}")]
     Layout {
         /// The directory.
@@ -26,21 +26,21 @@ pub enum BuildError {
         /// What is wrong.
         reason: String,
     },
-    /// A blob is not what its name says.
+    /// A blob does not have the digest in its name.
     #[error("{blob} does not have the digest that its name says; fetch the image again")]
     Digest {
         /// The blob's file.
         blob: String,
     },
-    /// A path in the image leads nowhere.
+    /// A path cannot be used in the image.
     #[error("{path}: {reason}")]
     Path {
         /// The path.
         path: String,
-        /// Why.
+        /// The reason.
         reason: &'static str,
     },
-    /// An owner has no place in the map of owners.
+    /// The map of owners has no entry for an owner.
     #[error("{path}: the map of owners has no place for {id}; give one with --uid-map")]
     Unmapped {
         /// The path.
@@ -48,35 +48,35 @@ pub enum BuildError {
         /// User or group.
         id: u32,
     },
-    /// A file changed while it was read.
+    /// A file became shorter while it was read.
     #[error("{path} became shorter while it was read; build again when nothing changes it")]
     Changed {
         /// The file.
         path: String,
     },
-    /// An extended attribute that no item can hold.
+    /// An extended attribute is too large for a node.
     #[error("{path}: the extended attribute {name} is too large for a node")]
     AttributeTooLarge {
         /// The path.
         path: String,
-        /// Its name.
+        /// The attribute's name.
         name: String,
     },
-    /// The image would be larger than asked for.
+    /// The image would be larger than the wanted size.
     #[error("the files need an image of {needed} bytes, and {wanted} were asked for")]
     TooSmall {
-        /// Bytes that the smallest image has.
+        /// Bytes of the smallest possible image.
         needed: u64,
-        /// Bytes that were asked for.
+        /// The wanted size in bytes.
         wanted: u64,
     },
-    /// The trees do not settle: a fault of this program.
+    /// The trees do not settle. That is a fault of this program.
     #[error("the trees of the image do not settle; please report this")]
     NotSettled,
 }
 
 impl BuildError {
-    /// An error of the system about a file.
+    /// Makes an error from one of the system about a file.
     pub(super) fn io(what: impl std::fmt::Display) -> impl FnOnce(io::Error) -> Self {
         let what = what.to_string();
         move |error| Self::Io { what, error }

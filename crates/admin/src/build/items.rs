@@ -1,7 +1,7 @@
 //! The items of a subvolume's tree.
 //!
-//! Pure: from numbered inodes and where their content is to sorted items. What
-//! refers to data is noted beside, for the extent tree.
+//! Pure: makes sorted items from numbered inodes and the places of their
+//! content. Also gathers the references to data, for the extent tree.
 
 use super::BuildError;
 use super::content::Contents;
@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 
 /// The generation of everything in an image.
 pub(super) const GENERATION: Generation = Generation(1);
-/// Bytes of all names of an inode in one directory that one item holds; more
-/// names have items of their own.
+/// The most bytes of names of an inode in one directory that its INODE_REF item
+/// holds. Other names are in INODE_EXTREF items.
 const REFS_MAX: usize = 2048;
 
 const S_IFDIR: u32 = 0o040_000;
@@ -30,19 +30,19 @@ const S_IFCHR: u32 = 0o020_000;
 const S_IFBLK: u32 = 0o060_000;
 const S_IFIFO: u32 = 0o010_000;
 
-/// What the items of all subvolumes are made with.
+/// Makes the items of all subvolumes.
 pub(super) struct ItemMaker<'a> {
     pub(super) data: &'a Data,
     pub(super) contents: &'a Contents,
     pub(super) node_size: u32,
-    /// No time is later.
+    /// The latest time; later ones are replaced by it.
     pub(super) latest: Option<Timespec>,
-    /// Who refers to each extent.
+    /// References to each data extent.
     pub(super) refs: Vec<Vec<ExtentRef>>,
 }
 
 impl ItemMaker<'_> {
-    /// The items of a subvolume, sorted.
+    /// Returns the items of a subvolume, sorted.
     pub(super) fn subvolume(
         &mut self,
         planned: &Planned,
@@ -117,7 +117,7 @@ impl ItemMaker<'_> {
             Body::BlockDevice(_) => S_IFBLK,
             Body::Fifo => S_IFIFO,
         };
-        // A link's permissions mean nothing, and are all of them on Linux.
+        // The permissions of a symbolic link mean nothing. Linux sets them all.
         let permissions = match node.body {
             Body::Symlink(_) => 0o777,
             _ => metadata.permissions,
@@ -139,7 +139,7 @@ impl ItemMaker<'_> {
         }
     }
 
-    /// The file extents of a file; gives the bytes of its data.
+    /// Adds the file extents of a file, and returns the bytes of its data.
     fn pieces(
         &mut self,
         tree: TreeId,
@@ -214,7 +214,7 @@ impl ItemMaker<'_> {
         Ok(())
     }
 
-    /// The names in a directory, by hash and by index.
+    /// Adds the entries of a directory, by hash and by index.
     fn names(inode: &NumberedInode, files: &FileTree, items: &mut Vec<Item>) {
         let object = inode.number.get();
         let mut by_hash: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
@@ -271,7 +271,7 @@ fn inline(object: u64, bytes: &[u8]) -> Item {
     }
 }
 
-/// The names that an inode knows of itself.
+/// Adds an inode's own records of its names.
 fn references(inode: &NumberedInode, items: &mut Vec<Item>) {
     let object = inode.number.get();
     if inode.number == InodeNumber::ROOT {

@@ -1,13 +1,13 @@
 //! Building an image from files, in one pass and without mounting it.
 //!
 //! Owns the way from directories, archives and OCI layouts to a volume in a
-//! file. Files are gathered into a tree ([`Gathered`]), their content is
-//! written from the beginning of the image on, then all other trees are planned
-//! at once and written behind it. So an image has no gaps, and the same files
-//! and options give the same bytes: nothing depends on the order in which a
-//! host lists its files, on its holes, on access times or on threads.
+//! file. Files are gathered into a tree ([`Gathered`]). Their content is written
+//! from the beginning of the image on. Then all other trees are planned at once
+//! and written behind the content. So an image has no gaps, and the same files
+//! and options make the same bytes: nothing depends on the order in which a host
+//! lists its files, on its holes, on access times or on threads.
 //!
-//! An image is an ordinary volume of generation 1, as one that was just made.
+//! An image is an ordinary volume of generation 1, like one that was just made.
 
 mod content;
 mod data;
@@ -43,30 +43,31 @@ use subvolumes::{Plan, Wanted};
 /// Bytes of a node.
 const NODE_SIZE: u32 = 16384;
 
-/// What an image shall be.
+/// Options of an image.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
     /// Its label.
     pub label: String,
-    /// UUID of the volume; from the seed, or random, without one.
+    /// UUID of the volume. If `None`, it comes from the seed or is random.
     pub uuid: Option<UuidBytes>,
-    /// All UUIDs follow from it; random without one.
+    /// All other UUIDs are derived from this seed; random if `None`.
     pub seed: Option<String>,
-    /// When it is made.
+    /// The time at which the image is made, for its items that need one.
     pub time: Timespec,
-    /// Files changed later get this time.
+    /// Files that were changed later get this time.
     pub latest: Option<Timespec>,
-    /// Compression of content, where it pays.
+    /// Compression of content, used for units that it makes smaller.
     pub compression: Option<Method>,
     /// Checksum of nodes and data.
     pub checksum: ChecksumType,
     /// Copies of metadata.
     pub copies: Copies,
-    /// Bytes of the image; as few as possible without.
+    /// Size of the image in bytes; as small as possible if `None`.
     pub size: Option<u64>,
-    /// Subvolumes.
+    /// Subvolumes to make.
     pub subvolumes: Vec<SubvolumeSpec>,
-    /// Directory for a read-only snapshot after each layer of an OCI layout.
+    /// Directory for a read-only snapshot after each layer; no snapshots if
+    /// `None`.
     pub layers: Option<Vec<Vec<u8>>>,
 }
 
@@ -75,13 +76,13 @@ pub struct BuildOptions {
 pub struct Built {
     /// UUID of the volume.
     pub uuid: UuidBytes,
-    /// Bytes of the image.
+    /// Size of the image in bytes.
     pub total_bytes: u64,
-    /// Bytes of extents and nodes, each copy once.
+    /// Bytes of data extents and nodes, without second copies.
     pub bytes_used: u64,
     /// Inodes of all subvolumes.
     pub inodes: u64,
-    /// Subvolumes, the top level among them.
+    /// Subvolumes, including the top-level one.
     pub subvolumes: u64,
 }
 
@@ -113,7 +114,7 @@ impl Identities {
     }
 }
 
-/// A UUID that follows from a seed.
+/// Derives a UUID from a seed.
 fn derived(seed: &str, what: &str) -> UuidBytes {
     let text = format!("{what}\0{seed}");
     let sum = ChecksumType::Sha256.compute(text.as_bytes());
@@ -124,15 +125,20 @@ fn derived(seed: &str, what: &str) -> UuidBytes {
         .into_bytes()
 }
 
-/// Is told how many bytes of content are taken, and how many there are.
+/// Called with the bytes of content that are done, and with the bytes of all
+/// content.
 pub type Watch<'w> = &'w mut dyn FnMut(u64, u64);
 
-/// Writes an image of what was gathered into `image`, an empty file. `watch` is
-/// told how far it is.
+/// Writes an image of the gathered files into `image`, an empty file. Calls
+/// `watch` with the progress.
 ///
 /// # Errors
-/// Content that cannot be read or changed meanwhile; writing; a size that is
-/// too small.
+/// - [`BuildError::Io`] if content cannot be read or the image cannot be written.
+/// - [`BuildError::Changed`] if a file became shorter meanwhile.
+/// - [`BuildError::Path`] if a subvolume or the snapshots of layers cannot be put
+///   where they should be.
+/// - [`BuildError::AttributeTooLarge`] if an extended attribute fits in no node.
+/// - [`BuildError::TooSmall`] if the wanted size is too small.
 pub fn build(
     gathered: &mut Gathered,
     options: &BuildOptions,
@@ -143,7 +149,7 @@ pub fn build(
         specs: &options.subvolumes,
         layers: options.layers.as_deref(),
     };
-    // Nobody asked for the states after layers: they take no numbers.
+    // Without snapshots of layers, the states after layers are not needed.
     let layers = match options.layers {
         Some(_) => &gathered.layers[..],
         None => &[],

@@ -1,24 +1,24 @@
-//! The files of an image before it is one.
+//! The files of an image before the image exists.
 //!
-//! Owns a tree of names and what they lead to. Sources are laid over each
-//! other in it, one layer after the other; content stays where it is until the
-//! image is written ([`Contents`](super::content::Contents)). Names are in the
-//! order of their bytes, so the same files make the same tree in whatever order
-//! they came.
+//! Owns a tree of names and the nodes to which they lead. Sources are laid over
+//! each other in it, one layer after the other. Content stays where it is until
+//! the image is written ([`Contents`](super::content::Contents)). Names are in
+//! the order of their bytes, so the same files make the same tree, whatever the
+//! order in which they came.
 
 use super::BuildError;
 use super::content::ContentId;
 use butterfs_format::item::inode::Timespec;
 use std::collections::BTreeMap;
 
-/// Symbolic links followed in one path before it counts as a loop.
+/// The most symbolic links that are followed in one path. More count as a loop.
 const LINKS_MAX: usize = 40;
 
-/// A node of the tree: an inode to be.
+/// Identifies a node of the tree. It becomes an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(usize);
 
-/// What all nodes have.
+/// The fields that all nodes have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// Permissions, without the type.
@@ -33,7 +33,7 @@ pub struct Metadata {
     pub attributes: BTreeMap<Vec<u8>, Vec<u8>>,
 }
 
-/// What a node is.
+/// The type of a node, and its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A directory and its names.
@@ -50,12 +50,12 @@ pub enum Body {
     Fifo,
 }
 
-/// A name.
+/// An entry of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it leads to.
+    /// The node to which the name leads.
     pub node: NodeId,
-    /// The layer that gave it.
+    /// The layer from which the name comes.
     layer: u32,
 }
 
@@ -64,21 +64,22 @@ pub struct Entry {
 pub struct Node {
     /// Owner, permissions, time, attributes.
     pub metadata: Metadata,
-    /// The rest.
+    /// Type and content.
     pub body: Body,
 }
 
-/// A tree of files. Files with several names are one node.
+/// A tree of files. A file with several names is one node.
 #[derive(Clone, Debug)]
 pub struct FileTree {
     nodes: Vec<Node>,
     layer: u32,
-    /// What directories get that no source describes.
+    /// For directories that no source describes.
     default: Metadata,
 }
 
 impl FileTree {
-    /// An empty root directory of root, changed at `time`.
+    /// Makes a tree with an empty root directory, owned by user 0 and changed at
+    /// `time`.
     #[must_use]
     pub fn new(time: Timespec) -> Self {
         let default = Metadata {
@@ -97,39 +98,40 @@ impl FileTree {
         }
     }
 
-    /// The root directory.
+    /// Returns the root directory.
     #[must_use]
     pub const fn root(&self) -> NodeId {
         NodeId(0)
     }
 
-    /// A node.
+    /// Returns a node.
     #[must_use]
     pub fn node(&self, id: NodeId) -> &Node {
         &self.nodes[id.0]
     }
 
-    /// A node, to be changed.
+    /// Returns a node to change it.
     pub fn node_mut(&mut self, id: NodeId) -> &mut Node {
         &mut self.nodes[id.0]
     }
 
-    /// Nodes there are, those without names included.
+    /// The number of nodes, including those without names.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// A number for tables of nodes.
+    /// The index of a node in tables of [`Self::len`] entries.
     pub(super) const fn index(id: NodeId) -> usize {
         id.0
     }
 
-    /// What comes from now on lies over what is there.
+    /// Begins the next layer, which lies over those before.
     pub fn next_layer(&mut self) {
         self.layer += 1;
     }
 
-    /// Names of a directory, in their order; none where it is none.
+    /// Returns the names of a directory, sorted; none if the node is no
+    /// directory.
     pub fn names(&self, id: NodeId) -> impl Iterator<Item = (&Vec<u8>, NodeId)> {
         let names = match &self.nodes[id.0].body {
             Body::Directory(names) => Some(names),
@@ -146,7 +148,7 @@ impl FileTree {
         }
     }
 
-    /// What a name leads to.
+    /// Returns the node to which a name leads.
     #[must_use]
     pub fn find(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match &self.nodes[directory.0].body {
@@ -161,7 +163,7 @@ impl FileTree {
         NodeId(self.nodes.len() - 1)
     }
 
-    /// Names a node in place of what had the name.
+    /// Gives a name to a node, instead of to the node that had it.
     pub fn put(&mut self, directory: NodeId, name: &[u8], node: NodeId) {
         let layer = self.layer;
         if let Some(names) = self.names_mut(directory) {
@@ -169,22 +171,22 @@ impl FileTree {
         }
     }
 
-    /// Takes a name away.
+    /// Removes a name.
     pub fn remove(&mut self, directory: NodeId, name: &[u8]) {
         if let Some(names) = self.names_mut(directory) {
             names.remove(name);
         }
     }
 
-    /// Takes all names away.
+    /// Removes all names of a directory.
     pub fn clear(&mut self, directory: NodeId) {
         if let Some(names) = self.names_mut(directory) {
             names.clear();
         }
     }
 
-    /// The directory of this name: the one that is there, or a new one instead
-    /// of anything else that has the name.
+    /// Returns the directory of this name. If there is none, makes a new one, in
+    /// place of any other node that has the name.
     pub fn directory(&mut self, parent: NodeId, name: &[u8]) -> NodeId {
         if let Some(there) = self.find(parent, name)
             && matches!(self.nodes[there.0].body, Body::Directory(_))
@@ -199,20 +201,20 @@ impl FileTree {
         made
     }
 
-    /// The directory at a path, made where it is missing. Links on the way lead
-    /// to where they would in the image, never out of it.
+    /// Returns the directory at a path, and makes missing ones. Links on the way
+    /// lead where they would lead in the image, never out of it.
     ///
     /// # Errors
-    /// Links in a circle.
+    /// [`BuildError::Path`] if too many links are on the way.
     pub fn directory_at(&mut self, path: &[Vec<u8>]) -> Result<NodeId, BuildError> {
         self.walk(path, Missing::Make)?
             .ok_or_else(|| Self::loop_at(path))
     }
 
-    /// The directory at a path, if there is one.
+    /// Returns the directory at a path, if there is one.
     ///
     /// # Errors
-    /// Links in a circle.
+    /// [`BuildError::Path`] if too many links are on the way.
     pub fn find_directory(&mut self, path: &[Vec<u8>]) -> Result<Option<NodeId>, BuildError> {
         self.walk(path, Missing::Stop)
     }
@@ -225,7 +227,7 @@ impl FileTree {
     }
 
     fn walk(&mut self, path: &[Vec<u8>], missing: Missing) -> Result<Option<NodeId>, BuildError> {
-        // Directories from the root to where the walk is.
+        // Directories from the root down to the place of the walk.
         let mut above = vec![self.root()];
         let mut rest: Vec<Vec<u8>> = path.iter().rev().cloned().collect();
         let mut links = 0;
@@ -269,8 +271,8 @@ impl FileTree {
         Ok(above.last().copied())
     }
 
-    /// Gives every name and its node to `visit`, directories before what is in
-    /// them.
+    /// Calls `visit` with every path and its node. A directory comes before its
+    /// content.
     pub fn visit(&self, visit: &mut dyn FnMut(&[u8], NodeId)) {
         let mut waiting = vec![(Vec::new(), self.root())];
         while let Some((path, id)) = waiting.pop() {
@@ -290,7 +292,7 @@ enum Missing {
     Stop,
 }
 
-/// A path for people.
+/// Formats a path for messages.
 pub(super) fn shown(path: &[Vec<u8>]) -> String {
     format!("/{}", String::from_utf8_lossy(&path.join(&b'/')))
 }

@@ -1,8 +1,8 @@
 //! OCI image layouts: layers of archives with whiteouts.
 //!
-//! Owns finding the layers of an image, the check of their digests, and what
-//! whiteouts do: `.wh.NAME` takes NAME of the layers below away, and
-//! `.wh..wh..opq` all names of its directory that the layers below gave.
+//! Owns finding the layers of an image, checking their digests, and applying
+//! whiteouts: `.wh.NAME` removes NAME of the layers below, and `.wh..wh..opq`
+//! removes all names of the layers below in its directory.
 
 use super::BuildError;
 use super::content::ContentId;
@@ -14,13 +14,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Before the name that a whiteout takes away.
+/// Prefix of a whiteout; the name to remove follows.
 const WHITEOUT: &[u8] = b".wh.";
-/// Takes all names of the layers below away.
+/// The whiteout of all names of the layers below.
 const OPAQUE: &[u8] = b".wh..wh..opq";
-/// Indexes that name indexes; more are a circle.
+/// The greatest depth of indexes in indexes. More count as a circle.
 const DEPTH_MAX: usize = 8;
-/// Bytes of an index or manifest.
+/// The most bytes of an index or manifest.
 const JSON_MAX: u64 = 16 << 20;
 
 #[derive(Deserialize)]
@@ -37,7 +37,7 @@ struct Platform {
     os: String,
 }
 
-/// An index has manifests, a manifest has layers.
+/// An index, which has manifests, or a manifest, which has layers.
 #[derive(Deserialize)]
 struct Document {
     #[serde(default)]
@@ -46,7 +46,7 @@ struct Document {
     layers: Vec<Descriptor>,
 }
 
-/// Lays the layers of an image over what is there.
+/// Lays the layers of an image over what was gathered.
 pub(super) fn add(gathered: &mut Gathered, layout: &Path) -> Result<(), BuildError> {
     let layers = layers(layout)?;
     if layers.is_empty() {
@@ -70,7 +70,7 @@ fn bad(layout: &Path, reason: impl Into<String>) -> BuildError {
     }
 }
 
-/// The layers of the image that is for this machine, the lowest first.
+/// Returns the layers of the image for this machine, the lowest first.
 fn layers(layout: &Path) -> Result<Vec<Descriptor>, BuildError> {
     let mut document = parse(layout, &layout.join("index.json"), None)?;
     for _ in 0..DEPTH_MAX {
@@ -84,7 +84,7 @@ fn layers(layout: &Path) -> Result<Vec<Descriptor>, BuildError> {
     Err(bad(layout, "its indexes name each other in a circle"))
 }
 
-/// The only manifest, or the one for this machine.
+/// Returns the only manifest, or the one for this machine.
 fn choose(layout: &Path, manifests: Vec<Descriptor>) -> Result<Descriptor, BuildError> {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
@@ -113,7 +113,7 @@ fn choose(layout: &Path, manifests: Vec<Descriptor>) -> Result<Descriptor, Build
     })
 }
 
-/// The file of a blob.
+/// Returns the path of a blob.
 fn blob(layout: &Path, descriptor: &Descriptor) -> Result<PathBuf, BuildError> {
     let hex = descriptor.digest.strip_prefix("sha256:");
     let is_digest = |hex: &&str| hex.len() == 64 && hex.bytes().all(|b| b.is_ascii_hexdigit());
@@ -151,7 +151,7 @@ fn check(path: &Path, digest: &str, found: &[u8]) -> Result<(), BuildError> {
     })
 }
 
-/// Computes the digest of what is read.
+/// Computes the digest of what is read through it.
 struct Digested<R> {
     inner: R,
     sum: Sha256,
@@ -165,8 +165,8 @@ impl<R: Read> Read for Digested<R> {
     }
 }
 
-/// Reads a layer and lays it over what is there: first its whiteouts, which are
-/// for the layers below alone, then its files.
+/// Reads a layer and lays it over what was gathered. Its whiteouts come first,
+/// because they are only for the layers below, then its files.
 fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), BuildError> {
     let io = || BuildError::io(blob.display());
     let mut input = Digested {
@@ -182,7 +182,7 @@ fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), B
             Ok(())
         })?;
     }
-    // What is behind the end of the archive counts, too.
+    // Bytes after the end of the archive belong to the digest too.
     io::copy(&mut input, &mut io::sink()).map_err(io())?;
     check(blob, digest, &input.sum.finalize())?;
     for (member, _) in &members {
@@ -200,7 +200,7 @@ fn is_whiteout(path: &[Vec<u8>]) -> bool {
     path.last().is_some_and(|name| name.starts_with(WHITEOUT))
 }
 
-/// Does what a whiteout says; nothing for other members.
+/// Applies a whiteout; does nothing for other members.
 fn take_away(gathered: &mut Gathered, path: &[Vec<u8>]) -> Result<(), BuildError> {
     let Some((name, above)) = path.split_last() else {
         return Ok(());

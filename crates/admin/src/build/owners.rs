@@ -1,24 +1,24 @@
-//! How owners of the sources become those of an image.
+//! Maps the owners of the sources to those of an image.
 
 use super::BuildError;
 use super::model::{Metadata, shown};
 use std::str::FromStr;
 
-/// A range of users and groups that become others.
+/// A range of users and groups, and the range to which it is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OwnerRange {
     /// First number in the sources.
     pub from: u32,
-    /// What it becomes.
+    /// First number in the image.
     pub to: u32,
-    /// How many.
+    /// How many numbers.
     pub count: u32,
 }
 
 impl FromStr for OwnerRange {
     type Err = String;
 
-    /// `FROM:TO:COUNT`.
+    /// Parses `FROM:TO:COUNT`.
     fn from_str(text: &str) -> Result<Self, String> {
         let bad = || format!("`{text}` is no map of owners; write FROM:TO:COUNT");
         let numbers: Vec<u32> = text
@@ -28,7 +28,8 @@ impl FromStr for OwnerRange {
             .map_err(|_| bad())?;
         match numbers[..] {
             [from, to, count] if from.checked_add(count).is_some() => {
-                // The greatest number stands for no owner.
+                // Both ranges end before the greatest number, which means no
+                // owner.
                 let last = to.checked_add(count).filter(|_| count > 0);
                 last.map(|_| Self { from, to, count }).ok_or_else(bad)
             }
@@ -37,12 +38,12 @@ impl FromStr for OwnerRange {
     }
 }
 
-/// Ranges of owners; without any, owners stay.
+/// A map of owners. If it is empty, owners stay.
 #[derive(Clone, Debug, Default)]
 pub struct OwnerMap(Vec<OwnerRange>);
 
 impl OwnerMap {
-    /// The first range that has a number decides.
+    /// Makes a map. The first range that contains a number maps it.
     #[must_use]
     pub const fn new(ranges: Vec<OwnerRange>) -> Self {
         Self(ranges)
@@ -57,7 +58,7 @@ impl OwnerMap {
         Some(range.to + (id - range.from))
     }
 
-    /// Changes the owners of a file, those in its access control lists too.
+    /// Changes the owners of a file, including those in its access control lists.
     pub(super) fn apply(
         &self,
         metadata: &mut Metadata,
@@ -83,8 +84,8 @@ impl OwnerMap {
     }
 }
 
-/// Changes the users and groups that an access control list names: behind a
-/// version, entries of tag, permissions and number.
+/// Changes the users and groups in an access control list. The list is a version
+/// and entries of tag, permissions and number.
 fn map_acl(
     value: &mut [u8],
     map: &dyn Fn(u32) -> Result<u32, BuildError>,

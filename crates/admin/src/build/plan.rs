@@ -1,8 +1,8 @@
 //! The trees of an image, and its superblock.
 //!
-//! Pure but for the last step, which writes. The trees that describe where
-//! nodes lie also decide how many nodes there are: planning repeats until their
-//! shapes stay the same.
+//! Pure, except for the last step, which writes. Some trees describe where the
+//! nodes of all trees lie, also their own. So planning repeats until the shapes
+//! of the trees stay the same.
 
 use super::data::{Data, SECTOR};
 use super::items::GENERATION;
@@ -34,23 +34,23 @@ use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-/// Rounds of planning; more mean a fault of this program.
+/// The most rounds of planning. More mean a fault of this program.
 const ROUNDS_MAX: usize = 16;
-/// Free nodes in an image, so that the kernel can write to it, delete in it and
-/// enlarge it.
+/// Room for free nodes in an image, so that the kernel can write to it, delete
+/// files and enlarge it.
 const SPARE_NODES: u64 = 256;
-/// References of a data extent that its item holds; more have items of their
-/// own.
+/// The most references of a data extent in its item. Each other reference has its
+/// own item.
 const INLINE_REFS_MAX: usize = 16;
 
-/// Everything that the trees of an image say.
+/// Everything from which the trees of an image are made.
 pub(super) struct Trees<'a> {
     pub(super) options: &'a BuildOptions,
     pub(super) ids: &'a Identities,
     pub(super) plan: &'a Plan,
     pub(super) data: &'a Data,
     pub(super) refs: Vec<Vec<ExtentRef>>,
-    /// With its system and data chunks.
+    /// The space with its system and data chunks.
     pub(super) space: Space,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Written {
 }
 
 impl Trees<'_> {
-    /// Settles all trees and writes them, the superblocks last.
+    /// Plans all trees and writes them, and then the superblocks.
     pub(super) fn write(
         self,
         image: &File,
@@ -118,7 +118,7 @@ impl Trees<'_> {
         }
     }
 
-    /// Trees that do not depend on where nodes lie.
+    /// Returns the trees that do not depend on where nodes lie.
     fn fixed(&self, files: Vec<(TreeId, Vec<Item>)>) -> BTreeMap<TreeId, Vec<Item>> {
         let mut trees: BTreeMap<TreeId, Vec<Item>> = files.into_iter().collect();
         trees.insert(TreeId::CSUM, self.sums());
@@ -173,7 +173,7 @@ impl Trees<'_> {
         root_directory(InodeNumber::ROOT.get(), &self.directory_item())
     }
 
-    /// Repeats planning until the shapes stay the same.
+    /// Repeats planning until the shapes of all trees stay the same.
     fn settle(
         &self,
         fixed: BTreeMap<TreeId, Vec<Item>>,
@@ -229,13 +229,13 @@ impl Trees<'_> {
         Err(BuildError::NotSettled)
     }
 
-    /// Gives every node an address, in chunks that have room for them.
+    /// Adds chunks for the nodes and gives every node an address.
     fn place(&self, trees: &mut BTreeMap<TreeId, PlannedTree>) -> Result<Space, BuildError> {
         let node_size = u64::from(NODE_SIZE);
         let mut space = self.space.clone();
         let others = trees.iter().filter(|(owner, _)| **owner != TreeId::CHUNK);
         let nodes: u64 = others.map(|(_, tree)| tree.shape.nodes() as u64).sum();
-        // Superblock copies take the room of some nodes.
+        // The spare nodes also make up for the room of superblock copies.
         space.add_metadata((nodes + SPARE_NODES) * node_size);
         for (owner, tree) in trees {
             let kind = match *owner {
@@ -250,7 +250,7 @@ impl Trees<'_> {
         Ok(space)
     }
 
-    /// The items of the trees that say where everything lies.
+    /// Returns the items of the trees that say where everything lies.
     fn describe(
         &self,
         trees: &BTreeMap<TreeId, PlannedTree>,
@@ -274,7 +274,7 @@ impl Trees<'_> {
         ]
     }
 
-    /// One item for each data extent, with who refers to it.
+    /// Returns the items of all data extents with their references.
     fn data_extents(&self) -> Vec<Item> {
         let mut items = Vec::new();
         for (extent, refs) in self.data.extents.iter().zip(&self.refs) {
@@ -298,7 +298,7 @@ impl Trees<'_> {
             });
             let mut taken = BTreeMap::new();
             for one in keyed {
-                // One of the same hash goes to the next free offset.
+                // References with the same hash get the next free offset.
                 let mut key = one.key(at);
                 while taken.contains_key(&key) {
                     key.offset = key.offset.wrapping_add(1);
@@ -311,7 +311,7 @@ impl Trees<'_> {
         items
     }
 
-    /// Used ranges of each chunk, in their order.
+    /// Returns the used ranges of each chunk, sorted.
     fn used(&self, space: &Space, nodes: &[(u64, TreeId, u8)]) -> Vec<Vec<Range<u64>>> {
         let mut all: Vec<Range<u64>> = self
             .data
@@ -532,13 +532,13 @@ impl Trees<'_> {
 }
 
 impl Identities {
-    /// The UUID of a subvolume.
+    /// Returns the UUID of a subvolume.
     fn of(&self, tree: TreeId) -> UuidBytes {
         self.subvolumes.get(&tree).copied().unwrap_or_default()
     }
 }
 
-/// Where a subvolume hangs, from both sides.
+/// Returns the items that link a subvolume and its parent, in both directions.
 fn hanging(subvolume: &Planned) -> Vec<Item> {
     let Some(hangs) = &subvolume.hangs else {
         return Vec::new();
@@ -561,7 +561,7 @@ fn hanging(subvolume: &Planned) -> Vec<Item> {
     ]
 }
 
-/// One item for each extent.
+/// Returns the items of the extent tree: those of data and one for each node.
 fn extent_tree(nodes: &[(u64, TreeId, u8)], data_items: &[Item]) -> Vec<Item> {
     let mut items = data_items.to_vec();
     items.extend(nodes.iter().map(|(at, owner, level)| {
@@ -583,7 +583,7 @@ fn extent_tree(nodes: &[(u64, TreeId, u8)], data_items: &[Item]) -> Vec<Item> {
     items
 }
 
-/// How much of each chunk is used.
+/// Returns the block group items, which say how much of each chunk is used.
 fn block_groups(space: &Space, used: &[Vec<Range<u64>>]) -> Vec<Item> {
     let item = |(chunk, used): (&Placed, &Vec<Range<u64>>)| {
         let group = BlockGroupItem {
@@ -599,8 +599,9 @@ fn block_groups(space: &Space, used: &[Vec<Range<u64>>]) -> Vec<Item> {
     space.chunks.iter().zip(used).map(item).collect()
 }
 
-/// Free ranges of each chunk. Superblock copies count as free here: whoever
-/// loads the tree leaves them out, as the kernel does.
+/// Returns the free-space tree: the free ranges of each chunk. Superblock copies
+/// count as free here. The kernel and ButterFS leave them out when they load the
+/// tree.
 fn free_space_tree(space: &Space, used: &[Vec<Range<u64>>]) -> Vec<Item> {
     let mut items = Vec::new();
     for (chunk, used) in space.chunks.iter().zip(used) {

@@ -1,4 +1,4 @@
-//! What an image is made of: directories and archives of the host.
+//! The sources of an image: directories and archives of the host.
 //!
 //! Owns reading them into a [`FileTree`]. OCI layouts are in `oci`.
 
@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Where files come from.
+/// A source of files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A directory of the host, an archive, or an OCI layout.
@@ -26,23 +26,24 @@ pub enum Source {
     Input,
 }
 
-/// Files that become an image.
+/// The files that become an image.
 #[derive(Debug)]
 pub struct Gathered {
     /// The files.
     pub tree: FileTree,
     /// Their content.
     pub contents: Contents,
-    /// The tree after each layer of an OCI layout, and each state, but the last.
+    /// The tree after each layer of an OCI layout and after each state, except
+    /// the last one.
     pub layers: Vec<FileTree>,
-    /// Sockets, which are left out.
+    /// Number of sockets that were left out.
     pub sockets: u64,
-    /// How owners of the sources become those of the image.
+    /// Maps the owners of the sources to those of the image.
     pub(super) owners: OwnerMap,
 }
 
 impl Gathered {
-    /// Nothing yet; what no source describes was changed at `time`.
+    /// Gathers nothing yet. Directories that no source describes get `time`.
     #[must_use]
     pub fn new(time: Timespec, owners: OwnerMap) -> Self {
         Self {
@@ -54,10 +55,11 @@ impl Gathered {
         }
     }
 
-    /// Lays a source over what is there.
+    /// Lays a source over what was gathered.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// A [`BuildError`] if the source cannot be read, a path in it cannot be
+    /// used, or the map of owners has no entry for an owner.
     pub fn add(&mut self, source: &Source) -> Result<(), BuildError> {
         self.tree.next_layer();
         match source {
@@ -71,11 +73,11 @@ impl Gathered {
         }
     }
 
-    /// Puts a state of files, as an archive has it, over `base`, in place of
-    /// what is gathered now. Content that an earlier state had is kept once.
+    /// Replaces the gathered tree by `base` with the files of an archive over it.
+    /// Content that an earlier state had is kept once.
     ///
     /// # Errors
-    /// The archive cannot be read.
+    /// As [`Self::add`], for the archive.
     pub fn put_state(&mut self, base: &FileTree, archive: impl Read) -> Result<(), BuildError> {
         self.contents.share();
         self.tree = base.clone();
@@ -83,7 +85,7 @@ impl Gathered {
         self.add_archive(archive)
     }
 
-    /// Lays a plain or compressed archive over what is there.
+    /// Lays a plain or compressed archive over what was gathered.
     pub(super) fn add_archive(&mut self, input: impl Read) -> Result<(), BuildError> {
         let input = archive::decompressed(input)?;
         archive::read(input, &mut |member, content| {
@@ -92,7 +94,7 @@ impl Gathered {
         })
     }
 
-    /// The content of a file of an archive.
+    /// Adds the content of a file of an archive; `None` for other members.
     pub(super) fn content_of(
         &mut self,
         member: &Member,
@@ -130,7 +132,7 @@ impl Gathered {
             (MemberKind::Directory, _) => {
                 let node = self.tree.directory(parent, name);
                 self.tree.node_mut(node).metadata = metadata;
-                // It belongs to this layer now, too.
+                // From now on, the name comes from this layer.
                 self.tree.put(parent, name, node);
                 return Ok(());
             }
@@ -151,7 +153,7 @@ impl Gathered {
         Ok(())
     }
 
-    /// What a hard link of an archive names.
+    /// Returns the node to which a hard link of an archive leads.
     fn linked(&mut self, target: &[Vec<u8>]) -> Result<NodeId, BuildError> {
         let absent = || BuildError::Path {
             path: shown(target),
@@ -169,7 +171,7 @@ impl Gathered {
         }
     }
 
-    /// Lays a directory of the host over what is there.
+    /// Lays a directory of the host over what was gathered.
     fn add_directory(&mut self, top: &Path) -> Result<(), BuildError> {
         let mut linked: HashMap<(u64, u64), NodeId> = HashMap::new();
         // The source itself may be a link to a directory.
@@ -267,10 +269,10 @@ impl Gathered {
 /// Extended attributes of a file of the host.
 type Attributes = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// Files of a directory that one thread looks at in turn.
+/// The least number of files of a directory that a thread looks at in one task.
 const TURN: usize = 16;
 
-/// What a file of the host is.
+/// Returns the metadata and extended attributes of a file of the host.
 fn look(
     host: &Path,
     meta: std::io::Result<std::fs::Metadata>,
@@ -285,7 +287,7 @@ fn look(
 
 fn attributes_of(host: &Path) -> Result<Attributes, Errno> {
     let mut all = BTreeMap::new();
-    // Most files have few or none.
+    // Most files have few attributes or none.
     let mut names = vec![0_u8; 256];
     let mut listed = rustix::fs::llistxattr(host, &mut names[..]);
     if listed == Err(Errno::RANGE) {
@@ -307,7 +309,7 @@ fn attributes_of(host: &Path) -> Result<Attributes, Errno> {
                 value.truncate(length);
                 all.insert(name.to_vec(), value);
             }
-            // It went away, or is not for this user.
+            // The attribute was removed meanwhile, or this user may not read it.
             Err(Errno::NODATA | Errno::PERM) => {}
             Err(error) => return Err(error),
         }

@@ -1,15 +1,15 @@
 //! Where everything in an image lies.
 //!
-//! Owns the chunks: one for the chunk tree, then data, then all other trees,
-//! without gaps in logical and physical space. Superblock copies are left out,
-//! by their physical place.
+//! Owns the chunks: one for the chunk tree, then those for data, then those for
+//! all other trees, without gaps in logical and physical space. Nothing is
+//! allocated where a superblock copy lies on the device.
 
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
 use butterfs_format::superblock::{COPIES, COPY_SPAN, RESERVED};
 use butterfs_format::{DeviceId, DeviceOffset, Logical, TreeId, UuidBytes};
 use std::ops::Range;
 
-/// Bytes of a stripe element; chunks are multiples of it.
+/// Bytes of a stripe element. The length of a chunk is a multiple of it.
 pub(super) const STRIPE_LENGTH: u64 = 64 << 10;
 /// The only device.
 pub(super) const DEVICE: DeviceId = DeviceId(1);
@@ -23,7 +23,7 @@ const CHUNK_MAX: u64 = 1 << 30;
 pub enum Copies {
     /// One.
     Single,
-    /// Two, as `mkfs` makes them.
+    /// Two on one device, which is the default of `mkfs`.
     #[default]
     Dup,
 }
@@ -44,7 +44,7 @@ impl Copies {
     }
 }
 
-/// A chunk and what is used in it.
+/// A chunk and its used part.
 #[derive(Clone, Debug)]
 pub(super) struct Placed {
     pub(super) logical: u64,
@@ -52,7 +52,7 @@ pub(super) struct Placed {
     pub(super) length: u64,
     pub(super) flags: BlockGroupFlags,
     copies: u64,
-    /// Address up to which it is given out.
+    /// Address up to which space is allocated.
     at: u64,
 }
 
@@ -61,13 +61,14 @@ impl Placed {
         self.logical..self.logical + self.length
     }
 
-    /// Where each copy begins on the device.
+    /// Offsets on the device at which the copies begin.
     fn starts(&self) -> impl Iterator<Item = u64> {
         let (physical, length) = (self.physical, self.length);
         (0..self.copies).map(move |copy| physical + copy * length)
     }
 
-    /// The next `length` bytes, no superblock copy among them in any copy.
+    /// Allocates the next `length` bytes that contain no superblock copy in any
+    /// copy of the chunk; `None` if the chunk has no room.
     fn allocate(&mut self, length: u64) -> Option<u64> {
         loop {
             let start = self.at;
@@ -91,13 +92,13 @@ impl Placed {
         }
     }
 
-    /// Where an address lies on the device, each copy.
+    /// Offsets on the device of all copies of an address.
     pub(super) fn places(&self, logical: u64) -> impl Iterator<Item = u64> {
         let inside = logical - self.logical;
         self.starts().map(move |begin| begin + inside)
     }
 
-    /// As an item of the chunk tree.
+    /// Returns the chunk's item for the chunk tree.
     pub(super) fn chunk(&self, device_uuid: UuidBytes, sector_size: u32) -> Chunk {
         Chunk {
             length: self.length,
@@ -141,7 +142,7 @@ impl Space {
         space
     }
 
-    /// Where the next chunk begins, logically and on the device.
+    /// Where the next chunk begins: its address and its offset on the device.
     fn end(&self) -> (u64, u64) {
         self.chunks.last().map_or((RESERVED, RESERVED), |last| {
             (
@@ -151,12 +152,12 @@ impl Space {
         })
     }
 
-    /// Bytes of the device that chunks reach.
+    /// Offset on the device at which the last chunk ends.
     pub(super) fn device_end(&self) -> u64 {
         self.end().1
     }
 
-    /// Bytes of the device in chunks.
+    /// Bytes of the device that are in chunks.
     pub(super) fn device_bytes(&self) -> u64 {
         self.device_end() - RESERVED
     }
@@ -173,7 +174,7 @@ impl Space {
         });
     }
 
-    /// Space for data; it is in one chunk.
+    /// Allocates space for data in one chunk.
     pub(super) fn allocate_data(&mut self, length: u64) -> DataPlace {
         loop {
             let number = self.chunks.len() - 1;
@@ -193,7 +194,7 @@ impl Space {
         }
     }
 
-    /// Cuts the last chunk to what is used of it.
+    /// Cuts the last chunk to its used part, if it is for data.
     pub(super) fn close(&mut self) {
         if let Some(last) = self.chunks.last_mut()
             && last.flags == BlockGroupFlags::DATA
@@ -203,7 +204,7 @@ impl Space {
         }
     }
 
-    /// Adds chunks for `bytes` of nodes of all trees but the chunk tree.
+    /// Adds chunks for `bytes` of nodes of all trees except the chunk tree.
     pub(super) fn add_metadata(&mut self, bytes: u64) {
         let mut left = bytes.next_multiple_of(STRIPE_LENGTH);
         while left > 0 {
@@ -214,7 +215,7 @@ impl Space {
         }
     }
 
-    /// An address for a node, in a chunk of this kind; `None` when there is no
+    /// Allocates space for a node in a chunk of this kind; `None` if there is no
     /// room left.
     pub(super) fn allocate_node(&mut self, kind: BlockGroupFlags, size: u64) -> Option<Logical> {
         let mut chunks = self
@@ -224,7 +225,7 @@ impl Space {
         chunks.find_map(|chunk| chunk.allocate(size)).map(Logical)
     }
 
-    /// The chunk that holds an address.
+    /// Returns the chunk that holds an address.
     pub(super) fn chunk_of(&self, logical: Logical) -> &Placed {
         let after = self
             .chunks
@@ -233,12 +234,12 @@ impl Space {
     }
 }
 
-/// Where data go.
+/// Where data lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct DataPlace {
     pub(super) logical: u64,
     pub(super) physical: u64,
-    /// Number of the chunk: extents do not reach from one into the next.
+    /// Index of the chunk. An extent must not reach from one chunk into the next.
     pub(super) chunk: usize,
 }
 
@@ -260,7 +261,7 @@ mod tests {
             assert!(place.physical >= last);
             last = place.physical + (100 << 10);
         }
-        // All of it but the gap at 64 MiB.
+        // The chunk has no gaps, except at the superblock copy at 64 MiB.
         space.close();
         let data = &space.chunks[1];
         assert!(data.length >= 1200 * (100 << 10));

@@ -1,7 +1,7 @@
 //! Which subvolumes an image has, and the numbers of their inodes.
 //!
-//! Owns numbering: subvolumes by their order, inodes in the order of a walk, so
-//! both follow from the files alone.
+//! Owns numbering: subvolumes in their order, inodes in the order of a walk. So
+//! both depend only on the files and the options.
 
 use super::BuildError;
 use super::content::ContentId;
@@ -10,34 +10,34 @@ use butterfs_format::item::root::RootFlags;
 use butterfs_format::{InodeNumber, TreeId};
 use std::collections::BTreeMap;
 
-/// First number of a subvolume other than the top level.
+/// First number of a subvolume other than the top-level one.
 const FIRST: u64 = 256;
 
 /// Whether a subvolume can be changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protection {
-    /// It can.
+    /// It can be changed.
     #[default]
     Writable,
-    /// It cannot.
+    /// It cannot be changed.
     ReadOnly,
 }
 
-/// A subvolume that an image shall have.
+/// A subvolume to make in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeSpec {
-    /// Its directory; made where it is missing.
+    /// Its directory, which is made if it is missing.
     pub path: Vec<Vec<u8>>,
     /// Whether it can be changed.
     pub protection: Protection,
-    /// A mount shows it.
+    /// A mount shows it by default.
     pub is_default: bool,
 }
 
 impl std::str::FromStr for SubvolumeSpec {
     type Err = String;
 
-    /// `PATH[:ro][:default]`
+    /// Parses `PATH[:ro][:default]`.
     fn from_str(text: &str) -> Result<Self, String> {
         let mut words = text.split(':');
         let path = words.next().unwrap_or_default();
@@ -82,9 +82,9 @@ pub(super) struct Planned {
     pub(super) tree: TreeId,
     pub(super) origin: Origin,
     pub(super) flags: RootFlags,
-    /// The subvolume whose state it was, for a layer.
+    /// For the state after a layer, the subvolume of which it is a snapshot.
     pub(super) snapshot_of: Option<TreeId>,
-    /// Where it hangs; `None` for the top level.
+    /// Its place in another subvolume; `None` for the top-level one.
     pub(super) hangs: Option<Hanging>,
     pub(super) inodes: Vec<NumberedInode>,
 }
@@ -105,7 +105,7 @@ pub(super) struct NumberedInode {
     pub(super) number: InodeNumber,
     /// Names in directories.
     pub(super) names: Vec<NameOf>,
-    /// What its own names lead to, for a directory.
+    /// Entries, for a directory.
     pub(super) children: Vec<Child>,
 }
 
@@ -117,7 +117,7 @@ pub(super) struct NameOf {
     pub(super) name: Vec<u8>,
 }
 
-/// A name in a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub(super) struct Child {
     pub(super) name: Vec<u8>,
@@ -125,21 +125,21 @@ pub(super) struct Child {
     pub(super) target: Target,
 }
 
-/// What a name in a directory leads to.
+/// The target of a directory entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target {
     Inode(NodeId, InodeNumber),
     Subvolume(TreeId),
 }
 
-/// All subvolumes, by number, and the one that a mount shows.
+/// All subvolumes, by number, and the one that a mount shows by default.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) subvolumes: Vec<Planned>,
     pub(super) default: TreeId,
 }
 
-/// What subvolumes an image gets beside its files.
+/// The subvolumes that an image shall have.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Wanted<'a> {
     pub(super) specs: &'a [SubvolumeSpec],
@@ -201,7 +201,8 @@ pub(super) fn plan(
             Origin::Directory(node) => (&*tree, *node),
             Origin::Layer(layer) => (&layers[*layer], layers[*layer].root()),
         };
-        // A layer has no subvolumes: its nodes are others.
+        // The nodes in `roots` are those of `tree`, so the state after a layer
+        // has no subvolumes.
         let none = BTreeMap::new();
         let below = match origin {
             Origin::Directory(_) => &roots,
@@ -239,7 +240,7 @@ pub(super) fn plan(
     })
 }
 
-/// The tree of a subvolume by its place in the order.
+/// Returns the tree of subvolume number `number`.
 fn id(number: usize) -> TreeId {
     match number {
         0 => TreeId::FS,
@@ -254,8 +255,8 @@ fn index(tree: TreeId) -> usize {
     }
 }
 
-/// Numbers everything below `root` in the order of a walk: the names of a
-/// directory, then what is in each of them.
+/// Numbers everything below `root` in the order of a walk: first the entries of a
+/// directory, then the content of each directory among them.
 fn number_inodes(
     tree: &FileTree,
     root: NodeId,
@@ -273,7 +274,7 @@ fn number_inodes(
         let (directory, parent) = (inodes[at].node, inodes[at].number);
         let mut children = Vec::new();
         let mut below = Vec::new();
-        // Indexes 0 and 1 stand for . and ..
+        // Indexes 0 and 1 are reserved for . and ..
         for (index, (name, node)) in (2..).zip(tree.names(directory)) {
             let target = if let Some(tree_id) = subvolume(node) {
                 Target::Subvolume(tree_id)
@@ -311,7 +312,7 @@ fn number_inodes(
 }
 
 impl Plan {
-    /// The files of a subvolume.
+    /// Returns the tree that holds the files of a subvolume.
     pub(super) fn files<'t>(
         subvolume: &Planned,
         tree: &'t FileTree,
@@ -323,7 +324,7 @@ impl Plan {
         }
     }
 
-    /// The content of all files, in the order of their inodes.
+    /// Returns the content of all files, in the order of their inodes.
     pub(super) fn contents<'a>(
         &'a self,
         tree: &'a FileTree,

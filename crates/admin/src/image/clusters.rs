@@ -1,10 +1,10 @@
 //! Clusters: how items lie in an image.
 //!
-//! A cluster is a table of [`TABLE`] bytes (magic number, its own offset, number
-//! of items, compression, and for each item its address and stored size), then
-//! the items, then zeros up to the next multiple of [`TABLE`]. Numbers are
-//! little-endian. An item is the superblock or a run of nodes that follow each
-//! other; each is compressed on its own.
+//! A cluster is a table of [`TABLE`] bytes, then the items, then zeros up to the
+//! next multiple of [`TABLE`]. The table has a magic number, its own offset, the
+//! number of items, the compression, and for each item its address and stored
+//! size. Numbers are little-endian. An item is the superblock or a run of
+//! consecutive nodes. Each item is compressed on its own.
 
 use super::{Fault, ImageError};
 use butterfs_format::bytes::{Reader, Writer};
@@ -13,18 +13,19 @@ use flate2::read::ZlibDecoder;
 use flate2::write::ZlibEncoder;
 use std::io::{self, Read, Write};
 
-/// Bytes of a table, and what clusters begin at multiples of.
+/// Bytes of a table. Clusters begin at multiples of it.
 const TABLE: usize = 1024;
 const MAGIC: u64 = 0xbd5c_25e2_7295_668b;
 /// Bytes of a table before its items.
 const HEADER: usize = 21;
 /// Bytes of an item's entry.
 const ENTRY: usize = 12;
-/// Items of a cluster.
+/// The most items of a cluster.
 const ITEMS_MAX: usize = (TABLE - HEADER) / ENTRY;
-/// Bytes of the nodes of one item, as the Btrfs tools have it.
+/// The most bytes of nodes in one item, as in btrfs-image.
 pub const RUN_MAX: usize = 256 << 10;
-/// Bytes of an item that is believed, stored or not.
+/// The most bytes of an item that are accepted when an image is read, stored and
+/// unpacked.
 const ITEM_BYTES_MAX: usize = 4 << 20;
 const NONE: u8 = 0;
 const ZLIB: u8 = 1;
@@ -32,18 +33,18 @@ const ZLIB: u8 = 1;
 /// An item: bytes and where they lie in the volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// Address; of the superblock its offset.
+    /// Logical address; for the superblock, its offset on the device.
     pub at: u64,
-    /// Bytes, stored or not.
+    /// The bytes, packed or unpacked.
     pub bytes: Vec<u8>,
 }
 
-/// Level of compression; 0 for none.
+/// Level of compression by zlib; 0 means none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Level(pub u8);
 
 impl Level {
-    /// Bytes as they are stored.
+    /// Returns the bytes in the form in which they are stored.
     pub fn pack(self, bytes: Vec<u8>) -> io::Result<Vec<u8>> {
         if self.0 == 0 {
             return Ok(bytes);
@@ -63,7 +64,7 @@ pub struct ClusterWriter<W> {
 }
 
 impl<W: Write> ClusterWriter<W> {
-    /// Items that are given are packed with `level`.
+    /// Makes a writer. The items that it gets must be packed with `level`.
     pub const fn new(out: W, level: Level) -> Self {
         Self {
             out,
@@ -73,7 +74,7 @@ impl<W: Write> ClusterWriter<W> {
         }
     }
 
-    /// Adds an item, packed.
+    /// Adds a packed item.
     pub fn add(&mut self, item: Item) -> io::Result<()> {
         self.waiting.push(item);
         match self.waiting.len() == ITEMS_MAX {
@@ -82,7 +83,7 @@ impl<W: Write> ClusterWriter<W> {
         }
     }
 
-    /// Writes what waits; gives back where it wrote to.
+    /// Writes the waiting items, and returns the output.
     pub fn finish(mut self) -> io::Result<W> {
         if !self.waiting.is_empty() {
             self.write()?;
@@ -117,7 +118,8 @@ impl<W: Write> ClusterWriter<W> {
     }
 }
 
-/// Gives each item of an image, unpacked, to `visit`, in order.
+/// Calls `visit` with each unpacked item of an image and its offset there, in
+/// order.
 pub fn each_item(
     input: &mut dyn Read,
     visit: &mut dyn FnMut(u64, Item) -> Result<(), ImageError>,
@@ -169,7 +171,7 @@ pub fn each_item(
             visit(here, Item { at: address, bytes })?;
         }
         let padding = length.next_multiple_of(TABLE) - length;
-        // The last cluster may end without it.
+        // The last cluster may lack its padding.
         read_some(input, &mut vec![0; padding])?;
         at += (length + padding) as u64;
     }
@@ -243,7 +245,7 @@ mod tests {
             for at in 0..TABLE {
                 let mut changed = bytes.clone();
                 changed[at] ^= 0x80;
-                // Never a panic; an address may be any.
+                // Reading never panics. It cannot notice a changed address.
                 if let Ok(found) = read(&changed) {
                     assert_eq!(found.len(), items.len(), "byte {at}");
                 }

@@ -1,8 +1,7 @@
 //! Making an image of the metadata of a volume that may be damaged.
 //!
-//! Nothing is taken for granted but the superblock and the chunks that it holds:
-//! every node is verified by its pointer, and what cannot be read is noted and
-//! left out.
+//! Only the superblock and the chunks that it holds are trusted. Every node is
+//! verified by its pointer. A node that cannot be read is noted and left out.
 
 use super::ImageError;
 use super::clusters::{ClusterWriter, Item, Level, RUN_MAX};
@@ -20,19 +19,19 @@ use std::collections::{BTreeMap, HashSet};
 use std::io::Write;
 use std::sync::Arc;
 
-/// Runs that are read and packed at once.
+/// Runs that are read and packed together.
 const RUNS_AT_ONCE: usize = 128;
 /// Flag of extents that are nodes.
 const TREE_BLOCK: u64 = 2;
 /// Object of the root items of fsync logs.
 const LOG_OBJECT: u64 = (-6_i64).cast_unsigned();
 
-/// How an image is made.
+/// Options of an image.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ImageOptions {
     /// Level of compression, 0 (none) to 9.
     pub level: u8,
-    /// What becomes of names.
+    /// What happens to names.
     pub names: Names,
     /// How nodes are found.
     pub walk: Walk,
@@ -41,10 +40,10 @@ pub struct ImageOptions {
 /// How nodes are found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Walk {
-    /// In the extent tree.
+    /// By the items of the extent tree.
     #[default]
     ExtentTree,
-    /// From the roots of all trees down, where the extent tree is damaged.
+    /// From the roots of all trees down; for a damaged extent tree.
     Trees,
 }
 
@@ -53,8 +52,8 @@ pub enum Walk {
 pub struct Unreadable {
     /// Its address.
     pub logical: Logical,
-    /// Its level: below a branch, all that it leads to is missing too, as far as
-    /// nothing else leads there.
+    /// Its level. If it is a branch, the nodes below it are missing too, unless
+    /// they are found in another way.
     pub level: u8,
 }
 
@@ -63,16 +62,22 @@ pub struct Unreadable {
 pub struct Made {
     /// Nodes in it.
     pub nodes: u64,
-    /// Nodes that could not be read, by their addresses.
+    /// Nodes that could not be read, sorted by address.
     pub unreadable: Vec<Unreadable>,
-    /// Names that were to keep their hash and did not.
+    /// Number of names for which no other name with the same hash was found.
     pub without_collision: u64,
 }
 
-/// Makes an image of the volume on `devices`, as far as they are there.
+/// Makes an image of the volume on `devices`. Devices may be missing. Returns
+/// what the image holds, and `out`.
 ///
 /// # Errors
-/// No superblock; writing the image. Damage of the volume is no error.
+/// - [`ImageError::Store`] if a device has no good superblock.
+/// - [`ImageError::Devices`] if no device was given.
+/// - [`ImageError::Volume`] if the chunks in the superblock contradict each other.
+/// - [`ImageError::Io`] if the image cannot be written.
+///
+/// Other damage of the volume is no error.
 pub fn make<W: Write>(
     devices: &[Arc<dyn BlockDevice>],
     options: &ImageOptions,
@@ -112,7 +117,7 @@ pub fn make<W: Write>(
     Ok((made, writer.finish()?))
 }
 
-/// Nodes that follow each other, in pieces that one item holds.
+/// Splits nodes into runs of consecutive nodes that fit in one item.
 fn runs_of(nodes: &BTreeMap<u64, Sought>, node_size: usize) -> Vec<Vec<Sought>> {
     let mut runs: Vec<Vec<Sought>> = Vec::new();
     for node in nodes.values() {
@@ -129,7 +134,7 @@ fn runs_of(nodes: &BTreeMap<u64, Sought>, node_size: usize) -> Vec<Vec<Sought>> 
     runs
 }
 
-/// A node as whoever leads to it describes it.
+/// A node to read, as its pointer or its extent item describes it.
 #[derive(Clone, Copy, Debug)]
 struct Sought {
     logical: Logical,
@@ -164,7 +169,7 @@ impl Patient {
             let found = read_superblock(&**device)?.superblock;
             let own = newest.as_ref().map_or(found.fsid, |one| one.fsid);
             if found.flags.contains(SuperFlags::SEEDING) && found.fsid != own {
-                // An image has the nodes of one volume.
+                // An image has the nodes of one volume, so seeds are left out.
                 continue;
             }
             members.push((found.device.id, Arc::clone(device)));
@@ -218,7 +223,7 @@ impl Patient {
         read.ok().and(good)
     }
 
-    /// Gives every node below a root that can be read to `visit`, each once.
+    /// Calls `visit` with every readable node below a root, each once.
     fn walk(&mut self, root: Sought, seen: &mut HashSet<u64>, visit: &mut dyn FnMut(&Node)) {
         let mut waiting = vec![root];
         while let Some(sought) = waiting.pop() {
@@ -247,7 +252,7 @@ impl Patient {
         }
     }
 
-    /// The chunks, as far as the chunk tree can be read.
+    /// Loads the chunks, as far as the chunk tree can be read.
     fn load_chunks(&mut self) {
         let mut map = (*self.space.map()).clone();
         let root = self.chunk_root();
@@ -256,7 +261,7 @@ impl Patient {
                 if key.item_type == ItemType::CHUNK_ITEM
                     && let Ok(chunk) = Chunk::parse(data)
                 {
-                    // Of two that contradict each other the first counts.
+                    // If two chunks contradict each other, the first is kept.
                     let _ = map.insert(Logical(key.offset), chunk);
                 }
             }
@@ -377,7 +382,7 @@ fn roots_in(node: &Node) -> Vec<(TreeId, Sought)> {
         .collect()
 }
 
-/// The node that an extent item is of.
+/// Returns the node that an extent item describes; `None` for other items.
 fn node_of_extent(key: Key, data: &[u8]) -> Option<Sought> {
     let number = |at: usize| {
         let bytes = data.get(at..at + 8)?;

@@ -1,7 +1,7 @@
-//! Images of a volume's metadata, in the form of btrfs-image(8): to look at a
-//! volume elsewhere, without its data.
+//! Images of a volume's metadata, in the form of btrfs-image(8). With them, a
+//! volume can be examined elsewhere, without its data.
 //!
-//! Owns making them, also of volumes that are damaged, and restoring them.
+//! Owns making images, also of damaged volumes, and restoring them.
 
 mod clusters;
 mod make;
@@ -18,58 +18,58 @@ use butterfs_volume::VolumeError;
 use std::io;
 use thiserror::Error;
 
-/// Why an image is not made or restored.
+/// Why an image cannot be made or restored.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// Reading or writing the image.
+    /// The image cannot be read or written.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// What was read is no image, or damaged.
+    /// The input is no image, or is damaged.
     #[error("it is no metadata image, or damaged: at byte {at}: {what}")]
     Damaged {
-        /// Where in the image.
+        /// Offset in the image.
         at: u64,
         /// What is wrong there.
         what: Fault,
     },
-    /// A node of the chunk tree that the image does not have.
+    /// The image lacks a node of the chunk tree, or has it damaged.
     #[error(
         "the image has no usable node at logical {0}, which says where the others lie; make the \
          image again, with -w"
     )]
     NoChunks(Logical),
-    /// Another number of devices.
+    /// The number of devices is wrong.
     #[error(
         "the image is of a volume of {volume} devices, and {given} are given; give {volume} \
          files or devices, with -m, in the order of the volume's numbers"
     )]
     Devices {
-        /// How many the volume has.
+        /// Number of devices of the volume.
         volume: usize,
-        /// How many were given.
+        /// Number of devices that were given.
         given: usize,
     },
-    /// A device that is too small.
+    /// A device is too small.
     #[error("{device} has {has} bytes, and the volume has {needs} of it")]
     TooSmall {
-        /// Which.
+        /// The device.
         device: String,
-        /// Its bytes.
+        /// Its size in bytes.
         has: u64,
-        /// What is needed.
+        /// The needed size in bytes.
         needs: u64,
     },
-    /// Of the volume's space.
+    /// Logical space of the volume could not be mapped, read or written.
     #[error(transparent)]
     Volume(#[from] VolumeError),
-    /// Of the volume.
+    /// The volume cannot be opened.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// An item of a tree.
+    /// An item of a tree cannot be parsed.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// Of a device.
+    /// A device failed.
     #[error(transparent)]
     Device(#[from] butterfs_device::DeviceError),
 }
@@ -78,16 +78,16 @@ pub enum ImageError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Fault {
-    /// It is cut.
+    /// The image ends early.
     #[error("it ends here")]
     Cut,
-    /// No magic number.
+    /// The magic number of a cluster is wrong.
     #[error("the magic number is wrong")]
     Magic,
-    /// A cluster that says that it is elsewhere.
+    /// A cluster names another offset.
     #[error("the cluster says that it is elsewhere")]
     Place,
-    /// More items than a cluster has room for.
+    /// A cluster has no items, or more than it has room for.
     #[error("too many items")]
     Items,
     /// An unknown compression.
@@ -96,13 +96,13 @@ pub enum Fault {
     /// An item of an impossible size.
     #[error("an item of an impossible size")]
     Size,
-    /// What cannot be decompressed.
+    /// An item cannot be decompressed.
     #[error("what is compressed is damaged")]
     Compressed,
     /// The first item is no superblock.
     #[error("the first item is no superblock")]
     NoSuperblock,
-    /// More system chunks than anybody has.
+    /// The nodes in system chunks are more than any volume has.
     #[error("too much of the chunk tree")]
     Chunks,
 }

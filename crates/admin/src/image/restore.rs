@@ -1,8 +1,8 @@
-//! Restoring an image: nodes go where the volume had them, on as many devices as
-//! it had, all copies of each.
+//! Restoring an image: writes all copies of its nodes where the volume had them,
+//! on as many devices as it had.
 //!
-//! The superblock comes last, so what was restored in part is no volume, and it
-//! says that data are missing (METADUMP_V2).
+//! The superblock comes last, so a volume that was restored only in part cannot
+//! be opened. Its flag METADUMP_V2 says that the volume has no data.
 
 use super::clusters::{Item, each_item};
 use super::{Fault, ImageError};
@@ -17,29 +17,34 @@ use std::collections::BTreeMap;
 use std::io::{Read, Seek, SeekFrom};
 use std::sync::Arc;
 
-/// Bytes of nodes in system chunks that an image may have: they are held in
-/// memory.
+/// The most bytes of nodes in system chunks. They are kept in memory.
 const SYSTEM_MAX: usize = 256 << 20;
 
 /// What was restored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Bytes of nodes.
+    /// Bytes of nodes, without second copies.
     pub bytes: u64,
-    /// Devices of the volume.
+    /// Number of devices of the volume.
     pub devices: usize,
 }
 
-/// Gives the devices for items.
+/// Opens a device for each device item.
 pub type OpenDevices<'o> =
     dyn FnMut(&[DeviceItem]) -> Result<Vec<Arc<dyn BlockDevice>>, ImageError> + 'o;
 
-/// Restores an image. `open` gives the devices, in the order of the items that it
-/// is given, which are sorted by their numbers; each must have room for its item's
-/// size.
+/// Restores an image. `open` gets the device items of the volume, sorted by
+/// number, and returns the devices in this order. Each must be at least as large
+/// as its item says. What was on the devices is lost.
 ///
 /// # Errors
-/// The image is damaged; another number of devices; what `open` answers; writing.
+/// - [`ImageError::Damaged`], [`ImageError::NoChunks`] and [`ImageError::Parse`] if
+///   the image is damaged, [`ImageError::Io`] if it cannot be read.
+/// - [`ImageError::Devices`] and [`ImageError::TooSmall`] if the devices do not fit
+///   the volume.
+/// - [`ImageError::Device`] and [`ImageError::Volume`] if the devices cannot be
+///   written or the chunks are not possible.
+/// - Any error that `open` returns.
 pub fn restore<I: Read + Seek>(
     image: &mut I,
     open: &mut OpenDevices<'_>,
@@ -61,7 +66,7 @@ pub fn restore<I: Read + Seek>(
                 needs: item.total_bytes,
             });
         }
-        // What was there is no volume from now on.
+        // Removes the superblocks of a volume that was there before.
         for offset in COPIES {
             if offset.get() + SIZE as u64 <= device.size() {
                 device.write_at(offset, &[0; SIZE])?;
@@ -96,10 +101,10 @@ pub fn restore<I: Read + Seek>(
     Ok(restored)
 }
 
-/// What says where nodes lie.
+/// The parts of an image that say where nodes lie.
 struct Contents {
     superblock: Superblock,
-    /// Nodes in system chunks, in runs.
+    /// Runs of nodes in system chunks, by address.
     system: BTreeMap<u64, Vec<u8>>,
 }
 
@@ -150,7 +155,7 @@ impl Contents {
         Node::verify(bytes.into(), identity, Expected::from(reference)).map_err(|_| missing())
     }
 
-    /// The chunks and the devices, by their numbers.
+    /// Returns the chunks, and the device items sorted by number.
     fn chunks(&self) -> Result<(ChunkMap, Vec<DeviceItem>), ImageError> {
         let superblock = &self.superblock;
         let identity = VolumeIdentity {

@@ -1,9 +1,9 @@
-//! What an image does not tell: content of files that lies in leaves, and what lies
-//! in unused parts of nodes, always; and
-//! names and values of attributes, where somebody asks for that.
+//! Removes from nodes what an image must not tell. The content of files in leaves
+//! and the unused parts of nodes are always removed. Names, and the values of
+//! extended attributes, are removed only if the user wants that.
 //!
-//! The same name becomes the same garbage everywhere in one image, so that
-//! directory entries, references of inodes and those of subvolumes still fit each
+//! In one image, the same name becomes the same garbage everywhere. So directory
+//! entries, the references of inodes and those of subvolumes still fit each
 //! other.
 
 use butterfs_format::checksum::crc32c_raw;
@@ -13,36 +13,39 @@ use butterfs_tree::Node;
 use sha2::{Digest, Sha256};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What becomes of names.
+/// What happens to names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Names {
     /// They stay.
     #[default]
     Kept,
-    /// They become garbage of the same length. Hashes of names do not fit then.
+    /// They become garbage of the same length. The hashes of names are wrong
+    /// then.
     Garbage,
-    /// They become garbage of the same length and hash, as far as there is one:
-    /// names of less than five bytes have none.
+    /// They become garbage of the same length and with the same hash. Names of
+    /// less than five bytes get another hash, because no other name has theirs.
     Colliding,
 }
 
-/// Names of fewer bytes have no other of the same hash.
+/// No two names of fewer bytes and the same length have the same hash.
 const COLLIDING_MIN: usize = 5;
-/// Tries to find a collision that can be printed, and one at all.
+/// The most tries to find a printable name with the same hash. If there is none,
+/// one that is not printable is taken.
 const TRIES: u32 = 4000;
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 /// Offset of the content in an inline file extent.
 const INLINE: usize = 21;
 
-/// Makes leaves fit to be shown.
+/// Removes secrets from nodes.
 #[derive(Debug)]
 pub struct Sanitizer {
     names: Names,
     secret: [u8; 16],
-    /// What a byte of a short name becomes: each another.
+    /// What each byte of a short name becomes. No two become the same.
     short: [u8; 256],
+    /// The table of CRC-32C.
     table: [u32; 256],
-    /// Which entry of the table has this highest byte.
+    /// The index of the entry of `table` with this highest byte.
     by_high_byte: [u8; 256],
     without_collision: AtomicU64,
 }
@@ -66,12 +69,12 @@ impl Sanitizer {
         }
     }
 
-    /// Names that should collide and do not.
+    /// The number of names that should collide and do not.
     pub fn without_collision(&self) -> u64 {
         self.without_collision.load(Ordering::Relaxed)
     }
 
-    /// Changes a node; its checksum is stale then. True when something changed.
+    /// Cleans a node. Returns true if that changed it; its checksum is wrong then.
     pub fn clean(&self, node: &mut Node) -> bool {
         let mut changed = zero_gap(node);
         if !node.is_leaf() {
@@ -93,7 +96,7 @@ impl Sanitizer {
             }
             changed = true;
             match key.item_type {
-                // `default`, which the kernel looks for.
+                // The entry `default`, for which the kernel looks.
                 ItemType::DIR_ITEM if in_root_tree => {}
                 ItemType::DIR_ITEM | ItemType::DIR_INDEX => self.entries(data),
                 ItemType::XATTR_ITEM => zero_values(data),
@@ -107,7 +110,8 @@ impl Sanitizer {
         changed
     }
 
-    /// Directory entries: a header of 30 bytes, a name, and data.
+    /// Replaces the names in directory entries. An entry is a header of 30 bytes,
+    /// a name, and data.
     fn entries(&self, mut data: &mut [u8]) {
         while let Some((name, rest)) = entry(data) {
             let (this, behind) = std::mem::take(&mut data).split_at_mut(rest);
@@ -116,7 +120,8 @@ impl Sanitizer {
         }
     }
 
-    /// Entries of `before` bytes, the length of a name (two bytes), and the name.
+    /// Replaces the names in other entries. An entry is `before` bytes, the length
+    /// of a name (two bytes), and the name.
     fn named(&self, mut data: &mut [u8], before: usize) {
         while data.len() >= before + 2 {
             let length = u16::from_le_bytes([data[before], data[before + 1]]);
@@ -152,7 +157,7 @@ impl Sanitizer {
         }
     }
 
-    /// Bytes of the alphabet that follow from the name, the secret, and a number.
+    /// Derives letters of the alphabet from the name, the secret and a number.
     fn garbage(&self, name: &[u8], number: u32) -> Vec<u8> {
         let mut out = Vec::with_capacity(name.len() + 32);
         let mut block = 0_u32;
@@ -170,8 +175,8 @@ impl Sanitizer {
         out
     }
 
-    /// Replaces a name by another with the same checksum: the last four bytes
-    /// follow from the ones before them.
+    /// Replaces a name by another one with the same checksum. Its last four bytes
+    /// are computed from the bytes before them.
     fn collide(&self, name: &mut [u8]) {
         let target = crc32c_raw(u32::MAX, name);
         let mut possible = None;
@@ -199,7 +204,7 @@ impl Sanitizer {
         }
     }
 
-    /// The four bytes that bring the checksum from `state` to `target`.
+    /// Returns the four bytes that change the checksum from `state` to `target`.
     fn last_four(&self, state: u32, target: u32) -> [u8; 4] {
         let mut entries = [0_u8; 4];
         let mut left = target;
@@ -216,8 +221,8 @@ impl Sanitizer {
     }
 }
 
-/// Zeros what lies between items and their data, or behind pointers: it may be
-/// left of items that were removed. True when something changed.
+/// Zeros the space between items and their data, or after pointers. It may hold
+/// remains of removed items. Returns true if that changed the node.
 fn zero_gap(node: &mut Node) -> bool {
     let each = if node.is_leaf() {
         ITEM_SIZE
@@ -232,8 +237,8 @@ fn zero_gap(node: &mut Node) -> bool {
     changed
 }
 
-/// Where the name of the first directory entry is, and where the next entry
-/// begins.
+/// Returns where the name of the first directory entry lies, and where the next
+/// entry begins.
 fn entry(data: &[u8]) -> Option<(std::ops::Range<usize>, usize)> {
     const HEADER: usize = 30;
     let length = |at: usize| {
@@ -253,7 +258,7 @@ fn zero_values(mut data: &mut [u8]) {
     }
 }
 
-/// Each byte that names have becomes another one of them.
+/// Maps each byte that names have to such a byte, no two to the same. `.` stays.
 fn permutation(secret: &[u8; 16]) -> [u8; 256] {
     let bytes: Vec<u8> = (1..=u8::MAX).filter(|byte| !b"/.".contains(byte)).collect();
     let mut shuffled = bytes.clone();

@@ -1,7 +1,7 @@
-//! Writing a planned volume to its devices.
+//! Writes a planned volume to its devices.
 //!
-//! The old content is made unrecognizable first and the superblocks come
-//! last, so that a volume cut off half way is no volume at all.
+//! First the old content is made unrecognizable. The superblocks come last, so a
+//! volume that was written only in part cannot be opened.
 
 use super::MkfsError;
 use super::volume::NewVolume;
@@ -11,11 +11,11 @@ use butterfs_format::{DeviceOffset, Logical};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage};
 use std::sync::Arc;
 
-/// Bytes at the end of the device that are wiped too: backup partition tables
+/// Bytes at the end of the device that are wiped too. Backup partition tables
 /// and labels of other file systems and volume managers lie there.
 const TAIL: u64 = 1 << 20;
 
-/// Wipes what was there, has `write` write the nodes, then writes the
+/// Wipes the devices, calls `write` to write the nodes, then writes the
 /// superblocks.
 pub(super) fn apply(
     devices: &[&dyn BlockDevice],
@@ -41,7 +41,7 @@ pub(super) fn apply(
     Ok(())
 }
 
-/// Writes the nodes of a volume on one device: each stripe is a copy.
+/// Writes the nodes of a volume on one device. Each stripe holds a copy.
 pub(super) fn write_on_one(device: &dyn BlockDevice, volume: &NewVolume) -> Result<(), MkfsError> {
     for node in &volume.nodes {
         let planned = volume
@@ -79,7 +79,8 @@ pub(super) fn write_on_several(
     Ok(space.write_many(&blocks)?)
 }
 
-/// Makes what was on a device unrecognizable.
+/// Makes what was on a device unrecognizable: zeros its beginning, its end and the
+/// places of superblock copies.
 pub(crate) fn wipe(device: &dyn BlockDevice) -> Result<(), DeviceError> {
     let zeros = vec![0; RESERVED as usize];
     device.write_at(DeviceOffset(0), &zeros)?;

@@ -1,4 +1,4 @@
-//! Why a volume cannot be made.
+//! Errors of making a volume.
 
 use butterfs_device::DeviceError;
 use butterfs_volume::VolumeError;
@@ -7,28 +7,28 @@ use butterfs_volume::VolumeError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MkfsError {
-    /// The device cannot hold the smallest volume of these options.
+    /// The device is too small for the smallest volume with these options.
     #[error(
         "{device} is too small: {available} bytes, and these options need at least {minimum}; give it more, or choose smaller nodes, mixed block groups or the single profile"
     )]
     TooSmall {
-        /// Device.
+        /// The device.
         device: String,
-        /// Bytes that there are.
+        /// Its size in bytes.
         available: u64,
         /// Bytes that are needed.
         minimum: u64,
     },
-    /// More bytes are asked for than the device has.
+    /// The wanted size is greater than the device.
     #[error(
         "{device} has {available} bytes, not the {wanted} that are asked for; leave the byte count out to use the whole device"
     )]
     ByteCount {
-        /// Device.
+        /// The device.
         device: String,
-        /// Bytes that there are.
+        /// Its size in bytes.
         available: u64,
-        /// Bytes that are asked for.
+        /// The wanted size in bytes.
         wanted: u64,
     },
     /// A profile needs more devices.
@@ -36,17 +36,17 @@ pub enum MkfsError {
         "the profile {profile} needs at least {needed} devices, not {given}; give more, or choose another profile with -d and -m"
     )]
     TooFewDevices {
-        /// Profile.
+        /// The profile.
         profile: &'static str,
-        /// Devices that it needs.
+        /// Number of devices that it needs.
         needed: usize,
-        /// Devices that there are.
+        /// Number of devices that were given.
         given: usize,
     },
-    /// More devices than a new volume can have.
+    /// More devices were given than a new volume can have.
     #[error("a new volume has at most {0} devices; add more of them later")]
     TooManyDevices(usize),
-    /// The devices together have too little room for the first chunks.
+    /// The devices have too little room for the first chunks.
     #[error(
         "the devices are too small for these profiles: {what} does not fit; give larger devices, or choose other profiles"
     )]
@@ -54,15 +54,15 @@ pub enum MkfsError {
         /// What does not fit.
         what: &'static str,
     },
-    /// The node size is not one of the format.
+    /// The format does not have this node size.
     #[error(
         "a node size of {0} bytes is not possible; choose a power of two from 4096 to 65536, not below the sector size"
     )]
     NodeSize(u32),
-    /// The sector size is not one of the format.
+    /// The format does not have this sector size.
     #[error("a sector size of {0} bytes is not possible; choose a power of two from 4096 to 65536")]
     SectorSize(u32),
-    /// Mixed block groups with nodes greater than a sector.
+    /// With mixed block groups, nodes must have the size of a sector.
     #[error(
         "mixed block groups need nodes of one sector ({sector} bytes), not {node}; set the node size to {sector} or leave mixed out"
     )]
@@ -72,7 +72,7 @@ pub enum MkfsError {
         /// Sector size.
         sector: u32,
     },
-    /// Mixed block groups with two profiles.
+    /// With mixed block groups, data and metadata must have the same profile.
     #[error(
         "mixed block groups hold data and metadata together and have one profile; give both the same or leave one out"
     )]
@@ -80,16 +80,16 @@ pub enum MkfsError {
     /// The label does not fit or cannot be stored.
     #[error("the label cannot be stored; use at most 255 bytes without NUL and line breaks")]
     Label,
-    /// No such feature.
+    /// There is no feature of this name.
     #[error("there is no feature named {0}; -O list-all shows those there are")]
     UnknownFeature(String),
-    /// Not there yet.
+    /// ButterFS does not support this yet.
     #[error("{0} is not supported yet; leave it out")]
     NotYet(String),
-    /// Features that need another.
+    /// The block group tree needs features that are off.
     #[error("block-group-tree needs free-space-tree and no-holes; turn these on or it off")]
     BlockGroupTreeNeeds,
-    /// A tree did not fit its planned nodes: a fault of this program.
+    /// A tree did not fit its planned nodes. That is a fault of this program.
     #[error(
         "the initial trees do not fit nodes of {0} bytes; please report this and choose a greater node size"
     )]

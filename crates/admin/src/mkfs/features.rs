@@ -1,6 +1,7 @@
 //! The features that a new volume can have.
 //!
-//! Owns their table; options, help and the superblock's bits come from it.
+//! Owns the table of features. Options, help and the superblock's bits come from
+//! it.
 
 use super::MkfsError;
 use butterfs_format::features::{CompatRo, Incompat};
@@ -14,27 +15,27 @@ pub struct Feature {
     pub description: &'static str,
     /// The bit in the superblock.
     pub bit: FeatureBit,
-    /// It is on unless switched off.
+    /// Whether it is on unless an option says otherwise.
     pub default: DefaultState,
 }
 
 /// Whether a feature is on by default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefaultState {
-    /// It is.
+    /// It is on.
     On,
-    /// It is not.
+    /// It is off.
     Off,
 }
 
-/// Where a feature is noted.
+/// The bit of a feature in the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeatureBit {
     /// Readers must know it.
     Incompat(Incompat),
     /// Writers must know it.
     CompatRo(CompatRo),
-    /// ButterFS does not make it yet.
+    /// ButterFS does not support the feature yet.
     NotYet,
 }
 
@@ -108,7 +109,7 @@ pub const FEATURES: &[Feature] = &[
     },
 ];
 
-/// Features of a volume to make.
+/// The features of a volume to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FeatureSet {
     /// Readers must know these.
@@ -143,10 +144,12 @@ impl FeatureSet {
         }
     }
 
-    /// Switches features on, or off with `^`: `no-holes,^free-space-tree`.
+    /// Switches features on, or off with `^`, by a list such as
+    /// `no-holes,^free-space-tree`.
     ///
     /// # Errors
-    /// [`MkfsError::UnknownFeature`], [`MkfsError::NotYet`]
+    /// [`MkfsError::UnknownFeature`] if there is no such feature, and
+    /// [`MkfsError::NotYet`] if ButterFS does not support it yet.
     pub fn change(&mut self, list: &str) -> Result<(), MkfsError> {
         for word in list.split(',').filter(|word| !word.is_empty()) {
             let (name, state) = match word.strip_prefix('^') {
@@ -165,9 +168,9 @@ impl FeatureSet {
         Ok(())
     }
 
-    /// Switches off a block group tree that came by default and cannot be
-    /// without features that are off; true when it did. One that `lists` ask
-    /// for stays, and is refused when the volume is made.
+    /// Switches off the block group tree if it is on by default but features that
+    /// it needs are off. Returns true if it did. If `lists` ask for a block group
+    /// tree, it stays on, and making the volume fails.
     pub fn settle<'l>(&mut self, mut lists: impl Iterator<Item = &'l str>) -> bool {
         let asked = lists.any(|list| list.split(',').any(|word| word == "block-group-tree"));
         if asked || !self.has_block_group_tree() || self.can_have_block_group_tree() {
@@ -177,7 +180,7 @@ impl FeatureSet {
         true
     }
 
-    /// Whether a block group tree's conditions are there.
+    /// Whether the features that a block group tree needs are on.
     pub(super) const fn can_have_block_group_tree(&self) -> bool {
         self.has_free_space_tree() && self.incompat.contains(Incompat::NO_HOLES)
     }

@@ -1,8 +1,8 @@
 //! Where the first chunks of a volume lie.
 //!
-//! Pure: from sizes and options to addresses. Logical space and the space of
-//! each device are filled from the end of the reserved first bytes on, without
-//! gaps. Of several devices, those with the most room are taken.
+//! Pure: computes addresses from sizes and options. Logical space and the space
+//! of each device are filled without gaps, from the end of the reserved first
+//! bytes on. A chunk goes to the devices with the most room.
 
 use super::MkfsError;
 use super::options::{Layout, MkfsOptions};
@@ -12,23 +12,25 @@ use butterfs_format::{DeviceId, DeviceOffset, Logical, TreeId, UuidBytes};
 use butterfs_volume::{Profile, stripe_length, superblock_ranges};
 use std::ops::Range;
 
-/// Bytes of a stripe element; all chunks are multiples of it.
+/// Bytes of a stripe element. The length of a chunk is a multiple of it.
 pub(super) const STRIPE_LENGTH: u64 = 64 << 10;
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// Data: the allocator adds greater ones when they are needed.
+/// Bytes of the data chunk. The allocator adds greater ones when they are needed.
 const DATA_BYTES: u64 = 8 * MIB;
-/// Mixed block groups with less leave the kernel no room to work in.
+/// The least bytes of a mixed block group. With less, the kernel has no room to
+/// work.
 const MIXED_BYTES_MIN: u64 = 11 * MIB;
-/// Room for the trees.
+/// The least bytes of metadata, for the trees.
 const METADATA_BYTES_MIN: u64 = 16 * MIB;
-/// Room for what the kernel promises to one change, which it counts in nodes:
-/// with 576 of them Linux 6.18 has no space for a first file, with 640 it has.
+/// The least nodes of metadata, for what the kernel reserves for one change. It
+/// counts that in nodes: with 576 of them, Linux 6.18 has no space for a first
+/// file; with 640, it has.
 const METADATA_NODES_MIN: u64 = 640;
-/// What the Btrfs tools choose when it fits.
+/// Bytes of metadata that the Btrfs tools choose if they fit.
 const METADATA_BYTES_USUAL: u64 = 32 * MIB;
-/// Volumes above this size get metadata chunks of a gibibyte.
+/// Volumes above this size may get a metadata chunk of up to a gibibyte.
 const LARGE_VOLUME: u64 = 50 * GIB;
 
 /// A device of the new volume.
@@ -36,7 +38,7 @@ const LARGE_VOLUME: u64 = 50 * GIB;
 pub(super) struct NewDevice {
     pub(super) id: DeviceId,
     pub(super) uuid: UuidBytes,
-    /// Bytes that the volume uses of it.
+    /// Bytes of the device that the volume uses.
     pub(super) total: u64,
 }
 
@@ -48,12 +50,12 @@ pub(super) struct PlannedChunk {
 }
 
 impl PlannedChunk {
-    /// Its logical space.
+    /// Returns its range in logical space.
     pub(super) fn range(&self) -> Range<u64> {
         self.logical.get()..self.logical.get() + self.chunk.length
     }
 
-    /// Logical ranges that would cover a superblock copy on a device.
+    /// Returns the logical ranges that lie on a superblock copy on a device.
     pub(super) fn superblocks(&self) -> Vec<Range<u64>> {
         superblock_ranges(self.logical, &self.chunk)
     }
@@ -62,11 +64,11 @@ impl PlannedChunk {
 /// The first chunks of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct ChunkLayout {
-    /// Of the chunk tree.
+    /// For the chunk tree.
     pub(super) system: PlannedChunk,
-    /// Of all other trees (and of data, when mixed).
+    /// For all other trees, and for data if block groups are mixed.
     pub(super) metadata: PlannedChunk,
-    /// Of data, unless mixed.
+    /// For data; `None` if block groups are mixed.
     pub(super) data: Option<PlannedChunk>,
 }
 
@@ -76,7 +78,7 @@ impl ChunkLayout {
         [&self.system, &self.metadata].into_iter().chain(&self.data)
     }
 
-    /// Bytes of a device in chunks.
+    /// Bytes of a device that are in chunks.
     pub(super) fn device_bytes(&self, device: DeviceId) -> u64 {
         let of_chunk = |planned: &PlannedChunk| {
             let stripes = planned.chunk.stripes.iter();
@@ -87,7 +89,7 @@ impl ChunkLayout {
     }
 }
 
-/// Bytes of one copy of each chunk.
+/// Bytes of the content of each chunk, that is, of one copy.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
     system: u64,
@@ -95,16 +97,17 @@ struct Sizes {
     data: u64,
 }
 
-/// Copies on the only device.
+/// Number of copies on the only device.
 const fn copies(profile: Profile) -> u64 {
     profile.stripes_per_device() as u64
 }
 
 impl MkfsOptions {
-    /// Bytes that the smallest volume of these options has, on one device.
+    /// Returns the bytes of the smallest volume with these options on one device.
     ///
     /// # Errors
-    /// Options that contradict each other.
+    /// An [`MkfsError`] if the options contradict each other or the profiles need
+    /// more devices.
     pub fn bytes_min(&self) -> Result<u64, MkfsError> {
         let profiles = self.profiles(1)?;
         let sizes = self.sizes_min(profiles.metadata);
@@ -138,7 +141,7 @@ pub(super) fn plan(options: &MkfsOptions, devices: &[NewDevice]) -> Result<Chunk
     let profiles = options.profiles(devices.len())?;
     let least = options.sizes_min(profiles.metadata);
     let total: u64 = devices.iter().map(|device| device.total).sum();
-    // A tenth of the volume, all copies together.
+    // All copies of metadata together get a tenth of the volume.
     let cap = if total > LARGE_VOLUME { GIB } else { 256 * MIB };
     let usual = METADATA_BYTES_USUAL.max(least.metadata);
     let mut sizes = least;
@@ -208,7 +211,7 @@ fn place(
     })
 }
 
-/// A device and how far it is filled.
+/// A device, and the offset up to which it is filled.
 struct Room {
     device: NewDevice,
     at: u64,
@@ -220,7 +223,7 @@ impl Room {
     }
 }
 
-/// Hands out all address spaces in order.
+/// Allocates space in logical space and on the devices, in order.
 struct Placer {
     at: u64,
     rooms: Vec<Room>,
@@ -228,8 +231,8 @@ struct Placer {
 }
 
 impl Placer {
-    /// Places a chunk whose content has `length` bytes, or a little more where
-    /// rows are to be whole.
+    /// Places a chunk whose content has `length` bytes, or a little more if its
+    /// rows must be whole. Returns `None` if the devices have too little room.
     fn chunk(
         &mut self,
         held: BlockGroupFlags,
@@ -241,7 +244,8 @@ impl Placer {
         order.sort_by_key(|index| std::cmp::Reverse(self.rooms[*index].left()));
         let most = profile.devices_max().unwrap_or(order.len());
         let most = most.min(order.len());
-        // As many devices as have room; fewer have longer stripes.
+        // Takes as many devices as have room. With fewer devices, stripes are
+        // longer.
         let (devices, stripe) = (profile.devices_min()..=most)
             .rev()
             .filter(|count| profile.allows_stripes(count * each))

@@ -1,7 +1,7 @@
 //! Making new volumes.
 //!
-//! Owns the first chunks, the first trees and the first superblock of a
-//! volume on one or several devices. Planning is pure; `apply` alone writes.
+//! Owns the first chunks, the first trees and the first superblock of a volume on
+//! one or several devices. Planning is pure; only `apply` writes.
 
 mod apply;
 mod error;
@@ -27,7 +27,7 @@ use trees::Identities;
 pub(crate) use trees::root_directory;
 use volume::NewVolume;
 
-/// Bytes that each of several devices has at least.
+/// The least size in bytes of a device of several.
 const MEMBER_BYTES_MIN: u64 = 16 << 20;
 
 /// What was made.
@@ -37,35 +37,36 @@ pub struct Summary {
     pub fsid: UuidBytes,
     /// UUID of the first device.
     pub device_uuid: UuidBytes,
-    /// Bytes of the volume.
+    /// Size of the volume in bytes.
     pub total_bytes: u64,
     /// Bytes in nodes.
     pub bytes_used: u64,
-    /// Block groups: what they hold, and bytes of one copy.
+    /// Block groups: kind and profile, and length in bytes.
     pub groups: Vec<(BlockGroupFlags, u64)>,
-    /// Features for readers.
+    /// Features that readers must know.
     pub incompat: Incompat,
-    /// Features for writers.
+    /// Features that writers must know.
     pub compat_ro: CompatRo,
 }
 
-/// Devices of a new volume at most.
+/// The most devices of a new volume.
 pub const DEVICES_MAX: usize = 32;
 
-/// Says whether a volume of these options can be made on `devices`, without
-/// writing anything.
+/// Verifies that a volume with these options can be made on `devices`. Writes
+/// nothing.
 ///
 /// # Errors
-/// As [`make`], but for writing.
+/// As [`make_on`], except the errors of writing.
 pub fn verify(devices: &[&dyn BlockDevice], options: &MkfsOptions) -> Result<(), MkfsError> {
     plan(devices, options).map(drop)
 }
 
-/// Makes a volume on `device`; whatever was there is lost.
+/// Makes a volume on `device`. What was there is lost.
 ///
 /// # Errors
-/// Options that contradict each other and a device that is too small, before
-/// anything is written; writing.
+/// - Before anything is written: an [`MkfsError`] if the options are not possible
+///   or the device is too small.
+/// - [`MkfsError::Device`] if writing fails.
 pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Summary, MkfsError> {
     let volume = plan(&[device], options)?;
     apply::apply(&[device], &volume, |volume| {
@@ -74,11 +75,12 @@ pub fn make(device: &dyn BlockDevice, options: &MkfsOptions) -> Result<Summary, 
     Ok(summary(&volume))
 }
 
-/// Makes a volume on several devices, in their order; whatever was there is
-/// lost.
+/// Makes a volume on several devices, in their order. What was there is lost.
 ///
 /// # Errors
-/// As [`make`]; profiles that need more devices.
+/// As [`make`]. Also [`MkfsError::TooFewDevices`], [`MkfsError::TooManyDevices`]
+/// and [`MkfsError::NoRoom`], before anything is written, and
+/// [`MkfsError::Volume`] if writing fails.
 pub fn make_on(
     devices: &[Arc<dyn BlockDevice>],
     options: &MkfsOptions,
@@ -138,7 +140,7 @@ fn summary(volume: &NewVolume) -> Summary {
     }
 }
 
-/// Bytes that the volume shall have of a device: whole sectors.
+/// Returns the bytes of a device that the volume uses, in whole sectors.
 fn total_bytes(
     device: &dyn BlockDevice,
     options: &MkfsOptions,

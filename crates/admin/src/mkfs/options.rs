@@ -1,4 +1,4 @@
-//! What a new volume shall be.
+//! Options of a new volume.
 
 use super::{FeatureSet, MkfsError};
 use butterfs_format::features::{CompatRo, Incompat};
@@ -11,14 +11,14 @@ use butterfs_volume::Profile;
 /// Whether data and metadata share block groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout {
-    /// Each has its own.
+    /// Each has its own block groups.
     #[default]
     Separate,
-    /// They share them; for small volumes.
+    /// They share block groups. This is for small volumes.
     Mixed,
 }
 
-/// Who owns the root directory of a new volume.
+/// The owner of the root directory of a new volume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RootOwner {
     /// User.
@@ -27,7 +27,7 @@ pub struct RootOwner {
     pub gid: u32,
 }
 
-/// What a new volume shall be.
+/// Options of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MkfsOptions {
     /// Label, at most 255 bytes.
@@ -36,31 +36,32 @@ pub struct MkfsOptions {
     pub node_size: u32,
     /// Bytes of a sector.
     pub sector_size: u32,
-    /// Bytes to use of each device; the whole of it without.
+    /// Bytes to use of each device; the whole device if `None`.
     pub byte_count: Option<u64>,
     /// Checksum of nodes and data.
     pub checksum: ChecksumType,
-    /// Profile of data; single without.
+    /// Profile of data; single if `None`. If block groups are mixed, `None` means
+    /// the profile of metadata.
     pub data: Option<Profile>,
-    /// Profile of metadata; without, DUP on one device and RAID1 on several, or
-    /// as data when mixed.
+    /// Profile of metadata. `None` means DUP on one device and RAID1 on several.
+    /// If block groups are mixed, it means the profile of data.
     pub metadata: Option<Profile>,
     /// Whether data and metadata share block groups.
     pub mixed: Layout,
     /// Features.
     pub features: FeatureSet,
-    /// UUID of the volume; random without.
+    /// UUID of the volume; random if `None`.
     pub fsid: Option<UuidBytes>,
-    /// UUID of the first device; random without.
+    /// UUID of the first device; random if `None`.
     pub device_uuid: Option<UuidBytes>,
     /// Time of birth.
     pub time: Timespec,
-    /// Owner of the root directory; root unless somebody else is named.
+    /// Owner of the root directory.
     pub root_owner: RootOwner,
 }
 
 impl Default for MkfsOptions {
-    /// Today's defaults of the Btrfs tools, born now.
+    /// Today's defaults of the Btrfs tools. The time is now, the owner is root.
     fn default() -> Self {
         Self {
             label: String::new(),
@@ -80,7 +81,7 @@ impl Default for MkfsOptions {
     }
 }
 
-/// Profiles of data and of metadata (and the chunk tree).
+/// Profiles of data and of metadata. The chunk tree has that of metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Profiles {
     pub(super) data: Profile,
@@ -88,7 +89,7 @@ pub(super) struct Profiles {
 }
 
 impl MkfsOptions {
-    /// The profiles that these options come to on so many devices.
+    /// Returns the profiles of a volume on `devices` devices.
     pub(super) fn profiles(&self, devices: usize) -> Result<Profiles, MkfsError> {
         let safe = if devices > 1 {
             Profile::Raid1
@@ -123,7 +124,7 @@ impl MkfsOptions {
         Ok(Profiles { data, metadata })
     }
 
-    /// Errors on options that contradict each other or the format.
+    /// Fails if the options contradict each other or the format.
     pub(super) fn verify(&self) -> Result<(), MkfsError> {
         let (node, sector) = (self.node_size, self.sector_size);
         if !NODE_SIZE_RANGE.contains(&sector) || !sector.is_power_of_two() {
@@ -138,7 +139,8 @@ impl MkfsOptions {
         if self.label.len() >= LABEL_SIZE || self.label.contains(['\0', '\n', '\r']) {
             return Err(MkfsError::Label);
         }
-        // The kernel does not mount block-group-tree without these two.
+        // The kernel does not mount a volume with a block group tree but without
+        // a free-space tree or no-holes.
         let features = &self.features;
         if features.has_block_group_tree() && !features.can_have_block_group_tree() {
             return Err(MkfsError::BlockGroupTreeNeeds);
@@ -146,7 +148,7 @@ impl MkfsOptions {
         Ok(())
     }
 
-    /// Whether block groups are mixed, by the layout or by the feature.
+    /// Whether block groups are mixed, by the option or by the feature.
     pub(super) fn layout(&self) -> Layout {
         if self.features.incompat.contains(Incompat::MIXED_GROUPS) {
             return Layout::Mixed;
@@ -154,7 +156,7 @@ impl MkfsOptions {
         self.mixed
     }
 
-    /// Incompatible bits of the superblock.
+    /// Returns the incompat bits of the superblock.
     pub(super) fn incompat(&self, profiles: Profiles) -> Incompat {
         let mut bits = self.features.incompat | Incompat::MIXED_BACKREF;
         if self.layout() == Layout::Mixed {
@@ -173,7 +175,7 @@ impl MkfsOptions {
         bits
     }
 
-    /// Compatible read-only bits of the superblock.
+    /// Returns the compat_ro bits of the superblock.
     pub(super) fn compat_ro(&self) -> CompatRo {
         let mut bits = self.features.compat_ro;
         if self.features.has_free_space_tree() {

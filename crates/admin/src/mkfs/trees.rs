@@ -1,8 +1,8 @@
 //! The items of the first trees.
 //!
-//! Pure. Trees that do not depend on where nodes lie are made first; the
-//! extent, block group and free-space trees describe the addresses of all
-//! nodes, themselves included (see `volume`).
+//! Pure. Some trees do not depend on where nodes lie. The extent, block group and
+//! free-space trees describe the addresses of all nodes, also of their own (see
+//! `volume`).
 
 use super::layout::{ChunkLayout, NewDevice, PlannedChunk};
 use super::options::{MkfsOptions, RootOwner};
@@ -23,7 +23,7 @@ use std::ops::Range;
 pub(super) const GENERATION: Generation = Generation(1);
 
 const DIRECTORY_MODE: u32 = 0o040_755;
-/// Extent flag: it holds a node.
+/// Flag of an extent that holds a node.
 const EXTENT_TREE_BLOCK: u64 = 1 << 1;
 
 /// UUIDs of a new volume.
@@ -34,7 +34,7 @@ pub(super) struct Identities {
     pub(super) top_level: UuidBytes,
 }
 
-/// A node and what the extent tree says of it.
+/// A node, as the extent tree describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlacedNode {
     pub(super) owner: TreeId,
@@ -57,7 +57,8 @@ fn directory(time: Timespec, node_size: u32) -> InodeItem {
     }
 }
 
-/// A subvolume that is one empty directory of `owner`.
+/// Returns the items of a subvolume that has only an empty root directory of
+/// `owner`.
 pub(super) fn subvolume(options: &MkfsOptions, owner: RootOwner) -> Vec<Item> {
     let mut inode = directory(options.time, options.node_size);
     inode.nbytes = 0;
@@ -66,7 +67,7 @@ pub(super) fn subvolume(options: &MkfsOptions, owner: RootOwner) -> Vec<Item> {
     root_directory(InodeNumber::ROOT.get(), &inode)
 }
 
-/// A directory that is the root of something.
+/// Returns the items of an empty root directory.
 pub(crate) fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
     let parent = RefEntry {
         index: 0,
@@ -84,7 +85,7 @@ pub(crate) fn root_directory(object: u64, inode: &InodeItem) -> Vec<Item> {
     ]
 }
 
-/// The device items, also for the superblocks.
+/// Returns the device items, for the chunk tree and the superblocks.
 pub(super) fn device_items(
     options: &MkfsOptions,
     ids: &Identities,
@@ -105,7 +106,7 @@ pub(super) fn device_items(
     devices.iter().map(item).collect()
 }
 
-/// Devices and chunks.
+/// Returns the chunk tree: devices and chunks.
 pub(super) fn chunk_tree(devices: &[DeviceItem], layout: &ChunkLayout) -> Vec<Item> {
     let devices = devices.iter().map(|device| Item {
         key: Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, device.id.get()),
@@ -118,7 +119,7 @@ pub(super) fn chunk_tree(devices: &[DeviceItem], layout: &ChunkLayout) -> Vec<It
     devices.chain(chunks).collect()
 }
 
-/// Allocated ranges of the devices.
+/// Returns the device tree: the allocated ranges of the devices.
 pub(super) fn device_tree(layout: &ChunkLayout, ids: &Identities) -> Vec<Item> {
     let mut items = Vec::new();
     for planned in layout.chunks() {
@@ -141,7 +142,7 @@ pub(super) fn device_tree(layout: &ChunkLayout, ids: &Identities) -> Vec<Item> {
     items
 }
 
-/// From the top level's UUID to its tree.
+/// Returns the UUID tree. It has only the UUID of the top-level subvolume.
 pub(super) fn uuid_tree(ids: &Identities) -> Vec<Item> {
     let (low, high) = ids.top_level.split_at(8);
     let half = |bytes: &[u8]| {
@@ -156,7 +157,7 @@ pub(super) fn uuid_tree(ids: &Identities) -> Vec<Item> {
     }]
 }
 
-/// One reference for each node; block group items too without their own tree.
+/// Returns the items of nodes in the extent tree, each with one reference.
 pub(super) fn extent_tree(options: &MkfsOptions, nodes: &[PlacedNode]) -> Vec<Item> {
     let skinny = options.features.has_skinny_metadata();
     let item = |node: &PlacedNode| {
@@ -178,7 +179,7 @@ pub(super) fn extent_tree(options: &MkfsOptions, nodes: &[PlacedNode]) -> Vec<It
     nodes.iter().map(item).collect()
 }
 
-/// How much of each chunk is used.
+/// Returns the block group items, which say how much of each chunk is used.
 pub(super) fn block_groups(
     options: &MkfsOptions,
     layout: &ChunkLayout,
@@ -213,8 +214,9 @@ fn used_nodes<'n>(
         .filter(move |node| range.contains(&node.logical.get()))
 }
 
-/// Free ranges of each block group. Superblock copies count as free here:
-/// whoever loads the tree leaves them out, as the kernel does.
+/// Returns the free-space tree: the free ranges of each block group. Superblock
+/// copies count as free here. The kernel and ButterFS leave them out when they
+/// load the tree.
 pub(super) fn free_space_tree(
     options: &MkfsOptions,
     layout: &ChunkLayout,
@@ -224,7 +226,7 @@ pub(super) fn free_space_tree(
     for planned in layout.chunks() {
         let free = free_ranges(options, planned, nodes);
         let mut info = Writer::default();
-        // Ranges, not bitmaps: flags 0.
+        // Flags 0 mean ranges instead of bitmaps.
         info.u32(free.len() as u32).u32(0);
         items.push(Item {
             key: Key::new(
@@ -269,7 +271,8 @@ fn free_ranges(
     free
 }
 
-/// Roots of the trees, and the directory that names the default subvolume.
+/// Returns the tree of roots: the roots of the other trees, and the directory
+/// that names the default subvolume.
 pub(super) fn root_tree(options: &MkfsOptions, ids: &Identities, roots: &[RootOf]) -> Vec<Item> {
     let mut items: Vec<Item> = roots
         .iter()
@@ -303,7 +306,7 @@ pub(super) fn root_tree(options: &MkfsOptions, ids: &Identities, roots: &[RootOf
     items
 }
 
-/// Where a tree begins and how large it is.
+/// Where the root of a tree lies, and how many nodes the tree has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RootOf {
     pub(super) tree: TreeId,
@@ -348,7 +351,8 @@ mod tests {
     use super::*;
     use butterfs_format::features::Incompat;
 
-    /// Judges outside read the key but do not compare it with the node.
+    /// Btrfs check and the kernel read this key but do not compare it with the
+    /// node.
     #[test]
     fn long_extent_items_name_the_first_key() {
         let mut options = MkfsOptions::default();

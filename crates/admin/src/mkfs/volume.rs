@@ -1,8 +1,8 @@
 //! A whole new volume in memory: its nodes and its superblock.
 //!
-//! Pure. The trees that describe the addresses of nodes also decide how many
-//! nodes there are; planning repeats until their shapes stay the same, which
-//! takes two or three rounds because a shape only ever grows.
+//! Pure. Some trees describe the addresses of all nodes, also of their own. So
+//! planning repeats until the shapes of the trees stay the same. That takes two
+//! or three rounds, because shapes only grow.
 
 use super::MkfsError;
 use super::layout::{self, ChunkLayout, NewDevice, PlannedChunk};
@@ -14,19 +14,19 @@ use butterfs_format::superblock::{BackupRoot, Superblock};
 use butterfs_format::{Generation, Logical, NodeRef, TreeId};
 use std::collections::BTreeMap;
 
-/// Rounds of planning; more mean a fault of this program.
+/// The most rounds of planning. More mean a fault of this program.
 const ROUNDS_MAX: usize = 8;
 
-/// What will be written.
+/// A planned volume.
 #[derive(Debug)]
 pub(super) struct NewVolume {
-    /// Where its chunks lie.
+    /// Its chunks.
     pub(super) layout: ChunkLayout,
-    /// All nodes, sealed.
+    /// All nodes, with their checksums.
     pub(super) nodes: Vec<BuiltNode>,
-    /// Its superblock, as it is on the first device.
+    /// Its superblock for the first device.
     pub(super) superblock: Superblock,
-    /// The items of all devices, in their order.
+    /// The items of all devices, in the order of the devices.
     pub(super) devices: Vec<DeviceItem>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct BuiltNode {
     pub(super) bytes: Vec<u8>,
 }
 
-/// The nodes of a tree, for the extent tree.
+/// Returns the nodes of a tree, for the extent tree.
 fn placed(owner: TreeId, tree: &PlannedTree) -> impl Iterator<Item = PlacedNode> {
     let keys = tree.first_keys().into_iter();
     keys.zip(&tree.addresses)
@@ -112,8 +112,8 @@ fn settle(
             tree.shape = shape;
         }
         if stable {
-            // First keys are part of the old form of extent items: once more
-            // with all items known.
+            // In their old form, extent items contain the first keys of nodes.
+            // All items are known now, so this fills in the right keys.
             fill(&mut trees, options, ids, layout, devices);
             return Ok(trees);
         }
@@ -121,8 +121,8 @@ fn settle(
     Err(MkfsError::TreesTooLarge(options.node_size))
 }
 
-/// The fewest nodes that hold the items; trees of a new volume have one branch
-/// at most.
+/// Returns the shape of the fewest nodes that hold the items. Fails if the tree
+/// would have more than one branch.
 fn shape(items: &[Item], node_size: u32) -> Result<Shape, MkfsError> {
     let too_large = items
         .iter()
@@ -171,7 +171,8 @@ fn place(trees: &mut Trees, layout: &ChunkLayout, node_size: u32) -> Result<(), 
     Ok(())
 }
 
-/// Addresses of a chunk one after the other, superblock copies left out.
+/// Returns the addresses of a chunk one after the other, except those on
+/// superblock copies.
 struct Cursor<'l> {
     chunk: &'l PlannedChunk,
     node_size: u64,
@@ -198,7 +199,8 @@ impl<'l> Cursor<'l> {
                 .iter()
                 .find(|copy| copy.start < node.end && node.start < copy.end);
             match hit {
-                // Copies are aligned to the greatest node size.
+                // A copy ends at a multiple of the greatest node size, so nodes
+                // stay aligned.
                 Some(copy) => self.at = copy.end,
                 None => {
                     self.at = node.end;
@@ -290,7 +292,7 @@ fn superblock(
     superblock.compat_ro = options.compat_ro();
     superblock.device = devices[0].clone();
     superblock.label = options.label.clone().into_bytes();
-    // All ones: no free-space cache of the old kind was ever written.
+    // All ones mean that no free-space cache (v1) was ever written.
     superblock.cache_generation = if options.features.has_free_space_tree() {
         0
     } else {

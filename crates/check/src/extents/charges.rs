@@ -1,7 +1,7 @@
 //! What simple quotas charge each subvolume: the extents that it allocated.
 //!
-//! Summed up while the trees are walked for other reasons; memory grows with
-//! the number of subvolumes alone.
+//! The charges are summed up while the trees are walked for other reasons.
+//! Their memory grows only with the number of subvolumes.
 
 use crate::budget::Taken;
 use parking_lot::Mutex;
@@ -13,14 +13,15 @@ const OWNER_BYTES: u64 = 48;
 /// Bytes that each tree allocated and that are still used.
 #[derive(Debug)]
 pub(crate) struct Charges {
-    /// Older extents are charged to nobody.
+    /// The first generation that counts. Older extents are charged to no
+    /// subvolume.
     from: u64,
     by_owner: Mutex<FxHashMap<u64, u64>>,
     taken: Taken,
 }
 
 impl Charges {
-    /// Nothing yet; extents count from generation `from` on.
+    /// Makes empty charges. Extents count from generation `from` on.
     pub(crate) fn new(from: u64, taken: Taken) -> Self {
         Self {
             from,
@@ -29,12 +30,12 @@ impl Charges {
         }
     }
 
-    /// The same, empty.
+    /// Makes empty charges with the same first generation.
     pub(crate) fn emptied(&self, taken: Taken) -> Self {
         Self::new(self.from, taken)
     }
 
-    /// An extent that `owner` allocated.
+    /// Adds an extent that `owner` allocated.
     pub(crate) fn add(&self, owner: u64, generation: u64, bytes: u64) {
         if generation >= self.from {
             let mut by_owner = self.by_owner.lock();
@@ -46,7 +47,7 @@ impl Charges {
         }
     }
 
-    /// Trees with what they are charged.
+    /// Returns the bytes that each tree is charged.
     pub(crate) fn all(&self) -> FxHashMap<u64, u64> {
         self.by_owner.lock().clone()
     }

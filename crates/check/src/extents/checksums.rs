@@ -25,7 +25,7 @@ pub(crate) struct ChecksumScan<'s, 'a> {
     pub(crate) taken: &'s Taken,
 }
 
-/// Range that an item covers; `None` when it is impossible.
+/// Returns the range that a checksum item covers; `None` if it is impossible.
 pub(crate) fn range_of(context: &Context<'_>, key: Key, data: &[u8]) -> Option<(u64, u64)> {
     let each = context.superblock.checksum_type.size();
     let sector = context.sector();

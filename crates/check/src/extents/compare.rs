@@ -1,4 +1,4 @@
-//! Checksums, block groups and logs against the space that extents use.
+//! Compares checksums and block groups with the space that extents use.
 
 use super::scan::Group;
 use crate::code::FaultCode;
@@ -8,7 +8,7 @@ use crate::report::Place;
 use butterfs_format::{Logical, TreeId};
 use std::collections::BTreeMap;
 
-/// Checksums must lie on data extents.
+/// Checks that checksums cover only data extents.
 pub(crate) fn checksums(context: &Context<'_>, covered: &Ranges, data: &Ranges) {
     for range in covered.without(data).iter() {
         let bytes = range.end.saturating_sub(range.start);
@@ -22,7 +22,8 @@ pub(crate) fn checksums(context: &Context<'_>, covered: &Ranges, data: &Ranges) 
     }
 }
 
-/// Block groups (sorted) must agree with chunks and with the extents in them.
+/// Checks that block groups (sorted) agree with chunks and with the extents in
+/// them.
 pub(crate) fn groups(
     context: &Context<'_>,
     groups: &[Group],

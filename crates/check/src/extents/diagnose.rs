@@ -1,4 +1,5 @@
-//! What exactly differs between the extent tree and the references found.
+//! Finds what exactly differs between the extent tree and the references that
+//! were found.
 
 use super::tally::{By, Collected, Record, Shape};
 use crate::code::FaultCode;
@@ -7,7 +8,7 @@ use crate::report::Place;
 use butterfs_format::{Logical, TreeId};
 use std::collections::BTreeMap;
 
-/// Which side is not known as a whole, because nodes could not be read.
+/// The sides of which a part is unknown because nodes could not be read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Lost {
     /// Parts of the extent tree.
@@ -20,7 +21,7 @@ pub(crate) struct Lost {
 #[derive(Default)]
 struct Address {
     extents: Vec<(Shape, u64, u64)>,
-    /// What the items and what the nodes say.
+    /// Whether it is a parent: by the items, and by the nodes.
     is_parent: [Vec<bool>; 2],
     recorded: BTreeMap<By, u64>,
     found: BTreeMap<By, u64>,
@@ -28,7 +29,7 @@ struct Address {
     nodes: Vec<(u8, u64)>,
 }
 
-/// Names every difference in what was collected.
+/// Reports every difference in what was collected.
 pub(crate) fn report(context: &Context<'_>, collected: Collected, lost: Lost) {
     let before = context.faults.total();
     let mut records = collected.records;
@@ -49,7 +50,7 @@ pub(crate) fn report(context: &Context<'_>, collected: Collected, lost: Lost) {
         );
     }
     if context.faults.total() == before && lost == Lost::default() {
-        let text = "references and extents do not agree; where, could not be found out";
+        let text = "references and extents do not agree; the place could not be found";
         context.fault(
             FaultCode::ExtentReferenceCount,
             Place::tree(TreeId::EXTENT),

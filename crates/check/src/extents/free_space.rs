@@ -1,4 +1,4 @@
-//! The free-space tree against the extents.
+//! Compares the free-space tree with the extents.
 
 use super::scan::{GROUP_BYTES, Group};
 use crate::budget::{Taken, bytes_of};
@@ -14,17 +14,17 @@ use butterfs_volume::Profile;
 use std::ops::Range;
 use thiserror::Error;
 
-/// Flag of an info: its block group's free space is in bitmaps.
+/// Flag of a free-space info: the free space of its block group is in bitmaps.
 const USING_BITMAPS: u32 = 1;
 
-/// A free range with the item that it comes from.
+/// A free range.
 #[derive(Clone, Copy, Debug)]
 struct Free {
     start: u64,
     end: u64,
 }
 
-/// Accounting of one block group.
+/// The free-space info of one block group.
 #[derive(Clone, Copy, Debug)]
 struct Info {
     key: Key,
@@ -32,8 +32,8 @@ struct Info {
     uses_bitmaps: bool,
 }
 
-/// The form in which some free space is stored, and the block group that it
-/// lies in.
+/// The form in which some free space is stored, and the block group in which it
+/// lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Form {
     group: u64,
@@ -45,7 +45,7 @@ struct Form {
 #[derive(Debug, Default)]
 pub(crate) struct FreeRun {
     infos: Vec<Info>,
-    /// Where the form or the group changes.
+    /// The form at each item where the form or the block group changes.
     forms: Vec<Form>,
     free: Vec<Free>,
     /// The first item, and the end of the last one.
@@ -64,7 +64,7 @@ struct Orphans {
 }
 
 impl Orphans {
-    /// Both, ascending.
+    /// Joins the orphans of two neighbouring parts.
     fn join(self, later: Self) -> Self {
         if self.count == 0 || later.count == 0 {
             return if self.count == 0 { later } else { self };
@@ -94,14 +94,14 @@ impl FreeRun {
     }
 }
 
-/// Bytes of memory that a free range takes while lists of them grow.
+/// Bytes of memory for each free range, while the lists of them grow.
 const FREE_BYTES: u64 = 32;
 
 /// Reads the free-space tree.
 pub(crate) struct FreeScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
     pub(crate) taken: &'s Taken,
-    /// Sorted.
+    /// All block groups, sorted.
     pub(crate) groups: &'s [Group],
 }
 
@@ -111,13 +111,13 @@ enum FreeSpaceFault {
     /// It ends early.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// Its key names parts of sectors, or nothing.
+    /// Its key names an empty range, or one that is not of whole sectors.
     #[error("its range is not one of whole sectors")]
     Range,
-    /// What describes a block group is too long, or has unknown flags.
+    /// A free-space info is too long or has unknown flags.
     #[error("it has {bytes} bytes and flags {flags:#x}")]
     Info { bytes: usize, flags: u32 },
-    /// No such item belongs there.
+    /// An item of another type.
     #[error("the free-space tree holds no such item")]
     Type,
     /// A bitmap does not fit its range.
@@ -168,7 +168,8 @@ impl FreeScan<'_, '_> {
         self.context.fault(code, place, text);
     }
 
-    /// Checks where an item lies that names free space.
+    /// Checks where an item of free space lies: after the items before it, and
+    /// within one block group.
     fn holder(&self, run: &mut FreeRun, key: Key, is_bitmap: bool) {
         if run.first.is_none() {
             run.first = Some(key);
@@ -269,7 +270,7 @@ impl Visitor for FreeScan<'_, '_> {
     }
 }
 
-/// The group that covers `at`.
+/// Returns the block group that covers `at`.
 fn group_at(groups: &[Group], at: u64) -> Option<Range<u64>> {
     let next = groups.partition_point(|(key, _)| key.objectid <= at);
     let (key, _) = groups.get(next.checked_sub(1)?)?;
@@ -277,8 +278,9 @@ fn group_at(groups: &[Group], at: u64) -> Option<Range<u64>> {
     range.contains(&at).then_some(range)
 }
 
-/// What is wrong with an item before which no group begins: leftovers lie
-/// where no group is, as a whole.
+/// Returns what is wrong with an item whose start lies in no block group. An
+/// orphan lies outside of block groups as a whole, so an item that reaches into
+/// one is no orphan.
 fn reaches_into(groups: &[Group], key: Key) -> Option<String> {
     let next = groups.partition_point(|(group, _)| group.objectid <= key.objectid);
     let (group, _) = groups.get(next)?;
@@ -287,7 +289,8 @@ fn reaches_into(groups: &[Group], key: Key) -> Option<String> {
     (end > at).then(|| format!("it reaches into the block group at {at}"))
 }
 
-/// Logical space that lies on superblocks, as whole rows of stripe elements.
+/// Returns the logical space that lies on superblocks, as whole rows of stripe
+/// elements.
 fn superblocks(context: &Context<'_>) -> Ranges {
     let mut all = Vec::new();
     for (start, chunk) in context.map.iter() {
@@ -351,7 +354,9 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
         let mut count: u32 = 0;
         let mut end = None;
         while let Some(range) = free.next_if(|range| range.start < group.end) {
-            // Runs go on across the borders of bitmaps, and extents never touch.
+            // A free range may continue in the next bitmap and counts once.
+            // Outside of bitmaps, each item counts: ranges that touch would be
+            // one item.
             if end != Some(range.start) || info.is_none_or(|info| !info.uses_bitmaps) {
                 count = count.saturating_add(1);
             }
@@ -383,7 +388,8 @@ pub(crate) fn compare(context: &Context<'_>, run: &FreeRun, groups: &[Group], us
         let used = data.part(group.clone()).union(&nodes.part(group.clone()));
         let real = used.gaps_within(group);
         if found != real {
-            // Nobody allocates over a superblock, so writers may leave it out.
+            // No writer allocates space on a superblock, so it may be missing
+            // in the free-space tree.
             let real_without = real.without(&superblocks);
             let found_without = found.without(&superblocks);
             differences(info, &found_without, &real_without, &fault);
@@ -429,7 +435,7 @@ fn differences(
     }
 }
 
-/// The form of free space must be the one that its block group's info names.
+/// Checks that free space has the form that the info of its block group names.
 fn forms(run: &FreeRun, fault: &impl Fn(FaultCode, Key, String)) {
     let uses_bitmaps: rustc_hash::FxHashMap<u64, bool> = run
         .infos

@@ -1,4 +1,5 @@
-//! Items of the extent tree as this crate reads them.
+//! Items of the extent tree. This crate parses them on its own, so that it does
+//! not share faults with the writers.
 
 use super::tally::{By, Shape};
 use butterfs_format::bytes::Reader;
@@ -17,28 +18,29 @@ pub(crate) enum ExtentFault {
     /// It ends early.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// Neither data nor node, or more than is known.
+    /// The flags name neither data nor a node, or both, or include unknown ones.
     #[error("it has the impossible flags {0:#x}")]
     Flags(u64),
     /// Its number of references is zero.
     #[error("it has no references")]
     NoReferences,
-    /// Key and flags say different things.
+    /// The key is that of a node, the flags are those of data.
     #[error("it is the item of a node but is flagged as data")]
     NodeIsData,
-    /// A node of another size than the volume's.
+    /// A node has another size than the nodes of the volume.
     #[error("a node cannot have {0} bytes")]
     NodeSize(u64),
-    /// A level that no node has.
+    /// A level that no node can have.
     #[error("a node cannot have level {0}")]
     Level(u64),
-    /// Data with FULL_BACKREF.
+    /// Data have the flag FULL_BACKREF.
     #[error("data are flagged as a parent of nodes")]
     DataIsParent,
-    /// The owner of simple quotas is not the first inline item.
+    /// The owner of simple quotas is not the first inline item, or is there
+    /// twice.
     #[error("its owner does not come first, and once")]
     OwnerOrder,
-    /// The owner of simple quotas with a node.
+    /// A node has an owner of simple quotas.
     #[error("it is a node but has an owner of data")]
     OwnerOfNode,
     /// An inline item that is no reference.
@@ -50,7 +52,7 @@ pub(crate) enum ExtentFault {
     /// Inline references that do not ascend.
     #[error("its inline references are out of order")]
     InlineOrder,
-    /// A reference of data by a tree, or of a node by a file.
+    /// A tree refers to data, or a file to a node.
     #[error("it is {shape} but has a reference by {by}")]
     Unsuitable { shape: Shape, by: By },
     /// A reference with more bytes than it needs.
@@ -61,7 +63,7 @@ pub(crate) enum ExtentFault {
     Count,
 }
 
-/// An extent as the extent tree has it.
+/// An extent as the extent tree records it.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtentItem {
     pub(crate) shape: Shape,
@@ -71,11 +73,12 @@ pub(crate) struct ExtentItem {
     pub(crate) is_parent: bool,
     /// Inline references with their counts.
     pub(crate) inline: Vec<(By, u64)>,
-    /// Tree that allocated it, where simple quotas noted that.
+    /// The tree that allocated it, if simple quotas recorded one.
     pub(crate) owner: Option<u64>,
 }
 
-/// The order of a data reference among others, and its key.
+/// The hash of a data reference. References are sorted by it, and it is the key
+/// of a reference with its own item.
 pub(crate) fn data_hash(root: u64, inode: u64, offset: u64) -> u64 {
     let high = crc32c_raw(u32::MAX, &root.to_le_bytes());
     let low = crc32c_raw(u32::MAX, &inode.to_le_bytes());
@@ -84,10 +87,10 @@ pub(crate) fn data_hash(root: u64, inode: u64, offset: u64) -> u64 {
 }
 
 impl ExtentItem {
-    /// Reads an item.
+    /// Parses an item and its inline references.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Says what is wrong if the item is impossible.
     pub(crate) fn parse(key: Key, data: &[u8], node_bytes: u64) -> Result<Self, ExtentFault> {
         let mut r = Reader::new("extent item", data);
         let refs = r.u64()?;
@@ -210,10 +213,11 @@ fn read_data(r: &mut Reader<'_>) -> Result<(By, u64, u64), ParseError> {
     Ok((by, count, data_hash(root, inode, offset)))
 }
 
-/// Reads a reference with an item of its own; `None` for items that are none.
+/// Parses a reference that has its own item; `None` for items that are no
+/// references.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong if the reference is impossible.
 pub(crate) fn parse_keyed(key: Key, data: &[u8]) -> Result<Option<(By, u64)>, ExtentFault> {
     let mut r = Reader::new("extent reference", data);
     let entry = match key.item_type {
@@ -221,7 +225,8 @@ pub(crate) fn parse_keyed(key: Key, data: &[u8]) -> Result<Option<(By, u64)>, Ex
         ItemType::SHARED_BLOCK_REF => (By::Parent(key.offset), 1),
         ItemType::SHARED_DATA_REF => (By::Leaf(key.offset), u64::from(r.u32()?)),
         ItemType::EXTENT_DATA_REF => {
-            // Other hashes are probed forward from the right one.
+            // The key need not be the hash: if it is taken, writers use the next
+            // free one.
             let (by, count, _) = read_data(&mut r)?;
             (by, count)
         }

@@ -1,5 +1,6 @@
 //! Nodes whose references to children or data are by parent (FULL_BACKREF),
-//! and what follows for the tree that a node names as its owner.
+//! called parents here, and what follows for the tree that a node names as its
+//! owner.
 
 use super::tally::By;
 use crate::context::Context;
@@ -15,24 +16,27 @@ pub(crate) enum Knowledge {
     /// All of it.
     #[default]
     All,
-    /// Some of its nodes are damaged: what is not known may be.
+    /// Some of its nodes are damaged, so nodes may be parents without being
+    /// known as such.
     Part,
 }
 
-/// Nodes that the extent tree says are parents.
+/// The nodes that are parents by the extent tree.
 #[derive(Debug, Default)]
 pub(crate) struct Parents {
     nodes: FxHashSet<u64>,
     /// Nodes with several references.
     shared: FxHashSet<u64>,
-    /// Trees that hold what an owner wrote.
+    /// For each owner, the roots of the trees that hold its nodes.
     roots: FxHashMap<TreeId, Vec<NodeRef>>,
-    /// Trees whose references move to their nodes step by step.
+    /// Trees that are being deleted, and relocation trees. They drop or take over
+    /// nodes step by step.
     passing: FxHashSet<TreeId>,
-    /// When something else last had a share in all nodes that a tree wrote.
+    /// The last generation in which all nodes of a tree became shared, by a
+    /// snapshot or by relocation.
     last_snapshots: FxHashMap<TreeId, Generation>,
     knowledge: Knowledge,
-    /// A balance was interrupted: it moves references of any tree.
+    /// A balance was interrupted. It moves references of any tree.
     is_relocating: bool,
 }
 
@@ -59,11 +63,13 @@ impl Parents {
         &self.shared
     }
 
-    /// True when the tree that `node`, found in `tree`, names as its owner
-    /// does not hold it. A tree holds every node that it wrote by a reference
-    /// of its own until it lets go, and with that the node becomes a parent.
-    /// Relocation puts a parent above a node that stays as it was, and hands
-    /// what it replaced to its own tree. Deletion lets go step by step.
+    /// True if the tree that `node` names as its owner does not hold the node.
+    /// The node was found in `tree`.
+    ///
+    /// A tree holds every node that it wrote by its own reference. When it drops
+    /// the node, the node becomes a parent. There are two exceptions. Relocation
+    /// puts a parent above a node that stays as it was, and passes the nodes
+    /// that it replaced to its own tree. Deletion drops nodes step by step.
     pub(crate) fn is_strange(
         &self,
         context: &Context<'_>,
@@ -88,8 +94,9 @@ impl Parents {
         roots.iter().all(is_missing)
     }
 
-    /// True when the tree of `owner` at `root` has no reference to `node` that
-    /// is the owner's or by a parent. What cannot be read may have one.
+    /// True if the tree of `owner` at `root` has no reference to `node`, neither
+    /// by the owner nor by a parent. False if a node on the path cannot be read,
+    /// since the reference may be there.
     fn is_missing_in(
         &self,
         owner: TreeId,
@@ -116,19 +123,20 @@ impl Parents {
         at.logical != node.logical() || !is_own
     }
 
-    /// True when `node` is certainly no parent.
+    /// True if `node` is certainly no parent.
     pub(crate) fn excludes(&self, node: &Node) -> bool {
         self.knowledge == Knowledge::All && !self.contains(node)
     }
 
-    /// True when `node` is a parent although its own tree refers to it by
-    /// tree. A node becomes a parent when its tree lets go of it, and no tree
-    /// comes back to a node that it left; relocation alone gives a tree nodes
-    /// that are parents, and marks them. It makes parents also of nodes that it
-    /// copies, which their tree keeps where the balance ends without handing it
-    /// the copies. Such nodes are no newer than the share that relocation took,
-    /// which counts as a snapshot. A tree that is being deleted lets go after
-    /// its nodes became parents.
+    /// True if `node` is a parent although its own tree refers to it by tree.
+    ///
+    /// A node becomes a parent when its tree drops it, and a tree never takes
+    /// back a node that it dropped. There are three exceptions. Relocation gives
+    /// a tree nodes that are parents, and marks them. It also makes parents of
+    /// the nodes that it copies, and their tree keeps them if the balance ends
+    /// before the tree gets the copies. Such nodes are no newer than the last
+    /// snapshot of the tree, because relocation counts as one. A tree that is
+    /// being deleted drops its nodes after they became parents.
     pub(crate) fn contradicts(&self, node: &Node, by: By) -> bool {
         self.contains(node)
             && by == By::Tree(node.owner().get())

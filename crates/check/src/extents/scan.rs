@@ -1,5 +1,6 @@
-//! One pass over the extent tree: every item by itself and beside its
-//! neighbours, all references into the tally, and where space is used.
+//! One pass over the extent tree. It checks every item on its own and against
+//! its neighbours, adds all references to the tally, and gathers which space is
+//! used.
 
 use super::item::{ExtentItem, parse_keyed};
 use super::tally::{Record, Shape, Tally};
@@ -22,7 +23,7 @@ pub(crate) type Group = (Key, BlockGroupItem);
 pub(crate) struct ExtentRun {
     /// Start of the first extent.
     first: Option<Key>,
-    /// End of the last one.
+    /// End of the last extent.
     end: u64,
     /// Space of data.
     pub(crate) data: Ranges,
@@ -36,10 +37,10 @@ pub(crate) struct ExtentRun {
     pub(crate) extents: u64,
 }
 
-/// Bytes of memory for a node that is a parent or shared: in a list and in a
-/// set.
+/// Bytes of memory for a node that is a parent or shared. It is in a list and
+/// in a set.
 const NODE_BYTES: u64 = 48;
-/// Bytes of memory for a block group: in lists and in a map.
+/// Bytes of memory for a block group. It is in lists and in a map.
 pub(crate) const GROUP_BYTES: u64 = 160;
 
 impl ExtentRun {
@@ -157,7 +158,7 @@ impl ExtentScan<'_, '_> {
     }
 }
 
-/// Reads a block group item and reports when it is impossible.
+/// Parses a block group item and reports it if it is impossible.
 pub(crate) fn parse_group(
     context: &Context<'_>,
     leaf: &Leaf<'_>,

@@ -1,33 +1,34 @@
-//! The two sides of every reference, compared by sums.
+//! Compares the two sides of every reference by sums.
 //!
-//! What the extent tree says is added, what the trees say is subtracted, in
-//! one bucket for each group of addresses. A bucket that is not zero at the
-//! end holds a fault, and is collected record by record in a second walk.
+//! Each address belongs to a bucket. Records of the extent tree are added to the
+//! sum of the bucket, records of the other trees are subtracted. If a sum is not
+//! zero at the end, its bucket holds a fault, and a second walk collects the
+//! records of the bucket.
 
 use crate::budget::{Taken, bytes_of};
 use crate::hash::SumHash;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Buckets: a power of two.
+/// Number of buckets, a power of two.
 const BUCKETS: usize = 1 << 16;
 const BUCKET_BITS: u32 = 16;
 
-/// Who refers to an extent.
+/// What refers to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum By {
-    /// A tree, to one of its nodes.
+    /// A tree refers to one of its nodes.
     Tree(u64),
-    /// A node, to one of its children.
+    /// A node refers to one of its children.
     Parent(u64),
-    /// A file, to data.
+    /// A file refers to data.
     File { root: u64, inode: u64, offset: u64 },
-    /// A leaf, to data.
+    /// A leaf refers to data.
     Leaf(u64),
 }
 
 impl By {
-    /// An even number.
+    /// Hashes the reference to an even number.
     fn hash(self, hash: SumHash, logical: u64) -> u64 {
         let hash = match self {
             Self::Tree(tree) => hash.words([1, logical, tree]),
@@ -58,7 +59,7 @@ impl std::fmt::Display for By {
     }
 }
 
-/// What an extent is.
+/// The kind and size of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Shape {
     /// A node of this level.
@@ -68,7 +69,7 @@ pub(crate) enum Shape {
 }
 
 impl Shape {
-    /// An even number.
+    /// Hashes the shape to an even number.
     fn hash(self, hash: SumHash, logical: u64) -> u64 {
         let hash = match self {
             Self::Node(level) => hash.words([5, logical, u64::from(level)]),
@@ -87,21 +88,21 @@ impl std::fmt::Display for Shape {
     }
 }
 
-/// What one side says.
+/// One record of one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Record {
-    /// The extent tree: an extent with so many references in all.
+    /// The extent tree has an extent; `refs` is its number of references.
     Extent {
         shape: Shape,
         refs: u64,
         generation: u64,
         is_parent: bool,
     },
-    /// The extent tree: so many references by one.
+    /// The extent tree records `count` references by `by`.
     Recorded { by: By, count: u64 },
-    /// Another tree: a reference.
+    /// Another tree refers to the extent.
     Found { by: By, shape: Shape },
-    /// A node of this generation was read.
+    /// A node was read at the address.
     Node {
         level: u8,
         generation: u64,
@@ -110,8 +111,9 @@ pub(crate) enum Record {
 }
 
 impl Record {
-    /// What it adds to its bucket; all of an extent together is zero when both
-    /// sides agree.
+    /// What the record adds to its bucket. The records of an extent add up to
+    /// zero if both sides agree. The factors of counts are odd, so that a wrong
+    /// count always changes the sum.
     fn weight(self, hash: SumHash, logical: u64, own: u64) -> u64 {
         match self {
             Self::Extent {
@@ -148,12 +150,12 @@ impl Record {
     }
 }
 
-/// Bucket of an address, by its hash.
+/// Returns the bucket of an address by the address's hash.
 fn bucket(own: u64) -> usize {
     usize::try_from(own >> (64_u32.saturating_sub(BUCKET_BITS))).unwrap_or(0)
 }
 
-/// An odd number for each address.
+/// Hashes an address to an odd number.
 fn own_hash(hash: SumHash, logical: u64) -> u64 {
     hash.words([0, logical]) | 1
 }
@@ -166,14 +168,14 @@ fn node_hash(hash: SumHash, logical: u64, [level, generation, is_parent]: [u64; 
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) records: Vec<(u64, Record)>,
-    /// True when there were more than fit: whole buckets were left out.
+    /// True if not all records fit in memory. Whole buckets were left out.
     pub(crate) overflowed: bool,
 }
 
-/// Bytes of memory that a record takes while the list of them grows.
+/// Bytes of memory for each record, while the list of them grows.
 const RECORD_BYTES: u64 = 128;
 
-/// Both sides, summed or collected.
+/// Sums up both sides, or collects their records.
 pub(crate) struct Tally {
     hash: SumHash,
     mode: Mode,
@@ -183,7 +185,7 @@ enum Mode {
     Sum(Box<[AtomicU64]>),
     Collect {
         wanted: Box<[bool]>,
-        /// Buckets from this one on do not fit.
+        /// Only buckets below this one are collected.
         below: AtomicUsize,
         taken: Taken,
         found: Mutex<Collected>,
@@ -198,8 +200,8 @@ impl Tally {
         }
     }
 
-    /// Collects the buckets that do not agree in `self`, as far as there is
-    /// memory.
+    /// Makes a tally that collects the buckets that do not agree in `self`, as
+    /// many as fit in memory.
     pub(crate) fn collecting(&self, taken: Taken) -> Self {
         let wanted = match &self.mode {
             Mode::Sum(sums) => sums
@@ -219,7 +221,7 @@ impl Tally {
         }
     }
 
-    /// True when both sides agree.
+    /// True if both sides agree.
     pub(crate) fn agrees(&self) -> bool {
         match &self.mode {
             Mode::Sum(sums) => sums.iter().all(|sum| sum.load(Ordering::Relaxed) == 0),
@@ -258,7 +260,7 @@ impl Tally {
         }
     }
 
-    /// Gives up half of the buckets; those that stay are whole.
+    /// Gives up half of the buckets. All records of the others are kept.
     fn shrink(&self, below: &AtomicUsize, taken: &Taken, found: &mut Collected) {
         let half = below.load(Ordering::Relaxed) / 2;
         below.store(half, Ordering::Relaxed);
@@ -272,7 +274,7 @@ impl Tally {
         taken.give(bytes_of(gone, RECORD_BYTES));
     }
 
-    /// What was collected.
+    /// Returns the collected records.
     pub(crate) fn into_collected(self) -> Collected {
         match self.mode {
             Mode::Sum(_) => Collected::default(),
@@ -286,7 +288,7 @@ mod tests {
     use super::{By, Record, Shape, Tally};
     use crate::hash::SumHash;
 
-    /// No wrong count passes, in whatever bit it is wrong.
+    /// A wrong count is found, whatever bit of it is wrong.
     #[test]
     fn every_bit_of_a_count_matters() {
         for address in (4096_u64..).step_by(4096).take(8) {

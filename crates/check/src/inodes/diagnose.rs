@@ -1,4 +1,4 @@
-//! Which names of a subvolume do not agree.
+//! Finds the names of a subvolume that do not agree.
 
 use super::name_sink::{NameSink, OwnedName, ROWS};
 use super::names::Side;
@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Walks a subvolume whose names do not agree again, and names the faults.
+/// Walks a subvolume whose names do not agree again, and reports the faults.
 pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree) {
     let quiet = scan.context.quiet();
     let none = FxHashSet::default();
@@ -58,7 +58,7 @@ pub(crate) fn names(scan: &FsScan<'_, '_>, tree: &Tree) {
     }
     compare(scan, tree, &found.names, &kinds);
     if scan.context.faults.total() == before {
-        let text = "names on their sides do not agree; which, could not be found out";
+        let text = "names do not agree with one another; which ones could not be found";
         let place = Place::tree(tree.id);
         scan.context
             .fault(FaultCode::NameReferenceMissing, place, text);

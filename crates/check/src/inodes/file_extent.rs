@@ -1,4 +1,4 @@
-//! Rules for one file extent.
+//! The rules for one file extent.
 
 use super::run::InodeRun;
 use super::run::Rules;
@@ -9,13 +9,13 @@ use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody
 use butterfs_format::{Generation, Key};
 use std::ops::Range;
 
-/// What file extents are held against.
+/// What file extents are compared with.
 #[derive(Clone, Copy)]
 pub(crate) struct Bounds<'b> {
     pub(crate) sector: u64,
-    /// Newest generation that can be.
+    /// The newest possible generation.
     pub(crate) generation: Generation,
-    /// Data with checksums.
+    /// Space with checksums.
     pub(crate) covered: &'b Ranges,
 }
 
@@ -128,7 +128,7 @@ fn checksums(
     }
 }
 
-/// The space whose checksums a reader of the file extent compares.
+/// Returns the space whose checksums a reader of the file extent compares.
 pub(crate) fn summed_space(extent: &FileExtent<'_>, place: &ExtentPlace) -> Range<u64> {
     let (start, length) = if extent.compression.is_some() {
         (place.disk.get(), place.disk_length)
@@ -138,7 +138,8 @@ pub(crate) fn summed_space(extent: &FileExtent<'_>, place: &ExtentPlace) -> Rang
     start..start.saturating_add(length)
 }
 
-/// Preallocated space that has checksums, if the file extent is such.
+/// Returns the space of a preallocated file extent if a part of it has
+/// checksums.
 pub(crate) fn summed_prealloc(bounds: &Bounds<'_>, extent: &FileExtent<'_>) -> Option<Range<u64>> {
     let FileExtentBody::Prealloc(place) = &extent.body else {
         return None;
@@ -147,8 +148,8 @@ pub(crate) fn summed_prealloc(bounds: &Bounds<'_>, extent: &FileExtent<'_>) -> O
     (bounds.covered.bytes_within(range.clone()) > 0).then_some(range)
 }
 
-/// Inline data lie at the beginning and are shorter than a sector; those of
-/// symbolic links may be longer.
+/// Checks inline data: they lie at the beginning of the file, are not empty and
+/// fit in a sector.
 fn inline(rules: &Rules<'_>, bounds: &Bounds<'_>, key: Key, extent: &FileExtent<'_>, data: &[u8]) {
     let fault = |text: String| rules.fault(FaultCode::FileExtentInline, key, text);
     if key.offset != 0 {

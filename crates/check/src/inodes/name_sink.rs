@@ -1,5 +1,5 @@
-//! Names of a subvolume that is looked at again: first only which groups of
-//! inodes do not agree, then the names of those.
+//! Collects names of a subvolume that is walked again. The first walk only finds
+//! which groups of inodes do not agree, the second collects the names of those.
 
 use super::names::{Name, Side};
 use crate::budget::{Taken, bytes_of};
@@ -8,11 +8,11 @@ use butterfs_format::InodeNumber;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Groups of inodes.
+/// Number of groups of inodes. The hash of an inode's number selects its group.
 pub(crate) const ROWS: usize = 1 << 12;
 const ROW_MASK: u64 = 0xfff;
 
-/// A name that was collected for a closer look.
+/// A name that was collected. See [`Name`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OwnedName {
     pub(crate) side: Side,
@@ -24,28 +24,28 @@ pub(crate) struct OwnedName {
     pub(crate) kind: u8,
 }
 
-/// Sums over groups of inodes, and the names of the groups that are wanted.
+/// Sums over groups of inodes, and the names and inodes of the wanted groups.
 pub(crate) struct NameSink {
     wanted: Box<[bool]>,
-    /// Groups from this one on do not fit.
+    /// Only groups below this one are collected.
     below: AtomicUsize,
     taken: Taken,
     pub(crate) sums: Box<[AtomicU64]>,
     found: Mutex<Collected>,
 }
 
-/// Names and inodes of the groups that are wanted.
+/// Names and inodes of the wanted groups.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
     pub(crate) names: Vec<OwnedName>,
     /// Inodes with their type numbers.
     pub(crate) inodes: Vec<(u64, u8)>,
-    /// True when there were more than fit: whole groups were left out.
+    /// True if not all of them fit in memory. Whole groups were left out.
     pub(crate) overflowed: bool,
 }
 
-/// Bytes of memory for a name beside its letters, and for an inode: in lists
-/// that grow, and in the maps that are made of them.
+/// Bytes of memory for a name, without its letters, and for an inode. Both are
+/// in lists that grow and in maps that are made from these.
 const NAME_BYTES: u64 = 320;
 const INODE_BYTES: u64 = 64;
 
@@ -74,7 +74,7 @@ impl NameSink {
         }
     }
 
-    /// What was collected.
+    /// Returns what was collected.
     pub(crate) fn into_collected(self) -> Collected {
         self.found.into_inner()
     }
@@ -85,8 +85,9 @@ impl NameSink {
         }
     }
 
-    /// Adds to what is collected of a group, where it is wanted and there is
-    /// memory; gives groups up where there is not. Those that stay are whole.
+    /// Calls `add` if the group is wanted and `bytes` of memory are left. If
+    /// not, gives up half of the groups and tries again. All that was collected
+    /// of the other groups is kept.
     fn collect(
         &self,
         context: &Context<'_>,

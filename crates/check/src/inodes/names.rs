@@ -1,5 +1,5 @@
-//! Names on their three sides: hashed entry, index entry, and the inode's own
-//! record of it.
+//! Names and their three sides: the hashed entry, the index entry, and the
+//! inode's own record.
 
 use crate::hash::SumHash;
 use butterfs_format::checksum::{extref_hash, name_hash};
@@ -8,43 +8,43 @@ use butterfs_format::item::inode::{ExtrefEntries, RefEntries};
 use butterfs_format::{InodeNumber, ItemType, Key, ParseError};
 use thiserror::Error;
 
-/// Bytes of a name at most.
+/// The most bytes of a name.
 const NAME_MAX: usize = 255;
 
 /// What is wrong with an item that holds names.
 #[derive(Debug, Error)]
 pub(crate) enum NameFault {
-    /// It ends early, or says so much.
+    /// It ends early.
     #[error(transparent)]
     Parse(#[from] ParseError),
-    /// A directory entry of an impossible name or type, or with data.
-    #[error("the entry {0:?} cannot be")]
+    /// A directory entry has an impossible name or type, or has data.
+    #[error("the entry {0:?} is impossible")]
     Entry(String),
-    /// A name under the hash of another one.
+    /// A name is stored with a wrong hash.
     #[error("the hash of {name:?} is {hash}")]
     Hash { name: String, hash: u64 },
-    /// A directory entry that points to what is no inode and no subvolume.
+    /// A directory entry points neither to an inode nor to a subvolume.
     #[error("the entry {name:?} points to {location}")]
     Target { name: String, location: Key },
-    /// An index entry for more than one name.
+    /// An index item holds more than one entry.
     #[error("it has several entries")]
     SeveralEntries,
-    /// A name twice.
+    /// An item has a name twice.
     #[error("the name {0:?} is there twice")]
     Duplicate(String),
-    /// A directory item without an entry.
+    /// A directory item has no entry.
     #[error("it has no entry")]
     NoEntry,
-    /// A name that an inode cannot have.
-    #[error("the name {0:?} cannot be")]
+    /// An inode cannot have this name.
+    #[error("the name {0:?} is impossible")]
     Name(String),
-    /// An inode's record of names without one.
+    /// An inode's record of names has no name.
     #[error("it has no name")]
     NoName,
-    /// An extended attribute of a wrong form, or twice.
-    #[error("the attribute {0:?} cannot be")]
+    /// An extended attribute has a wrong form, or is there twice.
+    #[error("the attribute {0:?} is impossible")]
     Attribute(String),
-    /// An item for attributes without one.
+    /// An item for attributes has none.
     #[error("it has no attribute")]
     NoAttribute,
 }
@@ -52,32 +52,32 @@ pub(crate) enum NameFault {
 /// One side of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Directory entry by hash.
+    /// The directory entry by hash (DIR_ITEM).
     Hashed,
-    /// Directory entry by index.
+    /// The directory entry by index (DIR_INDEX).
     Indexed,
-    /// The inode's own record.
+    /// The inode's own record (INODE_REF or INODE_EXTREF).
     Own,
 }
 
-/// A name as one side has it.
+/// A name as one side records it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name<'n> {
     pub(crate) side: Side,
     pub(crate) directory: u64,
     pub(crate) name: &'n [u8],
-    /// Place in the directory's order; 0 in hashed entries.
+    /// Index in the directory; 0 for hashed entries.
     pub(crate) index: u64,
     pub(crate) target: u64,
     /// The target is a subvolume.
     pub(crate) is_subvolume: bool,
-    /// Type number; 0 in the inode's own record.
+    /// Type number; 0 for the inode's own record.
     pub(crate) kind: u8,
 }
 
 impl Name<'_> {
-    /// What it adds to its subvolume's balance: all names together are zero
-    /// when the sides agree.
+    /// What the name adds to the balance of its subvolume. The balance of all
+    /// names and inodes is zero if the sides agree.
     pub(crate) fn weight(&self, hash: SumHash) -> u64 {
         let kind = u64::from(self.kind);
         let entry = || {
@@ -100,13 +100,14 @@ impl Name<'_> {
     }
 }
 
-/// Whether a name can be.
+/// Whether a name is possible.
 pub(crate) fn is_valid(name: &[u8]) -> bool {
     let plain = !name.is_empty() && name.len() <= NAME_MAX;
     plain && name != b"." && name != b".." && !name.contains(&b'/') && !name.contains(&0)
 }
 
-/// Target of an entry: an inode of the same subvolume, or a subvolume.
+/// Returns the target of an entry: an inode of the same subvolume, or (true) a
+/// subvolume.
 fn target_of(location: Key) -> Option<(u64, bool)> {
     match location.item_type {
         ItemType::INODE_ITEM if location.offset == 0 => Some((location.objectid, false)),
@@ -115,10 +116,10 @@ fn target_of(location: Key) -> Option<(u64, bool)> {
     }
 }
 
-/// Reads the entries of a DIR_ITEM or DIR_INDEX.
+/// Parses the entries of a DIR_ITEM or DIR_INDEX and calls `each` for them.
 ///
 /// # Errors
-/// What is wrong with one of them.
+/// Says what is wrong with the first impossible entry.
 pub(crate) fn entries(
     key: Key,
     data: &[u8],
@@ -177,10 +178,10 @@ pub(crate) fn entries(
     Ok(())
 }
 
-/// Reads the names of an INODE_REF or INODE_EXTREF.
+/// Parses the names of an INODE_REF or INODE_EXTREF and calls `each` for them.
 ///
 /// # Errors
-/// What is wrong with one of them.
+/// Says what is wrong with the first impossible name.
 pub(crate) fn own_names(
     key: Key,
     data: &[u8],
@@ -234,7 +235,7 @@ pub(crate) fn own_names(
 /// Checks an XATTR_ITEM.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with the first impossible attribute.
 pub(crate) fn attributes(key: Key, data: &[u8]) -> Result<(), NameFault> {
     let mut seen: Vec<&[u8]> = Vec::new();
     for entry in DirEntries::new(data) {

@@ -1,10 +1,10 @@
 //! Checksums of preallocated space.
 //!
-//! A reader takes such space as zeros and no checksums. Where files share the
-//! space, one may have written its part in place while another still has it as
-//! preallocated: the checksums belong to the data of the first. So whoever
-//! finds checksums notes the space, and only where something was noted a
-//! second walk looks for data in it.
+//! A reader takes preallocated space as zeros and compares no checksums. If
+//! files share the space, one file may have written its part in place, while
+//! another still has that part as preallocated. The checksums then belong to the
+//! data of the first file. So the scan of subvolumes only notes preallocated
+//! space with checksums. If it noted any, a second walk looks for data there.
 
 use super::file_extent::summed_space;
 use crate::budget::{Taken, bytes_of};
@@ -19,7 +19,7 @@ use butterfs_format::{ItemType, Key, TreeId};
 use parking_lot::Mutex;
 use std::ops::Range;
 
-/// Bytes of memory for noted space: in the list and as a range.
+/// Bytes of memory for noted space. It is in a list and in ranges.
 const SUSPECT_BYTES: u64 = 160;
 
 #[derive(Clone, Debug)]
@@ -43,14 +43,14 @@ impl Suspects {
         }
     }
 
-    /// Notes space of a file extent.
+    /// Notes the space of a preallocated file extent.
     pub(crate) fn add(&self, tree: TreeId, key: Key, space: Range<u64>) {
         self.taken.add(SUSPECT_BYTES);
         self.all.lock().push(Suspect { tree, key, space });
     }
 
-    /// Reports the noted space whose checksums (in `covered`) are of no data
-    /// of `trees`.
+    /// Reports the noted space that has checksums (is in `covered`) but no data
+    /// in any of `trees`.
     pub(crate) fn report(
         self,
         context: &Context<'_>,

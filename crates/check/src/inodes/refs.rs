@@ -1,4 +1,4 @@
-//! What leaves refer to, whatever tree they are in.
+//! References of leaves to data, for leaves of all trees.
 
 use crate::code::FaultCode;
 use crate::context::Context;
@@ -15,7 +15,8 @@ pub(crate) fn add(tally: &Tally, leaf: &Leaf<'_>, key: Key, place: &ExtentPlace)
         By::File {
             root: leaf.node.owner().get(),
             inode: key.objectid,
-            // May wrap: a part may begin in its extent later than in its file.
+            // This may wrap, since the place in the extent may be greater than
+            // the offset in the file.
             offset: key.offset.wrapping_sub(place.offset),
         }
     };
@@ -23,7 +24,7 @@ pub(crate) fn add(tally: &Tally, leaf: &Leaf<'_>, key: Key, place: &ExtentPlace)
     tally.add(place.disk.get(), Record::Found { by, shape });
 }
 
-/// The part of an extent that a file extent uses, if it uses one.
+/// Returns the part of an extent that a file extent uses, if it uses one.
 pub(crate) const fn place_of<'p>(extent: &'p FileExtent<'_>) -> Option<&'p ExtentPlace> {
     match &extent.body {
         FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place)
@@ -35,8 +36,9 @@ pub(crate) const fn place_of<'p>(extent: &'p FileExtent<'_>) -> Option<&'p Exten
     }
 }
 
-/// Notes references alone: for trees that are being deleted or relocated,
-/// whose content need not be whole.
+/// Notes only references. It serves for trees whose content need not be
+/// complete because they are being deleted or relocated, and for trees that
+/// were already checked otherwise.
 pub(crate) struct ReferenceScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
     pub(crate) tally: &'s Tally,
@@ -69,7 +71,7 @@ impl Visitor for ReferenceScan<'_, '_> {
 
     fn gap(&self) {}
 
-    /// Its content was noted when it was reached first.
+    /// The references of a node were noted when a walk first reached it.
     fn kept(&self, _: butterfs_format::NodeRef) -> Option<()> {
         Some(())
     }

@@ -1,9 +1,9 @@
-//! What a run of items says of inodes, and the sum of two runs.
+//! What a run of items says about inodes, and how two runs are joined.
 //!
 //! An inode's items may be spread over many leaves, and a leaf may belong to
-//! many subvolumes. A part of a tree is therefore summed up as: what it says
-//! of its first inode, what it says of its last one, and sums over those in
-//! between, which were checked already.
+//! many subvolumes. The summary of a part of a tree therefore holds what the
+//! part says about its first and its last inode, and sums over those in between.
+//! All items of the latter are known, so they are already checked.
 
 use crate::budget::bytes_of;
 use crate::code::FaultCode;
@@ -11,7 +11,7 @@ use crate::report::{Collector, Place};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeNumber, ItemType, Key, TreeId};
 
-/// First number that is no inode of a user.
+/// The first number that is reserved and so is not the number of a file.
 pub(crate) const RESERVED: u64 = u64::MAX.wrapping_sub(255);
 
 /// Type bits of a mode.
@@ -23,7 +23,7 @@ pub(crate) const REGULAR: u32 = 0o100_000;
 pub(crate) const DIRECTORY: u32 = 0o040_000;
 pub(crate) const SYMLINK: u32 = 0o120_000;
 
-/// Number of a mode's type in directory entries.
+/// Returns the number that directory entries have for the type in a mode.
 pub(crate) const fn entry_kind(mode: u32) -> Option<u8> {
     Some(match kind_of(mode) {
         REGULAR => 1,
@@ -37,7 +37,7 @@ pub(crate) const fn entry_kind(mode: u32) -> Option<u8> {
     })
 }
 
-/// What of an inode's item matters beyond it.
+/// The fields of an inode's item that are compared with other items.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts {
     pub(crate) size: u64,
@@ -66,30 +66,30 @@ pub(crate) struct Extents {
     pub(crate) end: u64,
 }
 
-/// What a run of items says of one inode.
+/// What a run of items says about one inode.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InodeRun {
     pub(crate) number: u64,
-    /// A part could not be read: nothing can be said of the whole.
+    /// A part could not be read, so the inode cannot be checked.
     pub(crate) is_gap: bool,
     pub(crate) item: Option<Facts>,
-    /// Names that it knows.
+    /// Number of names in its own records.
     pub(crate) names: u64,
     /// Bytes of its file extents.
     pub(crate) bytes: u64,
-    /// Bytes of names of its entries, hashed and indexed.
+    /// Bytes of the names of its directory entries, hashed and indexed.
     pub(crate) entry_bytes: u64,
     pub(crate) has_entries: bool,
     pub(crate) extents: Option<Extents>,
-    /// Sum over its extents is not gapless.
+    /// Offset of the first gap between its file extents.
     pub(crate) hole_at: Option<u64>,
-    /// Some data have no checksums.
+    /// Logical address of the first data without checksums.
     pub(crate) bare_at: Option<u64>,
-    /// Some compressed data have no checksums.
+    /// Logical address of the first compressed data without checksums.
     pub(crate) bare_compressed_at: Option<u64>,
-    /// Some data have checksums.
+    /// Logical address of the first data with checksums.
     pub(crate) summed_at: Option<u64>,
-    /// Its last inline data end with a zero.
+    /// Its inline data are not compressed and end with a zero byte.
     pub(crate) ends_with_nul: bool,
 }
 
@@ -131,7 +131,7 @@ impl InodeRun {
         }
     }
 
-    /// Two parts of one inode.
+    /// Joins two parts of one inode.
     fn merge(mut self, rules: &Rules<'_>, right: Self) -> Self {
         if self.is_gap || right.is_gap {
             let number = if self.number == 0 {
@@ -162,7 +162,7 @@ impl InodeRun {
     }
 }
 
-/// What holds for inodes of a tree, and where faults go.
+/// What holds for the inodes of a tree, and the collector of faults.
 #[derive(Clone, Copy)]
 pub(crate) struct Rules<'r> {
     pub(crate) tree: TreeId,
@@ -170,7 +170,7 @@ pub(crate) struct Rules<'r> {
     pub(crate) hash: crate::hash::SumHash,
     /// Holes have no file extents.
     pub(crate) no_holes: bool,
-    /// Checksums are known, so that they can be missed.
+    /// The checksum tree could be read, so a missing checksum is a fault.
     pub(crate) checksums: bool,
 }
 
@@ -180,32 +180,34 @@ impl Rules<'_> {
     }
 }
 
-/// Sum of a part of a subvolume.
+/// Summary of a part of a subvolume.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FsRun {
+    /// The first inode.
     head: InodeRun,
-    /// The last inode, where it is not the first.
+    /// The last inode, if it is not the first.
     tail: Option<InodeRun>,
-    /// Names on both sides: zero when they agree.
+    /// Sum over names and inodes; zero for a whole subvolume if they agree.
     pub(crate) balance: u64,
     pub(crate) inodes: u64,
     pub(crate) directories: u64,
-    /// Inodes without names, and marks of orphans.
+    /// Inodes whose link count is 0.
     pub(crate) unlinked: Vec<u64>,
+    /// Inodes that have an orphan item.
     pub(crate) orphans: Vec<u64>,
     pub(crate) has_root: bool,
 }
 
 const _: () = assert!(size_of::<FsRun>() <= 448, "KEPT_BYTES covers it");
 
-/// Bytes of memory that an inode takes in a list while that grows.
+/// Bytes of memory for each inode in a list, while the list grows.
 const LISTED_BYTES: u64 = 16;
 
 impl FsRun {
-    /// Bytes of memory that one takes that is kept, beside its lists.
+    /// Bytes of memory for a run that is kept, without its lists.
     pub(crate) const KEPT_BYTES: u64 = 512;
 
-    /// Bytes of memory that its lists take.
+    /// Returns the bytes of memory that its lists take.
     pub(crate) fn list_bytes(&self) -> u64 {
         let listed = self.unlinked.len().saturating_add(self.orphans.len());
         bytes_of(listed, LISTED_BYTES)
@@ -219,7 +221,8 @@ impl FsRun {
         }
     }
 
-    /// The inode that an item belongs to; ends the one before.
+    /// Returns the inode to which an item belongs. If that is not the last inode
+    /// so far, begins a new one and checks the last one.
     pub(crate) fn inode(&mut self, rules: &Rules<'_>, number: u64) -> &mut InodeRun {
         let current = self.tail.as_ref().unwrap_or(&self.head);
         if current.number != number || current.is_gap {
@@ -256,7 +259,7 @@ impl FsRun {
         } else if joins {
             last.merge(rules, next)
         } else {
-            // The border lies between two inodes.
+            // The two runs meet between two inodes.
             if is_single {
                 self.head = last;
             } else {
@@ -284,7 +287,8 @@ impl FsRun {
         self
     }
 
-    /// Ends the last inodes of a whole tree.
+    /// Checks the first and the last inode, when `self` is the run of a whole
+    /// tree.
     pub(crate) fn close(&mut self, rules: &Rules<'_>) {
         let head = std::mem::take(&mut self.head);
         self.finish(rules, &head);
@@ -293,7 +297,7 @@ impl FsRun {
         }
     }
 
-    /// Checks an inode of which everything is known.
+    /// Checks an inode of which all items are known.
     fn finish(&mut self, rules: &Rules<'_>, run: &InodeRun) {
         if run.is_gap || run.number == 0 || run.number >= RESERVED {
             return;
@@ -362,7 +366,7 @@ fn content(rules: &Rules<'_>, run: &InodeRun, facts: &Facts, key: Key) {
         }
     }
     if facts.nlink == 0 {
-        // It is being deleted; its item lags behind.
+        // The inode is being deleted, and its item may still have old numbers.
         return;
     }
     if kind == DIRECTORY && facts.size != run.entry_bytes {
@@ -372,7 +376,8 @@ fn content(rules: &Rules<'_>, run: &InodeRun, facts: &Facts, key: Key) {
         );
         rules.fault(FaultCode::InodeSize, key, text);
     }
-    // mkfs.btrfs and btrfs-convert end targets with a zero that is not counted.
+    // mkfs.btrfs and btrfs-convert end targets with a zero byte that the size
+    // does not count.
     let target = run.bytes.saturating_sub(u64::from(run.ends_with_nul));
     if kind == SYMLINK && facts.size != run.bytes && facts.size != target {
         let text = format!("its size is {}; its target has {}", facts.size, run.bytes);

@@ -18,7 +18,7 @@ use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, TreeId};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Object of orphan marks.
+/// Object of orphan items.
 const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
 /// Objects of the inode cache of old kernels: its inode and its space.
 const INODE_CACHE: [u64; 2] = [u64::MAX.wrapping_sub(11), u64::MAX.wrapping_sub(10)];
@@ -26,24 +26,25 @@ const INODE_CACHE: [u64; 2] = [u64::MAX.wrapping_sub(11), u64::MAX.wrapping_sub(
 const MODE_BITS: u32 = 0o177_777;
 
 /// Reads subvolumes. One scan serves all of them, so that shared nodes are
-/// read once.
+/// checked once.
 pub(crate) struct FsScan<'s, 'a> {
     pub(crate) context: &'s Context<'a>,
-    /// References are noted there; not when a tree is looked at again.
+    /// Takes the references; `None` if a tree is walked again.
     pub(crate) tally: Option<&'s Tally>,
+    /// Space with checksums.
     pub(crate) covered: &'s Ranges,
-    /// Preallocated space that has checksums.
+    /// Takes preallocated space that has checksums.
     pub(crate) suspects: &'s Suspects,
     /// The checksum tree could be read.
     pub(crate) checksums: bool,
-    /// Nodes with several references, whose sums are kept.
+    /// Nodes with several references, whose summaries are kept.
     pub(crate) shared: &'s FxHashSet<u64>,
     pub(crate) kept: Mutex<FxHashMap<u64, FsRun>>,
-    /// The tree of this moment.
+    /// The tree that is walked now.
     pub(crate) tree: TreeId,
-    /// Names of a tree that is looked at closer.
+    /// Takes the names, if a tree is walked again because they do not agree.
     pub(crate) sink: Option<&'s NameSink>,
-    /// Memory of sums that are kept, and of lists in sums.
+    /// Memory of kept summaries, and of the lists in summaries.
     pub(crate) taken: Taken,
 }
 
@@ -101,7 +102,7 @@ impl FsScan<'_, '_> {
         }
     }
 
-    /// Counts a name, and keeps it where somebody looks closer.
+    /// Counts a name, and passes it to the sink if there is one.
     fn name(&self, run: &mut FsRun, name: Name<'_>) {
         run.balance = run.balance.wrapping_add(name.weight(self.context.hash));
         if let Some(sink) = self.sink {

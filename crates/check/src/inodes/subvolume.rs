@@ -1,4 +1,4 @@
-//! What can be said of a subvolume when all of it was read.
+//! The checks of a subvolume after all of it was read.
 
 use super::diagnose;
 use super::run::FsRun;
@@ -8,11 +8,12 @@ use crate::walk::{Outcome, Tree};
 use butterfs_format::{InodeNumber, ItemType, Key};
 use rustc_hash::FxHashSet;
 
-/// Ends a walk over a subvolume.
+/// Ends the walk of a subvolume: checks its last inodes, orphans, root directory
+/// and the balance of its names.
 pub(crate) fn check(scan: &FsScan<'_, '_>, tree: &Tree, outcome: Outcome<FsRun>) -> FsRun {
     let rules = scan.rules(tree.id);
     let mut run = outcome.summary;
-    // The lists end with this walk.
+    // The lists of the summary are dropped with it.
     scan.taken.give(run.list_bytes());
     run.close(&rules);
     let orphans: FxHashSet<u64> = run.orphans.iter().copied().collect();

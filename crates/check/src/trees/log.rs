@@ -1,5 +1,4 @@
-//! The fsync log: trees whose nodes and data the extent tree does not know
-//! yet.
+//! The fsync log: trees whose nodes and data need not be in the extent tree yet.
 
 use crate::budget::{Taken, bytes_of};
 use crate::code::FaultCode;
@@ -21,17 +20,19 @@ use butterfs_format::{Generation, ItemType, Key, NodeRef, TreeId};
 use rustc_hash::FxHashSet;
 use std::ops::Range;
 
-/// What a log is held against.
+/// What a log is compared with.
 pub(crate) struct Used<'u> {
-    /// Space of data and of nodes.
+    /// Space of data extents.
     pub(crate) data: &'u Ranges,
+    /// Space of nodes.
     pub(crate) nodes: &'u Ranges,
-    /// Data with checksums, and whether all of them are known.
+    /// Space with checksums.
     pub(crate) covered: &'u Ranges,
+    /// The whole checksum tree could be read.
     pub(crate) checksums_complete: bool,
 }
 
-/// Data of a log that a reader compares with checksums.
+/// Data of a log that must have checksums.
 #[derive(Debug)]
 struct Summed {
     key: Key,
@@ -45,13 +46,13 @@ pub(crate) struct LogRun {
     data: Vec<(u64, u64)>,
     items: Items,
     summed: Vec<Summed>,
-    /// Checksums that the log itself holds.
+    /// Space whose checksums the log itself holds.
     covered: Vec<(u64, u64)>,
-    /// Files without checksums.
+    /// Files whose data have no checksums.
     bare: Vec<u64>,
 }
 
-/// Bytes of memory for a node, and for what a file has.
+/// Bytes of memory for a node, and for an entry of another list.
 const NODE_BYTES: u64 = 16;
 const DATA_BYTES: u64 = 64;
 
@@ -140,10 +141,10 @@ impl Visitor for LogScan<'_, '_> {
     }
 }
 
-/// Checks the log, if there is one, and gives the space of its data. Its nodes
-/// lie in space that the extent tree calls free; its data in such space or
-/// exactly on an extent, and their checksums in the log or in the checksum
-/// tree.
+/// Checks the log, if there is one, and returns the space of its data. The nodes
+/// of the log must lie in space that the extent tree calls free. Its data must
+/// lie in such space or on data extents as a whole. Their checksums must be in
+/// the log or in the checksum tree.
 pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -> Ranges {
     let superblock = &context.superblock;
     if superblock.log_root.get() == 0 {
@@ -198,8 +199,8 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -
     Ranges::of(all.data)
 }
 
-/// Data of one subvolume's log must have checksums, unless their file has
-/// none.
+/// Checks that the data in the log of one subvolume have checksums, except for
+/// files without checksums.
 fn checksums(context: &Context<'_>, log: &mut LogRun, covered: &Ranges) {
     let own = Ranges::of(std::mem::take(&mut log.covered));
     let bare: FxHashSet<u64> = std::mem::take(&mut log.bare).into_iter().collect();

@@ -1,4 +1,4 @@
-//! The trees that say where everything else is.
+//! The tree of roots, the trees of UUIDs and quotas, and the fsync log.
 
 pub(crate) mod log;
 pub(crate) mod quotas;
@@ -12,24 +12,24 @@ use butterfs_format::{ItemType, Key};
 /// Items of a small tree.
 pub(crate) type Items = Vec<(Key, Box<[u8]>)>;
 
-/// Bytes of memory for an item beside its data: in a list and in the maps
-/// that are made of it.
+/// Bytes of memory for an item, without its data. It is in a list and in the
+/// maps that are made from the list.
 const ITEM_BYTES: u64 = 128;
 
-/// Takes the items of a small tree as they are.
+/// Copies the items of a small tree.
 pub(crate) struct ItemList<'t> {
     pub(crate) wanted: fn(ItemType) -> bool,
     pub(crate) taken: &'t Taken,
 }
 
 impl<'t> ItemList<'t> {
-    /// Takes all items.
+    /// Copies all items.
     pub(crate) fn all(taken: &'t Taken) -> Self {
         let wanted = |_| true;
         Self { wanted, taken }
     }
 
-    /// Takes the memory of an item, as it is and parsed.
+    /// Takes the memory of an item, for its copy and its parsed form.
     fn take(&self, data: &[u8]) {
         let length = u64::try_from(data.len()).unwrap_or(u64::MAX);
         self.taken

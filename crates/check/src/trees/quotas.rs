@@ -1,8 +1,8 @@
-//! The numbers of quota groups against what subvolumes hold.
+//! Compares the numbers of quota groups with what subvolumes hold.
 //!
-//! A group's numbers depend on which subvolumes reach each extent. Sets of
-//! subvolumes are few, so each gets a number; nodes are visited level by level
-//! from the roots, each once, with the union of its parents' sets.
+//! A group's numbers depend on the set of subvolumes that reach each extent.
+//! There are few such sets, so each gets a number. Each node is visited once,
+//! level by level from the roots, with the union of its parents' sets.
 
 use super::Items;
 use super::roots::Roots;
@@ -24,10 +24,10 @@ const ON: u64 = 1;
 const RESCAN: u64 = 2;
 const INCONSISTENT: u64 = 4;
 const SIMPLE: u64 = 8;
-/// Bits of a group's number below its level.
+/// Number of bits of a group's number below its level.
 const LEVEL_SHIFT: u32 = 48;
-/// Bytes of memory for one data extent, for a node that waits, for a union
-/// that is known, and for a subvolume in a set.
+/// Bytes of memory for a data extent, for a node that waits for its visit, for a
+/// known union of two sets, and for a subvolume in a set.
 const EXTENT_BYTES: u64 = 48;
 const WAITING_BYTES: u64 = 80;
 const UNION_BYTES: u64 = 64;
@@ -38,6 +38,7 @@ struct Sets {
     all: Vec<BTreeSet<u64>>,
     numbers: BTreeMap<BTreeSet<u64>, usize>,
     unions: FxHashMap<(usize, usize), usize>,
+    /// For each set, the bytes that exactly its subvolumes reach.
     bytes: Vec<u64>,
     taken: Taken,
 }
@@ -53,7 +54,7 @@ impl Sets {
         }
     }
 
-    /// The number of a set; `None` without the memory for it.
+    /// Returns the number of a set; `None` if there is no memory for a new one.
     fn number(&mut self, set: BTreeSet<u64>) -> Option<usize> {
         if let Some(number) = self.numbers.get(&set) {
             return Some(*number);
@@ -92,7 +93,8 @@ impl Sets {
         }
     }
 
-    /// Bytes that `members` reach, and those that nobody else does.
+    /// Returns the bytes that `members` reach, and those of them that no other
+    /// subvolume reaches.
     fn numbers(&self, members: &BTreeSet<u64>) -> (u64, u64) {
         let mut numbers = (0_u64, 0_u64);
         for (set, bytes) in self.all.iter().zip(&self.bytes) {
@@ -107,7 +109,7 @@ impl Sets {
     }
 }
 
-/// Numbers of a group as its item has them.
+/// The numbers of a group by its item.
 struct Info {
     referenced: u64,
     exclusive: u64,
@@ -159,7 +161,8 @@ impl Quotas {
         Ok(())
     }
 
-    /// Subvolumes below a group.
+    /// Returns the subvolumes below a group; for the group of a subvolume, that
+    /// subvolume.
     fn members(&self, group: u64) -> BTreeSet<u64> {
         let mut members = BTreeSet::new();
         let mut seen = BTreeSet::from([group]);
@@ -180,7 +183,7 @@ impl Quotas {
     }
 }
 
-/// The generation from which on simple quotas charge extents; `None` where
+/// Returns the generation from which on simple quotas charge extents; `None` if
 /// they are off.
 pub(crate) fn charged_from(items: &Items) -> Option<u64> {
     let (_, data) = items.first()?;
@@ -192,8 +195,8 @@ pub(crate) fn charged_from(items: &Items) -> Option<u64> {
     from.map(Generation::get)
 }
 
-/// Checks the quota groups, unless the kernel itself says that their numbers
-/// are not to be trusted.
+/// Checks the quota groups. Skips their numbers if the quota tree says that they
+/// are outdated or inconsistent.
 pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
     let mut quotas = Quotas::default();
     for (key, data) in items {
@@ -233,7 +236,7 @@ pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
         return;
     }
     if roots.passing().next().is_some() {
-        // Being corrected while subvolumes are deleted.
+        // The numbers are corrected bit by bit while subvolumes are deleted.
         return;
     }
     match sum_up(context, roots) {
@@ -267,8 +270,8 @@ fn compare(context: &Context<'_>, quotas: &Quotas, sets: &Sets) {
     }
 }
 
-/// Compares simple quotas: a group has what its subvolumes allocated, those
-/// that are gone included.
+/// Compares simple quotas: a group has what its subvolumes allocated, also those
+/// that were deleted.
 fn compare_charges(context: &Context<'_>, quotas: &Quotas, charges: &FxHashMap<u64, u64>) {
     for (group, (key, info)) in &quotas.infos {
         let members = quotas.members(*group);
@@ -312,7 +315,8 @@ fn reach(sets: &mut Sets, waiting: &mut Waiting, node: NodeRef, set: usize) -> O
     Some(())
 }
 
-/// What each set of subvolumes holds; `None` without the memory for it.
+/// Sums up what each set of subvolumes holds; `None` if there is not enough
+/// memory.
 fn sum_up(context: &Context<'_>, roots: &Roots) -> Option<Sets> {
     let mut sets = Sets::new(context.taken());
     let mut levels: [Waiting; 8] = Default::default();
@@ -330,7 +334,7 @@ fn sum_up(context: &Context<'_>, roots: &Roots) -> Option<Sets> {
         for (reference, set) in nodes {
             context.advance(context.node_bytes());
             sets.add(set, context.node_bytes());
-            // What is damaged was reported by the walk.
+            // The walk reported damaged nodes before.
             let Ok(node) = context.peek(reference.into()) else {
                 continue;
             };

@@ -1,5 +1,4 @@
-//! The tree of roots: which trees there are, and how subvolumes hang in one
-//! another.
+//! The tree of roots: which trees exist, and which subvolume holds which.
 
 use super::Items;
 use crate::code::FaultCode;
@@ -18,7 +17,7 @@ use butterfs_tree::find;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A tree with its item.
+/// A tree and its root item.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
     pub(crate) id: TreeId,
@@ -35,12 +34,12 @@ impl Root {
         }
     }
 
-    /// Nobody refers to it any more; it is deleted little by little.
+    /// True if nothing refers to the tree any more. It is deleted bit by bit.
     pub(crate) const fn is_dead(&self) -> bool {
         self.item.refs == 0
     }
 
-    /// The tree to walk.
+    /// Returns the tree to walk.
     pub(crate) fn tree(&self) -> Tree {
         let is_relocation = self.id == TreeId::RELOC;
         let dropped = self.item.drop_progress.filter(|_| self.is_dead());
@@ -87,21 +86,24 @@ impl Link {
     }
 }
 
-/// All trees but the chunk tree and that of roots itself.
+/// All trees except the chunk tree and the tree of roots.
 #[derive(Debug, Default)]
 pub(crate) struct Roots {
+    /// Sorted by identity.
     all: Vec<Root>,
-    /// (parent, child) by the parent's and by the child's item.
+    /// Links by (parent, child), from ROOT_REF items.
     refs: BTreeMap<(u64, u64), Link>,
+    /// Links by (parent, child), from ROOT_BACKREF items.
     backrefs: BTreeMap<(u64, u64), Link>,
+    /// Trees that are marked for cleaning.
     orphans: BTreeSet<u64>,
 }
 
-/// Object of orphan marks.
+/// Object of orphan items.
 const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
 
 impl Roots {
-    /// Items of the tree of roots that matter here.
+    /// Whether items of this type are needed here.
     pub(crate) fn wanted(item_type: ItemType) -> bool {
         matches!(
             item_type,
@@ -173,7 +175,7 @@ impl Roots {
                 item.drop_level, item.level
             ));
         }
-        // A relocation notes there how far it replaced nodes.
+        // Relocation trees record there how far relocation replaced nodes.
         if item.drop_progress.is_some() && item.refs > 0 && id != TreeId::RELOC {
             fault("it is being deleted and still has references".to_owned());
         }
@@ -185,13 +187,13 @@ impl Roots {
         self.all.push(Root { id, key, item });
     }
 
-    /// The tree of this identity.
+    /// Returns the tree with this identity.
     pub(crate) fn get(&self, id: TreeId) -> Option<&Root> {
         let at = self.all.partition_point(|root| root.id < id);
         self.all.get(at).filter(|root| root.id == id)
     }
 
-    /// A subvolume that is not deleted.
+    /// Returns the subvolume with this identity if it is not deleted.
     pub(crate) fn subvolume(&self, id: TreeId) -> Option<&Root> {
         self.get(id)
             .filter(|root| id.is_subvolume() && !root.is_dead())
@@ -204,14 +206,14 @@ impl Roots {
             .filter(|root| root.id.is_subvolume() && !root.is_dead())
     }
 
-    /// Trees of subvolumes that are being deleted, and of relocations.
+    /// Trees of subvolumes that are being deleted, and relocation trees.
     pub(crate) fn passing(&self) -> impl Iterator<Item = &Root> {
         self.all
             .iter()
             .filter(|root| root.id == TreeId::RELOC || (root.id.is_subvolume() && root.is_dead()))
     }
 
-    /// Trees that no other part of the check knows.
+    /// Trees that are neither subvolumes nor relocation trees nor in `known`.
     pub(crate) fn others(&self, known: &[TreeId]) -> Vec<&Root> {
         let is_other = |root: &&Root| {
             !root.id.is_subvolume() && root.id != TreeId::RELOC && !known.contains(&root.id)
@@ -223,7 +225,7 @@ impl Roots {
         self.all.iter().map(|root| (root.id, root.node())).collect()
     }
 
-    /// Roots of trees by the tree that wrote their nodes: a relocation's tree
+    /// Roots of trees, by the tree that wrote their nodes. A relocation tree
     /// holds nodes of the subvolume that its key names.
     pub(crate) fn by_owner(&self) -> FxHashMap<TreeId, Vec<NodeRef>> {
         let mut roots: FxHashMap<TreeId, Vec<NodeRef>> = FxHashMap::default();
@@ -238,15 +240,16 @@ impl Roots {
         roots
     }
 
-    /// When something else last had a share in all nodes of a tree.
+    /// The last generation in which all nodes of a tree became shared, for each
+    /// tree.
     pub(crate) fn last_snapshots(&self) -> FxHashMap<TreeId, Generation> {
         let roots = self.all.iter();
         let own = roots.filter(|root| root.id != TreeId::RELOC);
         own.map(|root| (root.id, root.item.last_snapshot)).collect()
     }
 
-    /// Checks that the trees are there that must be, and that subvolumes hang
-    /// together.
+    /// Checks that all needed trees exist, and that subvolumes and their parents
+    /// agree.
     pub(crate) fn check(&self, context: &Context<'_>) {
         let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
         let compat = context.superblock.compat_ro;
@@ -327,7 +330,7 @@ impl Roots {
             let found = match find(lookup, TreeId(parent), &key) {
                 Ok(Some((leaf, slot))) => points_to(leaf.data(slot), link, child),
                 Ok(None) => false,
-                // The damage of the node is reported by the walk.
+                // The walk reports the damage of the node.
                 Err(_) => true,
             };
             if !found {

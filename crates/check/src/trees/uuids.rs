@@ -1,4 +1,4 @@
-//! The UUID tree against the subvolumes.
+//! Compares the UUID tree with the subvolumes.
 
 use super::Items;
 use super::roots::Roots;
@@ -33,8 +33,9 @@ fn key_of(item_type: ItemType, uuid: UuidBytes) -> Key {
     )
 }
 
-/// Checks both directions. A tree that the superblock calls outdated is
-/// rebuilt at the next mount and not checked.
+/// Checks that each entry fits a subvolume, and that each subvolume has its
+/// entries. Skips a tree that is outdated by the superblock, because the next
+/// mount rebuilds it.
 pub(crate) fn check(context: &Context<'_>, roots: &Roots, items: &Items) {
     if context.superblock.uuid_tree_generation != context.superblock.generation {
         return;

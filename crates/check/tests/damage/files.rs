@@ -9,28 +9,28 @@ use butterfs_format::{ItemType, Key, TreeId};
 const FS: TreeId = TreeId::FS;
 const ROOT: TreeId = TreeId::ROOT;
 
-/// The hashed entry of a name.
+/// Returns the item of a name: its DIR_ITEM or DIR_INDEX, by `item_type`.
 fn entry(image: &Image, name: &str, item_type: ItemType) -> (Key, Vec<u8>) {
     image.find(FS, |key, data| {
         key.item_type == item_type && data.get(30..) == Some(name.as_bytes())
     })
 }
 
-/// Inode of a name.
+/// Returns the key of the inode of a name.
 fn inode(image: &Image, name: &str) -> Key {
     let (_, data) = entry(image, name, ItemType::DIR_INDEX);
     let number = u64::from_le_bytes(data[..8].try_into().unwrap());
     Key::new(number, ItemType::INODE_ITEM, 0)
 }
 
-/// First item of a type of the inode of a name.
+/// Returns the key of an inode's first item of a type. A name selects the inode.
 fn of(image: &Image, name: &str, item_type: ItemType) -> Key {
     let number = inode(image, name).objectid;
     let fits = |key: Key, _: &[u8]| key.objectid == number && key.item_type == item_type;
     image.find(FS, fits).0
 }
 
-/// Root item of the subvolume `sub`.
+/// Returns the key of the root item of the subvolume `sub`.
 fn sub(image: &Image) -> Key {
     let (key, _) = image.find(ROOT, |key, _| {
         key.item_type == ItemType::ROOT_ITEM && key.objectid == 256
@@ -137,7 +137,7 @@ fn file_extents() -> Vec<Damage> {
             let key = of(i, "changed", ItemType::EXTENT_DATA);
             i.bump(FS, key, 29, 1);
         }),
-        // A hole of more bytes than it says.
+        // A file extent that reaches beyond the end of its hole.
         damage(C::FileExtentInvalid, |i| {
             let key = of(i, "changed", ItemType::EXTENT_DATA);
             let mut hole = [0; 53];
@@ -177,7 +177,7 @@ fn subvolumes() -> Vec<Damage> {
             });
             i.update(ROOT, key, |data| data[172] = 1);
         }),
-        // The progress of a deletion that never began.
+        // The root item has a deletion's progress but still has references.
         damage(C::RootInvalid, |i| {
             let key = sub(i);
             i.update(ROOT, key, |data| data[221] = 1);

@@ -1,4 +1,4 @@
-//! Damage of superblocks and of single nodes.
+//! Damage of superblocks and single nodes.
 
 use crate::support::image::Image;
 use crate::{Damage, damage};
@@ -44,7 +44,7 @@ pub fn all() -> Vec<Damage> {
             i.file.write_all_at(&bytes, COPIES[1].get()).unwrap();
         }),
         damage(C::SuperblockField, |i| i.superblock(|s| s.root_dir = 7)),
-        // A change of UUIDs that was cut short.
+        // A change of the fsid was cut short.
         damage(C::SuperblockField, |i| {
             i.superblock(|s| s.flags |= SuperFlags::CHANGING_FSID);
         }),
@@ -125,7 +125,7 @@ pub fn all() -> Vec<Damage> {
         damage(C::NodeOwner, |i| {
             leaf(i, |b| put(b, field::OWNER, (1 << 48) + 300))
         }),
-        // A leaf that the top level and a snapshot share.
+        // The top-level subvolume and a snapshot share this leaf.
         damage(C::NodeOwner, |i| {
             let snapshot = i.nodes(TreeId(258));
             let mut own = i.nodes(FS).into_iter();
@@ -146,7 +146,8 @@ pub fn all() -> Vec<Damage> {
     ]
 }
 
-/// An address that is free, in a block group that begins at `group`.
+/// Returns the first free range of more than 1 MiB whose start is `within`: the
+/// key of its item, and an address in it.
 pub fn free_at(image: &Image, within: impl Fn(Logical) -> bool) -> (Key, u64) {
     let (key, _) = image.find(TreeId::FREE_SPACE, |key, _| {
         key.item_type == ItemType::FREE_SPACE_EXTENT

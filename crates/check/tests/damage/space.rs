@@ -14,7 +14,7 @@ const DEVICE: TreeId = TreeId::DEVICE;
 const FREE: TreeId = TreeId::FREE_SPACE;
 const CSUM: TreeId = TreeId::CSUM;
 
-/// Bytes of an extent item with one reference, by a leaf or by a file.
+/// Sizes in bytes of an extent item with one reference, by a leaf or by a file.
 const ONE_REFERENCE: [usize; 2] = [37, 53];
 
 fn data_chunk(image: &Image) -> (Key, Vec<u8>) {
@@ -53,12 +53,13 @@ fn is(image: &Image, at: Logical, flags: BlockGroupFlags) -> bool {
         .is_some_and(|(_, chunk)| chunk.flags.contains(flags))
 }
 
-/// A free address that holds data.
+/// Returns a free range in a block group of data: the key of its item, and an
+/// address in it.
 fn free_data(image: &Image) -> (Key, u64) {
     free_at(image, |at| is(image, at, BlockGroupFlags::DATA))
 }
 
-/// An extent item with one reference by a file.
+/// Builds an extent item with one reference by a file.
 fn extent_item(key: Key, root: u64) -> Vec<u8> {
     let mut data = Vec::new();
     for word in [1_u64, 5, 1] {
@@ -253,7 +254,8 @@ fn checksums() -> Vec<Damage> {
             i.remove(CSUM, key);
         }),
         damage(C::ChecksumMissing, |i| {
-            // Compressed data have checksums whatever the inode says.
+            // Compressed data must have checksums even if the inode is
+            // NODATASUM.
             let (key, _) = i.find(TreeId::FS, |key, data| {
                 key.item_type == ItemType::EXTENT_DATA
                     && data[20] == 1
@@ -300,7 +302,7 @@ fn free_space() -> Vec<Damage> {
             let (key, _) = free_data(i);
             i.rekey(FREE, key, with(key, |k| k.offset += 1 << 32));
         }),
-        // A leftover that begins before the first block group.
+        // An info that begins before the first block group and reaches into it.
         damage(C::FreeSpaceWrongGroup, |i| {
             let key = Key::new(4096, ItemType::FREE_SPACE_INFO, 1 << 40);
             i.insert(FREE, key, &[0; 8]);

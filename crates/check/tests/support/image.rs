@@ -1,4 +1,4 @@
-//! Edits of a volume in place: no copy-on-write, no accounting.
+//! Edits a volume in place, without copy-on-write and accounting.
 
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
@@ -91,7 +91,8 @@ impl Image {
         image
     }
 
-    /// Makes a log tree the tree `LOG`.
+    /// Makes the log of a subvolume the tree `LOG`, which was the tree of log
+    /// roots before.
     pub fn enter_log(&mut self) {
         let (_, data) = self.items(TreeId::LOG)[0].clone();
         let item = RootItem::parse(&data).unwrap();
@@ -103,7 +104,7 @@ impl Image {
         self.roots.insert(TreeId::LOG, root);
     }
 
-    /// All items of a tree.
+    /// Returns all items of a tree.
     pub fn items(&self, tree: TreeId) -> Vec<(Key, Vec<u8>)> {
         let mut cursor = Cursor::seek_in(self, tree, &Key::MIN).unwrap();
         let mut items = Vec::new();
@@ -114,14 +115,14 @@ impl Image {
         items
     }
 
-    /// The first item that `fits`.
+    /// Returns the first item that `fits`.
     pub fn find(&self, tree: TreeId, fits: impl Fn(Key, &[u8]) -> bool) -> (Key, Vec<u8>) {
         let mut items = self.items(tree).into_iter();
         let found = items.find(|(key, data)| fits(*key, data));
         found.expect("the volume has such an item")
     }
 
-    /// The first item of a type.
+    /// Returns the first item of a type.
     pub fn first(&self, tree: TreeId, item_type: ItemType) -> (Key, Vec<u8>) {
         self.find(tree, |key, _| key.item_type == item_type)
     }
@@ -151,7 +152,7 @@ impl Image {
         self.flush();
     }
 
-    /// Gives an item another key, in the order of its leaf or not.
+    /// Gives an item another key, even if it does not fit the order of the leaf.
     pub fn rekey(&mut self, tree: TreeId, from: Key, to: Key) {
         let (leaf, slot) = butterfs_tree::find(self, tree, &from).unwrap().unwrap();
         self.raw(leaf.logical(), |bytes| {
@@ -160,13 +161,13 @@ impl Image {
         });
     }
 
-    /// Whether the volume has a tree, and all of it can be read.
+    /// Whether the volume has a tree whose root can be read and is not empty.
     pub fn has(&self, tree: TreeId) -> bool {
         let root = self.roots.get(&tree);
         root.is_some_and(|root| self.node(*root).is_ok_and(|node| !node.is_empty()))
     }
 
-    /// All nodes of a tree.
+    /// Returns the addresses of all nodes of a tree.
     pub fn nodes(&self, tree: TreeId) -> Vec<Logical> {
         let mut waiting = vec![self.root(tree)];
         let mut nodes = Vec::new();
@@ -180,12 +181,13 @@ impl Image {
         nodes
     }
 
-    /// Root of a tree.
+    /// Returns the root of a tree.
     pub fn root(&self, tree: TreeId) -> NodeRef {
         self.roots[&tree]
     }
 
-    /// Leaf number `index` of a tree of two levels, and where its pointer is.
+    /// Returns leaf number `index` of a tree of two levels, and where its
+    /// pointer is: the address of the node and the offset in it.
     pub fn leaf(&self, tree: TreeId, index: usize) -> (NodeRef, Logical, usize) {
         let root = self.node(self.root(tree)).unwrap();
         assert_eq!(root.level(), 1, "the tree has two levels");
@@ -193,7 +195,7 @@ impl Image {
         (root.child(index), root.logical(), at)
     }
 
-    /// Changes the bytes of a node in all copies and seals it.
+    /// Changes the bytes of a node in all copies and computes its checksum anew.
     pub fn raw(&mut self, logical: Logical, change: impl FnOnce(&mut [u8])) {
         let mut bytes = self.read(logical);
         change(&mut bytes);

@@ -9,17 +9,17 @@ use butterfs_testkit::run_script;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Size of an image, most of it a hole.
+/// Size of an image in bytes. Most of it is a hole.
 pub const SIZE: u64 = 600 << 20;
 
-/// True where the kernel can make volumes; says otherwise why not.
+/// Whether the kernel can make volumes here; prints the reason if not.
 pub fn can_make() -> bool {
     let mut needed = Capability::KERNEL_MOUNT.to_vec();
     needed.push(Capability::Program("btrfs"));
     Capability::all_here(&needed)
 }
 
-/// A volume of two nodes levels with a little of everything.
+/// Makes a tree of two levels with a little of everything.
 pub const MIXTURE: &str = r#"
 mkdir d; for i in $(seq 250); do echo "line $i" > "d/file-$i"; done
 ln d/file-1 d/another-name; mkdir d/deep; ln d/file-1 d/deep/third
@@ -72,7 +72,7 @@ pub fn sparse_copy(from: &Path, to: &Path) {
     assert!(done.success());
 }
 
-/// Files with several snapshots and changes on all sides.
+/// Makes files and several snapshots, and changes files in all of them.
 const SHARED: &str = r#"
 btrfs -q subvolume create source
 for i in $(seq 900); do echo "line $i of a file with some text in it" > source/file-$i; done
@@ -84,8 +84,8 @@ for s in 1 2 3 4; do
 done
 "#;
 
-/// Makes a volume in the middle of a balance: with trees of relocation that
-/// are neither merged nor deleted yet.
+/// Makes a volume in the middle of a balance. Its relocation trees are neither
+/// merged nor deleted yet.
 pub fn balancing(path: &Path, mkfs: &[&str]) {
     let act = "btrfs -q balance start --full-balance .";
     caught(path, mkfs, act, |roots| {
@@ -96,7 +96,8 @@ pub fn balancing(path: &Path, mkfs: &[&str]) {
     });
 }
 
-/// Makes a volume before the end of a deletion that shares nodes with others.
+/// Makes a volume in the middle of the deletion of a subvolume that shares nodes
+/// with others.
 pub fn deleting(path: &Path, mkfs: &[&str]) {
     let act = "btrfs -q subvolume snapshot source doomed; sync -f .; \
         for i in $(seq 1 3 900); do echo more > doomed/file-$i; done; sync -f .; \
@@ -114,12 +115,12 @@ fn roots(image: &Image) -> Vec<(Key, RootItem)> {
         .collect()
 }
 
-/// Times that something is done until it is caught in the act.
+/// How often `act` runs until a copy fits.
 const TRIES_MAX: usize = 40;
 
-/// Leaves a volume as a crash would at a moment whose roots fit while `act`
-/// runs in it. The image lies on another volume, where
-/// the kernel copies it in one moment (a reflink).
+/// Copies a volume while `act` runs in it, as a crash would leave it, at a moment
+/// when its roots fit. The image lies on another volume, where the kernel copies
+/// it at one moment by a reflink.
 fn caught(path: &Path, mkfs: &[&str], act: &str, fits: impl Fn(&[(Key, RootItem)]) -> bool) {
     let below = path.with_extension("below");
     mkfs_btrfs(&below, 4 << 30, &["-m", "single"]);
