@@ -494,10 +494,11 @@ fn open_store(
     }
     if store.read().has_stripe_tree() {
         return Err(Error::Store(StoreError::Unsupported {
-            what: "its fsync log waits for its replay, which changes the volume, and ButterFS only \
+            what:
+                "its fsync log waits for its replay, which changes the volume, and ButterFS only \
                    reads volumes with a RAID stripe tree; read it as of its last commit (-o \
                    ro,norecovery), or mount it with the kernel's Btrfs"
-                .to_owned(),
+                    .to_owned(),
             read_only_possible: false,
         }));
     }
