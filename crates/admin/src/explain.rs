@@ -139,10 +139,7 @@ fn obstacles(standing: &SpaceStanding) -> Vec<Obstacle> {
     let stranded = placement::stranded(data.flags, &standing.devices);
     let stranded = stranded.into_iter();
     found.extend(stranded.map(|(device, bytes)| Obstacle::Stranded { device, bytes }));
-    let pinned = match standing.is_mixed {
-        true => data.pinned,
-        false => data.pinned.saturating_add(metadata.pinned),
-    };
+    let pinned = pinned(standing);
     if pinned > 0 {
         found.push(Obstacle::Pinned(pinned));
     }
@@ -150,6 +147,18 @@ fn obstacles(standing: &SpaceStanding) -> Vec<Obstacle> {
         found.push(Obstacle::PartlyUsedRows(data.left_over));
     }
     found
+}
+
+/// Returns the bytes that a commit frees. Mixed block groups count for data and
+/// for metadata.
+const fn pinned(standing: &SpaceStanding) -> u64 {
+    match standing.is_mixed {
+        true => standing.data.pinned,
+        false => standing
+            .data
+            .pinned
+            .saturating_add(standing.metadata.pinned),
+    }
 }
 
 /// Returns the balance of data that frees most. If several free as much, it is
@@ -200,7 +209,7 @@ fn best_balance(store: &Store) -> Result<Option<Remedy>, StoreError> {
 
 fn remedies(store: &Store, standing: &SpaceStanding) -> Result<Vec<Remedy>, StoreError> {
     let mut found = Vec::new();
-    let pinned = standing.data.pinned + standing.metadata.pinned;
+    let pinned = pinned(standing);
     if pinned > 0 {
         found.push(Remedy::Commit { frees: pinned });
     }

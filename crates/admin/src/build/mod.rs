@@ -23,7 +23,7 @@ mod subvolumes;
 
 pub use content::{ContentId, Contents};
 pub use error::BuildError;
-pub use model::{Body, Entry, FileTree, Metadata, Node, NodeId};
+pub use model::{Body, FileTree, Metadata, Node, NodeId};
 pub use owners::{OwnerMap, OwnerRange};
 pub use source::{Gathered, Source};
 pub use space::Copies;

@@ -37,7 +37,7 @@ pub struct Metadata {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Body {
     /// A directory and its names.
-    Directory(BTreeMap<Vec<u8>, Entry>),
+    Directory(BTreeMap<Vec<u8>, NodeId>),
     /// A file.
     File(ContentId),
     /// A symbolic link to this text.
@@ -48,15 +48,6 @@ pub enum Body {
     BlockDevice(u64),
     /// A FIFO.
     Fifo,
-}
-
-/// An entry of a directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The node to which the name leads.
-    pub node: NodeId,
-    /// The layer from which the name comes.
-    layer: u32,
 }
 
 /// A node.
@@ -72,7 +63,6 @@ pub struct Node {
 #[derive(Clone, Debug)]
 pub struct FileTree {
     nodes: Vec<Node>,
-    layer: u32,
     /// For directories that no source describes.
     default: Metadata,
 }
@@ -93,7 +83,6 @@ impl FileTree {
         };
         Self {
             nodes: vec![root],
-            layer: 0,
             default,
         }
     }
@@ -125,11 +114,6 @@ impl FileTree {
         id.0
     }
 
-    /// Begins the next layer, which lies over those before.
-    pub fn next_layer(&mut self) {
-        self.layer += 1;
-    }
-
     /// Returns the names of a directory, sorted; none if the node is no
     /// directory.
     pub fn names(&self, id: NodeId) -> impl Iterator<Item = (&Vec<u8>, NodeId)> {
@@ -138,10 +122,10 @@ impl FileTree {
             _ => None,
         };
         let names = names.into_iter().flatten();
-        names.map(|(name, entry)| (name, entry.node))
+        names.map(|(name, node)| (name, *node))
     }
 
-    fn names_mut(&mut self, id: NodeId) -> Option<&mut BTreeMap<Vec<u8>, Entry>> {
+    fn names_mut(&mut self, id: NodeId) -> Option<&mut BTreeMap<Vec<u8>, NodeId>> {
         match &mut self.nodes[id.0].body {
             Body::Directory(names) => Some(names),
             _ => None,
@@ -152,7 +136,7 @@ impl FileTree {
     #[must_use]
     pub fn find(&self, directory: NodeId, name: &[u8]) -> Option<NodeId> {
         match &self.nodes[directory.0].body {
-            Body::Directory(names) => names.get(name).map(|entry| entry.node),
+            Body::Directory(names) => names.get(name).copied(),
             _ => None,
         }
     }
@@ -165,9 +149,8 @@ impl FileTree {
 
     /// Gives a name to a node, instead of to the node that had it.
     pub fn put(&mut self, directory: NodeId, name: &[u8], node: NodeId) {
-        let layer = self.layer;
         if let Some(names) = self.names_mut(directory) {
-            names.insert(name.to_vec(), Entry { node, layer });
+            names.insert(name.to_vec(), node);
         }
     }
 

@@ -56,7 +56,6 @@ pub(super) fn add(gathered: &mut Gathered, layout: &Path) -> Result<(), BuildErr
         if number > 0 {
             gathered.layers.push(gathered.tree.clone());
         }
-        gathered.tree.next_layer();
         let blob = blob(layout, layer)?;
         add_layer(gathered, &blob, &layer.digest)?;
     }

@@ -61,7 +61,6 @@ impl Gathered {
     /// A [`BuildError`] if the source cannot be read, a path in it cannot be
     /// used, or the map of owners has no entry for an owner.
     pub fn add(&mut self, source: &Source) -> Result<(), BuildError> {
-        self.tree.next_layer();
         match source {
             Source::Input => self.add_archive(std::io::stdin().lock()),
             Source::Path(path) if path.join("oci-layout").exists() => oci::add(self, path),
@@ -81,7 +80,6 @@ impl Gathered {
     pub fn put_state(&mut self, base: &FileTree, archive: impl Read) -> Result<(), BuildError> {
         self.contents.share();
         self.tree = base.clone();
-        self.tree.next_layer();
         self.add_archive(archive)
     }
 

@@ -72,7 +72,7 @@ impl RaidStripe {
     /// Its bytes.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        let mut w = Writer::with_capacity(self.copies.len() * STRIDE);
+        let mut w = Writer::with_capacity(self.copies.len().saturating_mul(STRIDE));
         for copy in &self.copies {
             w.u64(copy.device.get()).u64(copy.offset.get());
         }
