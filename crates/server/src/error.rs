@@ -73,7 +73,10 @@ pub enum ServerError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// What a server reports about itself cannot be understood.
-    #[error("{}: {error}", .mount.display())]
+    #[error(
+        "{}: another version of ButterFS serves this mount ({error}); unmount it and mount it again, \
+         or use that version", .mount.display()
+    )]
     NotUnderstood {
         /// The mount.
         mount: PathBuf,

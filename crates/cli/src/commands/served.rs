@@ -79,7 +79,10 @@ pub fn runner() -> Runner {
             volume,
             answer,
         } = command;
-        let asked = serde_json::from_slice(&request).context("a request that is none");
+        let asked = serde_json::from_slice(&request).context(
+            "another version of ButterFS serves this mount; unmount it and mount it again, or use \
+             that version",
+        );
         if matches!(asked, Ok(Asked::Send(_))) {
             // Who writes a stream holds no lock.
             let _ = answer.is_stream();
