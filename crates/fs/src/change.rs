@@ -13,6 +13,7 @@ use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, TreeId};
 use butterfs_store::{Engine, Purpose, TreeAccess, Tries};
+use butterfs_tree::{ItemChange, change_items};
 use parking_lot::RwLockWriteGuard;
 
 /// Inodes that a change alters in memory before the change is certain.
@@ -119,6 +120,36 @@ impl Filesystem {
             inodes.undo(before);
             self.store.load_missing(&mut tries);
         }
+    }
+
+    /// Makes the changes of items that `plan` names, with `finish` on the rest of
+    /// the plan before anybody else can change anything of it. Where the changes
+    /// need no new node, they are made beside those of other threads; else as by
+    /// [`Filesystem::change`]. `plan` may be called several times.
+    pub(crate) fn change_items<A: Altered, P, R>(
+        &self,
+        inodes: &mut A,
+        tree: TreeId,
+        room: (usize, Purpose),
+        plan: impl Fn(&Engine, &mut A) -> Result<(Vec<ItemChange>, P), FsError>,
+        finish: impl Fn(P) -> R,
+    ) -> Result<R, FsError> {
+        let before = inodes.before();
+        let beside = |engine: &Engine| {
+            check_writable(engine, tree)?;
+            plan(engine, inodes)
+        };
+        let changed = self.store.change_beside(tree, beside, &finish);
+        if let Ok(Some(result)) = changed {
+            return Ok(result);
+        }
+        inodes.undo(before);
+        changed?;
+        self.change(inodes, tree, room, |engine, inodes| {
+            let (changes, rest) = plan(engine, inodes)?;
+            change_items(engine, tree, &changes)?;
+            Ok(finish(rest))
+        })
     }
 
     /// [`Filesystem::change`] for any subvolume that was not deleted. It is for

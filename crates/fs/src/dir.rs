@@ -15,7 +15,9 @@ use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::Engine;
-use butterfs_tree::{Cursor, Editor, Node, NodeSource, TreeError, find};
+use butterfs_tree::{
+    Cursor, Edit, Editor, ItemChange, Node, NodeSource, TreeError, change_items, find, see_item,
+};
 
 /// Greatest length of a name, in bytes.
 pub const NAME_MAX: usize = 255;
@@ -83,15 +85,15 @@ pub const fn is_absent_subvolume(id: InodeId) -> bool {
     id.number.0 >= ABSENT_SUBVOLUMES && id.number.0 < 2 * ABSENT_SUBVOLUMES
 }
 
-fn target(engine: &Engine, dir: InodeId, entry: &DirEntry<'_>) -> Result<Target, FsError> {
-    let location = entry.location;
+/// What an entry of `dir` points to.
+fn target(engine: &Engine, dir: InodeId, location: Key, kind: FileType) -> Result<Target, FsError> {
     if location.item_type != ItemType::ROOT_ITEM {
         return Ok(Target {
             inode: InodeId {
                 tree: dir.tree,
                 number: InodeNumber(location.objectid),
             },
-            kind: entry.kind,
+            kind,
             subvolume: false,
         });
     }
@@ -108,7 +110,7 @@ fn target(engine: &Engine, dir: InodeId, entry: &DirEntry<'_>) -> Result<Target,
     };
     Ok(Target {
         inode,
-        kind: entry.kind,
+        kind,
         subvolume: true,
     })
 }
@@ -142,32 +144,34 @@ pub(crate) fn lookup(
     dir: InodeId,
     name: &[u8],
 ) -> Result<Option<Target>, FsError> {
-    let Some((leaf, slot)) = find(engine, dir.tree, &hash_key(dir, name))? else {
-        return Ok(None);
-    };
-    for entry in DirEntries::new(leaf.data(slot)) {
-        let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
-        if entry.name == name {
-            return target(engine, dir, &entry).map(Some);
+    let found = see_item(engine, dir.tree, &hash_key(dir, name), |data| {
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
+            if entry.name == name {
+                return Ok(Some((entry.location, entry.kind)));
+            }
         }
+        Ok::<_, FsError>(None)
+    })?;
+    match found.unwrap_or(Ok(None))? {
+        Some((location, kind)) => target(engine, dir, location, kind).map(Some),
+        None => Ok(None),
     }
-    Ok(None)
 }
 
 /// Errors unless `name` can be added to `dir`: it must be free, and the names
 /// that share its hash must leave room.
 pub(crate) fn check_free(engine: &Engine, dir: InodeId, name: &[u8]) -> Result<(), FsError> {
-    let mut shared = 0;
-    if let Some((leaf, slot)) = find(engine, dir.tree, &hash_key(dir, name))? {
-        let data = leaf.data(slot);
+    let shared = see_item(engine, dir.tree, &hash_key(dir, name), |data| {
         for entry in DirEntries::new(data) {
             let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
             if entry.name == name {
                 return Err(FsError::Exists);
             }
         }
-        shared = data.len();
-    }
+        Ok(data.len())
+    })?;
+    let shared = shared.unwrap_or(Ok(0))?;
     if shared + DirEntry::HEADER + name.len() > Node::item_data_max(engine.node_size()) {
         return Err(FsError::HashOverflow);
     }
@@ -210,14 +214,15 @@ pub(crate) fn next_index(
     Ok(index)
 }
 
-/// Adds the directory's side of a name. The name must not exist.
-pub(crate) fn add_entry(
-    engine: &mut Engine,
+/// The changes that add the directory's side of a name. The name must not exist,
+/// and names with the same hash must leave room.
+pub(crate) fn entry_changes(
+    engine: &Engine,
     dir: InodeId,
     link: &Link,
     location: Key,
     kind: FileType,
-) -> Result<(), FsError> {
+) -> [ItemChange; 2] {
     let entry = DirEntry {
         location,
         generation: engine.generation(),
@@ -226,26 +231,22 @@ pub(crate) fn add_entry(
         kind,
     }
     .encode();
-    append_hashed(engine, dir.tree, &hash_key(dir, &link.name), &entry)?;
-    butterfs_tree::insert(engine, dir.tree, &index_key(dir, link.index), &entry)?;
-    Ok(())
+    [
+        ItemChange::new(Edit::Append, hash_key(dir, &link.name), entry.clone()),
+        ItemChange::new(Edit::Insert, index_key(dir, link.index), entry),
+    ]
 }
 
-/// Adds an entry to the item of its hash, which colliding names share. Room
-/// was checked before.
-pub(crate) fn append_hashed(
+/// Adds the directory's side of a name ([`entry_changes`]).
+pub(crate) fn add_entry(
     engine: &mut Engine,
-    tree: TreeId,
-    key: &Key,
-    entry: &[u8],
+    dir: InodeId,
+    link: &Link,
+    location: Key,
+    kind: FileType,
 ) -> Result<(), FsError> {
-    let mut editor = Editor::new(engine, tree);
-    let shared: &[u8] = match editor.insert(key, entry) {
-        Err(TreeError::Exists(_)) => editor.get_mut(key)?.map_or(&[], |data| &*data),
-        inserted => return Ok(inserted?),
-    };
-    let all = [shared, entry].concat();
-    Ok(editor.replace(key, &all)?)
+    let changes = entry_changes(engine, dir, link, location, kind);
+    Ok(change_items(engine, dir.tree, &changes)?)
 }
 
 /// Removes the entry that `matches` from the item at `key`; false when there
@@ -371,6 +372,17 @@ pub(crate) fn check_link_room(
         return Err(FsError::TooManyLinks);
     }
     Ok(())
+}
+
+/// The change that adds the inode's side of its first name.
+pub(crate) fn first_link_change(engine: &Engine, inode: InodeId, link: &Link) -> ItemChange {
+    engine.note_names(inode);
+    let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
+    let entry = RefEntry {
+        index: link.index,
+        name: &link.name,
+    };
+    ItemChange::new(Edit::Insert, key, entry.encode())
 }
 
 /// Adds the inode's side of a name.
@@ -751,7 +763,7 @@ fn batch_from(
             let entry = entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
             batch.push(ListedEntry {
                 name: entry.name.to_vec(),
-                target: target(engine, dir, &entry)?,
+                target: target(engine, dir, entry.location, entry.kind)?,
                 next,
             });
         }

@@ -14,7 +14,7 @@ use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Engine, TreeAccess};
-use butterfs_tree::{TreeError, find};
+use butterfs_tree::{Edit, ItemChange, TreeError, change_items, find};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
@@ -278,16 +278,27 @@ fn absent_subvolume(engine: &Engine, tree: TreeId) -> Result<InodeItem, FsError>
     })
 }
 
-/// Writes an inode's item to its tree, with the size that is on the device.
+/// The change that writes an inode's item to its tree, with the size that is on
+/// the device.
+pub(crate) fn item_change(
+    engine: &Engine,
+    edit: Edit,
+    id: InodeId,
+    state: &mut InodeState,
+) -> ItemChange {
+    state.item.transid = engine.generation();
+    let mut item = state.item.clone();
+    item.size = state.disk_size;
+    engine.note_inode(id);
+    ItemChange::new(edit, item_key(id), item.encode())
+}
+
+/// Writes an inode's item to its tree.
 pub(crate) fn store_item(
     engine: &mut Engine,
     id: InodeId,
     state: &mut InodeState,
 ) -> Result<(), FsError> {
-    state.item.transid = engine.generation();
-    let mut item = state.item.clone();
-    item.size = state.disk_size;
-    butterfs_tree::replace(engine, id.tree, &item_key(id), &item.encode())?;
-    engine.note_inode(id);
-    Ok(())
+    let change = item_change(engine, Edit::Put, id, state);
+    Ok(change_items(engine, id.tree, &[change])?)
 }

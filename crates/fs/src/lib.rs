@@ -18,6 +18,7 @@ pub mod error;
 pub mod file;
 pub mod inode;
 mod inode_fault;
+mod inode_numbers;
 mod listing;
 pub mod log;
 pub mod names;
@@ -37,6 +38,7 @@ pub use options::Options;
 use butterfs_format::{ChecksumType, InodeId, InodeNumber, TreeId};
 use butterfs_store::{Store, StoreError};
 use inode::InodeTable;
+use inode_numbers::InodeNumbers;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
@@ -56,8 +58,8 @@ pub struct Filesystem {
     pub(crate) checksum: ChecksumType,
     /// Subvolume that the root of the view is.
     pub(crate) subvolume: TreeId,
-    /// Next free inode number of each subvolume.
-    pub(crate) next_inodes: Mutex<FxHashMap<TreeId, u64>>,
+    /// Numbers for new inodes.
+    pub(crate) next_inodes: InodeNumbers,
     /// Renames of directories happen one at a time.
     pub(crate) renaming: Mutex<()>,
     /// Held for a step of freeing deleted subvolumes.
@@ -102,7 +104,7 @@ impl Filesystem {
             options,
             inodes: InodeTable::new(),
             subvolume,
-            next_inodes: Mutex::new(FxHashMap::default()),
+            next_inodes: InodeNumbers::new(),
             renaming: Mutex::new(()),
             cleaning: Mutex::new(()),
             leaving: Mutex::new(FxHashSet::default()),

@@ -7,7 +7,7 @@ use crate::acl::{self, NewAcls};
 use crate::change::Locked;
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
-use crate::inode::{Inode, InodeState, store_item};
+use crate::inode::{Inode, InodeState, item_change, store_item};
 use crate::inode_fault::InodeFault;
 use crate::options::DataCow;
 use crate::{Filesystem, orphan, xattr};
@@ -15,9 +15,9 @@ use butterfs_format::compression::Algorithm;
 use butterfs_format::item::dir::FileType;
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key};
 use butterfs_store::{Engine, Purpose, now};
-use butterfs_tree::Cursor;
+use butterfs_tree::{Edit, ItemChange, change_items};
 use parking_lot::RwLockWriteGuard;
 use std::sync::Arc;
 
@@ -174,19 +174,27 @@ pub(crate) fn check_directory(state: &InodeState) -> Result<(), FsError> {
 }
 
 /// Notes in a directory that its names changed; `bytes` is twice their length.
-pub(crate) fn touch_directory(
-    engine: &mut Engine,
-    dir: InodeId,
-    state: &mut InodeState,
-    bytes: i64,
-) -> Result<(), FsError> {
+/// Gives the change of its item.
+fn touched(engine: &Engine, dir: InodeId, state: &mut InodeState, bytes: i64) -> ItemChange {
     let time = now();
     state.item.size = state.item.size.saturating_add_signed(bytes);
     state.disk_size = state.item.size;
     state.item.mtime = time;
     state.item.ctime = time;
     state.item.sequence = state.item.sequence.wrapping_add(1);
-    store_item(engine, dir, state)
+    item_change(engine, Edit::Put, dir, state)
+}
+
+/// Notes in a directory and in its item that its names changed; `bytes` is twice
+/// their length.
+pub(crate) fn touch_directory(
+    engine: &mut Engine,
+    dir: InodeId,
+    state: &mut InodeState,
+    bytes: i64,
+) -> Result<(), FsError> {
+    let change = touched(engine, dir, state, bytes);
+    Ok(change_items(engine, dir.tree, &[change])?)
 }
 
 pub(crate) const fn name_bytes(name: &[u8]) -> i64 {
@@ -194,33 +202,6 @@ pub(crate) const fn name_bytes(name: &[u8]) -> i64 {
 }
 
 impl Filesystem {
-    fn next_inode(&self, engine: &Engine, tree: TreeId) -> Result<InodeNumber, FsError> {
-        let mut next = self.next_inodes.lock();
-        let number = match next.get(&tree) {
-            Some(number) => *number,
-            None => {
-                let last = Key::new(TreeId::LAST_SUBVOLUME.get(), ItemType::MAX, u64::MAX);
-                let mut cursor = Cursor::seek_in(engine, tree, &last)?;
-                let found = cursor.prev()?.then(|| cursor.key()).flatten();
-                let highest = found.map_or(InodeNumber::ROOT.get(), |key| key.objectid);
-                highest.max(InodeNumber::ROOT.get()) + 1
-            }
-        };
-        if number > TreeId::LAST_SUBVOLUME.get() {
-            // The numbers above are not inodes'.
-            return Err(FsError::Damaged {
-                inode: InodeId {
-                    tree,
-                    number: InodeNumber(number),
-                },
-                at: None,
-                fault: Box::new(InodeFault::NoNumberLeft),
-            });
-        }
-        next.insert(tree, number + 1);
-        Ok(InodeNumber(number))
-    }
-
     pub(crate) fn blank_item(
         &self,
         engine: &Engine,
@@ -335,12 +316,20 @@ impl Filesystem {
         let mut dir_state = directory.state.write();
         check_directory(&dir_state)?;
         let room = (NODES_OF_NEW, Purpose::Grow);
-        self.change(&mut *dir_state, parent.tree, room, |engine, dir_state| {
+        let plan = |engine: &Engine, dir_state: &mut InodeState| {
             if let Some(name) = name {
                 dir::check_free(engine, parent, name)?;
             }
-            self.add_new(engine, (parent, dir_state), name, new)
-        })
+            self.plan_new(engine, (parent, dir_state), name, new)
+        };
+        let enter = |inode| self.enter_new(inode);
+        self.change_items(&mut *dir_state, parent.tree, room, plan, enter)
+    }
+
+    /// An inode of [`Filesystem::plan_new`] is in its tree.
+    fn enter_new(&self, inode: Inode) -> Arc<Inode> {
+        self.next_inodes.used(inode.id);
+        self.inodes.insert(inode)
     }
 
     /// Adds an inode and its name, which is free. The transaction has room for
@@ -352,11 +341,25 @@ impl Filesystem {
         name: Option<&[u8]>,
         new: &NewInode<'_>,
     ) -> Result<Arc<Inode>, FsError> {
+        let (changes, inode) = self.plan_new(engine, (parent, dir_state), name, new)?;
+        change_items(engine, parent.tree, &changes)?;
+        Ok(self.enter_new(inode))
+    }
+
+    /// An inode to add, with the changes that add it and its name, which is
+    /// free.
+    fn plan_new(
+        &self,
+        engine: &Engine,
+        (parent, dir_state): (InodeId, &mut InodeState),
+        name: Option<&[u8]>,
+        new: &NewInode<'_>,
+    ) -> Result<(Vec<ItemChange>, Inode), FsError> {
         let kind = kind_of(new.mode)?;
         let acls = acl::for_new(engine, parent, new, self.options.acl)?;
         let id = InodeId {
             tree: parent.tree,
-            number: self.next_inode(engine, parent.tree)?,
+            number: self.next_inodes.next(engine, parent.tree)?,
         };
         let mut item = self.blank_item(engine, &dir_state.item, new);
         // Flags pass on what forbids compression, and an explicit "none".
@@ -373,35 +376,41 @@ impl Filesystem {
         if name.is_none() {
             item.nlink = 0;
         }
-        let inode = Inode::new(id, item);
-        let mut state = inode.state.write();
-        if kind == FileType::Symlink {
-            write_symlink(engine, id, &mut state, new.symlink)?;
-        }
-        store_item(engine, id, &mut state)?;
-        match name {
-            Some(name) => {
-                let link = Link {
-                    parent: parent.number,
-                    index: dir::next_index(engine, parent, dir_state)?,
-                    name: name.to_vec(),
-                };
-                dir::add_link(engine, id, &link)?;
-                dir::add_entry(engine, parent, &link, location(id.number), kind)?;
-                touch_directory(engine, parent, dir_state, name_bytes(name))?;
+        let mut inode = Inode::new(id, item);
+        let state = inode.state.get_mut();
+        let target =
+            (kind == FileType::Symlink).then(|| symlink_change(engine, id, state, new.symlink));
+        let mut changes = Vec::with_capacity(6);
+        changes.push(item_change(engine, Edit::Insert, id, state));
+        let link = match name {
+            Some(name) => Some(Link {
+                parent: parent.number,
+                index: dir::next_index(engine, parent, dir_state)?,
+                name: name.to_vec(),
+            }),
+            None => None,
+        };
+        let own = link.as_ref();
+        changes.extend(own.map(|link| dir::first_link_change(engine, id, link)));
+        let algorithm = property.map(|algorithm| algorithm.name().as_bytes());
+        changes.extend(attribute_changes(engine, id, &acls, algorithm));
+        changes.extend(target);
+        match link {
+            Some(link) => {
+                let location = location(id.number);
+                changes.extend(dir::entry_changes(engine, parent, &link, location, kind));
+                let bytes = name_bytes(&link.name);
+                changes.push(touched(engine, parent, dir_state, bytes));
             }
-            None => orphan::add(engine, id)?,
+            None => changes.push(orphan::change(id)),
         }
-        let name = property.map(|algorithm| algorithm.name().as_bytes());
-        write_attributes(engine, id, &acls, name)?;
         if property.is_some() {
             state.compression = Some(property);
         }
         if kind == FileType::Directory {
-            state.next_index = Some(2);
+            state.next_index = Some(dir::FIRST_INDEX);
         }
-        drop(state);
-        Ok(self.inodes.insert(inode))
+        Ok((changes, inode))
     }
 
     fn check_symlink(&self, target: &[u8]) -> Result<(), FsError> {
@@ -619,36 +628,33 @@ pub(crate) fn compression_property(value: &[u8]) -> Option<Option<Algorithm>> {
     Algorithm::ALL.into_iter().find(named).map(Some)
 }
 
-fn write_symlink(
-    engine: &mut Engine,
+/// Gives a symbolic link its target, and the change that keeps it.
+fn symlink_change(
+    engine: &Engine,
     id: InodeId,
     state: &mut InodeState,
     target: &[u8],
-) -> Result<(), FsError> {
-    let extent = FileExtent::inline(engine.generation(), target);
-    let key = Key::new(id.number.get(), ItemType::EXTENT_DATA, 0);
-    butterfs_tree::insert(engine, id.tree, &key, &extent.encode())?;
+) -> ItemChange {
     state.item.size = target.len() as u64;
     state.item.nbytes = target.len() as u64;
     state.disk_size = state.item.size;
-    Ok(())
+    let extent = FileExtent::inline(engine.generation(), target);
+    let key = Key::new(id.number.get(), ItemType::EXTENT_DATA, 0);
+    ItemChange::new(Edit::Insert, key, extent.encode())
 }
 
-pub(crate) fn write_attributes(
-    engine: &mut Engine,
+/// The changes that give a new inode its attributes.
+pub(crate) fn attribute_changes(
+    engine: &Engine,
     id: InodeId,
     acls: &NewAcls,
     property: Option<&[u8]>,
-) -> Result<(), FsError> {
+) -> impl Iterator<Item = ItemChange> {
     let all = [
         (xattr::ACL_ACCESS, acls.access.as_deref()),
         (xattr::ACL_DEFAULT, acls.default.as_deref()),
         (xattr::COMPRESSION, property),
     ];
-    for (name, value) in all {
-        if let Some(value) = value {
-            xattr::put(engine, id, name, value)?;
-        }
-    }
-    Ok(())
+    let all = all.map(|(name, value)| value.map(|value| xattr::change(engine, id, name, value)));
+    all.into_iter().flatten()
 }

@@ -10,7 +10,7 @@ use crate::names::NODES_PER_PATH;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{DataExtent, DataOwner, Engine, Purpose, now};
-use butterfs_tree::{Cursor, Editor};
+use butterfs_tree::{Cursor, Edit, Editor, ItemChange, change_items};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -36,14 +36,14 @@ const fn key(inode: InodeNumber) -> Key {
     Key::new(OBJECT, ItemType::ORPHAN_ITEM, inode.0)
 }
 
+/// The change that marks an inode as to be deleted.
+pub(crate) const fn change(id: InodeId) -> ItemChange {
+    ItemChange::new(Edit::Put, key(id.number), Vec::new())
+}
+
 /// Marks an inode as to be deleted.
 pub(crate) fn add(engine: &mut Engine, id: InodeId) -> Result<(), FsError> {
-    Ok(butterfs_tree::replace(
-        engine,
-        id.tree,
-        &key(id.number),
-        &[],
-    )?)
+    Ok(change_items(engine, id.tree, &[change(id)])?)
 }
 
 /// Takes the mark back.

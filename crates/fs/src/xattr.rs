@@ -12,7 +12,7 @@ use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, ItemType, Key};
 use butterfs_store::{Engine, Purpose, StoreError, now};
-use butterfs_tree::{Cursor, Node, find};
+use butterfs_tree::{Cursor, Edit, ItemChange, Node, change_items, find, see_item};
 
 /// Access ACL.
 pub const ACL_ACCESS: &[u8] = b"system.posix_acl_access";
@@ -44,16 +44,30 @@ fn key(id: InodeId, name: &[u8]) -> Key {
 
 /// Value of an attribute.
 pub(crate) fn get(engine: &Engine, id: InodeId, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
-    let Some((leaf, slot)) = find(engine, id.tree, &key(id, name))? else {
-        return Ok(None);
-    };
-    for entry in DirEntries::new(leaf.data(slot)) {
-        let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
-        if entry.name == name {
-            return Ok(Some(entry.data.to_vec()));
+    let value = see_item(engine, id.tree, &key(id, name), |data| {
+        for entry in DirEntries::new(data) {
+            let entry = entry.map_err(|error| FsError::bad_item(id, "attribute", &error))?;
+            if entry.name == name {
+                return Ok(Some(entry.data.to_vec()));
+            }
         }
+        Ok(None)
+    })?;
+    value.unwrap_or(Ok(None))
+}
+
+/// The change that sets an attribute that does not exist. Attributes whose names
+/// have the same hash must leave room.
+pub(crate) fn change(engine: &Engine, id: InodeId, name: &[u8], value: &[u8]) -> ItemChange {
+    let entry = DirEntry {
+        location: Key::MIN,
+        generation: engine.generation(),
+        name,
+        data: value,
+        kind: FileType::Xattr,
     }
-    Ok(None)
+    .encode();
+    ItemChange::new(Edit::Append, key(id, name), entry)
 }
 
 /// Sets an attribute that does not exist.
@@ -63,15 +77,8 @@ pub(crate) fn put(
     name: &[u8],
     value: &[u8],
 ) -> Result<(), FsError> {
-    let entry = DirEntry {
-        location: Key::MIN,
-        generation: engine.generation(),
-        name,
-        data: value,
-        kind: FileType::Xattr,
-    }
-    .encode();
-    dir::append_hashed(engine, id.tree, &key(id, name), &entry)
+    let change = change(engine, id, name, value);
+    Ok(change_items(engine, id.tree, &[change])?)
 }
 
 /// Errors unless the value fits beside those of other names with the same hash,

@@ -52,8 +52,9 @@ impl Engine {
 
     /// A number that every edit of a tree changes.
     #[must_use]
-    pub const fn edits(&self) -> u64 {
-        self.edits
+    pub fn edits(&self) -> u64 {
+        let beside = self.edits_beside.load(Ordering::Relaxed);
+        self.edits.wrapping_add(beside)
     }
 
     /// Completes the running generation and begins the next.
@@ -100,7 +101,7 @@ impl Engine {
         }
         self.update_superblock()?;
         self.log_writing = self.end_log();
-        self.verify_space_of(self.dirty.keys().copied())?;
+        self.verify_space_of(self.dirty.addresses())?;
         Ok(self.freeze())
     }
 
@@ -255,7 +256,7 @@ impl Engine {
     /// The prepared generation is durable: its nodes are clean, what it freed
     /// can be used again.
     pub(crate) fn published(&mut self) {
-        for (_, node) in self.writing.drain() {
+        for node in self.writing.drain() {
             self.cache.insert(node);
         }
         self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);

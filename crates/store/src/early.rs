@@ -74,8 +74,7 @@ impl Early {
 impl Engine {
     /// Changed nodes that the device does not have.
     fn unwritten(&self) -> impl Iterator<Item = Logical> {
-        let nodes = self.dirty.iter().filter(|(_, node)| !self.early.has(node));
-        nodes.map(|(logical, _)| *logical)
+        self.dirty.addresses_of(|node| !self.early.has(node))
     }
 
     /// Whether more than `most` extents or references wait.
@@ -128,11 +127,11 @@ impl Engine {
     /// The nodes at these addresses, as they are now, sealed.
     fn begin_batch(&mut self, addresses: &[Logical]) -> Result<Vec<Arc<Node>>, StoreError> {
         let changed = addresses.iter().copied();
-        self.verify_space_of(changed.filter(|at| self.dirty.contains_key(at)))?;
+        self.verify_space_of(changed.filter(|at| self.dirty.contains(*at)))?;
         let checksum = self.identity.checksum;
         let mut batch = Vec::with_capacity(addresses.len());
         for logical in addresses {
-            let node = self.dirty.get_mut(logical);
+            let node = self.dirty.get_mut(*logical);
             if let Some(node) = node.filter(|node| !self.early.has(node)) {
                 checksum.seal_block(Arc::make_mut(node).bytes_mut());
                 batch.push(Arc::clone(node));

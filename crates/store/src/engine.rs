@@ -8,6 +8,7 @@
 //! published; everything else is immutable.
 
 use crate::cache::NodeCache;
+use crate::changed_nodes::ChangedNodes;
 use crate::checksums::PendingChecksums;
 use crate::data::LostRefs;
 use crate::device_stats::StatsOfDevices;
@@ -37,6 +38,7 @@ use butterfs_tree::{
     VolumeIdentity,
 };
 use butterfs_volume::{LogicalSpace, ReadAs};
+use crossbeam_utils::CachePadded;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -118,8 +120,8 @@ pub struct Engine {
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
     pub(crate) trees: Trees,
-    pub(crate) dirty: FxHashMap<Logical, Arc<Node>>,
-    pub(crate) writing: FxHashMap<Logical, Arc<Node>>,
+    pub(crate) dirty: ChangedNodes,
+    pub(crate) writing: ChangedNodes,
     pub(crate) cache: NodeCache,
     pub(crate) chunks: BTreeMap<Logical, Chunk>,
     pub(crate) groups: BlockGroups,
@@ -191,6 +193,8 @@ pub struct Engine {
     pub(crate) next_tree: Option<u64>,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
+    /// The same, of changes that were made beside others.
+    pub(crate) edits_beside: CachePadded<AtomicU64>,
     /// Nodes that were read from the device.
     pub(crate) reads_under_lock: AtomicU64,
 }
@@ -351,11 +355,9 @@ impl Engine {
     /// # Errors
     /// There is no node, or it has another level; reading failed.
     pub fn node_at(&self, logical: Logical, level: Option<u8>) -> Result<Arc<Node>, StoreError> {
-        let here = self
-            .dirty
-            .get(&logical)
-            .or_else(|| self.writing.get(&logical));
-        let here = here.cloned().or_else(|| self.cache.get(logical));
+        let here = self.dirty.get(logical);
+        let here = here.or_else(|| self.writing.get(logical));
+        let here = here.or_else(|| self.cache.get(logical));
         let fits = |node: &Arc<Node>| level.is_none_or(|level| node.level() == level);
         if let Some(node) = here.filter(fits) {
             return Ok(node);
@@ -368,12 +370,10 @@ impl Engine {
     }
 
     fn find_node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
-        let found = self
-            .dirty
-            .get(&reference.logical)
-            .or_else(|| self.writing.get(&reference.logical))
-            .cloned()
-            .or_else(|| self.cache.get(reference.logical));
+        let logical = reference.logical;
+        let found = self.dirty.get(logical);
+        let found = found.or_else(|| self.writing.get(logical));
+        let found = found.or_else(|| self.cache.get(logical));
         if let Some(node) = found {
             // A cached node may have been verified against another pointer.
             if node.reference() == reference {
@@ -470,9 +470,9 @@ impl Engine {
         })
     }
 
-    fn is_writable(&self, node: NodeRef) -> bool {
+    pub(crate) fn is_writable(&self, node: NodeRef) -> bool {
         node.generation == self.generation
-            && self.dirty.contains_key(&node.logical)
+            && self.dirty.contains(node.logical)
             && !self.frozen.contains(&node.logical)
     }
 
@@ -496,7 +496,7 @@ impl Engine {
             return Err(corrupt_item(TreeId::FREE_SPACE, key, fault));
         }
         let copy = self.copy_of(&node, new, tree);
-        self.dirty.insert(new.logical, Arc::new(copy));
+        self.dirty.insert(copy);
         self.move_references(tree, &node)?;
         Ok(new)
     }
@@ -510,15 +510,19 @@ impl NodeSource for Engine {
 
     fn see<R>(&self, reference: NodeRef, look: impl FnOnce(&Node) -> R) -> Result<R, TreeError> {
         inject::point()?;
-        let changed = self
-            .dirty
-            .get(&reference.logical)
-            .or_else(|| self.writing.get(&reference.logical));
-        match changed {
-            Some(node) if node.reference() == reference => Ok(look(node)),
-            Some(_) => self.find_node(reference).map(|node| look(&node)),
-            None => near::see(self.number, reference, || self.find_node(reference), look),
-        }
+        let logical = reference.logical;
+        let changed = self.dirty.find(logical);
+        let Some(changed) = changed.or_else(|| self.writing.find(logical)) else {
+            if reference.level == 0 {
+                return self.find_node(reference).map(|node| look(&node));
+            }
+            return near::see(self.number, reference, || self.find_node(reference), look);
+        };
+        let seen = changed.see(|node| match node.reference() == reference {
+            true => Ok(look(node)),
+            false => Err(look),
+        });
+        seen.or_else(|look| self.find_node(reference).map(|node| look(&node)))
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
@@ -543,7 +547,7 @@ impl NodeSink for Engine {
         let new = self.new_node(tree, level, None)?;
         self.note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
-        self.dirty.insert(new.logical, Arc::new(node));
+        self.dirty.insert(node);
         Ok(new)
     }
 
@@ -551,7 +555,7 @@ impl NodeSink for Engine {
         inject::point()?;
         self.note_edit();
         self.dirty
-            .get_mut(&node.logical)
+            .get_mut(node.logical)
             .map(Arc::make_mut)
             .ok_or(TreeError::Misuse("a node was edited that is not writable"))
     }
@@ -559,7 +563,7 @@ impl NodeSink for Engine {
     fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError> {
         inject::point()?;
         self.note_edit();
-        if self.dirty.remove(&node.logical).is_none() {
+        if self.dirty.remove(node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
         self.drop_node_ref(node, Backref::Tree(tree));
@@ -585,7 +589,7 @@ impl Engine {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
             // A node that gets this address later must not be overwritten by
             // the old one.
-            self.dirty.remove(&node.logical);
+            self.dirty.remove(node.logical);
             self.frozen.remove(&node.logical);
             let length = self.identity.node_size as u64;
             if !self.early.keeps(node.logical) {

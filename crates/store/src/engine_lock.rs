@@ -6,6 +6,7 @@
 //! the engine takes all parts.
 
 use crate::engine::Engine;
+use crossbeam_utils::CachePadded;
 use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{PoisonError, TryLockError};
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 
 /// How often a thread looks whether the lock is free before it sleeps. Most
 /// changes take a few microseconds, and a thread that slept comes back later.
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 100;
 /// Pauses of a processor between two looks: a fifth of a microsecond.
 const PAUSES: usize = 16;
 
@@ -56,6 +57,8 @@ pub type Reading<'s> = ShardedLockReadGuard<'s, Engine>;
 #[derive(Debug)]
 pub(crate) struct EngineLock {
     engine: ShardedLock<Engine>,
+    /// Threads that look again and again whether they can change the engine.
+    changers: CachePadded<AtomicUsize>,
     /// Threads that sleep until they get the lock.
     asleep: AtomicUsize,
     count: AtomicU64,
@@ -66,6 +69,7 @@ impl EngineLock {
     pub(crate) fn new(engine: Engine) -> Self {
         Self {
             engine: ShardedLock::new(engine),
+            changers: CachePadded::default(),
             asleep: AtomicUsize::new(0),
             count: AtomicU64::new(0),
             nanoseconds: AtomicU64::new(0),
@@ -90,9 +94,15 @@ impl EngineLock {
 
     pub(crate) fn read(&self) -> Reading<'_> {
         let read = || self.engine.read().unwrap_or_else(PoisonError::into_inner);
-        match self.try_read() {
+        // Readers come and go so fast that a thread which wants to change the
+        // engine would hardly meet a moment without one.
+        let attempt = || match self.changers.load(Ordering::Relaxed) {
+            0 => self.try_read(),
+            _ => None,
+        };
+        match attempt() {
             Some(engine) => engine,
-            None => self.waiting(|| self.try_read(), read),
+            None => self.waiting(attempt, read),
         }
     }
 
@@ -107,7 +117,18 @@ impl EngineLock {
         let write = || self.engine.write().unwrap_or_else(PoisonError::into_inner);
         match self.try_write() {
             Some(engine) => engine,
-            None => self.waiting(|| self.try_write(), write),
+            None => {
+                self.changers.fetch_add(1, Ordering::Relaxed);
+                let sleep = || {
+                    self.changers.fetch_sub(1, Ordering::Relaxed);
+                    let engine = write();
+                    self.changers.fetch_add(1, Ordering::Relaxed);
+                    engine
+                };
+                let engine = self.waiting(|| self.try_write(), sleep);
+                self.changers.fetch_sub(1, Ordering::Relaxed);
+                engine
+            }
         }
     }
 

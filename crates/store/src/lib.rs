@@ -11,7 +11,10 @@
 mod add_device;
 mod addresses;
 mod balance_item;
+mod beside;
 mod cache;
+mod changed_inodes;
+mod changed_nodes;
 mod checksums;
 mod chunks;
 mod commit;

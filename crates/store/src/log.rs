@@ -9,6 +9,7 @@
 //! again only when a newer log without it, or a commit, is durable. Nothing of
 //! a log lies in a block group that the last commit does not have.
 
+use crate::changed_inodes::ChangedInodes;
 use crate::devices::DeviceItems;
 use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
@@ -20,6 +21,7 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::Superblock;
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError};
+use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
@@ -70,11 +72,8 @@ pub(crate) struct FsyncLog {
     held_named: FxHashMap<Logical, u64>,
     /// Data whose checksums the log of a subvolume has.
     sums: FxHashMap<TreeId, RangeSet>,
-    /// Inodes changed since they were logged, with the changed parts of their
-    /// file extents.
-    changed: FxHashMap<InodeId, RangeSet>,
-    /// Inodes whose names changed since the last commit.
-    renamed: FxHashSet<InodeId>,
+    /// Inodes that changed.
+    changed: ChangedInodes,
     /// Names that the log gives to inodes, ...
     names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
     /// ... their indexes in their directories, ...
@@ -83,7 +82,7 @@ pub(crate) struct FsyncLog {
     /// too.
     given: FxHashMap<InodeId, Vec<GivenName>>,
     /// Inodes in the log whose names changed since they were logged.
-    stale: FxHashSet<InodeId>,
+    stale: Mutex<FxHashSet<InodeId>>,
     /// Number of the batch that is being gathered.
     batch: u64,
     /// A log cannot express something that happened, or an edit failed half
@@ -374,21 +373,20 @@ impl LogEditor<'_> {
 
 impl Engine {
     /// Notes that an inode's item changed.
-    pub fn note_inode(&mut self, id: InodeId) {
-        self.log.changed.entry(id).or_default();
+    pub fn note_inode(&self, id: InodeId) {
+        self.log.changed.note(id, None);
     }
 
     /// Notes that an inode's file extents changed in `range`.
-    pub fn note_extents(&mut self, id: InodeId, range: Range<u64>) {
-        self.log.changed.entry(id).or_default().insert(range);
+    pub fn note_extents(&self, id: InodeId, range: Range<u64>) {
+        self.log.changed.note(id, Some(range));
     }
 
     /// Notes that an inode's names changed.
-    pub fn note_names(&mut self, id: InodeId) {
-        self.log.changed.entry(id).or_default();
-        self.log.renamed.insert(id);
+    pub fn note_names(&self, id: InodeId) {
+        self.log.changed.note_names(id);
         if self.log.given.contains_key(&id) {
-            self.log.stale.insert(id);
+            self.log.stale.lock().insert(id);
         }
     }
 
@@ -396,7 +394,7 @@ impl Engine {
     /// log up to date.
     #[must_use]
     pub fn take_stale_names(&mut self) -> Vec<InodeId> {
-        let mut stale: Vec<InodeId> = self.log.stale.drain().collect();
+        let mut stale: Vec<InodeId> = self.log.stale.get_mut().drain().collect();
         stale.sort_unstable();
         stale
     }
@@ -404,7 +402,7 @@ impl Engine {
     /// Whether an inode's names changed since the last commit.
     #[must_use]
     pub fn names_changed(&self, id: InodeId) -> bool {
-        self.log.renamed.contains(&id)
+        self.log.changed.has_new_names(id)
     }
 
     /// Whether the log has an inode.
@@ -417,13 +415,12 @@ impl Engine {
     /// file extents; `None` if nothing did.
     #[must_use]
     pub fn changed_since_log(&self, id: InodeId) -> Option<Vec<Range<u64>>> {
-        let changed = self.log.changed.get(&id)?;
-        Some(changed.iter().collect())
+        self.log.changed.since_log(id)
     }
 
     /// Notes that the log has all of an inode.
     pub fn note_logged(&mut self, id: InodeId) {
-        self.log.changed.remove(&id);
+        self.log.changed.note_logged(id);
     }
 
     /// Whether changes can be logged. If not, a commit is needed.
@@ -480,7 +477,7 @@ impl Engine {
     /// something is to be logged.
     #[must_use]
     pub fn ticket_of_logged(&self, id: InodeId) -> Option<LogTicket> {
-        let is_logged = !self.log_waits && !self.log.changed.contains_key(&id);
+        let is_logged = !self.log_waits && self.changed_since_log(id).is_none();
         is_logged.then(|| self.log_ticket())
     }
 

@@ -46,7 +46,8 @@ pub struct Tries {
 struct Try {
     /// The engine of this try. Calls to other engines do not count.
     engine: *const Engine,
-    /// The number of the engine's edits when the try began.
+    /// The number of the engine's edits when the try began. Those that others
+    /// make beside it do not count.
     edits: u64,
 }
 
@@ -102,7 +103,7 @@ impl Tries {
         self.missing.clear();
         let own = (!self.gave_up).then(|| Try {
             engine: std::ptr::from_ref(engine),
-            edits: engine.edits(),
+            edits: engine.edits,
         });
         let outer_has_met = HAS_MET.get();
         let has_nodes = own.is_some() && !self.nodes.is_empty();
@@ -143,13 +144,21 @@ impl Engine {
             if let Some(node) = read.filter(|node| node.reference() == reference) {
                 return OnMissing::Use(Arc::clone(node));
             }
-            if own.edits != self.edits() {
+            if own.edits != self.edits {
                 // A change cannot be begun again.
                 return OnMissing::Read;
             }
             met.missing.push(reference);
             OnMissing::GiveUp
         })
+    }
+
+    /// Runs a try that only reads this engine.
+    pub(crate) fn try_look<R>(&self, tries: &mut Tries, look: impl FnOnce(&Self) -> R) -> R {
+        let running = tries.begin(self);
+        let result = look(self);
+        drop(running);
+        result
     }
 
     /// Runs a try of a change of this engine.
@@ -176,9 +185,7 @@ impl Store {
         let mut tries = Tries::default();
         loop {
             let engine = self.read();
-            let running = tries.begin(&engine);
-            let result = look(&engine);
-            drop(running);
+            let result = engine.try_look(&mut tries, &mut look);
             drop(engine);
             if !tries.missed() {
                 return result;

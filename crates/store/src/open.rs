@@ -4,6 +4,7 @@
 //! group; nothing that grows with the number of files.
 
 use crate::cache::NodeCache;
+use crate::changed_nodes::ChangedNodes;
 use crate::checksums::PendingChecksums;
 use crate::chunks::excluded;
 use crate::data::LostRefs;
@@ -29,6 +30,7 @@ use butterfs_format::superblock::{self, SuperFlags, Superblock};
 use butterfs_format::{Generation, NodeRef, TreeId};
 use butterfs_tree::{Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_length};
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -596,10 +598,10 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         generation: Generation(superblock.generation.get() + 1),
         trees: Trees::default(),
         number: EngineNumber::next(),
-        dirty: FxHashMap::default(),
+        dirty: ChangedNodes::default(),
         lost: LostRefs::default(),
         lost_writing: LostRefs::default(),
-        writing: FxHashMap::default(),
+        writing: ChangedNodes::default(),
         cache: NodeCache::new(options.cache_bytes, identity.node_size),
         chunks: BTreeMap::new(),
         groups: BlockGroups::default(),
@@ -635,6 +637,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         quotas: None,
         next_tree: None,
         edits: 0,
+        edits_beside: CachePadded::default(),
         reads_under_lock: AtomicU64::new(0),
         superblock,
         space,

@@ -218,7 +218,7 @@ impl Engine {
 
     /// Whether a node is only in memory. The devices will have it later.
     fn is_in_memory(&self, logical: Logical) -> bool {
-        self.dirty.contains_key(&logical) || self.writing.contains_key(&logical)
+        self.dirty.contains(logical) || self.writing.contains(logical)
     }
 }
 

@@ -175,13 +175,12 @@ impl Engine {
         let copy = node.copied_to(new.logical, generation, tree);
         // Everything below the root is shared now, also nodes that are not
         // written yet.
-        let shared = self.dirty.values().filter(|node| {
+        let shared = self.dirty.addresses_of(|node| {
             let is_root = node.logical() == old.logical;
             node.owner() == source && !is_root
         });
-        let shared: Vec<_> = shared.map(|node| node.logical()).collect();
         self.frozen.extend(shared);
-        self.dirty.insert(new.logical, std::sync::Arc::new(copy));
+        self.dirty.insert(copy);
         self.refer_to_children(&node, Keyed::ByTree(tree), 1)?;
         self.change_root_item(source, |item| item.last_snapshot = generation)?;
         let mut item = RootItem {

@@ -580,7 +580,7 @@ impl Engine {
             return Ok(());
         }
         for node in self.nodes_of(tree)? {
-            self.dirty.remove(&node.logical);
+            self.dirty.remove(node.logical);
             self.drop_node_ref(node, Backref::Tree(tree));
         }
         let state = self.trees.remove(tree);

@@ -196,9 +196,70 @@ pub fn find<S: NodeSource>(
     tree: TreeId,
     key: &Key,
 ) -> Result<Option<(Arc<Node>, usize)>, TreeError> {
+    let (at, place) = descend(source, tree, key, |_| true)?.expect("nobody stopped it");
+    let leaf = source.node(at)?;
+    verify(&leaf, place.as_ref())?;
+    Ok(leaf.search(key).ok().map(|slot| (leaf, slot)))
+}
+
+/// What `look` makes of the data of `key` in `tree`, if it is there. In contrast
+/// to [`find`], nobody else holds the leaf afterwards, so that it can change
+/// without being copied.
+///
+/// # Errors
+/// Reading nodes.
+pub fn see_item<S: NodeSource, R>(
+    source: &S,
+    tree: TreeId,
+    key: &Key,
+    look: impl FnOnce(&[u8]) -> R,
+) -> Result<Option<R>, TreeError> {
+    let item = |leaf: &Node, _| leaf.search(key).ok().map(|slot| look(leaf.data(slot)));
+    let seen = see_leaf(source, tree, key, |_| true, item)?;
+    Ok(seen.flatten())
+}
+
+/// What `look` makes of the leaf of `tree` in which `key` is or belongs, and of
+/// the first key behind that leaf. `None` if `goes_on` is false of a node on the
+/// way or of the leaf.
+///
+/// # Errors
+/// Reading nodes.
+pub fn see_leaf<S: NodeSource, R>(
+    source: &S,
+    tree: TreeId,
+    key: &Key,
+    goes_on: impl FnMut(NodeRef) -> bool,
+    look: impl FnOnce(&Node, Option<Key>) -> R,
+) -> Result<Option<R>, TreeError> {
+    let Some((at, place)) = descend(source, tree, key, goes_on)? else {
+        return Ok(None);
+    };
+    let bound = place.as_ref().and_then(|place| place.bound);
+    source.see(at, |leaf| {
+        verify(leaf, place.as_ref())?;
+        Ok(Some(look(leaf, bound)))
+    })?
+}
+
+/// The leaf in which `key` is or belongs, not yet loaded, and what the branch
+/// above says of it. `None` if `goes_on` is false of a node on the way or of the
+/// leaf.
+fn descend<S: NodeSource>(
+    source: &S,
+    tree: TreeId,
+    key: &Key,
+    mut goes_on: impl FnMut(NodeRef) -> bool,
+) -> Result<Option<(NodeRef, Option<Place>)>, TreeError> {
     let mut at = source.root(tree)?;
     let mut place: Option<Place> = None;
-    while at.level > 0 {
+    loop {
+        if !goes_on(at) {
+            return Ok(None);
+        }
+        if at.level == 0 {
+            return Ok(Some((at, place)));
+        }
         let below = source.see(at, |node| {
             verify(node, place.as_ref())?;
             let slot = node.child_slot(key);
@@ -216,9 +277,6 @@ pub fn find<S: NodeSource>(
         let (child, below) = below??;
         (at, place) = (child, Some(below));
     }
-    let leaf = source.node(at)?;
-    verify(&leaf, place.as_ref())?;
-    Ok(leaf.search(key).ok().map(|slot| (leaf, slot)))
 }
 
 /// What the branch above a node says of it.

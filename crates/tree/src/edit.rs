@@ -158,6 +158,19 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         self.insert(key, data)
     }
 
+    /// Puts `data` behind those of an item, or inserts it.
+    ///
+    /// # Errors
+    /// [`TreeError::ItemTooLarge`], reading, no space.
+    pub fn append(&mut self, key: &Key, data: &[u8]) -> Result<(), TreeError> {
+        let old: &[u8] = match self.insert(key, data) {
+            Err(TreeError::Exists(_)) => self.get_mut(key)?.map_or(&[], |data| &*data),
+            inserted => return inserted,
+        };
+        let all = [old, data].concat();
+        self.replace(key, &all)
+    }
+
     /// Removes an item; false when it was not there.
     ///
     /// # Errors
@@ -347,7 +360,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         } = self.path[self.path.len() - 2];
         let from = self.sink.node(leaf)?;
         let count = from.len();
-        let plan = plan_split(&from, slot, size);
+        let plan = plan_split(&from, slot, key, size);
         let right = self.sink.create(self.tree, 0)?;
         let right_items = match plan {
             Split::At { position, .. } => position..count,
@@ -545,8 +558,19 @@ enum Split {
     Alone,
 }
 
-/// Where to split `leaf` so that an item of `size` bytes fits in `slot`.
-fn plan_split(leaf: &Node, slot: usize, size: usize) -> Split {
+/// True if the item at `key` continues what the item in the slot before began,
+/// and the item in `slot` is about something else.
+fn continues(leaf: &Node, slot: usize, key: &Key) -> bool {
+    let Some(before) = slot.checked_sub(1) else {
+        return false;
+    };
+    let step = key.objectid - leaf.key(before).objectid;
+    step <= 1 && leaf.key(slot).objectid - key.objectid > step
+}
+
+/// Where to split `leaf` so that an item of `size` bytes fits in `slot`, where
+/// `key` belongs.
+fn plan_split(leaf: &Node, slot: usize, key: &Key, size: usize) -> Split {
     let count = leaf.len();
     if slot == count {
         // Ascending keys fill leaves to the end.
@@ -558,6 +582,19 @@ fn plan_split(leaf: &Node, slot: usize, size: usize) -> Split {
     let room = leaf.bytes().len() - HEADER_SIZE;
     let total = leaf.used_bytes();
     let new = ITEM_SIZE + size;
+    if continues(leaf, slot, key) {
+        // More such items will come. They fill leaves of their own, and threads
+        // that add to different objects meet in no leaf.
+        let left_used = slot * ITEM_SIZE + (leaf.bytes().len() - leaf.data_range(slot - 1).start);
+        for (used, left) in [(left_used, true), (total - left_used, false)] {
+            if used + new <= room {
+                return Split::At {
+                    position: slot,
+                    left,
+                };
+            }
+        }
+    }
     let mut best: Option<(usize, usize, bool)> = None;
     for position in 1..count {
         let left_used =

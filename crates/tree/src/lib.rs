@@ -13,15 +13,17 @@ mod compare;
 mod cursor;
 mod edit;
 mod error;
+mod item_change;
 mod node;
 mod raw;
 mod sweep;
 mod verify;
 
 pub use compare::{Change, CompareCost, ComparedItem, Comparison};
-pub use cursor::{Cursor, find};
+pub use cursor::{Cursor, find, see_item, see_leaf};
 pub use edit::{Editor, insert, remove, replace, update};
 pub use error::{NodeFault, TreeError};
+pub use item_change::{Edit, ItemChange, change_items};
 pub use node::{Node, NodeStamp};
 pub use sweep::{Stop, Sweep};
 pub use verify::{Expected, Headers, Seeds, VolumeIdentity};

@@ -5,8 +5,8 @@ use crate::dir::{self, Link, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_key};
 use crate::names::{
-    Inheritance, NODES_OF_NEW, NODES_PER_PATH, NewInode, check_directory, name_bytes,
-    touch_directory, write_attributes,
+    Inheritance, NODES_OF_NEW, NODES_PER_PATH, NewInode, attribute_changes, check_directory,
+    name_bytes, touch_directory,
 };
 use crate::{Filesystem, acl, xattr};
 use butterfs_format::item::dir::FileType;
@@ -15,6 +15,7 @@ use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Access, Engine, Fits, TreeAccess, now};
+use butterfs_tree::change_items;
 use std::collections::BTreeSet;
 use uuid::Uuid;
 
@@ -110,7 +111,9 @@ impl Filesystem {
             };
             let up_key = Key::new(id.number.get(), ItemType::INODE_REF, id.number.get());
             butterfs_tree::insert(engine, tree, &up_key, &up.encode())?;
-            write_attributes(engine, id, &acl::NewAcls::default(), property.as_deref())?;
+            let acls = acl::NewAcls::default();
+            let changes = attribute_changes(engine, id, &acls, property.as_deref());
+            change_items(engine, id.tree, &changes.collect::<Vec<_>>())?;
             engine.add_uuid(&uuid, ItemType::UUID_SUBVOL, tree)?;
             hang(engine, (parent, dir_state), name, (tree, 0))?;
             Ok(tree)

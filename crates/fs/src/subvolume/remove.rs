@@ -115,7 +115,7 @@ impl Filesystem {
             state.buffer.clear();
             self.buffers.forget(inode.id, &mut state);
         }
-        self.next_inodes.lock().remove(&tree);
+        self.next_inodes.forget(tree);
         Ok(tree)
     }
 

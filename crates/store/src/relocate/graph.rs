@@ -134,7 +134,7 @@ impl Member {
     fn load(engine: &Engine, logical: Logical, level: u8) -> Result<Self, StoreError> {
         let node = engine.node_at(logical, Some(level))?;
         let mut member = Self {
-            is_new: engine.dirty.contains_key(&logical),
+            is_new: engine.dirty.contains(logical),
             node,
             full_backref: false,
             above: Vec::new(),
@@ -374,7 +374,7 @@ impl Graph {
             }
         }
         engine.note_edit();
-        engine.dirty.insert(step.new.logical, Arc::new(copy));
+        engine.dirty.insert(copy);
         if !member.is_new {
             self.move_references(engine, step, places)?;
         }
