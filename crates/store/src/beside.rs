@@ -19,7 +19,6 @@ use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::missing::Tries;
-use crate::reserve::Crowding;
 use butterfs_format::{Key, Logical, TreeId};
 use butterfs_tree::{Edit, ItemChange, TreeError, see_leaf};
 use std::sync::Arc;
@@ -130,7 +129,7 @@ impl Store {
         self.check_writable()?;
         let engine = self.read();
         self.check_writable()?;
-        if engine.log_waits || engine.crowding() != Crowding::Roomy {
+        if engine.log_waits || self.is_commit_due(&engine) {
             return Ok(None);
         }
         let mut tries = Tries::default();

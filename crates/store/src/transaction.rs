@@ -183,12 +183,7 @@ impl Store {
             if engine.log_waits {
                 return Err(StoreError::LogWaits);
             }
-            let commit = match engine.crowding() {
-                Crowding::Roomy => false,
-                Crowding::Crowded => self.commits_under_way.load(Ordering::SeqCst) == 0,
-                Crowding::Full => true,
-            };
-            if !commit {
+            if !self.is_commit_due(&engine) {
                 match self.reserve(engine, nodes, purpose) {
                     Ok(engine) => return Ok(Transaction::new(engine)),
                     Err(StoreError::NoSpace) if attempt == 0 => {}
@@ -201,6 +196,15 @@ impl Store {
         }
         let engine = self.change_writable()?;
         Ok(Transaction::new(self.reserve(engine, nodes, purpose)?))
+    }
+
+    /// Whether the generation is to be committed before it changes any more.
+    pub(crate) fn is_commit_due(&self, engine: &Engine) -> bool {
+        match engine.crowding() {
+            Crowding::Roomy => false,
+            Crowding::Crowded => self.commits_under_way.load(Ordering::SeqCst) == 0,
+            Crowding::Full => true,
+        }
     }
 
     /// Reserves room. If the free-space tree is not in memory, it is read
