@@ -39,8 +39,13 @@ pub(crate) fn write_all_copies(
 impl Engine {
     /// The item of a device that comes to the volume.
     pub(crate) fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
-        let highest = self.devices.keys().next_back().map_or(0, |id| id.get());
-        let sector = self.superblock.sector_size;
+        let highest = self
+            .publication
+            .devices
+            .keys()
+            .next_back()
+            .map_or(0, |id| id.get());
+        let sector = self.publication.superblock.sector_size;
         DeviceItem {
             id: DeviceId(highest.saturating_add(1)),
             total_bytes: bytes - bytes % u64::from(sector),
@@ -48,7 +53,7 @@ impl Engine {
             io_width: sector,
             sector_size: sector,
             uuid,
-            fsid: self.superblock.node_fsid(),
+            fsid: self.publication.superblock.node_fsid(),
             ..DeviceItem::default()
         }
     }
@@ -85,7 +90,7 @@ impl Store {
         let (item, last) = {
             let engine = self.read();
             let item = engine.item_of_new(uuid, device.size());
-            let last = engine.durable.on_device(&item);
+            let last = engine.publication.durable.on_device(&item);
             (item, last)
         };
         let id = item.id;
@@ -99,15 +104,15 @@ impl Store {
         self.space.add_device(member);
         let added = self.commit_with_alone(NODES, |engine| {
             engine.note_edit();
-            let superblock = &mut engine.superblock;
+            let superblock = &mut engine.publication.superblock;
             superblock.num_devices = superblock.num_devices.saturating_add(1);
             superblock.total_bytes = superblock.total_bytes.saturating_add(item.total_bytes);
-            engine.superblock_changed = true;
-            engine.unallocated_cache.forget();
-            Arc::make_mut(&mut engine.devices).insert(id, item);
+            engine.publication.superblock_changed = true;
+            engine.allocation.unallocated_cache.forget();
+            Arc::make_mut(&mut engine.publication.devices).insert(id, item);
             engine.write_device_item(id)
         });
-        if added.is_err() && !self.read().devices.contains_key(&id) {
+        if added.is_err() && !self.read().publication.devices.contains_key(&id) {
             // It did not begin.
             self.space.remove_device(id);
             let _ = wipe_superblocks(&*device);

@@ -83,7 +83,7 @@ impl Engine {
         leaves.dedup();
         let locked: Option<Vec<_>> = leaves
             .iter()
-            .map(|leaf| self.dirty.lock_leaf(*leaf))
+            .map(|leaf| self.forest.dirty.lock_leaf(*leaf))
             .collect();
         let Some(mut locked) = locked else {
             return false;
@@ -103,7 +103,7 @@ impl Engine {
         // directories may share such a leaf.
         for (change, place) in changes.iter().zip(places) {
             if place.in_place
-                && let Some(mut node) = self.dirty.lock_leaf(place.leaf)
+                && let Some(mut node) = self.forest.dirty.lock_leaf(place.leaf)
             {
                 Arc::make_mut(&mut node).take(change);
             }
@@ -129,7 +129,7 @@ impl Store {
         self.check_writable()?;
         let engine = self.read();
         self.check_writable()?;
-        if engine.log_waits || self.is_commit_due(&engine) {
+        if engine.publication.log_waits || self.is_commit_due(&engine) {
             return Ok(None);
         }
         let mut tries = Tries::default();

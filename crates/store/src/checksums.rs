@@ -95,7 +95,7 @@ impl Engine {
 
     /// Notes the checksums of data at `logical`, one for each sector.
     pub fn add_checksums(&mut self, logical: u64, sums: Vec<u8>) {
-        self.checksums.insert(logical, sums);
+        self.pending.checksums.insert(logical, sums);
     }
 
     /// Checksums in `range` that the last commit does not have: runs of sectors, cut to
@@ -103,7 +103,10 @@ impl Engine {
     pub(crate) fn waiting_checksums(&self, range: Range<u64>) -> Vec<(u64, Vec<u8>)> {
         let sector = self.sector_size();
         let size = self.sum_size();
-        let held = [&self.checksums.runs, &self.checksums.applied];
+        let held = [
+            &self.pending.checksums.runs,
+            &self.pending.checksums.applied,
+        ];
         let runs = held.into_iter().flat_map(|runs| {
             let before = runs.range(..range.start).next_back();
             before.into_iter().chain(runs.range(range.clone()))
@@ -123,11 +126,14 @@ impl Engine {
 
     /// Forgets waiting checksums of an extent that vanished.
     pub(crate) fn forget_checksums(&mut self, range: &Range<u64>) {
-        let held = [&self.checksums.runs, &self.checksums.applied];
+        let held = [
+            &self.pending.checksums.runs,
+            &self.pending.checksums.applied,
+        ];
         let runs = held.into_iter().flat_map(|runs| runs.range(range.clone()));
         let inside: Vec<u64> = runs.map(|(at, _)| *at).collect();
         for at in inside {
-            self.checksums.remove(at);
+            self.pending.checksums.remove(at);
         }
     }
 
@@ -157,8 +163,14 @@ impl Engine {
             }
         };
         let mut waiting = 0;
-        let before = self.checksums.runs.range(..=range.start).next_back();
+        let before = self
+            .pending
+            .checksums
+            .runs
+            .range(..=range.start)
+            .next_back();
         let inside = self
+            .pending
             .checksums
             .runs
             .range(range.start.saturating_add(1)..range.end.max(range.start + 1));
@@ -193,20 +205,20 @@ impl Engine {
 
     /// Brings waiting checksums into the checksum tree.
     pub(crate) fn apply_checksums(&mut self) -> Result<(), StoreError> {
-        let runs = self.checksums.take();
+        let runs = self.pending.checksums.take();
         self.insert_runs(&runs)
     }
 
     /// The same before the commit, while the fsync log still needs the
     /// checksums.
     pub(crate) fn apply_checksums_early(&mut self) -> Result<(), StoreError> {
-        let bytes = self.checksums.bytes;
-        let runs = self.checksums.take();
+        let bytes = self.pending.checksums.bytes;
+        let runs = self.pending.checksums.take();
         self.insert_runs(&runs)?;
-        self.checksums.applied_bytes += bytes;
+        self.pending.checksums.applied_bytes += bytes;
         for (at, sums) in runs {
-            if let Some(old) = self.checksums.applied.insert(at, sums) {
-                self.checksums.applied_bytes -= old.len();
+            if let Some(old) = self.pending.checksums.applied.insert(at, sums) {
+                self.pending.checksums.applied_bytes -= old.len();
             }
         }
         Ok(())

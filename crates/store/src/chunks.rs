@@ -3,7 +3,8 @@
 //! A chunk is made in memory at once, because any edit may need one. Its items
 //! enter the trees at the commit, before the items of any extent in it.
 
-use crate::engine::{Engine, SpaceKind, Unallocated};
+use crate::allocation::Unallocated;
+use crate::engine::{Engine, SpaceKind};
 use crate::error::StoreError;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
@@ -42,6 +43,7 @@ impl Engine {
     /// The devices as if the chunks that count were the only ones.
     pub(crate) fn device_spaces_of(&self, counts: impl Fn(Logical) -> bool) -> Vec<DeviceSpace> {
         let mut allocated: Vec<(DeviceId, Range<u64>)> = self
+            .allocation
             .chunks
             .iter()
             .filter(|(start, _)| counts(**start))
@@ -70,9 +72,9 @@ impl Engine {
 
     /// Bytes of a device that chunks may have.
     fn bytes_of(&self, device: DeviceId) -> u64 {
-        let item = self.devices.get(&device);
+        let item = self.publication.devices.get(&device);
         let bytes = item.map_or(0, |item| item.total_bytes);
-        let end = self.device_ends.get(&device).copied();
+        let end = self.allocation.device_ends.get(&device).copied();
         end.unwrap_or(u64::MAX).min(bytes)
     }
 
@@ -81,15 +83,19 @@ impl Engine {
     /// several profiles, or devices are missing, they name the safest profile
     /// that the devices allow, as in the kernel.
     pub(crate) fn flags_for(&self, kind: SpaceKind) -> BlockGroupFlags {
-        if let Some(flags) = self.new_profiles[kind as usize] {
+        if let Some(flags) = self.allocation.new_profiles[kind as usize] {
             return flags;
         }
-        let newest = self.groups.newest_flags(kind).unwrap_or(kind.flag());
-        if self.devices.len() == 1 {
+        let newest = self
+            .allocation
+            .groups
+            .newest_flags(kind)
+            .unwrap_or(kind.flag());
+        if self.publication.devices.len() == 1 {
             return newest;
         }
         let devices = self.devices_used();
-        let profiles = self.groups.flags_of(kind).filter_map(|flags| {
+        let profiles = self.allocation.groups.flags_of(kind).filter_map(|flags| {
             let profile = Profile::from_flags(flags)?;
             (profile.devices_min() <= devices).then_some((safety(profile), flags))
         });
@@ -103,7 +109,7 @@ impl Engine {
     }
 
     fn look_at_unallocated(&self, kind: SpaceKind) -> Unallocated {
-        self.unallocated_cache.get(kind, || {
+        self.allocation.unallocated_cache.get(kind, || {
             let (flags, spaces) = (self.flags_for(kind), self.device_spaces());
             Unallocated {
                 bytes: placement::possible(flags, &spaces),
@@ -153,7 +159,7 @@ impl Engine {
             VolumeError::NoSpace => StoreError::NoSpace,
             other => other.into(),
         })?;
-        let last = self.chunks.iter().next_back();
+        let last = self.allocation.chunks.iter().next_back();
         let end = last.map_or(LOGICAL_MIN, |(logical, chunk)| logical.get() + chunk.length);
         // The last chunk of a volume may lie at the end of all addresses.
         let logical = end
@@ -163,7 +169,7 @@ impl Engine {
             .ok_or(StoreError::NoSpace)?;
         let profile = Profile::from_flags(flags).unwrap_or(Profile::Single);
         let uuid_of = |device: &DeviceId| {
-            let item = self.devices.get(device);
+            let item = self.publication.devices.get(device);
             item.map(|item| item.uuid).unwrap_or_default()
         };
         let chunk = Chunk {
@@ -173,7 +179,7 @@ impl Engine {
             flags,
             io_align: 65536,
             io_width: 65536,
-            sector_size: self.superblock.sector_size,
+            sector_size: self.publication.superblock.sector_size,
             sub_stripes: profile.sub_stripes(),
             stripes: plan
                 .stripes
@@ -200,7 +206,7 @@ impl Engine {
         for range in &excluded {
             free.remove(range.clone());
         }
-        self.groups.insert(BlockGroup {
+        self.allocation.groups.insert(BlockGroup {
             start: logical,
             length: chunk.length,
             flags,
@@ -216,14 +222,15 @@ impl Engine {
             row: row_length(&chunk),
             left_over: RangeSet::default(),
         });
-        self.chunks.insert(logical, chunk);
-        self.unallocated_cache.forget();
+        self.allocation.chunks.insert(logical, chunk);
+        self.allocation.unallocated_cache.forget();
         Ok(())
     }
 
     /// Chunks that the superblock lists.
     pub(crate) fn system_chunks(&self) -> Vec<(Logical, Chunk)> {
-        self.chunks
+        self.allocation
+            .chunks
             .iter()
             .filter(|(_, chunk)| chunk.flags.contains(BlockGroupFlags::SYSTEM))
             .map(|(logical, chunk)| (*logical, chunk.clone()))
@@ -235,13 +242,14 @@ impl Engine {
         // Before a new group gets items at a place where leftovers were seen.
         self.remove_orphan_free_space()?;
         loop {
-            let Some(start) = self.groups.first_new() else {
+            let Some(start) = self.allocation.groups.first_new() else {
                 return Ok(());
             };
-            self.groups
+            self.allocation
+                .groups
                 .change(start, |group| group.standing = Standing::Entered);
-            let group = self.groups.get(start).expect("found above");
-            let span = group.span(self.superblock.sector_size.into());
+            let group = self.allocation.groups.get(start).expect("found above");
+            let span = group.span(self.publication.superblock.sector_size.into());
             let (key, item) = (group.item_key(), group.item());
             let mut free = RangeSet::default();
             free.insert(start.get()..group.end());
@@ -252,14 +260,14 @@ impl Engine {
             self.enter_chunk(start)?;
             let tree = self.group_tree();
             Editor::new(self, tree).insert(&key, &item.encode())?;
-            if self.free_space_tree {
+            if self.allocation.free_space_tree {
                 free_space_tree::add_group(self, &span, &free)?;
             }
         }
     }
 
     fn enter_chunk(&mut self, logical: Logical) -> Result<(), StoreError> {
-        let chunk = self.chunks[&logical].clone();
+        let chunk = self.allocation.chunks[&logical].clone();
         let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, logical.get());
         Editor::new(self, TreeId::CHUNK).insert(&key, &chunk.encode())?;
         let extent = DeviceExtent {
@@ -281,9 +289,9 @@ impl Engine {
     /// kind. Such a group held nothing in the last generation either.
     pub(crate) fn remove_empty_groups(&mut self) -> Result<(), StoreError> {
         for kind in [SpaceKind::Data, SpaceKind::Metadata] {
-            let mut left = self.groups.count(kind);
-            for start in self.groups.idle(kind) {
-                let group = self.groups.get(start);
+            let mut left = self.allocation.groups.count(kind);
+            for start in self.allocation.groups.idle(kind) {
+                let group = self.allocation.groups.get(start);
                 // What moved here when another group was removed counts as
                 // well.
                 let is_idle = group.is_some_and(|group| {
@@ -304,19 +312,21 @@ impl Engine {
     /// Removes a group that holds nothing, and held nothing in the last
     /// generation.
     pub(crate) fn remove_group(&mut self, start: Logical) -> Result<(), StoreError> {
-        let (Some(group), Some(chunk)) = (self.groups.remove(start), self.chunks.remove(&start))
-        else {
+        let (Some(group), Some(chunk)) = (
+            self.allocation.groups.remove(start),
+            self.allocation.chunks.remove(&start),
+        ) else {
             return Err(StoreError::Internal("a block group without a chunk"));
         };
-        self.unallocated_cache.forget();
-        for current in &mut self.current {
+        self.allocation.unallocated_cache.forget();
+        for current in &mut self.allocation.current {
             current.take_if(|at| *at == start);
         }
         let map = self.space.map().without(start);
         self.space.set_map(map);
         let tree = self.group_tree();
         Editor::new(self, tree).remove(&group.item_key())?;
-        if self.free_space_tree {
+        if self.allocation.free_space_tree {
             free_space_tree::remove_group(self, &group.span(self.sector_size()))?;
         }
         let key = Key::new(Chunk::OBJECT, ItemType::CHUNK_ITEM, start.get());
@@ -332,7 +342,7 @@ impl Engine {
     /// Bytes of devices that the chunk at `start` takes.
     #[must_use]
     pub fn device_bytes(&self, start: Logical) -> u64 {
-        self.chunks.get(&start).map_or(0, |chunk| {
+        self.allocation.chunks.get(&start).map_or(0, |chunk| {
             stripe_length(chunk).saturating_mul(chunk.stripes.len() as u64)
         })
     }
@@ -441,7 +451,7 @@ mod tests {
         let started = std::time::Instant::now();
         let store = open(&path);
         let elapsed = started.elapsed();
-        assert!(store.read().groups.len() > GROUPS);
+        assert!(store.read().allocation.groups.len() > GROUPS);
         println!("{GROUPS} block groups are opened in {elapsed:?}");
         // Milliseconds, so that a busy machine has enough time.
         assert!(elapsed < std::time::Duration::from_secs(2), "{elapsed:?}");

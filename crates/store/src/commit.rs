@@ -41,12 +41,12 @@ impl Engine {
     /// True when there is nothing to commit.
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.dirty.is_empty()
-            && self.orphan_free_space.is_empty()
-            && self.pending.is_empty()
-            && self.groups.first_new().is_none()
-            && !self.trees.any_changed()
-            && !self.superblock_changed
+        self.forest.dirty.is_empty()
+            && self.allocation.orphan_free_space.is_empty()
+            && self.pending.refs.is_empty()
+            && self.allocation.groups.first_new().is_none()
+            && !self.forest.trees.any_changed()
+            && !self.publication.superblock_changed
             && self.has_written_stats()
     }
 
@@ -59,13 +59,13 @@ impl Engine {
 
     /// Completes the running generation and begins the next.
     pub(crate) fn prepare_commit(&mut self, now: Timespec) -> Result<PreparedCommit, StoreError> {
-        if self.remakes_free_space {
+        if self.allocation.remakes_free_space {
             return Err(StoreError::Internal(
                 "a commit came before the free-space tree was made anew",
             ));
         }
         self.remove_orphan_free_space()?;
-        if self.superblock_changed || self.is_clean() {
+        if self.publication.superblock_changed || self.is_clean() {
             // The superblock's generation is that of the root tree's node, so
             // this node must be written too.
             self.change_root_item(TreeId::EXTENT, |_| {})?;
@@ -77,14 +77,14 @@ impl Engine {
         let mut settled = false;
         for _ in 0..ROUNDS_MAX {
             self.enter_new_groups()?;
-            if !self.pending.is_empty() {
+            if !self.pending.refs.is_empty() {
                 self.apply_pending(usize::MAX)?;
                 continue;
             }
             self.write_root_items(now)?;
             self.write_group_items()?;
-            let new_groups = self.groups.first_new().is_some();
-            if self.pending.is_empty() && !new_groups && !self.groups.has_dirty() {
+            let new_groups = self.allocation.groups.first_new().is_some();
+            if self.pending.refs.is_empty() && !new_groups && !self.allocation.groups.has_dirty() {
                 settled = true;
                 break;
             }
@@ -100,14 +100,14 @@ impl Engine {
             return Err(StoreError::Internal(reason));
         }
         self.update_superblock()?;
-        self.log_writing = self.end_log();
-        self.verify_space_of(self.dirty.addresses())?;
+        self.publication.log_writing = self.end_log();
+        self.verify_space_of(self.forest.dirty.addresses())?;
         Ok(self.freeze())
     }
 
     /// Takes leftovers without block groups out of the free-space tree, once.
     pub(crate) fn remove_orphan_free_space(&mut self) -> Result<(), StoreError> {
-        for gap in std::mem::take(&mut self.orphan_free_space) {
+        for gap in std::mem::take(&mut self.allocation.orphan_free_space) {
             free_space_tree::remove_orphans(self, &gap)?;
         }
         Ok(())
@@ -116,6 +116,7 @@ impl Engine {
     fn write_root_items(&mut self, now: Timespec) -> Result<(), StoreError> {
         let generation = self.generation;
         let changed: Vec<(TreeId, TreeState)> = self
+            .forest
             .trees
             .iter_mut()
             .filter(|(_, state)| state.changed)
@@ -141,7 +142,7 @@ impl Engine {
             }
         }
         // The edits changed the root tree itself. It has no root item.
-        if let Some(state) = self.trees.get_mut(TreeId::ROOT) {
+        if let Some(state) = self.forest.trees.get_mut(TreeId::ROOT) {
             state.changed = false;
         }
         Ok(())
@@ -149,7 +150,7 @@ impl Engine {
 
     /// Tree that holds block group items.
     pub(crate) fn group_tree(&self) -> TreeId {
-        if self.superblock.has_block_group_tree() {
+        if self.publication.superblock.has_block_group_tree() {
             TreeId::BLOCK_GROUP
         } else {
             TreeId::EXTENT
@@ -159,8 +160,8 @@ impl Engine {
     fn write_group_items(&mut self) -> Result<(), StoreError> {
         let tree = self.group_tree();
         let mut items: Vec<(Key, BlockGroupItem)> = Vec::new();
-        for start in self.groups.dirty() {
-            self.groups.change(start, |group| {
+        for start in self.allocation.groups.dirty() {
+            self.allocation.groups.change(start, |group| {
                 if !group.is_new() {
                     group.dirty = false;
                     items.push((group.item_key(), group.item()));
@@ -180,14 +181,17 @@ impl Engine {
             generation: Generation(0),
             level: 0,
         };
-        self.trees.see(tree, |state| state.root).unwrap_or(NONE)
+        self.forest
+            .trees
+            .see(tree, |state| state.root)
+            .unwrap_or(NONE)
     }
 
     fn update_superblock(&mut self) -> Result<(), StoreError> {
         let root = self.root_now(TreeId::ROOT);
         let chunk = self.root_now(TreeId::CHUNK);
-        self.groups.verify()?;
-        let used = self.groups.applied();
+        self.allocation.groups.verify()?;
+        let used = self.allocation.groups.applied();
         let generation = self.generation;
         let backup = BackupRoot {
             tree_root: root,
@@ -196,12 +200,12 @@ impl Engine {
             fs_root: self.root_now(TreeId::FS),
             device_root: self.root_now(TreeId::DEVICE),
             csum_root: self.root_now(TreeId::CSUM),
-            total_bytes: self.superblock.total_bytes,
+            total_bytes: self.publication.superblock.total_bytes,
             bytes_used: used,
-            num_devices: self.superblock.num_devices,
+            num_devices: self.publication.superblock.num_devices,
         };
         let system: Vec<_> = self.system_chunks();
-        let superblock = &mut self.superblock;
+        let superblock = &mut self.publication.superblock;
         if superblock.uuid_tree_generation == superblock.generation {
             superblock.uuid_tree_generation = generation;
         }
@@ -215,40 +219,47 @@ impl Engine {
         superblock.sys_chunks = system;
         superblock.log_root = Logical(0);
         superblock.log_root_level = 0;
-        superblock.backup_roots[self.backup_slot] = backup;
-        self.backup_slot = (self.backup_slot + 1) % superblock.backup_roots.len();
-        self.superblock_changed = false;
+        superblock.backup_roots[self.publication.backup_slot] = backup;
+        self.publication.backup_slot =
+            (self.publication.backup_slot + 1) % superblock.backup_roots.len();
+        self.publication.superblock_changed = false;
         Ok(())
     }
 
     fn freeze(&mut self) -> PreparedCommit {
         let checksum = self.identity.checksum;
-        debug_assert!(self.writing.is_empty() && self.pinned_writing.is_empty());
-        self.writing = std::mem::take(&mut self.dirty);
+        debug_assert!(self.forest.writing.is_empty() && self.allocation.pinned_writing.is_empty());
+        self.forest.writing = std::mem::take(&mut self.forest.dirty);
         self.leave_rows();
-        self.frozen.clear();
-        for start in self.groups.uncommitted() {
-            self.groups
+        self.forest.frozen.clear();
+        for start in self.allocation.groups.uncommitted() {
+            self.allocation
+                .groups
                 .change(start, |group| group.standing = Standing::Committed);
         }
         self.follow_quotas();
-        let mut nodes = Vec::with_capacity(self.writing.len());
-        let early = std::mem::take(&mut self.early);
+        let mut nodes = Vec::with_capacity(self.forest.writing.len());
+        let early = std::mem::take(&mut self.forest.early);
         debug_assert!(early.is_idle());
-        for node in self.writing.values_mut().filter(|node| !early.has(node)) {
+        for node in self
+            .forest
+            .writing
+            .values_mut()
+            .filter(|node| !early.has(node))
+        {
             checksum.seal_block(Arc::make_mut(node).bytes_mut());
             nodes.push(node.clone());
         }
-        self.checksums.forget_applied();
+        self.pending.checksums.forget_applied();
         nodes.sort_unstable_by_key(|node| node.logical());
-        self.pinned_writing = std::mem::take(&mut self.pinned);
-        self.lost_writing = std::mem::take(&mut self.lost);
+        self.allocation.pinned_writing = std::mem::take(&mut self.allocation.pinned);
+        self.pending.lost_writing = std::mem::take(&mut self.pending.lost);
         let generation = self.generation;
         self.generation = Generation(generation.get() + 1);
         PreparedCommit {
             nodes,
-            superblock: self.superblock.clone(),
-            devices: Arc::clone(&self.devices),
+            superblock: self.publication.superblock.clone(),
+            devices: Arc::clone(&self.publication.devices),
             generation,
         }
     }
@@ -256,14 +267,16 @@ impl Engine {
     /// The prepared generation is durable: its nodes are clean, what it freed
     /// can be used again.
     pub(crate) fn published(&mut self) {
-        for node in self.writing.drain() {
-            self.cache.insert(node);
+        for node in self.forest.writing.drain() {
+            self.forest.cache.insert(node);
         }
         self.acknowledged.commits.fetch_add(1, Ordering::SeqCst);
-        self.lost_writing.clear();
-        let log = std::mem::take(&mut self.log_writing);
+        self.pending.lost_writing.clear();
+        let log = std::mem::take(&mut self.publication.log_writing);
         self.free_log_space(log);
-        let freed: Vec<_> = std::mem::take(&mut self.pinned_writing).iter().collect();
+        let freed: Vec<_> = std::mem::take(&mut self.allocation.pinned_writing)
+            .iter()
+            .collect();
         self.unpin(&freed);
     }
 }

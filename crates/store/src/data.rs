@@ -74,7 +74,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         self.note_edit();
         self.note_growth(owner.tree, extent.length);
-        self.pending.insert_new(
+        self.pending.refs.insert_new(
             extent.logical,
             extent.length,
             ExtentKind::Data,
@@ -85,7 +85,7 @@ impl Engine {
     /// Adds a reference to a data extent that has one already.
     pub fn add_data_ref(&mut self, extent: DataExtent, owner: DataOwner) {
         self.note_edit();
-        self.pending.change(
+        self.pending.refs.change(
             extent.logical,
             extent.length,
             ExtentKind::Data,
@@ -162,14 +162,14 @@ impl Engine {
     /// Drops one reference to a data extent; its space is freed with the last.
     pub fn drop_data_ref(&mut self, extent: DataExtent, owner: DataOwner) {
         self.note_edit();
-        let outcome = self.pending.change(
+        let outcome = self.pending.refs.change(
             extent.logical,
             extent.length,
             ExtentKind::Data,
             (owner.backref(), -1),
         );
         if outcome == Outcome::Vanished {
-            self.lost.remove(&extent.logical);
+            self.pending.lost.remove(&extent.logical);
             self.release_data(extent.logical, extent.length);
             return;
         }
@@ -194,14 +194,14 @@ impl Engine {
         if self.is_being_relocated(extent.logical) {
             return Ok(false);
         }
-        for lost in [&self.lost, &self.lost_writing] {
+        for lost in [&self.pending.lost, &self.pending.lost_writing] {
             let lost = lost.get(&extent.logical);
             if lost.is_some_and(|lost| *lost != LostBy::One(owner)) {
                 return Ok(false);
             }
         }
         let (mut total, mut own) = (0, 0);
-        let pending = self.pending.get(extent.logical);
+        let pending = self.pending.refs.get(extent.logical);
         if pending.is_none_or(|pending| !pending.new) {
             let record = ExtentRecord::load(self, extent.logical, extent.length, ExtentKind::Data)?;
             total = i64::try_from(record.refs).unwrap_or(i64::MAX);
@@ -229,7 +229,7 @@ impl Engine {
             }),
             Backref::SharedData(_) | Backref::Tree(_) | Backref::SharedNode(_) => LostBy::Others,
         };
-        let known = self.lost.entry(logical).or_insert(lost);
+        let known = self.pending.lost.entry(logical).or_insert(lost);
         if *known != lost {
             *known = LostBy::Others;
         }

@@ -28,7 +28,7 @@ impl Engine {
     #[must_use]
     pub fn device_stats(&self) -> [u64; 5] {
         let mut sum = [0_u64; 5];
-        for device in self.devices.keys() {
+        for device in self.publication.devices.keys() {
             for (sum, value) in sum.iter_mut().zip(self.stats_of(*device)) {
                 *sum = sum.saturating_add(value);
             }
@@ -39,15 +39,20 @@ impl Engine {
     /// Whether the trees have all that was counted.
     pub(crate) fn has_written_stats(&self) -> bool {
         let same = |device: &DeviceId| {
-            let written = self.stats.get(device).copied().unwrap_or_default();
+            let written = self
+                .publication
+                .stats
+                .get(device)
+                .copied()
+                .unwrap_or_default();
             written == self.stats_of(*device)
         };
-        self.devices.keys().all(same)
+        self.publication.devices.keys().all(same)
     }
 
     /// Sets all counters to zero; the next commit writes them.
     pub fn reset_device_stats(&mut self) {
-        for device in self.devices.keys() {
+        for device in self.publication.devices.keys() {
             if let Some(stats) = self.space.stats(*device) {
                 stats.set([0; 5]);
             }
@@ -55,7 +60,7 @@ impl Engine {
     }
 
     pub(crate) fn load_device_stats(&mut self) -> Result<(), StoreError> {
-        let devices: Vec<DeviceId> = self.devices.keys().copied().collect();
+        let devices: Vec<DeviceId> = self.publication.devices.keys().copied().collect();
         for device in devices {
             let key = key_of(device);
             let Some((leaf, slot)) = find(self, TreeId::DEVICE, &key)? else {
@@ -66,7 +71,7 @@ impl Engine {
             for (value, bytes) in written.iter_mut().zip(leaf.data(slot).as_chunks().0) {
                 *value = u64::from_le_bytes(*bytes);
             }
-            self.stats.insert(device, written);
+            self.publication.stats.insert(device, written);
             if let Some(stats) = self.space.stats(device) {
                 // Errors that happen while the volume is opened count too.
                 let met = stats.values().map(|(_, value)| value);
@@ -81,13 +86,20 @@ impl Engine {
     }
 
     pub(crate) fn write_device_stats(&mut self) -> Result<(), StoreError> {
-        let devices: Vec<DeviceId> = self.devices.keys().copied().collect();
+        let devices: Vec<DeviceId> = self.publication.devices.keys().copied().collect();
         for device in devices {
             let now = self.stats_of(device);
-            if now != self.stats.get(&device).copied().unwrap_or_default() {
+            if now
+                != self
+                    .publication
+                    .stats
+                    .get(&device)
+                    .copied()
+                    .unwrap_or_default()
+            {
                 let bytes: Vec<u8> = now.iter().flat_map(|value| value.to_le_bytes()).collect();
                 butterfs_tree::replace(self, TreeId::DEVICE, &key_of(device), &bytes)?;
-                self.stats.insert(device, now);
+                self.publication.stats.insert(device, now);
             }
         }
         Ok(())

@@ -76,13 +76,13 @@ pub(crate) fn write_superblocks(
 impl Engine {
     /// Whether a device is that of another volume, from which this one grew.
     pub(crate) fn is_of_seed(&self, item: &DeviceItem) -> bool {
-        item.fsid != self.superblock.node_fsid()
+        item.fsid != self.publication.superblock.node_fsid()
     }
 
     /// Whether a chunk lies on devices that are never written.
     pub(crate) fn lies_on_seed(&self, chunk: &Chunk) -> bool {
         chunk.stripes.iter().any(|stripe| {
-            let item = self.devices.get(&stripe.device);
+            let item = self.publication.devices.get(&stripe.device);
             item.is_some_and(|item| self.is_of_seed(item))
         })
     }
@@ -90,7 +90,7 @@ impl Engine {
     /// Whether what is at an address may be written over: not on a seed.
     #[must_use]
     pub fn may_be_written(&self, at: Logical) -> bool {
-        let chunk = self.chunks.range(..=at).next_back();
+        let chunk = self.allocation.chunks.range(..=at).next_back();
         chunk.is_none_or(|(_, chunk)| !self.lies_on_seed(chunk))
     }
 
@@ -101,7 +101,7 @@ impl Engine {
 
     /// Devices that are used and written.
     pub(crate) fn devices_used(&self) -> usize {
-        let items = self.devices.values();
+        let items = self.publication.devices.values();
         items.filter(|item| self.takes_chunks(item)).count()
     }
 
@@ -114,7 +114,7 @@ impl Engine {
             .map(|facts| (facts.id, facts))
             .collect();
         let mut shares: BTreeMap<(DeviceId, u64), u64> = BTreeMap::new();
-        for chunk in self.chunks.values() {
+        for chunk in self.allocation.chunks.values() {
             for stripe in &chunk.stripes {
                 let share = shares.entry((stripe.device, chunk.flags.0)).or_default();
                 *share = share.saturating_add(stripe_length(chunk));
@@ -125,7 +125,7 @@ impl Engine {
             own.map(|((_, flags), bytes)| (BlockGroupFlags(*flags), *bytes))
                 .collect()
         };
-        let items = self.devices.iter();
+        let items = self.publication.devices.iter();
         items
             .map(|(id, item)| {
                 let member = members.remove(id);
@@ -151,7 +151,7 @@ impl Engine {
         changed: &[DeviceId],
         change: impl Fn(u64) -> u64,
     ) -> Result<(), StoreError> {
-        let devices = Arc::make_mut(&mut self.devices);
+        let devices = Arc::make_mut(&mut self.publication.devices);
         for id in changed {
             if let Some(item) = devices.get_mut(id) {
                 item.bytes_used = change(item.bytes_used);
@@ -172,7 +172,7 @@ impl Engine {
         device: DeviceId,
         bytes: u64,
     ) -> Result<(), StoreError> {
-        if let Some(item) = Arc::make_mut(&mut self.devices).get_mut(&device) {
+        if let Some(item) = Arc::make_mut(&mut self.publication.devices).get_mut(&device) {
             item.total_bytes = bytes;
         }
         self.write_device_item(device)
@@ -180,11 +180,11 @@ impl Engine {
 
     /// Writes the item of a device as it is in memory.
     pub(crate) fn write_device_item(&mut self, id: DeviceId) -> Result<(), StoreError> {
-        let Some(item) = self.devices.get(&id).cloned() else {
+        let Some(item) = self.publication.devices.get(&id).cloned() else {
             return Ok(());
         };
-        if id == self.superblock.device.id {
-            self.superblock.device = item.clone();
+        if id == self.publication.superblock.device.id {
+            self.publication.superblock.device = item.clone();
         }
         let key = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
         Editor::new(self, TreeId::CHUNK).replace(&key, &item.encode())?;

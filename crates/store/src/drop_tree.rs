@@ -175,7 +175,7 @@ impl Engine {
     }
 
     fn forget_tree(&mut self, tree: TreeId) -> Result<(), StoreError> {
-        let state = self.trees.remove(tree);
+        let state = self.forest.trees.remove(tree);
         if let Some(key) = state.and_then(|state| state.item_key) {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }
@@ -204,9 +204,10 @@ impl Engine {
             let change = (by, -1);
             let outcome =
                 self.pending
+                    .refs
                     .change(place.disk, place.disk_length, ExtentKind::Data, change);
             if outcome == Outcome::Vanished {
-                self.lost.remove(&place.disk);
+                self.pending.lost.remove(&place.disk);
                 self.release_data(place.disk, place.disk_length);
             } else {
                 self.note_lost(place.disk, by);

@@ -74,12 +74,14 @@ impl Early {
 impl Engine {
     /// Changed nodes that the device does not have.
     fn unwritten(&self) -> impl Iterator<Item = Logical> {
-        self.dirty.addresses_of(|node| !self.early.has(node))
+        self.forest
+            .dirty
+            .addresses_of(|node| !self.forest.early.has(node))
     }
 
     /// Whether more than `most` extents or references wait.
     fn has_more_than(&self, most: usize) -> bool {
-        self.pending.len().max(self.pending.references()) > most
+        self.pending.refs.len().max(self.pending.refs.references()) > most
     }
 
     /// Whether the commit has only little left to do.
@@ -113,7 +115,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let length = self.node_size() as u64;
         for logical in addresses {
-            let group = self.groups.containing(logical);
+            let group = self.allocation.groups.containing(logical);
             let free = group.and_then(|group| group.free.as_ref());
             let range = logical.get()..logical.get() + length;
             if group.is_none() || free.is_some_and(|free| free.overlapping(range).next().is_some())
@@ -127,25 +129,28 @@ impl Engine {
     /// The nodes at these addresses, as they are now, sealed.
     fn begin_batch(&mut self, addresses: &[Logical]) -> Result<Vec<Arc<Node>>, StoreError> {
         let changed = addresses.iter().copied();
-        self.verify_space_of(changed.filter(|at| self.dirty.contains(*at)))?;
+        self.verify_space_of(changed.filter(|at| self.forest.dirty.contains(*at)))?;
         let checksum = self.identity.checksum;
         let mut batch = Vec::with_capacity(addresses.len());
         for logical in addresses {
-            let node = self.dirty.get_mut(*logical);
-            if let Some(node) = node.filter(|node| !self.early.has(node)) {
+            let node = self.forest.dirty.get_mut(*logical);
+            if let Some(node) = node.filter(|node| !self.forest.early.has(node)) {
                 checksum.seal_block(Arc::make_mut(node).bytes_mut());
                 batch.push(Arc::clone(node));
-                self.early.written.insert(*logical, Arc::downgrade(node));
-                self.early.in_flight.insert(*logical);
+                self.forest
+                    .early
+                    .written
+                    .insert(*logical, Arc::downgrade(node));
+                self.forest.early.in_flight.insert(*logical);
             }
         }
         Ok(batch)
     }
 
     fn end_batch(&mut self) {
-        self.early.in_flight.clear();
+        self.forest.early.in_flight.clear();
         let length = self.node_size() as u64;
-        for logical in std::mem::take(&mut self.early.freed) {
+        for logical in std::mem::take(&mut self.forest.early.freed) {
             self.give_back(logical, length);
         }
     }
@@ -162,7 +167,7 @@ impl Store {
         for _ in 0..ROUNDS_MAX {
             {
                 let engine = self.engine.read();
-                if engine.log_waits || engine.is_nearly_written(self.left_to_commit) {
+                if engine.publication.log_waits || engine.is_nearly_written(self.left_to_commit) {
                     break;
                 }
             }

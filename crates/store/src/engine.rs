@@ -1,46 +1,35 @@
-//! All of a volume's state that changes: trees, space, pending references.
+//! All of a volume's state that changes, in four rooms: the forest (trees and
+//! their nodes), the allocation of space, what is pending, and the publication
+//! of generations.
 //!
 //! One lock (in [`crate::Store`]) guards it. Nothing here does data I/O; nodes
 //! that are not in memory are read from the device.
-//!
-//! Invariants: a node in `dirty` has the running generation and nobody on disk
-//! refers to it; a node in `writing` belongs to the generation that is being
-//! published; everything else is immutable.
 
-use crate::cache::NodeCache;
-use crate::changed_nodes::ChangedNodes;
-use crate::checksums::PendingChecksums;
-use crate::data::LostRefs;
-use crate::device_stats::StatsOfDevices;
-use crate::devices::DeviceItems;
-use crate::early::Early;
+use crate::allocation::Allocation;
 use crate::error::{StoreError, bad_item, corrupt_item};
-use crate::extent::pending::{Backref, ExtentKind, Outcome, PendingRefs};
+use crate::extent::pending::{Backref, ExtentKind, Outcome};
+use crate::forest::Forest;
 use crate::inject;
 use crate::item_fault::ItemFault;
-use crate::log::{FsyncLog, LogSpace};
 use crate::missing::OnMissing;
-use crate::near::{self, EngineNumber};
+use crate::near;
+use crate::pending::Pending;
+use crate::publication::Publication;
 use crate::quota::Quotas;
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
-use crate::space::block_groups::BlockGroups;
-use crate::space::ranges::RangeSet;
-use crate::trees::Trees;
-use crate::view::{Held, HoldId};
 use butterfs_format::features::Incompat;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
-use butterfs_format::{DeviceId, Generation, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
     Cursor, Expected, Headers, Node, NodeFault, NodeSink, NodeSource, NodeStamp, TreeError,
     VolumeIdentity,
 };
-use butterfs_volume::{LogicalSpace, ReadAs};
+use butterfs_volume::LogicalSpace;
 use crossbeam_utils::CachePadded;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -80,123 +69,35 @@ impl SpaceKind {
     }
 }
 
-/// What a new chunk of one kind could be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Unallocated {
-    /// Bytes of all of them.
-    pub(crate) bytes: u64,
-    /// Bytes of the next one.
-    pub(crate) next: u64,
-}
-
-/// What new chunks could be, per kind, until a chunk comes or goes.
-#[derive(Debug, Default)]
-pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<Unallocated>; 3]>);
-
-impl UnallocatedCache {
-    /// What is known of `kind`; `look` finds it if nothing is known.
-    pub(crate) fn get(&self, kind: SpaceKind, look: impl FnOnce() -> Unallocated) -> Unallocated {
-        *self.0.lock()[kind as usize].get_or_insert_with(look)
-    }
-
-    /// A chunk came or went.
-    pub(crate) fn forget(&mut self) {
-        *self.0.get_mut() = [None; 3];
-    }
-}
-
-/// The state of an open volume.
+/// The state of an open volume, in rooms.
 #[derive(Debug)]
 pub struct Engine {
+    /// What all nodes have in common.
     pub(crate) identity: VolumeIdentity,
-    /// No other engine of the process has it.
-    pub(crate) number: EngineNumber,
+    /// What new nodes carry in their headers.
     pub(crate) stamp: NodeStamp,
-    pub(crate) superblock: Superblock,
+    /// Logical space: devices, chunks and their copies.
     pub(crate) space: Arc<LogicalSpace>,
-    /// Whether nodes may be overwritten while they are read, as those of a view
-    /// may.
-    pub(crate) read_as: ReadAs,
     /// The generation that is running; the superblock's is one less.
     pub(crate) generation: Generation,
-    pub(crate) trees: Trees,
-    pub(crate) dirty: ChangedNodes,
-    pub(crate) writing: ChangedNodes,
-    pub(crate) cache: NodeCache,
-    pub(crate) chunks: BTreeMap<Logical, Chunk>,
-    pub(crate) groups: BlockGroups,
-    /// The group that was allocated from last, per kind.
-    pub(crate) current: [Option<Logical>; 3],
-    pub(crate) pending: PendingRefs,
-    pub(crate) checksums: PendingChecksums,
-    /// File extents that lost their references to data in the running
-    /// generation. A crash may give them back.
-    pub(crate) lost: LostRefs,
-    /// The same, of the generation that is being published.
-    pub(crate) lost_writing: LostRefs,
-    /// Freed in the running generation.
-    pub(crate) pinned: RangeSet,
-    /// Space freed in the generation that is being published.
-    pub(crate) pinned_writing: RangeSet,
-    /// Space freed by commits, and kept from being overwritten while somebody
-    /// reads an older state.
-    pub(crate) held: Option<Held>,
+    /// Trees and nodes.
+    pub(crate) forest: Forest,
+    /// Chunks, block groups and free space.
+    pub(crate) allocation: Allocation,
+    /// What waits for its tree.
+    pub(crate) pending: Pending,
+    /// Superblocks, devices and the fsync log.
+    pub(crate) publication: Publication,
     /// How many users keep each subvolume as it is.
     pub(crate) kept_trees: FxHashMap<TreeId, usize>,
-    pub(crate) last_hold: HoldId,
-    /// Backup root that the next commit overwrites.
-    pub(crate) backup_slot: usize,
-    /// What new chunks could be.
-    pub(crate) unallocated_cache: UnallocatedCache,
-    /// Kind and profile of new chunks and of what is allocated, per kind, where
-    /// a conversion says so.
-    pub(crate) new_profiles: [Option<BlockGroupFlags>; 3],
-    /// Where devices end for new chunks, while they shrink.
-    pub(crate) device_ends: FxHashMap<DeviceId, u64>,
-    /// The superblock's own fields (label, flags) changed.
-    pub(crate) superblock_changed: bool,
-    /// The free-space tree is there, valid and kept.
-    pub(crate) free_space_tree: bool,
-    /// It is to be made anew before anything else, and is not believed until
-    /// then.
-    pub(crate) remakes_free_space: bool,
-    /// Gaps between block groups for which that tree has items; the next
-    /// commit removes them.
-    pub(crate) orphan_free_space: Vec<std::ops::Range<u64>>,
-    /// The superblock that is on the devices.
-    pub(crate) durable: Superblock,
-    /// The devices, as the trees of the running generation have them.
-    pub(crate) devices: DeviceItems,
-    /// The devices, as the superblocks that are on them say.
-    pub(crate) durable_devices: DeviceItems,
-    /// The fsync log of the running generation.
-    pub(crate) log: FsyncLog,
-    /// Space of the log of the generation that is being published.
-    pub(crate) log_writing: LogSpace,
-    /// Error counters as the device tree has them.
-    pub(crate) stats: StatsOfDevices,
-    /// A log of an earlier run waits for its replay.
-    pub(crate) log_waits: bool,
     /// Data that wait in memory.
     pub(crate) acknowledged: Acknowledged,
-    /// The primary superblock was damaged when the volume was opened, and is not
-    /// written yet.
-    pub(crate) primary_damaged: bool,
-    /// Nodes of the running generation that a snapshot shares: copied before
-    /// they change.
-    pub(crate) frozen: FxHashSet<Logical>,
-    /// Nodes of the running generation that the device has.
-    pub(crate) early: Early,
     /// Quota groups, where quotas are on.
     pub(crate) quotas: Option<Quotas>,
-    /// Identity of the next subvolume, once it was looked for.
-    pub(crate) next_tree: Option<u64>,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
     /// The same, of changes that were made beside others.
     pub(crate) edits_beside: CachePadded<AtomicU64>,
-    /// Nodes that were read from the device.
-    pub(crate) reads_under_lock: AtomicU64,
 }
 
 impl Engine {
@@ -221,7 +122,7 @@ impl Engine {
     /// The superblock as of the last commit.
     #[must_use]
     pub const fn superblock(&self) -> &Superblock {
-        &self.superblock
+        &self.publication.superblock
     }
 
     /// Names the volume; the next commit writes it.
@@ -234,18 +135,18 @@ impl Engine {
             return Err(StoreError::BadLabel);
         }
         self.note_edit();
-        self.superblock.label = label.to_vec();
-        self.superblock_changed = true;
+        self.publication.superblock.label = label.to_vec();
+        self.publication.superblock_changed = true;
         Ok(())
     }
 
     /// Notes a feature that the volume uses from now on; the next commit writes
     /// it.
     pub fn set_incompat(&mut self, feature: Incompat) {
-        if !self.superblock.incompat.contains(feature) {
+        if !self.publication.superblock.incompat.contains(feature) {
             self.note_edit();
-            self.superblock.incompat |= feature;
-            self.superblock_changed = true;
+            self.publication.superblock.incompat |= feature;
+            self.publication.superblock_changed = true;
         }
     }
 
@@ -258,23 +159,26 @@ impl Engine {
     /// Bytes of nodes changed in the running generation.
     #[must_use]
     pub fn dirty_bytes(&self) -> usize {
-        self.dirty.len() * self.identity.node_size
+        self.forest.dirty.len() * self.identity.node_size
     }
 
     /// Number of extents with pending changes.
     #[must_use]
     pub fn pending_len(&self) -> usize {
-        self.pending.len()
+        self.pending.refs.len()
     }
 
     /// Block groups, ascending.
     pub fn groups(&self) -> impl Iterator<Item = &BlockGroup> {
-        self.groups.values()
+        self.allocation.groups.values()
     }
 
     /// Chunks, ascending.
     pub fn chunks(&self) -> impl Iterator<Item = (Logical, &Chunk)> {
-        self.chunks.iter().map(|(logical, chunk)| (*logical, chunk))
+        self.allocation
+            .chunks
+            .iter()
+            .map(|(logical, chunk)| (*logical, chunk))
     }
 
     /// Root item of `tree`.
@@ -282,11 +186,11 @@ impl Engine {
     /// # Errors
     /// [`TreeError::NoSuchTree`], reading.
     pub fn tree_state(&self, tree: TreeId) -> Result<TreeState, StoreError> {
-        if let Some(state) = self.trees.see(tree, TreeState::clone) {
+        if let Some(state) = self.forest.trees.see(tree, TreeState::clone) {
             return Ok(state);
         }
         let state = self.load_tree(tree)?;
-        self.trees.add_loaded(tree, state.clone());
+        self.forest.trees.add_loaded(tree, state.clone());
         Ok(state)
     }
 
@@ -337,7 +241,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         self.tree_state(tree)?;
         self.note_edit();
-        if let Some(state) = self.trees.get_mut(tree) {
+        if let Some(state) = self.forest.trees.get_mut(tree) {
             change(&mut state.item);
             state.changed = true;
         }
@@ -355,11 +259,8 @@ impl Engine {
     /// # Errors
     /// There is no node, or it has another level; reading failed.
     pub fn node_at(&self, logical: Logical, level: Option<u8>) -> Result<Arc<Node>, StoreError> {
-        let here = self.dirty.get(logical);
-        let here = here.or_else(|| self.writing.get(logical));
-        let here = here.or_else(|| self.cache.get(logical));
         let fits = |node: &Arc<Node>| level.is_none_or(|level| node.level() == level);
-        if let Some(node) = here.filter(fits) {
+        if let Some(node) = self.forest.in_memory(logical).filter(fits) {
             return Ok(node);
         }
         self.read_expected(Expected {
@@ -370,11 +271,7 @@ impl Engine {
     }
 
     fn find_node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
-        let logical = reference.logical;
-        let found = self.dirty.get(logical);
-        let found = found.or_else(|| self.writing.get(logical));
-        let found = found.or_else(|| self.cache.get(logical));
-        if let Some(node) = found {
+        if let Some(node) = self.forest.in_memory(reference.logical) {
             // A cached node may have been verified against another pointer.
             if node.reference() == reference {
                 return Ok(node);
@@ -382,7 +279,7 @@ impl Engine {
         }
         match self.on_missing(reference) {
             OnMissing::Use(node) => {
-                self.cache.insert(Arc::clone(&node));
+                self.forest.cache.insert(Arc::clone(&node));
                 Ok(node)
             }
             OnMissing::GiveUp => Err(TreeError::Missing(reference)),
@@ -395,7 +292,7 @@ impl Engine {
     }
 
     fn read_expected(&self, expected: Expected) -> Result<Arc<Node>, StoreError> {
-        self.reads_under_lock.fetch_add(1, Ordering::Relaxed);
+        self.forest.reads_under_lock.fetch_add(1, Ordering::Relaxed);
         let mut buffer = vec![0; self.identity.node_size];
         let mut node = None;
         let mut fault = None;
@@ -412,10 +309,10 @@ impl Engine {
         };
         let result =
             self.space
-                .read_verified_as(self.read_as, expected.logical, &mut buffer, verify);
+                .read_verified_as(self.forest.read_as, expected.logical, &mut buffer, verify);
         match (result, node) {
             (Ok(_), Some(node)) => {
-                self.cache.insert(node.clone());
+                self.forest.cache.insert(node.clone());
                 Ok(node)
             }
             (Err(error), _) => match fault {
@@ -448,7 +345,9 @@ impl Engine {
         self.note_edit();
         let length = self.identity.node_size as u64;
         let kind = Self::node_kind(node);
-        self.pending.change(node.logical, length, kind, (by, count))
+        self.pending
+            .refs
+            .change(node.logical, length, kind, (by, count))
     }
 
     pub(crate) fn new_node(
@@ -462,6 +361,7 @@ impl Engine {
         let kind = ExtentKind::Node { level, first_key };
         let length = self.identity.node_size as u64;
         self.pending
+            .refs
             .insert_new(logical, length, kind, Backref::Tree(tree))?;
         Ok(NodeRef {
             logical,
@@ -472,8 +372,8 @@ impl Engine {
 
     pub(crate) fn is_writable(&self, node: NodeRef) -> bool {
         node.generation == self.generation
-            && self.dirty.contains(node.logical)
-            && !self.frozen.contains(&node.logical)
+            && self.forest.dirty.contains(node.logical)
+            && !self.forest.frozen.contains(&node.logical)
     }
 
     /// A copy of a node as a new one of this volume, at another place and of
@@ -496,7 +396,7 @@ impl Engine {
             return Err(corrupt_item(TreeId::FREE_SPACE, key, fault));
         }
         let copy = self.copy_of(&node, new, tree);
-        self.dirty.insert(copy);
+        self.forest.dirty.insert(copy);
         self.move_references(tree, &node)?;
         Ok(new)
     }
@@ -511,12 +411,17 @@ impl NodeSource for Engine {
     fn see<R>(&self, reference: NodeRef, look: impl FnOnce(&Node) -> R) -> Result<R, TreeError> {
         inject::point()?;
         let logical = reference.logical;
-        let changed = self.dirty.find(logical);
-        let Some(changed) = changed.or_else(|| self.writing.find(logical)) else {
+        let changed = self.forest.dirty.find(logical);
+        let Some(changed) = changed.or_else(|| self.forest.writing.find(logical)) else {
             if reference.level == 0 {
                 return self.find_node(reference).map(|node| look(&node));
             }
-            return near::see(self.number, reference, || self.find_node(reference), look);
+            return near::see(
+                self.forest.number,
+                reference,
+                || self.find_node(reference),
+                look,
+            );
         };
         let seen = changed.see(|node| match node.reference() == reference {
             true => Ok(look(node)),
@@ -526,7 +431,7 @@ impl NodeSource for Engine {
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
-        if let Some(root) = self.trees.see(tree, |state| state.root) {
+        if let Some(root) = self.forest.trees.see(tree, |state| state.root) {
             return Ok(root);
         }
         Ok(self.tree_state(tree)?.root)
@@ -547,14 +452,15 @@ impl NodeSink for Engine {
         let new = self.new_node(tree, level, None)?;
         self.note_growth(tree, self.identity.node_size as u64);
         let node = Node::empty(self.identity.node_size, &self.stamp, new, tree);
-        self.dirty.insert(node);
+        self.forest.dirty.insert(node);
         Ok(new)
     }
 
     fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
         inject::point()?;
         self.note_edit();
-        self.dirty
+        self.forest
+            .dirty
             .get_mut(node.logical)
             .map(Arc::make_mut)
             .ok_or(TreeError::Misuse("a node was edited that is not writable"))
@@ -563,7 +469,7 @@ impl NodeSink for Engine {
     fn release(&mut self, tree: TreeId, node: NodeRef) -> Result<(), TreeError> {
         inject::point()?;
         self.note_edit();
-        if self.dirty.remove(node.logical).is_none() {
+        if self.forest.dirty.remove(node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
         self.drop_node_ref(node, Backref::Tree(tree));
@@ -573,6 +479,7 @@ impl NodeSink for Engine {
     fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError> {
         self.note_edit();
         let state = self
+            .forest
             .trees
             .get_mut(tree)
             .ok_or(TreeError::NoSuchTree(tree))?;
@@ -589,10 +496,10 @@ impl Engine {
         if self.change_node_ref(node, by, -1) == Outcome::Vanished {
             // A node that gets this address later must not be overwritten by
             // the old one.
-            self.dirty.remove(node.logical);
-            self.frozen.remove(&node.logical);
+            self.forest.dirty.remove(node.logical);
+            self.forest.frozen.remove(&node.logical);
             let length = self.identity.node_size as u64;
-            if !self.early.keeps(node.logical) {
+            if !self.forest.early.keeps(node.logical) {
                 self.give_back(node.logical, length);
             }
         }

@@ -10,6 +10,7 @@
 
 mod add_device;
 mod addresses;
+mod allocation;
 mod balance_item;
 mod beside;
 mod cache;
@@ -30,6 +31,7 @@ mod error;
 mod exclusive;
 mod extent;
 mod falling_out;
+mod forest;
 #[cfg(feature = "inject")]
 pub mod inject;
 #[cfg(not(feature = "inject"))]
@@ -40,6 +42,8 @@ mod missing;
 mod near;
 mod open;
 mod parallel;
+mod pending;
+mod publication;
 mod quota;
 mod relocate;
 mod remove_device;
@@ -190,7 +194,7 @@ impl Store {
         LockWaits {
             count,
             total,
-            reads_under_lock: engine.reads_under_lock.load(Ordering::Relaxed),
+            reads_under_lock: engine.forest.reads_under_lock.load(Ordering::Relaxed),
             reads_outside: self.reads_outside.load(Ordering::Relaxed),
         }
     }
@@ -213,19 +217,22 @@ impl Store {
     pub fn zero_log(&self) -> Result<bool, StoreError> {
         let _one_at_a_time = self.committing.lock();
         let mut engine = self.change_writable()?;
-        if !engine.log_waits {
+        if !engine.publication.log_waits {
             return Ok(false);
         }
-        engine.log_waits = false;
+        engine.publication.log_waits = false;
         for superblock in [0, 1] {
             let target = match superblock {
-                0 => &mut engine.superblock,
-                _ => &mut engine.durable,
+                0 => &mut engine.publication.superblock,
+                _ => &mut engine.publication.durable,
             };
             target.log_root = butterfs_format::Logical(0);
             target.log_root_level = 0;
         }
-        let (superblock, items) = (engine.durable.clone(), Arc::clone(&engine.durable_devices));
+        let (superblock, items) = (
+            engine.publication.durable.clone(),
+            Arc::clone(&engine.publication.durable_devices),
+        );
         drop(engine);
         for copies in [Copies::Primary, Copies::Mirrors] {
             self.write_copies(&superblock, &items, copies)?;
@@ -274,12 +281,12 @@ impl Store {
     fn commit_once(&self, between: Between<'_>) -> Result<Generation, StoreError> {
         let prepared = {
             let mut engine = self.change_writable()?;
-            if engine.log_waits {
+            if engine.publication.log_waits {
                 return Err(StoreError::LogWaits);
             }
             if self.falling_out.is_recent(&self.space) {
-                engine.superblock_changed = true;
-                engine.unallocated_cache.forget();
+                engine.publication.superblock_changed = true;
+                engine.allocation.unallocated_cache.forget();
             }
             if engine.is_clean() {
                 return Ok(engine.superblock().generation);
@@ -331,7 +338,7 @@ impl Store {
             // Before it can be given out again.
             let freed: Vec<_> = {
                 let engine = self.engine.read();
-                let freed = engine.pinned_writing.iter();
+                let freed = engine.allocation.pinned_writing.iter();
                 freed.filter(|range| !engine.is_kept(range)).collect()
             };
             for range in freed {
@@ -343,8 +350,8 @@ impl Store {
             }
         }
         let mut engine = self.change();
-        engine.durable = prepared.superblock.clone();
-        engine.durable_devices = Arc::clone(&prepared.devices);
+        engine.publication.durable = prepared.superblock.clone();
+        engine.publication.durable_devices = Arc::clone(&prepared.devices);
         engine.published();
         drop(engine);
         Ok(prepared.generation)
@@ -357,13 +364,17 @@ impl Store {
     fn restore_primary(&self) -> Result<(), StoreError> {
         let (damaged, durable, items) = {
             let engine = self.engine.read();
-            let items = Arc::clone(&engine.durable_devices);
-            (engine.primary_damaged, engine.durable.clone(), items)
+            let items = Arc::clone(&engine.publication.durable_devices);
+            (
+                engine.publication.primary_damaged,
+                engine.publication.durable.clone(),
+                items,
+            )
         };
         if damaged {
             self.write_copies(&durable, &items, Copies::Primary)?;
             self.flush()?;
-            self.change().primary_damaged = false;
+            self.change().publication.primary_damaged = false;
         }
         Ok(())
     }
@@ -382,7 +393,10 @@ impl Store {
         self.restore_primary()?;
         let (durable, before) = {
             let engine = self.engine.read();
-            (engine.durable.clone(), Arc::clone(&engine.durable_devices))
+            (
+                engine.publication.durable.clone(),
+                Arc::clone(&engine.publication.durable_devices),
+            )
         };
         if durable.log_root.get() != 0 {
             self.write_copies(&durable, &before, Copies::Mirrors)?;
@@ -463,7 +477,7 @@ impl Store {
         if self.falling_out.is_recent(&self.space) {
             // The device that fell out may still name the previous log, and
             // after a crash it may speak for the volume.
-            engine.durable = prepared.superblock.clone();
+            engine.publication.durable = prepared.superblock.clone();
             engine.log_unpublished(prepared);
         } else {
             engine.log_published(prepared);

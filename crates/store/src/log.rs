@@ -136,7 +136,7 @@ struct LogSink<'e>(&'e mut Engine);
 impl LogSink<'_> {
     fn new_node(&mut self, level: u8) -> Result<NodeRef, TreeError> {
         let engine = &mut *self.0;
-        let logical = match engine.log.spare.pop() {
+        let logical = match engine.publication.log.spare.pop() {
             Some(block) => block,
             None => engine.allocate_block_for_log()?,
         };
@@ -150,7 +150,7 @@ impl LogSink<'_> {
 
 impl NodeSource for LogSink<'_> {
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError> {
-        let log = &self.0.log;
+        let log = &self.0.publication.log;
         let found = log.dirty.get(&reference.logical);
         found
             .or_else(|| log.clean.get(&reference.logical))
@@ -159,20 +159,20 @@ impl NodeSource for LogSink<'_> {
     }
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
-        let root = self.0.log.roots.get(&tree).copied();
+        let root = self.0.publication.log.roots.get(&tree).copied();
         root.ok_or(TreeError::NoSuchTree(tree))
     }
 }
 
 impl NodeSink for LogSink<'_> {
     fn make_writable(&mut self, _: TreeId, node: NodeRef) -> Result<NodeRef, TreeError> {
-        if self.0.log.dirty.contains_key(&node.logical) {
+        if self.0.publication.log.dirty.contains_key(&node.logical) {
             return Ok(node);
         }
         let old = self.node(node)?;
         let new = self.new_node(node.level)?;
         let copy = old.copied_to(new.logical, new.generation, TreeId::LOG);
-        let log = &mut self.0.log;
+        let log = &mut self.0.publication.log;
         log.clean.remove(&node.logical);
         log.replaced.push(node.logical);
         log.dirty.insert(new.logical, Arc::new(copy));
@@ -183,28 +183,32 @@ impl NodeSink for LogSink<'_> {
         let new = self.new_node(level)?;
         let engine = &mut *self.0;
         let node = Node::empty(engine.identity.node_size, &engine.stamp, new, TreeId::LOG);
-        engine.log.dirty.insert(new.logical, Arc::new(node));
+        engine
+            .publication
+            .log
+            .dirty
+            .insert(new.logical, Arc::new(node));
         Ok(new)
     }
 
     fn edit(&mut self, node: NodeRef) -> Result<&mut Node, TreeError> {
-        let node = self.0.log.dirty.get_mut(&node.logical);
+        let node = self.0.publication.log.dirty.get_mut(&node.logical);
         node.map(Arc::make_mut)
             .ok_or(TreeError::Misuse("a node was edited that is not writable"))
     }
 
     fn release(&mut self, _: TreeId, node: NodeRef) -> Result<(), TreeError> {
-        if self.0.log.dirty.remove(&node.logical).is_none() {
+        if self.0.publication.log.dirty.remove(&node.logical).is_none() {
             return Err(TreeError::Misuse("a node was dropped that is not writable"));
         }
         // Allocated in this batch: no log on the device has it.
-        self.0.log.spare.push(node.logical);
+        self.0.publication.log.spare.push(node.logical);
         Ok(())
     }
 
     fn set_root(&mut self, tree: TreeId, root: NodeRef) -> Result<(), TreeError> {
-        self.0.log.roots.insert(tree, root);
-        self.0.log.moved.insert(tree);
+        self.0.publication.log.roots.insert(tree, root);
+        self.0.publication.log.moved.insert(tree);
         Ok(())
     }
 }
@@ -222,7 +226,7 @@ impl LogEditor<'_> {
     /// No space. The log is given up then, and a commit is needed.
     pub fn replace(&mut self, key: &Key, data: &[u8]) -> Result<(), StoreError> {
         let result = Editor::new(&mut self.sink, self.tree).replace(key, data);
-        self.sink.0.log.broken |= result.is_err();
+        self.sink.0.publication.log.broken |= result.is_err();
         Ok(result?)
     }
 
@@ -232,7 +236,7 @@ impl LogEditor<'_> {
     /// As [`LogEditor::replace`].
     pub fn remove_range(&mut self, keys: RangeInclusive<Key>) -> Result<(), StoreError> {
         let result = Editor::new(&mut self.sink, self.tree).remove_range(keys);
-        self.sink.0.log.broken |= result.is_err();
+        self.sink.0.publication.log.broken |= result.is_err();
         result?;
         Ok(())
     }
@@ -276,14 +280,14 @@ impl LogEditor<'_> {
 
     /// Notes that one more item names the data extent at `disk`.
     pub fn name_extent(&mut self, disk: Logical) {
-        let log = &mut self.sink.0.log;
+        let log = &mut self.sink.0.publication.log;
         log.unnamed.remove(&disk);
         *log.named.entry(disk).or_default() += 1;
     }
 
     /// Notes that one item less names the data extent at `disk`.
     pub fn unname_extent(&mut self, disk: Logical) {
-        let log = &mut self.sink.0.log;
+        let log = &mut self.sink.0.publication.log;
         if let Some(count) = log.named.get_mut(&disk) {
             *count -= 1;
             if *count == 0 {
@@ -311,7 +315,7 @@ impl LogEditor<'_> {
             let end = start + (sums.len() / size) as u64 * sector;
             let mut missing = RangeSet::default();
             missing.insert(start..end);
-            let known = engine.log.sums.get(&self.tree);
+            let known = engine.publication.log.sums.get(&self.tree);
             for known in known.into_iter().flat_map(|k| k.overlapping(start..end)) {
                 missing.remove(known);
             }
@@ -326,7 +330,7 @@ impl LogEditor<'_> {
                     self.replace(&key, piece)?;
                     at += (piece.len() / size) as u64 * sector;
                 }
-                let sums = &mut self.sink.0.log.sums;
+                let sums = &mut self.sink.0.publication.log.sums;
                 sums.entry(self.tree).or_default().insert(part);
             }
         }
@@ -339,7 +343,7 @@ impl LogEditor<'_> {
             tree: self.tree,
             number: inode,
         };
-        let log = &mut self.sink.0.log;
+        let log = &mut self.sink.0.publication.log;
         for old in log.given.remove(&id).unwrap_or_default() {
             log.indexes.remove(&(old.dir, old.index));
             log.names.remove(&(old.dir, old.name));
@@ -354,7 +358,7 @@ impl LogEditor<'_> {
             number: inode,
         };
         self.forget(inode);
-        let log = &mut self.sink.0.log;
+        let log = &mut self.sink.0.publication.log;
         let free = names.iter().all(|new| {
             !log.indexes.contains_key(&(new.dir, new.index))
                 && !log.names.contains_key(&(new.dir, new.name.clone()))
@@ -374,19 +378,19 @@ impl LogEditor<'_> {
 impl Engine {
     /// Notes that an inode's item changed.
     pub fn note_inode(&self, id: InodeId) {
-        self.log.changed.note(id, None);
+        self.publication.log.changed.note(id, None);
     }
 
     /// Notes that an inode's file extents changed in `range`.
     pub fn note_extents(&self, id: InodeId, range: Range<u64>) {
-        self.log.changed.note(id, Some(range));
+        self.publication.log.changed.note(id, Some(range));
     }
 
     /// Notes that an inode's names changed.
     pub fn note_names(&self, id: InodeId) {
-        self.log.changed.note_names(id);
-        if self.log.given.contains_key(&id) {
-            self.log.stale.lock().insert(id);
+        self.publication.log.changed.note_names(id);
+        if self.publication.log.given.contains_key(&id) {
+            self.publication.log.stale.lock().insert(id);
         }
     }
 
@@ -394,7 +398,7 @@ impl Engine {
     /// log up to date.
     #[must_use]
     pub fn take_stale_names(&mut self) -> Vec<InodeId> {
-        let mut stale: Vec<InodeId> = self.log.stale.get_mut().drain().collect();
+        let mut stale: Vec<InodeId> = self.publication.log.stale.get_mut().drain().collect();
         stale.sort_unstable();
         stale
     }
@@ -402,39 +406,39 @@ impl Engine {
     /// Whether an inode's names changed since the last commit.
     #[must_use]
     pub fn names_changed(&self, id: InodeId) -> bool {
-        self.log.changed.has_new_names(id)
+        self.publication.log.changed.has_new_names(id)
     }
 
     /// Whether the log has an inode.
     #[must_use]
     pub fn is_in_log(&self, id: InodeId) -> bool {
-        self.log.given.contains_key(&id)
+        self.publication.log.given.contains_key(&id)
     }
 
     /// What changed of an inode since it was logged or committed, as ranges of
     /// file extents; `None` if nothing did.
     #[must_use]
     pub fn changed_since_log(&self, id: InodeId) -> Option<Vec<Range<u64>>> {
-        self.log.changed.since_log(id)
+        self.publication.log.changed.since_log(id)
     }
 
     /// Notes that the log has all of an inode.
     pub fn note_logged(&mut self, id: InodeId) {
-        self.log.changed.note_logged(id);
+        self.publication.log.changed.note_logged(id);
     }
 
     /// Whether changes can be logged. If not, a commit is needed.
     #[must_use]
     pub fn can_log(&self) -> bool {
-        let nodes = self.log.dirty.len() + self.log.clean.len();
-        !self.log.broken && nodes * self.node_size() < LOG_MAX
+        let nodes = self.publication.log.dirty.len() + self.publication.log.clean.len();
+        !self.publication.log.broken && nodes * self.node_size() < LOG_MAX
     }
 
     /// Whether the last commit has the chunk that contains `logical`. A replay
     /// knows no other chunks.
     #[must_use]
     pub fn is_in_committed_group(&self, logical: Logical) -> bool {
-        let group = self.groups.containing(logical);
+        let group = self.allocation.groups.containing(logical);
         group.is_some_and(|group| group.standing == Standing::Committed)
     }
 
@@ -444,9 +448,9 @@ impl Engine {
     /// No space. The log is given up then, and a commit is needed.
     pub fn log_of(&mut self, tree: TreeId) -> Result<LogEditor<'_>, StoreError> {
         let mut sink = LogSink(self);
-        if !sink.0.log.roots.contains_key(&tree) {
+        if !sink.0.publication.log.roots.contains_key(&tree) {
             let made = sink.create(tree, 0);
-            sink.0.log.broken |= made.is_err();
+            sink.0.publication.log.broken |= made.is_err();
             sink.set_root(tree, made?)?;
         }
         Ok(LogEditor { sink, tree })
@@ -455,7 +459,7 @@ impl Engine {
     /// The log cannot express what happened, or it does not agree with the
     /// files. Until the next commit, each fsync needs a commit.
     pub fn give_up_log(&mut self) {
-        self.log.broken = true;
+        self.publication.log.broken = true;
     }
 
     /// When all that was logged so far is durable.
@@ -463,21 +467,21 @@ impl Engine {
     pub fn log_ticket(&self) -> LogTicket {
         LogTicket {
             generation: self.generation,
-            batch: self.log.batch,
+            batch: self.publication.log.batch,
         }
     }
 
     /// Whether the change that a ticket stands for was published. The caller
     /// holds the commit lock.
     pub(crate) const fn is_durable(&self, ticket: LogTicket) -> bool {
-        self.generation.get() > ticket.generation.get() || self.log.batch > ticket.batch
+        self.generation.get() > ticket.generation.get() || self.publication.log.batch > ticket.batch
     }
 
     /// When an inode of which nothing is to be logged is durable; `None` if
     /// something is to be logged.
     #[must_use]
     pub fn ticket_of_logged(&self, id: InodeId) -> Option<LogTicket> {
-        let is_logged = !self.log_waits && self.changed_since_log(id).is_none();
+        let is_logged = !self.publication.log_waits && self.changed_since_log(id).is_none();
         is_logged.then(|| self.log_ticket())
     }
 
@@ -487,9 +491,9 @@ impl Engine {
     /// Damage, reading.
     pub fn committed_root(&self, tree: TreeId) -> Result<Option<NodeRef>, StoreError> {
         let root = NodeRef {
-            logical: self.superblock.root,
-            generation: self.superblock.generation,
-            level: self.superblock.root_level,
+            logical: self.publication.superblock.root,
+            generation: self.publication.superblock.generation,
+            level: self.publication.superblock.root_level,
         };
         let mut cursor = Cursor::at_root(self, root);
         let last = Key::new(tree.get(), ItemType::ROOT_ITEM, u64::MAX);
@@ -532,13 +536,13 @@ impl Engine {
     /// the extent.
     pub(crate) fn release_data(&mut self, logical: Logical, length: u64) {
         let range = logical.get()..logical.get() + length;
-        let log = &self.log;
+        let log = &self.publication.log;
         if log.named.contains_key(&logical) {
             self.forget_checksums(&range);
-            self.log.held_named.insert(logical, range.end);
+            self.publication.log.held_named.insert(logical, range.end);
         } else if log.unnamed.contains(&logical) || log.unnamed_writing.contains(&logical) {
             self.forget_checksums(&range);
-            self.log.held.push(range);
+            self.publication.log.held.push(range);
         } else {
             self.give_back_logged(range);
         }
@@ -552,7 +556,7 @@ impl Engine {
             // The log is given up, and the commit frees it.
             Err(_) => {
                 self.forget_checksums(&range);
-                self.log.held.push(range);
+                self.publication.log.held.push(range);
             }
         }
     }
@@ -560,17 +564,17 @@ impl Engine {
     /// Completes a batch of the log.
     pub(crate) fn prepare_log(&mut self) -> Result<Batch, StoreError> {
         // Blocks of a log would share rows with nodes of the next commit.
-        if self.log.broken || self.has_rows() {
+        if self.publication.log.broken || self.has_rows() {
             return Ok(Batch::Commit);
         }
-        let mut moved: Vec<TreeId> = self.log.moved.drain().collect();
+        let mut moved: Vec<TreeId> = self.publication.log.moved.drain().collect();
         moved.retain(|tree| *tree != TreeId::LOG);
-        if moved.is_empty() && self.log.dirty.is_empty() {
+        if moved.is_empty() && self.publication.log.dirty.is_empty() {
             return Ok(Batch::Durable);
         }
         moved.sort_unstable();
         for tree in moved {
-            let root = self.log.roots[&tree];
+            let root = self.publication.log.roots[&tree];
             let key = Key::new(TreeId::LOG.get(), ItemType::ROOT_ITEM, tree.get());
             let item = log_root_item(root, self.node_size());
             let logged = self.log_of(TreeId::LOG);
@@ -581,8 +585,8 @@ impl Engine {
             }
         }
         let checksum = self.identity.checksum;
-        let root = self.log.roots[&TreeId::LOG];
-        let log = &mut self.log;
+        let root = self.publication.log.roots[&TreeId::LOG];
+        let log = &mut self.publication.log;
         let mut nodes = Vec::with_capacity(log.dirty.len());
         for (logical, mut node) in log.dirty.drain() {
             checksum.seal_block(Arc::make_mut(&mut node).bytes_mut());
@@ -595,13 +599,13 @@ impl Engine {
         let held = std::mem::take(&mut log.held);
         log.batch += 1;
         let replaced = std::mem::take(&mut log.replaced);
-        let mut superblock = self.durable.clone();
+        let mut superblock = self.publication.durable.clone();
         superblock.log_root = root.logical;
         superblock.log_root_level = root.level;
         Ok(Batch::Ready(Box::new(PreparedLog {
             nodes,
             superblock,
-            devices: Arc::clone(&self.durable_devices),
+            devices: Arc::clone(&self.publication.durable_devices),
             replaced,
             held,
         })))
@@ -609,9 +613,9 @@ impl Engine {
 
     /// The batch is durable: what only the previous log had is free.
     pub(crate) fn log_published(&mut self, prepared: PreparedLog) {
-        self.durable = prepared.superblock;
-        self.log.unnamed_writing.clear();
-        self.log.spare.extend(prepared.replaced);
+        self.publication.durable = prepared.superblock;
+        self.publication.log.unnamed_writing.clear();
+        self.publication.log.spare.extend(prepared.replaced);
         for range in prepared.held {
             self.give_back_logged(range);
         }
@@ -621,15 +625,15 @@ impl Engine {
     /// durable, and callers who wait for the batch are told only then. Until
     /// then nothing of this log or of the previous one becomes free.
     pub(crate) fn log_unpublished(&mut self, prepared: PreparedLog) {
-        self.log.broken = true;
-        self.log.batch = self.log.batch.saturating_sub(1);
-        self.log.replaced.extend(prepared.replaced);
-        self.log.held.extend(prepared.held);
+        self.publication.log.broken = true;
+        self.publication.log.batch = self.publication.log.batch.saturating_sub(1);
+        self.publication.log.replaced.extend(prepared.replaced);
+        self.publication.log.held.extend(prepared.held);
     }
 
     fn forget_logged_checksums(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
         let mut trees = Vec::new();
-        for (tree, sums) in &mut self.log.sums {
+        for (tree, sums) in &mut self.publication.log.sums {
             if sums.overlapping(range.clone()).next().is_some() {
                 sums.remove(range.clone());
                 trees.push(*tree);
@@ -646,9 +650,9 @@ impl Engine {
     /// Ends the generation's log, because its commit replaces it. Gives the
     /// space that is free when the commit is durable.
     pub(crate) fn end_log(&mut self) -> LogSpace {
-        let batch = self.log.batch;
-        let log = std::mem::take(&mut self.log);
-        self.log.batch = batch + 1;
+        let batch = self.publication.log.batch;
+        let log = std::mem::take(&mut self.publication.log);
+        self.publication.log.batch = batch + 1;
         let mut blocks = log.replaced;
         blocks.extend(log.spare);
         blocks.extend(log.dirty.into_keys());
@@ -677,10 +681,10 @@ impl Engine {
     /// none.
     #[must_use]
     pub fn waiting_log(&self) -> Option<NodeRef> {
-        self.log_waits.then_some(NodeRef {
-            logical: self.superblock.log_root,
-            generation: Generation(self.superblock.generation.get() + 1),
-            level: self.superblock.log_root_level,
+        self.publication.log_waits.then_some(NodeRef {
+            logical: self.publication.superblock.log_root,
+            generation: Generation(self.publication.superblock.generation.get() + 1),
+            level: self.publication.superblock.log_root_level,
         })
     }
 
@@ -692,7 +696,7 @@ impl Engine {
     pub fn pin_for_replay(&mut self, range: &Range<u64>) -> Result<(), StoreError> {
         let mut new = RangeSet::default();
         new.insert(range.clone());
-        for known in self.pinned.overlapping(range.clone()) {
+        for known in self.allocation.pinned.overlapping(range.clone()) {
             new.remove(known);
         }
         for part in new.iter() {
@@ -700,7 +704,7 @@ impl Engine {
                 group.pinned += part.end - part.start;
                 group.claim(&part);
             })?;
-            self.pinned.insert(part);
+            self.allocation.pinned.insert(part);
         }
         Ok(())
     }
@@ -721,7 +725,7 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub fn has_data_extent(&self, extent: crate::DataExtent) -> Result<bool, StoreError> {
-        if let Some(pending) = self.pending.get(extent.logical)
+        if let Some(pending) = self.pending.refs.get(extent.logical)
             && pending.new
         {
             return Ok(pending.length == extent.length);
@@ -737,8 +741,8 @@ impl Engine {
     pub fn adopt_for_replay(&mut self, extent: crate::DataExtent) -> Result<(), StoreError> {
         let start = extent.logical.get();
         let range = start..start + extent.length;
-        if self.pinned.contains(&range) {
-            self.pinned.remove(range.clone());
+        if self.allocation.pinned.contains(&range) {
+            self.allocation.pinned.remove(range.clone());
             return self.for_each_group_part(&range, |group, part| {
                 let length = part.end - part.start;
                 group.pinned = group.pinned.saturating_sub(length);
@@ -765,8 +769,8 @@ impl Engine {
 
     /// The log is replayed; the next commit makes it go away.
     pub fn finish_replay(&mut self) {
-        self.log_waits = false;
-        self.superblock_changed = true;
+        self.publication.log_waits = false;
+        self.publication.superblock_changed = true;
     }
 }
 

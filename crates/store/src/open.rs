@@ -3,25 +3,19 @@
 //! Reads the superblock, the chunks and the roots, and one item for each block
 //! group; nothing that grows with the number of files.
 
-use crate::cache::NodeCache;
-use crate::changed_nodes::ChangedNodes;
-use crate::checksums::PendingChecksums;
+use crate::allocation::Allocation;
 use crate::chunks::excluded;
-use crate::data::LostRefs;
-use crate::device_stats::StatsOfDevices;
-use crate::devices::DeviceItems;
-use crate::early::{self, Early};
+use crate::early::{self};
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
-use crate::extent::pending::PendingRefs;
-use crate::log::{FsyncLog, LogSpace};
-use crate::near::EngineNumber;
+use crate::forest::Forest;
+use crate::pending::Pending;
+use crate::publication::Publication;
 use crate::quota::Quotas;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
-use crate::trees::Trees;
 use crate::{Barriers, Discard, Store};
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
@@ -33,7 +27,6 @@ use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_leng
 use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
@@ -327,8 +320,8 @@ impl Store {
         }
         // A crash tore a copy, or the copy rotted. The next commit writes all
         // copies anew.
-        engine.superblock_changed |= copies_differ;
-        engine.primary_damaged = members.is_damaged();
+        engine.publication.superblock_changed |= copies_differ;
+        engine.publication.primary_damaged = members.is_damaged();
         if options.access == Access::ReadWrite {
             engine.cancel_interrupted_replacement()?;
         }
@@ -430,13 +423,13 @@ fn load_by_roots(
     engine.load_roots()?;
     let mut items = engine.read_devices()?;
     members.add_new(&mut items);
-    engine.devices = Arc::new(items);
+    engine.publication.devices = Arc::new(items);
     engine.own_item()?;
-    let has_others = members.leave_out_strangers(&engine.devices)?;
+    let has_others = members.leave_out_strangers(&engine.publication.devices)?;
     if let Some(seeds) = members.seeds()? {
         engine.identity.headers = Headers::Seeded(seeds);
     }
-    let missing = members.missing(&engine.devices, options)?;
+    let missing = members.missing(&engine.publication.devices, options)?;
     if has_others || !missing.is_empty() {
         let devices = members.devices().into_iter().chain(missing).collect();
         let map = (*engine.space.map()).clone();
@@ -581,10 +574,6 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
             false => Headers::Agree,
         },
     };
-    let newest = superblock
-        .backup_roots
-        .iter()
-        .position(|b| b.tree_root.generation == superblock.generation);
     // The same for a root that is there and not valid.
     let remakes_free_space = options.free_space == FreeSpace::Remade
         && options.access == Access::ReadWrite
@@ -596,50 +585,20 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
             chunk_tree_uuid: [0; 16],
         },
         generation: Generation(superblock.generation.get() + 1),
-        trees: Trees::default(),
-        number: EngineNumber::next(),
-        dirty: ChangedNodes::default(),
-        lost: LostRefs::default(),
-        lost_writing: LostRefs::default(),
-        writing: ChangedNodes::default(),
-        cache: NodeCache::new(options.cache_bytes, identity.node_size),
-        chunks: BTreeMap::new(),
-        groups: BlockGroups::default(),
-        current: [None; 3],
-        pending: PendingRefs::default(),
-        checksums: PendingChecksums::default(),
-        pinned: RangeSet::default(),
-        pinned_writing: RangeSet::default(),
-        held: None,
-        kept_trees: FxHashMap::default(),
-        last_hold: crate::view::HoldId::default(),
-        backup_slot: newest.map_or(0, |slot| (slot + 1) % superblock.backup_roots.len()),
-        unallocated_cache: crate::engine::UnallocatedCache::default(),
-        new_profiles: [None; 3],
-        device_ends: FxHashMap::default(),
-        superblock_changed: false,
-        free_space_tree,
-        remakes_free_space,
-        orphan_free_space: Vec::new(),
+        forest: Forest::new(options.cache_bytes, identity.node_size),
+        allocation: Allocation {
+            free_space_tree,
+            remakes_free_space,
+            ..Allocation::default()
+        },
+        pending: Pending::default(),
+        publication: Publication::new(superblock),
         identity,
-        durable: superblock.clone(),
-        devices: DeviceItems::default(),
-        durable_devices: DeviceItems::default(),
-        log: FsyncLog::default(),
-        log_writing: LogSpace::default(),
-        stats: StatsOfDevices::default(),
-        log_waits: superblock.log_root.get() != 0,
-        read_as: ReadAs::Current,
+        kept_trees: FxHashMap::default(),
         acknowledged: crate::reserve::Acknowledged::default(),
-        frozen: rustc_hash::FxHashSet::default(),
-        primary_damaged: false,
-        early: Early::default(),
         quotas: None,
-        next_tree: None,
         edits: 0,
         edits_beside: CachePadded::default(),
-        reads_under_lock: AtomicU64::new(0),
-        superblock,
         space,
     }
 }
@@ -651,13 +610,17 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
         cache_bytes: VIEW_CACHE,
         ..OpenOptions::default()
     };
-    let mut engine = blank_engine(live.durable.clone(), Arc::clone(&live.space), &options);
-    engine.read_as = ReadAs::Former;
-    engine.devices = Arc::clone(&live.durable_devices);
+    let mut engine = blank_engine(
+        live.publication.durable.clone(),
+        Arc::clone(&live.space),
+        &options,
+    );
+    engine.forest.read_as = ReadAs::Former;
+    engine.publication.devices = Arc::clone(&live.publication.durable_devices);
     engine.load_roots()?;
-    engine.chunks = live.chunks.clone();
-    for group in live.groups.values() {
-        engine.groups.insert(BlockGroup {
+    engine.allocation.chunks = live.allocation.chunks.clone();
+    for group in live.allocation.groups.values() {
+        engine.allocation.groups.insert(BlockGroup {
             start: group.start,
             length: group.length,
             flags: group.flags,
@@ -680,7 +643,7 @@ pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
 
 impl Engine {
     fn load_roots(&mut self) -> Result<(), StoreError> {
-        let superblock = &self.superblock;
+        let superblock = &self.publication.superblock;
         let chunk = NodeRef {
             logical: superblock.chunk_root,
             generation: superblock.chunk_root_generation,
@@ -698,7 +661,7 @@ impl Engine {
                 item: RootItem::default(),
                 changed: false,
             };
-            self.trees.insert(tree, state);
+            self.forest.trees.insert(tree, state);
         }
         let bytes = self.node(chunk)?;
         verify_root(&bytes, TreeId::CHUNK)?;
@@ -710,12 +673,12 @@ impl Engine {
 
     fn load_chunks(&mut self, access: Access) -> Result<(), StoreError> {
         let found = self.read_chunks()?;
-        self.chunks = found.chunks;
+        self.allocation.chunks = found.chunks;
         self.space.set_map(found.map);
         self.verify_volume_size(access)?;
-        self.superblock.device = self.own_item()?;
-        self.superblock.num_devices = self.devices.len() as u64;
-        self.durable_devices = Arc::clone(&self.devices);
+        self.publication.superblock.device = self.own_item()?;
+        self.publication.superblock.num_devices = self.publication.devices.len() as u64;
+        self.publication.durable_devices = Arc::clone(&self.publication.devices);
         self.space.check_chunks()?;
         if access == Access::ReadWrite {
             self.space.check_degraded()?;
@@ -727,10 +690,10 @@ impl Engine {
         let root = self.node(self.root(TreeId::ROOT)?)?;
         verify_root(&root, TreeId::ROOT)?;
         let mut needed = vec![TreeId::EXTENT, TreeId::DEVICE, TreeId::FS, TreeId::CSUM];
-        if self.free_space_tree {
+        if self.allocation.free_space_tree {
             needed.push(TreeId::FREE_SPACE);
         }
-        if self.superblock.has_block_group_tree() {
+        if self.publication.superblock.has_block_group_tree() {
             needed.push(TreeId::BLOCK_GROUP);
         }
         for tree in needed {
@@ -766,17 +729,17 @@ impl Engine {
 
     /// Notes for which gaps between block groups the free-space tree has items.
     fn find_orphan_free_space(&mut self) -> Result<(), StoreError> {
-        if self.free_space_tree {
-            let groups = self.groups.values();
+        if self.allocation.free_space_tree {
+            let groups = self.allocation.groups.values();
             let spans = groups.map(|g| g.start.get()..g.start.get() + g.length);
-            self.orphan_free_space = free_space_tree::find_orphans(self, spans)?;
+            self.allocation.orphan_free_space = free_space_tree::find_orphans(self, spans)?;
         }
         Ok(())
     }
 
     fn load_groups(&mut self) -> Result<(), StoreError> {
         let mut groups = BlockGroups::default();
-        for (logical, chunk) in &self.chunks {
+        for (logical, chunk) in &self.allocation.chunks {
             let Some(item) = self.read_group(*logical, chunk)? else {
                 tracing::warn!(%logical, "a chunk has no block group; its space is not used");
                 continue;
@@ -799,7 +762,7 @@ impl Engine {
             });
         }
         self.verify_gaps()?;
-        self.groups = groups;
+        self.allocation.groups = groups;
         Ok(())
     }
 }

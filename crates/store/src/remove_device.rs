@@ -156,11 +156,11 @@ impl Engine {
     /// # Errors
     /// [`MembershipFault`]
     pub fn verify_removal(&self, device: DeviceId) -> Result<(), MembershipFault> {
-        if !self.devices.contains_key(&device) {
+        if !self.publication.devices.contains_key(&device) {
             return Err(MembershipFault::NoSuchDevice(device.to_string()));
         }
-        let left = self.devices.len().saturating_sub(1);
-        let profiles = self.chunks.values().filter_map(|chunk| {
+        let left = self.publication.devices.len().saturating_sub(1);
+        let profiles = self.allocation.chunks.values().filter_map(|chunk| {
             let profile = Profile::from_flags(chunk.flags)?;
             (profile.devices_min() > left).then_some(profile)
         });
@@ -173,7 +173,7 @@ impl Engine {
             });
         }
         let is_other = |item: &DeviceItem| item.id != device && self.takes_chunks(item);
-        match self.devices.values().any(is_other) {
+        match self.publication.devices.values().any(is_other) {
             true => Ok(()),
             false => Err(MembershipFault::OnlyWritable),
         }
@@ -186,7 +186,7 @@ impl Engine {
     /// [`MembershipFault::NoRoom`]
     pub fn verify_room_without(&self, device: DeviceId) -> Result<(), MembershipFault> {
         let is_on = |group: &BlockGroup| {
-            let chunk = self.chunks.get(&group.start);
+            let chunk = self.allocation.chunks.get(&group.start);
             let mut stripes = chunk.iter().flat_map(|chunk| &chunk.stripes);
             stripes.any(|stripe| stripe.device == device)
         };
@@ -196,7 +196,7 @@ impl Engine {
         let kinds = [(SpaceKind::Data, "data"), (SpaceKind::Metadata, "metadata")];
         for (kind, name) in kinds {
             let (mut needed, mut room) = (0_u64, 0_u64);
-            for group in self.groups.values() {
+            for group in self.allocation.groups.values() {
                 if !group.flags.contains(kind.flag()) {
                     continue;
                 }
@@ -223,25 +223,30 @@ impl Engine {
         let is_used = |chunk: &&butterfs_format::item::chunk::Chunk| {
             chunk.stripes.iter().any(|stripe| stripe.device == id)
         };
-        if self.chunks.values().any(|chunk| is_used(&chunk)) {
+        if self.allocation.chunks.values().any(|chunk| is_used(&chunk)) {
             return Err(MembershipFault::InUse(id).into());
         }
         self.verify_removal(id)?;
         self.note_edit();
-        let gone = Arc::make_mut(&mut self.devices).remove(&id);
+        let gone = Arc::make_mut(&mut self.publication.devices).remove(&id);
         let bytes = gone.map_or(0, |item| item.total_bytes);
-        if self.superblock.device.id == id {
+        if self.publication.superblock.device.id == id {
             let takes_chunks = |item: &&DeviceItem| self.takes_chunks(item);
-            let other = self.devices.values().find(takes_chunks).cloned();
+            let other = self
+                .publication
+                .devices
+                .values()
+                .find(takes_chunks)
+                .cloned();
             let none = StoreError::Internal("a volume without devices");
-            self.superblock.device = other.ok_or(none)?;
+            self.publication.superblock.device = other.ok_or(none)?;
         }
-        let superblock = &mut self.superblock;
+        let superblock = &mut self.publication.superblock;
         superblock.num_devices = superblock.num_devices.saturating_sub(1);
         superblock.total_bytes = superblock.total_bytes.saturating_sub(bytes);
-        self.superblock_changed = true;
-        self.unallocated_cache.forget();
-        self.stats.remove(&id);
+        self.publication.superblock_changed = true;
+        self.allocation.unallocated_cache.forget();
+        self.publication.stats.remove(&id);
         let item = Key::new(DEVICES_OBJECT, ItemType::DEV_ITEM, id.get());
         butterfs_tree::remove(self, TreeId::CHUNK, &item)?;
         let stats = crate::device_stats::key_of(id);

@@ -144,7 +144,10 @@ impl Engine {
 
     /// What is to be copied of a group, starting at `from`.
     fn plan_copy(&self, start: Logical, from: u64) -> Result<Option<Plan>, StoreError> {
-        let (Some(group), Some(chunk)) = (self.groups.get(start), self.chunks.get(&start)) else {
+        let (Some(group), Some(chunk)) = (
+            self.allocation.groups.get(start),
+            self.allocation.chunks.get(&start),
+        ) else {
             return Ok(None);
         };
         let group_end = group.end();
@@ -218,7 +221,7 @@ impl Engine {
 
     /// Whether a node is only in memory. The devices will have it later.
     fn is_in_memory(&self, logical: Logical) -> bool {
-        self.dirty.contains(logical) || self.writing.contains(logical)
+        self.forest.has_changed(logical)
     }
 }
 
@@ -320,7 +323,12 @@ impl Store {
         self.verify_own(device)?;
         let bytes = {
             let engine = self.read();
-            engine.devices.get(&device).ok_or_else(no_such)?.total_bytes
+            engine
+                .publication
+                .devices
+                .get(&device)
+                .ok_or_else(no_such)?
+                .total_bytes
         };
         if target.size() < bytes {
             return Err(MembershipFault::TooSmall {
@@ -397,7 +405,7 @@ impl Store {
         {
             let mut engine = self.change_writable()?;
             engine.note_edit();
-            engine.superblock_changed = true;
+            engine.publication.superblock_changed = true;
         }
         self.commit().map(|_| ())
     }
@@ -415,7 +423,7 @@ impl Replacement<'_> {
     #[must_use]
     pub fn groups(&self) -> Vec<(Logical, u64)> {
         let engine = self.store.read();
-        let own = engine.chunks.iter().filter(|(_, chunk)| {
+        let own = engine.allocation.chunks.iter().filter(|(_, chunk)| {
             let mut stripes = chunk.stripes.iter();
             stripes.any(|stripe| stripe.device == self.device)
         });
@@ -432,7 +440,7 @@ impl Replacement<'_> {
             let count = own.filter(|stripe| stripe.device == self.device).count();
             stripe_length(chunk).saturating_mul(count as u64)
         };
-        engine.chunks.values().map(of_chunk).sum()
+        engine.allocation.chunks.values().map(of_chunk).sum()
     }
 
     /// Copies some of a group, and notes in `copied` how far it came. True if
@@ -455,7 +463,11 @@ impl Replacement<'_> {
             break;
         }
         let engine = self.store.read();
-        let end = engine.groups.get(group).map(|group| group.length);
+        let end = engine
+            .allocation
+            .groups
+            .get(group)
+            .map(|group| group.length);
         Ok(end.is_none_or(|end| copied.done >= end))
     }
 
@@ -576,7 +588,7 @@ impl Replacement<'_> {
             {
                 let mut engine = store.change_writable()?;
                 engine.note_edit();
-                engine.superblock_changed = true;
+                engine.publication.superblock_changed = true;
             }
             let mut taken = Err(VolumeError::MissingDevice(self.device));
             store.commit_once(&mut |superblock, items| {

@@ -161,12 +161,12 @@ impl SpaceStanding {
 impl Engine {
     /// Whether the generation should be committed before it grows more.
     pub(crate) fn crowding(&self) -> Crowding {
-        let pending = self.pending.len() + self.pending.netted_len();
+        let pending = self.pending.refs.len() + self.pending.refs.netted_len();
         let exceeds = |times: usize| {
             self.dirty_bytes() > times * DIRTY_MAX
                 || pending > times * PENDING_MAX
-                || self.pending.references() > times * REFERENCES_MAX
-                || self.checksums.held_bytes() > times * CHECKSUMS_MAX
+                || self.pending.refs.references() > times * REFERENCES_MAX
+                || self.pending.checksums.held_bytes() > times * CHECKSUMS_MAX
         };
         if exceeds(2) {
             Crowding::Full
@@ -275,6 +275,7 @@ impl Engine {
     pub fn standing_of_space(&self) -> SpaceStanding {
         let kind = |kind: SpaceKind| {
             let groups = self
+                .allocation
                 .groups
                 .values()
                 .filter(|group| group.flags.contains(kind.flag()));
@@ -283,7 +284,7 @@ impl Engine {
                 total: 0,
                 used: 0,
                 pinned: 0,
-                free: self.groups.available(kind),
+                free: self.allocation.groups.available(kind),
                 left_over: 0,
                 further: self.unallocated(kind),
             };
@@ -312,7 +313,7 @@ impl Engine {
     }
 
     fn metadata_in_groups(&self) -> u64 {
-        self.groups.available(SpaceKind::Metadata)
+        self.allocation.groups.available(SpaceKind::Metadata)
     }
 
     /// Bytes of metadata chunks that must be made so that `need` bytes fit.
@@ -336,7 +337,7 @@ impl Engine {
     /// a commit may do without the chunk. The less is pending, the less a
     /// commit needs.
     fn would_take_promised(&self, need: u64) -> bool {
-        if self.pending.is_empty() || self.metadata_in_groups() >= need || self.is_mixed() {
+        if self.pending.refs.is_empty() || self.metadata_in_groups() >= need || self.is_mixed() {
             return false;
         }
         self.is_promised_beside(need)
@@ -382,15 +383,15 @@ impl Engine {
     /// Nodes that the commit of what is pending changes at most.
     pub(crate) fn commit_nodes_max(&self) -> u64 {
         let size = self.node_size() as u64;
-        let pending = self.pending.len() as u64;
+        let pending = self.pending.refs.len() as u64;
         // Each pending extent touches one leaf of the extent tree and one of
         // the free-space tree, but all of them together touch no more nodes
         // than these trees have. New items fill further nodes.
         let existing = self.used(SpaceKind::Metadata) / size;
         // Further references of an extent have items of their own.
-        let further = (self.pending.references() as u64).saturating_sub(pending);
+        let further = (self.pending.refs.references() as u64).saturating_sub(pending);
         let items = pending * EXTENT_BYTES + further * REFERENCE_BYTES;
-        let new = items / size + self.checksums.bytes() as u64 / size;
+        let new = items / size + self.pending.checksums.bytes() as u64 / size;
         let quotas = self.quotas().map_or(0, |q| q.commit_nodes_max(size));
         (LEAVES_OF_EXTENT * pending + further).min(existing)
             + HALF_FULL * new

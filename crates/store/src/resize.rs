@@ -24,8 +24,8 @@ pub struct DeviceEnd<'s> {
 impl Drop for DeviceEnd<'_> {
     fn drop(&mut self) {
         let mut engine = self.store.change();
-        engine.device_ends.remove(&self.device);
-        engine.unallocated_cache.forget();
+        engine.allocation.device_ends.remove(&self.device);
+        engine.allocation.unallocated_cache.forget();
     }
 }
 
@@ -36,7 +36,7 @@ impl Store {
     /// The volume has no such device.
     pub fn device_bytes(&self, device: DeviceId) -> Result<u64, StoreError> {
         let engine = self.read();
-        match engine.devices.get(&device) {
+        match engine.publication.devices.get(&device) {
             Some(item) => Ok(item.total_bytes),
             None => Err(VolumeError::MissingDevice(device).into()),
         }
@@ -59,8 +59,8 @@ impl Store {
     /// Not writable.
     pub fn end_device_at(&self, device: DeviceId, end: u64) -> Result<DeviceEnd<'_>, StoreError> {
         let mut engine = self.change_writable()?;
-        engine.device_ends.insert(device, end);
-        engine.unallocated_cache.forget();
+        engine.allocation.device_ends.insert(device, end);
+        engine.allocation.unallocated_cache.forget();
         drop(engine);
         Ok(DeviceEnd {
             store: self,
@@ -121,10 +121,14 @@ impl Store {
                 return bad("something lies beyond it");
             }
             engine.note_edit();
-            let total = engine.superblock.total_bytes.saturating_sub(old);
-            engine.superblock.total_bytes = total.saturating_add(size);
-            engine.superblock_changed = true;
-            engine.unallocated_cache.forget();
+            let total = engine
+                .publication
+                .superblock
+                .total_bytes
+                .saturating_sub(old);
+            engine.publication.superblock.total_bytes = total.saturating_add(size);
+            engine.publication.superblock_changed = true;
+            engine.allocation.unallocated_cache.forget();
             engine.change_size_of_device(device, size)
         })
     }
@@ -132,7 +136,7 @@ impl Store {
 
 impl Engine {
     fn allocated_end(&self, device: DeviceId) -> u64 {
-        let ends = self.chunks.values().flat_map(|chunk| {
+        let ends = self.allocation.chunks.values().flat_map(|chunk| {
             let stripes = chunk.stripes.iter();
             let stripes = stripes.filter(|stripe| stripe.device == device);
             stripes.map(|stripe| stripe.offset.get().saturating_add(stripe_length(chunk)))

@@ -127,7 +127,7 @@ impl Engine {
     /// # Errors
     /// No identity is left; reading.
     pub fn next_tree(&mut self) -> Result<TreeId, StoreError> {
-        let next = match self.next_tree {
+        let next = match self.forest.next_tree {
             Some(next) => next,
             None => {
                 let last = Key::new(TreeId::LAST_SUBVOLUME.get(), ItemType::MAX, u64::MAX);
@@ -143,7 +143,7 @@ impl Engine {
         if next > TreeId::LAST_SUBVOLUME.get() {
             return Err(StoreError::NoSpace);
         }
-        self.next_tree = Some(next + 1);
+        self.forest.next_tree = Some(next + 1);
         Ok(TreeId(next))
     }
 
@@ -175,12 +175,12 @@ impl Engine {
         let copy = node.copied_to(new.logical, generation, tree);
         // Everything below the root is shared now, also nodes that are not
         // written yet.
-        let shared = self.dirty.addresses_of(|node| {
+        let shared = self.forest.dirty.addresses_of(|node| {
             let is_root = node.logical() == old.logical;
             node.owner() == source && !is_root
         });
-        self.frozen.extend(shared);
-        self.dirty.insert(copy);
+        self.forest.frozen.extend(shared);
+        self.forest.dirty.insert(copy);
         self.refer_to_children(&node, Keyed::ByTree(tree), 1)?;
         self.change_root_item(source, |item| item.last_snapshot = generation)?;
         let mut item = RootItem {
@@ -222,7 +222,7 @@ impl Engine {
             item,
             changed: false,
         };
-        self.trees.insert(tree, state);
+        self.forest.trees.insert(tree, state);
         self.note_new_tree(tree);
         Ok(())
     }
@@ -350,7 +350,7 @@ impl Engine {
             item if item.flags.contains(RootFlags::READONLY) => TreeAccess::ReadOnly,
             _ => TreeAccess::ReadWrite,
         };
-        if let Some(access) = self.trees.see(tree, |state| of(&state.item)) {
+        if let Some(access) = self.forest.trees.see(tree, |state| of(&state.item)) {
             return Ok(access);
         }
         match self.tree_state(tree) {

@@ -180,7 +180,7 @@ impl Store {
     pub fn begin(&self, nodes: usize, purpose: Purpose) -> Result<Transaction<'_>, StoreError> {
         for attempt in 0..2 {
             let engine = self.change_writable()?;
-            if engine.log_waits {
+            if engine.publication.log_waits {
                 return Err(StoreError::LogWaits);
             }
             if !self.is_commit_due(&engine) {
@@ -238,7 +238,7 @@ impl Store {
     /// A transaction within a commit. The commit has the locks.
     pub(crate) fn begin_in_commit(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
         let mut engine = self.change_writable()?;
-        if engine.log_waits {
+        if engine.publication.log_waits {
             return Err(StoreError::LogWaits);
         }
         if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, Purpose::Grow).is_err() {

@@ -129,8 +129,8 @@ impl Store {
     ) -> Result<(), StoreError> {
         self.commit_with(FEW_NODES, |engine| {
             engine.note_edit();
-            change(&mut engine.superblock);
-            engine.superblock_changed = true;
+            change(&mut engine.publication.superblock);
+            engine.publication.superblock_changed = true;
             Ok(())
         })
     }
@@ -143,19 +143,19 @@ impl Store {
     pub fn begin_fsid(&self, fsid: UuidBytes) -> Result<(), StoreError> {
         self.commit_with(FEW_NODES, |engine| {
             engine.note_edit();
-            let ids: Vec<DeviceId> = engine.devices.keys().copied().collect();
+            let ids: Vec<DeviceId> = engine.publication.devices.keys().copied().collect();
             for id in ids {
-                if let Some(item) = Arc::make_mut(&mut engine.devices).get_mut(&id) {
+                if let Some(item) = Arc::make_mut(&mut engine.publication.devices).get_mut(&id) {
                     item.fsid = fsid;
                 }
                 engine.write_device_item(id)?;
             }
-            let superblock = &mut engine.superblock;
+            let superblock = &mut engine.publication.superblock;
             superblock.fsid = fsid;
             superblock.metadata_uuid = [0; 16];
             superblock.incompat -= Incompat::METADATA_UUID;
             superblock.flags |= SuperFlags::CHANGING_FSID;
-            engine.superblock_changed = true;
+            engine.publication.superblock_changed = true;
             Ok(())
         })
     }
@@ -192,7 +192,7 @@ impl Store {
         }
         let engine = self.read();
         let nodes = SpaceKind::Metadata.flag() | SpaceKind::System.flag();
-        let mut chunks = engine.chunks.values();
+        let mut chunks = engine.allocation.chunks.values();
         let has_parity =
             chunks.any(|chunk| row_length(chunk).is_some() && chunk.flags.intersects(nodes));
         match has_parity {
@@ -299,14 +299,14 @@ impl Store {
     /// No space; damage of the extent tree; reading, writing.
     pub fn make_free_space_tree(&self) -> Result<(), StoreError> {
         self.commit_with(FEW_NODES, |engine: &mut Engine| {
-            engine.remakes_free_space = true;
+            engine.allocation.remakes_free_space = true;
             engine
                 .remake_free_space()
-                .inspect_err(|_| engine.remakes_free_space = false)?;
-            engine.superblock.compat_ro |=
+                .inspect_err(|_| engine.allocation.remakes_free_space = false)?;
+            engine.publication.superblock.compat_ro |=
                 CompatRo::FREE_SPACE_TREE | CompatRo::FREE_SPACE_TREE_VALID;
-            engine.superblock.cache_generation = 0;
-            engine.superblock_changed = true;
+            engine.publication.superblock.cache_generation = 0;
+            engine.publication.superblock_changed = true;
             engine.remove_old_caches()
         })
     }
@@ -334,9 +334,9 @@ impl Store {
             for node in old {
                 engine.drop_node_ref(node, Backref::Tree(TreeId::CSUM));
             }
-            engine.superblock.checksum_type = to;
-            engine.superblock.flags |= SuperFlags::CHANGING_META_CSUM;
-            engine.superblock_changed = true;
+            engine.publication.superblock.checksum_type = to;
+            engine.publication.superblock.flags |= SuperFlags::CHANGING_META_CSUM;
+            engine.publication.superblock_changed = true;
             Ok(())
         })
     }
@@ -580,10 +580,10 @@ impl Engine {
             return Ok(());
         }
         for node in self.nodes_of(tree)? {
-            self.dirty.remove(node.logical);
+            self.forest.dirty.remove(node.logical);
             self.drop_node_ref(node, Backref::Tree(tree));
         }
-        let state = self.trees.remove(tree);
+        let state = self.forest.trees.remove(tree);
         if let Some(key) = state.and_then(|state| state.item_key) {
             butterfs_tree::remove(self, TreeId::ROOT, &key)?;
         }
@@ -598,11 +598,11 @@ impl Engine {
     }
 
     fn make_group_tree(&mut self) -> Result<(), StoreError> {
-        if !self.superblock.has_valid_free_space_tree() {
+        if !self.publication.superblock.has_valid_free_space_tree() {
             let fault = TuneFault::Needs("a free-space tree", "--convert-to-free-space-tree");
             return Err(fault.into());
         }
-        if !self.superblock.has_no_holes() {
+        if !self.publication.superblock.has_no_holes() {
             return Err(TuneFault::Needs("no-holes", "-n").into());
         }
         let items = self.group_items();
@@ -616,8 +616,8 @@ impl Engine {
             butterfs_tree::insert(self, TreeId::BLOCK_GROUP, &key, &data)?;
             butterfs_tree::remove(self, TreeId::EXTENT, &key)?;
         }
-        self.superblock.compat_ro |= CompatRo::BLOCK_GROUP_TREE;
-        self.superblock_changed = true;
+        self.publication.superblock.compat_ro |= CompatRo::BLOCK_GROUP_TREE;
+        self.publication.superblock_changed = true;
         Ok(())
     }
 
@@ -626,8 +626,8 @@ impl Engine {
             butterfs_tree::insert(self, TreeId::EXTENT, &key, &data)?;
         }
         self.remove_plain_tree(TreeId::BLOCK_GROUP)?;
-        self.superblock.compat_ro -= CompatRo::BLOCK_GROUP_TREE;
-        self.superblock_changed = true;
+        self.publication.superblock.compat_ro -= CompatRo::BLOCK_GROUP_TREE;
+        self.publication.superblock_changed = true;
         Ok(())
     }
 

@@ -152,26 +152,29 @@ impl Store {
 impl Engine {
     /// Nodes that commits free from now on are kept unchanged.
     fn begin_hold(&mut self) -> HoldId {
-        if let Some(held) = &mut self.held {
+        if let Some(held) = &mut self.allocation.held {
             held.views += 1;
             return held.id;
         }
-        self.last_hold = self.last_hold.next();
-        self.held = Some(Held {
-            id: self.last_hold,
+        self.allocation.last_hold = self.allocation.last_hold.next();
+        self.allocation.held = Some(Held {
+            id: self.allocation.last_hold,
             views: 1,
             freed: RangeSet::default(),
         });
-        self.last_hold
+        self.allocation.last_hold
     }
 
     /// True while nothing that was held since then was given back.
     pub(crate) fn holds(&self, id: HoldId) -> bool {
-        self.held.as_ref().is_some_and(|held| held.id == id)
+        self.allocation
+            .held
+            .as_ref()
+            .is_some_and(|held| held.id == id)
     }
 
     fn end_hold(&mut self, id: HoldId) {
-        if let Some(held) = self.held.as_mut().filter(|held| held.id == id) {
+        if let Some(held) = self.allocation.held.as_mut().filter(|held| held.id == id) {
             held.views -= 1;
             if held.views == 0 {
                 self.release_nodes();
@@ -180,7 +183,7 @@ impl Engine {
     }
 
     fn release_nodes(&mut self) {
-        let held = self.held.take();
+        let held = self.allocation.held.take();
         let ranges: Vec<_> = held.iter().flat_map(|held| held.freed.iter()).collect();
         self.give_back_pinned(&ranges);
     }
@@ -188,22 +191,22 @@ impl Engine {
     /// Space that a published commit freed can be used again, unless it is
     /// held.
     pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
-        let Some(mut held) = self.held.take() else {
+        let Some(mut held) = self.allocation.held.take() else {
             return self.give_back_pinned(freed);
         };
         let holds_nodes = |group: &BlockGroup| group.flags.contains(BlockGroupFlags::METADATA);
         let (kept, rest): (Vec<_>, Vec<_>) = freed.iter().cloned().partition(|range| {
-            let group = self.groups.containing(Logical(range.start));
+            let group = self.allocation.groups.containing(Logical(range.start));
             group.is_some_and(holds_nodes)
         });
         for range in kept {
             held.freed.insert(range);
         }
         self.give_back_pinned(&rest);
-        let free = self.groups.available(SpaceKind::Metadata);
+        let free = self.allocation.groups.available(SpaceKind::Metadata);
         let free = free.saturating_add(HELD_LEAST);
         let is_too_much = held.freed.total() > free;
-        self.held = Some(held);
+        self.allocation.held = Some(held);
         if is_too_much {
             self.release_nodes();
         }
@@ -221,8 +224,8 @@ impl Engine {
 
     /// True when a range must not be discarded although it is free.
     pub(crate) fn is_kept(&self, range: &Range<u64>) -> bool {
-        let group = self.groups.containing(Logical(range.start));
+        let group = self.allocation.groups.containing(Logical(range.start));
         let has_nodes = group.is_some_and(|group| group.flags.contains(BlockGroupFlags::METADATA));
-        self.held.is_some() && has_nodes
+        self.allocation.held.is_some() && has_nodes
     }
 }

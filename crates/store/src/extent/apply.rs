@@ -47,10 +47,10 @@ impl Engine {
     /// Applies the pending changes of at most this many extents. Doing so
     /// changes nodes, so there may be new pending changes afterwards.
     pub(crate) fn apply_pending(&mut self, most: usize) -> Result<(), StoreError> {
-        let batch = self.pending.take(most);
+        let batch = self.pending.refs.take(most);
         let context = Context {
             generation: self.generation,
-            skinny: self.superblock.has_skinny_metadata(),
+            skinny: self.publication.superblock.has_skinny_metadata(),
             owned: self.quotas().is_some_and(Quotas::is_simple),
             inline_max: (self.node_size() - HEADER_SIZE) / 16 - ITEM_SIZE,
         };
@@ -78,7 +78,7 @@ impl Engine {
                 group.pinned += length;
                 group.dirty = true;
             })?;
-            self.pinned.insert(range.clone());
+            self.allocation.pinned.insert(range.clone());
         }
         self.account_free_space(Change::Use, &effects.used)?;
         self.account_free_space(Change::Free, &effects.freed)?;
@@ -94,7 +94,7 @@ impl Engine {
         change: Change,
         ranges: &[Range<u64>],
     ) -> Result<(), StoreError> {
-        if !self.free_space_tree {
+        if !self.allocation.free_space_tree {
             return Ok(());
         }
         let mut by_group: BTreeMap<Logical, Vec<Range<u64>>> = BTreeMap::new();
@@ -104,7 +104,7 @@ impl Engine {
             })?;
         }
         for (start, parts) in by_group {
-            let group = self.groups.get(start).ok_or(NO_GROUP)?;
+            let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
             if group.is_new() {
                 return Err(StoreError::Internal(
                     "extents were applied to a block group before its items",
@@ -124,7 +124,7 @@ impl Engine {
     ) -> Result<(), StoreError> {
         let mut at = range.start;
         while at < range.end {
-            let Some(group) = self.groups.containing(Logical(at)) else {
+            let Some(group) = self.allocation.groups.containing(Logical(at)) else {
                 return Err(corrupt_item(
                     TreeId::EXTENT,
                     Key::new(at, ItemType::EXTENT_ITEM, range.end - at),
@@ -132,7 +132,9 @@ impl Engine {
                 ));
             };
             let (start, end) = (group.start, range.end.min(group.end()));
-            self.groups.change(start, |group| visit(group, at..end));
+            self.allocation
+                .groups
+                .change(start, |group| visit(group, at..end));
             at = end;
         }
         Ok(())

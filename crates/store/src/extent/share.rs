@@ -76,7 +76,7 @@ impl Engine {
         length: u64,
         kind: ExtentKind,
     ) -> Result<ExtentState, StoreError> {
-        let pending = self.pending.get(logical);
+        let pending = self.pending.refs.get(logical);
         let (count, full_backref) = if pending.is_some_and(|p| p.new) {
             (0, false)
         } else {
@@ -111,7 +111,7 @@ impl Engine {
             let key = Key::new(logical.get(), ItemType::EXTENT_ITEM, length);
             Err(corrupt_item(TreeId::EXTENT, key, fault))
         };
-        let pending = self.pending.get(logical);
+        let pending = self.pending.refs.get(logical);
         let record = match pending {
             Some(pending) if pending.new => None,
             _ => Some(ExtentRecord::load(self, logical, length, kind)?),
@@ -193,6 +193,7 @@ impl Engine {
     pub(crate) fn mark_full_backref(&mut self, node: NodeRef) {
         let length = self.identity.node_size as u64;
         self.pending
+            .refs
             .set_full_backref(node.logical, length, Self::node_kind(node));
     }
 
@@ -211,6 +212,7 @@ impl Engine {
         }
         for (place, by) in data_children(node, keyed)? {
             self.pending
+                .refs
                 .change(place.disk, place.disk_length, ExtentKind::Data, (by, count));
         }
         Ok(())

@@ -74,10 +74,10 @@ impl Store {
         for start in engine.groups_with_rows() {
             engine.load_group_at(start)?;
         }
-        engine.superblock_changed = true;
+        engine.publication.superblock_changed = true;
         let store = store_of(engine, options);
         store.nascent.store(true, Ordering::Release);
-        let items: Vec<DeviceId> = store.read().devices.keys().copied().collect();
+        let items: Vec<DeviceId> = store.read().publication.devices.keys().copied().collect();
         store.commit_with(NODES, |engine| {
             engine.note_edit();
             // Those of the seed say its generation from now on.
@@ -94,7 +94,7 @@ impl Store {
         store.nascent.store(false, Ordering::Release);
         store.commit_with(NODES, |engine| {
             engine.note_edit();
-            engine.superblock_changed = true;
+            engine.publication.superblock_changed = true;
             Ok::<_, StoreError>(())
         })?;
         Ok((store, item.id))
@@ -103,7 +103,7 @@ impl Store {
     fn system_groups_on_seeds(&self) -> Vec<Logical> {
         let engine = self.read();
         let system = |group: &&BlockGroup| group.flags.contains(SpaceKind::System.flag());
-        let groups = engine.groups.values().filter(system);
+        let groups = engine.allocation.groups.values().filter(system);
         let on_seeds = groups.filter(|group| !engine.may_be_written(group.start));
         on_seeds.map(|group| group.start).collect()
     }

@@ -106,13 +106,13 @@ impl Engine {
             *bytes = bytes.saturating_add(length);
             Ok(())
         };
-        for (logical, extent) in self.pending.iter() {
+        for (logical, extent) in self.pending.refs.iter() {
             if concerns_subvolumes(extent) {
                 add(logical, extent.length, extent.kind, extent.new)?;
             }
         }
         let unchanged = |logical| {
-            let pending = self.pending.get(logical);
+            let pending = self.pending.refs.get(logical);
             pending.is_none_or(|pending| !concerns_subvolumes(pending))
         };
         for (logical, touched) in &quotas.running.touched {
@@ -120,7 +120,7 @@ impl Engine {
                 add(*logical, touched.length, touched.kind, false)?;
             }
         }
-        for (logical, netted) in self.pending.netted() {
+        for (logical, netted) in self.pending.refs.netted() {
             if unchanged(logical) && !quotas.running.touched.contains_key(&logical) {
                 add(logical, netted.length, netted.kind, false)?;
             }

@@ -251,7 +251,7 @@ impl Engine {
             // does not keep the numbers.
         } else if status.flags.contains(QgroupStatusFlags::RESCAN) {
             quotas.set_inconsistent("a rescan was interrupted");
-        } else if status.generation != self.superblock.generation {
+        } else if status.generation != self.publication.superblock.generation {
             quotas.set_inconsistent("the volume was changed without them");
         }
         self.quotas = Some(quotas);
@@ -262,7 +262,7 @@ impl Engine {
     /// Begins a generation whose changes the numbers must follow.
     pub(crate) fn follow_quotas(&mut self) {
         if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
-            self.pending.note_netted();
+            self.pending.refs.note_netted();
         }
     }
 
@@ -294,7 +294,7 @@ impl Engine {
             quotas.set_inconsistent(&reason.to_string());
         }
         // What the commit itself changes belongs to no subvolume.
-        self.pending.forget_netted();
+        self.pending.refs.forget_netted();
         let running = std::mem::take(&mut quotas.running);
         let written = self.write_quotas(&mut quotas, &running.gone);
         self.quotas = Some(quotas);

@@ -124,7 +124,7 @@ impl NodeSource for LastCommit<'_> {
 
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError> {
         if tree == TreeId::ROOT {
-            let superblock = &self.engine.durable;
+            let superblock = &self.engine.publication.durable;
             return Ok(NodeRef {
                 logical: superblock.root,
                 generation: superblock.generation,
@@ -182,7 +182,7 @@ impl View for Now<'_> {
     }
 
     fn refs(&self, logical: Logical, length: u64, kind: ExtentKind) -> Result<Refs, StoreError> {
-        let pending = self.0.pending.get(logical);
+        let pending = self.0.pending.refs.get(logical);
         let mut refs = if pending.is_some_and(|pending| pending.new) {
             Refs {
                 by: Vec::new(),

@@ -36,7 +36,7 @@ impl Engine {
     pub(super) fn follow_simple(&self, quotas: &mut Quotas) -> Result<(), StoreError> {
         let from = quotas.charged_from();
         let mut charges: BTreeMap<TreeId, i128> = BTreeMap::new();
-        for (logical, extent) in self.pending.iter() {
+        for (logical, extent) in self.pending.refs.iter() {
             let Some(charge) = self.charge(logical, extent, from)? else {
                 continue;
             };

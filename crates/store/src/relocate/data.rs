@@ -56,20 +56,21 @@ impl Moves {
     ) -> Result<(), StoreError> {
         let kind = ExtentKind::Data;
         let (from, length) = (place.disk, place.disk_length);
-        engine.pending.change(from, length, kind, (old, -1));
+        engine.pending.refs.change(from, length, kind, (old, -1));
         let Some(moved) = self.0.get_mut(&from) else {
-            engine.pending.change(from, length, kind, (new, 1));
+            engine.pending.refs.change(from, length, kind, (new, 1));
             return Ok(());
         };
         engine.note_lost(from, old);
         if moved.is_born {
-            engine.pending.change(moved.to, length, kind, (new, 1));
+            engine.pending.refs.change(moved.to, length, kind, (new, 1));
             return Ok(());
         }
         moved.is_born = true;
         let owner = moved.owner;
         engine
             .pending
+            .refs
             .insert_moved((moved.to, length), kind, new, owner)?;
         for (at, sums) in std::mem::take(&mut moved.sums) {
             engine.add_checksums(at, sums);

@@ -134,13 +134,13 @@ impl Member {
     fn load(engine: &Engine, logical: Logical, level: u8) -> Result<Self, StoreError> {
         let node = engine.node_at(logical, Some(level))?;
         let mut member = Self {
-            is_new: engine.dirty.contains(logical),
+            is_new: engine.forest.dirty.contains(logical),
             node,
             full_backref: false,
             above: Vec::new(),
         };
         if member.is_new {
-            if engine.frozen.contains(&logical) {
+            if engine.forest.frozen.contains(&logical) {
                 return Err(StoreError::Internal(
                     "a node moves in the middle of a snapshot",
                 ));
@@ -374,7 +374,7 @@ impl Graph {
             }
         }
         engine.note_edit();
-        engine.dirty.insert(copy);
+        engine.forest.dirty.insert(copy);
         if !member.is_new {
             self.move_references(engine, step, places)?;
         }
@@ -409,13 +409,14 @@ impl Graph {
         let owner = Some(node.owner());
         engine
             .pending
+            .refs
             .insert_moved((step.new.logical, length), kind, first, owner)?;
         for by in by {
             engine.change_node_ref(step.new, *by, 1);
         }
         if step.full_backref {
             engine.mark_full_backref(step.new);
-            engine.frozen.insert(step.new.logical);
+            engine.forest.frozen.insert(step.new.logical);
         }
         let before = member.children();
         let after = match step.full_backref {

@@ -94,7 +94,7 @@ impl Engine {
         length: u64,
         kind: ExtentKind,
     ) -> Result<RefsNow, StoreError> {
-        let pending = self.pending.get(logical);
+        let pending = self.pending.refs.get(logical);
         let mut sums: BTreeMap<Backref, i64> = BTreeMap::new();
         let mut now = RefsNow {
             by: Vec::new(),
@@ -130,7 +130,7 @@ impl Engine {
     ) -> Result<Vec<(Logical, u8)>, StoreError> {
         let mut nodes = Vec::new();
         self.visit_extents(&range_of(group), &mut |head, _| {
-            let pending = self.pending.get(Logical(head.key.objectid));
+            let pending = self.pending.refs.get(Logical(head.key.objectid));
             let net = pending.map_or(0, |pending| pending.net());
             // The coming commit frees others.
             let stays = head.refs.checked_add_signed(net) != Some(0);
@@ -148,7 +148,7 @@ impl Engine {
     /// Whether blocks at this address may be overwritten in place: not while
     /// they are being relocated.
     pub(crate) fn is_being_relocated(&self, logical: Logical) -> bool {
-        let group = self.groups.containing(logical);
+        let group = self.allocation.groups.containing(logical);
         group.is_some_and(|group| group.read_only)
     }
 
@@ -156,12 +156,12 @@ impl Engine {
     /// it. New chunks have the profile of the newest group, so the profile
     /// stays.
     fn keep_profile(&mut self, start: Logical) -> Result<(), StoreError> {
-        let Some(flags) = self.groups.get(start).map(|group| group.flags) else {
+        let Some(flags) = self.allocation.groups.get(start).map(|group| group.flags) else {
             return Ok(());
         };
         let kinds = [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System];
         for kind in kinds.into_iter().filter(|kind| flags.contains(kind.flag())) {
-            if self.groups.count(kind) < 2 {
+            if self.allocation.groups.count(kind) < 2 {
                 self.create_chunk(kind)?;
             }
         }
@@ -172,9 +172,9 @@ impl Engine {
     /// ends that.
     pub fn set_profile_of_new_chunks(&mut self, kind: SpaceKind, profile: Option<BlockGroupFlags>) {
         let mixed = self.flags_for(kind) & BlockGroupFlags::TYPE;
-        self.new_profiles[kind as usize] = profile.map(|profile| mixed | profile);
-        self.unallocated_cache.forget();
-        self.current = [None; 3];
+        self.allocation.new_profiles[kind as usize] = profile.map(|profile| mixed | profile);
+        self.allocation.unallocated_cache.forget();
+        self.allocation.current = [None; 3];
     }
 }
 
@@ -189,6 +189,7 @@ impl Drop for ReadOnlyGroup<'_> {
         let mut engine = self.store.change();
         let stays = !engine.may_be_written(self.start);
         engine
+            .allocation
             .groups
             .change(self.start, |group| group.read_only = stays);
     }
@@ -280,7 +281,7 @@ impl Store {
     /// Bytes of a group, and how many of them extents use.
     fn left_in(&self, start: Logical) -> Option<(u64, u64)> {
         let engine = self.read();
-        let group = engine.groups.get(start)?;
+        let group = engine.allocation.groups.get(start)?;
         Some((group.length, group.used + group.promised))
     }
 
@@ -290,12 +291,15 @@ impl Store {
         {
             let mut transaction = self.begin(NODES_BESIDE, crate::Purpose::Grow)?;
             let engine: &mut Engine = &mut transaction;
-            if engine.groups.get(start).is_none() {
+            if engine.allocation.groups.get(start).is_none() {
                 return Ok(None);
             }
             engine.keep_profile(start)?;
-            engine.groups.change(start, |group| group.read_only = true);
-            for current in &mut engine.current {
+            engine
+                .allocation
+                .groups
+                .change(start, |group| group.read_only = true);
+            for current in &mut engine.allocation.current {
                 current.take_if(|at| *at == start);
             }
             transaction.finish();
@@ -310,7 +314,7 @@ impl Store {
         loop {
             self.commit()?;
             let engine = self.read();
-            let Some(group) = engine.groups.get(start) else {
+            let Some(group) = engine.allocation.groups.get(start) else {
                 return Ok(None);
             };
             if group.promised == 0 {
@@ -357,7 +361,7 @@ impl Store {
         let begun = Instant::now();
         loop {
             let gone = self.commit_with(NODES_BESIDE, |engine| {
-                let Some(group) = engine.groups.get(start) else {
+                let Some(group) = engine.allocation.groups.get(start) else {
                     return Ok::<_, StoreError>(true);
                 };
                 // Freed in the previous generation at the latest.

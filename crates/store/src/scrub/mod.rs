@@ -105,7 +105,7 @@ fn parts_of(layout: &StripeLayout, whole: &Range<u64>) -> Vec<Range<u64>> {
 impl Engine {
     /// How the chunk of a stretch lies now; `None` if it is gone.
     fn layout_of(&self, stretch: &ScrubStretch) -> Option<StripeLayout> {
-        let chunk = self.chunks.get(&stretch.chunk)?;
+        let chunk = self.allocation.chunks.get(&stretch.chunk)?;
         let stripe = chunk.stripes.get(stretch.stripe)?;
         let is_there =
             (stripe.device, stripe.offset) == (stretch.place.device, stretch.place.offset);
@@ -284,7 +284,7 @@ impl Store {
             let Some((_, block)) = members.find(|(id, _)| *id == device) else {
                 return Ok(0);
             };
-            let wanted = engine.durable.generation;
+            let wanted = engine.publication.durable.generation;
             let is_bad = |offset: &DeviceOffset| match read_copy_of_superblock(&*block, *offset) {
                 None => false,
                 Some(Ok(copy)) => copy.generation != wanted,
@@ -297,8 +297,8 @@ impl Store {
             {
                 let mut engine = self.change_writable()?;
                 engine.note_edit();
-                engine.superblock_changed = true;
-                engine.primary_damaged |= is_primary;
+                engine.publication.superblock_changed = true;
+                engine.publication.primary_damaged |= is_primary;
             }
             self.commit()?;
         }

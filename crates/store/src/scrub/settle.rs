@@ -25,8 +25,14 @@ impl Engine {
     /// Whether the device has, or should have, what lies at `logical` now. For
     /// a node, the generation that it should have.
     pub(super) fn generation_on_device(&self, logical: Logical, level: u8) -> Option<Generation> {
-        let in_memory = self.dirty.contains(logical) || self.writing.contains(logical);
-        if in_memory || self.pending.get(logical).is_some_and(|extent| extent.new) {
+        let in_memory = self.forest.has_changed(logical);
+        if in_memory
+            || self
+                .pending
+                .refs
+                .get(logical)
+                .is_some_and(|extent| extent.new)
+        {
             return None;
         }
         let kind = ExtentKind::Node {

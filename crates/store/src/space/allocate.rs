@@ -73,6 +73,7 @@ impl Engine {
                 Ok(()) => {}
                 Err(StoreError::NoSpace)
                     if self
+                        .allocation
                         .groups
                         .roomiest(SpaceKind::Data)
                         .is_none_or(|(most, _)| most < sector)
@@ -81,11 +82,11 @@ impl Engine {
                 Err(error) => return Err(error),
             }
         }
-        let best = self.groups.roomiest(SpaceKind::Data);
+        let best = self.allocation.groups.roomiest(SpaceKind::Data);
         let Some((greatest, start)) = best.filter(|(greatest, _)| *greatest >= sector) else {
             return Err(StoreError::NoSpace);
         };
-        let taken = self.groups.change(start, |group| {
+        let taken = self.allocation.groups.change(start, |group| {
             let taken = group.free.as_mut()?.take_greatest(greatest.min(wanted))?;
             group.promised += taken.end - taken.start;
             group.leave_rows_of(&taken);
@@ -96,7 +97,7 @@ impl Engine {
 
     /// Takes space, of the profile that a conversion makes if one is under way.
     pub(crate) fn take(&mut self, kind: SpaceKind, length: u64, align: u64) -> Option<u64> {
-        let wanted = self.new_profiles[kind as usize];
+        let wanted = self.allocation.new_profiles[kind as usize];
         self.take_where(kind, length, align, |group| {
             wanted.is_none_or(|flags| group.flags == flags)
         })
@@ -112,8 +113,10 @@ impl Engine {
         align: u64,
         suitable: impl Fn(&BlockGroup) -> bool,
     ) -> Option<u64> {
-        let current = &mut self.current[Self::slot(kind)];
-        self.groups.take(kind, (length, align), current, suitable)
+        let current = &mut self.allocation.current[Self::slot(kind)];
+        self.allocation
+            .groups
+            .take(kind, (length, align), current, suitable)
     }
 
     /// Returns allocated space that nothing refers to.
@@ -134,7 +137,7 @@ impl Engine {
     /// [`StoreError::NoSpace`], reading.
     pub(crate) fn ensure_loaded(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
         self.load_up_to(kind, bytes)?;
-        while self.groups.loaded(kind) < bytes {
+        while self.allocation.groups.loaded(kind) < bytes {
             self.create_chunk(kind)?;
         }
         Ok(())
@@ -146,14 +149,14 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub(crate) fn load_up_to(&mut self, kind: SpaceKind, bytes: u64) -> Result<(), StoreError> {
-        while self.groups.loaded(kind) < bytes && self.load_next(kind)? {}
+        while self.allocation.groups.loaded(kind) < bytes && self.load_next(kind)? {}
         Ok(())
     }
 
     /// Loads the most promising group of `kind` that is not loaded. False if
     /// there is none with space.
     fn load_next(&mut self, kind: SpaceKind) -> Result<bool, StoreError> {
-        let Some(start) = self.groups.roomiest_unloaded(kind) else {
+        let Some(start) = self.allocation.groups.roomiest_unloaded(kind) else {
             return Ok(false);
         };
         self.load_group(start)?;
@@ -166,23 +169,26 @@ impl Engine {
     /// # Errors
     /// Reading.
     pub(crate) fn load_group_at(&mut self, start: Logical) -> Result<(), StoreError> {
-        match self.groups.get(start) {
+        match self.allocation.groups.get(start) {
             Some(group) if group.free.is_none() => self.load_group(start),
             _ => Ok(()),
         }
     }
 
     fn load_group(&mut self, start: Logical) -> Result<(), StoreError> {
-        let group = self.groups.get(start).ok_or(NO_GROUP)?;
+        let group = self.allocation.groups.get(start).ok_or(NO_GROUP)?;
         let free = self.free_of(group)?;
-        let loaded = self.groups.change(start, |group| group.set_free(free));
+        let loaded = self
+            .allocation
+            .groups
+            .change(start, |group| group.set_free(free));
         loaded.ok_or(NO_GROUP)
     }
 
     /// What can be allocated from a group that is not loaded.
     pub(super) fn free_of(&self, group: &BlockGroup) -> Result<RangeSet, StoreError> {
         let span = group.span(self.sector_size());
-        let ranges = if self.free_space_tree {
+        let ranges = if self.allocation.free_space_tree {
             free_space_tree::read_free_ranges(self, &span)?
         } else {
             self.gaps_between_extents(group, &mut |_, _| Ok(()))?
@@ -192,8 +198,11 @@ impl Engine {
             free.insert(range);
         }
         let whole = group.start.get()..group.end();
-        let held = self.held.iter().map(|held| &held.freed);
-        for pinned in [&self.pinned, &self.pinned_writing].into_iter().chain(held) {
+        let held = self.allocation.held.iter().map(|held| &held.freed);
+        for pinned in [&self.allocation.pinned, &self.allocation.pinned_writing]
+            .into_iter()
+            .chain(held)
+        {
             for range in pinned.overlapping(whole.clone()) {
                 free.remove(range);
             }
@@ -202,7 +211,7 @@ impl Engine {
             free.remove(range.clone());
         }
         // What a replay took over before the group was loaded.
-        for range in self.pending.new_in(whole) {
+        for range in self.pending.refs.new_in(whole) {
             free.remove(range);
         }
         Ok(free)
@@ -259,14 +268,14 @@ impl Engine {
     /// Bytes that can be allocated for `kind`, in groups and in new chunks.
     #[must_use]
     pub fn available(&self, kind: SpaceKind) -> u64 {
-        let groups = self.groups.available(kind);
+        let groups = self.allocation.groups.available(kind);
         groups.saturating_add(self.unallocated(kind))
     }
 
     /// Bytes used by extents (applied or promised) and pinned, for `kind`.
     #[must_use]
     pub fn used(&self, kind: SpaceKind) -> u64 {
-        self.groups.used(kind)
+        self.allocation.groups.used(kind)
     }
 }
 

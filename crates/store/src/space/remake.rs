@@ -45,11 +45,11 @@ impl Engine {
             tracing::warn!("clear_cache: nothing is done, since nothing is written");
             return Ok(());
         }
-        if !self.remakes_free_space {
+        if !self.allocation.remakes_free_space {
             self.clear_old_cache();
             return Ok(());
         }
-        if self.log_waits {
+        if self.publication.log_waits {
             return Ok(());
         }
         self.remake_free_space()
@@ -62,7 +62,7 @@ impl Engine {
     /// # Errors
     /// Damage of the extent tree, no space, reading.
     pub fn remake_free_space(&mut self) -> Result<(), StoreError> {
-        if !self.remakes_free_space {
+        if !self.allocation.remakes_free_space {
             return Ok(());
         }
         let gathered = self.gather_free_space()?;
@@ -89,16 +89,17 @@ impl Engine {
         for node in &gathered.nodes {
             self.drop_node_ref(*node, Backref::Tree(TreeId::FREE_SPACE));
         }
-        self.orphan_free_space.clear();
-        self.free_space_tree = true;
-        self.remakes_free_space = false;
+        self.allocation.orphan_free_space.clear();
+        self.allocation.free_space_tree = true;
+        self.allocation.remakes_free_space = false;
         let had = self
+            .publication
             .superblock
             .compat_ro
             .contains(CompatRo::FREE_SPACE_TREE);
-        if !self.superblock.has_valid_free_space_tree() {
-            self.superblock.compat_ro |= CompatRo::FREE_SPACE_TREE_VALID;
-            self.superblock_changed = true;
+        if !self.publication.superblock.has_valid_free_space_tree() {
+            self.publication.superblock.compat_ro |= CompatRo::FREE_SPACE_TREE_VALID;
+            self.publication.superblock_changed = true;
         }
         let (groups, ranges) = (gathered.groups, gathered.ranges);
         if had {
@@ -114,9 +115,9 @@ impl Engine {
     /// `clear_cache` on a volume that has no free-space tree: the next commit
     /// disables a cache of the old kind.
     fn clear_old_cache(&mut self) {
-        let superblock = &self.superblock;
+        let superblock = &self.publication.superblock;
         if superblock.cache_generation == superblock.generation.get() {
-            self.superblock_changed = true;
+            self.publication.superblock_changed = true;
             tracing::warn!("clear_cache: the old space cache (v1) is put out of use");
         } else {
             tracing::warn!("clear_cache: the volume keeps no free space that could be wrong");
@@ -127,7 +128,7 @@ impl Engine {
         let sector = self.sector_size();
         let mut gathered = Gathered::default();
         let committed = |group: &&BlockGroup| group.standing == Standing::Committed;
-        for group in self.groups.values().filter(committed) {
+        for group in self.allocation.groups.values().filter(committed) {
             let mut nodes = Vec::new();
             let mut used = 0_u64;
             let has_nodes = group

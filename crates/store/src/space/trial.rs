@@ -28,8 +28,8 @@ impl Engine {
     pub fn begin_trial(&self) -> Trial<'_> {
         Trial {
             engine: self,
-            groups: self.groups.clone(),
-            current: self.current[0],
+            groups: self.allocation.groups.clone(),
+            current: self.allocation.current[0],
             moved: BTreeMap::new(),
             emptied: Vec::new(),
         }
@@ -52,7 +52,7 @@ impl Engine {
     /// of them, and by how much.
     pub fn room_beyond(&self) -> impl Iterator<Item = (DeviceId, u64)> {
         self.space.own_devices().filter_map(|(device, block)| {
-            let used = self.devices.get(&device)?.total_bytes;
+            let used = self.publication.devices.get(&device)?.total_bytes;
             let more = block.size().checked_sub(used)?;
             (more >= 1 << 20).then_some((device, more))
         })

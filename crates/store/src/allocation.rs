@@ -1,0 +1,73 @@
+//! What space a volume has, and what of it can be given out.
+//!
+//! Owns chunks, block groups and their totals, and the space that was freed and
+//! cannot be used again yet. Says nothing of what lies in the space.
+
+use crate::engine::SpaceKind;
+use crate::space::block_groups::BlockGroups;
+use crate::space::ranges::RangeSet;
+use crate::view::{Held, HoldId};
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
+use butterfs_format::{DeviceId, Logical};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+
+/// What a new chunk of one kind could be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Unallocated {
+    /// Bytes of all of them.
+    pub(crate) bytes: u64,
+    /// Bytes of the next one.
+    pub(crate) next: u64,
+}
+
+/// What new chunks could be, per kind, until a chunk comes or goes.
+#[derive(Debug, Default)]
+pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<Unallocated>; 3]>);
+
+impl UnallocatedCache {
+    /// What is known of `kind`; `look` finds it if nothing is known.
+    pub(crate) fn get(&self, kind: SpaceKind, look: impl FnOnce() -> Unallocated) -> Unallocated {
+        *self.0.lock()[kind as usize].get_or_insert_with(look)
+    }
+
+    /// A chunk came or went.
+    pub(crate) fn forget(&mut self) {
+        *self.0.get_mut() = [None; 3];
+    }
+}
+
+/// Chunks, block groups, and which of their space can be given out.
+#[derive(Debug, Default)]
+pub(crate) struct Allocation {
+    /// Chunks by their addresses.
+    pub(crate) chunks: BTreeMap<Logical, Chunk>,
+    /// Block groups, with totals.
+    pub(crate) groups: BlockGroups,
+    /// The group that was allocated from last, per kind.
+    pub(crate) current: [Option<Logical>; 3],
+    /// What new chunks could be.
+    pub(crate) unallocated_cache: UnallocatedCache,
+    /// Kind and profile of new chunks and of what is allocated, per kind, where
+    /// a conversion says so.
+    pub(crate) new_profiles: [Option<BlockGroupFlags>; 3],
+    /// Where devices end for new chunks, while they shrink.
+    pub(crate) device_ends: FxHashMap<DeviceId, u64>,
+    /// The free-space tree is there, valid and kept.
+    pub(crate) free_space_tree: bool,
+    /// It is to be made anew before anything else, and is not believed until
+    /// then.
+    pub(crate) remakes_free_space: bool,
+    /// Gaps between block groups for which that tree has items; the next
+    /// commit removes them.
+    pub(crate) orphan_free_space: Vec<std::ops::Range<u64>>,
+    /// Freed in the running generation.
+    pub(crate) pinned: RangeSet,
+    /// Space freed in the generation that is being published.
+    pub(crate) pinned_writing: RangeSet,
+    /// Space freed by commits, and kept from being overwritten while somebody
+    /// reads an older state.
+    pub(crate) held: Option<Held>,
+    /// The reader of an older state that came last.
+    pub(crate) last_hold: HoldId,
+}

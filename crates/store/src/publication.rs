@@ -1,0 +1,59 @@
+//! What makes a generation durable: superblocks, what they say of the devices,
+//! and the fsync log.
+
+use crate::device_stats::StatsOfDevices;
+use crate::devices::DeviceItems;
+use crate::log::{FsyncLog, LogSpace};
+use butterfs_format::superblock::Superblock;
+
+/// What the superblocks say, and what the next ones will say.
+#[derive(Debug)]
+pub(crate) struct Publication {
+    /// The superblock, as the next commit will write it.
+    pub(crate) superblock: Superblock,
+    /// The superblock's own fields (label, flags) changed.
+    pub(crate) superblock_changed: bool,
+    /// The superblock that is on the devices.
+    pub(crate) durable: Superblock,
+    /// The devices, as the trees of the running generation have them.
+    pub(crate) devices: DeviceItems,
+    /// The devices, as the superblocks that are on them say.
+    pub(crate) durable_devices: DeviceItems,
+    /// Backup root that the next commit overwrites.
+    pub(crate) backup_slot: usize,
+    /// The fsync log of the running generation.
+    pub(crate) log: FsyncLog,
+    /// Space of the log of the generation that is being published.
+    pub(crate) log_writing: LogSpace,
+    /// A log of an earlier run waits for its replay.
+    pub(crate) log_waits: bool,
+    /// Error counters as the device tree has them.
+    pub(crate) stats: StatsOfDevices,
+    /// The primary superblock was damaged when the volume was opened, and is not
+    /// written yet.
+    pub(crate) primary_damaged: bool,
+}
+
+impl Publication {
+    /// After the commit that wrote `superblock`.
+    pub(crate) fn new(superblock: Superblock) -> Self {
+        let slots = superblock.backup_roots.len();
+        let newest = superblock
+            .backup_roots
+            .iter()
+            .position(|backup| backup.tree_root.generation == superblock.generation);
+        Self {
+            superblock_changed: false,
+            durable: superblock.clone(),
+            devices: DeviceItems::default(),
+            durable_devices: DeviceItems::default(),
+            backup_slot: newest.map_or(0, |slot| (slot + 1) % slots),
+            log: FsyncLog::default(),
+            log_writing: LogSpace::default(),
+            log_waits: superblock.log_root.get() != 0,
+            stats: StatsOfDevices::default(),
+            primary_damaged: false,
+            superblock,
+        }
+    }
+}
