@@ -232,7 +232,7 @@ fn simple_on_a_mount(bench: &Bench, mount: &str) -> Value {
     assert!(
         bench
             .run(&["quota", "status", mount])
-            .contains("Mode:          squota")
+            .contains("Mode:                    squota")
     );
     let scan = bench.try_run(&["quota", "rescan", mount]);
     assert!(said(&scan).contains("nothing to scan"), "{}", said(&scan));
