@@ -131,10 +131,20 @@ const CHECK_NAMES: [&str; 1] = ["btrfsck"];
 const IMAGE_NAMES: [&str; 2] = ["btrfs-image", "butterfs-image"];
 const TUNE_NAMES: [&str; 3] = ["btrfstune", "btrfstune.butterfs", "butterfstune"];
 
+/// The names by which a link to the program chooses a command.
+pub fn other_names() -> impl Iterator<Item = &'static str> {
+    let mount = MOUNT_NAMES.into_iter().chain(MKFS_NAMES);
+    let more = CHECK_NAMES.into_iter().chain(IMAGE_NAMES).chain(TUNE_NAMES);
+    mount.chain(more)
+}
+
 /// Parses the command line. If it asks for help or has a mistake, prints that
 /// and gives the exit code.
 pub fn from_command_line(words: Vec<OsString>) -> Result<Arguments, ExitCode> {
-    let words = normalized(words);
+    let (words, is_quiet) = understood(words);
+    if is_quiet && parity::can_be_hushed(&words, &Arguments::command()) {
+        output::hush();
+    }
     let is_check = words
         .get(1)
         .is_some_and(|word| word == "check" || word == "fsck");
@@ -182,14 +192,68 @@ fn filters_after_letters(words: &mut [OsString]) {
     }
 }
 
+/// Compression follows its letter without a space, and may be left out: `-c`,
+/// `-czstd`, `-rc`. A compression with a space before it is taken, too.
+fn compression_after_letter(words: &mut Vec<OsString>) {
+    let below: Vec<String> = words
+        .iter()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let below: Vec<&str> = below.iter().map(String::as_str).collect();
+    if parity::verb(&below, &Arguments::command()) != "filesystem defragment" {
+        return;
+    }
+    let mut at = 3;
+    while let Some(word) = words.get(at) {
+        let text = word.to_string_lossy();
+        if text == "--" {
+            return;
+        }
+        let letters = text.strip_prefix('-').unwrap_or_default();
+        let ends_so = letters.ends_with('c')
+            && letters
+                .bytes()
+                .rev()
+                .skip(1)
+                .all(|one| b"rfv".contains(&one));
+        let next = words.get(at + 1).map(|word| word.to_string_lossy());
+        at += 1;
+        if ends_so && !next.is_some_and(|next| commands::defragment::is_compression(&next)) {
+            words.insert(at, "zlib".into());
+        }
+    }
+}
+
+/// How much is said at a level of the Btrfs tools' `--log`.
+fn said_at(level: &str) -> Option<Option<&'static str>> {
+    match level {
+        "default" | "info" => Some(None),
+        "verbose" | "debug" => Some(Some("verbose")),
+        "quiet" => Some(Some("quiet")),
+        _ => None,
+    }
+}
+
 /// Takes the options that the Btrfs tools have before the command. Gives the
-/// command those that it has: -q, -v and --format json, or --json if it has no
-/// form of theirs.
-fn with_global(words: &mut Vec<OsString>) {
+/// command those that it has: -q, -v, --dry-run and --format json, or --json if
+/// it has no form of theirs.
+///
+/// Says whether there was a -q.
+fn with_global(words: &mut Vec<OsString>) -> bool {
     let mut wanted: Vec<&str> = Vec::new();
     while let Some(word) = words.get(1) {
         let word = word.to_string_lossy().into_owned();
-        let (taken, meant) = match (&word[..], words.get(2).and_then(|next| next.to_str())) {
+        let next = words.get(2).and_then(|next| next.to_str());
+        let level = match (word.strip_prefix("--log="), next) {
+            (Some(level), _) => Some((1, level)),
+            (None, Some(level)) if word == "--log" => Some((2, level)),
+            _ => None,
+        };
+        let level = level.and_then(|(taken, level)| Some((taken, said_at(level)?)));
+        let (taken, meant) = match (&word[..], next) {
+            _ if level.is_some() => level.unwrap_or_default(),
+            ("--dry-run", _) => (1, Some("dry-run")),
             ("-q" | "--quiet", _) => (1, Some("quiet")),
             ("-v" | "--verbose", _) => (1, Some("verbose")),
             ("--format=json", _) => (1, Some("json")),
@@ -202,14 +266,18 @@ fn with_global(words: &mut Vec<OsString>) {
         words.drain(1..=taken);
     }
     if wanted.is_empty() {
-        return;
+        return false;
     }
-    let mut command = &Arguments::command();
-    let mut at = 1;
-    while let Some(below) = words.get(at).and_then(|word| command.find_subcommand(word)) {
-        command = below;
-        at += 1;
-    }
+    let is_quiet = wanted.contains(&"quiet");
+    let whole = Arguments::command();
+    let below: Vec<String> = words
+        .iter()
+        .skip(1)
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let below: Vec<&str> = below.iter().map(String::as_str).collect();
+    let (command, count) = parity::command(&below, &whole);
+    let at = count + 1;
     for name in wanted {
         let has = |one: &clap::Arg| one.get_long() == Some(name);
         let has_form = |one: &clap::Arg| one.get_long() == Some("format");
@@ -218,18 +286,22 @@ fn with_global(words: &mut Vec<OsString>) {
             continue;
         }
         // An option that asks for more or less output promises nothing; one for
-        // another form of output does.
-        if name == "json" || command.get_arguments().any(has) {
+        // another form of output does, and so does one for no change.
+        if ["json", "dry-run"].contains(&name) || command.get_arguments().any(has) {
             words.insert(at, format!("--{name}").into());
         }
     }
+    is_quiet
 }
 
 /// Puts the subcommand in its place if the name of the program or the form of
 /// the command line implies it.
-fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
-    with_global(&mut words);
+///
+/// Says also whether the command is asked to be quiet.
+fn understood(mut words: Vec<OsString>) -> (Vec<OsString>, bool) {
+    let mut is_quiet = with_global(&mut words);
     filters_after_letters(&mut words);
+    compression_after_letter(&mut words);
     let name = words.first().map(Path::new).and_then(Path::file_name);
     let name = name.and_then(|name| name.to_str()).unwrap_or_default();
     let name = name.to_owned();
@@ -272,8 +344,8 @@ fn normalized(mut words: Vec<OsString>) -> Vec<OsString> {
     {
         *word = "--version".into();
     }
-    parity::drop_what_says_nothing(&mut words, &Arguments::command());
-    words
+    is_quiet |= parity::drop_what_says_nothing(&mut words, &Arguments::command());
+    (words, is_quiet)
 }
 
 /// `butterfs SOURCE MOUNTPOINT -o ...`: the first word that is not an option is
@@ -293,6 +365,25 @@ mod tests {
 
     fn words(line: &str) -> Vec<OsString> {
         line.split(' ').map(OsString::from).collect()
+    }
+
+    fn normalized(words: Vec<OsString>) -> Vec<OsString> {
+        understood(words).0
+    }
+
+    #[test]
+    fn quiet_is_understood_wherever_it_stands() {
+        for (line, quiet) in [
+            ("btrfs -q subvolume create a", true),
+            ("btrfs --log=quiet sub cr a", true),
+            ("btrfs subvolume create -q a", true),
+            ("btrfs scrub start -Bq a", true),
+            ("btrfs balance start -q a", true),
+            ("btrfs subvolume create -- -q", false),
+            ("btrfs -v subvolume create a", false),
+        ] {
+            assert_eq!(understood(words(line)).1, quiet, "{line}");
+        }
     }
 
     #[test]
@@ -319,6 +410,22 @@ mod tests {
         assert_eq!(global, words("btrfs subvolume list --json -t a"));
         let global = normalized(words("btrfs -v --format text mkfs a"));
         assert_eq!(global, words("btrfs mkfs --verbose a"));
+        let global = normalized(words("btrfs --log debug --format=json sub li a"));
+        assert_eq!(global, words("btrfs sub li --json a"));
+        let global = normalized(words("btrfs --log=quiet --dry-run sub del a"));
+        assert_eq!(global, words("btrfs sub del --dry-run a"));
+        let unknown = words("btrfs --log loud sub del a");
+        assert_eq!(normalized(unknown.clone()), unknown);
+        for (given, meant) in [
+            ("-c a", "-c zlib a"),
+            ("-czstd a", "-czstd a"),
+            ("-rc d", "-rc zlib d"),
+            ("-c zstd:9 -v a", "-c zstd:9 -v a"),
+            ("-v -- -c", "-v -- -c"),
+        ] {
+            let line = |words_of: &str| words(&format!("btrfs fi defrag {words_of}"));
+            assert_eq!(normalized(line(given)), line(meant));
+        }
         let find = normalized(words("butterfs find a -name x -0 --uid 3 -size -5k"));
         assert_eq!(
             find,

@@ -44,6 +44,7 @@ mod tools_json;
 mod units;
 mod version;
 mod whole_file;
+mod whole_help;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -52,7 +53,8 @@ fn main() -> ExitCode {
     // A write beyond `ulimit -f` is an error, not the end of a server.
     butterfs_device::ignore_file_size_signal();
     let words: Vec<OsString> = std::env::args_os().collect();
-    let ended = fsck::run(&words).unwrap_or_else(|| match arguments::from_command_line(words) {
+    let answered = fsck::run(&words).or_else(|| whole_help::run(&words));
+    let ended = answered.unwrap_or_else(|| match arguments::from_command_line(words) {
         Ok(arguments) => run::run(arguments),
         Err(ended) => ended,
     });

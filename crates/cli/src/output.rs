@@ -21,6 +21,9 @@ const READER_GONE: u8 = 141;
 /// Whether the reader of this process's standard output is gone.
 static GONE: AtomicBool = AtomicBool::new(false);
 
+/// Whether this command says nothing of what it did (`-q`).
+static HUSHED: AtomicBool = AtomicBool::new(false);
+
 /// Standard output. Its errors say what failed.
 #[derive(Debug)]
 pub struct Output(io::Stdout);
@@ -39,8 +42,16 @@ pub fn own() -> Output {
     Output(io::stdout())
 }
 
+/// From here on, nothing is printed on this process's own standard output.
+pub fn hush() {
+    HUSHED.store(true, Ordering::Release);
+}
+
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if HUSHED.load(Ordering::Acquire) {
+            return Ok(bytes.len());
+        }
         self.0.write(bytes).map_err(named)
     }
 

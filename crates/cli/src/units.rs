@@ -43,14 +43,6 @@ pub struct Units {
 }
 
 impl Units {
-    /// Bytes.
-    pub fn bytes() -> Self {
-        Self {
-            raw: true,
-            ..Self::default()
-        }
-    }
-
     /// Columns that a size is given.
     pub const fn width(self) -> usize {
         match self {

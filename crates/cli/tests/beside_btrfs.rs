@@ -3,38 +3,15 @@
 //!
 //! Owns the list of intended differences, each with its reason.
 
+mod beside;
 mod support;
 
+use beside::Compared::{self, All, Code, Codes, Numbers, Sorted, Without};
+use beside::{fault, has_tools, run, shell, words};
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::time::Duration;
-use support::{BINARY, Bench, said};
-
-/// What of an output is compared.
-#[derive(Clone, Copy)]
-enum Compared {
-    /// All of it.
-    All,
-    /// All lines but those that contain one of these, for a reason.
-    Without(&'static [&'static str], &'static str),
-    /// Its lines in any order, for a reason.
-    Sorted(&'static str),
-    /// The exit code alone, for a reason.
-    Code(&'static str),
-    /// The exit codes are these, theirs first, for a reason.
-    Codes(i32, i32, &'static str),
-}
-
-impl Compared {
-    const fn reason(self) -> &'static str {
-        match self {
-            All => "all of it is compared",
-            Without(_, reason) | Sorted(reason) | Code(reason) | Codes(_, _, reason) => reason,
-        }
-    }
-}
-
-use Compared::{All, Code, Codes, Sorted, Without};
+use support::{BINARY, Bench};
 
 const SEND_TIME: Compared = Without(
     &["Send time:"],
@@ -153,8 +130,8 @@ const MOUNTED: &[(&str, Compared)] = &[
     ("device stats .", All),
     ("device stats -c .", All),
     ("device stats -T .", All),
-    ("--format json device stats .", All),
-    ("--format json filesystem df .", All),
+    ("--format json device stats .", Numbers),
+    ("--format json filesystem df .", Numbers),
     ("device usage .", All),
     ("device usage -b .", All),
     ("device usage -k .", All),
@@ -233,6 +210,10 @@ const CHANGES: &[(&str, Compared)] = &[
     ("qgroup remove 0/256 1/7 .", SAID),
     ("qgroup destroy 1/7 .", All),
     ("qgroup destroy 1/7 .", All),
+    ("-q subvolume create quiet", All),
+    ("-q subvolume snapshot quiet quiet2", All),
+    ("-q subvolume delete quiet", All),
+    ("--log quiet subvolume delete quiet2", All),
     ("subvolume delete shot", DELETED),
     ("subvolume delete nothing", All),
     ("subvolume delete d", All),
@@ -252,6 +233,10 @@ const CHANGES: &[(&str, Compared)] = &[
         Code("the volumes may lay it out differently"),
     ),
     ("filesystem defragment sub/file", All),
+    ("filesystem defragment -c d/small", All),
+    ("filesystem defragment -czstd d/small", All),
+    ("filesystem defragment -f -t 1m d/small", All),
+    ("filesystem defragment -cnonsense d/small", All),
     ("filesystem defragment -r d", All),
     ("filesystem defragment nothing", All),
     (
@@ -279,6 +264,8 @@ const CHANGES: &[(&str, Compared)] = &[
         Without(&["/dev/"], "the devices have other names"),
     ),
     ("quota rescan -w .", SAID),
+    ("quota enable .", All),
+    ("quota disable .", All),
     ("quota disable .", All),
     ("qgroup show .", All),
 ];
@@ -359,65 +346,6 @@ const UNMOUNTED: &[(&str, Compared)] = &[
     ),
 ];
 
-fn run(program: &str, directory: &Path, words: &[String]) -> Output {
-    let mut command = Command::new(program);
-    command.current_dir(directory).args(words);
-    command.output().expect("it runs")
-}
-
-fn lines(output: &Output, compared: Compared) -> Vec<String> {
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let mut lines: Vec<String> = text.trim_end().lines().map(str::to_owned).collect();
-    match compared {
-        Without(parts, _) => lines.retain(|line| !parts.iter().any(|part| line.contains(part))),
-        Sorted(_) => lines.sort(),
-        All | Code(_) | Codes(..) => {}
-    }
-    lines
-}
-
-/// What is wrong with a pair of outputs.
-fn fault(line: &str, theirs: &Output, ours: &Output, compared: Compared) -> Option<String> {
-    let codes = [theirs, ours].map(|output| output.status.code());
-    let wanted = match compared {
-        Codes(theirs, ours, _) => [Some(theirs), Some(ours)],
-        _ => [codes[0]; 2],
-    };
-    if codes != wanted {
-        let said = (said(theirs), said(ours));
-        return Some(format!(
-            "{line} ({}): exit codes {codes:?}\n{}\n{}",
-            compared.reason(),
-            said.0,
-            said.1
-        ));
-    }
-    // What goes to standard error is for people, and has other words.
-    let is_compared = theirs.status.success() && !matches!(compared, Code(_) | Codes(..));
-    let texts = [theirs, ours].map(|output| lines(output, compared));
-    (is_compared && texts[0] != texts[1]).then(|| {
-        format!(
-            "{line} ({}):\n--- theirs\n{}\n--- ours\n{}",
-            compared.reason(),
-            texts[0].join("\n"),
-            texts[1].join("\n")
-        )
-    })
-}
-
-fn words(line: &str, address: &str) -> Vec<String> {
-    let words = line.split(' ').map(|word| word.replace("ADDRESS", address));
-    words.collect()
-}
-
-fn shell(directory: &Path, script: &str) -> String {
-    let mut command = Command::new("sh");
-    command.args(["-ec", script]).current_dir(directory);
-    let output = command.output().expect("sh runs");
-    assert!(output.status.success(), "{script}: {}", said(&output));
-    String::from_utf8_lossy(&output.stdout).trim().to_owned()
-}
-
 /// Subvolumes, files, shared data, quota groups.
 const FILL: &str = "
     btrfs -q subvolume create sub; btrfs -q subvolume create sub/inner
@@ -436,19 +364,6 @@ const STATE: &str = "
     btrfs filesystem label .; btrfs subvolume get-default . | sed 's/gen [0-9]* //'
     btrfs qgroup show -pcre . 2>&1 | grep -v 0/2[56789]; btrfs filesystem show --raw . | grep -o 'size [0-9]*'
     find . -type f -printf '%p %s %m\\n' | sort; find . -type f ! -name swap | sort | xargs md5sum; lsattr d";
-
-fn has_tools() -> bool {
-    let found = ["btrfs", "filefrag"].map(|tool| {
-        let version = Command::new(tool).arg("--version").output();
-        version.is_ok() || Command::new(tool).arg("-V").output().is_ok()
-    });
-    if found == [true; 2] {
-        return true;
-    }
-    println!("skipped: btrfs or filefrag is not installed");
-    assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
-    false
-}
 
 /// Lets both programs look, and says what differs. Usage changes for a moment
 /// after a commit, so a difference that goes away does not count.

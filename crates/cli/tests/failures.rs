@@ -148,6 +148,10 @@ const LEFT_OUT: &[(&str, &str)] = &[
         "needs a mount of the kernel's; beside_btrfs.rs has one",
     ),
     (
+        "filesystem commit-stats",
+        "needs a mount of the kernel's; kernel_mounts.rs has one",
+    ),
+    (
         "inspect map-swapfile",
         "needs a mount of the kernel's; beside_btrfs.rs has one",
     ),
@@ -205,26 +209,31 @@ fn template() -> Bench {
     bench
 }
 
+/// What [`template`] makes.
+const NAMES: [&str; 8] = [
+    "volume",
+    "copy",
+    "pair",
+    "second",
+    "spare",
+    "one.stream",
+    "host",
+    "host.tar",
+];
+
+fn copy_into(template: &Bench, directory: &Path) {
+    let copied = Command::new("cp")
+        .args(["-r", "--sparse=always", "--reflink=auto"])
+        .args(NAMES.map(|name| template.path(name)))
+        .arg(directory)
+        .status();
+    assert!(copied.expect("cp runs").success());
+}
+
 /// A directory that a command may change.
 fn fresh(template: &Bench) -> tempfile::TempDir {
     let directory = tempfile::tempdir().expect("a directory");
-    for name in [
-        "volume",
-        "copy",
-        "pair",
-        "second",
-        "spare",
-        "one.stream",
-        "host",
-        "host.tar",
-    ] {
-        let copied = Command::new("cp")
-            .args(["-r", "--sparse=always", "--reflink=auto"])
-            .arg(template.path(name))
-            .arg(directory.path())
-            .status();
-        assert!(copied.expect("cp runs").success());
-    }
+    copy_into(template, directory.path());
     directory
 }
 
@@ -277,20 +286,171 @@ fn run(template: &Bench, line: &str, out: Sink, notes: Sink) -> Output {
     assert_ne!(output.status.code(), Some(101), "{line}: {text}");
     assert!(output.status.signal().is_none(), "{line}: {text}");
     if out != Sink::Read && (line.contains("delete") || line.contains("receive")) {
-        check(directory.path());
+        check(line, directory.path());
     }
     output
 }
 
-fn check(directory: &Path) {
-    for volume in ["volume", "copy"] {
-        let checked = Command::new(BINARY)
-            .args(["check", volume])
-            .current_dir(directory)
+fn in_directory(directory: &Path, line: &str) -> Output {
+    let mut command = Command::new(BINARY);
+    command.args(line.split(' ')).current_dir(directory);
+    command.output().expect("the binary runs")
+}
+
+/// The volumes that a command names are clean.
+fn check(line: &str, directory: &Path) {
+    for volume in ["volume", "copy", "pair"] {
+        if line.contains(volume) {
+            let checked = in_directory(directory, &format!("check {volume}"));
+            assert!(checked.status.success(), "{line}: {}", said(&checked));
+        }
+    }
+}
+
+/// How a command ended that was kept from its work: it did not panic, it says why
+/// it failed, and it leaves nothing half-made.
+fn ended_well(line: &str, directory: &Path, output: &Output) {
+    let text = said(output);
+    assert!(!text.contains("panicked"), "{line}: {text}");
+    assert_ne!(output.status.code(), Some(101), "{line}: {text}");
+    let by_signal = output.status.signal();
+    assert!(
+        by_signal.is_none_or(|signal| signal == libc::SIGINT),
+        "{line}: {text}"
+    );
+    let failed = output.status.code().is_some_and(|code| code != 0);
+    // A check that finds faults says so in its report.
+    let has_word = !output.stderr.is_empty() || line.starts_with("check");
+    assert!(!failed || has_word, "{line}: fails without a word: {text}");
+    for entry in std::fs::read_dir(directory).expect("a directory") {
+        let name = entry.expect("an entry").file_name();
+        let name = name.to_string_lossy();
+        assert!(
+            !name.contains("partial") && !name.starts_with('.'),
+            "{line}: {name}"
+        );
+    }
+}
+
+/// The next of a row of numbers that look random, below `end`.
+fn next_below(state: &mut u64, end: u64) -> u64 {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) % end
+}
+
+#[test]
+fn ctrl_c_at_any_moment_leaves_volumes_whole() {
+    let template = template();
+    let mut state = 15;
+    for line in COMMANDS {
+        let directory = fresh(&template);
+        let child = Command::new("env")
+            .args(["--default-signal=INT", BINARY])
+            .args(line.split(' '))
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the binary runs");
+        let longest = [20_000, 60_000, 200_000][next_below(&mut state, 3) as usize];
+        let wait = next_below(&mut state, longest);
+        std::thread::sleep(std::time::Duration::from_micros(wait));
+        let id = i32::try_from(child.id()).expect("a process");
+        let process = rustix::process::Pid::from_raw(id).expect("a process");
+        // It may have ended, but nobody has asked for its status yet.
+        rustix::process::kill_process(process, rustix::process::Signal::INT).expect("a child");
+        let output = child.wait_with_output().expect("it ends");
+        let at = format!("{line} (after {wait} us)");
+        ended_well(&at, directory.path(), &output);
+        // What changes every node says so in the superblock when it is cut
+        // short, and goes on.
+        let is_tune = line.starts_with("tune");
+        let volume = line.rsplit(' ').next().unwrap_or_default();
+        if is_tune
+            && !in_directory(directory.path(), &format!("check {volume}"))
+                .status
+                .success()
+        {
+            let again = in_directory(directory.path(), line);
+            assert!(again.status.success(), "{at}: {}", said(&again));
+        }
+        check(line, directory.path());
+    }
+}
+
+#[test]
+fn cut_input_is_an_error_with_a_word() {
+    let template = template();
+    let mut state = 15;
+    for line in COMMANDS {
+        let directory = fresh(&template);
+        let share = [2, 30, 60, 90][next_below(&mut state, 4) as usize];
+        for name in ["volume", "copy", "pair", "one.stream", "host.tar"] {
+            let file = File::options()
+                .write(true)
+                .open(directory.path().join(name));
+            let file = file.expect("a file");
+            let size = file.metadata().expect("its size").len();
+            file.set_len(size * share / 100).expect("it is cut");
+        }
+        let output = Command::new(BINARY)
+            .args(line.split(' '))
+            .current_dir(directory.path())
+            .stdin(Stdio::null())
             .output()
             .expect("the binary runs");
-        assert!(checked.status.success(), "{}", said(&checked));
+        let line = format!("{line} ({share}% of its input)");
+        ended_well(&line, directory.path(), &output);
+        for taken in ["receive", "tar extract", "send"] {
+            assert!(
+                !line.starts_with(taken) || !output.status.success(),
+                "{line}"
+            );
+        }
     }
+}
+
+#[test]
+fn a_full_disk_leaves_volumes_whole() {
+    if !support::is_root() {
+        println!("skipped: mounting a small tmpfs needs root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let template = template();
+    let point = template.path("full");
+    std::fs::create_dir(&point).expect("a directory");
+    let mount = |words: &[&str]| {
+        let done = Command::new("mount").args(words).arg(&point).status();
+        assert!(done.expect("mount runs").success());
+    };
+    let mut state = 15;
+    let mut failures = 0;
+    for line in COMMANDS {
+        mount(&["-t", "tmpfs", "-o", "size=64m", "tmpfs"]);
+        let mounted = Tmpfs(point.clone());
+        copy_into(&template, &point);
+        let facts = rustix::fs::statvfs(&point).expect("its size");
+        let used = (facts.f_blocks - facts.f_bfree) * facts.f_frsize;
+        let left = [0, 64 << 10, 256 << 10, 1 << 20][next_below(&mut state, 4) as usize];
+        let size = used + left;
+        mount(&["-o", &format!("remount,size={size}")]);
+        let output = Command::new(BINARY)
+            .args(line.split(' '))
+            .current_dir(&point)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the binary runs");
+        mount(&["-o", "remount,size=64m"]);
+        failures += u32::from(!output.status.success());
+        ended_well(&format!("{line} ({left} bytes left)"), &point, &output);
+        check(line, &point);
+        drop(mounted);
+    }
+    assert!(failures > 10, "{failures} commands met the full disk");
 }
 
 #[test]

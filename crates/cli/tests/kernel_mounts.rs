@@ -247,7 +247,7 @@ fn scrubs_are_done_by_the_kernel() {
     assert!(theirs.contains("Status:           finished"), "{theirs}");
 
     world.run(&["scrub", "limit", "-l", "8m"]);
-    world.ends(&["scrub", "limit"], 0, "8.00MiB/s");
+    world.ends(&["scrub", "limit"], 0, " 1  8.00MiB  /dev/loop");
     world.run(&["scrub", "start"]);
     world.ends(&["scrub", "status"], 0, "running");
     world.ends(&["scrub", "start", "-B"], 1, "under way");
@@ -346,4 +346,179 @@ fn a_replacement_that_was_interrupted_is_cancelled_without_the_kernel() {
     let used = ran("wipefs", &["--noheadings", devices[1].name()]);
     assert_eq!(used, "", "the target holds no superblock");
     drop(mount);
+}
+
+/// What btrfs-progs after 6.2 have, in the words of 6.14 and 7.3.
+#[test]
+fn newer_verbs_and_options_are_answered() {
+    let Some(world) = World::new(1) else {
+        return;
+    };
+    let stats = world.run(&["filesystem", "commit-stats"]);
+    for line in [
+        "UUID: ",
+        "Commit stats since mount:\n  Total commits:  ",
+        "  cur_commit_ms  ",
+        "  Last commit duration:  ",
+        "ms\n  Max commit duration:  ",
+        "ms\n  Total time spent in commit:  ",
+    ] {
+        assert!(stats.contains(line), "{line}: {stats}");
+    }
+    // The kernel asks for CAP_SYS_RESOURCE, which root of a container lacks.
+    let reset = ["filesystem", "commit-stats", "--reset", world.point()];
+    let reset = world.bench.try_run(&reset);
+    let stats = world.run(&["filesystem", "commit-stats", "--json"]);
+    match reset.status.success() {
+        true => assert!(stats.contains("\"max_commit_ms\": 0"), "{stats}"),
+        false => assert!(said(&reset).contains("not permitted"), "{}", said(&reset)),
+    }
+
+    let limits = world.run(&["scrub", "limit"]);
+    assert!(
+        limits.contains("Id  Limit        Path\n--  -----  ----------\n 1      -  /dev/loop"),
+        "{limits}"
+    );
+    let set = world.run(&["scrub", "limit", "-a", "-l", "10m"]);
+    assert!(
+        set.ends_with("Set scrub limit of devid 1 from unlimited to 10.00MiB/s\n"),
+        "{set}"
+    );
+    assert!(
+        world
+            .run(&["scrub", "limit", "--raw"])
+            .contains(" 1  10485760  /dev")
+    );
+    let set = world.run(&["scrub", "limit", "-d", "1", "-l", "0"]);
+    assert!(
+        set.ends_with("devid 1 from 10.00MiB/s to unlimited\n"),
+        "{set}"
+    );
+    world.ends(&["scrub", "limit", "-d", "2", "-l", "1m"], 1, "devid 2");
+
+    let chunks = world.run(&["inspect-internal", "list-chunks", "--sort", "-type,devid"]);
+    let kinds: Vec<&str> = chunks
+        .lines()
+        .skip(2)
+        .filter_map(|line| line.split_whitespace().nth(2))
+        .collect();
+    let rank = |kind: &&str| {
+        ["System", "Metadata", "Data"]
+            .iter()
+            .position(|name| kind.starts_with(name))
+    };
+    assert!(kinds.len() > 3 && kinds.is_sorted_by_key(rank), "{chunks}");
+    assert!(chunks.contains("   Metadata/DUP    "), "{chunks}");
+
+    let status = world.run(&["quota", "status"]);
+    assert!(status.ends_with(":\n  Enabled: no\n"), "{status}");
+    world.ends(&["quota", "status", "--is-enabled"], 1, "");
+    world.run(&["quota", "enable"]);
+    world.run(&["quota", "status", "--is-enabled"]);
+    let status = world.run(&["quota", "status"]);
+    for line in [
+        "  Mode:                    qgroup (full accounting)",
+        "  Inconsistent:            no",
+        "  Override limits:         no",
+        "  Drop subtree threshold:  ",
+        "  Total count:             1",
+        "  Level 0:                 1",
+    ] {
+        assert!(status.contains(line), "{line}: {status}");
+    }
+    world.run(&["qgroup", "show", "--sort=-path"]);
+    let groups = world.run(&["--format", "json", "qgroup", "show"]);
+    assert!(
+        groups.contains("\"qgroup-show\": [") && groups.contains("\"max_referenced\": \"none\"")
+    );
+
+    let made = world.at("made");
+    let made = made.to_str().expect("text");
+    world.bench.run(&["subvolume", "create", made]);
+    for words in [
+        &["--dry-run", "subvolume", "delete"][..],
+        &["subvolume", "delete", "--dry-run"],
+    ] {
+        let told = world.bench.run(&[words, &[made]].concat());
+        assert!(
+            told.starts_with("Delete subvolume 256 (no-commit): '"),
+            "{told}"
+        );
+    }
+    let plain = world.at("plain");
+    fs::create_dir(&plain).expect("a directory");
+    let refused = world.bench.try_run(&[
+        "--dry-run",
+        "subvolume",
+        "delete",
+        plain.to_str().expect("text"),
+    ]);
+    assert!(!refused.status.success() && said(&refused).contains("no subvolume"));
+    world.ends(
+        &["--dry-run", "subvolume", "delete", "-i", "999"],
+        1,
+        "no subvolume 999",
+    );
+    assert!(world.at("made").is_dir());
+
+    let file = world.at("file 7");
+    let file = file.to_str().expect("text");
+    for words in [
+        &["-c"][..],
+        &["-rc"],
+        &["-czstd", "-L", "9"],
+        &["--nocomp"],
+        &["--step", "1m", "-f"],
+    ] {
+        world
+            .bench
+            .run(&[&["filesystem", "defragment"], words, &[file]].concat());
+        assert_eq!(fs::read(file).expect("a file"), vec![7; 2_000_000]);
+    }
+    world.ends(
+        &["filesystem", "resize", "--offline", "+1m"],
+        1,
+        "not mounted",
+    );
+    world.ends(&["device", "stats", "--offline"], 1, "directory");
+    world
+        .bench
+        .run(&["device", "stats", "--offline", world.device(0)]);
+    let swap = world.at("swap");
+    let told = world.bench.run(&[
+        "filesystem",
+        "mkswapfile",
+        "-p",
+        "8k",
+        "-s",
+        "1m",
+        swap.to_str().expect("text"),
+    ]);
+    assert!(told.contains("page size 8192"), "{told}");
+}
+
+/// The kernel mounts a volume of several devices by one of them if somebody told
+/// it of the others.
+#[test]
+fn a_scan_tells_the_kernel() {
+    let Some(world) = World::new(1) else {
+        return;
+    };
+    let (one, other) = (world.device(2), world.device(3));
+    ran("mkfs.btrfs", &["-q", "-f", "-d", "raid0", one, other]);
+    let point = world.bench.path("pair");
+    fs::create_dir(&point).expect("a mountpoint");
+    let mount = || Command::new("mount").arg(one).arg(&point).output();
+    world.bench.run(&["device", "scan", "--forget", one, other]);
+    let refused = mount().expect("mount runs");
+    assert!(!refused.status.success(), "the kernel knows it still");
+    world.bench.run(&["-q", "device", "scan", one, other]);
+    let mounted = mount().expect("mount runs");
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    let mounted = Kernel(point.clone());
+    let busy = world.bench.try_run(&["device", "scan", "--forget", other]);
+    assert!(said(&busy).contains("mounted"), "{}", said(&busy));
+    drop(mounted);
+    world.bench.run(&["device", "scan", "-u"]);
+    assert!(!mount().expect("mount runs").status.success());
 }

@@ -46,7 +46,7 @@ fn groups_are_made_joined_limited_and_shown() {
     assert!(
         bench
             .run(&["quota", "status", "volume"])
-            .contains("Enabled:       yes")
+            .contains("Enabled:                 yes")
     );
     bench.run(&["qgroup", "create", "1/1", "volume"]);
     let again = bench.try_run(&["qgroup", "create", "1/1", "volume"]);
@@ -146,7 +146,7 @@ fn on_a_mount(bench: &Bench, mount: &str) {
     assert!(
         bench
             .run(&["quota", "status", mount])
-            .contains("Enabled:       no")
+            .contains("Enabled: no")
     );
     let off = bench.try_run(&["qgroup", "create", "1/1", mount]);
     assert!(said(&off).contains("not enabled"), "{}", said(&off));
@@ -223,7 +223,7 @@ fn on_a_mount(bench: &Bench, mount: &str) {
     assert!(
         bench
             .run(&["quota", "status", mount])
-            .contains("Enabled:       no")
+            .contains("Enabled: no")
     );
 }
 
@@ -232,7 +232,7 @@ fn simple_on_a_mount(bench: &Bench, mount: &str) -> Value {
     assert!(
         bench
             .run(&["quota", "status", mount])
-            .contains("Mode:          squota")
+            .contains("Mode:                    squota")
     );
     let scan = bench.try_run(&["quota", "rescan", mount]);
     assert!(said(&scan).contains("nothing to scan"), "{}", said(&scan));

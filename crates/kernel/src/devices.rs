@@ -65,6 +65,39 @@ pub fn add_device(file: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
     unsafe { uncoded::<NUMBER, _>(file, &mut argument) }
 }
 
+/// Tells the kernel that the block device at an absolute path belongs to a Btrfs
+/// volume, so that it finds all devices of a volume when one of them is mounted.
+/// For root.
+///
+/// # Errors
+/// What the kernel says: EINVAL where it finds no Btrfs there; the kernel has no
+/// Btrfs.
+pub fn register_device(path: &[u8]) -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 4);
+    let control = std::fs::File::open("/dev/btrfs-control");
+    let control = control.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOENT))?;
+    let mut argument = [0; NAMED];
+    put_path(&mut argument, PATH, path, NAMED - PATH)?;
+    // SAFETY: the request reads exactly 4096 bytes: a descriptor that it does
+    // not use and a path that ends with a NUL.
+    unsafe { uncoded::<NUMBER, _>(control.as_fd(), &mut argument) }
+}
+
+/// Has the kernel forget all devices of volumes that it has not mounted. For
+/// root.
+///
+/// # Errors
+/// What the kernel says; the kernel has no Btrfs.
+pub fn forget_devices() -> Result<(), Errno> {
+    const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 5);
+    let control = std::fs::File::open("/dev/btrfs-control");
+    let control = control.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::NOENT))?;
+    let mut argument = [0; NAMED];
+    // SAFETY: the request reads exactly 4096 bytes: a descriptor that it does
+    // not use and an empty path.
+    unsafe { uncoded::<NUMBER, _>(control.as_fd(), &mut argument) }
+}
+
 /// Has the kernel forget what it read from the superblock of the block device at
 /// an absolute path. For root.
 ///

@@ -52,7 +52,7 @@ pub use defragment::{
 };
 pub use devices::{
     NamedDevice, RemoveAnswer, ReplaceAnswer, ReplaceState, add_device, cancel_replace,
-    forget_device, remove_device, replace_device, replace_state,
+    forget_device, forget_devices, register_device, remove_device, replace_device, replace_state,
 };
 pub use encoded::{EncodedRequest, encoded_write};
 pub use extents::{FileExtent, file_extents, shares_data};

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -54,6 +55,25 @@ pub struct Defragment {
     /// Extents of this size are large enough.
     #[arg(short, long, value_parser = sizes::parse, default_value = "32m")]
     target: u64,
+    /// Level of the compression that -c names.
+    #[arg(
+        short = 'L',
+        long,
+        value_name = "LEVEL",
+        requires = "compress",
+        allow_negative_numbers = true
+    )]
+    level: Option<i32>,
+    /// Take compression away, as -c none.
+    #[arg(long, conflicts_with = "compress")]
+    nocomp: bool,
+    /// Make each file durable before the next one.
+    #[arg(short, long)]
+    flush: bool,
+    /// On mounts: so many bytes of a file at a time, each made durable before
+    /// the next.
+    #[arg(long, value_name = "SIZE", value_parser = step)]
+    step: Option<u64>,
     /// Rewrite shared data too.
     #[arg(long)]
     unshare: bool,
@@ -73,6 +93,17 @@ pub struct Defragment {
 
 #[derive(Clone, Copy, Debug)]
 struct Compression(Option<Method>);
+
+/// Whether this is what may follow `-c`.
+pub fn is_compression(text: &str) -> bool {
+    method(text).is_ok()
+}
+
+/// A step, at least as long as btrfs-filesystem(8) has it.
+fn step(text: &str) -> Result<u64, String> {
+    const STEP_MIN: u64 = 256 << 10;
+    Ok(sizes::parse(text)?.max(STEP_MIN))
+}
 
 fn method(text: &str) -> Result<Compression, String> {
     let parsed = Method::parse(text).map(Compression);
@@ -140,14 +171,35 @@ impl Defragment {
         Ok(())
     }
 
-    fn wanted(&self) -> Wanted {
+    /// The compression that is asked for, if one is.
+    fn compression(&self) -> Option<Compression> {
+        if self.nocomp {
+            return Some(Compression(None));
+        }
+        let Compression(method) = self.compress?;
+        let leveled = |method: Method| match self.level {
+            None => method,
+            Some(level) => Method {
+                level: method.algorithm.clamp_level(level),
+                ..method
+            },
+        };
+        Some(Compression(method.map(leveled)))
+    }
+
+    /// Bytes of files that are rewritten.
+    fn range(&self) -> Range<u64> {
         let end = self
             .length
             .map_or(u64::MAX, |length| self.start.saturating_add(length));
+        self.start..end
+    }
+
+    fn wanted(&self, range: Range<u64>) -> Wanted {
         Wanted {
-            range: self.start..end,
+            range,
             large: self.target,
-            compress: match self.compress {
+            compress: match self.compression() {
                 None => Recompress::Keep,
                 Some(Compression(None)) => Recompress::Plain,
                 Some(Compression(Some(method))) => Recompress::With(method.algorithm, method.level),
@@ -216,7 +268,7 @@ impl Defragment {
         };
         let volume = open_volume(path)?;
         let files = volume.files();
-        let wanted = self.wanted();
+        let wanted = self.wanted(self.range());
         let done = self.perform(&mut |step| {
             let mut facts = Facts::default();
             for place in places {
@@ -247,6 +299,9 @@ impl Defragment {
                         Step::Do => files.defragment(&inode, &wanted),
                     };
                     let done = done.context(&name)?;
+                    if self.flush && step == Step::Do {
+                        volume.sync().context(&name)?;
+                    }
                     self.tell(step, &name, &done)?;
                     facts.add(&done);
                 }
@@ -323,7 +378,9 @@ impl Defragment {
         let file = file.context(path.display())?;
         let at = |error| said(error).at(path.display());
         if own::is_butterfs(file.as_fd()) {
-            return self.ask_butterfs(&file, step).map_err(at);
+            return self.in_steps(&file, step, &|range| {
+                self.ask_butterfs(&file, step, range).map_err(at)
+            });
         }
         if !self.unshare && btrfs::shares_data(file.as_fd()).map_err(at)? {
             note!(
@@ -335,25 +392,68 @@ impl Defragment {
         if self.verbose {
             say!("{}", path.display());
         }
-        let request = DefragmentRequest {
-            start: self.start,
-            length: self.length.unwrap_or(u64::MAX),
-            large: u32::try_from(self.target).unwrap_or(u32::MAX),
-            compression: self.compress.map(|Compression(method)| match method {
-                None => (0, None),
-                Some(method) => {
-                    let level = i8::try_from(method.level.0).ok();
-                    let usual = method.level == method.algorithm.default_level();
-                    (method.algorithm.number(), level.filter(|_| !usual))
-                }
-            }),
-        };
-        btrfs::defragment(file.as_fd(), request).map_err(at)?;
-        Ok(Defragmented::default())
+        self.in_steps(&file, step, &|range| {
+            let request = DefragmentRequest {
+                start: range.start,
+                length: match range.end {
+                    u64::MAX => u64::MAX,
+                    end => end - range.start,
+                },
+                large: u32::try_from(self.target).unwrap_or(u32::MAX),
+                compression: self.compression().map(|Compression(method)| match method {
+                    None => (0, None),
+                    Some(method) => {
+                        let level = i8::try_from(method.level.0).ok();
+                        let usual = method.level == method.algorithm.default_level();
+                        (method.algorithm.number(), level.filter(|_| !usual))
+                    }
+                }),
+            };
+            btrfs::defragment(file.as_fd(), request).map_err(at)?;
+            Ok(Defragmented::default())
+        })
     }
 
-    fn ask_butterfs(&self, file: &File, step: Step) -> Result<Defragmented, Errno> {
-        let wanted = self.wanted();
+    /// Rewrites a file of a mount, all at once or in the steps that are asked
+    /// for, each of them durable before the next.
+    fn in_steps(
+        &self,
+        file: &File,
+        step: Step,
+        rewrite: &dyn Fn(Range<u64>) -> Result<Defragmented, Failure>,
+    ) -> Result<Defragmented, Failure> {
+        let wanted = self.range();
+        let Some(length) = self.step.filter(|_| step == Step::Do) else {
+            let done = rewrite(wanted)?;
+            if self.flush && step == Step::Do {
+                file.sync_data()?;
+            }
+            return Ok(done);
+        };
+        let end = wanted.end.min(file.metadata()?.len());
+        let mut all = Defragmented::default();
+        let mut at = wanted.start;
+        while at < end {
+            let next = at.saturating_add(length).min(end);
+            let done = rewrite(at..next)?;
+            file.sync_data()?;
+            all.extents += done.extents;
+            all.rewritten_extents += done.rewritten_extents;
+            all.rewritten += done.rewritten;
+            all.shared += done.shared;
+            all.new_extents += done.new_extents;
+            at = next;
+        }
+        Ok(all)
+    }
+
+    fn ask_butterfs(
+        &self,
+        file: &File,
+        step: Step,
+        range: Range<u64>,
+    ) -> Result<Defragmented, Errno> {
+        let wanted = self.wanted(range);
         let mut flags = 0;
         if self.unshare {
             flags |= own::UNSHARE;
@@ -362,7 +462,7 @@ impl Defragment {
             flags |= own::PLAN;
         }
         let (mut algorithm, mut level) = (0, 0);
-        if let Some(Compression(method)) = self.compress {
+        if let Some(Compression(method)) = self.compression() {
             flags |= own::COMPRESS;
             if let Some(method) = method {
                 algorithm = u64::from(method.algorithm.number());

@@ -8,12 +8,16 @@ mod stats;
 
 use super::filesystem::Shown;
 use crate::facts;
-use crate::fail::{Done, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::units::Units;
 use butterfs::FoundVolume;
+use butterfs_kernel as kernel;
 use clap::{Args, Subcommand};
+use rustix::io::Errno;
 use serde::Serialize;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -41,7 +45,6 @@ enum What {
     Replace(super::replace::Replace),
     /// Show the error counters, which are kept across mounts.
     Stats(stats::Stats),
-    /// Look for volumes and show their devices.
     Scan(Scan),
     /// Show how much of each device is used.
     #[command(disable_help_flag = true)]
@@ -54,11 +57,20 @@ enum What {
     },
 }
 
+/// Look for volumes and show their devices. As root, tell the kernel of those on
+/// block devices, so that it can mount a volume of several by one of them.
 #[derive(Args, Debug)]
 struct Scan {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Have the kernel forget these block devices; without any, all whose
+    /// volume is not mounted.
+    #[arg(short = 'u', long, conflicts_with = "json")]
+    forget: bool,
+    /// All block devices, as without any place.
+    #[arg(short = 'd', long = "all-devices", conflicts_with = "places")]
+    _all_devices: bool,
     /// Files, block devices and directories of files; all block devices
     /// without any.
     places: Vec<PathBuf>,
@@ -139,7 +151,11 @@ impl Scan {
         if let Some(missing) = missing {
             return fail(format!("{} does not exist", missing.display()));
         }
+        if self.forget {
+            return self.forget();
+        }
         let volumes = butterfs::scan(&self.places);
+        tell_kernel(&volumes);
         let found: Vec<Scanned<'_>> = volumes.iter().map(Scanned::new).collect();
         if self.json {
             return json(&found);
@@ -149,6 +165,50 @@ impl Scan {
         }
         note_damaged(&volumes);
         Ok(())
+    }
+}
+
+impl Scan {
+    fn forget(&self) -> Done {
+        let said = |error: Errno| match error {
+            Errno::BUSY => "its volume is mounted".to_owned(),
+            Errno::NOENT => "the kernel knows nothing of it, or has no Btrfs".to_owned(),
+            Errno::ACCESS | Errno::PERM => "this is for root".to_owned(),
+            other => std::io::Error::from(other).to_string(),
+        };
+        if self.places.is_empty() {
+            let done = kernel::forget_devices();
+            return done.map_err(|error| Failure(format!("forgetting devices: {}", said(error))));
+        }
+        for place in &self.places {
+            let path = place.canonicalize().context(place.display())?;
+            kernel::forget_device(path.as_os_str().as_bytes())
+                .map_err(|error| Failure(format!("{}: {}", place.display(), said(error))))?;
+        }
+        Ok(())
+    }
+}
+
+/// Tells the kernel of the block devices that were found, where it has Btrfs and
+/// this user may.
+fn tell_kernel(volumes: &[FoundVolume]) {
+    for device in volumes.iter().flat_map(|volume| &volume.devices) {
+        let meta = device.path.metadata();
+        if !meta.is_ok_and(|meta| meta.file_type().is_block_device()) {
+            continue;
+        }
+        let Ok(path) = device.path.canonicalize() else {
+            continue;
+        };
+        match kernel::register_device(path.as_os_str().as_bytes()) {
+            // Not root, or no Btrfs in the kernel: there is nobody to tell.
+            Ok(()) | Err(Errno::NOENT | Errno::ACCESS | Errno::PERM | Errno::NODEV) => {}
+            Err(error) => note!(
+                "butterfs: {}: the kernel does not take it: {}",
+                path.display(),
+                std::io::Error::from(error)
+            ),
+        }
     }
 }
 

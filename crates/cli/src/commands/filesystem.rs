@@ -1,5 +1,6 @@
 //! `butterfs filesystem`: facts about a volume, mounted or not.
 
+mod commit_stats;
 mod df;
 mod mkswapfile;
 mod show;
@@ -76,6 +77,7 @@ enum What {
     Sync(Sync),
     #[command(name = "mkswapfile")]
     MkSwapFile(mkswapfile::MkSwapFile),
+    CommitStats(commit_stats::CommitStats),
     Resize(super::resize::Resize),
     #[command(visible_alias = "defrag")]
     Defragment(super::defragment::Defragment),
@@ -94,6 +96,7 @@ impl Filesystem {
             What::Du(du) => space::Order::from(du).run(),
             What::Sync(sync) => sync.run(),
             What::MkSwapFile(make) => make.run(),
+            What::CommitStats(stats) => stats.run(),
             What::Resize(resize) => resize.run(),
             What::Defragment(defragment) => defragment.run(),
             What::Label { volume, label } => match label {

@@ -39,7 +39,7 @@ pub struct DumpSuper {
     #[arg(short, long)]
     all: bool,
     /// This copy alone: 0, 1 or 2.
-    #[arg(short, long = "super", value_name = "N", conflicts_with = "all",
+    #[arg(short, short_alias = 'i', long = "super", value_name = "N", conflicts_with = "all",
           value_parser = clap::value_parser!(u8).range(0..=2))]
     superblock: Option<u8>,
     /// Accepted: what is damaged is shown anyway.
@@ -124,6 +124,10 @@ enum What {
     InodeResolve(resolve::InodeResolve),
     LogicalResolve(resolve::LogicalResolve),
     SubvolidResolve(resolve::SubvolidResolve),
+    #[command(
+        disable_help_flag = true,
+        mut_arg("tbytes", |units| units.short(None)),
+    )]
     TreeStats(tree_stats::TreeStats),
 }
 

@@ -61,6 +61,9 @@ struct Relation {
     /// again.
     #[arg(long)]
     no_rescan: bool,
+    /// If the numbers become inconsistent, count again: the default.
+    #[arg(long = "rescan", conflicts_with = "no_rescan")]
+    _rescan: bool,
     /// The group that is in the other: LEVEL/NUMBER, or the id of a subvolume.
     child: GroupId,
     /// The group that it is in: LEVEL/NUMBER.
@@ -74,6 +77,9 @@ struct Limit {
     /// Limit what no other group uses, instead of all that it uses.
     #[arg(short)]
     exclusive: bool,
+    /// Limit what is on the device, after compression: there is no other way.
+    #[arg(short = 'c')]
+    _compressed: bool,
     /// Bytes (4096, 16k, 10g), or `none`.
     #[arg(value_parser = size_or_none)]
     size: Bytes,

@@ -3,18 +3,24 @@
 pub mod mounted;
 
 use super::subvolume::site::{Site, open_volume};
+use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::du::{Limits, Progress};
-use butterfs::quota::{QgroupStatus, QgroupStatusFlags, QuotaMode};
+use butterfs::quota::{GroupId, QgroupStatus, QgroupStatusFlags, QuotaMode};
 use butterfs::{FsError, Volume};
 use butterfs_kernel::{self as kernel, QuotaSwitch};
 use clap::{Args, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use mounted::Mounted;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::ops::ControlFlow;
+use std::path::Path;
+
+/// Exit code of `status --is-enabled` where quotas are off.
+const OFF: i32 = 1;
 
 /// Switches quotas on and off, and counts anew.
 #[derive(Args, Debug)]
@@ -87,6 +93,9 @@ struct Rescan {
 
 #[derive(Args, Debug)]
 struct Status {
+    /// Print nothing; succeed if quotas are on, else answer with exit code 1.
+    #[arg(long, conflicts_with = "json")]
+    is_enabled: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -101,6 +110,8 @@ struct StatusFacts {
     reason: Option<String>,
     mode: Option<&'static str>,
     groups: usize,
+    /// Groups of each level.
+    levels: BTreeMap<u16, usize>,
 }
 
 /// Where the volume is whose quotas are meant.
@@ -250,9 +261,18 @@ impl StatusFacts {
         reason: None,
         mode: None,
         groups: 0,
+        levels: BTreeMap::new(),
     };
 
-    fn on(status: &QgroupStatus, groups: usize, reason: Option<String>) -> Self {
+    fn on<'g>(
+        status: &QgroupStatus,
+        groups: impl Iterator<Item = &'g GroupId>,
+        reason: Option<String>,
+    ) -> Self {
+        let mut levels = BTreeMap::new();
+        for group in groups {
+            *levels.entry(group.level()).or_default() += 1;
+        }
         let has = |flag| status.flags.contains(flag);
         let is_simple = has(QgroupStatusFlags::SIMPLE_MODE);
         let is_counted = has(QgroupStatusFlags::RESCAN);
@@ -263,21 +283,23 @@ impl StatusFacts {
             inconsistent: inconsistent && !is_simple,
             reason: reason.filter(|_| inconsistent && !is_simple),
             mode: Some(if is_simple { "squota" } else { "qgroup" }),
-            groups,
+            groups: levels.values().sum(),
+            levels,
         }
     }
 
     fn load(word: &OsString) -> Result<Self, Failure> {
         match QuotaSite::parse(word)? {
             QuotaSite::Mounted(mounted) => Ok(mounted.quotas()?.map_or(Self::OFF, |items| {
-                let groups = items.groups.len();
                 let status = items.status.as_ref();
-                status.map_or(Self::OFF, |status| Self::on(status, groups, None))
+                status.map_or(Self::OFF, |status| {
+                    Self::on(status, items.groups.keys(), None)
+                })
             })),
             QuotaSite::Unmounted(place) => {
                 let volume = place.open_read_only(None)?;
                 Ok(volume.quota_state().map_or(Self::OFF, |quotas| {
-                    Self::on(&quotas.status, quotas.groups.len(), quotas.reason)
+                    Self::on(&quotas.status, quotas.groups.keys(), quotas.reason)
                 }))
             }
         }
@@ -286,21 +308,68 @@ impl StatusFacts {
 
 impl Status {
     fn run(&self) -> Done {
-        let facts = StatusFacts::load(&self.volume)?;
+        let status = StatusFacts::load(&self.volume)?;
         if self.json {
-            return json(&facts);
+            return json(&status);
         }
-        let yes_no = |value| if value { "yes" } else { "no" };
-        say!("Enabled:       {}", yes_no(facts.enabled));
-        if let Some(mode) = facts.mode {
-            say!("Mode:          {mode}");
-            match &facts.reason {
-                Some(reason) => {
-                    say!("Inconsistent:  yes: {reason}; `butterfs quota rescan` counts anew")
-                }
-                None => say!("Inconsistent:  {}", yes_no(facts.inconsistent)),
+        if self.is_enabled {
+            if !status.enabled {
+                std::process::exit(OFF);
             }
-            say!("Groups:        {}", facts.groups);
+            return Ok(());
+        }
+        self.print(&status)
+    }
+
+    /// As btrfs-quota(8) prints it, with the reason of wrong numbers.
+    fn print(&self, status: &StatusFacts) -> Done {
+        let yes_no = |value| if value { "yes" } else { "no" };
+        say!("Quotas on {}:", self.volume.display());
+        let Some(mode) = status.mode else {
+            say!("  Enabled: no");
+            return Ok(());
+        };
+        let mut rows = vec![
+            ("Enabled:".to_owned(), "yes".to_owned()),
+            (
+                "Mode:".to_owned(),
+                match mode {
+                    "squota" => "squota (simplified accounting)".to_owned(),
+                    mode => format!("{mode} (full accounting)"),
+                },
+            ),
+            (
+                "Inconsistent:".to_owned(),
+                match &status.reason {
+                    Some(reason) => format!("yes: {reason}; `butterfs quota rescan` counts anew"),
+                    None => yes_no(status.inconsistent).to_owned(),
+                },
+            ),
+        ];
+        // Two switches that the kernel has.
+        let path = Path::new(&self.volume);
+        if path.is_dir() && kernel::is_kernel_btrfs(path) {
+            let uuid = facts::at(path)?.uuid;
+            let read = |name: &str| {
+                let text = std::fs::read_to_string(format!("/sys/fs/btrfs/{uuid}/{name}"));
+                text.ok().map(|text| text.trim().to_owned())
+            };
+            if let Some(value) = read("quota_override") {
+                rows.push((
+                    "Override limits:".to_owned(),
+                    yes_no(value != "0").to_owned(),
+                ));
+            }
+            if let Some(levels) = read("qgroups/drop_subtree_threshold") {
+                rows.push(("Drop subtree threshold:".to_owned(), levels));
+            }
+        }
+        rows.push(("Total count:".to_owned(), status.groups.to_string()));
+        for (level, count) in &status.levels {
+            rows.push((format!("Level {level}:"), count.to_string()));
+        }
+        for (name, value) in rows {
+            say!("  {name:<25}{value}");
         }
         Ok(())
     }

@@ -64,6 +64,12 @@ pub struct Receive {
     /// Print JSON: what was received, or with --dump one line for each command.
     #[arg(long)]
     json: bool,
+    /// Accepted: paths in a stream never lead out of the directory.
+    #[arg(short = 'C', long = "chroot")]
+    _chroot: bool,
+    /// Accepted: the mount is found by the directory.
+    #[arg(short = 'm', value_name = "MOUNTPOINT")]
+    _mountpoint: Option<PathBuf>,
     /// No progress, and no word but errors.
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,

@@ -34,6 +34,9 @@ pub struct Resize {
     /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`.
     #[arg(allow_hyphen_values = true, value_name = "SIZE", value_parser = understood)]
     size: String,
+    /// Fail if the volume is mounted.
+    #[arg(long)]
+    offline: bool,
     /// File or block device that holds the volume, or its mountpoint.
     volume: Place,
 }
@@ -155,6 +158,13 @@ impl Resize {
     /// Runs it. If the kernel has the volume mounted, the kernel does it.
     pub fn run(self) -> Done {
         let path = &self.volume.volume;
+        if self.offline && path.is_dir() {
+            return fail(format!(
+                "{}: --offline is for a volume that is not mounted; name the file or device that \
+                 holds it",
+                path.display()
+            ));
+        }
         let is_root_of_volume = self.volume.path == "/";
         if !(is_root_of_volume && path.is_dir() && is_kernel_btrfs(path)) {
             return OnVolume::run(self);

@@ -1,5 +1,6 @@
 //! `butterfs scrub`: compares all copies of everything with their checksums.
 
+mod limit;
 mod of_kernel;
 mod record;
 mod run;
@@ -9,17 +10,19 @@ mod subject;
 
 use crate::background::in_background;
 use crate::facts;
-use crate::fail::Done;
+use crate::fail::{Context, Done, Failure};
 use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes;
 use crate::units::Units;
 use clap::{Args, Subcommand};
+use limit::Limit;
 use record::{Record, State};
 use run::Work;
 use serde::{Deserialize, Serialize};
 use show::Shown;
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use subject::Subject;
@@ -58,6 +61,10 @@ enum What {
     /// End the one that runs; `resume` goes on with it.
     Cancel(OfVolume),
     /// Show or set how many bytes of a device are read in a second.
+    #[command(
+        disable_help_flag = true,
+        mut_arg("raw", |units| units.short(None)),
+    )]
     Limit(Limit),
 }
 
@@ -85,6 +92,16 @@ pub struct Start {
     /// Threads for each device (default: one for each core).
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     threads: usize,
+    /// Run in this class of ionice(1).
+    #[arg(short = 'c', value_name = "CLASS", value_parser = clap::value_parser!(u8).range(0..=3))]
+    class: Option<u8>,
+    /// The priority in that class: 0 to 7.
+    #[arg(short = 'n', value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=7))]
+    level: Option<u8>,
+    /// Accepted: a record that says that a scrub runs is not believed where none
+    /// does.
+    #[arg(short = 'f')]
+    _force: bool,
     /// Goes on with an earlier one.
     #[arg(skip)]
     resume: bool,
@@ -111,16 +128,6 @@ struct Status {
 
 #[derive(Args, Debug)]
 struct OfVolume {
-    /// File or block device that holds the volume, or its mountpoint.
-    volume: PathBuf,
-}
-
-#[derive(Args, Debug)]
-struct Limit {
-    /// Bytes in a second; 0 for as many as there can be. A scrub that runs
-    /// follows.
-    #[arg(short, long, value_parser = sizes::parse, value_name = "SIZE")]
-    limit: Option<u64>,
     /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
@@ -160,7 +167,56 @@ impl Start {
         }
     }
 
+    /// This command again, by ionice(1). Returns only if that is not there.
+    fn by_priority(&self) -> Failure {
+        let mut command = std::process::Command::new("ionice");
+        for (letter, value) in [("-c", self.class), ("-n", self.level)] {
+            if let Some(value) = value {
+                command.args([letter, &value.to_string()]);
+            }
+        }
+        let words = match self.words(if self.wait { &["-B"] } else { &[] }) {
+            Ok((program, words)) => {
+                command.arg(program);
+                words
+            }
+            Err(error) => return error,
+        };
+        let error = command.args(words).exec();
+        Failure(format!(
+            "ionice(1), which sets the priority of -c and -n: {error}"
+        ))
+    }
+
+    /// This program, and the words of this scrub without its priority.
+    fn words(&self, first: &[&str]) -> Result<(PathBuf, Vec<OsString>), Failure> {
+        let program = std::env::current_exe().context("this program")?;
+        let mut words: Vec<OsString> = vec!["scrub".into()];
+        words.push(if self.resume { "resume" } else { "start" }.into());
+        words.extend(first.iter().map(OsString::from));
+        let flags = [
+            (self.read_only, "-r"),
+            (self.devices, "-d"),
+            (self.raw, "-R"),
+            (self.json, "--json"),
+        ];
+        let set = flags.iter().filter(|(is_set, _)| *is_set);
+        words.extend(set.map(|(_, flag)| OsString::from(flag)));
+        if let Some(limit) = self.limit {
+            words.push("--limit".into());
+            words.push(limit.to_string().into());
+        }
+        words.push("--threads".into());
+        words.push(self.threads.to_string().into());
+        words.push("--".into());
+        words.push(self.volume.volume.clone().into());
+        Ok((program, words))
+    }
+
     fn begin(self) -> Done {
+        if self.class.is_some() || self.level.is_some() {
+            return Err(self.by_priority());
+        }
         let uuid = facts::at(&self.volume.volume)?.uuid;
         if self.resume && Record::load(&uuid)?.is_none_or(|record| !record.can_go_on()) {
             note!(
@@ -182,20 +238,7 @@ impl Start {
 
     /// Has another process do it.
     fn in_background(&self, uuid: &str) -> Done {
-        let mut words: Vec<OsString> = vec!["scrub".into()];
-        words.push(if self.resume { "resume" } else { "start" }.into());
-        words.push("-B".into());
-        if self.read_only {
-            words.push("-r".into());
-        }
-        if let Some(limit) = self.limit {
-            words.push("--limit".into());
-            words.push(limit.to_string().into());
-        }
-        words.push("--threads".into());
-        words.push(self.threads.to_string().into());
-        words.push("--".into());
-        words.push(self.volume.volume.clone().into());
+        let (_, words) = self.words(&["-B"])?;
         let runs = || matches!(record::state_of(uuid), Ok(State::Running));
         let process = in_background(&words, &[UNCORRECTABLE], runs)?;
         say!(
@@ -243,31 +286,6 @@ impl OfVolume {
             std::thread::sleep(Duration::from_millis(20));
         }
         say!("scrub cancelled");
-        Ok(())
-    }
-}
-
-impl Limit {
-    fn run(&self) -> Done {
-        let subject = Subject::of(&self.volume)?;
-        let facts = match &subject.of_kernel {
-            Some(mount) => Some(facts::at(mount)?),
-            None => None,
-        };
-        if let Some(limit) = self.limit {
-            match &facts {
-                Some(facts) => of_kernel::set_limit(facts, limit)?,
-                None => record::set_limit(&subject.uuid, limit)?,
-            }
-        }
-        let limit = match &facts {
-            Some(facts) => of_kernel::limit(facts),
-            None => record::limit(&subject.uuid),
-        };
-        match limit {
-            Some(limit) => say!("Limit: {}/s", sizes::human(limit)),
-            None => say!("Limit: unlimited"),
-        }
         Ok(())
     }
 }

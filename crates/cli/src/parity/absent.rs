@@ -7,7 +7,6 @@ pub type Absent = (&'static str, &'static [&'static str], &'static str);
 const CHECK_READS: &str = "`butterfs check` only reads, and writes nothing to a damaged volume; copy what is left with `butterfs copy VOLUME:/ DIRECTORY` and make the volume anew";
 const CHECK_TREES: &str = "`butterfs check` finds the roots itself, also by the backups in the superblock; `butterfs mount -o ro,rescue=usebackuproot` reads a volume by them";
 const TOGETHER: &str = "start it again when the other operation has ended; `butterfs balance status` and `butterfs scrub status` say whether one runs";
-const PRIORITY: &str = "run the command by ionice(1); `butterfs scrub limit` bounds its rate";
 
 /// All of them. A verb's own line has no options.
 pub const ABSENT: &[Absent] = &[
@@ -34,6 +33,11 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "check",
+        &["--skip-qgroup-accounting"],
+        "counting quota groups costs the check little; its faults are named `qgroup-...`",
+    ),
+    (
+        "check",
         &["-E", "--subvol-extents"],
         "`butterfs subvolume du VOLUME` says what each subvolume holds alone and shares",
     ),
@@ -44,21 +48,6 @@ pub const ABSENT: &[Absent] = &[
     ),
     ("device add", &["--enqueue"], TOGETHER),
     ("device remove", &["--enqueue"], TOGETHER),
-    (
-        "device scan",
-        &["-d", "--all-devices"],
-        "`butterfs device scan` without words looks at all block devices that may be read",
-    ),
-    (
-        "device scan",
-        &["-u", "--forget"],
-        "ButterFS registers nothing in the kernel, so there is nothing to forget",
-    ),
-    (
-        "filesystem defragment",
-        &["-f"],
-        "what is defragmented is written when the command ends",
-    ),
     ("filesystem resize", &["--enqueue"], TOGETHER),
     (
         "image",
@@ -67,7 +56,7 @@ pub const ABSENT: &[Absent] = &[
     ),
     (
         "inspect-internal dump-super",
-        &["--bytenr", "-i"],
+        &["--bytenr"],
         "`-s 0|1|2` chooses a copy by its number, `-a` prints all",
     ),
     (
@@ -75,28 +64,6 @@ pub const ABSENT: &[Absent] = &[
         &["--reflink"],
         "the content is copied; `butterfs build` makes an image of the same files faster",
     ),
-    (
-        "qgroup assign",
-        &["--rescan"],
-        "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
-    ),
-    (
-        "qgroup remove",
-        &["--rescan"],
-        "numbers are kept right by the same change, or counted again at once; `butterfs quota status` says so",
-    ),
-    (
-        "qgroup limit",
-        &["-c"],
-        "limits count what is on the device, as Linux does",
-    ),
-    ("qgroup show", &["--format"], "`--json` is for programs"),
-    (
-        "receive",
-        &["-C", "--chroot"],
-        "paths in a stream never lead out of the directory",
-    ),
-    ("receive", &["-m"], "the mount is found by the directory"),
     (
         "receive",
         &["--force-decompress"],
@@ -147,12 +114,5 @@ pub const ABSENT: &[Absent] = &[
         "restore",
         &[],
         "`butterfs copy VOLUME:/path DIRECTORY` copies files out of a volume that is not mounted; `butterfs mount -o ro,rescue=all` reads what is left of a damaged one",
-    ),
-    ("scrub resume", &["-c", "-n"], PRIORITY),
-    ("scrub start", &["-c", "-n"], PRIORITY),
-    (
-        "scrub start",
-        &["-f"],
-        "a scrub whose record is left over is begun anew",
     ),
 ];

@@ -1,5 +1,7 @@
 //! Verbs and options of the Btrfs tools. The facts are from the help of
-//! btrfs-progs 6.2, with the verbs and options that were added until 6.19.
+//! btrfs-progs 6.2, 6.14 and 7.3; verbs and options that came or went between
+//! them are there too. A test compares the table with the tools that are
+//! installed.
 
 /// A verb, with all its words, and the options that it has.
 pub type Verb = (&'static str, &'static [&'static str]);
@@ -53,6 +55,7 @@ pub const VERBS: &[Verb] = &[
             "--subvol-extents",
             "-p",
             "--progress",
+            "--skip-qgroup-accounting",
         ],
     ),
     (
@@ -105,7 +108,15 @@ pub const VERBS: &[Verb] = &[
     ),
     (
         "device stats",
-        &["-c", "--check", "-z", "--reset", "-T", "--format"],
+        &[
+            "-c",
+            "--check",
+            "-z",
+            "--reset",
+            "-T",
+            "--format",
+            "--offline",
+        ],
     ),
     (
         "device usage",
@@ -127,9 +138,23 @@ pub const VERBS: &[Verb] = &[
             "--tbytes",
         ],
     ),
+    ("filesystem commit-stats", &["-z", "--reset"]),
     (
         "filesystem defragment",
-        &["-r", "-c", "-f", "-s", "-l", "-t", "-v", "--verbose"],
+        &[
+            "-r",
+            "-c",
+            "-f",
+            "-s",
+            "-l",
+            "-t",
+            "-v",
+            "--verbose",
+            "-L",
+            "--level",
+            "--nocomp",
+            "--step",
+        ],
     ),
     (
         "filesystem df",
@@ -179,9 +204,11 @@ pub const VERBS: &[Verb] = &[
             "--verbose",
             "-q",
             "--quiet",
+            "-p",
+            "--pagesize",
         ],
     ),
-    ("filesystem resize", &["--enqueue"]),
+    ("filesystem resize", &["--enqueue", "--offline"]),
     (
         "filesystem show",
         &[
@@ -255,7 +282,20 @@ pub const VERBS: &[Verb] = &[
         ],
     ),
     ("inspect-internal inode-resolve", &["-v", "--verbose"]),
-    ("inspect-internal list-chunks", &[]),
+    (
+        "inspect-internal list-chunks",
+        &[
+            "--raw",
+            "--human-readable",
+            "--iec",
+            "--si",
+            "--kbytes",
+            "--mbytes",
+            "--gbytes",
+            "--tbytes",
+            "--sort",
+        ],
+    ),
     (
         "inspect-internal logical-resolve",
         &["-P", "-o", "-s", "-v", "--verbose"],
@@ -264,7 +304,21 @@ pub const VERBS: &[Verb] = &[
     ("inspect-internal min-dev-size", &["--id"]),
     ("inspect-internal rootid", &[]),
     ("inspect-internal subvolid-resolve", &[]),
-    ("inspect-internal tree-stats", &["-b"]),
+    (
+        "inspect-internal tree-stats",
+        &[
+            "-b",
+            "--raw",
+            "--human-readable",
+            "--iec",
+            "--si",
+            "--kbytes",
+            "--mbytes",
+            "--gbytes",
+            "--tbytes",
+            "-t",
+        ],
+    ),
     (
         "mkfs",
         &[
@@ -310,6 +364,7 @@ pub const VERBS: &[Verb] = &[
             "--inode-flags",
             "--compress",
             "--reflink",
+            "--device-uuid",
         ],
     ),
     ("property get", &["-t"]),
@@ -344,7 +399,7 @@ pub const VERBS: &[Verb] = &[
         ],
     ),
     ("quota disable", &[]),
-    ("quota enable", &[]),
+    ("quota enable", &["-s", "--simple"]),
     (
         "quota rescan",
         &[
@@ -358,6 +413,7 @@ pub const VERBS: &[Verb] = &[
             "--quiet",
         ],
     ),
+    ("quota status", &["--is-enabled"]),
     (
         "receive",
         &[
@@ -387,7 +443,10 @@ pub const VERBS: &[Verb] = &[
     ("rescue clear-space-cache", &[]),
     ("rescue clear-uuid-tree", &[]),
     ("rescue create-control-device", &[]),
-    ("rescue fix-data-checksum", &[]),
+    (
+        "rescue fix-data-checksum",
+        &["-r", "--readonly", "-i", "--interactive", "-m", "--mirror"],
+    ),
     ("rescue fix-device-size", &[]),
     ("rescue super-recover", &["-y", "-v", "--verbose"]),
     ("rescue zero-log", &[]),
@@ -424,14 +483,34 @@ pub const VERBS: &[Verb] = &[
         ],
     ),
     ("scrub cancel", &["-q", "--quiet"]),
-    ("scrub limit", &[]),
+    (
+        "scrub limit",
+        &[
+            "-a",
+            "--all",
+            "-d",
+            "--devid",
+            "-l",
+            "--limit",
+            "--raw",
+            "--human-readable",
+            "--iec",
+            "--si",
+            "--kbytes",
+            "--mbytes",
+            "--gbytes",
+            "--tbytes",
+        ],
+    ),
     (
         "scrub resume",
         &["-B", "-d", "-r", "-R", "-c", "-n", "-q", "--quiet"],
     ),
     (
         "scrub start",
-        &["-B", "-d", "-r", "-R", "-c", "-n", "-f", "-q", "--quiet"],
+        &[
+            "-B", "-d", "-r", "-R", "-c", "-n", "-f", "-q", "--quiet", "--limit",
+        ],
     ),
     (
         "scrub status",
@@ -464,7 +543,10 @@ pub const VERBS: &[Verb] = &[
             "--quiet",
         ],
     ),
-    ("subvolume create", &["-i", "-q", "--quiet"]),
+    (
+        "subvolume create",
+        &["-i", "-q", "--quiet", "-p", "--parents"],
+    ),
     (
         "subvolume delete",
         &[
@@ -478,6 +560,8 @@ pub const VERBS: &[Verb] = &[
             "--verbose",
             "-q",
             "--quiet",
+            "-R",
+            "--recursive",
         ],
     ),
     ("subvolume find-new", &[]),

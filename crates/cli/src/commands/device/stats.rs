@@ -1,7 +1,7 @@
 //! `butterfs device stats`: the error counters.
 
 use crate::facts;
-use crate::fail::Done;
+use crate::fail::{Done, fail};
 use crate::place::json;
 use crate::tools_json::{self, Format};
 use butterfs_server::{DeviceEntry, StatsFacts};
@@ -31,6 +31,9 @@ pub struct Stats {
     /// Answer with exit code 64 when a counter is not zero.
     #[arg(short, long)]
     check: bool,
+    /// Read the counters from the device; it need not be given.
+    #[arg(long)]
+    offline: bool,
     /// File or block device that holds the volume, or its mountpoint.
     volume: PathBuf,
 }
@@ -55,12 +58,12 @@ fn place_of(device: &DeviceEntry) -> String {
 #[derive(Serialize)]
 struct ToolsRow {
     device: String,
-    devid: String,
-    write_io_errs: String,
-    read_io_errs: String,
-    flush_io_errs: String,
-    corruption_errs: String,
-    generation_errs: String,
+    devid: u64,
+    write_io_errs: u64,
+    read_io_errs: u64,
+    flush_io_errs: u64,
+    corruption_errs: u64,
+    generation_errs: u64,
 }
 
 impl From<&DeviceEntry> for ToolsRow {
@@ -68,12 +71,12 @@ impl From<&DeviceEntry> for ToolsRow {
         let stats = &device.stats;
         Self {
             device: place_of(device),
-            devid: device.id.to_string(),
-            write_io_errs: stats.write_io_errs.to_string(),
-            read_io_errs: stats.read_io_errs.to_string(),
-            flush_io_errs: stats.flush_io_errs.to_string(),
-            corruption_errs: stats.corruption_errs.to_string(),
-            generation_errs: stats.generation_errs.to_string(),
+            devid: device.id,
+            write_io_errs: stats.write_io_errs,
+            read_io_errs: stats.read_io_errs,
+            flush_io_errs: stats.flush_io_errs,
+            corruption_errs: stats.corruption_errs,
+            generation_errs: stats.generation_errs,
         }
     }
 }
@@ -130,6 +133,12 @@ fn print_table(devices: &[DeviceEntry]) -> Done {
 impl Stats {
     /// Runs it.
     pub fn run(self) -> Done {
+        if self.offline && self.volume.is_dir() {
+            return fail(format!(
+                "{}: is a directory; name the file or device that holds the volume",
+                self.volume.display()
+            ));
+        }
         let facts = facts::at(&self.volume)?;
         let all = facts.device_stats;
         if self.json {

@@ -25,8 +25,8 @@ pub struct Df {
 struct ToolsRow {
     bg_type: String,
     bg_profile: String,
-    total: String,
-    used: String,
+    total: u64,
+    used: u64,
 }
 
 impl ToolsRow {
@@ -34,8 +34,8 @@ impl ToolsRow {
         Self {
             bg_type: kind.to_owned(),
             bg_profile: profile.to_owned(),
-            total: total.to_string(),
-            used: used.to_string(),
+            total,
+            used,
         }
     }
 }

@@ -30,6 +30,10 @@ pub struct MkSwapFile {
     /// Bytes of it.
     #[arg(short, long, value_parser = sizes::parse, default_value = "2g")]
     size: u64,
+    /// Bytes of a page: of the machine that will use it, 4k to 64k (default: of
+    /// this one).
+    #[arg(short, long, value_parser = page, value_name = "SIZE")]
+    pagesize: Option<usize>,
     /// UUID in its header: one, or `random` or `clear`.
     #[arg(short = 'U', long, value_parser = uuid, default_value = "random")]
     uuid: Uuid,
@@ -43,6 +47,15 @@ fn uuid(text: &str) -> Result<Uuid, String> {
         "random" => Ok(Uuid::new_v4()),
         text => Uuid::parse_str(text)
             .map_err(|_| format!("`{text}` is none of random, clear and a UUID")),
+    }
+}
+
+/// A page is as long as Linux has it on some machine.
+fn page(text: &str) -> Result<usize, String> {
+    let size = sizes::parse(text)?;
+    match size {
+        4096 | 8192 | 16384 | 32768 | 65536 => Ok(size as usize),
+        _ => Err("a page has 4k, 8k, 16k, 32k or 64k".to_owned()),
     }
 }
 
@@ -60,7 +73,7 @@ impl MkSwapFile {
                  swap files, and for other file systems there is mkswap(8)"
             ));
         }
-        let page = page_size();
+        let page = self.pagesize.unwrap_or_else(page_size);
         let pages = self.size / page as u64;
         if self.size < SIZE_MIN {
             return fail(format!("{name}: a swap file has at least 40 KiB"));
@@ -74,8 +87,12 @@ impl MkSwapFile {
             let _ = std::fs::remove_file(&self.file);
             return Err(failure.at(self.file.display()));
         }
+        let other = match self.pagesize {
+            Some(_) => format!(" page size {page}"),
+            None => String::new(),
+        };
         say!(
-            "create swapfile {} size {} ({size})",
+            "create swapfile {} size {} ({size}){other}",
             self.file.display(),
             human(size)
         );

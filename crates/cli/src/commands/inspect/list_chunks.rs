@@ -11,6 +11,7 @@ use butterfs_format::item::device::DeviceExtent;
 use butterfs_format::{ItemType, Key, Logical};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -23,6 +24,11 @@ pub struct ListChunks {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Order: devid, pstart, lstart, usage, length, type or profile, several with
+    /// commas between them; - before one turns it round.
+    #[arg(long, value_name = "ORDER", value_delimiter = ',', value_parser = known,
+          allow_hyphen_values = true)]
+    sort: Vec<String>,
     #[command(flatten)]
     units: Units,
     /// The volume, or a path on a mount of it.
@@ -36,9 +42,10 @@ struct Fact {
     /// Its number among those of the device.
     number: u64,
     kind: String,
+    profile: String,
     physical: u64,
     length: u64,
-    /// Number of its chunk among all, by logical addresses.
+    /// Its number among those of the device, by logical addresses.
     logical_number: u64,
     logical: u64,
     /// Of the chunk, in use: percent.
@@ -57,6 +64,7 @@ impl OnVolume for ListChunks {
     fn run_here(self) -> Done {
         let volume = self.place.open_read_only(None)?;
         let facts = facts(&volume).map_err(|error| error.at(self.place.volume.display()))?;
+        let facts = self.sorted(facts);
         match self.json {
             true => json(&facts),
             false => self.print(&facts),
@@ -87,15 +95,82 @@ fn kind_of(flags: BlockGroupFlags) -> String {
         (BlockGroupFlags::METADATA, "Metadata"),
     ];
     let set = names.iter().filter(|(bit, _)| flags.contains(*bit));
-    let names: Vec<&str> = set.map(|(_, name)| *name).collect();
-    format!("{}/{}", names.join("+"), flags.profile_name())
+    set.map(|(_, name)| *name).collect::<Vec<_>>().join("+")
+}
+
+/// What chunks are sorted by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SortedBy {
+    Device,
+    Physical,
+    Logical,
+    Usage,
+    Length,
+    Kind,
+    Profile,
+}
+
+/// What a word means, and whether it is turned round.
+fn sorting(word: &str) -> Option<(SortedBy, bool)> {
+    let by = match word.trim_start_matches(['+', '-']) {
+        "devid" => SortedBy::Device,
+        "pstart" => SortedBy::Physical,
+        "lstart" => SortedBy::Logical,
+        "usage" => SortedBy::Usage,
+        "length" => SortedBy::Length,
+        "type" => SortedBy::Kind,
+        "profile" => SortedBy::Profile,
+        _ => return None,
+    };
+    Some((by, word.starts_with('-')))
+}
+
+/// A word that can be understood, as it was written.
+fn known(word: &str) -> Result<String, String> {
+    match sorting(word) {
+        Some(_) => Ok(word.to_owned()),
+        None => Err("must be devid, pstart, lstart, usage, length, type or profile".to_owned()),
+    }
+}
+
+/// Place of a name in a list of names; behind all of them if it is not there.
+fn rank(names: &[&str], name: &str) -> usize {
+    let found = names.iter().position(|one| one.eq_ignore_ascii_case(name));
+    found.unwrap_or(names.len())
+}
+
+impl SortedBy {
+    fn compare(self, one: &Fact, other: &Fact) -> Ordering {
+        const KINDS: [&str; 3] = ["Data", "Metadata", "System"];
+        const PROFILES: [&str; 9] = [
+            "single", "DUP", "RAID0", "RAID1", "RAID1C3", "RAID1C4", "RAID10", "RAID5", "RAID6",
+        ];
+        match self {
+            Self::Device => one.device.cmp(&other.device),
+            Self::Physical => one.physical.cmp(&other.physical),
+            Self::Logical => one.logical.cmp(&other.logical),
+            Self::Usage => one.used_percent.total_cmp(&other.used_percent),
+            Self::Length => one.length.cmp(&other.length),
+            Self::Kind => rank(&KINDS, &one.kind).cmp(&rank(&KINDS, &other.kind)),
+            Self::Profile => rank(&PROFILES, &one.profile).cmp(&rank(&PROFILES, &other.profile)),
+        }
+    }
 }
 
 fn facts(volume: &Volume) -> Result<Vec<Fact>, Failure> {
     let mut chunks = BTreeMap::new();
+    // Each stripe counts, as there.
+    let mut stripes: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut numbers: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for (key, data) in items(volume, TreeId::CHUNK, ItemType::CHUNK_ITEM)? {
-        let number = chunks.len() as u64 + 1;
-        chunks.insert(Logical(key.offset), (number, Chunk::parse(&data)?));
+        let chunk = Chunk::parse(&data)?;
+        for stripe in &chunk.stripes {
+            let device = stripe.device.get();
+            let number = stripes.entry(device).or_default();
+            *number += 1;
+            numbers.insert((device, stripe.offset.get()), *number);
+        }
+        chunks.insert(Logical(key.offset), chunk);
     }
     let mut used = BTreeMap::new();
     for tree in [TreeId::BLOCK_GROUP, TreeId::EXTENT] {
@@ -106,7 +181,7 @@ fn facts(volume: &Volume) -> Result<Vec<Fact>, Failure> {
     let mut facts: Vec<Fact> = Vec::new();
     for (key, data) in items(volume, TreeId::DEVICE, ItemType::DEV_EXTENT)? {
         let extent = DeviceExtent::parse(&data)?;
-        let Some((logical_number, chunk)) = chunks.get(&extent.chunk) else {
+        let Some(chunk) = chunks.get(&extent.chunk) else {
             continue;
         };
         let before = facts.last().filter(|fact| fact.device == key.objectid);
@@ -115,9 +190,10 @@ fn facts(volume: &Volume) -> Result<Vec<Fact>, Failure> {
             device: key.objectid,
             number: before.map_or(1, |fact| fact.number + 1),
             kind: kind_of(chunk.flags),
+            profile: chunk.flags.profile_name().to_owned(),
             physical: key.offset,
             length: extent.length,
-            logical_number: *logical_number,
+            logical_number: *numbers.get(&(key.objectid, key.offset)).unwrap_or(&0),
             logical: extent.chunk.get(),
             used_percent: used as f64 * 100.0 / chunk.length.max(1) as f64,
         });
@@ -126,6 +202,25 @@ fn facts(volume: &Volume) -> Result<Vec<Fact>, Failure> {
 }
 
 impl ListChunks {
+    /// Chunks, which come by device and place, in the order that is asked for.
+    fn sorted(&self, mut facts: Vec<Fact>) -> Vec<Fact> {
+        facts.sort_by(|one, other| {
+            let wanted = self.sort.iter().filter_map(|word| sorting(word));
+            let mut orders = wanted.map(|(by, is_descending)| {
+                let order = by.compare(one, other);
+                if is_descending {
+                    order.reverse()
+                } else {
+                    order
+                }
+            });
+            orders
+                .find(|order| order.is_ne())
+                .unwrap_or(Ordering::Equal)
+        });
+        facts
+    }
+
     fn print(&self, facts: &[Fact]) -> Done {
         const NAMES: [&str; 9] = [
             "Devid",
@@ -145,13 +240,13 @@ impl ListChunks {
             [
                 fact.device.to_string(),
                 fact.number.to_string(),
-                fact.kind.clone(),
+                format!("{:>10}/{:<6}", fact.kind, fact.profile),
                 size(fact.physical),
                 size(fact.length),
                 size(fact.physical.saturating_add(fact.length)),
                 fact.logical_number.to_string(),
                 size(fact.logical),
-                format!("{:.2}", fact.used_percent),
+                format!("{:>6.2}", fact.used_percent),
             ]
         }));
         let width = |at: usize| rows.iter().map(|row| row[at].len()).max().unwrap_or(0);

@@ -31,9 +31,8 @@ pub struct TreeStats {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Print sizes in bytes.
-    #[arg(short = 'b')]
-    raw: bool,
+    #[command(flatten)]
+    units: Units,
     /// The volume, or a path on a mount of it.
     place: Place,
 }
@@ -229,11 +228,7 @@ fn print_histogram(seeks: &BTreeMap<u64, u64>, total: u64) -> Done {
 
 impl TreeStats {
     fn print(&self, tree: TreeId, stats: &Stats) -> Done {
-        let units = match self.raw {
-            true => Units::bytes(),
-            false => Units::default(),
-        };
-        let size = |bytes| units.size(bytes);
+        let size = |bytes| self.units.size(bytes);
         let name = match (tree, title(tree)) {
             (TreeId::CSUM, _) => "csum tree".to_owned(),
             (tree, "file") => format!("tree {}", tree.get()),

@@ -7,6 +7,7 @@ use crate::commands::subvolume::site::said;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use crate::place::json;
+use crate::tools_json::{self, Format};
 use crate::units::Units;
 use butterfs::quota::{GroupId, QgroupLimitFlags, QgroupStatusFlags, QuotaGroup};
 use clap::Args;
@@ -40,8 +41,8 @@ pub struct Show {
     /// Only the group of a subvolume, whose path is named instead of the volume.
     #[arg(short = 'f')]
     own: bool,
-    /// Order: qgroupid, rfer, excl, max_rfer or max_excl, several with commas
-    /// between them; - before one turns it round.
+    /// Order: qgroupid, rfer, excl, max_rfer, max_excl or path, several with
+    /// commas between them; - before one turns it round.
     #[arg(long, value_name = "ORDER", value_delimiter = ',', value_parser = Sorting::parse,
           allow_hyphen_values = true)]
     sort: Vec<Sorting>,
@@ -53,6 +54,9 @@ pub struct Show {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// The form of output: text, or JSON as the Btrfs tools have it.
+    #[arg(long, value_name = "TYPE", conflicts_with = "json")]
+    format: Option<Format>,
     /// File or block device that holds the volume, or its mountpoint.
     volume: OsString,
 }
@@ -71,6 +75,7 @@ enum SortedBy {
     Exclusive,
     MaxReferenced,
     MaxExclusive,
+    Path,
 }
 
 impl Sorting {
@@ -82,7 +87,8 @@ impl Sorting {
             "excl" => SortedBy::Exclusive,
             "max_rfer" => SortedBy::MaxReferenced,
             "max_excl" => SortedBy::MaxExclusive,
-            _ => return Err("must be qgroupid, rfer, excl, max_rfer or max_excl".to_owned()),
+            "path" => SortedBy::Path,
+            _ => return Err("must be qgroupid, rfer, excl, max_rfer, max_excl or path".to_owned()),
         };
         Ok(Self { by, is_descending })
     }
@@ -96,8 +102,13 @@ impl Sorting {
             // As the Btrfs tools take no limit.
             SortedBy::MaxReferenced => row.max_referenced.unwrap_or(0),
             SortedBy::MaxExclusive => row.max_exclusive.unwrap_or(0),
+            // Compared as it is.
+            SortedBy::Path => 0,
         };
-        let order = key(one).cmp(&key(other));
+        let order = match self.by {
+            SortedBy::Path => one.1.path.cmp(&other.1.path),
+            _ => key(one).cmp(&key(other)),
+        };
         match self.is_descending {
             true => order.reverse(),
             false => order,
@@ -115,6 +126,48 @@ struct Row {
     max_exclusive: Option<u64>,
     parents: Vec<String>,
     children: Vec<String>,
+}
+
+/// A limit as the Btrfs tools have it in JSON: a number or `none`.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum ToolsLimit {
+    Bytes(u64),
+    None(&'static str),
+}
+
+impl From<Option<u64>> for ToolsLimit {
+    fn from(max: Option<u64>) -> Self {
+        max.map_or(Self::None("none"), Self::Bytes)
+    }
+}
+
+/// A group, as the Btrfs tools have it in JSON.
+#[derive(Serialize)]
+struct ToolsRow<'r> {
+    qgroupid: &'r str,
+    referenced: u64,
+    max_referenced: ToolsLimit,
+    exclusive: u64,
+    max_exclusive: ToolsLimit,
+    path: &'r str,
+    parents: &'r [String],
+    children: &'r [String],
+}
+
+impl<'r> From<&'r Row> for ToolsRow<'r> {
+    fn from(row: &'r Row) -> Self {
+        Self {
+            qgroupid: &row.qgroupid,
+            referenced: row.referenced,
+            max_referenced: row.max_referenced.into(),
+            exclusive: row.exclusive,
+            max_exclusive: row.max_exclusive.into(),
+            path: row.path.as_deref().unwrap_or_default(),
+            parents: &row.parents,
+            children: &row.children,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -218,6 +271,10 @@ impl Show {
         }
         if facts.inconsistent {
             note!("butterfs: the numbers are inconsistent; `butterfs quota rescan` counts anew");
+        }
+        if self.format == Some(Format::Json) {
+            let rows: Vec<_> = facts.qgroups.iter().map(ToolsRow::from).collect();
+            return tools_json::print("qgroup-show", &rows);
         }
         self.print(&facts.qgroups)
     }

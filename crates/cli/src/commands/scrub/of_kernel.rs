@@ -259,18 +259,19 @@ fn limit_file(uuid: &str, id: DeviceId) -> PathBuf {
     PathBuf::from(format!("/sys/fs/btrfs/{uuid}/devinfo/{id}/scrub_speed_max"))
 }
 
-/// Bytes in a second of each device at most; 0 for as many as there can be.
-pub fn set_limit(facts: &Facts, limit: u64) -> Done {
-    for id in present(facts) {
-        let path = limit_file(&facts.uuid, id);
-        fs::write(&path, format!("{limit}\n")).context(path.display())?;
-    }
-    Ok(())
+/// Bytes in a second of a device at most; 0 for as many as there can be.
+pub fn set_limit_of(facts: &Facts, id: DeviceId, limit: u64) -> Done {
+    let path = limit_file(&facts.uuid, id);
+    fs::write(&path, format!("{limit}\n")).context(path.display())
 }
 
-/// The smallest rate that a device is held to, if one is.
-pub fn limit(facts: &Facts) -> Option<u64> {
-    let texts = present(facts).map(|id| fs::read_to_string(limit_file(&facts.uuid, id)));
-    let limits = texts.filter_map(|text| text.ok()?.trim().parse().ok());
-    limits.filter(|limit| *limit > 0).min()
+/// The same of each device.
+pub fn set_limit(facts: &Facts, limit: u64) -> Done {
+    present(facts).try_for_each(|id| set_limit_of(facts, id, limit))
+}
+
+/// The rate that a device is held to, if it is.
+pub fn limit_of(facts: &Facts, id: DeviceId) -> Option<u64> {
+    let text = fs::read_to_string(limit_file(&facts.uuid, id)).ok()?;
+    text.trim().parse().ok().filter(|limit| *limit > 0)
 }

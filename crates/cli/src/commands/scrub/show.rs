@@ -11,6 +11,9 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Before the UUID.
+const UUID: &str = "UUID:             ";
+
 /// What is to be seen.
 #[derive(Clone, Copy, Debug)]
 pub struct Shown {
@@ -137,6 +140,7 @@ fn show_all(
     subject: &Subject,
     record: &Record,
     (status, seconds): (&'static str, f64),
+    heading: &str,
 ) -> Done {
     let total = subject.bytes;
     let sum = record.sum();
@@ -159,7 +163,7 @@ fn show_all(
             devices: devices.collect(),
         });
     }
-    say!("UUID:             {}", subject.uuid);
+    say!("{heading}{}", subject.uuid);
     if !shown.devices {
         return figures(shown, &sum, total, &of_all);
     }
@@ -177,7 +181,11 @@ pub fn found_of(shown: &Shown, subject: &Subject, record: &Record, seconds: f64)
         true => "aborted",
         false => "finished",
     };
-    show_all(shown, subject, record, (status, seconds))
+    let heading = match record.can_go_on() {
+        true => "scrub canceled for ",
+        false => "scrub done for ",
+    };
+    show_all(shown, subject, record, (status, seconds), heading)
 }
 
 /// Shows how far the running scrub is, or how the last one ended.
@@ -186,7 +194,7 @@ pub fn show(shown: &Shown, subject: &Subject, record: Option<&Record>) -> Done {
         if shown.json {
             return json(&serde_json::json!({ "uuid": subject.uuid, "status": "none" }));
         }
-        say!("UUID:             {}", subject.uuid);
+        say!("{UUID}{}", subject.uuid);
         say!("\tno stats available");
         return Ok(());
     };
@@ -198,5 +206,5 @@ pub fn show(shown: &Shown, subject: &Subject, record: Option<&Record>) -> Done {
         (State::Idle, true) => "interrupted",
     };
     let seconds = sum.get("duration");
-    show_all(shown, subject, record, (status, seconds as f64))
+    show_all(shown, subject, record, (status, seconds as f64), UUID)
 }

@@ -11,11 +11,17 @@ use clap::Args;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// Inode number of a subvolume's root. On a mount of ButterFS, the bits above
+/// these name the subvolume.
+const ROOT: u64 = 256;
+const NUMBER: u64 = (1 << 40) - 1;
 
 /// Delete subvolumes with all that is in them. The name is removed at once.
 /// The space is freed in the background if the volume is mounted, otherwise
@@ -42,6 +48,9 @@ pub struct Delete {
     /// Leave the freeing of the space to the next mount.
     #[arg(long)]
     no_wait: bool,
+    /// Say what would be deleted, and delete nothing.
+    #[arg(long)]
+    dry_run: bool,
     /// Accepted: what is deleted is always said.
     #[arg(short, long)]
     verbose: bool,
@@ -91,13 +100,23 @@ impl Delete {
     }
 
     fn unmounted(&self, place: &Place) -> Done {
-        let volume = open_volume_with(&place.volume, Cleaner::OnDemand)?;
+        let volume = match self.dry_run {
+            true => place.open_read_only(None)?,
+            false => open_volume_with(&place.volume, Cleaner::OnDemand)?,
+        };
         match self.subvolid {
             Some(id) => {
-                volume
-                    .files()
-                    .delete_subvolume_by_id(TreeId(id))
-                    .context(format!("{}, subvolume {id}", place.volume.display()))?;
+                let at = format!("{}, subvolume {id}", place.volume.display());
+                match self.dry_run {
+                    true if volume.subvolumes()?.get(TreeId(id)).is_none() => {
+                        return fail(format!("{at}: there is none"));
+                    }
+                    true => {}
+                    false => volume
+                        .files()
+                        .delete_subvolume_by_id(TreeId(id))
+                        .context(at)?,
+                }
                 say!("Delete subvolume {id} of '{}'", place.volume.display());
             }
             None => {
@@ -105,6 +124,9 @@ impl Delete {
                 self.delete_in(&volume, tree).map_err(|e| e.at(place))?;
                 say!("Delete subvolume {tree} (commit): '{place}'");
             }
+        }
+        if self.dry_run {
+            return Ok(());
         }
         volume.sync()?;
         if !self.no_wait {
@@ -115,6 +137,9 @@ impl Delete {
 
     fn delete_in(&self, volume: &Volume, tree: TreeId) -> Done {
         let files = volume.files();
+        if self.dry_run {
+            return Ok(());
+        }
         if self.recursive {
             for (child, _) in files.subvolumes_in(tree, TreeId(0))? {
                 self.delete_in(volume, child)?;
@@ -136,8 +161,15 @@ impl Delete {
             }
             Some(id) => {
                 let mount = open_directory(path)?;
-                btrfs::delete_subvolume_by_id(mount.as_fd(), TreeId(id))
-                    .map_err(|error| said(site, error))?;
+                if self.dry_run {
+                    let all = MountedRoots::open(path)?.all()?;
+                    if !all.iter().any(|(at, item)| at.get() == id && item.refs > 0) {
+                        return fail(format!("{site}: there is no subvolume {id}"));
+                    }
+                } else {
+                    btrfs::delete_subvolume_by_id(mount.as_fd(), TreeId(id))
+                        .map_err(|error| said(site, error))?;
+                }
                 say!("Delete subvolume {id} of '{site}'");
                 mount
             }
@@ -150,11 +182,11 @@ impl Delete {
                 if self.recursive {
                     self.delete_below(path)?;
                 }
-                delete_name(&directory, &name, (&above, durable))?;
+                self.delete_name(&directory, &name, (&above, durable))?;
                 directory
             }
         };
-        if durable == Durable::Now {
+        if durable == Durable::Now && !self.dry_run {
             rustix::fs::syncfs(mount)?;
         }
         Ok(())
@@ -162,6 +194,51 @@ impl Delete {
 }
 
 impl Delete {
+    /// Deletes a subvolume of a directory, unless that is only to be said, and
+    /// says so as btrfs-subvolume(8) does.
+    fn delete_name(
+        &self,
+        directory: &File,
+        name: &OsStr,
+        (above, durable): (&Path, Durable),
+    ) -> Done {
+        let path = above.join(name);
+        let at = |error| said(&path.display(), error);
+        let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
+        let root = File::options().read(true).custom_flags(flags).open(&path);
+        if self.dry_run {
+            let number = root
+                .as_ref()
+                .map(|root| root.metadata().map(|facts| facts.ino()));
+            match number {
+                Ok(Ok(number)) if number & NUMBER == ROOT => {}
+                Err(error) if error.kind() != ErrorKind::NotADirectory => {
+                    return fail(format!("{}: {error}", path.display()));
+                }
+                _ => return fail(format!("{}: is no subvolume", path.display())),
+            }
+        }
+        // A user who may not look into it may still delete it.
+        let info = root.ok().map(|root| btrfs::subvolume_info(root.as_fd()));
+        let id = info
+            .and_then(Result::ok)
+            .map(|info| format!("{} ", info.id));
+        if !self.dry_run {
+            btrfs::delete_subvolume(directory.as_fd(), name.as_bytes()).map_err(at)?;
+        }
+        let how = match durable {
+            Durable::Now => "commit",
+            Durable::Later => "no-commit",
+        };
+        let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
+        say!(
+            "Delete subvolume {}({how}): '{}'",
+            id.unwrap_or_default(),
+            above.join(name).display()
+        );
+        Ok(())
+    }
+
     /// Deletes the subvolumes in the one at `path`, the deepest first.
     fn delete_below(&self, path: &Path) -> Done {
         // Each is met twice: before those in it, and after them.
@@ -174,8 +251,8 @@ impl Delete {
                     true => Durable::Now,
                     false => Durable::Later,
                 };
-                delete_name(&directory, name, (above, durable))?;
-                if durable == Durable::Now {
+                self.delete_name(&directory, name, (above, durable))?;
+                if durable == Durable::Now && !self.dry_run {
                     rustix::fs::syncfs(directory)?;
                 }
                 continue;
@@ -205,31 +282,6 @@ enum Durable {
     Now,
     /// With a later commit.
     Later,
-}
-
-/// Deletes a subvolume of a directory, and says so as btrfs-subvolume(8) does.
-fn delete_name(directory: &File, name: &OsStr, (above, durable): (&Path, Durable)) -> Done {
-    let path = above.join(name);
-    let at = |error| said(&path.display(), error);
-    let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_NONBLOCK;
-    let root = File::options().read(true).custom_flags(flags).open(&path);
-    // A user who may not look into it may still delete it.
-    let info = root.ok().map(|root| btrfs::subvolume_info(root.as_fd()));
-    let id = info
-        .and_then(Result::ok)
-        .map(|info| format!("{} ", info.id));
-    btrfs::delete_subvolume(directory.as_fd(), name.as_bytes()).map_err(at)?;
-    let how = match durable {
-        Durable::Now => "commit",
-        Durable::Later => "no-commit",
-    };
-    let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
-    say!(
-        "Delete subvolume {}({how}): '{}'",
-        id.unwrap_or_default(),
-        above.join(name).display()
-    );
-    Ok(())
 }
 
 /// How often a subvolume was met.
