@@ -235,6 +235,15 @@ impl Pass<'_> {
         });
         let p99 = quantile(&took, 0.99);
         self.note("append 16 KiB + fsync, 99 of 100 in", "ms", p99, None);
+        for (threads, name) in [
+            (4, "append 16 KiB + fsync, 4 threads"),
+            (16, "append 16 KiB + fsync, 16 threads"),
+        ] {
+            self.step(name, "operations/s", |volume| {
+                appends(volume, threads, time).len()
+            });
+            self.volume().sync();
+        }
         let data = &noise()[..4096];
         let directory = self.volume().directory("mails");
         self.step("create + 4 KiB + fsync", "files/s", |_| {

@@ -1,9 +1,10 @@
 //! Devices: where the bytes of a volume lie.
 //!
 //! Owns the trait [`BlockDevice`], its implementations (memory, regular file,
-//! block device), the wrappers that tests and previews put around them, who
-//! may use a device at a time, and what a device holds before it is formatted.
-//! Knows of file systems only how to tell them apart, by their magic numbers.
+//! block device), the wrappers that tests and previews put around them, threads
+//! that share a request, who may use a device at a time, and what a device
+//! holds before it is formatted. Knows of file systems only how to tell them
+//! apart, by their magic numbers.
 //!
 //! Invariants: an operation is done as a whole or is an error; nothing is read
 //! or written outside `0..size`; what was written before a
@@ -23,6 +24,7 @@ pub mod block_device;
 pub mod error;
 pub mod fault;
 pub mod file;
+pub mod helpers;
 pub mod holder;
 pub mod memory;
 mod memory_of_machine;
@@ -42,6 +44,7 @@ pub use block_device::{Access, BlockDevice};
 pub use error::{DeviceError, Operation};
 pub use fault::FaultDevice;
 pub use file::FileDevice;
+pub use helpers::Helpers;
 pub use holder::Holder;
 pub use memory::MemoryDevice;
 pub use memory_of_machine::memory_of_machine;

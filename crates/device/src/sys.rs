@@ -1,7 +1,7 @@
 //! The requests to block devices, and of signals, that have no safe wrapper
 //! elsewhere.
 //!
-//! Owns all unsafe code of this crate.
+//! Owns all unsafe code of this crate but that of [`crate::helpers`].
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
 use crate::DeviceRange;

@@ -51,6 +51,7 @@ pub struct Filesystem {
     pub(crate) inodes: InodeTable,
     pub(crate) buffers: file::budget::Budget,
     pub(crate) unpacked: file::Unpacked,
+    pub(crate) reading: file::reading::Reading,
     pub(crate) in_place: subvolume::in_place::InPlaceLocks,
     /// Bytes of a sector.
     pub(crate) sector_size: u64,
@@ -97,6 +98,7 @@ impl Filesystem {
         Self {
             buffers,
             unpacked: file::Unpacked::default(),
+            reading: file::reading::Reading::new(options.threads),
             in_place: subvolume::in_place::InPlaceLocks::default(),
             sector_size,
             checksum,

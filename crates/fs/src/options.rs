@@ -66,7 +66,7 @@ pub struct Options {
     pub log_fsync: bool,
     /// Whether access control lists count.
     pub acl: AclPolicy,
-    /// Threads that compress and checksum.
+    /// Threads that compress, compute checksums, and read for one caller.
     pub threads: usize,
 }
 

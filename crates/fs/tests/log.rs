@@ -3,11 +3,13 @@
 
 mod common;
 
+use butterfs_device::{Access, FileDevice};
 use butterfs_format::TreeId;
 use butterfs_fs::file::FallocateMode;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
 use butterfs_fs::xattr::SetMode;
 use butterfs_fs::{Filesystem, Inode, Options};
+use butterfs_store::{OpenOptions, Store};
 use common::{KernelMount, Random, check, is_root, mkfs, open_subvolume, open_with, run};
 use std::collections::BTreeMap;
 use std::fs;
@@ -429,4 +431,77 @@ fn the_kernels_logs_are_replayed_as_it_does() {
     }
     println!("{logs} logs");
     assert!(logs > 0, "the kernel left no log");
+}
+
+/// Opens as `left_to_commit` says: with 0, a commit has always much to write.
+fn open_with_left(image: &Path, left_to_commit: usize) -> Filesystem {
+    let device = FileDevice::open(image, Access::ReadWrite).unwrap();
+    let options = OpenOptions {
+        left_to_commit,
+        ..OpenOptions::default()
+    };
+    let store = Store::open(Arc::new(device), &options).unwrap();
+    butterfs_fs::log::replay(&store).unwrap();
+    Filesystem::new(Arc::new(store), TreeId::FS, Options::default())
+}
+
+#[test]
+fn a_log_that_has_grown_gives_way_to_a_commit() {
+    const APPENDS: usize = 500;
+    let default = OpenOptions::default().left_to_commit;
+    for (left_to_commit, threads) in [(default, 1), (default, 3), (0, 1), (0, 3)] {
+        let (dir, image) = mkfs(512 << 20, &[]);
+        let fs = open_with_left(&image, left_to_commit);
+        let data = Random(5).data(16 << 10);
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let names: Vec<String> = (0..threads).map(|n| format!("file-{n}")).collect();
+        let inodes = names
+            .iter()
+            .map(|name| fs.create(fs.root(), name.as_bytes(), &new).unwrap());
+        let inodes: Vec<_> = inodes.collect();
+        fs.sync_all().unwrap();
+        let generation = || fs.store().read().generation().get();
+        let before = generation();
+        std::thread::scope(|scope| {
+            for inode in &inodes {
+                let (fs, data) = (&fs, &data);
+                scope.spawn(move || {
+                    for at in 0..APPENDS / threads {
+                        fs.write(inode, (at * data.len()) as u64, data).unwrap();
+                        fs.fsync(inode).unwrap();
+                    }
+                });
+            }
+        });
+        let commits = generation() - before;
+        assert!((2..=30).contains(&commits), "{commits} commits");
+        drop((inodes, fs));
+        // As after a crash.
+        let compare = |who: &str, found: &[u8], name: &str| {
+            assert_eq!(found.len(), APPENDS / threads * data.len(), "{who}, {name}");
+            assert!(
+                found.chunks(data.len()).all(|part| part == data),
+                "{who}, {name}"
+            );
+        };
+        if is_root() {
+            let copy = dir.path().join("copy.img");
+            fs::copy(&image, &copy).unwrap();
+            let mount = KernelMount::new(&copy, dir.path(), "rw");
+            for name in &names {
+                compare("kernel", &fs::read(mount.path().join(name)).unwrap(), name);
+            }
+        }
+        let fs = open_with_left(&image, left_to_commit);
+        for name in &names {
+            let found = fs.lookup(fs.root(), name.as_bytes()).unwrap();
+            let inode = fs.inode(found.inode).unwrap();
+            let mut bytes = vec![0; APPENDS / threads * data.len() + 1];
+            let read = fs.read(&inode, 0, &mut bytes).unwrap();
+            compare("ButterFS", &bytes[..read], name);
+        }
+        fs.sync_all().unwrap();
+        drop(fs);
+        check(&image);
+    }
 }

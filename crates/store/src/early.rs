@@ -85,7 +85,7 @@ impl Engine {
     }
 
     /// Whether the commit has only little left to do.
-    fn is_nearly_written(&self, left_to_commit: usize) -> bool {
+    pub(crate) fn is_nearly_written(&self, left_to_commit: usize) -> bool {
         !self.has_more_than(PIECE) && self.unwritten().nth(left_to_commit).is_none()
     }
 

@@ -174,6 +174,12 @@ pub enum Discard {
 /// superblocks.
 type Between<'a> = &'a mut dyn FnMut(&Superblock, &DeviceItems);
 
+/// What follows when a ticket's part of the log was looked after.
+enum Next {
+    Nothing,
+    Commit,
+}
+
 /// The locks of a commit. Fields are dropped in their order, so that a panic
 /// fails the volume before another commit can begin.
 pub(crate) struct CommitLocks<'s> {
@@ -416,17 +422,38 @@ impl Store {
     /// # Errors
     /// Any error poisons the volume: the device stays as it was.
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
-        let one_at_a_time = self.committing.lock();
+        match self.sync_log_or_commit(ticket)? {
+            Next::Commit => self.commit().map(|_| ()),
+            Next::Nothing => Ok(()),
+        }
+    }
+
+    fn sync_log_or_commit(&self, ticket: LogTicket) -> Result<Next, StoreError> {
+        let _one_at_a_time = self.committing.lock();
         let _watch = self.fail_on_panic();
         // Another caller may have written it meanwhile. Then it is durable, or
         // the volume has failed.
         self.check_writable()?;
-        if self.read().is_durable(ticket) {
-            return Ok(());
-        }
+        let (has_outgrown_commit, is_nearly_written) = {
+            let engine = self.read();
+            if engine.is_durable(ticket) {
+                return Ok(Next::Nothing);
+            }
+            let has_outgrown_commit = engine.has_log_outgrown_commit();
+            let is_nearly_written = || engine.is_nearly_written(self.left_to_commit);
+            (
+                has_outgrown_commit,
+                has_outgrown_commit && is_nearly_written(),
+            )
+        };
         if self.falling_out.is_recent(&self.space) {
-            drop(one_at_a_time);
-            return self.commit().map(|_| ());
+            return Ok(Next::Commit);
+        }
+        // Where somebody writes nodes, a commit comes anyway.
+        if is_nearly_written && let Some(_nodes) = self.writing_nodes.try_lock() {
+            // It is dropped before the lock is.
+            let _watch = self.fail_on_panic();
+            return self.commit_alone().map(|_| Next::Nothing);
         }
         let prepared = {
             let mut engine = self.change_writable()?;
@@ -435,20 +462,21 @@ impl Store {
         let result = match prepared {
             Ok(Batch::Durable) => Ok(()),
             Ok(Batch::Ready(prepared)) => self.publish_log(*prepared),
-            Ok(Batch::Commit) => {
-                drop(one_at_a_time);
-                return self.commit().map(|_| ());
-            }
+            Ok(Batch::Commit) => return Ok(Next::Commit),
             Err(error) => Err(error),
         };
         if let Err(error) = &result {
             self.fail(error);
         }
-        if result.is_ok() && self.falling_out.is_recent(&self.space) {
-            drop(one_at_a_time);
-            return self.commit().map(|_| ());
+        result?;
+        // A commit with much to write does that while other fsyncs go on.
+        let is_due = has_outgrown_commit
+            && !is_nearly_written
+            && self.commits_under_way.load(Ordering::SeqCst) == 0;
+        match is_due || self.falling_out.is_recent(&self.space) {
+            true => Ok(Next::Commit),
+            false => Ok(Next::Nothing),
         }
-        result
     }
 
     fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {

@@ -32,6 +32,13 @@ const LOG_MAX: usize = 64 << 20;
 /// Nodes that a log leaves to the transaction that is under way, in addition to
 /// those of the commit.
 const KEPT: u64 = 200;
+/// Nodes that every batch writes: the root of all logs, and a leaf.
+const BATCH_NODES: usize = 2;
+/// What a commit takes beside nodes that changed already, in writes of nodes:
+/// nodes of the other trees, and the work until they are complete.
+const COMMIT_NODES: usize = 24;
+/// Extents whose changes go to one leaf at the commit, about.
+const EXTENTS_PER_LEAF: usize = 32;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
 
@@ -83,6 +90,8 @@ pub(crate) struct FsyncLog {
     given: FxHashMap<InodeId, Vec<GivenName>>,
     /// Inodes in the log whose names changed since they were logged.
     stale: Mutex<FxHashSet<InodeId>>,
+    /// Nodes that batches have written because the log has grown.
+    overhead: usize,
     /// Number of the batch that is being gathered.
     batch: u64,
     /// A log cannot express something that happened, or an edit failed half
@@ -169,13 +178,17 @@ impl NodeSink for LogSink<'_> {
         if self.0.publication.log.dirty.contains_key(&node.logical) {
             return Ok(node);
         }
-        let old = self.node(node)?;
+        self.node(node)?;
         let new = self.new_node(node.level)?;
-        let copy = old.copied_to(new.logical, new.generation, TreeId::LOG);
         let log = &mut self.0.publication.log;
-        log.clean.remove(&node.logical);
+        let Some(mut copy) = log.clean.remove(&node.logical) else {
+            return Err(TreeError::Misuse("a node of the fsync log went away"));
+        };
+        // The device has the old one, and nobody reads it again. So it is copied
+        // only while it is being written.
+        Arc::make_mut(&mut copy).move_to(new.logical, new.generation, TreeId::LOG);
         log.replaced.push(node.logical);
-        log.dirty.insert(new.logical, Arc::new(copy));
+        log.dirty.insert(new.logical, copy);
         Ok(new)
     }
 
@@ -442,6 +455,23 @@ impl Engine {
         group.is_some_and(|group| group.standing == Standing::Committed)
     }
 
+    /// Whether a commit is the cheaper way to go on. The more a log has, the
+    /// more nodes does each batch write, and a commit empties it. So a commit
+    /// comes when the log has cost as much more than a new one as the commit
+    /// costs.
+    pub(crate) fn has_log_outgrown_commit(&self) -> bool {
+        // Nobody knows what counting quotas costs.
+        if self.quotas().is_some() {
+            return false;
+        }
+        let sums = self.pending.checksums.bytes() / self.node_size();
+        let commit = self.forest.dirty.len()
+            + self.pending.refs.len() / EXTENTS_PER_LEAF
+            + sums
+            + COMMIT_NODES;
+        self.publication.log.overhead > commit
+    }
+
     /// The log of `tree`, to change.
     ///
     /// # Errors
@@ -594,6 +624,7 @@ impl Engine {
             log.clean.insert(logical, node);
         }
         log.moved.clear();
+        log.overhead += nodes.len().saturating_sub(BATCH_NODES);
         nodes.sort_unstable_by_key(|node| node.logical());
         log.unnamed_writing = std::mem::take(&mut log.unnamed);
         let held = std::mem::take(&mut log.held);
@@ -616,6 +647,9 @@ impl Engine {
         self.publication.durable = prepared.superblock;
         self.publication.log.unnamed_writing.clear();
         self.publication.log.spare.extend(prepared.replaced);
+        // They are taken from the end. Blocks side by side go out together.
+        let spare = &mut self.publication.log.spare;
+        spare.sort_unstable_by(|one, other| other.cmp(one));
         for range in prepared.held {
             self.give_back_logged(range);
         }

@@ -56,12 +56,17 @@ impl Node {
     #[must_use]
     pub fn copied_to(&self, logical: Logical, generation: Generation, owner: TreeId) -> Self {
         let mut copy = self.clone();
-        raw::put_u64(&mut copy.bytes, layout::field::LOGICAL, logical.get());
-        raw::put_u64(&mut copy.bytes, layout::field::GENERATION, generation.get());
-        raw::put_u64(&mut copy.bytes, layout::field::OWNER, owner.get());
-        let flags = copy.flags() & !layout::FLAG_RELOC | layout::FLAG_WRITTEN;
-        raw::put_u64(&mut copy.bytes, layout::field::FLAGS, flags);
+        copy.move_to(logical, generation, owner);
         copy
+    }
+
+    /// Makes it a new node, at another place and generation.
+    pub fn move_to(&mut self, logical: Logical, generation: Generation, owner: TreeId) {
+        raw::put_u64(&mut self.bytes, layout::field::LOGICAL, logical.get());
+        raw::put_u64(&mut self.bytes, layout::field::GENERATION, generation.get());
+        raw::put_u64(&mut self.bytes, layout::field::OWNER, owner.get());
+        let flags = self.flags() & !layout::FLAG_RELOC | layout::FLAG_WRITTEN;
+        raw::put_u64(&mut self.bytes, layout::field::FLAGS, flags);
     }
 
     /// Makes it a node of another volume.

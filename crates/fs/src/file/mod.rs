@@ -19,6 +19,7 @@ mod flush_many;
 mod flusher;
 mod outgoing;
 pub(crate) mod read;
+pub(crate) mod reading;
 mod seek;
 mod truncate;
 mod unpacked;

@@ -18,8 +18,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes that are read at a time. They are compared with their checksums while
-/// the processor's cache has them.
-const BATCH: usize = 256 << 10;
+/// the processor's cache has them, and several threads take turns with them.
+const BATCH: usize = 128 << 10;
 /// The same if several devices read at the same time: they wait for each other
 /// at the end of each batch.
 const BATCH_OF_SEVERAL: usize = 1 << 20;
@@ -67,11 +67,62 @@ enum Source {
     },
 }
 
+/// What is read at a time of a piece.
+struct Batch<'a> {
+    piece: &'a Piece,
+    /// Bytes of the piece before it, whole sectors.
+    before: usize,
+    target: &'a mut [u8],
+}
+
 /// Geometry and checksum of a volume's data.
 #[derive(Clone, Copy)]
 struct Sectors {
     size: u64,
     checksum: ChecksumType,
+    /// Bytes that are read at a time, whole sectors.
+    batch: usize,
+}
+
+/// Checksums of sectors from one of them on.
+#[derive(Clone, Copy)]
+struct SumsFrom<'a> {
+    sums: &'a SectorChecksums,
+    first: usize,
+}
+
+impl<'a> SumsFrom<'a> {
+    fn get(self, sector: usize) -> Option<&'a [u8]> {
+        self.sums.get(self.first + sector)
+    }
+}
+
+impl Piece {
+    /// Whether it is sectors as they lie, from the first byte to the last.
+    fn is_whole_sectors(&self) -> bool {
+        let Source::Plain { length, skip, .. } = self.source else {
+            return false;
+        };
+        skip == 0 && length == self.range.end - self.range.start
+    }
+
+    /// Cuts it into batches that fill `target`.
+    fn cut<'a>(&'a self, target: &'a mut [u8], most: usize, batches: &mut Vec<Batch<'a>>) {
+        let most = match self.is_whole_sectors() {
+            true => most,
+            false => target.len(),
+        };
+        let mut before = 0;
+        for target in target.chunks_mut(most) {
+            let length = target.len();
+            batches.push(Batch {
+                piece: self,
+                before,
+                target,
+            });
+            before += length;
+        }
+    }
 }
 
 impl Filesystem {
@@ -109,22 +160,43 @@ impl Filesystem {
             return Ok(0);
         }
         let request = offset..offset + count as u64;
-        let sectors = Sectors {
-            size: self.sector_size,
-            checksum: self.checksum,
-        };
+        let sectors = self.sectors();
         let look = |engine: &Engine| self.plan_read(engine, id, state, &request);
         let pieces = self.store.look(look)?;
-        let mut at = offset;
+        let mut batches = Vec::with_capacity(pieces.len() + count / sectors.batch);
+        let mut bytes = 0;
+        let (mut at, mut rest) = (offset, &mut buffer[..]);
         for piece in &pieces {
-            let target = (piece.range.start - offset) as usize..(piece.range.end - offset) as usize;
-            buffer[(at - offset) as usize..target.start].fill(0);
-            self.read_piece(id, piece, sectors, &mut buffer[target])?;
-            at = piece.range.end;
+            let (hole, later) = rest.split_at_mut((piece.range.start - at) as usize);
+            hole.fill(0);
+            let length = (piece.range.end - piece.range.start) as usize;
+            let (target, later) = later.split_at_mut(length);
+            piece.cut(target, sectors.batch, &mut batches);
+            bytes += length;
+            (at, rest) = (piece.range.end, later);
         }
-        buffer[(at - offset) as usize..].fill(0);
+        rest.fill(0);
+        // Several devices are asked at the same time for each batch.
+        if self.store.space().has_several() {
+            bytes = 0;
+        }
+        self.reading
+            .run(batches, bytes, |batch| self.read_batch(id, batch, sectors))?;
         state.buffer.overlay(offset, buffer);
         Ok(count)
+    }
+
+    fn sectors(&self) -> Sectors {
+        let batch = match self.store.space().has_several() {
+            true => BATCH_OF_SEVERAL,
+            false => BATCH,
+        };
+        let size = self.sector_size as usize;
+        Sectors {
+            size: self.sector_size,
+            checksum: self.checksum,
+            batch: (batch / size).max(1) * size,
+        }
     }
 
     fn plan_read(
@@ -183,14 +255,13 @@ impl Filesystem {
         Ok(pieces)
     }
 
-    fn read_piece(
-        &self,
-        id: InodeId,
-        piece: &Piece,
-        sectors: Sectors,
-        target: &mut [u8],
-    ) -> Result<(), FsError> {
-        let at = FileOffset(piece.range.start);
+    fn read_batch(&self, id: InodeId, batch: Batch<'_>, sectors: Sectors) -> Result<(), FsError> {
+        let Batch {
+            piece,
+            before,
+            target,
+        } = batch;
+        let at = FileOffset(piece.range.start + before as u64);
         match &piece.source {
             Source::Inline {
                 data,
@@ -212,8 +283,13 @@ impl Filesystem {
                 skip,
                 sums,
             } => {
-                if *length == target.len() as u64 {
-                    self.read_sectors(id, at, *logical, target, sums.as_ref(), sectors)?;
+                if piece.is_whole_sectors() {
+                    let logical = Logical(logical.get() + before as u64);
+                    let sums = sums.as_ref().map(|sums| SumsFrom {
+                        sums,
+                        first: before / sectors.size as usize,
+                    });
+                    self.read_sectors_at_once(id, at, logical, target, sums, sectors)?;
                 } else {
                     let mut whole = vec![0; *length as usize];
                     self.read_sectors(id, at, *logical, &mut whole, sums.as_ref(), sectors)?;
@@ -279,10 +355,7 @@ impl Filesystem {
             }
             false => None,
         };
-        let sectors = Sectors {
-            size: self.sector_size,
-            checksum: self.checksum,
-        };
+        let sectors = self.sectors();
         let mut packed = vec![0; place.disk_length as usize];
         self.read_sectors(
             inode.id,
@@ -303,6 +376,28 @@ impl Filesystem {
         logical: Logical,
         target: &mut [u8],
         sums: Option<&SectorChecksums>,
+        sectors: Sectors,
+    ) -> Result<(), FsError> {
+        let batches = target.chunks_mut(sectors.batch).enumerate();
+        for (number, target) in batches {
+            let before = number * sectors.batch;
+            let at = FileOffset(at.get().saturating_add(before as u64));
+            let logical = Logical(logical.get() + before as u64);
+            let first = before / sectors.size as usize;
+            let sums = sums.map(|sums| SumsFrom { sums, first });
+            self.read_sectors_at_once(id, at, logical, target, sums, sectors)?;
+        }
+        Ok(())
+    }
+
+    /// The same for a batch.
+    fn read_sectors_at_once(
+        &self,
+        id: InodeId,
+        at: FileOffset,
+        logical: Logical,
+        target: &mut [u8],
+        sums: Option<SumsFrom<'_>>,
         sectors: Sectors,
     ) -> Result<(), FsError> {
         let damaged = |offset: u64, fault: InodeFault| {
@@ -331,29 +426,16 @@ impl Filesystem {
                 return Err(damaged((sector * size) as u64, fault));
             }
         }
-        let good = |sector: usize, bytes: &[u8]| {
-            sums.get(sector).is_some_and(|expected| {
-                sectors.checksum.compute(bytes)[..expected.len()] == *expected
+        let space = self.store.space();
+        let all_good = &mut |bytes: &[u8]| {
+            let mut found = bytes.chunks(size).enumerate();
+            found.all(|(sector, bytes)| {
+                sums.get(sector).is_some_and(|expected| {
+                    sectors.checksum.compute(bytes)[..expected.len()] == *expected
+                })
             })
         };
-        let space = self.store.space();
-        let batch = match space.has_several() {
-            true => BATCH_OF_SEVERAL,
-            false => BATCH,
-        };
-        let per_batch = (batch / size).max(1);
-        let is_good = target
-            .chunks_mut(per_batch * size)
-            .enumerate()
-            .all(|(batch, bytes)| {
-                let first = batch * per_batch;
-                let verify = &mut |bytes: &[u8]| {
-                    let mut sectors = bytes.chunks(size).enumerate();
-                    sectors.all(|(sector, bytes)| good(first + sector, bytes))
-                };
-                space.read_verified(place(first), bytes, verify).is_ok()
-            });
-        if is_good {
+        if space.read_verified(logical, target, all_good).is_ok() {
             return Ok(());
         }
         // Different sectors may be good on different copies.
@@ -369,10 +451,7 @@ impl Filesystem {
                 });
                 found == expected
             };
-            let result = self
-                .store
-                .space()
-                .read_verified(place(sector), bytes, verify);
+            let result = space.read_verified(place(sector), bytes, verify);
             if let Err(error) = result {
                 return Err(damaged((sector * size) as u64, unread(error, seen)));
             }
