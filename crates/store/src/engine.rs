@@ -21,6 +21,7 @@ use crate::log::{FsyncLog, LogSpace};
 use crate::missing::OnMissing;
 use crate::near::{self, EngineNumber};
 use crate::quota::Quotas;
+use crate::rescue::{OnFault, Rescue};
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use crate::space::block_groups::BlockGroups;
@@ -107,6 +108,8 @@ impl UnallocatedCache {
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) identity: VolumeIdentity,
+    /// Which damage is passed over.
+    pub(crate) rescue: Rescue,
     /// No other engine of the process has it.
     pub(crate) number: EngineNumber,
     pub(crate) stamp: NodeStamp,
@@ -419,6 +422,9 @@ impl Engine {
                 Ok(node)
             }
             (Err(error), _) => match fault {
+                Some(NodeFault::Checksum) if self.rescue.nodes == OnFault::PassOver => {
+                    self.read_without_checksum(expected)
+                }
                 Some(fault) => Err(TreeError::Corrupt {
                     logical: expected.logical,
                     fault,
