@@ -374,7 +374,7 @@ fn main() -> io::Result<()> {
         Some("open") => open::measure(Path::new(base), number(10_000_000)),
         Some("small") => small::measure(Path::new(base), number(100_000)),
         Some("stripes") => {
-            stripes::measure();
+            stripes::measure(Path::new(base));
             Ok(())
         }
         Some("tools") => tools::measure(Path::new(base), number(3)),

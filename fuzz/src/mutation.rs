@@ -4,12 +4,13 @@
 //! nodes that were touched are sealed again and written to all their copies.
 
 use crate::tape::Tape;
-use crate::volume::Base;
+use crate::volume::{Base, Spot};
 use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_format::DeviceOffset;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, POINTER_SIZE, field};
 use butterfs_format::superblock::{COPIES, SIZE};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Bytes of a key.
 const KEY: usize = 17;
@@ -26,9 +27,10 @@ pub struct Done {
 /// An image in the making.
 struct Image<'b> {
     base: &'b Base,
-    device: &'b MemoryDevice,
+    devices: &'b [Arc<MemoryDevice>],
     nodes: BTreeMap<usize, Vec<u8>>,
-    superblock: Option<Vec<u8>>,
+    /// By device.
+    superblocks: BTreeMap<usize, Vec<u8>>,
     done: Done,
 }
 
@@ -81,12 +83,12 @@ impl Image<'_> {
     }
 
     fn node(&mut self, which: usize) -> &mut Vec<u8> {
-        let (base, device) = (self.base, self.device);
+        let (base, devices) = (self.base, self.devices);
         self.nodes.entry(which).or_insert_with(|| {
             let mut bytes = vec![0; base.node_size];
             let at = base.nodes[which].copies[0];
-            device
-                .read_at(at, &mut bytes)
+            devices[at.device]
+                .read_at(at.offset, &mut bytes)
                 .expect("it lies on the device");
             bytes
         })
@@ -145,7 +147,11 @@ impl Image<'_> {
                     1 => 0x32b..0x32b + 2048,
                     _ => 0x20..0x12b,
                 };
-                change_field(self.superblock(), range, tape);
+                let which = match self.devices.len() {
+                    1 => 0,
+                    several => tape.below(several),
+                };
+                change_field(self.superblock(which), range, tape);
             }
             13 => self.change_one_copy(tape),
             14 => self.move_item(tape),
@@ -226,9 +232,9 @@ impl Image<'_> {
         }
     }
 
-    fn superblock(&mut self) -> &mut Vec<u8> {
-        let device = self.device;
-        self.superblock.get_or_insert_with(|| {
+    fn superblock(&mut self, which: usize) -> &mut Vec<u8> {
+        let device = &self.devices[which];
+        self.superblocks.entry(which).or_insert_with(|| {
             let mut bytes = vec![0; SIZE];
             device.read_at(COPIES[0], &mut bytes).expect("it is there");
             bytes
@@ -243,10 +249,13 @@ impl Image<'_> {
             copies[tape.below(copies.len())]
         } else {
             let start = self.base.data[tape.below(self.base.data.len())];
-            DeviceOffset(start.get() + (u64::from(tape.u8()) << 12))
+            Spot {
+                offset: DeviceOffset(start.offset.get() + (u64::from(tape.u8()) << 12)),
+                ..start
+            }
         };
-        let at = DeviceOffset(place.get() + u64::from(tape.u16() & 4095));
-        let _ = self.device.write_at(at, &[tape.u8()]);
+        let at = DeviceOffset(place.offset.get() + u64::from(tape.u16() & 4095));
+        let _ = self.devices[place.device].write_at(at, &[tape.u8()]);
         self.done.copies_differ = true;
     }
 
@@ -254,13 +263,15 @@ impl Image<'_> {
         for (which, bytes) in &mut self.nodes {
             self.base.checksum.seal_block(bytes);
             for copy in &self.base.nodes[*which].copies {
-                self.device.write_at(*copy, bytes).expect("it fits");
+                let device = &self.devices[copy.device];
+                device.write_at(copy.offset, bytes).expect("it fits");
             }
         }
-        if let Some(bytes) = &self.superblock {
+        for (which, bytes) in &self.superblocks {
+            let device = &self.devices[*which];
             for copy in COPIES
                 .into_iter()
-                .filter(|c| c.get() + 4096 <= self.device.size())
+                .filter(|c| c.get() + 4096 <= device.size())
             {
                 let mut own = bytes.clone();
                 // Its own address is part of what may be wrong.
@@ -268,20 +279,20 @@ impl Image<'_> {
                     put(&mut own, 0x30, 8, copy.get());
                 }
                 self.base.checksum.seal_block(&mut own);
-                self.device.write_at(copy, &own).expect("it fits");
+                device.write_at(copy, &own).expect("it fits");
             }
         }
         self.done
     }
 }
 
-/// Changes the image on `device`, a copy of `base`, as the tape says.
-pub fn mutate(base: &Base, device: &MemoryDevice, tape: &mut Tape<'_>) -> Done {
+/// Changes the image on `devices`, copies of `base`, as the tape says.
+pub fn mutate(base: &Base, devices: &[Arc<MemoryDevice>], tape: &mut Tape<'_>) -> Done {
     let mut image = Image {
         base,
-        device,
+        devices,
         nodes: BTreeMap::new(),
-        superblock: None,
+        superblocks: BTreeMap::new(),
         done: Done::default(),
     };
     for _ in 0..MUTATIONS_MAX {

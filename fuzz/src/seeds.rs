@@ -156,27 +156,20 @@ impl Seeds {
 
     /// Each kind of mutation on nodes here and there, and none at all.
     fn images(&self) -> io::Result<()> {
-        for way in 0..4_u8 {
+        for way in 4..6_u8 {
+            for how in 0..8_u8 {
+                self.put("image", &format!("{way}-given-{how}"), &[way, how, 1, 0])?;
+            }
+        }
+        for way in 0..6_u8 {
             self.put("image", &format!("{way}-whole"), &[way])?;
             for kind in 0..16_u8 {
                 for node in (0..32_u8).step_by(3) {
                     let fill = node.wrapping_mul(37).wrapping_add(kind);
-                    let data = [
-                        way,
-                        kind,
-                        node,
-                        0,
-                        fill,
-                        0,
-                        fill / 3,
-                        0,
-                        node,
-                        0,
-                        fill,
-                        5,
-                        0,
-                        1,
-                    ];
+                    // Volumes of several devices are given whole.
+                    let given: &[u8] = if way < 4 { &[] } else { &[0, 0, 0] };
+                    let data = [kind, node, 0, fill, 0, fill / 3, 0, node, 0, fill, 5, 0, 1];
+                    let data = [&[way][..], given, &data].concat();
                     self.put("image", &format!("{way}-{kind}-{node}"), &data)?;
                 }
             }

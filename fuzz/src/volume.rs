@@ -6,16 +6,25 @@ use butterfs::{
     Compress, FallocateMode, Filesystem, InodeId, NewInode, OpenOptions, Owner, SetMode, TreeId,
     Volume,
 };
-use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make};
-use butterfs_device::MemoryDevice;
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make, make_on};
+use butterfs_device::{BlockDevice, MemoryDevice};
 use butterfs_format::compression::{Algorithm, Level};
 use butterfs_format::item::root::RootItem;
-use butterfs_format::{ChecksumType, DeviceOffset, ItemType, Logical, NodeRef};
+use butterfs_format::{ChecksumType, DeviceOffset, ItemType, Logical, NodeRef, Physical};
 use butterfs_store::Engine;
 use butterfs_testkit::content::content;
 use butterfs_tree::NodeSource;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+
+/// A place on one of the devices.
+#[derive(Clone, Copy, Debug)]
+pub struct Spot {
+    /// Which of them.
+    pub device: usize,
+    /// Where on it.
+    pub offset: DeviceOffset,
+}
 
 /// A node and where its copies lie.
 #[derive(Clone, Debug)]
@@ -23,14 +32,14 @@ pub struct Place {
     /// What points to it.
     pub node: NodeRef,
     /// Its copies.
-    pub copies: Vec<DeviceOffset>,
+    pub copies: Vec<Spot>,
 }
 
 /// A volume, with all its nodes.
 #[derive(Debug)]
 pub struct Base {
-    /// The device, not to be changed.
-    pub device: Arc<MemoryDevice>,
+    /// The devices, not to be changed, by their numbers.
+    pub devices: Vec<Arc<MemoryDevice>>,
     /// Every node, trees of the superblock first.
     pub nodes: Vec<Place>,
     /// Bytes of a node.
@@ -38,7 +47,7 @@ pub struct Base {
     /// Checksum of nodes.
     pub checksum: ChecksumType,
     /// Where data lie.
-    pub data: Vec<DeviceOffset>,
+    pub data: Vec<Spot>,
 }
 
 /// Options for volumes in memory.
@@ -59,11 +68,35 @@ pub fn options(way: usize) -> OpenOptions {
     options
 }
 
+/// How many volumes there are; the last ones have several devices.
+pub const WAYS: usize = 6;
+
 /// The volumes, each made when it is first asked for.
-pub fn base(which: usize) -> &'static Base {
-    static BASES: [OnceLock<Base>; 4] = [const { OnceLock::new() }; 4];
-    let way = which % BASES.len();
+pub fn base(way: usize) -> &'static Base {
+    static BASES: [OnceLock<Base>; WAYS] = [const { OnceLock::new() }; WAYS];
     BASES[way].get_or_init(|| make_base(way))
+}
+
+/// An empty volume on several devices in memory: stripes with mirrored metadata,
+/// or parity with three copies of the metadata.
+fn several(way: usize, size: u64) -> Vec<Arc<MemoryDevice>> {
+    let (data, metadata, count) = match way {
+        4 => (ProfileChoice::Raid0, ProfileChoice::Raid1, 2),
+        _ => (ProfileChoice::Raid5, ProfileChoice::Raid1c3, 3),
+    };
+    let mkfs = MkfsOptions {
+        node_size: 4096,
+        fsid: Some([1; 16]),
+        data: Some(data),
+        metadata: Some(metadata),
+        ..MkfsOptions::default()
+    };
+    let devices: Vec<_> = (0..count)
+        .map(|_| Arc::new(MemoryDevice::new(size)))
+        .collect();
+    let given: Vec<Arc<dyn BlockDevice>> = devices.iter().map(|one| one.clone() as _).collect();
+    make_on(&given, &mkfs).expect("a volume");
+    devices
 }
 
 /// An empty volume in memory.
@@ -92,8 +125,12 @@ pub fn empty(way: usize, size: u64) -> Arc<MemoryDevice> {
 }
 
 fn make_base(way: usize) -> Base {
-    let device = empty(way, 160 << 20);
-    let open = || Volume::open_device(device.clone(), options(way)).expect("it opens");
+    let devices = match way {
+        0..4 => vec![empty(way, 160 << 20)],
+        _ => several(way, 160 << 20),
+    };
+    let given = || devices.iter().map(|one| one.clone() as _).collect();
+    let open = || Volume::open_devices(given(), options(way)).expect("it opens");
     let volume = open();
     fill(&volume);
     volume.close().expect("it closes");
@@ -113,14 +150,14 @@ fn make_base(way: usize) -> Base {
         volume.write_at(&old, 5000, b"changed").expect("data");
         files.fsync(&old).expect("a log");
     }
-    let device = Arc::new(device.snapshot());
+    let copies = devices.iter().map(|device| Arc::new(device.snapshot()));
     let engine = volume.files().store().read();
     let base = Base {
         nodes: all_nodes(&engine),
         node_size: engine.node_size(),
         checksum: engine.superblock().checksum_type,
         data: data_places(&engine),
-        device,
+        devices: copies.collect(),
     };
     drop(engine);
     assert!(base.nodes.len() > 12, "{} nodes", base.nodes.len());
@@ -223,7 +260,7 @@ fn all_nodes(engine: &Engine) -> Vec<Place> {
         let mapping = map.map(next.logical, 4096).expect("it maps");
         found.push(Place {
             node: next,
-            copies: mapping.copies.iter().map(|copy| copy.offset).collect(),
+            copies: mapping.copies.iter().map(spot).collect(),
         });
         for slot in 0..node.len() {
             if !node.is_leaf() {
@@ -241,12 +278,20 @@ fn all_nodes(engine: &Engine) -> Vec<Place> {
     found
 }
 
-fn data_places(engine: &Engine) -> Vec<DeviceOffset> {
+/// The first device has the number 1.
+fn spot(place: &Physical) -> Spot {
+    Spot {
+        device: place.device.get() as usize - 1,
+        offset: place.offset,
+    }
+}
+
+fn data_places(engine: &Engine) -> Vec<Spot> {
     let map = engine.space().map();
     let data = engine.chunks().filter(|(_, chunk)| chunk.flags.0 & 1 != 0);
     data.flat_map(|(start, _)| {
         let mapping = map.map(Logical(start.get()), 4096).expect("it maps");
-        mapping.copies.into_iter().map(|copy| copy.offset)
+        mapping.copies.iter().map(spot).collect::<Vec<_>>()
     })
     .collect()
 }

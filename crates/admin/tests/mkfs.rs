@@ -408,7 +408,7 @@ fn refuses_what_cannot_be() {
     ));
     assert!(matches!(
         features.change("zoned"),
-        Err(MkfsError::NotYet(_))
+        Err(MkfsError::NotYet { .. })
     ));
 }
 

@@ -204,8 +204,8 @@ pub use butterfs_fs::xattr::SetMode;
 pub use butterfs_fs::{Filesystem, FsError, Inode};
 pub use butterfs_fs::{receive, send};
 pub use butterfs_store::{
-    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, OnReplacement,
-    StoreError, Trim,
+    Barriers, Degraded, DeviceFacts, Discard, LogPolicy, MemberFault, MemberState, OnFault,
+    OnReplacement, Rescue, StoreError, Trim,
 };
 pub use butterfs_tree::CompareCost;
 

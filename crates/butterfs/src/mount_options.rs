@@ -9,7 +9,7 @@ use crate::volume::OpenOptions;
 use butterfs_device::Access;
 use butterfs_format::compression::{Algorithm, Level};
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow, Options};
-use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, Roots};
+use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, OnFault, Rescue, Roots};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -113,6 +113,8 @@ pub struct MountOptions {
     pub log: LogPolicy,
     /// By which roots of trees the volume may be opened.
     pub roots: Roots,
+    /// Which damage is passed over.
+    pub rescue: Rescue,
     /// Whether the record of free space is believed.
     pub free_space: FreeSpace,
     /// Whether devices may be missing.
@@ -170,6 +172,7 @@ impl Default for MountOptions {
             discard: Discard::Off,
             log: LogPolicy::Replay,
             roots: Roots::Last,
+            rescue: Rescue::default(),
             free_space: FreeSpace::Kept,
             degraded: Degraded::Refused,
             devices: Vec::new(),
@@ -250,6 +253,7 @@ impl MountOptions {
                 discard: self.discard,
                 log: self.log,
                 roots: self.roots,
+                rescue: self.rescue,
                 free_space: self.free_space,
                 degraded: self.degraded,
                 ..butterfs_store::OpenOptions::default()
@@ -316,6 +320,16 @@ impl MountOptions {
         }
         if self.roots == Roots::OrBackups {
             say("usebackuproot");
+        }
+        for (on_fault, name) in [
+            (self.rescue.roots, "rescue=ignorebadroots"),
+            (self.rescue.data, "rescue=ignoredatacsums"),
+            (self.rescue.nodes, "rescue=ignoremetacsums"),
+            (self.rescue.flags, "rescue=ignoresuperflags"),
+        ] {
+            if on_fault == OnFault::PassOver {
+                say(name);
+            }
         }
         if self.degraded == Degraded::Allowed {
             say("degraded");

@@ -82,7 +82,8 @@ impl Volume {
                 }),
             }
         }
-        kinds.sort_by_key(|kind| kind.flags.0);
+        // As in the kernel: data, system, metadata, each by profile.
+        kinds.sort_by_key(|kind| (kind.flags.0 & BlockGroupFlags::TYPE.0, kind.flags.0));
         let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
         let kinds_are_mixed = kinds.iter().any(|kind| kind.flags.contains(both));
         Usage {

@@ -28,9 +28,19 @@ pub enum DevicesFault {
     /// A device belongs to another volume than the others.
     #[error("{0} belongs to another volume; leave it out")]
     OtherVolume(String),
-    /// A device was given twice.
-    #[error("device {0} was given twice; leave one of the two out")]
-    Twice(DeviceId),
+    /// Two are the same device of the volume.
+    #[error(
+        "{} and {} are both device {id} of the volume, so one is a copy of the other; leave one of \
+         them out",
+        names[0],
+        names[1]
+    )]
+    Twice {
+        /// Device.
+        id: DeviceId,
+        /// Where the two are.
+        names: [String; 2],
+    },
 }
 
 /// Why a volume could not be checked at all. Faults inside a volume are in the

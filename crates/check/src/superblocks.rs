@@ -225,17 +225,21 @@ pub(crate) fn open(
     let is_seed = |member: &Member| is_seeding(member) && member.superblock.fsid != first.fsid;
     let (seeds, mut members) = members.into_iter().partition(is_seed);
     leave_out_former(&mut members, &first);
-    let mut ids: Vec<DeviceId> = Vec::new();
+    let mut seen: Vec<(DeviceId, String)> = Vec::new();
     for member in &members {
         let own = &member.superblock;
         if own.fsid != first.fsid {
             let device = member.device.identity();
             return Err(CheckError::Devices(DevicesFault::OtherVolume(device)));
         }
-        if ids.contains(&own.device.id) {
-            return Err(CheckError::Devices(DevicesFault::Twice(own.device.id)));
+        let name = member.device.identity();
+        if let Some((id, other)) = seen.iter().find(|(id, _)| *id == own.device.id) {
+            return Err(CheckError::Devices(DevicesFault::Twice {
+                id: *id,
+                names: [other.clone(), name],
+            }));
         }
-        ids.push(own.device.id);
+        seen.push((own.device.id, name));
         let (newest, generation) = (first.generation.get(), own.generation.get());
         // A crash between the superblocks of two devices leaves one of them a
         // generation behind.

@@ -117,12 +117,22 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     fails(
         &bench,
         &["device", "add", "-f", "two.img", "one.img"],
-        "two.img",
+        "two.img is a device of the volume already",
     );
     fails(
         &bench,
         &["replace", "start", "-f", "1", "two.img", "one.img"],
-        "two.img",
+        "two.img is device 2 of the volume already",
+    );
+    fails(
+        &bench,
+        &["filesystem", "resize", "7:+10m", "one.img"],
+        "the volume has no device 7",
+    );
+    fails(
+        &bench,
+        &["filesystem", "resize", "1:18000000t", "one.img"],
+        "one.img",
     );
     let cancelled = fails(&bench, &["replace", "cancel", "one.img"], "not started");
     assert_eq!(cancelled.status.code(), Some(NOT_STARTED));
@@ -136,6 +146,77 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     fails(&bench, &["device", "remove", "1", "four.img"], only);
     assert!(copies(&bench, &names) == before, "something was written");
     assert_whole(&bench, "one.img");
+}
+
+/// The file of the device that is meant grows, whichever device names the
+/// volume.
+#[test]
+fn each_device_is_resized_in_its_own_file() {
+    let bench = mirrored();
+    let length = |name: &str| fs::metadata(bench.path(name)).unwrap().len() >> 20;
+    bench.run(&["filesystem", "resize", "2:+50m", "one.img"]);
+    assert_eq!((length("one.img"), length("two.img")), (400, 450));
+    bench.run(&["filesystem", "resize", "1:500m", "two.img"]);
+    assert_eq!((length("one.img"), length("two.img")), (500, 450));
+    let usage = bench.run(&["device", "usage", "-m", "one.img"]);
+    assert!(
+        usage.contains(" 500.00") && usage.contains(" 450.00"),
+        "{usage}"
+    );
+    assert_whole(&bench, "two.img");
+}
+
+/// `replace start` without -B says so if it did not begin.
+#[test]
+fn a_replacement_beside_a_balance_begins_or_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.run(&[
+        "mkfs", "-q", "-b", "900m", "-d", "raid1", "one.img", "two.img",
+    ]);
+    file(&bench, "three.img", 900);
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    for number in 0..8 {
+        fs::write(
+            bench.path(&format!("mnt/{number}")),
+            content(number, 40_000_000),
+        )
+        .unwrap();
+    }
+    let mut refused = 0;
+    for _ in 0..5 {
+        let mut balance = Command::new(BINARY)
+            .current_dir(bench.path(""))
+            .args(["balance", "start", "--full-balance", "mnt"])
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let shown = || said(&bench.try_run(&["balance", "status", "mnt"]));
+        while !shown().contains("is running") && balance.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let start = bench.try_run(&["replace", "start", "-f", "1", "three.img", "mnt"]);
+        let status = bench.run(&["replace", "status", "-1", "mnt"]);
+        balance.wait().unwrap();
+        if start.status.success() {
+            assert!(!status.contains("Never started"), "{status}");
+            break;
+        }
+        let text = said(&start);
+        assert!(text.contains("a balance is under way"), "{text}");
+        refused += 1;
+    }
+    println!("refused {refused} times");
+    while bench
+        .run(&["replace", "status", "-1", "mnt"])
+        .contains("% done")
+    {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
 }
 
 #[test]

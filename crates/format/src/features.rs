@@ -73,10 +73,56 @@ impl Incompat {
     );
     /// What ButterFS only reads.
     pub const READ_ONLY: Self = Self::RAID_STRIPE_TREE;
+
+    /// What a program would need for those of these features that ButterFS does
+    /// not have.
+    pub fn needs(self) -> impl Iterator<Item = &'static str> {
+        let own = NEEDS.iter().filter(move |(bit, _)| self.contains(*bit));
+        own.map(|(_, needs)| *needs)
+    }
 }
+
+/// Features that ButterFS neither reads nor writes, and what they need. The last
+/// two are no part of Linux 6.18.
+const NEEDS: [(Incompat, &str); 4] = [
+    (
+        Incompat::ZONED,
+        "zoned devices need an allocator that writes each zone in order, and superblocks in a log \
+         of zones",
+    ),
+    (
+        Incompat::EXTENT_TREE_V2,
+        "the second form of the extent tree needs a kernel built for experiments with it",
+    ),
+    (
+        Incompat(1 << 15),
+        "files encrypted by fscrypt need their keys, which only a kernel with fscrypt for Btrfs \
+         has",
+    ),
+    (
+        Incompat(1 << 17),
+        "the remap tree needs each address of data to be looked up in it first",
+    ),
+];
 
 impl CompatRo {
     /// What ButterFS writes.
     pub const SUPPORTED: Self =
         Self(Self::FREE_SPACE_TREE.0 | Self::FREE_SPACE_TREE_VALID.0 | Self::BLOCK_GROUP_TREE.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_says_what_it_needs() {
+        assert_eq!(Incompat::SUPPORTED.needs().count(), 0);
+        let both = Incompat::ZONED | Incompat(1 << 15);
+        let text = both.needs().collect::<Vec<_>>().join("; ");
+        assert!(text.contains("zone") && text.contains("fscrypt"), "{text}");
+        for (bit, _) in NEEDS {
+            assert!((bit - Incompat::SUPPORTED - Incompat::READ_ONLY) == bit);
+        }
+    }
 }

@@ -32,6 +32,14 @@ pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
 const GENERATION_MAX: u64 = 1 << 62;
 /// Bytes for the system chunks.
 pub const SYSTEM_ARRAY: usize = 2048;
+/// Bytes of a system chunk in the superblock, without its stripes: a key and
+/// what a chunk item begins with.
+const ARRAY_ENTRY: usize = Key::SIZE + 48;
+/// Bytes of a stripe of it.
+const ARRAY_STRIPE: usize = 32;
+/// Stripes of a system chunk at most, as in the kernel: two such chunks fit the
+/// superblock, since one can only move while there is another one.
+pub const SYSTEM_STRIPES_MAX: usize = (SYSTEM_ARRAY / 2 - ARRAY_ENTRY) / ARRAY_STRIPE;
 /// Bytes for the label, with its NUL.
 pub const LABEL_SIZE: usize = 256;
 
@@ -552,6 +560,13 @@ impl Superblock {
     #[must_use]
     pub fn array_fits(chunks: &[(Logical, Chunk)]) -> bool {
         encode_array(chunks).len() <= SYSTEM_ARRAY
+    }
+
+    /// Stripes that one more system chunk can have beside `chunks`.
+    #[must_use]
+    pub fn array_stripes_left(chunks: &[(Logical, Chunk)]) -> usize {
+        let used = encode_array(chunks).len().saturating_add(ARRAY_ENTRY);
+        SYSTEM_ARRAY.saturating_sub(used) / ARRAY_STRIPE
     }
 
     /// UUID that nodes carry.

@@ -182,6 +182,17 @@ impl Engine {
         if waiting >= range.end - range.start {
             return Ok(out);
         }
+        self.pass_over(self.copy_checksums(&range, copy))?;
+        Ok(out)
+    }
+
+    /// Gives `copy` the items of the checksum tree that may lie in `range`.
+    fn copy_checksums(
+        &self,
+        range: &Range<u64>,
+        mut copy: impl FnMut(u64, &[u8]),
+    ) -> Result<(), StoreError> {
+        let (sector, size) = (self.sector_size(), self.sum_size());
         let mut cursor = Cursor::seek_in(self, TreeId::CSUM, &key(range.start))?;
         if cursor.key() != Some(key(range.start)) {
             cursor.prev()?;
@@ -200,7 +211,7 @@ impl Engine {
             }
             cursor.next()?;
         }
-        Ok(out)
+        Ok(())
     }
 
     /// Brings waiting checksums into the checksum tree.

@@ -155,7 +155,16 @@ impl Engine {
     pub(crate) fn create_chunk(&mut self, kind: SpaceKind) -> Result<(), StoreError> {
         let flags = self.flags_for(kind);
         let spaces = self.device_spaces();
-        let plan = placement::plan(flags, &spaces).map_err(|error| match error {
+        let plan = match kind {
+            // The superblock may have room for fewer stripes than there are
+            // devices.
+            SpaceKind::System => {
+                let stripes_max = Superblock::array_stripes_left(&self.system_chunks());
+                placement::plan_narrow(flags, &spaces, stripes_max)
+            }
+            _ => placement::plan(flags, &spaces),
+        };
+        let plan = plan.map_err(|error| match error {
             VolumeError::NoSpace => StoreError::NoSpace,
             other => other.into(),
         })?;

@@ -16,6 +16,7 @@ use crate::near;
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::Quotas;
+use crate::rescue::{OnFault, Rescue};
 use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
 use butterfs_format::features::Incompat;
@@ -74,6 +75,8 @@ impl SpaceKind {
 pub struct Engine {
     /// What all nodes have in common.
     pub(crate) identity: VolumeIdentity,
+    /// Which damage is passed over.
+    pub(crate) rescue: Rescue,
     /// What new nodes carry in their headers.
     pub(crate) stamp: NodeStamp,
     /// Logical space: devices, chunks and their copies.
@@ -316,6 +319,9 @@ impl Engine {
                 Ok(node)
             }
             (Err(error), _) => match fault {
+                Some(NodeFault::Checksum) if self.rescue.nodes == OnFault::PassOver => {
+                    self.read_without_checksum(expected)
+                }
                 Some(fault) => Err(TreeError::Corrupt {
                     logical: expected.logical,
                     fault,

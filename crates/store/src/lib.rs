@@ -48,6 +48,7 @@ mod quota;
 mod relocate;
 mod remove_device;
 mod replace;
+mod rescue;
 mod reserve;
 mod resize;
 mod scrub;
@@ -84,6 +85,7 @@ pub use quota::{
 pub use relocate::{RelocateEnd, Relocated};
 pub use remove_device::{MembershipFault, RemovedDevice};
 pub use replace::{GroupCopied, Replacement};
+pub use rescue::{OnFault, Rescue};
 pub use reserve::{Acknowledged, KindStanding, Promisable, Purpose, SpaceStanding};
 pub use resize::DeviceEnd;
 pub use scrub::{

@@ -5,13 +5,14 @@
 
 use crate::allocation::Allocation;
 use crate::chunks::excluded;
-use crate::early::{self};
+use crate::early;
 use crate::engine::{Engine, TreeState};
 use crate::error::StoreError;
 use crate::forest::Forest;
 use crate::pending::Pending;
 use crate::publication::Publication;
 use crate::quota::Quotas;
+use crate::rescue::{OnFault, Rescue};
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
@@ -57,6 +58,8 @@ pub struct OpenOptions {
     pub log: LogPolicy,
     /// Which roots of trees may be used.
     pub roots: Roots,
+    /// Which damage is passed over.
+    pub rescue: Rescue,
     /// Whether the free-space tree is believed.
     pub free_space: FreeSpace,
     /// Whether devices may be missing.
@@ -161,6 +164,7 @@ impl Default for OpenOptions {
             discard: Discard::Off,
             log: LogPolicy::Replay,
             roots: Roots::Last,
+            rescue: Rescue::default(),
             free_space: FreeSpace::Kept,
             degraded: Degraded::Refused,
             states: States::Usable,
@@ -441,13 +445,16 @@ fn load_by_roots(
     }
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
-    engine.load_stripe_extents()?;
+    let loaded = engine.load_stripe_extents();
+    engine.pass_over(loaded)?;
     engine.load_groups()?;
     if options.access == Access::ReadWrite && options.on_replacement == OnReplacement::Refuse {
         engine.check_not_replacing()?;
     }
-    engine.load_device_stats()?;
-    engine.load_quotas()?;
+    let loaded = engine.load_device_stats();
+    engine.pass_over(loaded)?;
+    let loaded = engine.load_quotas();
+    engine.pass_over(loaded)?;
     Ok(engine)
 }
 
@@ -479,14 +486,22 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
     let unknown = superblock.incompat - Incompat::SUPPORTED - Incompat::READ_ONLY;
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
+        let mut what = format!("it needs features that ButterFS does not know ({names}); ");
+        for needs in unknown.needs() {
+            what.push_str(needs);
+            what.push_str("; ");
+        }
+        what.push_str("mount it with the kernel's Btrfs");
+        return refuse(what, false);
+    }
+    if options.rescue != Rescue::default() && options.access == Access::ReadWrite {
         return refuse(
-            format!(
-                "it needs features that ButterFS does not know ({names}); mount it with the kernel's Btrfs"
-            ),
-            false,
+            "the options that pass over damage (rescue=) are for reading what is left".to_owned(),
+            true,
         );
     }
-    let is_tuned = options.states == States::Tuned;
+    // Which flags a superblock has matters no more then.
+    let is_tuned = options.states == States::Tuned || options.rescue.flags == OnFault::PassOver;
     let uuid = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
     if superblock.flags.intersects(uuid) && !is_tuned {
         let what = "its UUID is being changed; finish that first (`butterfs tune -u`)";
@@ -501,9 +516,10 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
         return refuse(what, false);
     }
     let unknown = superblock.flags - SuperFlags::SUPPORTED;
-    let unknown = match is_tuned {
-        true => unknown - SuperFlags::CHANGING,
-        false => unknown,
+    let unknown = match (is_tuned, options.rescue.flags) {
+        (_, OnFault::PassOver) => SuperFlags(0),
+        (true, _) => unknown - SuperFlags::CHANGING,
+        (false, _) => unknown,
     };
     if !unknown.is_empty() {
         let names = unknown.names().join(", ");
@@ -594,6 +610,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         pending: Pending::default(),
         publication: Publication::new(superblock),
         identity,
+        rescue: options.rescue,
         kept_trees: FxHashMap::default(),
         acknowledged: crate::reserve::Acknowledged::default(),
         quotas: None,
@@ -608,6 +625,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
 pub(crate) fn view(live: &Engine) -> Result<Engine, StoreError> {
     let options = OpenOptions {
         cache_bytes: VIEW_CACHE,
+        rescue: live.rescue,
         ..OpenOptions::default()
     };
     let mut engine = blank_engine(
@@ -697,15 +715,20 @@ impl Engine {
             needed.push(TreeId::BLOCK_GROUP);
         }
         for tree in needed {
-            let root = self.tree_state(tree)?.root;
-            if roots == Roots::OrBackups {
-                self.node(root)?;
+            let found = self.tree_state(tree).map(|state| state.root);
+            if tree == TreeId::FS || found.is_ok() {
+                let root = found?;
+                if roots == Roots::OrBackups {
+                    self.node(root)?;
+                }
+            } else {
+                self.pass_over(found.map(drop))?;
             }
         }
-        self.verify_device_extents()?;
+        self.pass_over(self.verify_device_extents())?;
         match self.tree_state(TreeId::UUID) {
             Ok(_) | Err(StoreError::Tree(TreeError::NoSuchTree(_))) => {}
-            Err(error) => return Err(error),
+            Err(error) => self.pass_over(Err(error))?,
         }
         Ok(())
     }
@@ -740,15 +763,22 @@ impl Engine {
     fn load_groups(&mut self) -> Result<(), StoreError> {
         let mut groups = BlockGroups::default();
         for (logical, chunk) in &self.allocation.chunks {
-            let Some(item) = self.read_group(*logical, chunk)? else {
-                tracing::warn!(%logical, "a chunk has no block group; its space is not used");
-                continue;
+            let used = match self.read_group(*logical, chunk) {
+                Ok(Some(item)) => item.used,
+                Ok(None) => {
+                    tracing::warn!(%logical, "a chunk has no block group; its space is not used");
+                    continue;
+                }
+                Err(error) => {
+                    self.pass_over(Err(error))?;
+                    chunk.length
+                }
             };
             groups.insert(BlockGroup {
                 start: *logical,
                 length: chunk.length,
                 flags: chunk.flags,
-                used: item.used,
+                used,
                 promised: 0,
                 pinned: 0,
                 excluded: excluded(*logical, chunk),
@@ -761,7 +791,7 @@ impl Engine {
                 left_over: RangeSet::default(),
             });
         }
-        self.verify_gaps()?;
+        self.pass_over(self.verify_gaps())?;
         self.allocation.groups = groups;
         Ok(())
     }

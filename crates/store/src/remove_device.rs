@@ -46,7 +46,7 @@ pub enum MembershipFault {
     )]
     Seed(DeviceId),
     /// The volume has no such device.
-    #[error("the volume has no device {0}")]
+    #[error("the volume has no device {0}; `butterfs device usage` lists them")]
     NoSuchDevice(String),
     /// Something was put on the device meanwhile.
     #[error("device {0} is in use again; try again")]

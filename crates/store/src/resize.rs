@@ -38,7 +38,7 @@ impl Store {
         let engine = self.read();
         match engine.publication.devices.get(&device) {
             Some(item) => Ok(item.total_bytes),
-            None => Err(VolumeError::MissingDevice(device).into()),
+            None => Err(MembershipFault::NoSuchDevice(device.to_string()).into()),
         }
     }
 

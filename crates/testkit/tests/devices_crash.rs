@@ -15,11 +15,16 @@ use butterfs_device::FaultDevice;
 use butterfs_device::Operation;
 use butterfs_device::fault::{Fault, When};
 use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
+use butterfs_testkit::Capability;
 use butterfs_testkit::content::content;
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::random::Random;
 use std::sync::Arc;
 use std::time::Duration;
+
+mod support;
+
+use support::in_the_kernel::{InTheKernel, is_seen_whole, kernel_states};
 
 const MIB: u64 = 1 << 20;
 
@@ -65,16 +70,22 @@ enum Trouble {
     Fails(usize, Operation),
 }
 
-fn record(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64) -> Recorded {
+fn record(
+    (profile, count): (ProfileChoice, usize),
+    features: &str,
+    trouble: Trouble,
+    seed: u64,
+) -> Recorded {
     let fresh: Vec<Arc<dyn BlockDevice>> = (0..count)
         .map(|_| Arc::new(MemoryDevice::new(160 * MIB)) as Arc<dyn BlockDevice>)
         .collect();
-    let mkfs = MkfsOptions {
+    let mut mkfs = MkfsOptions {
         node_size: 4096,
         data: Some(profile),
         metadata: Some(profile),
         ..MkfsOptions::default()
     };
+    mkfs.features.change(features).unwrap();
     make_on(&fresh, &mkfs).unwrap();
     let bases: Vec<MemoryDevice> = fresh
         .iter()
@@ -153,16 +164,19 @@ impl Recorded {
         }
     }
 
-    /// Crashes just before event `at`, with fates drawn from `seed`.
-    fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
-        let context = format!(
+    fn context(&self, at: usize, seed: u64, lost: Option<usize>) -> String {
+        format!(
             "{} on {}, {:?}, workload {}, crash before {at} with fates {seed}, lost {lost:?}",
             self.profile,
             self.bases.len(),
             self.trouble,
             self.seed
-        );
-        let at = Position(at);
+        )
+    }
+
+    /// The devices after a crash just before event `at`, with fates drawn from
+    /// `seed`.
+    fn after(&self, at: usize, seed: u64) -> Vec<MemoryDevice> {
         let mut random = Random::new(seed);
         let kind = random.below(4);
         let fate = |_: Position, event: &Event| match (kind, random.below(3)) {
@@ -175,9 +189,51 @@ impl Recorded {
             (_, 1) => Fate::Torn((0..64).map(|_| random.one_in(2)).collect()),
             _ => Fate::Kept,
         };
-        let after = Crash::new(&self.events, at)
-            .replay(&self.bases, fate)
-            .unwrap();
+        let crash = Crash::new(&self.events, Position(at));
+        crash.replay(&self.bases, fate).unwrap()
+    }
+
+    /// The kernel opens what the crash left, and goes on. False where it cannot
+    /// see all of that.
+    fn crash_in_the_kernel(&self, at: usize, seed: u64, lost: Option<usize>) -> bool {
+        let context = self.context(at, seed, lost);
+        let mut after = self.after(at, seed);
+        if let Some(lost) = lost {
+            after.remove(lost);
+        }
+        if !is_seen_whole(&after) {
+            return false;
+        }
+        let has_parity = matches!(self.profile, ProfileChoice::Raid5 | ProfileChoice::Raid6);
+        let options = match (lost, has_parity) {
+            (None, _) => "noatime",
+            (Some(_), false) => "noatime,degraded",
+            // Linux 6.18 cannot write to all rows then.
+            (Some(_), true) => "ro,degraded",
+        };
+        let kernel = InTheKernel::mount(&after, options, &context);
+        for (file, _) in self.promises.iter().filter(|(_, from)| from.0 <= at) {
+            let found = std::fs::read(kernel.path().join(file.to_string()));
+            let found = found.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
+            let expected = content(*file, length_of(*file));
+            assert!(found == expected, "{context}: file {file}");
+        }
+        if lost.is_none() {
+            std::fs::write(kernel.path().join("after"), content(99, 300_000)).unwrap();
+            kernel.scrub();
+            kernel.end();
+        } else if !has_parity {
+            std::fs::write(kernel.path().join("after"), content(99, 300_000)).unwrap();
+            kernel.btrfs("filesystem sync @");
+        }
+        true
+    }
+
+    /// Crashes just before event `at`, with fates drawn from `seed`.
+    fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
+        let context = self.context(at, seed, lost);
+        let after = self.after(at, seed);
+        let at = Position(at);
         let mut given = shared(&after);
         if let Some(lost) = lost {
             given.remove(lost);
@@ -235,7 +291,7 @@ impl Recorded {
 
 /// Crashes of one workload: `states` of them, spread over all places.
 fn run(profile: ProfileChoice, count: usize, trouble: Trouble, seed: u64, states: usize) {
-    let recorded = record(profile, count, trouble, seed);
+    let recorded = record((profile, count), "", trouble, seed);
     let mut random = Random::new(seed);
     let places = recorded.events.len() as u64 + 1;
     let left_out = match trouble {
@@ -275,6 +331,37 @@ fn crashes_with_a_device_lost_at_the_same_time() {
         }
     }
     println!("{states} states");
+}
+
+/// `BUTTERFS_KERNEL_STATES` is how many of each layout.
+#[test]
+fn the_kernel_goes_on_after_a_crash() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let (mut states, mut not_seen) = (0, 0);
+    for (profile, count) in LAYOUTS {
+        let seed = 100 + count as u64;
+        // What the btrfs check of these btrfs-progs knows.
+        let recorded = record((profile, count), "^block-group-tree", Trouble::None, seed);
+        let mut random = Random::new(seed);
+        let places = recorded.events.len() as u64 + 1;
+        let mut done = 0;
+        while done < kernel_states(2) {
+            let at = random.below(places) as usize;
+            let lost = match (done % 2, profile.tolerated()) {
+                (0, _) | (_, 0) => None,
+                _ => Some(random.below(count as u64) as usize),
+            };
+            if recorded.crash_in_the_kernel(at, random.bits(), lost) {
+                done += 1;
+            } else {
+                not_seen += 1;
+            }
+        }
+        states += done;
+    }
+    println!("{states} states in the kernel; {not_seen} that it cannot see are left out");
 }
 
 #[test]

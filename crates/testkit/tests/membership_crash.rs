@@ -19,6 +19,7 @@ use butterfs_device::record::{Crash, Event, Fate, Position, Recording};
 use butterfs_device::{FaultDevice, Operation};
 use butterfs_format::superblock::{COPIES, SIZE, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset};
+use butterfs_testkit::Capability;
 use butterfs_testkit::content::content;
 use butterfs_testkit::differential::seeds;
 use butterfs_testkit::random::Random;
@@ -26,6 +27,10 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
+
+mod support;
+
+use support::in_the_kernel::{InTheKernel, is_seen_whole, kernel_states};
 
 const MIB: u64 = 1 << 20;
 
@@ -110,7 +115,7 @@ fn shared(devices: &[MemoryDevice]) -> Vec<Arc<dyn BlockDevice>> {
 }
 
 /// A volume with files 0..12, and a spare device behind its devices.
-fn made(profile: ProfileChoice, count: usize) -> Vec<MemoryDevice> {
+fn made(profile: ProfileChoice, count: usize, features: &str) -> Vec<MemoryDevice> {
     let fresh: Vec<Arc<MemoryDevice>> = (0..count)
         .map(|_| Arc::new(MemoryDevice::new(300 * MIB)))
         .collect();
@@ -120,12 +125,13 @@ fn made(profile: ProfileChoice, count: usize) -> Vec<MemoryDevice> {
         ProfileChoice::Raid0 => ProfileChoice::Raid1,
         other => other,
     };
-    let mkfs = MkfsOptions {
+    let mut mkfs = MkfsOptions {
         node_size: 4096,
         data: Some(profile),
         metadata: Some(metadata),
         ..MkfsOptions::default()
     };
+    mkfs.features.change(features).unwrap();
     make_on(&given, &mkfs).unwrap();
     let volume = Volume::open_devices(given, options()).unwrap();
     for file in 0..12 {
@@ -378,8 +384,13 @@ struct Recorded {
     promises: Vec<(u64, Position)>,
 }
 
-fn record(profile: ProfileChoice, count: usize, change: Change, seed: u64) -> Recorded {
-    let bases = made(profile, count);
+fn record(
+    (profile, count): (ProfileChoice, usize),
+    features: &str,
+    change: Change,
+    seed: u64,
+) -> Recorded {
+    let bases = made(profile, count, features);
     let recording = Recording::new();
     let mut given: Vec<Arc<dyn BlockDevice>> = shared(&bases)
         .into_iter()
@@ -422,14 +433,17 @@ fn record(profile: ProfileChoice, count: usize, change: Change, seed: u64) -> Re
 }
 
 impl Recorded {
-    fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
-        let context = format!(
+    fn context(&self, at: usize, seed: u64, lost: Option<usize>) -> String {
+        format!(
             "{} {:?} at {at} of {}, seed {seed}, lost {lost:?}",
             self.profile,
             self.change,
             self.events.len()
-        );
-        let at = Position(at);
+        )
+    }
+
+    /// The devices after a crash just before event `at`.
+    fn after(&self, at: usize, seed: u64) -> Vec<MemoryDevice> {
         let mut random = Random::new(seed);
         let kind = random.below(4);
         let one = random.below(self.bases.len() as u64) as usize;
@@ -443,18 +457,26 @@ impl Recorded {
             (_, 1) => Fate::Torn((0..64).map(|_| random.one_in(2)).collect()),
             _ => Fate::Kept,
         };
-        let after = Crash::new(&self.events, at)
-            .replay(&self.bases, fate)
-            .unwrap();
-        let mut all: Vec<Arc<dyn BlockDevice>> = after
+        let crash = Crash::new(&self.events, Position(at));
+        crash.replay(&self.bases, fate).unwrap()
+    }
+
+    fn durable(&self, at: usize) -> Vec<u64> {
+        let own = self.promises.iter().filter(|(_, from)| from.0 <= at);
+        own.map(|(file, _)| *file).collect()
+    }
+
+    fn crash(&self, at: usize, seed: u64, lost: Option<usize>) {
+        let context = self.context(at, seed, lost);
+        let mut all: Vec<Arc<dyn BlockDevice>> = self
+            .after(at, seed)
             .into_iter()
             .map(|device| Arc::new(device) as _)
             .collect();
         if let Some(lost) = lost {
             all.remove(lost);
         }
-        let own = self.promises.iter().filter(|(_, from)| *from <= at);
-        let durable: Vec<u64> = own.map(|(file, _)| *file).collect();
+        let durable = self.durable(at);
         match lost {
             None => go_on(&all, &durable, (self.profile, self.change), &context),
             Some(_) => {
@@ -468,10 +490,65 @@ impl Recorded {
             }
         }
     }
+
+    /// The same, but the kernel opens what the crash left, and the change is
+    /// made again by btrfs-progs. Whether the kernel can see such a state.
+    fn crash_in_the_kernel(&self, at: usize, seed: u64) -> bool {
+        let context = self.context(at, seed, None);
+        let after = self.after(at, seed);
+        if !is_seen_whole(&after) {
+            return false;
+        }
+        let kernel = InTheKernel::mount(&after, "noatime", &context);
+        for file in self.durable(at) {
+            let found = std::fs::read(kernel.path().join(file.to_string()));
+            let found = found.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
+            let expected = content(file, length_of(file));
+            assert!(found == expected, "{context}: file {file}");
+        }
+        std::fs::write(kernel.path().join("after"), b"after").unwrap();
+        kernel.btrfs("filesystem sync @");
+        let spare = after.len() - 1;
+        if !kernel.has_device(spare) {
+            kernel.wipe(spare);
+        }
+        let went_on = kernel.wait_for_balance();
+        match self.change {
+            Change::Balance | Change::Convert if went_on => {}
+            Change::Balance => drop(kernel.btrfs("balance start --full-balance @")),
+            Change::Convert => {
+                let to = converted(self.profile);
+                kernel.btrfs(&format!("balance start -f -d{to} -m{to} -s{to} @"));
+            }
+            Change::Resize => {
+                kernel.btrfs("filesystem resize 1:258m @");
+                kernel.btrfs("filesystem resize 1:max @");
+            }
+            // It had the spare when the power failed.
+            _ if kernel.has_device(spare) => {}
+            Change::Add => drop(kernel.btrfs(&format!("device add -f @{spare} @"))),
+            Change::Remove => {
+                kernel.btrfs(&format!("device add -f @{spare} @"));
+                kernel.btrfs("device remove 1 @");
+            }
+            Change::Replace => drop(kernel.btrfs(&format!("replace start -B -f 1 @{spare} @"))),
+            Change::Rebuild => {
+                kernel.btrfs(&format!("replace start -B -r -f 1 @{spare} @"));
+            }
+        }
+        assert_eq!(
+            kernel.has_device(spare),
+            self.change.takes_the_spare(),
+            "{context}"
+        );
+        kernel.scrub();
+        kernel.end();
+        true
+    }
 }
 
 fn run(profile: ProfileChoice, count: usize, change: Change, seed: u64, states: usize) -> usize {
-    let recorded = record(profile, count, change, seed);
+    let recorded = record((profile, count), "", change, seed);
     let mut random = Random::new(seed);
     let places = recorded.events.len() as u64 + 1;
     for state in 0..states {
@@ -505,15 +582,45 @@ fn crashes_leave_a_volume_with_the_device_or_without() {
     println!("{states} states");
 }
 
+/// What a crash left goes on in the kernel. `BUTTERFS_KERNEL_STATES` is how many
+/// of each layout and change.
+#[test]
+fn the_kernel_goes_on_after_a_crash() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let each = kernel_states(1);
+    let (mut states, mut not_seen) = (0, 0);
+    for (index, (profile, count)) in LAYOUTS.into_iter().enumerate() {
+        for change in CHANGES {
+            let seed = 100 + index as u64;
+            // What the btrfs check of these btrfs-progs knows.
+            let recorded = record((profile, count), "^block-group-tree", change, seed);
+            let mut random = Random::new(seed);
+            let places = recorded.events.len() as u64 + 1;
+            let mut done = 0;
+            while done < each {
+                let at = match random.below(2) {
+                    0 => places - 1 - random.below(places.min(80)),
+                    _ => random.below(places),
+                };
+                if recorded.crash_in_the_kernel(at as usize, random.bits()) {
+                    done += 1;
+                } else {
+                    not_seen += 1;
+                }
+            }
+            states += done;
+        }
+    }
+    println!("{states} states in the kernel; {not_seen} that it cannot see are left out");
+}
+
 /// Each write, flush and read of each device fails in turn, once.
 #[test]
 fn each_operation_may_fail() {
-    for (profile, count) in [
-        (ProfileChoice::Single, 1),
-        (ProfileChoice::Raid1, 2),
-        (ProfileChoice::Raid5, 3),
-    ] {
-        let bases = made(profile, count);
+    for (profile, count) in LAYOUTS {
+        let bases = made(profile, count, "");
         for change in CHANGES {
             for operation in [Operation::Write, Operation::Flush, Operation::Read] {
                 for bad in 0..=count {

@@ -110,6 +110,22 @@ impl Node {
         if !identity.has_good_checksum(&bytes) {
             return Err(NodeFault::Checksum);
         }
+        Self::verify_without_checksum(bytes, identity, expected)
+    }
+
+    /// As [`Node::verify`], whatever the checksum is: for those who want what is
+    /// left of a damaged volume.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify_without_checksum(
+        bytes: Box<[u8]>,
+        identity: &VolumeIdentity,
+        expected: Expected,
+    ) -> Result<Self, NodeFault> {
+        if bytes.len() != identity.node_size || bytes.len() < 4096 {
+            return Err(NodeFault::Size);
+        }
         let fsid = &bytes[field::FSID..field::FSID + 16];
         let is_known = *fsid == identity.fsid
             || match identity.headers {

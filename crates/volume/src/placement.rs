@@ -2,7 +2,7 @@
 
 use crate::{Profile, VolumeError};
 use butterfs_format::item::chunk::BlockGroupFlags;
-use butterfs_format::superblock::{COPIES, COPY_SPAN, RESERVED};
+use butterfs_format::superblock::{COPIES, COPY_SPAN, RESERVED, SYSTEM_STRIPES_MAX};
 use butterfs_format::{DeviceId, DeviceOffset};
 use std::ops::Range;
 
@@ -12,8 +12,7 @@ const ALIGN: u64 = 64 << 10;
 const LENGTH_MIN: u64 = 1 << 20;
 /// Chunks of data have no more bytes.
 const DATA_CHUNK_MAX: u64 = 10 << 30;
-/// Stripes of a chunk at most: its item fits a node of 4 KiB, and the
-/// superblock's list of system chunks holds more than one.
+/// Stripes of a chunk at most: its item fits a node of 4 KiB.
 const STRIPES_MAX: usize = 32;
 
 /// A device with room for chunks.
@@ -116,6 +115,22 @@ fn profile_of(flags: BlockGroupFlags) -> Result<Profile, VolumeError> {
 /// # Errors
 /// [`VolumeError::NoSpace`], [`VolumeError::Profile`]
 pub fn plan(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Result<Plan, VolumeError> {
+    plan_narrow(flags, devices, STRIPES_MAX)
+}
+
+/// As [`plan`], with so many stripes at most, where the profile has a choice.
+///
+/// # Errors
+/// As [`plan`].
+pub fn plan_narrow(
+    flags: BlockGroupFlags,
+    devices: &[DeviceSpace],
+    stripes_max: usize,
+) -> Result<Plan, VolumeError> {
+    let stripes_max = match flags.contains(BlockGroupFlags::SYSTEM) {
+        true => stripes_max.min(SYSTEM_STRIPES_MAX),
+        false => stripes_max,
+    };
     let profile = profile_of(flags)?;
     let total = sum(devices.iter().map(|device| device.size));
     let most = align_down(length_max(flags, total));
@@ -129,7 +144,10 @@ pub fn plan(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Result<Plan, Vol
             let best = plans.rev().max_by_key(|(plan, room)| (plan.length, *room));
             best.map(|(plan, _)| plan)
         }
-        _ => across(profile, devices, (most, chunk_max(flags, total))),
+        _ => {
+            let whole = chunk_max(flags, total);
+            across(profile, devices, stripes_max, (most, whole))
+        }
     };
     planned.ok_or(VolumeError::NoSpace)
 }
@@ -143,9 +161,14 @@ struct Room<'d> {
     unallocated: u64,
 }
 
-/// Plans a chunk with one stripe on each of several devices, of at most `most`
-/// bytes each and `whole` bytes together.
-fn across(profile: Profile, devices: &[DeviceSpace], (most, whole): (u64, u64)) -> Option<Plan> {
+/// Plans a chunk with one stripe on each of several devices, `stripes_max` at
+/// most, of at most `most` bytes each and `whole` bytes together.
+fn across(
+    profile: Profile,
+    devices: &[DeviceSpace],
+    stripes_max: usize,
+    (most, whole): (u64, u64),
+) -> Option<Plan> {
     let room = |device| {
         let holes = DeviceSpace::holes(device);
         let greatest = holes.iter().map(length_of).max()?.min(most);
@@ -158,7 +181,7 @@ fn across(profile: Profile, devices: &[DeviceSpace], (most, whole): (u64, u64)) 
     };
     let mut rooms: Vec<Room<'_>> = devices.iter().filter_map(room).collect();
     rooms.sort_by_key(|room| std::cmp::Reverse((room.greatest, room.unallocated)));
-    let count = profile.devices_max().unwrap_or(STRIPES_MAX);
+    let count = profile.devices_max().unwrap_or(stripes_max);
     let count = count.min(rooms.len());
     let count = match profile.devices_max() {
         Some(exactly) => exactly,
@@ -501,6 +524,27 @@ mod tests {
             ids(&plan(flags_of(Profile::Raid1), &equal).unwrap()),
             [1, 2]
         );
+    }
+
+    #[test]
+    fn two_system_chunks_fit_the_superblock() {
+        let devices = devices(&[200; 40]);
+        for profile in [
+            Profile::Raid0,
+            Profile::Raid10,
+            Profile::Raid5,
+            Profile::Raid6,
+        ] {
+            let flags = profile.flag();
+            let metadata = plan(BlockGroupFlags::METADATA | flags, &devices).unwrap();
+            assert_eq!(metadata.stripes.len(), 32, "{profile}");
+            let system = plan(BlockGroupFlags::SYSTEM | flags, &devices).unwrap();
+            let most = if profile == Profile::Raid10 { 28 } else { 29 };
+            assert_eq!(system.stripes.len(), most, "{profile}");
+            let narrow = plan_narrow(BlockGroupFlags::SYSTEM | flags, &devices, 5).unwrap();
+            let most = if profile == Profile::Raid10 { 4 } else { 5 };
+            assert_eq!(narrow.stripes.len(), most, "{profile}");
+        }
     }
 
     #[test]

@@ -1,42 +1,95 @@
 //! Whole images: opened, walked, read, checked and changed after their
-//! metadata were made to lie.
+//! metadata were made to lie. Volumes of several devices are among them, of which
+//! one may be left out, given twice, or cut short.
 
 use crate::meter::bounded;
 use crate::mutation::mutate;
 use crate::tape::Tape;
-use crate::volume::{base, options};
+use crate::volume::{WAYS, base, options};
 use butterfs::{
-    Access, Error, FallocateMode, FileType, FsError, InodeId, NewInode, OldName, Owner, Place,
-    RenameMode, SeekTarget, SetMode, Volume, Walk,
+    Access, BlockDevice, Degraded, Error, FallocateMode, FileType, FsError, InodeId, NewInode,
+    OldName, OpenOptions, Owner, Place, RenameMode, SeekTarget, SetMode, Volume, Walk,
 };
 use butterfs_check::{DataChecksums, NoProgress, Options, check};
-use butterfs_device::MemoryDevice;
+use butterfs_device::{DeviceRange, MemoryDevice, WindowDevice};
+use butterfs_format::DeviceOffset;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Inodes that are looked at.
 const INODES_MAX: usize = 300;
 
-/// Which volume, how it is opened, then the mutations.
+/// A volume's devices as they are given to a program.
+struct Given {
+    devices: Vec<Arc<dyn BlockDevice>>,
+    degraded: Degraded,
+}
+
+impl Given {
+    /// All of them, or not all, one of them twice, one cut short, or in another
+    /// order.
+    fn new(devices: &[Arc<MemoryDevice>], (how, which): (u8, usize)) -> Self {
+        let mut given: Vec<Arc<dyn BlockDevice>> =
+            devices.iter().map(|one| one.clone() as _).collect();
+        match how % 8 {
+            0..=3 => {}
+            4 => drop(given.remove(which)),
+            5 => given.push(Arc::new(devices[which].snapshot())),
+            6 => {
+                let length = (u64::from(how / 8) + 1) << 22;
+                let range = DeviceRange {
+                    start: DeviceOffset(0),
+                    length,
+                };
+                let cut = WindowDevice::new(given[which].clone(), range);
+                given[which] = Arc::new(cut.expect("it is shorter"));
+            }
+            _ => given.reverse(),
+        }
+        Self {
+            devices: given,
+            degraded: match how % 2 {
+                0 => Degraded::Allowed,
+                _ => Degraded::Refused,
+            },
+        }
+    }
+
+    fn open(&self, options: &OpenOptions) -> Result<Volume, Error> {
+        let mut options = options.clone();
+        options.store.degraded = self.degraded;
+        Volume::open_devices(self.devices.clone(), options)
+    }
+}
+
+/// Which volume, which of its devices are given, then the mutations.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
-    let which = usize::from(tape.u8());
-    let base = base(which);
+    let way = usize::from(tape.u8()) % WAYS;
+    let base = base(way);
+    let how = match base.devices.len() {
+        1 => (0, 0),
+        several => (tape.u8(), tape.below(several)),
+    };
     bounded(192 << 20, || {
-        let device = Arc::new(base.device.snapshot());
-        let done = mutate(base, &device, &mut tape);
-        let pristine = device.snapshot();
-        let mut options = options(which % 4);
+        let devices: Vec<_> = base
+            .devices
+            .iter()
+            .map(|device| Arc::new(device.snapshot()))
+            .collect();
+        let done = mutate(base, &devices, &mut tape);
+        let pristine: Vec<_> = devices.iter().map(|device| device.snapshot()).collect();
+        let mut options = options(way);
         options.store.access = Access::ReadOnly;
-        let opened = Volume::open_device(device.clone(), options.clone());
-        if let Ok(volume) = opened {
+        let given = Given::new(&devices, how);
+        if let Ok(volume) = given.open(&options) {
             look(&volume);
         }
-        assert_same(&device, &pristine, "reading");
-        verify(&device);
-        assert_same(&device, &pristine, "checking");
+        assert_same(&devices, &pristine, "reading");
+        verify(&given.devices);
+        assert_same(&devices, &pristine, "checking");
         options.store.access = Access::ReadWrite;
-        match Volume::open_device(device.clone(), options.clone()) {
+        match given.open(&options) {
             Ok(volume) => {
                 look(&volume);
                 change(&volume);
@@ -44,7 +97,7 @@ pub fn run(data: &[u8]) {
                 drop(volume);
                 if closed.is_ok() {
                     options.store.access = Access::ReadOnly;
-                    if let Ok(volume) = Volume::open_device(device, options) {
+                    if let Ok(volume) = given.open(&options) {
                         look(&volume);
                     }
                 }
@@ -53,16 +106,18 @@ pub fn run(data: &[u8]) {
                 assert_one_sentence(&error);
                 // Bad copies are healed, whatever comes of the opening.
                 if !done.copies_differ {
-                    assert_same(&device, &pristine, "an opening that was refused");
+                    assert_same(&devices, &pristine, "an opening that was refused");
                 }
             }
         }
     });
 }
 
-fn assert_same(device: &MemoryDevice, pristine: &MemoryDevice, what: &str) {
-    let difference = device.first_difference(pristine);
-    assert!(difference.is_none(), "{what} wrote at {difference:?}");
+fn assert_same(devices: &[Arc<MemoryDevice>], pristine: &[MemoryDevice], what: &str) {
+    for (device, pristine) in devices.iter().zip(pristine) {
+        let difference = device.first_difference(pristine);
+        assert!(difference.is_none(), "{what} wrote at {difference:?}");
+    }
 }
 
 fn assert_one_sentence(error: &Error) {
@@ -71,14 +126,14 @@ fn assert_one_sentence(error: &Error) {
     assert!(!text.contains("internal error"), "{text}");
 }
 
-fn verify(device: &Arc<MemoryDevice>) {
+fn verify(devices: &[Arc<dyn BlockDevice>]) {
     let options = Options {
         threads: 1,
         data: DataChecksums::Verify,
         memory_max: 64 << 20,
         ..Options::default()
     };
-    if let Ok(report) = check(vec![device.clone()], &options, &NoProgress) {
+    if let Ok(report) = check(devices.to_vec(), &options, &NoProgress) {
         for fault in &report.faults {
             assert!(!fault.to_string().is_empty());
         }

@@ -83,9 +83,14 @@ pub enum MkfsError {
     /// There is no feature of this name.
     #[error("there is no feature named {0}; -O list-all shows those there are")]
     UnknownFeature(String),
-    /// ButterFS does not support this yet.
-    #[error("{0} is not supported yet; leave it out")]
-    NotYet(String),
+    /// ButterFS makes no volume with this feature.
+    #[error("the feature {feature} is not supported: {needs}; leave it out")]
+    NotYet {
+        /// Its name.
+        feature: String,
+        /// What it would need, or another way to it.
+        needs: &'static str,
+    },
     /// The block group tree needs features that are off.
     #[error("block-group-tree needs free-space-tree and no-holes; turn these on or it off")]
     BlockGroupTreeNeeds,

@@ -161,7 +161,14 @@ impl FeatureSet {
                 .find(|feature| feature.name == name)
                 .ok_or_else(|| MkfsError::UnknownFeature(name.to_owned()))?;
             if feature.bit == FeatureBit::NotYet && state == DefaultState::On {
-                return Err(MkfsError::NotYet(format!("the feature {name}")));
+                let needs = match name {
+                    "zoned" => Incompat::ZONED.needs().next().unwrap_or_default(),
+                    _ => "`butterfs quota enable` turns quotas on afterwards",
+                };
+                return Err(MkfsError::NotYet {
+                    feature: name.to_owned(),
+                    needs,
+                });
             }
             self.apply(feature.bit, state);
         }

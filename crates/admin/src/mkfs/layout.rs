@@ -7,7 +7,7 @@
 use super::MkfsError;
 use super::options::{Layout, MkfsOptions};
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
-use butterfs_format::superblock::RESERVED;
+use butterfs_format::superblock::{RESERVED, SYSTEM_STRIPES_MAX};
 use butterfs_format::{DeviceId, DeviceOffset, Logical, TreeId, UuidBytes};
 use butterfs_volume::{Profile, stripe_length, superblock_ranges};
 use std::ops::Range;
@@ -243,6 +243,10 @@ impl Placer {
         let mut order: Vec<usize> = (0..self.rooms.len()).collect();
         order.sort_by_key(|index| std::cmp::Reverse(self.rooms[*index].left()));
         let most = profile.devices_max().unwrap_or(order.len());
+        let most = match held {
+            BlockGroupFlags::SYSTEM => most.min(SYSTEM_STRIPES_MAX),
+            _ => most,
+        };
         let most = most.min(order.len());
         // Takes as many devices as have room. With fewer devices, stripes are
         // longer.

@@ -4,7 +4,7 @@ use super::{Force, MountOptions, Subvolume, Transport, Wake, WriteCache};
 use crate::part::Part;
 use butterfs_device::Access;
 use butterfs_fs::options::{AccessTimes, AclPolicy, Compress, DataCow};
-use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, Roots};
+use butterfs_store::{Barriers, Degraded, Discard, FreeSpace, LogPolicy, OnFault, Rescue, Roots};
 use std::time::Duration;
 
 type Value<'a> = Option<&'a str>;
@@ -78,9 +78,13 @@ fn rescue(options: &mut MountOptions, _: &OptionHelp, value: Value<'_>) -> Resul
         match word {
             "nologreplay" => options.log = LogPolicy::Ignore,
             "usebackuproot" => options.roots = Roots::OrBackups,
-            "ignorebadroots" | "ibadroots" | "ignoredatacsums" | "idatacsums"
-            | "ignoremetacsums" | "imetacsums" | "ignoresuperflags" | "isuperflags" | "all" => {
-                return Err(format!("rescue={word} is not supported yet"));
+            "ignorebadroots" | "ibadroots" => options.rescue.roots = OnFault::PassOver,
+            "ignoredatacsums" | "idatacsums" => options.rescue.data = OnFault::PassOver,
+            "ignoremetacsums" | "imetacsums" => options.rescue.nodes = OnFault::PassOver,
+            "ignoresuperflags" | "isuperflags" => options.rescue.flags = OnFault::PassOver,
+            "all" => {
+                options.rescue = Rescue::ALL;
+                options.log = LogPolicy::Ignore;
             }
             other => return Err(format!("there is no rescue={other}")),
         }
@@ -489,7 +493,8 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "rescue",
         "=WORD[:WORD]",
-        "open a damaged volume: nologreplay (with ro), usebackuproot",
+        "open a damaged volume: usebackuproot; with ro nologreplay, ignorebadroots, ignoredatacsums, \
+         ignoremetacsums, ignoresuperflags, all",
         rescue,
     ),
     option(

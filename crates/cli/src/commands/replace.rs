@@ -3,7 +3,7 @@
 mod of_kernel;
 mod words;
 
-use super::device::named::{absolute, device_of, is_same, name_of, open, open_new};
+use super::device::named::{absolute, device_of, is_same, name_of, open, open_new, verify_new};
 use super::device::running::{Running, Turn};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
@@ -21,7 +21,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use words::{NOT_STARTED, Wanted, ended_as};
 
@@ -216,6 +216,7 @@ fn target_of(
         own.state != MemberState::Present && name.is_some_and(|name| is_same(name, &wanted.target))
     });
     if !is_itself {
+        verify_new(volume, &wanted.target)?;
         return open_new(&wanted.target, wanted.force);
     }
     if !wanted.force {
@@ -238,10 +239,19 @@ fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
     if !is_own && !wait {
         let store = ready.volume.files().store();
         store.verify_target(ready.device, &*ready.target)?;
-        let begun = std::thread::Builder::new()
+        // The command ends when it goes on, not when it might.
+        let (began, has_begun) = mpsc::channel();
+        let spawned = std::thread::Builder::new()
             .name("replace".into())
             .spawn(move || {
-                let replaced = ready.run(&mut |_| ControlFlow::Continue(()));
+                let replaced = ready.run(&mut |_| {
+                    let _ = began.send(Ok(()));
+                    ControlFlow::Continue(())
+                });
+                let _ = began.send(match &replaced {
+                    Ok(_) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                });
                 match replaced {
                     Ok(Replaced::Done { .. }) => {
                         tracing::info!(device = %ready.device, target = name, "a device was replaced");
@@ -252,8 +262,15 @@ fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
                     }
                 }
             });
-        begun.context("a thread")?;
-        return Ok(());
+        spawned.context("a thread")?;
+        let target = wanted.target.display();
+        return match has_begun.recv() {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(text)) => fail(format!("{target}: {text}")),
+            Err(_) => fail(format!(
+                "{target}: the replacement broke off; the device stays"
+            )),
+        };
     }
     let interrupt = is_own.then(Interrupt::watch).transpose()?;
     let mut meter = Meter::new();

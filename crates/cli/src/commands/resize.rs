@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::place::Place;
 use crate::service::OnVolume;
 use crate::sizes::{self, human};
-use butterfs::{Access, BlockDevice, FileDevice};
+use butterfs::{BlockDevice, Volume};
 use butterfs_admin::resize::{self, End, Progress, Size};
 use butterfs_format::DeviceId;
 use butterfs_kernel::{self as kernel, is_kernel_btrfs};
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 /// Make the volume on a device larger or smaller.
@@ -74,24 +74,49 @@ impl FromStr for Wanted {
     }
 }
 
-/// Makes a file that holds a volume as large as the volume will be.
-fn extend(path: &Path, wanted: Size) -> Done {
-    if !path.metadata().context(path.display())?.is_file() {
-        return Ok(());
-    }
-    let device = FileDevice::open(path, Access::ReadWrite).context(path.display())?;
-    let found = butterfs_admin::resize::bytes_used(&device).context(path.display())?;
-    let needed = match wanted {
-        Size::Exactly(bytes) => bytes,
-        Size::Plus(bytes) => found.saturating_add(bytes),
-        Size::Max | Size::Minus(_) => return Ok(()),
-    };
-    if needed > device.size() {
-        let file = std::fs::File::options().write(true).open(path);
+/// A file that was made larger for a device of the volume.
+struct Extended {
+    path: PathBuf,
+    from: u64,
+}
+
+impl Extended {
+    /// Makes the file that holds the device as large as the device will be.
+    /// `None` where it is large enough, or no file of which the device has all.
+    fn new(volume: &Volume, wanted: Wanted) -> Result<Option<Self>, Failure> {
+        let store = volume.files().store();
+        let old = store.device_bytes(wanted.device)?;
+        store.verify_own(wanted.device)?;
+        let needed = match wanted.size {
+            Size::Exactly(bytes) => bytes,
+            Size::Plus(bytes) => old.saturating_add(bytes),
+            Size::Max | Size::Minus(_) => return Ok(None),
+        };
+        let all = volume.devices();
+        let own = all.iter().find(|own| own.item.id == wanted.device);
+        let block = store.space().device(wanted.device);
+        let (Some(name), Some(block)) = (own.and_then(|own| own.name.clone()), block) else {
+            return Ok(None);
+        };
+        let path = PathBuf::from(name);
+        let Ok(metadata) = path.metadata() else {
+            return Ok(None);
+        };
+        let from = metadata.len();
+        if !metadata.is_file() || from != block.look_at_size() || needed <= from {
+            return Ok(None);
+        }
+        let file = File::options().write(true).open(&path);
         let file = file.context(path.display())?;
         file.set_len(needed).context(path.display())?;
+        Ok(Some(Self { path, from }))
     }
-    Ok(())
+
+    /// The volume does not take it.
+    fn take_back(self) {
+        let file = File::options().write(true).open(&self.path);
+        let _ = file.and_then(|file| file.set_len(self.from));
+    }
 }
 
 impl OnVolume for Resize {
@@ -107,10 +132,11 @@ impl OnVolume for Resize {
         let path = &self.volume.volume;
         let (volume, is_own) = match host::volume() {
             Some(volume) => (volume, false),
-            None => {
-                extend(path, wanted.size)?;
-                (open_volume(path)?, true)
-            }
+            None => (open_volume(path)?, true),
+        };
+        let extended = match is_own {
+            true => Extended::new(&volume, wanted).map_err(|failure| failure.at(path.display()))?,
+            false => None,
         };
         let interrupt = is_own.then(Interrupt::watch).transpose()?;
         volume.files().clean_all().context(path.display())?;
@@ -134,6 +160,11 @@ impl OnVolume for Resize {
         };
         let resized = resize::resize(store, wanted.device, wanted.size, watch);
         bar.finish_and_clear();
+        if resized.is_err()
+            && let Some(extended) = extended
+        {
+            extended.take_back();
+        }
         let end = resized.context(path.display())?;
         if is_own {
             volume.close().context(path.display())?;

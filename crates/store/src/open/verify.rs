@@ -48,7 +48,11 @@ pub enum SpaceFault {
     #[error("device {0} has no item in the chunk tree")]
     NoDeviceItem(DeviceId),
     /// A device item has more bytes than the device.
-    #[error("the item of device {device} says {found} bytes, but the device has {size}")]
+    #[error(
+        "the item of device {device} says {found} bytes, but the device has {size}: it was cut \
+         short; get a complete copy, or leave it out (-o degraded, and device= for each of the \
+         others) and replace it"
+    )]
     DeviceSize {
         /// Device.
         device: DeviceId,

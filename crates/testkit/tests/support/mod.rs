@@ -2,6 +2,7 @@
 #![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 mod apply;
+pub mod in_the_kernel;
 pub mod several;
 
 pub use apply::apply_to_library;

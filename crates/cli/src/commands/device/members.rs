@@ -1,6 +1,6 @@
 //! `butterfs device add` and `remove`.
 
-use super::named::{absolute, device_of, name_of, open, open_new};
+use super::named::{absolute, device_of, is_same, name_of, open, open_new};
 use super::of_kernel::{self, Fresh};
 use super::running::{Running, Turn};
 use crate::fail::{Context, Done, Failure, fail};
@@ -153,7 +153,22 @@ fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {
         true => Discard::Nothing,
         false => Discard::Whole,
     };
+    let own: Vec<PathBuf> = match host::volume() {
+        Some(volume) => {
+            let names = volume.devices().into_iter().filter_map(|own| own.name);
+            names.map(PathBuf::from).collect()
+        }
+        None => butterfs::find_members(&place.volume),
+    };
     // All are checked before one is written to.
+    for path in paths {
+        if own.iter().any(|own| is_same(path, own)) {
+            return fail(format!(
+                "{} is a device of the volume already; `butterfs device usage` lists its devices",
+                path.display()
+            ));
+        }
+    }
     let new = paths.iter().map(|path| open_new(path, force));
     let mut new: Vec<_> = new.collect::<Result<_, _>>()?;
     let mut paths = paths;

@@ -71,6 +71,20 @@ pub fn device_of(volume: &Volume, name: &str) -> Result<DeviceId, Failure> {
     }
 }
 
+/// Errors where a device that is to become a part of a volume is one already.
+pub fn verify_new(volume: &Volume, path: &Path) -> Result<(), Failure> {
+    let all = volume.devices();
+    let is_it = |name: &String| is_same(path, Path::new(name));
+    match all.iter().find(|own| own.name.as_ref().is_some_and(is_it)) {
+        None => Ok(()),
+        Some(own) => fail(format!(
+            "{} is device {} of the volume already; `butterfs device usage` lists its devices",
+            path.display(),
+            own.item.id
+        )),
+    }
+}
+
 /// Opens a file or block device that is to become a part of a volume.
 pub fn open_new(path: &Path, force: bool) -> Result<Arc<dyn BlockDevice>, Failure> {
     let device = FileDevice::open(path, Access::ReadWrite)?;

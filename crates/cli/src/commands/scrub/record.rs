@@ -153,8 +153,14 @@ fn directory() -> Result<PathBuf, Failure> {
         return fail("there is no directory for the state of scrubs: set XDG_STATE_HOME or HOME");
     };
     let state = state.join("butterfs");
-    fs::create_dir_all(&state).context(state.display())?;
-    Ok(state)
+    match fs::create_dir_all(&state) {
+        Ok(()) => Ok(state),
+        Err(error) => fail(format!(
+            "{}: {error}; the state of scrubs is kept there: set XDG_STATE_HOME to a directory \
+             that you may write to",
+            state.display()
+        )),
+    }
 }
 
 fn file(what: &str, uuid: &str) -> Result<PathBuf, Failure> {
