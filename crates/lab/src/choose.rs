@@ -294,9 +294,10 @@ pub fn advise(records: &[CellRecord], seed: u64) -> Option<Advice> {
         };
         let _ = writeln!(
             text,
-            "It is {said} {}{note}: {speed}, {} blocks, p = {:.3}.",
+            "It is {said} {}{note}: {speed}, {} block{}, p = {:.3}.",
             candidate.name(),
             verdict.blocks,
+            if verdict.blocks == 1 { "" } else { "s" },
             verdict.p_adjusted
         );
         if verdict.word != Word::Better {

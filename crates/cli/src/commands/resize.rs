@@ -160,8 +160,13 @@ impl OnVolume for Resize {
         };
         let resized = resize::resize(store, wanted.device, wanted.size, watch);
         bar.finish_and_clear();
+        // After a commit that failed, the device may have its new size.
+        let is_as_before = |extended: &Extended| {
+            let bytes = store.device_bytes(wanted.device);
+            store.poison().is_none() && bytes.is_ok_and(|bytes| bytes <= extended.from)
+        };
         if resized.is_err()
-            && let Some(extended) = extended
+            && let Some(extended) = extended.filter(is_as_before)
         {
             extended.take_back();
         }
