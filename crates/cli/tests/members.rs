@@ -131,7 +131,7 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
     );
     fails(
         &bench,
-        &["filesystem", "resize", "1:18000000t", "one.img"],
+        &["filesystem", "resize", "1:16000000t", "one.img"],
         "one.img",
     );
     let cancelled = fails(&bench, &["replace", "cancel", "one.img"], "not started");
