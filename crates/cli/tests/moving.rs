@@ -138,7 +138,7 @@ fn balance_and_resize_of_a_volume_that_is_not_mounted() {
         "{}",
         said(&refused)
     );
-    let done = bench.run(&["balance", "start", "-q", "-dconvert=dup", "-m", "volume"]);
+    let done = bench.run(&["balance", "start", "-dconvert=dup", "-m", "volume"]);
     assert!(done.contains("Done, had to relocate"), "{done}");
     let kinds = bench.run(&["filesystem", "df", "volume"]);
     assert!(kinds.contains("Data, DUP"), "{kinds}");
