@@ -528,7 +528,7 @@ mod tests {
 
     #[test]
     fn two_system_chunks_fit_the_superblock() {
-        let devices = devices(&[200; 40]);
+        let devices = devices(&[200 * MIB; 40]);
         for profile in [
             Profile::Raid0,
             Profile::Raid10,
