@@ -201,7 +201,10 @@ impl Foreground {
         self.child.wait().expect("its status");
         // The kernel still shows what it has cached.
         let gone = std::fs::write(self.mountpoint.join("new"), "").expect_err("nobody serves");
-        assert_eq!(gone.raw_os_error(), Some(libc::ENOTCONN));
+        // Over io_uring the request itself may be what is cancelled.
+        let gone = gone.raw_os_error();
+        let codes = [libc::ENOTCONN, libc::ECONNABORTED, libc::ECANCELED];
+        assert!(gone.is_some_and(|code| codes.contains(&code)), "{gone:?}");
         // Mounting over a dead mount is refused, and says what to do.
         let refused = Command::new(BINARY)
             .args(["mount", "/nosuch"])
