@@ -99,7 +99,7 @@ races:
 	@scripts/packages test
 	scripts/races
 
-# ButterFS beside kernel Btrfs in one run (12 minutes); figures to docs/evidence,
+# ButterFS beside kernel Btrfs in one run (25 minutes); figures to docs/evidence,
 # and what fell since the last ones is named.
 bench:
 	@scripts/packages test-long
