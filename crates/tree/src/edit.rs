@@ -582,10 +582,15 @@ fn plan_split(leaf: &Node, slot: usize, key: &Key, size: usize) -> Split {
     let room = leaf.bytes().len() - HEADER_SIZE;
     let total = leaf.used_bytes();
     let new = ITEM_SIZE + size;
-    if continues(leaf, slot, key) {
+    let before = slot.checked_sub(1);
+    let left_used = before.map_or(0, |last| {
+        slot * ITEM_SIZE + (leaf.bytes().len() - leaf.data_range(last).start)
+    });
+    // Where less lies before it, something is added to many objects one after
+    // the other, and each split would leave a leaf with little.
+    if continues(leaf, slot, key) && left_used >= total / 2 {
         // More such items will come. They fill leaves of their own, and threads
         // that add to different objects meet in no leaf.
-        let left_used = slot * ITEM_SIZE + (leaf.bytes().len() - leaf.data_range(slot - 1).start);
         for (used, left) in [(left_used, true), (total - left_used, false)] {
             if used + new <= room {
                 return Split::At {
