@@ -298,6 +298,41 @@ fn ascending_inserts_fill_leaves_and_all_can_go() {
     assert_eq!(tree.root.level, 0);
 }
 
+/// Files get inode items when they are made, and file extents when they are
+/// flushed.
+#[test]
+fn items_added_to_many_objects_leave_no_small_leaves() {
+    const OBJECTS: u64 = 20_000;
+    let mut tree = Memory::new();
+    let mut editor = Editor::new(&mut tree, TREE);
+    for (item_type, size) in [(ItemType::INODE_ITEM, 160), (ItemType::EXTENT_DATA, 53)] {
+        for n in 0..OBJECTS {
+            let key = Key::new(n, item_type, 0);
+            editor.insert(&key, &vec![9; size]).unwrap();
+        }
+    }
+    let bytes = OBJECTS as usize * (160 + 53 + 2 * 25);
+    let fewest = bytes / (NODE_SIZE - 101);
+    assert!(tree.nodes.len() < fewest * 2, "{}", tree.nodes.len());
+}
+
+/// Neighbours that grow at the same time soon fill leaves of their own.
+#[test]
+fn objects_that_grow_beside_each_other_fill_leaves() {
+    const ITEMS: u64 = 20_000;
+    let mut tree = Memory::new();
+    let mut editor = Editor::new(&mut tree, TREE);
+    for n in 0..ITEMS {
+        for object in [257, 258] {
+            let key = Key::new(object, ItemType::DIR_INDEX, n);
+            editor.insert(&key, &[9; 40]).unwrap();
+        }
+    }
+    let per_leaf = (NODE_SIZE - 101) / 65;
+    let fewest = 2 * ITEMS as usize / per_leaf;
+    assert!(tree.nodes.len() < fewest * 11 / 10, "{}", tree.nodes.len());
+}
+
 #[test]
 fn comparing_reads_only_what_changed() {
     let mut tree = Memory::new();
