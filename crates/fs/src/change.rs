@@ -139,7 +139,7 @@ impl Filesystem {
             check_writable(engine, tree)?;
             plan(engine, inodes)
         };
-        let changed = self.store.change_beside(tree, beside, &finish);
+        let changed = self.store.change_beside(tree, room, beside, &finish);
         if let Ok(Some(result)) = changed {
             return Ok(result);
         }

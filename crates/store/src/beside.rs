@@ -19,6 +19,7 @@ use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::missing::Tries;
+use crate::reserve::Purpose;
 use butterfs_format::{Key, Logical, TreeId};
 use butterfs_tree::{Edit, ItemChange, TreeError, see_leaf};
 use std::sync::Arc;
@@ -114,7 +115,8 @@ impl Engine {
 
 impl Store {
     /// Makes the changes of items of `tree` that `plan` names, beside other
-    /// changes. `plan` only reads. `finish` gets the rest of the plan after the
+    /// changes. `plan` only reads. A transaction of `nodes` must have room, as if
+    /// the changes needed one. `finish` gets the rest of the plan after the
     /// changes are made and before anything else can happen to them. `None` if
     /// the changes need a transaction; then nothing happened.
     ///
@@ -123,13 +125,15 @@ impl Store {
     pub fn change_beside<P, R, E: From<StoreError>>(
         &self,
         tree: TreeId,
+        (nodes, purpose): (usize, Purpose),
         plan: impl FnOnce(&Engine) -> Result<(Vec<ItemChange>, P), E>,
         finish: impl FnOnce(P) -> R,
     ) -> Result<Option<R>, E> {
         self.check_writable()?;
         let engine = self.read();
         self.check_writable()?;
-        if engine.publication.log_waits || self.is_commit_due(&engine) {
+        let is_full = || engine.room_for(nodes, purpose).is_err();
+        if engine.publication.log_waits || self.is_commit_due(&engine) || is_full() {
             return Ok(None);
         }
         let mut tries = Tries::default();

@@ -177,10 +177,12 @@ impl Engine {
         }
     }
 
-    /// Makes sure that `nodes` more changed nodes and the commit fit.
-    pub(crate) fn reserve(&mut self, nodes: usize, purpose: Purpose) -> Result<(), StoreError> {
-        let size = self.node_size() as u64;
-        let need = (nodes as u64 + self.commit_nodes_max()) * size;
+    /// Bytes that `nodes` more changed nodes and the commit need at most.
+    ///
+    /// # Errors
+    /// [`StoreError::NoSpace`] if they do not fit.
+    pub(crate) fn room_for(&self, nodes: usize, purpose: Purpose) -> Result<u64, StoreError> {
+        let need = (nodes as u64 + self.commit_nodes_max()) * self.node_size() as u64;
         let available = self.available(SpaceKind::Metadata);
         let kept = match purpose {
             Purpose::Grow => self.kept_in_reserve() + self.acknowledged.metadata(),
@@ -189,6 +191,13 @@ impl Engine {
         if available < need + kept || self.would_take_promised(need) {
             return Err(StoreError::NoSpace);
         }
+        Ok(need)
+    }
+
+    /// Makes sure that `nodes` more changed nodes and the commit fit.
+    pub(crate) fn reserve(&mut self, nodes: usize, purpose: Purpose) -> Result<(), StoreError> {
+        let size = self.node_size() as u64;
+        let need = self.room_for(nodes, purpose)?;
         self.load_up_to(SpaceKind::Metadata, need)?;
         self.ensure_loaded(SpaceKind::System, CHUNK_TREE_NODES * size)
     }

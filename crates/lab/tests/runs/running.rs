@@ -692,15 +692,16 @@ fn processors_halt_or_poll_as_a_cell_asks() {
     let before = setting();
     let cells = format!("file-system = \"ext4\"\nwake = [\"halting\", \"polling\"]\n{TINY}");
     let ran = run(&cells, "", Catalogue::shipped(), None);
-    assert_eq!(ran.ended, Ok(Ended::Complete));
     assert_eq!(setting(), before);
+    if wakeup::lack().is_some() {
+        let none = "this machine can run none of the cells";
+        assert_eq!(ran.ended, Err(none.to_owned()));
+        return;
+    }
+    assert_eq!(ran.ended, Ok(Ended::Complete));
     assert_eq!(ran.cells.len(), 2);
     for cell in &ran.cells {
         let wake = cell.cell.0["wake"].as_str();
-        if let Some(why) = wakeup::lack() {
-            assert!(reason(cell).contains(&why), "{:?}", cell.outcome);
-            continue;
-        }
         assert_eq!(reason(cell), "done");
         let found = shown(cell, "waking a processor");
         assert_eq!(found.requested, wake);
