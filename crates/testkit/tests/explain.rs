@@ -210,7 +210,8 @@ fn full_metadata_are_named() {
     let said = explain(volume.files().store()).unwrap();
     let full = |obstacle: &Obstacle| matches!(obstacle, Obstacle::MetadataFull { .. });
     assert!(said.obstacles.iter().any(full), "{said:?}");
-    assert_eq!(said.writable, 0);
+    // The file that did not fit is gone again, and may have left a few nodes.
+    assert!(said.writable < MIB, "{said:?}");
     assert!(said.standing.data.free > 10 * MIB, "{said:?}");
     assert!(
         volume
