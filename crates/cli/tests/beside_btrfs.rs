@@ -346,10 +346,13 @@ const UNMOUNTED: &[(&str, Compared)] = &[
     ),
 ];
 
-/// Subvolumes, files, shared data, quota groups.
+/// Subvolumes, files, shared data, quota groups. The kernel may write out a file
+/// while it is still being written, in two extents, and what defragmenting does
+/// depends on that. So the file is written again until it is one extent.
 const FILL: &str = "
     btrfs -q subvolume create sub; btrfs -q subvolume create sub/inner
-    seq 100000 >sub/file; ln sub/file sub/hard; mkdir -p d/e
+    until filefrag sub/file 2>/dev/null | grep -q ': 1 extent'; do seq 100000 >sub/file; sync; done
+    ln sub/file sub/hard; mkdir -p d/e
     cp --reflink=always sub/file d/e/copy; echo hi >d/small
     btrfs -q subvolume snapshot -r sub snap; sync
     btrfs quota enable . && btrfs -q quota rescan -w . >&2
