@@ -32,6 +32,16 @@ pub trait BlockDevice: Send + Sync + Debug {
         self.size()
     }
 
+    /// Makes sure that the first `size` bytes are still there: while a file is
+    /// in use, others may cut it short, and the next write would make it as
+    /// long as before, with zeros.
+    ///
+    /// # Errors
+    /// [`DeviceError::CutShort`].
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        check_length(self, self.size(), size)
+    }
+
     /// Fills `buf` from `offset` on.
     ///
     /// # Errors
@@ -115,6 +125,9 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn look_at_size(&self) -> u64 {
         (**self).look_at_size()
     }
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        (**self).still_has(size)
+    }
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         (**self).read_at(offset, buf)
     }
@@ -150,6 +163,22 @@ impl<D: BlockDevice + ?Sized> BlockDevice for Arc<D> {
     fn let_go(&self) {
         (**self).let_go();
     }
+}
+
+/// Refuses a device that has become shorter than `size`.
+pub(crate) fn check_length<D: BlockDevice + ?Sized>(
+    device: &D,
+    now: u64,
+    size: u64,
+) -> Result<(), DeviceError> {
+    if now >= size {
+        return Ok(());
+    }
+    Err(DeviceError::CutShort {
+        device: device.identity(),
+        now,
+        size,
+    })
 }
 
 /// Refuses a range outside of the device.

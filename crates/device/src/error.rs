@@ -64,6 +64,19 @@ pub enum DeviceError {
         /// Bytes that the device has.
         size: u64,
     },
+    /// Somebody cut the file short while it was in use.
+    #[error(
+        "{device} was cut short while it was in use: it has {now} bytes left of {size}; unmount it, put back what is \
+         missing (or make it {size} bytes long again), and run `butterfs check` and `butterfs scrub`"
+    )]
+    CutShort {
+        /// The device.
+        device: String,
+        /// Bytes that it has.
+        now: u64,
+        /// Bytes that the volume has on it.
+        size: u64,
+    },
     /// The device was opened for reading only.
     #[error("cannot {operation} {device}, which is open read-only; open it read-write")]
     ReadOnly {

@@ -246,6 +246,10 @@ impl BlockDevice for FaultDevice {
         self.inner.look_at_size()
     }
 
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        self.inner.still_has(size)
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         check_range(self, Operation::Read, range)?;

@@ -1,6 +1,6 @@
 //! A device that is a regular file or a block device.
 
-use crate::block_device::{check_range, check_writable, parts_length};
+use crate::block_device::{check_length, check_range, check_writable, parts_length};
 use crate::holder::{self, DeviceNumber};
 use crate::waiting;
 use crate::{Access, BlockDevice, DeviceError, DeviceRange, Holder, Operation, sys};
@@ -300,6 +300,14 @@ impl FileDevice {
         Ok(released)
     }
 
+    /// Bytes at this moment, if the system tells.
+    fn size_now(&self) -> Option<u64> {
+        match self.kind {
+            Kind::RegularFile => self.file.metadata().map(|meta| meta.len()).ok(),
+            Kind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
+        }
+    }
+
     /// Fills the beginning of `parts` with what is in the page cache, tells that
     /// this thread is about to wait if there is more, and answers the bytes
     /// filled.
@@ -326,12 +334,14 @@ impl BlockDevice for FileDevice {
     }
 
     fn look_at_size(&self) -> u64 {
-        let now = match self.kind {
-            Kind::RegularFile => self.file.metadata().map(|meta| meta.len()).ok(),
-            Kind::BlockDevice => sys::block_device_size(self.file.as_fd()).ok(),
-        };
-        let now = now.unwrap_or(0);
+        let now = self.size_now().unwrap_or(0);
         now.max(self.size.fetch_max(now, Ordering::AcqRel))
+    }
+
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        // Where the system does not tell, the next request will.
+        self.size_now()
+            .map_or(Ok(()), |now| check_length(self, now, size))
     }
 
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {

@@ -171,6 +171,10 @@ impl BlockDevice for RecordDevice {
         self.inner.look_at_size()
     }
 
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        self.inner.still_has(size)
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         self.inner.read_at(offset, buf)
     }

@@ -54,6 +54,10 @@ impl BlockDevice for TraceDevice {
         self.inner.look_at_size()
     }
 
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        self.inner.still_has(size)
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         self.traced(Operation::Read, Some(range), || {

@@ -35,6 +35,11 @@ impl BlockDevice for WindowDevice {
         self.range.length
     }
 
+    fn still_has(&self, size: u64) -> Result<(), DeviceError> {
+        self.inner
+            .still_has(self.range.start.get().saturating_add(size))
+    }
+
     fn read_at(&self, offset: DeviceOffset, buf: &mut [u8]) -> Result<(), DeviceError> {
         let range = DeviceRange::of_buffer(offset, buf.len());
         check_range(self, Operation::Read, range)?;

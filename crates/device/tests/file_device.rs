@@ -299,6 +299,24 @@ fn a_released_device_is_free_for_others_and_takes_nothing() {
     FileDevice::open(&path, Access::ReadWrite).unwrap();
 }
 
+#[test]
+fn a_file_that_was_cut_short_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    let device = FileDevice::create(&path, MIB).unwrap();
+    device.still_has(MIB).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    file.set_len(MIB / 2).unwrap();
+    device.still_has(MIB / 2).unwrap();
+    let error = device.still_has(MIB).unwrap_err();
+    assert!(
+        matches!(error, DeviceError::CutShort { now, size: MIB, .. } if now == MIB / 2),
+        "{error}"
+    );
+    file.set_len(2 * MIB).unwrap();
+    device.still_has(MIB).unwrap();
+}
+
 /// Nobody gets the device while a write to it is under way.
 #[test]
 fn a_release_waits_for_writes() {

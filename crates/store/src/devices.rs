@@ -67,7 +67,7 @@ pub(crate) fn write_superblocks(
             None => continue,
         };
         for offset in offsets {
-            space.write_superblock(id, *offset, &own.encode(*offset))?;
+            space.write_superblock(id, *offset, &own.encode(*offset), own.device.total_bytes)?;
         }
     }
     Ok(())

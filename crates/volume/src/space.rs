@@ -521,7 +521,8 @@ impl LogicalSpace {
         }
     }
 
-    /// Writes a copy of a superblock.
+    /// Writes a copy of a superblock, if the device still has the `size` bytes
+    /// that the volume has on it.
     ///
     /// # Errors
     /// [`VolumeError::Device`], where the volume cannot do without the device.
@@ -530,11 +531,13 @@ impl LogicalSpace {
         id: DeviceId,
         offset: DeviceOffset,
         bytes: &[u8],
+        size: u64,
     ) -> Result<(), VolumeError> {
         let Ok((device, stats)) = self.used(id) else {
             return Ok(());
         };
-        match device.write_at(offset, bytes) {
+        let there = device.still_has(size);
+        match there.and_then(|()| device.write_at(offset, bytes)) {
             Ok(()) => Ok(()),
             Err(error) => {
                 DeviceStats::count(&stats.write_errs);

@@ -1,0 +1,71 @@
+//! A file that somebody cuts short while it is a volume in use.
+
+use butterfs::{Degraded, FileDevice, OpenOptions, Volume};
+use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_device::BlockDevice;
+use std::fs::OpenOptions as FileOptions;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const SIZE: u64 = 256 << 20;
+
+/// A volume on new files, opened.
+fn volume(folder: &Path, count: usize, profile: ProfileChoice) -> (Vec<PathBuf>, Volume) {
+    let paths: Vec<PathBuf> = (0..count)
+        .map(|n| folder.join(format!("disk {n}")))
+        .collect();
+    let create = |path: &PathBuf| Arc::new(FileDevice::create(path, SIZE).unwrap()) as _;
+    let devices: Vec<Arc<dyn BlockDevice>> = paths.iter().map(create).collect();
+    let mkfs = MkfsOptions {
+        data: Some(profile),
+        metadata: Some(profile),
+        ..MkfsOptions::default()
+    };
+    make_on(&devices, &mkfs).unwrap();
+    let volume = Volume::open_devices(devices, OpenOptions::default()).unwrap();
+    volume.write_file(b"before", &[1; 100_000]).unwrap();
+    volume.sync().unwrap();
+    (paths, volume)
+}
+
+fn set_length(path: &Path, length: u64) {
+    let file = FileOptions::new().write(true).open(path).unwrap();
+    file.set_len(length).unwrap();
+}
+
+#[test]
+fn the_only_device_is_not_made_longer_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let (paths, volume) = volume(folder.path(), 1, ProfileChoice::Single);
+    set_length(&paths[0], SIZE - 4096);
+    volume.write_file(b"after", &[2; 100_000]).unwrap();
+    let error = volume.sync().unwrap_err().to_string();
+    let told = format!(
+        "was cut short while it was in use: it has {} bytes left of {SIZE}",
+        SIZE - 4096
+    );
+    assert!(error.contains(&told), "{error}");
+    assert!(volume.write_file(b"later", b"x").is_err());
+    drop(volume);
+    assert_eq!(paths[0].metadata().unwrap().len(), SIZE - 4096);
+    // The last commit is still there, and nothing of what failed.
+    set_length(&paths[0], SIZE);
+    let volume = Volume::open(&paths[0], OpenOptions::read_only()).unwrap();
+    assert_eq!(volume.read_file(b"before").unwrap(), [1; 100_000]);
+    assert!(volume.read_file(b"after").is_err());
+}
+
+#[test]
+fn a_mirror_goes_on_without_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let (paths, volume) = volume(folder.path(), 2, ProfileChoice::Raid1);
+    set_length(&paths[1], SIZE / 2);
+    volume.write_file(b"after", &[2; 100_000]).unwrap();
+    volume.sync().unwrap();
+    assert_eq!(volume.read_file(b"before").unwrap(), [1; 100_000]);
+    volume.close().unwrap();
+    let mut options = OpenOptions::read_only();
+    options.store.degraded = Degraded::Allowed;
+    let volume = Volume::open(&paths[0], options).unwrap();
+    assert_eq!(volume.read_file(b"after").unwrap(), [2; 100_000]);
+}
