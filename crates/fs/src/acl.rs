@@ -1,12 +1,10 @@
 //! POSIX ACLs of inodes: inheritance, chmod, and which ACLs may be stored.
 
 use crate::error::FsError;
-use crate::names::{Inheritance, NewInode, S_IFDIR, S_IFLNK, S_IFMT};
+use crate::mode::{S_IFDIR, S_IFLNK, S_IFMT};
+use crate::new_inode::{Inheritance, NewInode};
 use crate::options::AclPolicy;
-use crate::xattr;
-use butterfs_format::InodeId;
 use butterfs_format::acl::Acl;
-use butterfs_store::Engine;
 
 /// ACLs and permissions of a new inode.
 #[derive(Debug, Default)]
@@ -32,13 +30,12 @@ fn parse(value: &[u8]) -> Result<Acl, FsError> {
     Acl::parse(value).map_err(|_| FsError::Invalid("not a valid POSIX ACL"))
 }
 
-/// What a new inode in `parent` gets: from the parent's default ACL, or else
-/// from the umask.
+/// What a new inode gets: from its directory's default ACL, which
+/// `default_of_parent` reads, or else from the umask.
 pub(crate) fn for_new(
-    engine: &Engine,
-    parent: InodeId,
     new: &NewInode<'_>,
     policy: AclPolicy,
+    default_of_parent: impl FnOnce() -> Result<Option<Vec<u8>>, FsError>,
 ) -> Result<NewAcls, FsError> {
     let plain = NewAcls {
         mode: new.mode & 0o777 & !new.umask,
@@ -53,7 +50,7 @@ pub(crate) fn for_new(
     if new.inheritance == Inheritance::Nothing || policy == AclPolicy::Off {
         return Ok(plain);
     }
-    let Some(default) = xattr::get(engine, parent, xattr::ACL_DEFAULT)? else {
+    let Some(default) = default_of_parent()? else {
         return Ok(plain);
     };
     let inherited = parse(&default)?.inherit(new.mode & 0o777);
@@ -83,14 +80,7 @@ pub(crate) fn check_default(value: &[u8], mode: u32) -> Result<(), FsError> {
     parse(value).map(|_| ())
 }
 
-/// The access ACL after chmod, if there is one.
-pub(crate) fn after_chmod(
-    engine: &Engine,
-    id: InodeId,
-    mode: u32,
-) -> Result<Option<Vec<u8>>, FsError> {
-    let Some(value) = xattr::get(engine, id, xattr::ACL_ACCESS)? else {
-        return Ok(None);
-    };
-    Ok(Some(parse(&value)?.with_mode(mode & 0o777).encode()))
+/// An access ACL after chmod.
+pub(crate) fn after_chmod(value: &[u8], mode: u32) -> Result<Vec<u8>, FsError> {
+    Ok(parse(value)?.with_mode(mode & 0o777).encode())
 }

@@ -1,10 +1,11 @@
 //! Attributes: stat, mode, owner, times, flags.
 
+use crate::change::NODES_PER_PATH;
 use crate::error::FsError;
 use crate::file::extents;
 use crate::file::flush::InlineRule;
 use crate::inode::{Inode, InodeState, store_item};
-use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
+use crate::names::{S_IFDIR, S_IFMT, S_IFREG, S_ISGID, S_ISUID};
 use crate::options::{AccessTimes, Compress};
 use crate::{Filesystem, acl, dir, xattr};
 use butterfs_format::InodeId;
@@ -387,7 +388,8 @@ fn apply(
     let item = &mut state.item;
     if let Some(mode) = set.mode {
         item.mode = (item.mode & S_IFMT) | (mode & !S_IFMT);
-        if let Some(changed) = acl::after_chmod(engine, id, item.mode)? {
+        if let Some(acl) = xattr::get(engine, id, xattr::ACL_ACCESS)? {
+            let changed = acl::after_chmod(&acl, item.mode)?;
             xattr::delete(engine, id, xattr::ACL_ACCESS)?;
             xattr::put(engine, id, xattr::ACL_ACCESS, &changed)?;
         }

@@ -16,6 +16,12 @@ use butterfs_store::{Engine, Purpose, TreeAccess, Tries};
 use butterfs_tree::{ItemChange, change_items};
 use parking_lot::RwLockWriteGuard;
 
+/// Nodes that a change of names touches at most, per tree path of eight
+/// levels with splits.
+pub(crate) const NODES_PER_PATH: usize = 10;
+/// Nodes that a new inode with its name touches.
+pub(crate) const NODES_OF_NEW: usize = 8 * NODES_PER_PATH;
+
 /// Inodes that a change alters in memory before the change is certain.
 pub(crate) trait Altered {
     /// What is needed to undo the change. Data that wait in the write buffer

@@ -4,15 +4,13 @@
 //! there is the true one. Its item in the tree lags behind by what waits in the
 //! write buffer (`disk_size` is the size that the tree may show).
 
-use crate::Filesystem;
 use crate::error::FsError;
-use crate::file::SIZE_MAX;
 use crate::file::buffer::WriteBuffer;
+use crate::file::limits::SIZE_MAX;
 use crate::inode_fault::InodeFault;
-use crate::names::S_IFDIR;
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_format::{InodeId, ItemType, Key, TreeId};
 use butterfs_store::{Engine, TreeAccess};
 use butterfs_tree::{Edit, ItemChange, TreeError, change_items, find};
 use crossbeam_utils::CachePadded;
@@ -203,30 +201,6 @@ pub(crate) const fn item_key(id: InodeId) -> Key {
     Key::new(id.number.0, ItemType::INODE_ITEM, 0)
 }
 
-impl Filesystem {
-    /// The inode, loaded from its tree when it is not in use.
-    ///
-    /// # Errors
-    /// [`FsError::NotFound`], damage, reading.
-    pub fn inode(&self, id: InodeId) -> Result<Arc<Inode>, FsError> {
-        if let Some(inode) = self.inodes.get(id) {
-            return Ok(inode);
-        }
-        self.visit(id.tree);
-        // It enters the table while nothing can change it.
-        self.store.look(|engine| {
-            if crate::dir::is_absent_subvolume(id) {
-                let item = absent_subvolume(engine, id.tree)?;
-                return Ok(self.inodes.insert(Inode::new(id, item)));
-            }
-            check_alive(engine, id.tree)?;
-            let inode = Inode::new(id, load_item(engine, id)?);
-            self.load_properties(engine, &inode)?;
-            Ok(self.inodes.insert(inode))
-        })
-    }
-}
-
 /// Errors if a subvolume was deleted, because only parts of its tree may be
 /// left.
 pub(crate) fn check_alive(engine: &Engine, tree: TreeId) -> Result<(), FsError> {
@@ -255,27 +229,6 @@ pub(crate) fn load_item(engine: &Engine, id: InodeId) -> Result<InodeItem, FsErr
         Ok(None) | Err(TreeError::NoSuchTree(_)) => Err(FsError::NotFound),
         Err(error) => Err(error.into()),
     }
-}
-
-/// The inode of the empty directory that stands for a subvolume which is
-/// elsewhere. It looks like the root of the tree in which it is seen, and is
-/// read-only.
-fn absent_subvolume(engine: &Engine, tree: TreeId) -> Result<InodeItem, FsError> {
-    let root = load_item(
-        engine,
-        InodeId {
-            tree,
-            number: InodeNumber::ROOT,
-        },
-    )?;
-    Ok(InodeItem {
-        size: 0,
-        nbytes: 0,
-        nlink: 1,
-        mode: S_IFDIR | 0o555,
-        flags: InodeFlags::default(),
-        ..root
-    })
 }
 
 /// The change that writes an inode's item to its tree, with the size that is on

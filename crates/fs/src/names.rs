@@ -3,15 +3,20 @@
 //! Owns the rules of new inodes (owner, mode, inherited flags, properties and
 //! ACLs) and link counts.
 
+pub use crate::mode::{
+    S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_ISUID,
+};
+pub use crate::new_inode::{Inheritance, NewInode, Owner};
+
 use crate::acl::{self, NewAcls};
-use crate::change::Locked;
+use crate::change::{Locked, NODES_OF_NEW, NODES_PER_PATH};
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_change, store_item};
 use crate::inode_fault::InodeFault;
+use crate::mode::kind_of;
 use crate::options::DataCow;
 use crate::{Filesystem, orphan, xattr};
-use butterfs_format::compression::Algorithm;
 use butterfs_format::item::dir::FileType;
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
@@ -25,115 +30,6 @@ use std::sync::Arc;
 pub const LINKS_MAX: u32 = 65_535;
 /// Longest target of a symbolic link, in bytes.
 pub const SYMLINK_MAX: usize = 4095;
-/// Nodes that a change of names touches at most, per tree path of eight
-/// levels with splits.
-pub(crate) const NODES_PER_PATH: usize = 10;
-/// Nodes that a new inode with its name touches.
-pub(crate) const NODES_OF_NEW: usize = 8 * NODES_PER_PATH;
-
-/// File type bits of a mode.
-pub const S_IFMT: u32 = 0o170_000;
-/// Directory.
-pub const S_IFDIR: u32 = 0o040_000;
-/// Regular file.
-pub const S_IFREG: u32 = 0o100_000;
-/// Symbolic link.
-pub const S_IFLNK: u32 = 0o120_000;
-/// Character device.
-pub const S_IFCHR: u32 = 0o020_000;
-/// Block device.
-pub const S_IFBLK: u32 = 0o060_000;
-/// Fifo.
-pub const S_IFIFO: u32 = 0o010_000;
-/// Socket.
-pub const S_IFSOCK: u32 = 0o140_000;
-/// Set group on execution; on directories, children inherit the group.
-pub const S_ISGID: u32 = 0o2_000;
-/// Set user on execution.
-pub const S_ISUID: u32 = 0o4_000;
-
-/// Who makes an inode.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Owner {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-/// What a new inode takes from its directory: group, flags, ACLs and the
-/// property of compression.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Inheritance {
-    /// What the rules of POSIX and Btrfs say.
-    #[default]
-    FromDirectory,
-    /// Nothing.
-    Nothing,
-}
-
-/// An inode to make.
-#[derive(Clone, Debug)]
-pub struct NewInode<'a> {
-    /// Type and permissions.
-    pub mode: u32,
-    /// Permissions to clear, unless the directory has a default ACL.
-    pub umask: u32,
-    /// Owner, unless the directory passes on its group.
-    pub owner: Owner,
-    /// Device number, for devices.
-    pub rdev: u64,
-    /// Target, for symbolic links.
-    pub symlink: &'a [u8],
-    /// What it takes from its directory.
-    pub inheritance: Inheritance,
-}
-
-impl<'a> NewInode<'a> {
-    /// An inode of `mode` that belongs to `owner`.
-    #[must_use]
-    pub const fn new(mode: u32, owner: Owner) -> Self {
-        Self {
-            mode,
-            umask: 0,
-            owner,
-            rdev: 0,
-            symlink: &[],
-            inheritance: Inheritance::FromDirectory,
-        }
-    }
-
-    /// A symbolic link to `target`.
-    #[must_use]
-    pub const fn symlink(target: &'a [u8], owner: Owner) -> Self {
-        Self {
-            mode: S_IFLNK | 0o777,
-            umask: 0,
-            owner,
-            rdev: 0,
-            symlink: target,
-            inheritance: Inheritance::FromDirectory,
-        }
-    }
-
-    fn inherits(&self) -> bool {
-        self.inheritance == Inheritance::FromDirectory
-    }
-}
-
-/// Kind of a directory entry by an inode's mode.
-pub(crate) fn kind_of(mode: u32) -> Result<FileType, FsError> {
-    Ok(match mode & S_IFMT {
-        S_IFREG => FileType::Regular,
-        S_IFDIR => FileType::Directory,
-        S_IFLNK => FileType::Symlink,
-        S_IFCHR => FileType::CharDevice,
-        S_IFBLK => FileType::BlockDevice,
-        S_IFIFO => FileType::Fifo,
-        S_IFSOCK => FileType::Socket,
-        _ => return Err(FsError::Invalid("this type of file does not exist")),
-    })
-}
 
 pub(crate) const fn location(inode: InodeNumber) -> Key {
     Key::new(inode.0, ItemType::INODE_ITEM, 0)
@@ -356,7 +252,8 @@ impl Filesystem {
         new: &NewInode<'_>,
     ) -> Result<(Vec<ItemChange>, Inode), FsError> {
         let kind = kind_of(new.mode)?;
-        let acls = acl::for_new(engine, parent, new, self.options.acl)?;
+        let default = || xattr::get(engine, parent, xattr::ACL_DEFAULT);
+        let acls = acl::for_new(new, self.options.acl, default)?;
         let id = InodeId {
             tree: parent.tree,
             number: self.next_inodes.next(engine, parent.tree)?,
@@ -368,7 +265,7 @@ impl Filesystem {
                 if new.inherits() && !item.flags.intersects(xattr::UNPACKED) =>
             {
                 xattr::get(engine, parent, xattr::COMPRESSION)?
-                    .and_then(|value| compression_property(&value).flatten())
+                    .and_then(|value| xattr::compression_property(&value).flatten())
             }
             _ => None,
         };
@@ -616,16 +513,6 @@ pub(crate) fn missing_link(inode: InodeId) -> FsError {
         at: None,
         fault: Box::new(InodeFault::NoOwnName),
     }
-}
-
-/// Compression that a property asks for: `Some(None)` is an explicit "none". As
-/// in the kernel, what follows an algorithm's name (a level) is ignored.
-pub(crate) fn compression_property(value: &[u8]) -> Option<Option<Algorithm>> {
-    if matches!(value, b"no" | b"none") {
-        return Some(None);
-    }
-    let named = |algorithm: &Algorithm| value.starts_with(algorithm.name().as_bytes());
-    Algorithm::ALL.into_iter().find(named).map(Some)
 }
 
 /// Gives a symbolic link its target, and the change that keeps it.

@@ -3,10 +3,10 @@
 //! Owns orphan items and the deletion of inodes, in bounded steps.
 
 use crate::Filesystem;
+use crate::change::NODES_PER_PATH;
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, check_alive, store_item};
-use crate::names::NODES_PER_PATH;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{DataExtent, DataOwner, Engine, Purpose, now};

@@ -1,13 +1,15 @@
 //! Moving names: rename with replacement, NOREPLACE, EXCHANGE, WHITEOUT.
 
 use crate::change::{Locked, check_writable};
+use crate::change::{NODES_OF_NEW, NODES_PER_PATH};
 use crate::dir::{self, Link, Target, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, store_item};
 use crate::inode_fault::InodeFault;
+use crate::mode::kind_of;
 use crate::names::{
-    NODES_OF_NEW, NODES_PER_PATH, NewInode, Owner, S_IFCHR, check_directory, kind_of, location,
-    lock_all, missing_link, name_bytes, state_of, touch_directory,
+    NewInode, Owner, S_IFCHR, check_directory, location, lock_all, missing_link, name_bytes,
+    state_of, touch_directory,
 };
 use crate::subvolume::rename::{hang_again, take_subvolume};
 use crate::{Filesystem, orphan};
@@ -310,7 +312,7 @@ fn take_name(
     source: Target,
 ) -> Result<FileType, FsError> {
     if source.subvolume {
-        take_subvolume(engine, place, source.inode.tree)?;
+        take_subvolume(engine, place.dir, place.name, source.inode.tree)?;
         let dir_state = state_of(locked, place.dir);
         touch_directory(engine, place.dir, dir_state, -name_bytes(place.name))?;
         return Ok(FileType::Directory);

@@ -3,11 +3,13 @@
 //! Owns their items, and what some of them mean for an inode when they are set
 //! (ACLs, the compression property).
 
+use crate::change::NODES_PER_PATH;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, check_alive, store_item};
-use crate::names::{NODES_PER_PATH, S_IFDIR, S_IFMT, S_IFREG, compression_property};
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG};
 use crate::{Filesystem, acl, dir};
 use butterfs_format::checksum::name_hash;
+use butterfs_format::compression::Algorithm;
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::InodeFlags;
 use butterfs_format::{InodeId, ItemType, Key};
@@ -393,4 +395,14 @@ impl Effect {
             }
         }
     }
+}
+
+/// Compression that a property asks for: `Some(None)` is an explicit "none". As
+/// in the kernel, what follows an algorithm's name (a level) is ignored.
+pub(crate) fn compression_property(value: &[u8]) -> Option<Option<Algorithm>> {
+    if matches!(value, b"no" | b"none") {
+        return Some(None);
+    }
+    let named = |algorithm: &Algorithm| value.starts_with(algorithm.name().as_bytes());
+    Algorithm::ALL.into_iter().find(named).map(Some)
 }

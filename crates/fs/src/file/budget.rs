@@ -7,7 +7,7 @@
 //! the sum of all buffers that were adopted.
 
 use super::buffer::{Spare, Sums};
-use super::fallocate::PREALLOC_MAX;
+use super::limits::PREALLOC_MAX;
 use crate::inode::{Inode, InodeState};
 use butterfs_format::{InodeId, TreeId};
 use butterfs_store::{Acknowledged, Promisable};

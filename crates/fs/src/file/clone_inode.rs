@@ -3,9 +3,10 @@
 use super::clone::CloneSpan;
 use crate::Filesystem;
 use crate::attr::{SetAttributes, SetTime};
+use crate::change::NODES_PER_PATH;
 use crate::error::FsError;
 use crate::inode::{Inode, store_item};
-use crate::names::{NODES_PER_PATH, NewInode, Owner, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
+use crate::names::{NewInode, Owner, S_IFDIR, S_IFLNK, S_IFMT, S_IFREG};
 use crate::xattr::SetMode;
 use butterfs_format::InodeId;
 use butterfs_format::item::inode::InodeFlags;

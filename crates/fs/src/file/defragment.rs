@@ -7,8 +7,9 @@
 //! copy-on-write are moved too; they stay without checksums and compression.
 
 use super::extents::{self, Body, Found};
-use super::flush::{EXTENT_MAX, InlineRule, Output, Plan};
+use super::flush::{InlineRule, Plan};
 use super::outgoing::Sums;
+use super::output::{EXTENT_MAX, Output};
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState};
@@ -455,11 +456,11 @@ impl Choice {
     }
 }
 
-#[cfg(test)]
 #[allow(
     clippy::single_range_in_vec_init,
     reason = "the one range that is expected"
 )]
+#[cfg(test)]
 mod tests {
     use super::*;
 

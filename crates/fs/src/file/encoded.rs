@@ -7,8 +7,8 @@
 
 use super::SIZE_MAX;
 use super::extents::COMPRESSED_MAX;
-use super::flush::{Output, Target};
 use super::outgoing::Sums;
+use super::output::{Output, Target};
 use super::write::check_file;
 use crate::Filesystem;
 use crate::error::FsError;

@@ -501,6 +501,20 @@ pub(crate) fn last_from(
     Ok(found)
 }
 
+/// Drops what the tree has of an emptied file, within a transaction.
+pub(super) fn drop_emptied(
+    engine: &mut Engine,
+    id: InodeId,
+    state: &mut InodeState,
+) -> Result<(), FsError> {
+    if state.emptied {
+        drop_range(engine, id, state, 0..u64::MAX, usize::MAX)?;
+        state.disk_size = 0;
+        state.emptied = false;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,8 @@
 //! Preallocating, punching and zeroing ranges.
 
-use super::SIZE_MAX;
 use super::extents::{self, NewExtent, NewKind};
 use super::flush::InlineRule;
+use super::limits::{PREALLOC_MAX, SIZE_MAX};
 use super::truncate::touch;
 use crate::Filesystem;
 use crate::change::Altered;
@@ -15,8 +15,6 @@ use butterfs_format::{InodeId, Logical};
 use butterfs_store::Purpose;
 use std::ops::Range;
 
-/// Greatest preallocated extent.
-pub(super) const PREALLOC_MAX: u64 = 256 << 20;
 /// File extents dropped in one transaction.
 const STEP: usize = 400;
 

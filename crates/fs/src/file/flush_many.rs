@@ -16,8 +16,9 @@
 
 use super::buffer::WriteBuffer;
 use super::extents;
-use super::flush::{Output, Plan, Target, may_lie_in_place, segments};
+use super::flush::{Plan, may_lie_in_place};
 use super::outgoing::Sums;
+use super::output::{Output, Target, segments};
 use crate::Filesystem;
 use crate::change::Locked;
 use crate::error::FsError;

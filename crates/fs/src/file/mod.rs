@@ -17,7 +17,9 @@ mod fallocate;
 pub(crate) mod flush;
 mod flush_many;
 mod flusher;
+pub(crate) mod limits;
 mod outgoing;
+mod output;
 pub(crate) mod read;
 pub(crate) mod reading;
 mod seek;
@@ -31,8 +33,6 @@ pub use defragment::{Defragment, Defragmented, Recompress, Sharing};
 pub use extent_map::{FileSpace, MappedExtent, MappedKind};
 pub use fallocate::FallocateMode;
 pub use flusher::Flusher;
+pub use limits::SIZE_MAX;
 pub use seek::SeekTarget;
 pub(crate) use unpacked::Unpacked;
-
-/// Greatest size of a file: offsets are signed in the kernel.
-pub const SIZE_MAX: u64 = i64::MAX as u64;

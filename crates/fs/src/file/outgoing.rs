@@ -3,7 +3,7 @@
 //! Several threads share much data. Each computes the checksums of a batch and
 //! writes it while the processor's cache still has it.
 
-use super::flush::{Output, Target};
+use super::output::{Output, Target};
 use crate::Filesystem;
 use crate::error::FsError;
 use butterfs_format::Logical;

@@ -7,7 +7,7 @@ use crate::file::flush::InlineRule;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::InodeId;
-use butterfs_store::{Engine, Purpose, now};
+use butterfs_store::{Purpose, now};
 use extents::Body;
 
 /// File extents dropped in one transaction.
@@ -107,12 +107,12 @@ impl Filesystem {
     pub(super) fn drop_emptied(&self, id: InodeId, state: &mut InodeState) -> Result<(), FsError> {
         let room = (60 + Self::nodes_of_emptied(state), Purpose::Shrink);
         self.change_own(state, id.tree, room, |engine, state| {
-            drop_emptied_part(engine, id, state)?;
+            extents::drop_emptied(engine, id, state)?;
             store_item(engine, id, state)
         })
     }
 
-    /// Nodes that [`drop_emptied_part`] touches.
+    /// Nodes that [`extents::drop_emptied`] touches.
     pub(super) const fn nodes_of_emptied(state: &InodeState) -> usize {
         if state.emptied { STEP / 8 } else { 0 }
     }
@@ -185,20 +185,6 @@ impl Filesystem {
         }
         self.flush_locked(inode, state, InlineRule::Allowed)
     }
-}
-
-/// Drops what the tree has of an emptied file, within a transaction.
-pub(super) fn drop_emptied_part(
-    engine: &mut Engine,
-    id: InodeId,
-    state: &mut InodeState,
-) -> Result<(), FsError> {
-    if state.emptied {
-        extents::drop_range(engine, id, state, 0..u64::MAX, usize::MAX)?;
-        state.disk_size = 0;
-        state.emptied = false;
-    }
-    Ok(())
 }
 
 /// Notes in an inode that its content changed.

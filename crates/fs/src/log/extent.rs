@@ -1,6 +1,7 @@
 //! Replaying one file extent, with its checksums.
 
-use super::replay::Log;
+use super::items::Log;
+use super::verify::lies;
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found, NewExtent, NewKind};
 use crate::inode::InodeState;
@@ -120,5 +121,5 @@ fn checksums(
     if missing.is_empty() {
         return Ok(());
     }
-    Err(super::verify::lies(id, LogFault::NoChecksums))
+    Err(lies(id, LogFault::NoChecksums))
 }

@@ -1,7 +1,9 @@
-//! A log as it lies on the device: its nodes and items.
+//! A log as it lies on the device: its nodes and items, and what items say.
 
+use crate::dir::Link;
 use crate::error::FsError;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
+use butterfs_format::item::inode::{ExtrefEntries, RefEntries};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
 use butterfs_store::{Engine, ItemFault, bad_item, corrupt_item};
@@ -131,5 +133,75 @@ impl LogItems {
             }
         }
         Ok(())
+    }
+}
+
+/// Names in an INODE_REF or INODE_EXTREF item.
+pub(super) fn parse_links(id: InodeId, key: Key, data: &[u8]) -> Result<Vec<Link>, FsError> {
+    let bad = |error| FsError::bad_item(id, "name", &error);
+    if key.item_type == ItemType::INODE_REF {
+        return RefEntries::new(data)
+            .map(|entry| {
+                let entry = entry.map_err(bad)?;
+                Ok(Link {
+                    parent: InodeNumber(key.offset),
+                    index: entry.index,
+                    name: entry.name.to_vec(),
+                })
+            })
+            .collect();
+    }
+    ExtrefEntries::new(data)
+        .map(|entry| {
+            let entry = entry.map_err(bad)?;
+            Ok(Link {
+                parent: entry.parent,
+                index: entry.index,
+                name: entry.name.to_vec(),
+            })
+        })
+        .collect()
+}
+
+/// The items of one log, ascending.
+pub(super) struct Log<'a>(pub &'a [(Key, Vec<u8>)]);
+
+impl Log<'_> {
+    pub fn get(&self, key: &Key) -> Option<&[u8]> {
+        let at = self.0.binary_search_by_key(key, |(key, _)| *key).ok()?;
+        self.0.get(at).map(|(_, data)| &data[..])
+    }
+
+    /// Items from `first` on.
+    pub fn from(&self, first: Key) -> impl Iterator<Item = (Key, &[u8])> {
+        let at = self.0.partition_point(|(key, _)| *key < first);
+        self.0
+            .get(at..)
+            .unwrap_or_default()
+            .iter()
+            .map(|(key, data)| (*key, &data[..]))
+    }
+
+    pub fn of(&self, object: u64, kind: ItemType) -> impl Iterator<Item = (Key, &[u8])> {
+        self.from(Key::new(object, kind, 0))
+            .take_while(move |(key, _)| key.objectid == object && key.item_type == kind)
+    }
+
+    /// Whether the log has an inode's own side of a name.
+    pub fn has_reference(&self, inode: InodeNumber, link: &Link) -> bool {
+        let key = Key::new(inode.get(), ItemType::INODE_REF, link.parent.get());
+        let plain = self.get(&key).is_some_and(|data| {
+            RefEntries::new(data)
+                .flatten()
+                .any(|entry| entry.name == link.name)
+        });
+        plain
+            || self
+                .of(inode.get(), ItemType::INODE_EXTREF)
+                .any(|(_, data)| {
+                    ExtrefEntries::new(data)
+                        .flatten()
+                        .any(|entry| entry.parent == link.parent && entry.name == link.name)
+                })
     }
 }

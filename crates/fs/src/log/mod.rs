@@ -4,6 +4,7 @@
 //! items, and mean: the inode looked like this when it was made durable. The
 //! format is the kernel's, and the kernel can replay what is recorded here.
 
+mod copy;
 mod extent;
 mod items;
 mod names;

@@ -3,7 +3,7 @@
 //! A replay would bring back a name that a logged file has lost. So the next
 //! fsync, of any file, first brings the log up to date.
 
-use super::record::{Items, forget_extents, items, write_items};
+use super::copy::{Items, forget_extents, items, write_items};
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use butterfs_format::checksum::name_hash;

@@ -7,6 +7,7 @@
 //! another inode had, directories that the last commit does not have,
 //! subvolumes of which a snapshot was made, and everything that is not a file.
 
+use super::copy::{Items, forget_extents, items, write_items};
 use super::names;
 use crate::Filesystem;
 use crate::error::FsError;
@@ -16,8 +17,7 @@ use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
 use butterfs_format::{InodeId, ItemType, Key, Logical};
-use butterfs_store::{Engine, LogEditor, LogTicket, Purpose, StoreError};
-use butterfs_tree::Cursor;
+use butterfs_store::{Engine, LogTicket, Purpose, StoreError};
 use std::ops::Range;
 
 /// Nodes that logging a file touches at most, beside those of its extents.
@@ -54,8 +54,9 @@ impl Filesystem {
     /// nothing: data that were not written wait in memory until a flush writes
     /// them, and after a failed flush or commit the volume is read-only.
     pub fn fsync(&self, inode: &Inode) -> Result<(), FsError> {
-        self.flush_inode(inode)?;
         let ticket = {
+            let _arrival = self.store.arrive_at_log();
+            self.flush_inode(inode)?;
             let state = inode.state.read();
             self.log_inode(inode.id, &state)?
         };
@@ -172,19 +173,6 @@ fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Rec
     }))
 }
 
-pub(super) fn items(engine: &Engine, id: InodeId, first: Key, last: Key) -> Result<Items, FsError> {
-    let mut all = Vec::new();
-    let mut cursor = Cursor::seek_in(engine, id.tree, &first)?;
-    while let Some((key, data)) = cursor.item().filter(|(key, _)| *key <= last) {
-        all.push((key, data.to_vec()));
-        cursor.next()?;
-    }
-    Ok(all)
-}
-
-/// Items as a tree has them.
-pub(super) type Items = Vec<(Key, Vec<u8>)>;
-
 enum Outcome {
     Written,
     /// The log was left half edited.
@@ -235,56 +223,6 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
         }
     }
     Ok(Outcome::Written)
-}
-
-/// Replaces what the log has of an inode's items of one kind with `now`.
-pub(super) fn write_items(
-    log: &mut LogEditor<'_>,
-    id: InodeId,
-    kind: ItemType,
-    now: &Items,
-) -> Result<(), FsError> {
-    let object = id.number.get();
-    let (first, last) = (Key::new(object, kind, 0), Key::new(object, kind, u64::MAX));
-    let old = log.items(first..=last)?;
-    if old.iter().any(|(key, _)| now.iter().all(|(k, _)| k != key)) {
-        log.remove_range(first..=last)?;
-    }
-    for (key, data) in now {
-        log.replace(key, data)?;
-    }
-    Ok(())
-}
-
-/// Removes the file extents in `range` from the log.
-pub(super) fn forget_extents(
-    log: &mut LogEditor<'_>,
-    id: InodeId,
-    range: &Range<u64>,
-) -> Result<(), FsError> {
-    let first = extents::key(id, range.start);
-    let last = extents::key(id, range.end - 1);
-    let old = log.items(first..=last)?;
-    if old.is_empty() {
-        return Ok(());
-    }
-    for (_, data) in &old {
-        if let Ok(extent) = FileExtent::parse(data)
-            && let Some(disk) = disk_of(&extent.body)
-        {
-            log.unname_extent(disk);
-        }
-    }
-    Ok(log.remove_range(first..=last)?)
-}
-
-fn disk_of(body: &FileExtentBody<'_>) -> Option<Logical> {
-    match body {
-        FileExtentBody::Inline(_) => None,
-        FileExtentBody::Regular(place) | FileExtentBody::Prealloc(place) => {
-            (place.disk.get() != 0).then_some(place.disk)
-        }
-    }
 }
 
 /// `range`, grown so that no file extent of the file or of the log lies across

@@ -9,17 +9,18 @@
 //! their size. Then come entries of directories, then names, attributes and
 //! file extents, and last the link counts.
 
-use super::items::LogItems;
+use super::items::{Log, LogItems, parse_links};
 use super::verify::lies;
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::file::extents;
 use crate::inode::{InodeState, item_key};
 use crate::inode_fault::{InodeFault, LogFault};
-use crate::names::{S_IFDIR, S_IFMT, S_IFREG, kind_of, location};
+use crate::mode::{S_IFDIR, S_IFMT, S_IFREG, kind_of};
+use crate::names::location;
 use crate::orphan;
 use butterfs_format::item::dir::{DirEntries, DirEntry};
-use butterfs_format::item::inode::{ExtrefEntries, InodeItem, RefEntries};
+use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::{Engine, Store};
 use butterfs_tree::{Cursor, find};
@@ -621,74 +622,4 @@ enum Way {
     There,
     /// Nothing is in the way.
     Free,
-}
-
-/// Names in an INODE_REF or INODE_EXTREF item.
-pub(super) fn parse_links(id: InodeId, key: Key, data: &[u8]) -> Result<Vec<Link>, FsError> {
-    let bad = |error| FsError::bad_item(id, "name", &error);
-    if key.item_type == ItemType::INODE_REF {
-        return RefEntries::new(data)
-            .map(|entry| {
-                let entry = entry.map_err(bad)?;
-                Ok(Link {
-                    parent: InodeNumber(key.offset),
-                    index: entry.index,
-                    name: entry.name.to_vec(),
-                })
-            })
-            .collect();
-    }
-    ExtrefEntries::new(data)
-        .map(|entry| {
-            let entry = entry.map_err(bad)?;
-            Ok(Link {
-                parent: entry.parent,
-                index: entry.index,
-                name: entry.name.to_vec(),
-            })
-        })
-        .collect()
-}
-
-/// The items of one log, ascending.
-pub(super) struct Log<'a>(pub &'a [(Key, Vec<u8>)]);
-
-impl Log<'_> {
-    fn get(&self, key: &Key) -> Option<&[u8]> {
-        let at = self.0.binary_search_by_key(key, |(key, _)| *key).ok()?;
-        self.0.get(at).map(|(_, data)| &data[..])
-    }
-
-    /// Items from `first` on.
-    pub fn from(&self, first: Key) -> impl Iterator<Item = (Key, &[u8])> {
-        let at = self.0.partition_point(|(key, _)| *key < first);
-        self.0
-            .get(at..)
-            .unwrap_or_default()
-            .iter()
-            .map(|(key, data)| (*key, &data[..]))
-    }
-
-    fn of(&self, object: u64, kind: ItemType) -> impl Iterator<Item = (Key, &[u8])> {
-        self.from(Key::new(object, kind, 0))
-            .take_while(move |(key, _)| key.objectid == object && key.item_type == kind)
-    }
-
-    /// Whether the log has an inode's own side of a name.
-    fn has_reference(&self, inode: InodeNumber, link: &Link) -> bool {
-        let key = Key::new(inode.get(), ItemType::INODE_REF, link.parent.get());
-        let plain = self.get(&key).is_some_and(|data| {
-            RefEntries::new(data)
-                .flatten()
-                .any(|entry| entry.name == link.name)
-        });
-        plain
-            || self
-                .of(inode.get(), ItemType::INODE_EXTREF)
-                .any(|(_, data)| {
-                    ExtrefEntries::new(data)
-                        .flatten()
-                        .any(|entry| entry.parent == link.parent && entry.name == link.name)
-                })
-    }
 }

@@ -5,14 +5,13 @@
 //! Owns what can be checked by the log and the last commit alone. The replay
 //! itself checks what depends on its earlier steps.
 
-use super::items::LogItems;
-use super::replay::parse_links;
+use super::items::{LogItems, parse_links};
 use crate::dir::{FIRST_INDEX, check_name, is_absent_subvolume};
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found};
 use crate::inode::load_item;
 use crate::inode_fault::{InodeFault, LogFault};
-use crate::names::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, kind_of};
+use crate::mode::{S_IFDIR, S_IFLNK, S_IFMT, S_IFREG, kind_of};
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::dir::{DirEntries, FileType};

@@ -7,8 +7,8 @@
 use super::clones::Wanted;
 use super::error::SendError;
 use super::options::DataMode;
-use super::sender::{Sender, Subject};
 use super::snapshot::Flow;
+use super::state::{Sender, Subject};
 use crate::Inode;
 use crate::file::extents::{Body, Found};
 use butterfs_format::FileOffset;

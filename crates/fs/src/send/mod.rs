@@ -15,27 +15,21 @@ mod error;
 mod names;
 mod options;
 mod sender;
+mod sink;
 mod snapshot;
+mod state;
 mod writer;
 
 pub use error::SendError;
 pub use options::{Beginning, DataMode, Ending, SendOptions, SendRequest};
+pub use sink::CommandSink;
 pub use writer::StreamWriter;
 
 use crate::Filesystem;
 use butterfs_format::send_stream::{Command, Version};
 use clones::CloneSources;
-use sender::Sender;
 use snapshot::{Nodes, Snapshot};
-
-/// Takes commands.
-pub trait CommandSink {
-    /// Takes the next command.
-    ///
-    /// # Errors
-    /// It cannot be written.
-    fn put(&mut self, command: &Command<'_>) -> Result<(), SendError>;
-}
+use state::Sender;
 
 impl Filesystem {
     /// Sends a read-only subvolume.

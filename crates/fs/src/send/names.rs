@@ -17,31 +17,12 @@
 //! the second pass can meet an existing name or a loop.
 
 use super::error::SendError;
-use super::sender::Sender;
 use super::snapshot::{Elsewhere, Identity, Snapshot, join};
+use super::state::Sender;
 use crate::dir::Link;
 use crate::names::{S_IFDIR, S_IFLNK};
 use butterfs_format::InodeNumber;
 use butterfs_format::send_stream::Command;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeSet;
-
-/// What is known of names while they change. Its size grows with the number of
-/// inodes that moved or are gone, not with the number of new or unchanged ones.
-#[derive(Debug, Default)]
-pub(super) struct Names {
-    /// Inodes that keep none of their old names.
-    moved: FxHashMap<InodeNumber, Elsewhere>,
-    /// Inodes that were cleared.
-    cleared: FxHashSet<InodeNumber>,
-    /// Inodes in directories whose number now belongs to another directory.
-    /// Their own items may be unchanged.
-    pub forced: BTreeSet<InodeNumber>,
-    /// Directories that are gone.
-    gone: Vec<InodeNumber>,
-    /// Directories that were made earlier than their order demands.
-    made: FxHashSet<InodeNumber>,
-}
 
 /// The names that an inode keeps, and those that are new to it.
 struct Difference {

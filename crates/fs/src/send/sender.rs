@@ -4,21 +4,18 @@
 //! owner, permissions, times). Owns what is put off to the end: times and
 //! inheritable attributes of directories.
 
-use super::CommandSink;
 use super::changes::{ChangedInode, InodeChanges};
-use super::clones::CloneSources;
 use super::content::Content;
 use super::error::SendError;
-use super::names::Names;
-use super::options::{DataMode, SendOptions};
-use super::snapshot::{Nodes, Snapshot};
+use super::options::DataMode;
+use super::snapshot::Snapshot;
+use super::state::{Sender, Subject};
+use crate::Inode;
 use crate::names::{S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG};
 use crate::xattr::{ACL_DEFAULT, CAPABILITY, COMPRESSION};
-use crate::{Filesystem, Inode};
 use butterfs_format::InodeNumber;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::send_stream::{Command, PathTimes, Special, Version};
-use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// Attributes that a directory passes on to what is made in it. They are set
@@ -27,66 +24,7 @@ const INHERITED: [&[u8]; 2] = [ACL_DEFAULT, COMPRESSION];
 /// Setuid and setgid, which a change of owner or content takes away.
 const PRIVILEGES: u32 = 0o6000;
 
-/// A send under way.
-pub(super) struct Sender<'a, 's> {
-    pub files: &'a Filesystem,
-    pub nodes: &'s Nodes<'s>,
-    pub new: &'s Snapshot<'s>,
-    pub old: Option<&'s Snapshot<'s>>,
-    pub clones: CloneSources<'s>,
-    pub options: &'a SendOptions,
-    pub out: &'a mut dyn CommandSink,
-    pub names: Names,
-    /// Inodes before this one are in their final state.
-    pub current: InodeNumber,
-    /// Directories that get their times at the end.
-    pub late: FxHashSet<InodeNumber>,
-    /// Those of them from which inheritable attributes were removed for now.
-    bare: FxHashSet<InodeNumber>,
-}
-
-/// An inode of the new snapshot, and its old state.
-pub(super) struct Subject {
-    pub number: InodeNumber,
-    pub path: Vec<u8>,
-    pub item: InodeItem,
-    pub old: Option<InodeItem>,
-}
-
-impl Subject {
-    pub const fn kind(&self) -> u32 {
-        self.item.mode & S_IFMT
-    }
-}
-
-impl<'a, 's> Sender<'a, 's> {
-    pub fn new(
-        files: &'a Filesystem,
-        nodes: &'s Nodes<'s>,
-        (old, new): (Option<&'s Snapshot<'s>>, &'s Snapshot<'s>),
-        clones: CloneSources<'s>,
-        options: &'a SendOptions,
-        out: &'a mut dyn CommandSink,
-    ) -> Self {
-        Self {
-            files,
-            nodes,
-            new,
-            old,
-            clones,
-            options,
-            out,
-            names: Names::default(),
-            current: InodeNumber(0),
-            late: FxHashSet::default(),
-            bare: FxHashSet::default(),
-        }
-    }
-
-    pub fn put(&mut self, command: &Command<'_>) -> Result<(), SendError> {
-        self.out.put(command)
-    }
-
+impl<'s> Sender<'_, 's> {
     /// Sends everything but the command at the beginning and the one at the
     /// end.
     pub fn run(&mut self) -> Result<(), SendError> {

@@ -1,6 +1,8 @@
 //! Commands as bytes.
 
-use super::{Beginning, CommandSink, SendError};
+use super::error::SendError;
+use super::options::Beginning;
+use super::sink::CommandSink;
 use butterfs_format::send_stream::{Command, Encoder, Version};
 use std::io::Write;
 

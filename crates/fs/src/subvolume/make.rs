@@ -1,12 +1,13 @@
 //! New subvolumes and snapshots.
 
-use super::{Place, add_refs};
+use super::place::{Place, add_refs};
+use crate::change::{NODES_OF_NEW, NODES_PER_PATH};
 use crate::dir::{self, Link, check_name};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_key};
+use crate::mode::S_IFDIR;
 use crate::names::{
-    Inheritance, NODES_OF_NEW, NODES_PER_PATH, NewInode, attribute_changes, check_directory,
-    name_bytes, touch_directory,
+    Inheritance, NewInode, attribute_changes, check_directory, name_bytes, touch_directory,
 };
 use crate::{Filesystem, acl, xattr};
 use butterfs_format::item::dir::FileType;
@@ -21,7 +22,6 @@ use uuid::Uuid;
 
 /// Offset in the location of an entry of a snapshot.
 const ANY: u64 = u64::MAX;
-const S_IFDIR: u32 = 0o040_000;
 
 impl Filesystem {
     /// Makes an empty subvolume named `name` in `parent`, and commits. `new`
@@ -64,7 +64,8 @@ impl Filesystem {
                 inheritance: Inheritance::Nothing,
                 ..new.clone()
             };
-            let mode = acl::for_new(engine, parent, new, self.options.acl)?.mode;
+            let default = || xattr::get(engine, parent, xattr::ACL_DEFAULT);
+            let mode = acl::for_new(new, self.options.acl, default)?.mode;
             // As in the kernel: from the subvolume in which it lies, not from
             // its directory.
             let root_of_parent = InodeId {

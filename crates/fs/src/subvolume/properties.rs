@@ -2,9 +2,9 @@
 //! received from.
 
 use crate::Filesystem;
+use crate::change::NODES_PER_PATH;
 use crate::change::check_writable;
 use crate::error::FsError;
-use crate::names::NODES_PER_PATH;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::features::Incompat;
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};

@@ -1,9 +1,10 @@
 //! Deleting subvolumes: the name at once, the tree in the background.
 
-use super::{holds_subvolumes, place_of, remove_refs};
+use super::place::{holds_subvolumes, place_of, remove_refs};
+use crate::change::NODES_PER_PATH;
 use crate::error::FsError;
 use crate::inode_fault::InodeFault;
-use crate::names::{NODES_PER_PATH, Removal, check_directory, name_bytes, touch_directory};
+use crate::names::{Removal, check_directory, name_bytes, touch_directory};
 use crate::{Filesystem, dir};
 use butterfs_format::{InodeId, InodeNumber, ItemType, TreeId};
 use butterfs_store::{DropProgress, Purpose, StoreError, Transaction};

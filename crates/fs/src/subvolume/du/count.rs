@@ -3,7 +3,7 @@
 //! Owns the list of holders and the sums by set. The parent module answers
 //! questions from them.
 
-use super::{Limits, Progress, Role, Space, index};
+use super::terms::{Limits, Progress, Role, Space, index};
 use crate::error::FsError;
 use crate::subvolume::list::Subvolumes;
 use crate::subvolume::member_sets::{Member, MemberSets, SetId};
