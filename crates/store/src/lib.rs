@@ -32,6 +32,7 @@ mod exclusive;
 mod extent;
 mod falling_out;
 mod forest;
+mod fsync_group;
 #[cfg(feature = "inject")]
 pub mod inject;
 #[cfg(not(feature = "inject"))]
@@ -71,6 +72,7 @@ pub use engine::{Engine, SpaceKind, TreeState};
 pub use engine_lock::{LockWaits, Reading};
 pub use error::{StoreError, bad_item, corrupt_item};
 pub use exclusive::{Exclusive, ExclusiveKind};
+pub use fsync_group::Arrival;
 pub use item_fault::ItemFault;
 pub use log::{GivenName, LogEditor, LogTicket};
 pub use missing::Tries;
@@ -109,6 +111,7 @@ pub use butterfs_volume::MemberState;
 use commit::PreparedCommit;
 use devices::{Copies, DeviceItems, write_superblocks};
 use engine_lock::EngineLock;
+use fsync_group::FsyncGroup;
 use log::Batch;
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::Arc;
@@ -128,6 +131,7 @@ pub struct Store {
     reads_outside: AtomicU64,
     /// Operations that use addresses of data.
     addresses: addresses::Addresses,
+    fsyncs: FsyncGroup,
     /// Held while superblocks are written.
     committing: Mutex<()>,
     /// Held while nodes of generations are written. Taken before `committing`,
@@ -362,6 +366,7 @@ impl Store {
         engine.publication.durable_devices = Arc::clone(&prepared.devices);
         engine.published();
         drop(engine);
+        self.fsyncs.generation_is_durable(prepared.generation);
         Ok(prepared.generation)
     }
 
@@ -418,13 +423,23 @@ impl Store {
         self.write_copies(superblock, items, Copies::Mirrors)
     }
 
+    /// An fsync is about to log its file. Others that write the log may wait for
+    /// it a moment.
+    pub fn arrive_at_log(&self) -> Arrival<'_> {
+        self.fsyncs.arrive()
+    }
+
     /// Makes durable what was logged up to `ticket`, together with all that
     /// other callers logged meanwhile. Waits for a commit that is under way.
     ///
     /// # Errors
     /// Any error poisons the volume: the device stays as it was.
     pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
-        match self.sync_log_or_commit(ticket)? {
+        let next = match self.fsyncs.lead_or_follow(ticket) {
+            None => Next::Nothing,
+            Some(_leader) => self.sync_log_or_commit(ticket)?,
+        };
+        match next {
             Next::Commit => self.commit().map(|_| ()),
             Next::Nothing => Ok(()),
         }
@@ -510,7 +525,8 @@ impl Store {
             engine.publication.durable = prepared.superblock.clone();
             engine.log_unpublished(prepared);
         } else {
-            engine.log_published(prepared);
+            let batch = engine.log_published(prepared);
+            self.fsyncs.batch_is_durable(batch);
         }
         Ok(())
     }

@@ -119,6 +119,8 @@ pub(crate) struct PreparedLog {
     pub(crate) devices: DeviceItems,
     replaced: Vec<Logical>,
     held: Vec<Range<u64>>,
+    /// Batches before this one are durable then.
+    batch: u64,
 }
 
 /// What a batch of the log comes to.
@@ -629,6 +631,7 @@ impl Engine {
         log.unnamed_writing = std::mem::take(&mut log.unnamed);
         let held = std::mem::take(&mut log.held);
         log.batch += 1;
+        let batch = log.batch;
         let replaced = std::mem::take(&mut log.replaced);
         let mut superblock = self.publication.durable.clone();
         superblock.log_root = root.logical;
@@ -639,11 +642,13 @@ impl Engine {
             devices: Arc::clone(&self.publication.durable_devices),
             replaced,
             held,
+            batch,
         })))
     }
 
-    /// The batch is durable: what only the previous log had is free.
-    pub(crate) fn log_published(&mut self, prepared: PreparedLog) {
+    /// The batch is durable: what only the previous log had is free. Gives the
+    /// number that durable batches are below.
+    pub(crate) fn log_published(&mut self, prepared: PreparedLog) -> u64 {
         self.publication.durable = prepared.superblock;
         self.publication.log.unnamed_writing.clear();
         self.publication.log.spare.extend(prepared.replaced);
@@ -653,6 +658,7 @@ impl Engine {
         for range in prepared.held {
             self.give_back_logged(range);
         }
+        prepared.batch
     }
 
     /// Not all devices have the batch. The next commit makes its content

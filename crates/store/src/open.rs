@@ -356,6 +356,7 @@ fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         identity,
         reads_outside: AtomicU64::new(0),
         addresses: crate::addresses::Addresses::default(),
+        fsyncs: crate::fsync_group::FsyncGroup::default(),
         committing: Mutex::new(()),
         writing_nodes: Mutex::new(()),
         commits_under_way: AtomicUsize::new(0),
