@@ -513,7 +513,7 @@ impl Replacement<'_> {
                         generation: Some(*generation),
                         level: Some(*level),
                     };
-                    Node::verify(bytes.into(), &store.identity, expected).is_ok()
+                    Node::check(bytes, &store.identity, expected).is_ok()
                 }
             }
         };

@@ -270,9 +270,8 @@ impl Store {
 
     fn read_raw_node(&self, node: NodeRef) -> Result<Vec<u8>, StoreError> {
         let mut buffer = vec![0; self.identity.node_size];
-        let verify = &mut |bytes: &[u8]| {
-            Node::verify(bytes.into(), &self.identity, Expected::from(node)).is_ok()
-        };
+        let verify =
+            &mut |bytes: &[u8]| Node::check(bytes, &self.identity, Expected::from(node)).is_ok();
         self.space
             .read_verified(node.logical, &mut buffer, verify)?;
         Ok(buffer)

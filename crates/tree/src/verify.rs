@@ -104,13 +104,24 @@ impl Node {
         identity: &VolumeIdentity,
         expected: Expected,
     ) -> Result<Self, NodeFault> {
-        if bytes.len() != identity.node_size || bytes.len() < 4096 {
-            return Err(NodeFault::Size);
-        }
-        if !identity.has_good_checksum(&bytes) {
+        Self::check(&bytes, identity, expected)?;
+        Ok(Self { bytes })
+    }
+
+    /// As [`Node::verify`], for those who do not need the node.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check(
+        bytes: &[u8],
+        identity: &VolumeIdentity,
+        expected: Expected,
+    ) -> Result<(), NodeFault> {
+        check_size(bytes, identity)?;
+        if !identity.has_good_checksum(bytes) {
             return Err(NodeFault::Checksum);
         }
-        Self::verify_without_checksum(bytes, identity, expected)
+        check_content(bytes, identity, expected)
     }
 
     /// As [`Node::verify`], whatever the checksum is: for those who want what is
@@ -123,91 +134,9 @@ impl Node {
         identity: &VolumeIdentity,
         expected: Expected,
     ) -> Result<Self, NodeFault> {
-        if bytes.len() != identity.node_size || bytes.len() < 4096 {
-            return Err(NodeFault::Size);
-        }
-        let fsid = &bytes[field::FSID..field::FSID + 16];
-        let is_known = *fsid == identity.fsid
-            || match identity.headers {
-                Headers::Agree => false,
-                Headers::Changing => true,
-                Headers::Seeded(seeds) => seeds.has(fsid),
-            };
-        if !is_known {
-            return Err(NodeFault::Fsid);
-        }
-        let node = Self { bytes };
-        if node.logical() != expected.logical {
-            return Err(NodeFault::Address);
-        }
-        if expected.generation.is_some_and(|g| g != node.generation()) {
-            return Err(NodeFault::Generation);
-        }
-        if node.level() > LEVEL_MAX || expected.level.is_some_and(|l| l != node.level()) {
-            return Err(NodeFault::Level);
-        }
-        if node.is_leaf() {
-            node.verify_leaf()?;
-        } else {
-            node.verify_branch(identity)?;
-        }
-        Ok(node)
-    }
-
-    fn verify_leaf(&self) -> Result<(), NodeFault> {
-        let room = self.bytes.len() - HEADER_SIZE;
-        let count = self.len();
-        if count > room / ITEM_SIZE {
-            return Err(NodeFault::ItemCount);
-        }
-        let mut end = room as u64;
-        let mut previous: Option<Key> = None;
-        for slot in 0..count {
-            let at = HEADER_SIZE + slot * ITEM_SIZE;
-            let key = raw::key_at(&self.bytes, at);
-            if previous.is_some_and(|p| p >= key) {
-                return Err(NodeFault::KeyOrder);
-            }
-            previous = Some(key);
-            let offset = u64::from(raw::u32_at(&self.bytes, at + Key::SIZE));
-            let size = u64::from(raw::u32_at(&self.bytes, at + Key::SIZE + 4));
-            if offset + size != end {
-                return Err(NodeFault::ItemRange);
-            }
-            end = offset;
-        }
-        if end < (count * ITEM_SIZE) as u64 {
-            return Err(NodeFault::ItemRange);
-        }
-        Ok(())
-    }
-
-    fn verify_branch(&self, identity: &VolumeIdentity) -> Result<(), NodeFault> {
-        let count = self.len();
-        if count > (self.bytes.len() - HEADER_SIZE) / POINTER_SIZE {
-            return Err(NodeFault::ItemCount);
-        }
-        if count == 0 {
-            return Err(NodeFault::Empty);
-        }
-        let mut previous: Option<Key> = None;
-        for slot in 0..count {
-            let key = self.key(slot);
-            if previous.is_some_and(|p| p >= key) {
-                return Err(NodeFault::KeyOrder);
-            }
-            previous = Some(key);
-            let child = self.child(slot);
-            let logical = child.logical.get();
-            let end = logical.checked_add(identity.node_size as u64);
-            if logical == 0 || end.is_none() || !logical.is_multiple_of(identity.sector_size) {
-                return Err(NodeFault::Pointer);
-            }
-            if child.generation > self.generation() {
-                return Err(NodeFault::PointerGeneration);
-            }
-        }
-        Ok(())
+        check_size(&bytes, identity)?;
+        check_content(&bytes, identity, expected)?;
+        Ok(Self { bytes })
     }
 
     /// Checks a child's owner against its parent's: subvolumes share nodes with
@@ -253,4 +182,104 @@ impl Node {
         }
         Ok(())
     }
+}
+
+fn check_size(bytes: &[u8], identity: &VolumeIdentity) -> Result<(), NodeFault> {
+    match bytes.len() == identity.node_size && bytes.len() >= 4096 {
+        true => Ok(()),
+        false => Err(NodeFault::Size),
+    }
+}
+
+fn generation_of(bytes: &[u8]) -> Generation {
+    Generation(raw::u64_at(bytes, field::GENERATION))
+}
+
+/// Checks everything but the checksum.
+fn check_content(
+    bytes: &[u8],
+    identity: &VolumeIdentity,
+    expected: Expected,
+) -> Result<(), NodeFault> {
+    let fsid = &bytes[field::FSID..field::FSID + 16];
+    let is_known = *fsid == identity.fsid
+        || match identity.headers {
+            Headers::Agree => false,
+            Headers::Changing => true,
+            Headers::Seeded(seeds) => seeds.has(fsid),
+        };
+    if !is_known {
+        return Err(NodeFault::Fsid);
+    }
+    if raw::u64_at(bytes, field::LOGICAL) != expected.logical.get() {
+        return Err(NodeFault::Address);
+    }
+    let generation = generation_of(bytes);
+    if expected.generation.is_some_and(|g| g != generation) {
+        return Err(NodeFault::Generation);
+    }
+    let level = bytes[field::LEVEL];
+    if level > LEVEL_MAX || expected.level.is_some_and(|l| l != level) {
+        return Err(NodeFault::Level);
+    }
+    let count = raw::u32_at(bytes, field::ITEM_COUNT) as usize;
+    match level {
+        0 => check_leaf(bytes, count),
+        _ => check_branch(bytes, count, identity),
+    }
+}
+
+fn check_leaf(bytes: &[u8], count: usize) -> Result<(), NodeFault> {
+    let room = bytes.len() - HEADER_SIZE;
+    if count > room / ITEM_SIZE {
+        return Err(NodeFault::ItemCount);
+    }
+    let mut end = room as u64;
+    let mut previous: Option<Key> = None;
+    for slot in 0..count {
+        let at = HEADER_SIZE + slot * ITEM_SIZE;
+        let key = raw::key_at(bytes, at);
+        if previous.is_some_and(|p| p >= key) {
+            return Err(NodeFault::KeyOrder);
+        }
+        previous = Some(key);
+        let offset = u64::from(raw::u32_at(bytes, at + Key::SIZE));
+        let size = u64::from(raw::u32_at(bytes, at + Key::SIZE + 4));
+        if offset + size != end {
+            return Err(NodeFault::ItemRange);
+        }
+        end = offset;
+    }
+    if end < (count * ITEM_SIZE) as u64 {
+        return Err(NodeFault::ItemRange);
+    }
+    Ok(())
+}
+
+fn check_branch(bytes: &[u8], count: usize, identity: &VolumeIdentity) -> Result<(), NodeFault> {
+    if count > (bytes.len() - HEADER_SIZE) / POINTER_SIZE {
+        return Err(NodeFault::ItemCount);
+    }
+    if count == 0 {
+        return Err(NodeFault::Empty);
+    }
+    let mut previous: Option<Key> = None;
+    for slot in 0..count {
+        let at = HEADER_SIZE + slot * POINTER_SIZE;
+        let key = raw::key_at(bytes, at);
+        if previous.is_some_and(|p| p >= key) {
+            return Err(NodeFault::KeyOrder);
+        }
+        previous = Some(key);
+        let logical = raw::u64_at(bytes, at + Key::SIZE);
+        let end = logical.checked_add(identity.node_size as u64);
+        if logical == 0 || end.is_none() || !logical.is_multiple_of(identity.sector_size) {
+            return Err(NodeFault::Pointer);
+        }
+        let generation = Generation(raw::u64_at(bytes, at + Key::SIZE + 8));
+        if generation > generation_of(bytes) {
+            return Err(NodeFault::PointerGeneration);
+        }
+    }
+    Ok(())
 }

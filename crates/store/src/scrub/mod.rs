@@ -268,7 +268,7 @@ impl Store {
             generation: Some(generation),
             level: Some(level),
         };
-        Node::verify(bytes.into(), &self.identity, expected).is_ok()
+        Node::check(bytes, &self.identity, expected).is_ok()
     }
 
     /// Copies of the superblock on a device that are not the last commit's. If
