@@ -102,11 +102,11 @@ pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
         let fits = chunk.stripes.iter().all(|stripe| {
             let found = context.space.devices().find(|(id, _)| *id == stripe.device);
             let end = stripe.offset.saturating_add(bytes);
-            let size = match found {
-                Some((_, device)) => Some(device.size()),
-                // For a missing device, its item tells the size.
-                None => size_by_item(tree, stripe.device),
-            };
+            // The item tells the size of a missing device, and what one had that
+            // was cut short, which is a fault of its own: other copies of the
+            // chunk may be left.
+            let size = found.map(|(_, device)| device.size());
+            let size = size.max(size_by_item(tree, stripe.device));
             size.is_some_and(|size| end.get() <= size)
         });
         let place = Place::at(logical);
