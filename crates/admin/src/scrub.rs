@@ -5,7 +5,7 @@
 //! verifies the stretches.
 
 use butterfs_format::{DeviceId, DeviceOffset};
-pub use butterfs_store::{Repair, ScrubCounts, ScrubFault, ScrubOutcome, ScrubbedKind};
+pub use butterfs_store::{HolderAt, Repair, ScrubCounts, ScrubFault, ScrubOutcome, ScrubbedKind};
 use butterfs_store::{SCRUB_STEP_MAX, Store, StoreError};
 use std::ops::ControlFlow;
 use std::sync::Mutex;

@@ -21,6 +21,24 @@ pub fn at(path: &Path) -> Result<Facts, Failure> {
     Ok(Facts::of(&volume))
 }
 
+/// Says it if a kind of space has several profiles: a conversion was cut off,
+/// and nobody can tell which profile new chunks get. As the Btrfs tools say it.
+pub fn note_mixed_profiles(facts: &Facts) {
+    let mut kinds: Vec<&str> = facts.kinds.iter().map(|kind| &kind.kind[..]).collect();
+    kinds.sort_unstable();
+    kinds.dedup();
+    let mixed = kinds.into_iter().filter_map(|name| {
+        let same = facts.kinds.iter().filter(|kind| kind.kind == name);
+        let profiles: Vec<String> = same.map(|kind| kind.profile.to_lowercase()).collect();
+        (profiles.len() > 1).then(|| format!("WARNING:    {name}: {}", profiles.join(", ")))
+    });
+    let mixed: Vec<String> = mixed.collect();
+    if !mixed.is_empty() {
+        note!("WARNING: Multiple block group profiles detected, see 'man btrfs(5)'");
+        mixed.iter().for_each(|line| note!("{line}"));
+    }
+}
+
 /// Of a volume that is open.
 pub fn of(volume: &Volume) -> Facts {
     Facts::of(volume)

@@ -229,6 +229,7 @@ fn note_damaged(volumes: &[FoundVolume]) {
 impl Usage {
     fn run(self) -> Done {
         let facts = facts::at(&self.volume)?;
+        facts::note_mixed_profiles(&facts);
         if self.json {
             return json(&facts.members);
         }

@@ -1,5 +1,6 @@
 //! `butterfs scrub`: compares all copies of everything with their checksums.
 
+mod faults;
 mod limit;
 mod of_kernel;
 mod record;

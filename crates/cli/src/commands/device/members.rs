@@ -3,6 +3,7 @@
 use super::named::{absolute, device_of, is_same, name_of, open, open_new};
 use super::of_kernel::{self, Fresh};
 use super::running::{Running, Turn};
+use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
@@ -79,6 +80,11 @@ fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
             "no volume was given; name a mountpoint, or a file or device of the volume, at the end",
         );
     };
+    if volume.is_dir()
+        && let Ok(facts) = facts::at(&volume)
+    {
+        facts::note_mixed_profiles(&facts);
+    }
     Ok(Place {
         volume,
         path: "/".into(),

@@ -45,6 +45,7 @@ impl Df {
     pub fn run(&self) -> Done {
         let target = &self.target;
         let facts = facts::at(&target.volume)?;
+        facts::note_mixed_profiles(&facts);
         if target.json {
             return json(&facts.kinds);
         }

@@ -66,9 +66,13 @@ impl Overall {
         let most = most.map(|kind| kind.device as f64 / kind.total as f64);
         let most = most.fold(1.0, f64::max);
         let is_mixed = kinds("Data").any(|kind| has(kind, "Metadata"));
-        let mut free: u64 = kinds("Data")
-            .map(|kind| kind.total.saturating_sub(kind.used))
-            .sum();
+        // As the Btrfs tools reckon it: what is free on devices, in all
+        // profiles together, by the mean ratio.
+        let on_devices = |kind: &KindFacts| {
+            let unused = kind.total.saturating_sub(kind.used) as f64;
+            unused * kind.device as f64 / kind.total.max(1) as f64
+        };
+        let mut free = (kinds("Data").map(on_devices).sum::<f64>() / data_ratio) as u64;
         if let Some((total, used)) = facts.reserve.filter(|_| is_mixed) {
             free = free.saturating_sub(total.saturating_sub(used));
         }

@@ -1,5 +1,6 @@
 //! A scrub that runs, here or in the server of a mount.
 
+use super::faults::Told;
 use super::record::{self, Line, Record, Running, seconds_now};
 use super::show::{Shown, found_of};
 use super::subject::Subject;
@@ -8,9 +9,8 @@ use crate::fail::{Context, Done, Failure};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
-use butterfs::{InodeId, OpenOptions, Subvolume, Volume};
+use butterfs::{OpenOptions, Subvolume, Volume};
 use butterfs_admin::scrub::{self, DeviceProgress, News, Options, Pace, Repair};
-use butterfs_admin::scrub::{ScrubFault, ScrubOutcome, ScrubbedKind};
 use butterfs_format::DeviceId;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeMap;
@@ -18,11 +18,6 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
-
-/// How many faults are described; all are counted.
-const TOLD_MAX: usize = 1000;
-/// Files of a damaged sector that are named.
-const HOLDERS_MAX: usize = 8;
 
 /// What is to be done.
 #[derive(Debug)]
@@ -79,7 +74,7 @@ struct Watch<'w> {
     /// Seconds that earlier runs took.
     before: u64,
     begun: Instant,
-    told: usize,
+    told: Told,
     limit: Option<u64>,
     failure: Option<Failure>,
 }
@@ -115,8 +110,8 @@ impl Watch<'_> {
         self.expected = self.devices.values().map(|of| of.bytes_expected).sum();
         self.bar.set_length(self.expected);
         self.bar.set_position(done.sum());
-        for fault in news.faults {
-            self.tell(fault);
+        for line in self.told.lines(self.volume, news.faults) {
+            self.bar.suspend(|| note!("{line}"));
         }
         let unwanted = self.running.is_unwanted()
             || self
@@ -132,71 +127,6 @@ impl Watch<'_> {
         ControlFlow::Continue(Pace {
             bytes_per_second: self.limit.or_else(|| record::limit(&self.uuid)),
         })
-    }
-
-    fn tell(&mut self, fault: &ScrubFault) {
-        self.told += 1;
-        if self.told > TOLD_MAX {
-            return;
-        }
-        let how = match (fault.unreadable, fault.outcome) {
-            (true, ScrubOutcome::Corrected) => "unreadable, corrected",
-            (true, ScrubOutcome::Repairable) => "unreadable, another copy is good",
-            (true, ScrubOutcome::Uncorrectable) => "unreadable, no copy is good",
-            (false, ScrubOutcome::Corrected) => "corrected",
-            (false, ScrubOutcome::Repairable) => "another copy is good",
-            (false, ScrubOutcome::Uncorrectable) => "no copy is good",
-        };
-        let place = format!(
-            "logical {} on device {} at {}",
-            fault.logical, fault.place.device, fault.place.offset
-        );
-        let made = match (fault.unreadable, fault.outcome) {
-            (_, ScrubOutcome::Corrected) => "made anew from the data",
-            (_, ScrubOutcome::Repairable) => "the data are good",
-            (true, ScrubOutcome::Uncorrectable) => "unreadable, and so are some of the data",
-            (false, ScrubOutcome::Uncorrectable) => "some of the data are bad",
-        };
-        let text = match fault.kind {
-            ScrubbedKind::Parity(which) => {
-                let name = if which == 0 { "P" } else { "Q" };
-                let bytes = fault.length;
-                format!("error: {place}: parity {name} of a row, {bytes} bytes: {made}")
-            }
-            ScrubbedKind::Node(level) => {
-                format!("error: {place}: a tree node of level {level}: {how}")
-            }
-            ScrubbedKind::Data => format!("error: {place}: {}: {how}", self.files(fault)),
-        };
-        self.bar.suspend(|| note!("{text}"));
-    }
-
-    /// Files that hold a damaged sector.
-    fn files(&self, fault: &ScrubFault) -> String {
-        let files = self.volume.files();
-        let holders = files
-            .store()
-            .look(|engine| engine.holders_at(fault.logical, HOLDERS_MAX));
-        let subvolumes = self.volume.subvolumes().ok();
-        let named = holders.unwrap_or_default().into_iter().map(|holder| {
-            let inode = InodeId {
-                tree: holder.tree,
-                number: holder.inode,
-            };
-            let path = files.path_for_message(inode);
-            let subvolume = subvolumes.as_ref().and_then(|all| all.get(holder.tree));
-            let above = subvolume.and_then(|subvolume| subvolume.path.clone());
-            let above = match above.unwrap_or_default() {
-                top if top.is_empty() => String::new(),
-                above => format!("/{}", String::from_utf8_lossy(&above)),
-            };
-            format!("{above}{path} (offset {})", holder.offset)
-        });
-        let named: Vec<String> = named.collect();
-        match named.is_empty() {
-            true => "data of no known file".to_owned(),
-            false => named.join(", "),
-        }
     }
 }
 
@@ -237,7 +167,7 @@ pub fn run(work: &Work) -> Done {
         t_resumed: if work.resume { seconds_now() } else { 0 },
         before: sum.get("duration"),
         begun: Instant::now(),
-        told: 0,
+        told: Told::default(),
         limit: work.limit,
         failure: None,
     };
@@ -264,8 +194,8 @@ pub fn run(work: &Work) -> Done {
     if let Some(failure) = watch.failure.take() {
         return Err(failure);
     }
-    if watch.told > TOLD_MAX {
-        note!("{} errors more", watch.told - TOLD_MAX);
+    if watch.told.left_out > 0 {
+        note!("{} errors more", watch.told.left_out);
     }
     drop(watch);
     let subject = Subject::open(&facts::of(&volume));

@@ -1,0 +1,177 @@
+//! What a scrub found, in words.
+//!
+//! Bad sectors that lie side by side in the same files are one line.
+
+use butterfs::{InodeId, Volume};
+use butterfs_admin::scrub::{HolderAt, ScrubFault, ScrubOutcome, ScrubbedKind};
+use butterfs_format::Physical;
+
+/// How many lines there are; all faults are counted.
+const LINES_MAX: usize = 1000;
+/// Files of a damaged sector that are named.
+const HOLDERS_MAX: usize = 8;
+
+/// Faults side by side.
+struct Stretch {
+    first: ScrubFault,
+    /// Of file data: who holds the first sector, and the last one.
+    holders: Vec<HolderAt>,
+    last: Vec<HolderAt>,
+    bytes: u64,
+    count: usize,
+}
+
+impl Stretch {
+    fn new(volume: &Volume, fault: &ScrubFault) -> Self {
+        let holders = match fault.kind {
+            ScrubbedKind::Data => holders_of(volume, fault),
+            ScrubbedKind::Node(_) | ScrubbedKind::Parity(_) => Vec::new(),
+        };
+        Self {
+            first: *fault,
+            last: holders.clone(),
+            holders,
+            bytes: fault.length,
+            count: 1,
+        }
+    }
+
+    /// Takes a sector that goes on where this ends.
+    fn joins(&mut self, volume: &Volume, fault: &ScrubFault) -> bool {
+        let first = &self.first;
+        let goes_on = ScrubFault {
+            logical: first.logical.saturating_add(self.bytes),
+            place: Physical {
+                offset: first.place.offset.saturating_add(self.bytes),
+                ..first.place
+            },
+            ..*first
+        };
+        if first.kind != ScrubbedKind::Data || goes_on != *fault {
+            return false;
+        }
+        let holders = holders_of(volume, fault);
+        let follows = |(before, now): (&HolderAt, &HolderAt)| {
+            let length = match now.offset == before.offset {
+                // Of compressed data, only the place of the whole is known.
+                true => 0,
+                false => fault.length,
+            };
+            let offset = before.offset.saturating_add(length);
+            *now == HolderAt { offset, ..*before }
+        };
+        let is_same = holders.len() == self.last.len();
+        if !is_same || !self.last.iter().zip(&holders).all(follows) {
+            return false;
+        }
+        self.last = holders;
+        self.bytes = self.bytes.saturating_add(fault.length);
+        self.count += 1;
+        true
+    }
+
+    fn line(&self, volume: &Volume) -> String {
+        let fault = &self.first;
+        let how = match (fault.unreadable, fault.outcome) {
+            (true, ScrubOutcome::Corrected) => "unreadable, corrected",
+            (true, ScrubOutcome::Repairable) => "unreadable, another copy is good",
+            (true, ScrubOutcome::Uncorrectable) => "unreadable, no copy is good",
+            (false, ScrubOutcome::Corrected) => "corrected",
+            (false, ScrubOutcome::Repairable) => "another copy is good",
+            (false, ScrubOutcome::Uncorrectable) => "no copy is good",
+        };
+        let made = match (fault.unreadable, fault.outcome) {
+            (_, ScrubOutcome::Corrected) => "made anew from the data",
+            (_, ScrubOutcome::Repairable) => "the data are good",
+            (true, ScrubOutcome::Uncorrectable) => "unreadable, and so are some of the data",
+            (false, ScrubOutcome::Uncorrectable) => "some of the data are bad",
+        };
+        let place = format!(
+            "logical {} on device {} at {}",
+            fault.logical, fault.place.device, fault.place.offset
+        );
+        let bytes = self.bytes;
+        match fault.kind {
+            ScrubbedKind::Parity(which) => {
+                let name = if which == 0 { "P" } else { "Q" };
+                format!("error: {place}: parity {name} of a row, {bytes} bytes: {made}")
+            }
+            ScrubbedKind::Node(level) => {
+                format!("error: {place}: a tree node of level {level}: {how}")
+            }
+            ScrubbedKind::Data => {
+                let files = self.files(volume);
+                format!("error: {place}, {bytes} bytes: {files}: {how}")
+            }
+        }
+    }
+
+    /// Files that hold the first damaged sector.
+    fn files(&self, volume: &Volume) -> String {
+        let files = volume.files();
+        let subvolumes = volume.subvolumes().ok();
+        let named = self.holders.iter().map(|holder| {
+            let inode = InodeId {
+                tree: holder.tree,
+                number: holder.inode,
+            };
+            let path = files.path_for_message(inode);
+            let subvolume = subvolumes.as_ref().and_then(|all| all.get(holder.tree));
+            let above = subvolume.and_then(|subvolume| subvolume.path.clone());
+            let above = match above.unwrap_or_default() {
+                top if top.is_empty() => String::new(),
+                above => format!("/{}", String::from_utf8_lossy(&above)),
+            };
+            format!("{above}{path} (offset {})", holder.offset)
+        });
+        let named: Vec<String> = named.collect();
+        match named.is_empty() {
+            true => "data of no known file".to_owned(),
+            false => named.join(", "),
+        }
+    }
+}
+
+fn holders_of(volume: &Volume, fault: &ScrubFault) -> Vec<HolderAt> {
+    let store = volume.files().store();
+    let holders = store.look(|engine| engine.holders_at(fault.logical, HOLDERS_MAX));
+    holders.unwrap_or_default()
+}
+
+/// What was told so far.
+#[derive(Debug, Default)]
+pub struct Told {
+    lines: usize,
+    /// Faults without a line, because there were too many.
+    pub left_out: usize,
+}
+
+impl Told {
+    /// Lines about more faults.
+    pub fn lines(&mut self, volume: &Volume, faults: &[ScrubFault]) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut waiting: Option<Stretch> = None;
+        for fault in faults {
+            if self.lines >= LINES_MAX {
+                self.left_out += 1;
+                continue;
+            }
+            if let Some(stretch) = &mut waiting {
+                if stretch.joins(volume, fault) {
+                    continue;
+                }
+                lines.push(stretch.line(volume));
+                self.lines += 1;
+            }
+            waiting = Some(Stretch::new(volume, fault));
+        }
+        if let Some(stretch) = waiting {
+            match self.lines < LINES_MAX {
+                true => lines.push(stretch.line(volume)),
+                false => self.left_out += stretch.count,
+            }
+            self.lines += 1;
+        }
+        lines
+    }
+}
