@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -135,30 +136,55 @@ pub enum State {
 }
 
 /// The directory of the records: that of btrfs-progs if this user may write
-/// there, or else the user's own.
+/// there, or else the user's own, or else one of the user for temporary files.
 fn directory() -> Result<PathBuf, Failure> {
     let shared = Path::new(SHARED);
     let may_make = rustix::process::geteuid().is_root() && fs::create_dir_all(shared).is_ok();
-    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
-    if may_make || rustix::fs::access(shared, access).is_ok() {
+    if may_make || is_writable(shared) {
         return Ok(shared.to_owned());
     }
     // Without HOME, the directory of the user's entry in the passwd database.
-    let home = || {
-        let home = std::env::home_dir().filter(|path| path.is_absolute())?;
-        Some(home.join(".local/state"))
-    };
+    let home = std::env::home_dir().map(|home| home.join(".local/state"));
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
-    let Some(state) = state.filter(|path| path.is_absolute()).or_else(home) else {
-        return fail("there is no directory for the state of scrubs: set XDG_STATE_HOME or HOME");
-    };
-    let state = state.join("butterfs");
-    match fs::create_dir_all(&state) {
-        Ok(()) => Ok(state),
-        Err(error) => fail(format!(
-            "{}: {error}; the state of scrubs is kept there: set XDG_STATE_HOME to a directory \
-             that you may write to",
-            state.display()
+    let known = [state, home].into_iter().flatten();
+    let mut own = known.filter_map(|path| {
+        let path = path.is_absolute().then(|| path.join("butterfs"))?;
+        (fs::create_dir_all(&path).is_ok() && is_writable(&path)).then_some(path)
+    });
+    match own.next() {
+        Some(path) => Ok(path),
+        None => temporary(),
+    }
+}
+
+fn is_writable(directory: &Path) -> bool {
+    let access = rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK;
+    rustix::fs::access(directory, access).is_ok()
+}
+
+/// A directory of this user alone among temporary files, for users without a
+/// home that they may write to.
+fn temporary() -> Result<PathBuf, Failure> {
+    let user = rustix::process::geteuid();
+    let path = std::env::temp_dir().join(format!("butterfs-state-{}", user.as_raw()));
+    match fs::DirBuilder::new().mode(0o700).create(&path) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => {
+            return fail(format!(
+                "{}: {error}; the state of scrubs is kept there: set XDG_STATE_HOME to a \
+                 directory that you may write to",
+                path.display()
+            ));
+        }
+        _ => {}
+    }
+    // Somebody else may have made it.
+    let found = fs::symlink_metadata(&path).context(path.display())?;
+    match found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0 {
+        true => Ok(path),
+        false => fail(format!(
+            "{}: this is not a directory of yours alone; set XDG_STATE_HOME to a directory that \
+             you may write to: the state of scrubs is kept there",
+            path.display()
         )),
     }
 }
