@@ -10,7 +10,8 @@
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::remove_device::{MembershipFault, wipe_superblocks};
+use crate::membership_fault::MembershipFault;
+use crate::remove_device::wipe_superblocks;
 use butterfs_device::BlockDevice;
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{self, Superblock};

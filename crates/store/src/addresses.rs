@@ -9,23 +9,11 @@
 //! Lock order: inodes, then these addresses, then the commit lock.
 
 use crate::Store;
-use crossbeam_utils::sync::{ShardedLock, ShardedLockReadGuard, ShardedLockWriteGuard};
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use crossbeam_utils::sync::{ShardedLockReadGuard, ShardedLockWriteGuard};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 use std::sync::PoisonError;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// The locks.
-#[derive(Debug, Default)]
-pub(crate) struct Addresses {
-    /// Has parts, so that readers on several processors write no memory that
-    /// they share.
-    readers: ShardedLock<()>,
-    /// May be held by a thread that holds it already.
-    others: RwLock<()>,
-    /// How often data got new addresses.
-    moves: AtomicU64,
-}
 
 /// While this lives, addresses of data stay as they are, for a reader.
 #[derive(Debug)]

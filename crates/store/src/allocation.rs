@@ -3,10 +3,11 @@
 //! Owns chunks, block groups and their totals, and the space that was freed and
 //! cannot be used again yet. Says nothing of what lies in the space.
 
-use crate::engine::SpaceKind;
+use crate::held::Held;
+use crate::held::HoldId;
 use crate::space::block_groups::BlockGroups;
+use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
-use crate::view::{Held, HoldId};
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::{DeviceId, Logical};
 use rustc_hash::FxHashMap;

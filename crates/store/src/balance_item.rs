@@ -2,8 +2,9 @@
 //! balance which was interrupted goes on, here or in the kernel.
 
 use crate::Store;
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
+use crate::space::kind::SpaceKind;
 use butterfs_format::TreeId;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::state::BalanceItem;

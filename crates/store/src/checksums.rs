@@ -12,57 +12,6 @@ use std::ops::Range;
 /// Object of all items of the checksum tree.
 pub(crate) const OBJECT: u64 = u64::MAX - 9;
 
-/// Checksums of data written in the running generation, by logical address.
-#[derive(Debug, Default)]
-pub struct PendingChecksums {
-    /// Address of the first sector -> checksums of the sectors from there.
-    runs: BTreeMap<u64, Vec<u8>>,
-    bytes: usize,
-    /// Checksums that the checksum tree has already, and that the last commit
-    /// does not have.
-    applied: BTreeMap<u64, Vec<u8>>,
-    applied_bytes: usize,
-}
-
-impl PendingChecksums {
-    /// Bytes of checksums that wait for the checksum tree.
-    pub const fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes of checksums held.
-    pub const fn held_bytes(&self) -> usize {
-        self.bytes + self.applied_bytes
-    }
-
-    /// The generation ends: what was applied is committed.
-    pub(crate) fn forget_applied(&mut self) {
-        self.applied.clear();
-        self.applied_bytes = 0;
-    }
-
-    fn insert(&mut self, logical: u64, sums: Vec<u8>) {
-        self.bytes += sums.len();
-        if let Some(old) = self.runs.insert(logical, sums) {
-            self.bytes -= old.len();
-        }
-    }
-
-    fn remove(&mut self, logical: u64) {
-        if let Some(old) = self.runs.remove(&logical) {
-            self.bytes -= old.len();
-        }
-        if let Some(old) = self.applied.remove(&logical) {
-            self.applied_bytes -= old.len();
-        }
-    }
-
-    fn take(&mut self) -> BTreeMap<u64, Vec<u8>> {
-        self.bytes = 0;
-        std::mem::take(&mut self.runs)
-    }
-}
-
 /// Checksums of a range of sectors; some may be missing.
 #[derive(Debug)]
 pub struct SectorChecksums {

@@ -4,10 +4,11 @@
 //! enter the trees at the commit, before the items of any extent in it.
 
 use crate::allocation::Unallocated;
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::free_space_tree;
+use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk, Stripe};
 use butterfs_format::item::device::DeviceExtent;

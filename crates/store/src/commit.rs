@@ -4,11 +4,12 @@
 //! a generation and the superblock's content. Order on the device is kept by
 //! [`crate::Store::commit`].
 
-use crate::devices::DeviceItems;
-use crate::engine::{Engine, TreeState};
+use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::publication::DeviceItems;
 use crate::space::block_group::Standing;
 use crate::space::free_space_tree;
+use crate::trees::TreeState;
 use butterfs_format::item::block_group::BlockGroupItem;
 use butterfs_format::item::inode::Timespec;
 use butterfs_format::superblock::{BackupRoot, Superblock};

@@ -4,10 +4,11 @@ use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
 use crate::extent::record::{ExtentRecord, parse_keyed};
+use crate::lost_refs::DataOwner;
+use crate::lost_refs::LostBy;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{InodeNumber, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
-use rustc_hash::FxHashMap;
 
 /// A data extent as a file extent names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,17 +17,6 @@ pub struct DataExtent {
     pub logical: Logical,
     /// Bytes on disk.
     pub length: u64,
-}
-
-/// The owner of a reference to a data extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DataOwner {
-    /// Subvolume.
-    pub tree: TreeId,
-    /// Inode.
-    pub inode: InodeNumber,
-    /// File offset of the file extent minus its offset into the extent.
-    pub offset: u64,
 }
 
 /// A file extent that refers to a data extent, or did. The tree names a
@@ -38,28 +28,6 @@ pub struct DataHolder {
     /// File offset of the file extent minus its offset into the extent; it may
     /// wrap below zero.
     pub offset: u64,
-}
-
-/// The owners that gave up references, by data extent.
-pub(crate) type LostRefs = FxHashMap<Logical, LostBy>;
-
-/// The owners that gave up references to one data extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LostBy {
-    /// Nobody else.
-    One(DataOwner),
-    /// Several owners, or one that is not known.
-    Others,
-}
-
-impl DataOwner {
-    const fn backref(self) -> Backref {
-        Backref::Data {
-            root: self.tree,
-            inode: self.inode,
-            offset: self.offset,
-        }
-    }
 }
 
 impl Engine {

@@ -5,11 +5,6 @@ use crate::engine::Engine;
 use crate::error::StoreError;
 use butterfs_format::{DeviceId, ItemType, Key, TreeId};
 use butterfs_tree::find;
-use std::collections::BTreeMap;
-
-/// Counters of each device: failed writes, reads and flushes, content that did
-/// not pass its check, nodes of a wrong generation.
-pub(crate) type StatsOfDevices = BTreeMap<DeviceId, [u64; 5]>;
 
 /// Key of a device's item: object 0, offset its number.
 pub(crate) const fn key_of(device: DeviceId) -> Key {

@@ -5,6 +5,7 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::publication::DeviceItems;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock::{self, Superblock};
@@ -13,9 +14,6 @@ use butterfs_tree::Editor;
 use butterfs_volume::{LogicalSpace, MemberFacts, MemberState, stripe_length};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Items of all devices, also of those that are not there.
-pub(crate) type DeviceItems = Arc<BTreeMap<DeviceId, DeviceItem>>;
 
 /// A device of an open volume.
 #[derive(Clone, Debug)]

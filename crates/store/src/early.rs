@@ -22,8 +22,7 @@ use crate::error::StoreError;
 use crate::{Purpose, Store};
 use butterfs_format::Logical;
 use butterfs_tree::Node;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 /// Changed nodes that a commit may write itself, by default.
 pub(crate) const LEFT_TO_COMMIT: usize = 128;
@@ -35,41 +34,6 @@ const PIECE: usize = 4096;
 /// begins after this many rounds. That is rare, because these threads are
 /// stopped at twice the size of a generation.
 const ROUNDS_MAX: usize = 8;
-
-/// Nodes of the running generation that were written early.
-#[derive(Debug, Default)]
-pub(crate) struct Early {
-    /// The node that was written. If the node changes afterwards, the weak
-    /// reference no longer means it.
-    written: FxHashMap<Logical, Weak<Node>>,
-    /// Addresses of the batch that is being written.
-    in_flight: FxHashSet<Logical>,
-    /// Those of them that were freed meanwhile.
-    freed: Vec<Logical>,
-}
-
-impl Early {
-    /// Whether the device has this very node.
-    pub(crate) fn has(&self, node: &Arc<Node>) -> bool {
-        let written = self.written.get(&node.logical());
-        written.is_some_and(|weak| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(node)))
-    }
-
-    /// True when nothing is being written.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && self.freed.is_empty()
-    }
-
-    /// Notes that a node without references lost its address. True if the node
-    /// is being written; then the address is given back later.
-    pub(crate) fn keeps(&mut self, logical: Logical) -> bool {
-        let keeps = self.in_flight.contains(&logical);
-        if keeps {
-            self.freed.push(logical);
-        }
-        keeps
-    }
-}
 
 impl Engine {
     /// Changed nodes that the device does not have.

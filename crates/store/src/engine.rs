@@ -5,22 +5,23 @@
 //! One lock (in [`crate::Store`]) guards it. Nothing here does data I/O; nodes
 //! that are not in memory are read from the device.
 
+use crate::acknowledged::Acknowledged;
 use crate::allocation::Allocation;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind, Outcome};
 use crate::forest::Forest;
+use crate::forest::OnMissing;
 use crate::inject;
 use crate::item_fault::ItemFault;
-use crate::missing::OnMissing;
 use crate::near;
 use crate::pending::Pending;
 use crate::publication::Publication;
-use crate::quota::Quotas;
+use crate::quota::groups::Quotas;
 use crate::rescue::{OnFault, Rescue};
-use crate::reserve::Acknowledged;
 use crate::space::block_group::BlockGroup;
+use crate::trees::TreeState;
 use butterfs_format::features::Incompat;
-use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
+use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{LABEL_SIZE, Superblock};
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
@@ -33,42 +34,6 @@ use crossbeam_utils::CachePadded;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-
-/// A tree that was looked at.
-#[derive(Clone, Debug)]
-pub struct TreeState {
-    /// Its root now.
-    pub root: NodeRef,
-    /// Where its root item is; `None` for the trees in the superblock.
-    pub item_key: Option<Key>,
-    /// Its root item (of the superblock's trees: a blank one).
-    pub item: RootItem,
-    /// The root item must be written at the commit.
-    pub changed: bool,
-}
-
-/// What a block group may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum SpaceKind {
-    /// File data.
-    Data,
-    /// Nodes of all trees but the chunk tree.
-    Metadata,
-    /// Nodes of the chunk tree.
-    System,
-}
-
-impl SpaceKind {
-    /// The flag that block groups of this kind carry.
-    #[must_use]
-    pub const fn flag(self) -> BlockGroupFlags {
-        match self {
-            Self::Data => BlockGroupFlags::DATA,
-            Self::Metadata => BlockGroupFlags::METADATA,
-            Self::System => BlockGroupFlags::SYSTEM,
-        }
-    }
-}
 
 /// The state of an open volume, in rooms.
 #[derive(Debug)]

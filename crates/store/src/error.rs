@@ -1,6 +1,12 @@
 //! What can go wrong with a volume.
 
+use crate::exclusive_kind::ExclusiveKind;
 use crate::item_fault::ItemFault;
+use crate::membership_fault::MembershipFault;
+use crate::open::member_fault::MemberFault;
+use crate::open::space_fault::SpaceFault;
+use crate::quota::fault::QuotaError;
+use crate::tune_fault::TuneFault;
 use butterfs_device::DeviceError;
 use butterfs_format::{Key, Logical, ParseError, TreeId};
 use butterfs_tree::TreeError;
@@ -31,7 +37,7 @@ pub enum StoreError {
     },
     /// The devices that were given are not those of one volume.
     #[error(transparent)]
-    Members(#[from] crate::open::MemberFault),
+    Members(#[from] MemberFault),
     /// An item has impossible content.
     #[error("item {key} of tree {tree} {fault}; run a check of the volume")]
     CorruptItem {
@@ -47,7 +53,7 @@ pub enum StoreError {
         "the volume is inconsistent and is not opened: {0}; nothing was changed: keep a copy of \
          the device and run a check of the volume"
     )]
-    Inconsistent(#[from] crate::open::SpaceFault),
+    Inconsistent(#[from] SpaceFault),
     /// The volume uses a feature that ButterFS does not know.
     #[error("this volume cannot be opened{}: {what}", if *.read_only_possible { " for writing, only for reading (-o ro)" } else { "" })]
     Unsupported {
@@ -67,10 +73,10 @@ pub enum StoreError {
     HalfFreed(TreeId),
     /// Something else of its kind is under way.
     #[error("{0} is under way on this volume; wait for it, or cancel it")]
-    Exclusive(crate::ExclusiveKind),
+    Exclusive(ExclusiveKind),
     /// A device that cannot be added, removed or replaced as asked.
     #[error(transparent)]
-    Membership(#[from] crate::remove_device::MembershipFault),
+    Membership(#[from] MembershipFault),
     /// A size that a device cannot get.
     #[error("device {device} cannot get {wanted} bytes: {reason}")]
     BadSize {
@@ -117,10 +123,10 @@ pub enum StoreError {
     ShutDown,
     /// The quota groups are not in the state that a change of them needs.
     #[error(transparent)]
-    Quota(#[from] crate::quota::QuotaError),
+    Quota(#[from] QuotaError),
     /// A volume cannot be tuned as was asked.
     #[error(transparent)]
-    Tune(#[from] crate::tune::TuneFault),
+    Tune(#[from] TuneFault),
     /// A fault of ButterFS.
     #[error("internal error, please report it: {0}")]
     Internal(&'static str),

@@ -9,9 +9,9 @@
 
 use crate::cache::NodeCache;
 use crate::changed_nodes::ChangedNodes;
-use crate::early::Early;
 use crate::near::EngineNumber;
 use crate::trees::Trees;
+use crate::written_early::Early;
 use butterfs_format::Logical;
 use butterfs_tree::Node;
 use butterfs_volume::ReadAs;
@@ -74,4 +74,14 @@ impl Forest {
     pub(crate) fn has_changed(&self, logical: Logical) -> bool {
         self.dirty.contains(logical) || self.writing.contains(logical)
     }
+}
+
+/// What happens when a node is not in memory.
+pub(crate) enum OnMissing {
+    /// The operation has it already.
+    Use(Arc<Node>),
+    /// The try ends.
+    GiveUp,
+    /// It is read now.
+    Read,
 }

@@ -6,7 +6,7 @@
 //! Every fsync either leads once or sees its ticket durable. A leader that
 //! fails or panics wakes the others, and the next of them leads.
 
-use crate::log::LogTicket;
+use crate::fsync_log::LogTicket;
 use butterfs_format::Generation;
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -9,21 +9,21 @@
 //! again only when a newer log without it, or a commit, is durable. Nothing of
 //! a log lies in a block group that the last commit does not have.
 
-use crate::changed_inodes::ChangedInodes;
-use crate::devices::DeviceItems;
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::fsync_log::GivenName;
+use crate::fsync_log::LogSpace;
+use crate::fsync_log::LogTicket;
 use crate::item_fault::ItemFault;
+use crate::publication::DeviceItems;
 use crate::space::block_group::Standing;
+use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::Superblock;
 use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError};
-use parking_lot::Mutex;
-use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
@@ -41,74 +41,6 @@ const COMMIT_NODES: usize = 24;
 const EXTENTS_PER_LEAF: usize = 32;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
-
-/// When a logged change is durable: with the commit of its generation, or with
-/// the log batch that contains it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogTicket {
-    pub(crate) generation: Generation,
-    pub(crate) batch: u64,
-}
-
-/// The log of the running generation.
-#[derive(Debug, Default)]
-pub(crate) struct FsyncLog {
-    /// Root of each subvolume's log tree. [`TreeId::LOG`] stands for the tree
-    /// that holds the root items of these.
-    roots: BTreeMap<TreeId, NodeRef>,
-    /// Trees whose root items are out of date.
-    moved: FxHashSet<TreeId>,
-    /// Nodes changed since the last batch.
-    dirty: FxHashMap<Logical, Arc<Node>>,
-    /// The others.
-    clean: FxHashMap<Logical, Arc<Node>>,
-    /// Blocks that the durable log has and the next one does not.
-    replaced: Vec<Logical>,
-    /// Blocks that no log has.
-    spare: Vec<Logical>,
-    /// Data extents named by items: how many items.
-    named: FxHashMap<Logical, u32>,
-    /// Data extents that only the durable log names.
-    unnamed: FxHashSet<Logical>,
-    /// The same, of the batch that is being written.
-    unnamed_writing: FxHashSet<Logical>,
-    /// Data extents without references that no item names any more. Their space
-    /// is free after the next log.
-    held: Vec<Range<u64>>,
-    /// Data extents without references that items still name, with their ends.
-    held_named: FxHashMap<Logical, u64>,
-    /// Data whose checksums the log of a subvolume has.
-    sums: FxHashMap<TreeId, RangeSet>,
-    /// Inodes that changed.
-    changed: ChangedInodes,
-    /// Names that the log gives to inodes, ...
-    names: FxHashMap<(InodeId, Vec<u8>), InodeNumber>,
-    /// ... their indexes in their directories, ...
-    indexes: FxHashMap<(InodeId, u64), InodeNumber>,
-    /// ... and both by inode. Inodes that were logged without a name are here
-    /// too.
-    given: FxHashMap<InodeId, Vec<GivenName>>,
-    /// Inodes in the log whose names changed since they were logged.
-    stale: Mutex<FxHashSet<InodeId>>,
-    /// Nodes that batches have written because the log has grown.
-    overhead: usize,
-    /// Number of the batch that is being gathered.
-    batch: u64,
-    /// A log cannot express something that happened, or an edit failed half
-    /// way. The log must not be written.
-    broken: bool,
-}
-
-/// A name that the log gives to an inode.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GivenName {
-    /// Directory.
-    pub dir: InodeId,
-    /// Index in it.
-    pub index: u64,
-    /// Name in it.
-    pub name: Vec<u8>,
-}
 
 /// A batch of the log that is complete in memory.
 #[must_use = "a prepared batch must be published"]
@@ -132,13 +64,6 @@ pub(crate) enum Batch {
     Ready(Box<PreparedLog>),
     /// The log cannot express it, so a commit is needed.
     Commit,
-}
-
-/// Space that a log had, free once the commit after it is durable.
-#[derive(Debug, Default)]
-pub(crate) struct LogSpace {
-    blocks: Vec<Logical>,
-    held: Vec<Range<u64>>,
 }
 
 /// The log's trees as a sink of edits; trees go by their subvolume.

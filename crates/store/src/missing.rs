@@ -18,6 +18,7 @@
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::forest::OnMissing;
 use butterfs_format::{Logical, NodeRef};
 use butterfs_tree::{Expected, Node, TreeError};
 use rustc_hash::FxHashMap;
@@ -84,16 +85,6 @@ impl Drop for Running<'_> {
             self.tries.nodes = met.nodes;
         }
     }
-}
-
-/// What happens when a node is not in memory.
-pub(crate) enum OnMissing {
-    /// The operation has it already.
-    Use(Arc<Node>),
-    /// The try ends.
-    GiveUp,
-    /// It is read now.
-    Read,
 }
 
 impl Tries {

@@ -3,25 +3,25 @@
 //! Reads the superblock, the chunks and the roots, and one item for each block
 //! group; nothing that grows with the number of files.
 
+use crate::Store;
 use crate::allocation::Allocation;
 use crate::chunks::excluded;
-use crate::early;
-use crate::engine::{Engine, TreeState};
+use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::forest::Forest;
 use crate::pending::Pending;
 use crate::publication::Publication;
-use crate::quota::Quotas;
+use crate::quota::groups::Quotas;
 use crate::rescue::{OnFault, Rescue};
 use crate::space::block_group::{BlockGroup, Standing};
 use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
-use crate::{Barriers, Discard, Store};
+use crate::trees::TreeState;
 use butterfs_device::{self as device, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::root::RootItem;
-use butterfs_format::superblock::{self, SuperFlags, Superblock};
+use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{Generation, NodeRef, TreeId};
 use butterfs_tree::{Headers, Node, NodeFault, NodeSource, NodeStamp, TreeError, VolumeIdentity};
 use butterfs_volume::{ChunkMap, LogicalSpace, OnDamage, OnLoss, ReadAs, row_length};
@@ -31,244 +31,22 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
+pub mod member_fault;
 mod members;
+pub mod options;
+pub mod space_fault;
 mod sprout;
 mod stripe_tree;
+pub mod superblocks;
 mod verify;
 
 pub use device::Access;
-pub use members::MemberFault;
-pub use verify::SpaceFault;
 
 use members::Members;
-
-/// How to open a volume.
-#[derive(Clone, Debug)]
-pub struct OpenOptions {
-    /// Whether it may change.
-    pub access: Access,
-    /// Bytes of clean nodes kept in memory; by default a part of the memory that
-    /// the process may use.
-    pub cache_bytes: usize,
-    /// Whether commits flush the devices.
-    pub barriers: Barriers,
-    /// Whether freed space is discarded.
-    pub discard: Discard,
-    /// Open for reading although a fsync log waits for its replay.
-    pub log: LogPolicy,
-    /// Which roots of trees may be used.
-    pub roots: Roots,
-    /// Which damage is passed over.
-    pub rescue: Rescue,
-    /// Whether the free-space tree is believed.
-    pub free_space: FreeSpace,
-    /// Whether devices may be missing.
-    pub degraded: Degraded,
-    /// Which states of a volume are accepted.
-    pub states: States,
-    /// What to do about a replacement that the kernel began and did not end.
-    pub on_replacement: OnReplacement,
-    /// Changed nodes that a commit may write while others wait for it; more are
-    /// written before it begins.
-    pub left_to_commit: usize,
-}
-
-/// Which states of a volume are accepted when it is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum States {
-    /// Those in which it can be used.
-    #[default]
-    Usable,
-    /// Also a volume whose change of UUID or checksums is half done, and a seed
-    /// that is opened for writing. This is for programs that end these states.
-    Tuned,
-}
-
-/// What to do when a volume is opened for writing and the kernel's replacement
-/// of a device was interrupted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnReplacement {
-    /// The volume is not opened. What is written would be missing on the target,
-    /// and the kernel, which goes on with the replacement, would not know.
-    #[default]
-    Refuse,
-    /// The replacement is cancelled by the first commit.
-    Cancel,
-}
-
-/// What to do about a fsync log that waits for its replay.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogPolicy {
-    /// Replay it. A volume that is opened only for reading is shown as a replay
-    /// would make it.
-    #[default]
-    Replay,
-    /// Read without it (`norecovery`).
-    Ignore,
-}
-
-/// Which roots of trees a volume may be opened by.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Roots {
-    /// Those of the last commit.
-    #[default]
-    Last,
-    /// If those are damaged, the roots of earlier commits that the superblock
-    /// keeps (`usebackuproot`). What was written since is lost.
-    OrBackups,
-}
-
-/// What to do about the record of free space when a volume is opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum FreeSpace {
-    /// It is believed and kept.
-    #[default]
-    Kept,
-    /// If the volume is opened for writing, the free-space tree is made anew
-    /// from the extent tree, and a cache of the old kind is disabled
-    /// (`clear_cache`).
-    Remade,
-}
-
-/// Least and greatest number of bytes of clean nodes that are kept by default.
-const CACHE: std::ops::RangeInclusive<u64> = 96 << 20..=1 << 30;
-/// The fraction of the machine's memory that they may take.
-const CACHE_SHARE: u64 = 32;
-
-/// How many bytes of clean nodes are kept on a machine with this much memory.
-fn default_cache(memory: Option<u64>) -> usize {
-    let share = memory.map_or(*CACHE.start(), |bytes| bytes / CACHE_SHARE);
-    usize::try_from(share.clamp(*CACHE.start(), *CACHE.end())).unwrap_or(usize::MAX)
-}
-
-/// What to do if some devices of the volume are missing or stale.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Degraded {
-    /// The volume is not opened.
-    #[default]
-    Refused,
-    /// The volume is opened without them. For writing, every chunk must still
-    /// have its whole content (`degraded`).
-    Allowed,
-}
+use options::{FreeSpace, OnReplacement, OpenOptions, Roots, States};
 
 /// Bytes of nodes that a view keeps.
 const VIEW_CACHE: usize = 32 << 20;
-
-impl Default for OpenOptions {
-    fn default() -> Self {
-        Self {
-            access: Access::ReadWrite,
-            cache_bytes: default_cache(butterfs_device::memory_of_machine()),
-            barriers: Barriers::On,
-            discard: Discard::Off,
-            log: LogPolicy::Replay,
-            roots: Roots::Last,
-            rescue: Rescue::default(),
-            free_space: FreeSpace::Kept,
-            degraded: Degraded::Refused,
-            states: States::Usable,
-            on_replacement: OnReplacement::Refuse,
-            left_to_commit: early::LEFT_TO_COMMIT,
-        }
-    }
-}
-
-/// A superblock as it was found on a device.
-#[derive(Debug)]
-pub struct FoundSuperblock {
-    /// The newest valid copy.
-    pub superblock: Superblock,
-    /// What is wrong with the copies before this one.
-    pub damaged: Vec<String>,
-}
-
-/// Reads the superblock of a device: the primary copy, or the newest valid
-/// mirror when that one is damaged.
-///
-/// # Errors
-/// [`StoreError::NoSuperblock`]
-pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, StoreError> {
-    let mut damaged = Vec::new();
-    let mut best: Option<Superblock> = None;
-    for offset in superblock::COPIES {
-        if !members::has_room(device, offset.get()) {
-            break;
-        }
-        let mut bytes = vec![0; superblock::SIZE];
-        let parsed = device
-            .read_at(offset, &mut bytes)
-            .map_err(|error| error.to_string())
-            .and_then(|()| Superblock::parse(&bytes, offset).map_err(|e| e.to_string()));
-        match parsed {
-            Ok(found) if offset == superblock::COPIES[0] => {
-                return Ok(FoundSuperblock {
-                    superblock: found,
-                    damaged,
-                });
-            }
-            Ok(found) => {
-                if best
-                    .as_ref()
-                    .is_none_or(|b| b.generation < found.generation)
-                {
-                    best = Some(found);
-                }
-            }
-            Err(reason) => damaged.push(format!("copy at {offset}: {reason}")),
-        }
-    }
-    match best {
-        Some(superblock) => {
-            tracing::warn!(
-                device = device.identity(),
-                ?damaged,
-                "the primary superblock is damaged; a mirror is used"
-            );
-            Ok(FoundSuperblock {
-                superblock,
-                damaged,
-            })
-        }
-        None => Err(StoreError::NoSuperblock {
-            device: device.identity(),
-            reason: if damaged.is_empty() {
-                "it is too small for one".to_owned()
-            } else {
-                let copies = damaged.join("; ");
-                format!("{copies}; `butterfs info` says what it holds instead")
-            },
-        }),
-    }
-}
-
-/// Whether all copies on a device are those of one commit.
-fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
-    superblock::COPIES.iter().all(|offset| {
-        if !members::has_room(device, offset.get()) {
-            return true;
-        }
-        let mut bytes = vec![0; superblock::SIZE];
-        device.read_at(*offset, &mut bytes).is_ok()
-            && Superblock::parse(&bytes, *offset)
-                .is_ok_and(|copy| copy.generation == superblock.generation)
-    })
-}
-
-/// The copy of the superblock at an offset; `None` where the device has no room
-/// for one.
-pub(crate) fn read_copy_of_superblock(
-    device: &dyn BlockDevice,
-    offset: butterfs_format::DeviceOffset,
-) -> Option<Result<Superblock, String>> {
-    if offset.get() + superblock::SIZE as u64 > device.size() {
-        return None;
-    }
-    let mut bytes = vec![0; superblock::SIZE];
-    let read = device.read_at(offset, &mut bytes);
-    let parsed = read.map_err(|error| error.to_string());
-    Some(parsed.and_then(|()| Superblock::parse(&bytes, offset).map_err(|e| e.to_string())))
-}
 
 impl Store {
     /// Opens the volume on `device`.
@@ -355,7 +133,7 @@ fn store_of(engine: Engine, options: &OpenOptions) -> Store {
         engine: crate::engine_lock::EngineLock::new(engine),
         identity,
         reads_outside: AtomicU64::new(0),
-        addresses: crate::addresses::Addresses::default(),
+        addresses: crate::address_locks::Addresses::default(),
         fsyncs: crate::fsync_group::FsyncGroup::default(),
         committing: Mutex::new(()),
         writing_nodes: Mutex::new(()),
@@ -613,7 +391,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
         identity,
         rescue: options.rescue,
         kept_trees: FxHashMap::default(),
-        acknowledged: crate::reserve::Acknowledged::default(),
+        acknowledged: crate::acknowledged::Acknowledged::default(),
         quotas: None,
         edits: 0,
         edits_beside: CachePadded::default(),

@@ -1,8 +1,8 @@
 //! Changes that are netted in memory and enter their trees at a commit.
 
-use crate::checksums::PendingChecksums;
-use crate::data::LostRefs;
 use crate::extent::pending::PendingRefs;
+use crate::lost_refs::LostRefs;
+use crate::pending_checksums::PendingChecksums;
 
 /// Changes of references and checksums that wait for their trees.
 #[derive(Debug, Default)]

@@ -1,10 +1,20 @@
 //! What makes a generation durable: superblocks, what they say of the devices,
 //! and the fsync log.
 
-use crate::device_stats::StatsOfDevices;
-use crate::devices::DeviceItems;
-use crate::log::{FsyncLog, LogSpace};
+use crate::fsync_log::FsyncLog;
+use crate::fsync_log::LogSpace;
+use butterfs_format::DeviceId;
+use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::Superblock;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Items of all devices, also of those that are not there.
+pub(crate) type DeviceItems = Arc<BTreeMap<DeviceId, DeviceItem>>;
+
+/// Counters of each device: failed writes, reads and flushes, content that did
+/// not pass its check, nodes of a wrong generation.
+pub(crate) type StatsOfDevices = BTreeMap<DeviceId, [u64; 5]>;
 
 /// What the superblocks say, and what the next ones will say.
 #[derive(Debug)]

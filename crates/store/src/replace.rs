@@ -19,8 +19,9 @@ use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::extent::record::ExtentHead;
+use crate::membership_fault::MembershipFault;
 use crate::parallel::in_parallel;
-use crate::remove_device::{MembershipFault, RemovedDevice, wipe_superblocks};
+use crate::remove_device::{RemovedDevice, wipe_superblocks};
 use crate::space::ranges::RangeSet;
 use crate::{Purpose, Store};
 use butterfs_device::BlockDevice;
@@ -612,7 +613,7 @@ impl Replacement<'_> {
     fn take_place(
         &self,
         superblock: &butterfs_format::superblock::Superblock,
-        items: &crate::devices::DeviceItems,
+        items: &crate::publication::DeviceItems,
     ) -> Result<Option<Arc<dyn BlockDevice>>, VolumeError> {
         let missing = VolumeError::MissingDevice(self.device);
         let target = self.store.space.twin_device(self.device)?;

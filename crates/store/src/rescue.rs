@@ -3,11 +3,6 @@
 //! Owns which damage is passed over. It is only for reading: nothing here makes
 //! anything good, and a volume that is opened so is never written.
 
-use crate::engine::Engine;
-use crate::error::StoreError;
-use butterfs_tree::{Expected, Node, TreeError};
-use std::sync::Arc;
-
 /// What is done about damage of a kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFault {
@@ -46,56 +41,5 @@ impl Rescue {
     #[must_use]
     pub fn reads_unverified(self) -> bool {
         self.roots == OnFault::PassOver || self.data == OnFault::PassOver
-    }
-}
-
-impl Engine {
-    /// Which damage is passed over.
-    #[must_use]
-    pub const fn rescue(&self) -> Rescue {
-        self.rescue
-    }
-
-    /// Passes over damage of trees that reading files does not need.
-    ///
-    /// # Errors
-    /// That of `result`, where it is to be refused, or is no damage.
-    pub(crate) fn pass_over(&self, result: Result<(), StoreError>) -> Result<(), StoreError> {
-        match result {
-            Err(error) if self.rescue.roots == OnFault::PassOver && error.is_damage() => {
-                tracing::warn!(%error, "damage is passed over");
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    /// A node whose checksum no copy matches, from the first copy that is
-    /// otherwise as it should be.
-    pub(crate) fn read_without_checksum(
-        &self,
-        expected: Expected,
-    ) -> Result<Arc<Node>, StoreError> {
-        let logical = expected.logical;
-        let mut buffer = vec![0; self.identity.node_size];
-        let mut seen = Err(None);
-        let verify = &mut |bytes: &[u8]| {
-            let node = Node::verify_without_checksum(bytes.into(), &self.identity, expected);
-            seen = node.map(Arc::new).map_err(Some);
-            seen.is_ok()
-        };
-        let read = self
-            .space
-            .read_verified_as(self.forest.read_as, logical, &mut buffer, verify);
-        match (read, seen) {
-            (Ok(_), Ok(node)) => {
-                tracing::warn!(%logical, "a node with a wrong checksum is read");
-                self.forest.cache.insert(Arc::clone(&node));
-                Ok(node)
-            }
-            (_, Err(Some(fault))) => Err(TreeError::Corrupt { logical, fault }.into()),
-            (Err(error), _) => Err(error.into()),
-            (Ok(_), Err(None)) => Err(StoreError::Internal("a node was read but not verified")),
-        }
     }
 }

@@ -1,11 +1,12 @@
 //! Reservation: no change begins that might run out of metadata space.
 
-use crate::engine::{Engine, SpaceKind};
+use crate::acknowledged::Acknowledged;
+use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::space::kind::SpaceKind;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_volume::placement::DeviceSpace;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Changed nodes of a generation are committed above this many bytes.
 const DIRTY_MAX: usize = 64 << 20;
@@ -60,39 +61,6 @@ pub enum Purpose {
     /// It may use the reserve, so that a full volume can be emptied and nothing
     /// is lost.
     Shrink,
-}
-
-/// Data that were acknowledged and wait in memory. Metadata space is kept for
-/// them. The file layer counts these data, and the engine keeps the space.
-#[derive(Clone, Debug, Default)]
-pub struct Acknowledged {
-    /// Bytes that wait.
-    pub bytes: Arc<AtomicU64>,
-    /// Files that they belong to.
-    pub files: Arc<AtomicU64>,
-    /// Number of commits of the volume since it was opened. What was known of
-    /// its space before a commit is old after it.
-    pub commits: Arc<AtomicU64>,
-}
-
-impl Acknowledged {
-    /// How many bytes of data a byte of metadata describes at least. For a
-    /// sector, a file extent, an extent, a checksum and their share of
-    /// half-filled nodes take less than 256 bytes.
-    const DATA_PER_METADATA: u64 = 16;
-    /// Metadata of one file, however small: its first extent and its inode.
-    const PER_FILE: u64 = 1024;
-
-    /// Bytes of metadata that this many bytes of data need.
-    #[must_use]
-    pub const fn metadata_of(bytes: u64, files: u64) -> u64 {
-        (bytes / Self::DATA_PER_METADATA).saturating_add(files.saturating_mul(Self::PER_FILE))
-    }
-
-    fn metadata(&self) -> u64 {
-        let bytes = self.bytes.load(Ordering::SeqCst);
-        Self::metadata_of(bytes, self.files.load(Ordering::SeqCst))
-    }
 }
 
 /// What may be promised to writers, in bytes.

@@ -6,7 +6,7 @@
 //! there, but the numbers stay, so a crash leaves the old size.
 
 use crate::error::StoreError;
-use crate::remove_device::MembershipFault;
+use crate::membership_fault::MembershipFault;
 use crate::{Engine, Store};
 use butterfs_format::{DeviceId, Logical};
 use butterfs_volume::{VolumeError, stripe_length};

@@ -7,9 +7,10 @@
 //! is a commit. Nodes of the running generation are changed in place, so the
 //! shared ones among them are frozen until the generation ends.
 
-use crate::engine::{Engine, TreeState};
+use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::extent::share::Keyed;
+use crate::trees::TreeState;
 use crate::{Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;

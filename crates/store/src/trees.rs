@@ -4,10 +4,23 @@
 //! and puts it aside under a lock of its own, until somebody changes the
 //! engine. Everybody else finds trees without a lock.
 
-use crate::engine::TreeState;
-use butterfs_format::TreeId;
+use butterfs_format::item::root::RootItem;
+use butterfs_format::{Key, NodeRef, TreeId};
 use parking_lot::RwLock;
 use rustc_hash::FxHashMap;
+
+/// A tree that was looked at.
+#[derive(Clone, Debug)]
+pub struct TreeState {
+    /// Its root now.
+    pub root: NodeRef,
+    /// Where its root item is; `None` for the trees in the superblock.
+    pub item_key: Option<Key>,
+    /// Its root item (of the superblock's trees: a blank one).
+    pub item: RootItem,
+    /// The root item must be written at the commit.
+    pub changed: bool,
+}
 
 type States = FxHashMap<TreeId, TreeState>;
 

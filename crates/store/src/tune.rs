@@ -11,12 +11,15 @@
 //! [`States::Tuned`]: crate::States::Tuned
 
 use crate::checksums::{OBJECT as CHECKSUM_OBJECT, item_bytes_max};
-use crate::data::{DataExtent, DataOwner};
-use crate::engine::{Engine, SpaceKind};
+use crate::data::DataExtent;
+use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::Backref;
 use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
+use crate::lost_refs::DataOwner;
+use crate::space::kind::SpaceKind;
+use crate::tune_fault::TuneFault;
 use crate::{Access, Store};
 use butterfs_format::bytes::Reader;
 use butterfs_format::features::{CompatRo, Incompat};
@@ -31,7 +34,6 @@ use butterfs_tree::{Cursor, Editor, Expected, Headers, Node, NodeSink, NodeSourc
 use butterfs_volume::{VolumeError, row_length};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
-use thiserror::Error;
 
 /// Nodes that a change of the superblock alone touches.
 const FEW_NODES: usize = 16;
@@ -45,51 +47,6 @@ const DATA_AT_ONCE: u64 = 4 << 20;
 const MEMORY_SHARE: u64 = 3;
 /// Where the items that describe caches of free space (v1) are.
 const FREE_SPACE_OBJECT: u64 = (-11_i64).cast_unsigned();
-
-/// Why a volume cannot be tuned as was asked.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum TuneFault {
-    /// A node in a row with parity cannot be rewritten in place.
-    #[error(
-        "its metadata has parity (RAID5, RAID6), which cannot be rewritten in place safely; \
-         change the UUID with -m or -M, or convert the metadata first (`butterfs balance start \
-         -mconvert=raid1`)"
-    )]
-    Parity,
-    /// A device is missing or failed.
-    #[error("a device is missing or failed; all devices of the volume are needed")]
-    NotWhole,
-    /// Some nodes lie on devices that are never written.
-    #[error(
-        "the volume grew from a seed, whose nodes cannot be changed; remove the seed's devices \
-         first (`butterfs device remove`), and what lies on them moves"
-    )]
-    Seeded,
-    /// The block group tree needs other features.
-    #[error("a block group tree needs {0}, which the volume does not have; {1} comes first")]
-    Needs(&'static str, &'static str),
-    /// A sector of data differs from its checksum.
-    #[error(
-        "data at logical {0} do not match their checksum, so they get no new one; nothing was \
-         changed. Find the file with `butterfs scrub`, and remove or restore it first"
-    )]
-    DamagedData(Logical),
-    /// New checksums would take too much memory.
-    #[error(
-        "the new checksums take {needed} bytes of memory, and {available} may be used; do it on a \
-         machine with more"
-    )]
-    Memory {
-        /// Bytes of the new checksums.
-        needed: u64,
-        /// Bytes that may be used.
-        available: u64,
-    },
-    /// Somebody asked to end.
-    #[error("interrupted; nothing was changed")]
-    Interrupted,
-}
 
 /// What the headers of all nodes get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,9 +8,12 @@
 //! on. A view never gives wrong content, because a node says which generation
 //! wrote it. A view heals nothing, because a copy that differs may be newer.
 
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::held::Held;
+use crate::held::HoldId;
 use crate::space::block_group::BlockGroup;
+use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
 use crate::{Reading, Store};
 use butterfs_format::Logical;
@@ -19,25 +22,6 @@ use std::ops::{Deref, Range};
 
 /// Space of nodes that may always be held.
 const HELD_LEAST: u64 = 4 << 20;
-
-/// Space of nodes that is held for views.
-#[derive(Debug)]
-pub(crate) struct Held {
-    id: HoldId,
-    views: usize,
-    /// Freed by commits since the first of the views.
-    pub(crate) freed: RangeSet,
-}
-
-/// A period of holding. No other period gets its number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct HoldId(u64);
-
-impl HoldId {
-    const fn next(self) -> Self {
-        Self(self.0 + 1)
-    }
-}
 
 /// Keeps the nodes of a view until it is dropped.
 #[derive(Debug)]

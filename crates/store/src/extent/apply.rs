@@ -8,7 +8,7 @@ use crate::checksums;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::item_fault::ItemFault;
-use crate::quota::Quotas;
+use crate::quota::groups::Quotas;
 use crate::space::free_space_tree::{self, Change};
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
 use butterfs_format::{Generation, ItemType, Key, Logical, TreeId};

@@ -8,9 +8,9 @@
 use super::members::Members;
 use super::{Access, OpenOptions, States, check_features, load_by_roots, store_of};
 use crate::Store;
-use crate::engine::SpaceKind;
 use crate::error::StoreError;
 use crate::space::block_group::BlockGroup;
+use crate::space::kind::SpaceKind;
 use butterfs_device::BlockDevice;
 use butterfs_format::features::Incompat;
 use butterfs_format::superblock::SuperFlags;

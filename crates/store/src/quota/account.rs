@@ -14,23 +14,20 @@
 
 use super::reach::{LastCommit, Now, Reach, Unkept};
 use super::reach_sets::{ReachSets, SetId};
-use super::{Quotas, SnapshotOf, TOUCHED_MAX, TOUCHED_NODES_MAX, Touched};
+use super::{TOUCHED_MAX, TOUCHED_NODES_MAX};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::{Backref, ExtentKind, PendingExtent};
 use crate::extent::share::{Keyed, data_children};
+use crate::quota::groups::Delta;
+use crate::quota::groups::Quotas;
+use crate::quota::groups::SnapshotOf;
+use crate::quota::groups::Touched;
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{NodeRef, TreeId};
 use butterfs_tree::NodeSource;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// Change of a group's numbers.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Delta {
-    pub(super) referenced: i128,
-    pub(super) exclusive: i128,
-}
 
 /// The sets of subvolumes that reached something before and that reach it now.
 type Move = (SetId, SetId);

@@ -1,6 +1,6 @@
 //! The items of a quota tree, gathered into groups.
 
-use super::QuotaGroup;
+use crate::quota::groups::QuotaGroup;
 use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupLimit, QgroupStatus};
 use butterfs_format::{ItemType, Key, ParseError};
 use std::collections::BTreeMap;

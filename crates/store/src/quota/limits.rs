@@ -4,8 +4,9 @@
 //! rather than too low, because overwritten data are freed only at the commit.
 //! So an operation that is refused asks again after a commit.
 
-use super::{QuotaGroup, Quotas};
 use crate::engine::Engine;
+use crate::quota::groups::QuotaGroup;
+use crate::quota::groups::Quotas;
 use butterfs_format::TreeId;
 use butterfs_format::item::qgroup::{GroupId, QgroupLimitFlags};
 use std::collections::BTreeSet;

@@ -11,29 +11,22 @@
 //!
 //! Bounds: those of a view; a count that needs more begins anew.
 
-use super::account::Delta;
-use super::{GroupNumbers, QuotaError, Quotas, Running};
+use super::GroupNumbers;
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::view::{HoldId, View};
+use crate::held::HoldId;
+use crate::quota::fault::QuotaError;
+use crate::quota::groups::Quotas;
+use crate::quota::groups::Running;
+use crate::quota::groups::Scan;
+use crate::view::View;
 use butterfs_format::Generation;
 use butterfs_format::item::qgroup::{GroupId, QgroupInfo, QgroupStatus, QgroupStatusFlags};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Nodes of the changes that begin and end a count.
 const NODES: usize = 32;
-
-/// A count that is under way.
-#[derive(Debug)]
-pub(super) struct Scan {
-    /// The commit that is counted.
-    pub(super) of: Generation,
-    /// What changed since.
-    pub(super) deltas: BTreeMap<GroupId, Delta>,
-    /// Why it has to begin anew.
-    pub(super) lost: Option<String>,
-}
 
 /// A count that can begin.
 #[derive(Debug)]

@@ -9,11 +9,11 @@
 //! A group outlives its subvolume while other subvolumes reach what that
 //! subvolume allocated.
 
-use super::Quotas;
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::extent::pending::{Backref, ExtentKind, PendingExtent};
 use crate::extent::record::ExtentRecord;
+use crate::quota::groups::Quotas;
 use butterfs_format::item::qgroup::GroupId;
 use butterfs_format::{Generation, Logical, TreeId};
 use std::collections::BTreeMap;

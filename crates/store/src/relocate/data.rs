@@ -1,16 +1,16 @@
 //! Data that move: they are copied first, and then named by their new address.
 
 use super::graph::Graph;
-use super::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITERS_WAIT, range_of};
+use super::moves::{Move, Moves};
+use super::terms::{BATCH_BYTES, BATCH_EXTENTS, NODES_BESIDE, NODES_LEAST, WRITERS_WAIT, range_of};
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
 use crate::item_fault::ItemFault;
-use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
+use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_tree::Cursor;
-use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
@@ -18,66 +18,6 @@ use std::ops::ControlFlow;
 const PIECE: u64 = 4 << 20;
 /// Greatest length of a compressed extent after unpacking, in bytes.
 const UNPACKED_MAX: u64 = 128 << 10;
-
-/// A data extent that moves.
-#[derive(Debug)]
-struct Move {
-    length: u64,
-    to: Logical,
-    /// Who allocated it, where simple quotas are on.
-    owner: Option<TreeId>,
-    /// Checksums of runs of sectors at the extent's new place.
-    sums: Vec<(u64, Vec<u8>)>,
-    /// The new extent has references.
-    is_born: bool,
-}
-
-/// Data extents that move, by their old addresses.
-#[derive(Debug, Default)]
-pub(super) struct Moves(FxHashMap<Logical, Move>);
-
-impl Moves {
-    pub(super) fn has(&self, from: Logical) -> bool {
-        self.0.contains_key(&from)
-    }
-
-    pub(super) fn place_of(&self, from: Logical) -> Option<Logical> {
-        self.0.get(&from).map(|moved| moved.to)
-    }
-
-    /// Takes the reference `old` from a file extent's old data extent, and
-    /// gives the reference `new` to the extent that replaces it.
-    pub(super) fn refer(
-        &mut self,
-        engine: &mut Engine,
-        place: &ExtentPlace,
-        old: Backref,
-        new: Backref,
-    ) -> Result<(), StoreError> {
-        let kind = ExtentKind::Data;
-        let (from, length) = (place.disk, place.disk_length);
-        engine.pending.refs.change(from, length, kind, (old, -1));
-        let Some(moved) = self.0.get_mut(&from) else {
-            engine.pending.refs.change(from, length, kind, (new, 1));
-            return Ok(());
-        };
-        engine.note_lost(from, old);
-        if moved.is_born {
-            engine.pending.refs.change(moved.to, length, kind, (new, 1));
-            return Ok(());
-        }
-        moved.is_born = true;
-        let owner = moved.owner;
-        engine
-            .pending
-            .refs
-            .insert_moved((moved.to, length), kind, new, owner)?;
-        for (at, sums) in std::mem::take(&mut moved.sums) {
-            engine.add_checksums(at, sums);
-        }
-        Ok(())
-    }
-}
 
 /// A data extent of a group.
 #[derive(Clone, Copy, Debug)]

@@ -18,8 +18,8 @@
 //! Source: the documentation's chapter on back references; volumes that the
 //! kernel balanced.
 
-use super::RefsNow;
-use super::data::Moves;
+use super::moves::Moves;
+use super::terms::RefsNow;
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};

@@ -21,37 +21,28 @@
 //! relocation waits until no operation uses old ones (`addresses`). Data that a
 //! send reads do not move at all.
 //!
-//! Bounds: [`NODES_MAX`] nodes (more only where one node has more above it)
-//! and [`BATCH_BYTES`] of data in one step.
+//! Bounds: [`terms::NODES_MAX`] nodes (more only where one node has more above it)
+//! and [`terms::BATCH_BYTES`] of data in one step.
 
 mod data;
 mod graph;
+mod moves;
+mod terms;
 
 use crate::Store;
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
 use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
+use crate::space::kind::SpaceKind;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use graph::Graph;
 use std::collections::BTreeMap;
-use std::ops::{ControlFlow, Range};
+use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
-
-/// Nodes that one step moves, about.
-const NODES_MAX: usize = 1024;
-/// A step with fewer nodes than this is not tried when space is short.
-const NODES_LEAST: usize = 64;
-/// Nodes that a step changes in addition to those that move.
-const NODES_BESIDE: usize = 32;
-/// Bytes of data that are copied before their references move.
-const BATCH_BYTES: u64 = 64 << 20;
-/// Data extents of one batch.
-const BATCH_EXTENTS: usize = 512;
-/// How long relocation waits for writers that have space in a group.
-const WRITERS_WAIT: Duration = Duration::from_secs(60);
+use terms::{NODES_BESIDE, NODES_LEAST, NODES_MAX, RefsNow, WRITERS_WAIT, range_of};
 
 /// How far the relocation of a group is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -71,19 +62,6 @@ pub enum RelocateEnd {
     Removed,
     /// The caller asked to end the relocation. What has moved stays moved.
     Stopped,
-}
-
-/// The addresses of a group that begins at the given address and has the given
-/// length.
-const fn range_of((start, length): (Logical, u64)) -> Range<u64> {
-    start.get()..start.get().saturating_add(length)
-}
-
-/// References to an extent as they will be at the commit.
-struct RefsNow {
-    by: Vec<(Backref, i64)>,
-    full_backref: bool,
-    owner: Option<TreeId>,
 }
 
 impl Engine {
@@ -352,7 +330,7 @@ impl Store {
                 }
                 graph.add(engine, logical, level)?;
             }
-            graph.move_all(engine, &mut data::Moves::default())
+            graph.move_all(engine, &mut moves::Moves::default())
         })
     }
 

@@ -23,7 +23,7 @@ mod settle;
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::open::read_copy_of_superblock;
+use crate::open::superblocks::read_copy_of_superblock;
 use crate::parallel::in_parallel;
 use butterfs_format::{DeviceId, DeviceOffset, Generation, Logical, Physical, superblock};
 use butterfs_tree::{Expected, Node};
@@ -39,9 +39,6 @@ use std::ops::Range;
 pub const STEP_BYTES_MAX: u64 = 256 << 20;
 /// Bytes of logical space that one thread looks at in one go; one row at least.
 const THREAD_BYTES: u64 = 16 << 20;
-/// Sectors that a stripe element has at most.
-const PARITY_SECTORS_MAX: u32 = 16;
-
 /// What to do about a bad copy if another copy is good.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Repair {

@@ -9,9 +9,9 @@
 //! being called bad, because space that was reserved and never written looks
 //! the same.
 
-use super::plan::{ParityPiece, Piece, Plan, What, sectors_of};
+use super::plan::{PARITY_SECTORS_MAX, ParityPiece, Piece, Plan, What, sectors_of};
 use super::settle::Proof;
-use super::{PARITY_SECTORS_MAX, Part, Repair};
+use super::{Part, Repair};
 use crate::Store;
 use crate::engine::Engine;
 use crate::error::StoreError;

@@ -1,6 +1,5 @@
 //! What there is to verify in a part of a stretch.
 
-use super::PARITY_SECTORS_MAX;
 use crate::checksums::SectorChecksums;
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -11,6 +10,8 @@ use butterfs_format::{Generation, Logical, TreeId};
 use butterfs_volume::{StripeLayout, StripePart, StripeRole};
 use std::ops::{ControlFlow, Range};
 
+/// Sectors that a stripe element has at most.
+pub(super) const PARITY_SECTORS_MAX: u32 = 16;
 /// Bytes that a thread reads at once: they stay in its cache while they are
 /// verified.
 const RUN_BYTES: u64 = 512 << 10;

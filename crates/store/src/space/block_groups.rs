@@ -9,8 +9,8 @@
 //! [`BlockGroups::change`].
 
 use super::block_group::{BlockGroup, Standing};
-use crate::engine::SpaceKind;
 use crate::error::StoreError;
+use crate::space::kind::SpaceKind;
 use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use std::collections::{BTreeMap, BTreeSet};

@@ -12,7 +12,8 @@
 
 use super::block_group::BlockGroup;
 use super::ranges::RangeSet;
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
+use crate::space::kind::SpaceKind;
 use butterfs_format::Logical;
 use std::ops::Range;
 

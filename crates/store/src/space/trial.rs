@@ -3,8 +3,9 @@
 //! extents of block groups.
 
 use super::block_groups::BlockGroups;
-use crate::engine::{Engine, SpaceKind};
+use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::space::kind::SpaceKind;
 use butterfs_format::{DeviceId, Logical};
 use butterfs_volume::placement::{self, DeviceSpace};
 use std::collections::BTreeMap;

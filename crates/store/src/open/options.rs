@@ -1,0 +1,135 @@
+//! How a volume is opened.
+
+use crate::early;
+use crate::rescue::Rescue;
+use crate::store::{Barriers, Discard};
+use butterfs_device::Access;
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Whether it may change.
+    pub access: Access,
+    /// Bytes of clean nodes kept in memory; by default a part of the memory that
+    /// the process may use.
+    pub cache_bytes: usize,
+    /// Whether commits flush the devices.
+    pub barriers: Barriers,
+    /// Whether freed space is discarded.
+    pub discard: Discard,
+    /// Open for reading although a fsync log waits for its replay.
+    pub log: LogPolicy,
+    /// Which roots of trees may be used.
+    pub roots: Roots,
+    /// Which damage is passed over.
+    pub rescue: Rescue,
+    /// Whether the free-space tree is believed.
+    pub free_space: FreeSpace,
+    /// Whether devices may be missing.
+    pub degraded: Degraded,
+    /// Which states of a volume are accepted.
+    pub states: States,
+    /// What to do about a replacement that the kernel began and did not end.
+    pub on_replacement: OnReplacement,
+    /// Changed nodes that a commit may write while others wait for it; more are
+    /// written before it begins.
+    pub left_to_commit: usize,
+}
+
+/// Which states of a volume are accepted when it is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum States {
+    /// Those in which it can be used.
+    #[default]
+    Usable,
+    /// Also a volume whose change of UUID or checksums is half done, and a seed
+    /// that is opened for writing. This is for programs that end these states.
+    Tuned,
+}
+
+/// What to do when a volume is opened for writing and the kernel's replacement
+/// of a device was interrupted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnReplacement {
+    /// The volume is not opened. What is written would be missing on the target,
+    /// and the kernel, which goes on with the replacement, would not know.
+    #[default]
+    Refuse,
+    /// The replacement is cancelled by the first commit.
+    Cancel,
+}
+
+/// What to do about a fsync log that waits for its replay.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogPolicy {
+    /// Replay it. A volume that is opened only for reading is shown as a replay
+    /// would make it.
+    #[default]
+    Replay,
+    /// Read without it (`norecovery`).
+    Ignore,
+}
+
+/// Which roots of trees a volume may be opened by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Roots {
+    /// Those of the last commit.
+    #[default]
+    Last,
+    /// If those are damaged, the roots of earlier commits that the superblock
+    /// keeps (`usebackuproot`). What was written since is lost.
+    OrBackups,
+}
+
+/// What to do about the record of free space when a volume is opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FreeSpace {
+    /// It is believed and kept.
+    #[default]
+    Kept,
+    /// If the volume is opened for writing, the free-space tree is made anew
+    /// from the extent tree, and a cache of the old kind is disabled
+    /// (`clear_cache`).
+    Remade,
+}
+
+/// Least and greatest number of bytes of clean nodes that are kept by default.
+const CACHE: std::ops::RangeInclusive<u64> = 96 << 20..=1 << 30;
+/// The fraction of the machine's memory that they may take.
+const CACHE_SHARE: u64 = 32;
+
+/// How many bytes of clean nodes are kept on a machine with this much memory.
+fn default_cache(memory: Option<u64>) -> usize {
+    let share = memory.map_or(*CACHE.start(), |bytes| bytes / CACHE_SHARE);
+    usize::try_from(share.clamp(*CACHE.start(), *CACHE.end())).unwrap_or(usize::MAX)
+}
+
+/// What to do if some devices of the volume are missing or stale.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Degraded {
+    /// The volume is not opened.
+    #[default]
+    Refused,
+    /// The volume is opened without them. For writing, every chunk must still
+    /// have its whole content (`degraded`).
+    Allowed,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            cache_bytes: default_cache(butterfs_device::memory_of_machine()),
+            barriers: Barriers::On,
+            discard: Discard::Off,
+            log: LogPolicy::Replay,
+            roots: Roots::Last,
+            rescue: Rescue::default(),
+            free_space: FreeSpace::Kept,
+            degraded: Degraded::Refused,
+            states: States::Usable,
+            on_replacement: OnReplacement::Refuse,
+            left_to_commit: early::LEFT_TO_COMMIT,
+        }
+    }
+}

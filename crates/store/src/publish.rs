@@ -1,0 +1,353 @@
+//! Commits and fsyncs, as the devices see them.
+
+use crate::Store;
+use crate::commit::PreparedCommit;
+use crate::devices::{Copies, write_superblocks};
+use crate::error::StoreError;
+use crate::fsync_group::Arrival;
+use crate::fsync_log::LogTicket;
+use crate::log::{self, Batch};
+use crate::publication::DeviceItems;
+use crate::transaction::FailOnPanic;
+use crate::{Barriers, Discard, now};
+use butterfs_format::Generation;
+use butterfs_format::superblock::Superblock;
+use parking_lot::MutexGuard;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What a commit does between its last flush and its superblocks. It gets these
+/// superblocks.
+type Between<'a> = &'a mut dyn FnMut(&Superblock, &DeviceItems);
+
+/// What follows when a ticket's part of the log was looked after.
+enum Next {
+    Nothing,
+    Commit,
+}
+
+/// The locks of a commit. Fields are dropped in their order, so that a panic
+/// fails the volume before another commit can begin.
+pub(crate) struct CommitLocks<'s> {
+    _watch: FailOnPanic<'s>,
+    _locks: [MutexGuard<'s, ()>; 2],
+}
+
+impl Store {
+    /// Takes a waiting fsync log out of the superblock and changes nothing
+    /// else. False if there is no log.
+    ///
+    /// # Errors
+    /// Not writable; writing.
+    pub fn zero_log(&self) -> Result<bool, StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        let mut engine = self.change_writable()?;
+        if !engine.publication.log_waits {
+            return Ok(false);
+        }
+        engine.publication.log_waits = false;
+        for superblock in [0, 1] {
+            let target = match superblock {
+                0 => &mut engine.publication.superblock,
+                _ => &mut engine.publication.durable,
+            };
+            target.log_root = butterfs_format::Logical(0);
+            target.log_root_level = 0;
+        }
+        let (superblock, items) = (
+            engine.publication.durable.clone(),
+            Arc::clone(&engine.publication.durable_devices),
+        );
+        drop(engine);
+        for copies in [Copies::Primary, Copies::Mirrors] {
+            self.write_copies(&superblock, &items, copies)?;
+            self.flush()?;
+        }
+        Ok(true)
+    }
+
+    /// Makes everything that changed durable. Gives the generation that is
+    /// durable then.
+    ///
+    /// # Errors
+    /// Any error poisons the volume: it stays at the last durable generation.
+    pub fn commit(&self) -> Result<Generation, StoreError> {
+        butterfs_device::about_to_wait();
+        self.commits_under_way.fetch_add(1, Ordering::SeqCst);
+        let result = self.write_early().and_then(|()| {
+            let _one_at_a_time = self.lock_commits();
+            self.commit_alone()
+        });
+        self.commits_under_way.fetch_sub(1, Ordering::SeqCst);
+        result
+    }
+
+    /// What a commit needs in addition to the engine.
+    pub(crate) fn lock_commits(&self) -> CommitLocks<'_> {
+        let locks = [self.writing_nodes.lock(), self.committing.lock()];
+        CommitLocks {
+            _watch: self.fail_on_panic(),
+            _locks: locks,
+        }
+    }
+
+    /// [`Store::commit`] with its locks held.
+    pub(crate) fn commit_alone(&self) -> Result<Generation, StoreError> {
+        loop {
+            let generation = self.commit_once(&mut |_, _| {})?;
+            if !self.falling_out.owes_another(&self.space) {
+                return Ok(generation);
+            }
+        }
+    }
+
+    /// One commit. `between` runs when all nodes are durable, before the first
+    /// superblock says so.
+    pub(crate) fn commit_once(&self, between: Between<'_>) -> Result<Generation, StoreError> {
+        let prepared = {
+            let mut engine = self.change_writable()?;
+            if engine.publication.log_waits {
+                return Err(StoreError::LogWaits);
+            }
+            if self.falling_out.is_recent(&self.space) {
+                engine.publication.superblock_changed = true;
+                engine.allocation.unallocated_cache.forget();
+            }
+            if engine.is_clean() {
+                return Ok(engine.superblock().generation);
+            }
+            // A change without a transaction (superblock, error counters) then
+            // finds loaded space too.
+            engine
+                .load_for_commit()
+                .and_then(|()| engine.prepare_commit(now()))
+                .inspect_err(|error| self.fail(error))
+        };
+        let result = prepared.and_then(|prepared| self.publish_with(&prepared, between));
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result
+    }
+
+    pub(crate) fn publish(&self, prepared: &PreparedCommit) -> Result<Generation, StoreError> {
+        self.publish_with(prepared, &mut |_, _| {})
+    }
+
+    /// Writes copies of a superblock to each device.
+    fn write_copies(
+        &self,
+        superblock: &Superblock,
+        items: &DeviceItems,
+        copies: Copies,
+    ) -> Result<(), StoreError> {
+        match self.nascent.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => write_superblocks(&self.space, superblock, items, copies),
+        }
+    }
+
+    fn publish_with(
+        &self,
+        prepared: &PreparedCommit,
+        between: Between<'_>,
+    ) -> Result<Generation, StoreError> {
+        let blocks: Vec<_> = prepared
+            .nodes
+            .iter()
+            .map(|node| (node.logical(), node.bytes()))
+            .collect();
+        self.space.write_many(&blocks)?;
+        self.write_superblock(&prepared.superblock, &prepared.devices, between)?;
+        if self.discard == Discard::On {
+            // Before it can be given out again.
+            let freed: Vec<_> = {
+                let engine = self.engine.read();
+                let freed = engine.allocation.pinned_writing.iter();
+                freed.filter(|range| !engine.is_kept(range)).collect()
+            };
+            for range in freed {
+                let length = range.end - range.start;
+                // A discard is only advice: the space is free either way.
+                let _ = self
+                    .space
+                    .discard(butterfs_format::Logical(range.start), length);
+            }
+        }
+        let mut engine = self.change();
+        engine.publication.durable = prepared.superblock.clone();
+        engine.publication.durable_devices = Arc::clone(&prepared.devices);
+        engine.published();
+        drop(engine);
+        self.fsyncs.generation_is_durable(prepared.generation);
+        Ok(prepared.generation)
+    }
+
+    /// Writes the last commit over a torn primary superblock before the next
+    /// superblock goes there. The torn one may have had the generation that is
+    /// written next. If that write were torn too, the two parts could make a
+    /// valid superblock that names the blocks of the other.
+    fn restore_primary(&self) -> Result<(), StoreError> {
+        let (damaged, durable, items) = {
+            let engine = self.engine.read();
+            let items = Arc::clone(&engine.publication.durable_devices);
+            (
+                engine.publication.primary_damaged,
+                engine.publication.durable.clone(),
+                items,
+            )
+        };
+        if damaged {
+            self.write_copies(&durable, &items, Copies::Primary)?;
+            self.flush()?;
+            self.change().publication.primary_damaged = false;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written so far durable and then the superblock of a
+    /// new generation.
+    ///
+    /// A torn write of the primary copy leaves only the mirrors. So the mirrors
+    /// must have all that was promised before that write, the fsync log too.
+    fn write_superblock(
+        &self,
+        superblock: &Superblock,
+        items: &DeviceItems,
+        between: Between<'_>,
+    ) -> Result<(), StoreError> {
+        self.restore_primary()?;
+        let (durable, before) = {
+            let engine = self.engine.read();
+            (
+                engine.publication.durable.clone(),
+                Arc::clone(&engine.publication.durable_devices),
+            )
+        };
+        if durable.log_root.get() != 0 {
+            self.write_copies(&durable, &before, Copies::Mirrors)?;
+        }
+        self.flush()?;
+        between(superblock, items);
+        self.write_copies(superblock, items, Copies::Primary)?;
+        self.flush()?;
+        // Durable with the next flush. That flush comes before the next
+        // superblock.
+        self.write_copies(superblock, items, Copies::Mirrors)
+    }
+
+    /// An fsync is about to log its file. Others that write the log may wait for
+    /// it a moment.
+    pub fn arrive_at_log(&self) -> Arrival<'_> {
+        self.fsyncs.arrive()
+    }
+
+    /// Makes durable what was logged up to `ticket`, together with all that
+    /// other callers logged meanwhile. Waits for a commit that is under way.
+    ///
+    /// # Errors
+    /// Any error poisons the volume: the device stays as it was.
+    pub fn sync_log(&self, ticket: LogTicket) -> Result<(), StoreError> {
+        let next = match self.fsyncs.lead_or_follow(ticket) {
+            None => Next::Nothing,
+            Some(_leader) => self.sync_log_or_commit(ticket)?,
+        };
+        match next {
+            Next::Commit => self.commit().map(|_| ()),
+            Next::Nothing => Ok(()),
+        }
+    }
+
+    fn sync_log_or_commit(&self, ticket: LogTicket) -> Result<Next, StoreError> {
+        let _one_at_a_time = self.committing.lock();
+        let _watch = self.fail_on_panic();
+        // Another caller may have written it meanwhile. Then it is durable, or
+        // the volume has failed.
+        self.check_writable()?;
+        let (has_outgrown_commit, is_nearly_written) = {
+            let engine = self.read();
+            if engine.is_durable(ticket) {
+                return Ok(Next::Nothing);
+            }
+            let has_outgrown_commit = engine.has_log_outgrown_commit();
+            let is_nearly_written = || engine.is_nearly_written(self.left_to_commit);
+            (
+                has_outgrown_commit,
+                has_outgrown_commit && is_nearly_written(),
+            )
+        };
+        if self.falling_out.is_recent(&self.space) {
+            return Ok(Next::Commit);
+        }
+        // Where somebody writes nodes, a commit comes anyway.
+        if is_nearly_written && let Some(_nodes) = self.writing_nodes.try_lock() {
+            // It is dropped before the lock is.
+            let _watch = self.fail_on_panic();
+            return self.commit_alone().map(|_| Next::Nothing);
+        }
+        let prepared = {
+            let mut engine = self.change_writable()?;
+            engine.prepare_log()
+        };
+        let result = match prepared {
+            Ok(Batch::Durable) => Ok(()),
+            Ok(Batch::Ready(prepared)) => self.publish_log(*prepared),
+            Ok(Batch::Commit) => return Ok(Next::Commit),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &result {
+            self.fail(error);
+        }
+        result?;
+        // A commit with much to write does that while other fsyncs go on.
+        let is_due = has_outgrown_commit
+            && !is_nearly_written
+            && self.commits_under_way.load(Ordering::SeqCst) == 0;
+        match is_due || self.falling_out.is_recent(&self.space) {
+            true => Ok(Next::Commit),
+            false => Ok(Next::Nothing),
+        }
+    }
+
+    fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {
+        let blocks: Vec<_> = prepared
+            .nodes
+            .iter()
+            .map(|node| (node.logical(), node.bytes()))
+            .collect();
+        self.space.write_many(&blocks)?;
+        self.restore_primary()?;
+        self.flush()?;
+        if self.falling_out.is_recent(&self.space) {
+            // The device that fell out lacks these blocks. In their place it
+            // may have blocks of an older log, which look valid because their
+            // generation is the same. So no superblock names these blocks, and
+            // a commit follows.
+            self.change().log_unpublished(prepared);
+            return Ok(());
+        }
+        // The new superblock differs from the durable one only in its first
+        // sector, which a device writes as a whole or not at all.
+        let (superblock, items) = (&prepared.superblock, &prepared.devices);
+        self.write_copies(superblock, items, Copies::Primary)?;
+        self.flush()?;
+        let mut engine = self.change();
+        if self.falling_out.is_recent(&self.space) {
+            // The device that fell out may still name the previous log, and
+            // after a crash it may speak for the volume.
+            engine.publication.durable = prepared.superblock.clone();
+            engine.log_unpublished(prepared);
+        } else {
+            let batch = engine.log_published(prepared);
+            self.fsyncs.batch_is_durable(batch);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&self) -> Result<(), StoreError> {
+        match self.barriers {
+            Barriers::On => Ok(self.space.flush()?),
+            Barriers::UnsafeOff => Ok(()),
+        }
+    }
+}

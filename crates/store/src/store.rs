@@ -1,0 +1,100 @@
+//! An open volume, for all that works on it.
+
+use crate::address_locks::Addresses;
+use crate::engine_lock::{EngineLock, LockWaits, Reading};
+use crate::exclusive_kind::ExclusiveKind;
+use crate::falling_out::FallingOut;
+use crate::fsync_group::FsyncGroup;
+use butterfs_device::{Access, BlockDevice};
+use butterfs_tree::VolumeIdentity;
+use butterfs_volume::LogicalSpace;
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+/// An open volume.
+///
+/// Lock order: `addresses`, `writing_nodes`, `committing`, the engine's.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) engine: EngineLock,
+    pub(crate) space: Arc<LogicalSpace>,
+    /// As the engine has it.
+    pub(crate) identity: VolumeIdentity,
+    /// Nodes that were read without the lock of the engine.
+    pub(crate) reads_outside: AtomicU64,
+    /// Operations that use addresses of data.
+    pub(crate) addresses: Addresses,
+    pub(crate) fsyncs: FsyncGroup,
+    /// Held while superblocks are written.
+    pub(crate) committing: Mutex<()>,
+    /// Held while nodes of generations are written. Taken before `committing`,
+    /// so that no fsync waits for a thread that waits until nodes are written.
+    pub(crate) writing_nodes: Mutex<()>,
+    /// Commits that were asked for and are not done.
+    pub(crate) commits_under_way: AtomicUsize,
+    pub(crate) left_to_commit: usize,
+    pub(crate) access: Access,
+    pub(crate) poisoned: AtomicBool,
+    /// Set with the engine locked.
+    pub(crate) closed: AtomicBool,
+    pub(crate) reason: Mutex<Option<String>>,
+    pub(crate) falling_out: FallingOut,
+    pub(crate) barriers: Barriers,
+    pub(crate) discard: Discard,
+    /// The operation on the whole volume that runs; only one may run at a time.
+    pub(crate) exclusive: Mutex<Option<ExclusiveKind>>,
+    /// Devices that the kernel's replacement was to bring into the volume.
+    pub(crate) replacement_targets: Vec<Arc<dyn BlockDevice>>,
+    /// The volume is just being made: no superblock says yet that there is one.
+    pub(crate) nascent: AtomicBool,
+}
+
+/// Whether a commit flushes the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Barriers {
+    /// It does.
+    #[default]
+    On,
+    /// A commit does not flush: a power cut can lose the volume.
+    UnsafeOff,
+}
+
+/// Whether freed space is discarded on the devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Discard {
+    /// It is not.
+    #[default]
+    Off,
+    /// It is, after each commit.
+    On,
+}
+
+impl Store {
+    /// The engine, to read.
+    pub fn read(&self) -> Reading<'_> {
+        self.engine.read()
+    }
+
+    /// What waiting for the engine has cost so far.
+    pub fn lock_waits(&self) -> LockWaits {
+        let (count, total) = self.engine.waits();
+        let engine = self.engine.read();
+        LockWaits {
+            count,
+            total,
+            reads_under_lock: engine.forest.reads_under_lock.load(Ordering::Relaxed),
+            reads_outside: self.reads_outside.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Logical space, for data I/O.
+    pub const fn space(&self) -> &Arc<LogicalSpace> {
+        &self.space
+    }
+
+    /// How the volume is open.
+    pub const fn access(&self) -> Access {
+        self.access
+    }
+}
