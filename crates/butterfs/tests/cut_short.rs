@@ -2,8 +2,12 @@
 
 use butterfs::{Degraded, FileDevice, OpenOptions, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
+use butterfs_admin::resize::{self, Size};
+use butterfs_admin::scrub::Repair;
 use butterfs_device::BlockDevice;
+use butterfs_format::DeviceId;
 use std::fs::OpenOptions as FileOptions;
+use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -68,4 +72,31 @@ fn a_mirror_goes_on_without_it() {
     options.store.degraded = Degraded::Allowed;
     let volume = Volume::open(&paths[0], options).unwrap();
     assert_eq!(volume.read_file(b"after").unwrap(), [2; 100_000]);
+}
+
+/// Copies of the superblock lie within what the volume has of the file, so the
+/// rest can be cut off.
+#[test]
+fn what_a_volume_gave_back_may_be_cut_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("disk");
+    // It has room for the third copy, at 256 GiB.
+    let device: Arc<dyn BlockDevice> = Arc::new(FileDevice::create(&path, 300 << 30).unwrap());
+    make_on(&[Arc::clone(&device)], &MkfsOptions::default()).unwrap();
+    let volume = Volume::open_device(device, OpenOptions::default()).unwrap();
+    volume.write_file(b"before", &[1; 100_000]).unwrap();
+    let store = volume.files().store();
+    let go = &mut |_: &resize::Progress| ControlFlow::Continue(());
+    resize::resize(store, DeviceId(1), Size::Exactly(8 << 30), go).unwrap();
+    set_length(&path, 8 << 30);
+    for name in ["after", "again"] {
+        volume.write_file(name.as_bytes(), &[2; 100_000]).unwrap();
+        volume.sync().unwrap();
+    }
+    let whole = store.scrub_superblocks(DeviceId(1), Repair::ReportOnly);
+    assert_eq!(whole.unwrap(), 0);
+    volume.close().unwrap();
+    assert_eq!(path.metadata().unwrap().len(), 8 << 30);
+    let volume = Volume::open(&path, OpenOptions::read_only()).unwrap();
+    assert_eq!(volume.read_file(b"again").unwrap(), [2; 100_000]);
 }

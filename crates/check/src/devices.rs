@@ -95,6 +95,21 @@ fn is_foreign(context: &Context<'_>, item: &DeviceItem) -> bool {
 /// Builds the map of all possible chunks, and reports the others.
 pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
     let mut map = ChunkMap::default();
+    // Members were looked at with their superblocks.
+    for item in tree.devices.iter().filter(|item| is_foreign(context, item)) {
+        let mut devices = context.space.devices();
+        if let Some((_, device)) = devices.find(|(id, _)| *id == item.id)
+            && device.size() < item.total_bytes
+        {
+            let text = format!(
+                "{} has {} bytes; the volume uses {} of it",
+                device.identity(),
+                device.size(),
+                item.total_bytes
+            );
+            context.fault(FaultCode::DeviceSize, Place::default(), text);
+        }
+    }
     let mut add = |logical: Logical, chunk: &Chunk| {
         let bytes = stripe_bytes(chunk);
         // A chunk that does not fit its devices is left out, also to bound

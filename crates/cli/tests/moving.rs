@@ -5,7 +5,7 @@ mod support;
 use butterfs::{OpenOptions, Volume};
 use butterfs_admin::balance::{self, End, Filters, Redundancy, Wish};
 use std::fs;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt as _};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 use support::{BINARY, Bench, can_mount, said};
@@ -105,6 +105,69 @@ fn a_scrub_names_what_is_lost() {
     assert_eq!(nothing.status.code(), Some(NONE), "{}", said(&nothing));
     let idle = bench.try_run(&["scrub", "cancel", "volume"]);
     assert_eq!(idle.status.code(), Some(NONE), "{}", said(&idle));
+}
+
+#[test]
+fn bad_sectors_side_by_side_are_one_line() {
+    let bench = filled(&[]);
+    let place = places(&bench, 5)[0];
+    for sector in [1, 2, 3, 7] {
+        damage(&bench, place + sector * 4096);
+    }
+    let found = said(&bench.try_run(&["scrub", "start", "-B", "volume"]));
+    let lines: Vec<_> = found.lines().filter(|line| line.contains("/f5")).collect();
+    assert_eq!(lines.len(), 2, "{found}");
+    assert!(
+        lines[0].contains("12288 bytes: /f5 (offset 4096): no copy"),
+        "{found}"
+    );
+    assert!(
+        lines[1].contains("4096 bytes: /f5 (offset 28672): no copy"),
+        "{found}"
+    );
+    assert!(found.contains("csum=4"), "{found}");
+}
+
+/// The home may be anybody's, or nobody's.
+#[test]
+fn a_scrub_needs_no_home() {
+    let bench = filled(&[]);
+    let (home, temporary) = (bench.path("home"), bench.path("temporary"));
+    for directory in [&home, &temporary] {
+        fs::create_dir(directory).unwrap();
+    }
+    let user = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", BINARY]);
+        command.args(words).current_dir(bench.path(""));
+        command.env("HOME", &home).env_remove("XDG_STATE_HOME");
+        command.env("TMPDIR", &temporary).output().unwrap()
+    };
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can run a program as somebody else");
+        return;
+    }
+    let everybody = fs::Permissions::from_mode(0o777);
+    for path in ["", "volume", "temporary"] {
+        fs::set_permissions(bench.path(path), everybody.clone()).unwrap();
+    }
+    let done = user(&["scrub", "start", "-B", "volume"]);
+    assert!(done.status.success(), "{}", said(&done));
+    let status = user(&["scrub", "status", "volume"]);
+    assert!(
+        said(&status).contains("no errors found"),
+        "{}",
+        said(&status)
+    );
+    // Somebody else's directory is not used.
+    let made = fs::read_dir(&temporary).unwrap().next().unwrap().unwrap();
+    fs::set_permissions(made.path(), everybody).unwrap();
+    let refused = user(&["scrub", "start", "-B", "volume"]);
+    assert!(
+        said(&refused).contains("not a directory of yours alone"),
+        "{}",
+        said(&refused)
+    );
 }
 
 #[test]

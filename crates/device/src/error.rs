@@ -67,7 +67,7 @@ pub enum DeviceError {
     /// Somebody cut the file short while it was in use.
     #[error(
         "{device} was cut short while it was in use: it has {now} bytes left of {size}; unmount it, put back what is \
-         missing (or make it {size} bytes long again), and run `butterfs check` and `butterfs scrub`"
+         missing (or make it at least {size} bytes long again), and run `butterfs check` and `butterfs scrub`"
     )]
     CutShort {
         /// The device.

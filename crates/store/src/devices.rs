@@ -5,11 +5,12 @@
 
 use crate::engine::Engine;
 use crate::error::StoreError;
+use crate::open::superblocks::has_room;
 use crate::publication::DeviceItems;
 use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceItem};
 use butterfs_format::superblock::{self, Superblock};
-use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId};
+use butterfs_format::{DeviceId, DeviceOffset, ItemType, Key, Logical, TreeId};
 use butterfs_tree::Editor;
 use butterfs_volume::{LogicalSpace, MemberFacts, MemberState, stripe_length};
 use std::collections::BTreeMap;
@@ -52,8 +53,6 @@ pub(crate) fn write_superblocks(
         Copies::Mirrors => &superblock::COPIES[1..],
     };
     for (id, device) in space.own_devices() {
-        let fits = |offset: &_| superblock::SIZE as u64 <= device.size().saturating_sub(*offset);
-        let offsets = wanted.iter().filter(|offset| fits(&offset.get()));
         let other;
         let own = match items.get(&id) {
             Some(item) if *item != superblock.device => {
@@ -64,6 +63,8 @@ pub(crate) fn write_superblocks(
             // It is just being removed.
             None => continue,
         };
+        let has_room = |offset: &&DeviceOffset| has_room(&*device, &own.device, **offset);
+        let offsets = wanted.iter().filter(has_room);
         for offset in offsets {
             space.write_superblock(id, *offset, &own.encode(*offset), own.device.total_bytes)?;
         }

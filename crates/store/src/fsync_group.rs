@@ -84,7 +84,8 @@ impl FsyncGroup {
         self.batch.fetch_max(batch, Ordering::Release);
     }
 
-    /// Everything up to `generation` is durable.
+    /// Everything up to `generation` is durable, and no further commit is owed
+    /// for it. Who is not told so leads, and asks the engine.
     pub(crate) fn generation_is_durable(&self, generation: Generation) {
         self.generation
             .fetch_max(generation.get(), Ordering::Release);
@@ -99,8 +100,12 @@ impl FsyncGroup {
     pub(crate) fn lead_or_follow(&self, ticket: LogTicket) -> Option<Leader<'_>> {
         let mut led = self.lock();
         let mut has_company = led.is_led || led.had_followers;
-        while led.is_led {
+        if led.is_led {
+            drop(led);
             butterfs_device::about_to_wait();
+            led = self.lock();
+        }
+        while led.is_led {
             led.followers += 1;
             led = self.ended.wait(led).unwrap_or_else(PoisonError::into_inner);
             led.followers -= 1;

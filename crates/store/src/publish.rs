@@ -96,6 +96,7 @@ impl Store {
         loop {
             let generation = self.commit_once(&mut |_, _| {})?;
             if !self.falling_out.owes_another(&self.space) {
+                self.fsyncs.generation_is_durable(generation);
                 return Ok(generation);
             }
         }
@@ -179,7 +180,6 @@ impl Store {
         engine.publication.durable_devices = Arc::clone(&prepared.devices);
         engine.published();
         drop(engine);
-        self.fsyncs.generation_is_durable(prepared.generation);
         Ok(prepared.generation)
     }
 

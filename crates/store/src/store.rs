@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// An open volume.
 ///
-/// Lock order: `addresses`, `writing_nodes`, `committing`, the engine's.
+/// Lock order: `addresses`, who leads `fsyncs`, `writing_nodes`, `committing`, the
+/// engine's.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) engine: EngineLock,

@@ -14,7 +14,7 @@ use super::explain::Explain;
 use super::space;
 use super::subvolume::site::said;
 use crate::facts;
-use crate::fail::{Context, Done};
+use crate::fail::{Context, Done, Failure};
 use crate::service::OnVolume;
 use clap::{Args, Subcommand};
 use std::fs::File;
@@ -48,7 +48,15 @@ struct Sync {
 impl Sync {
     fn run(&self) -> Done {
         let file = File::open(&self.path).context(self.path.display())?;
-        butterfs_kernel::sync(file.as_fd()).map_err(|error| said(&self.path.display(), error))
+        let synced = butterfs_kernel::sync(file.as_fd());
+        synced.map_err(|error| {
+            // A server of ours knows more than the number of an error.
+            let facts = facts::at(&self.path).ok();
+            match facts.and_then(|facts| facts.read_only_because) {
+                Some(reason) => Failure(format!("{}: {reason}", self.path.display())),
+                None => said(&self.path.display(), error),
+            }
+        })
     }
 }
 

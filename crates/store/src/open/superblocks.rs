@@ -2,6 +2,8 @@
 
 use crate::error::StoreError;
 use butterfs_device::BlockDevice;
+use butterfs_format::DeviceOffset;
+use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{self, Superblock};
 
 /// A superblock as it was found on a device.
@@ -22,7 +24,7 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
     let mut damaged = Vec::new();
     let mut best: Option<Superblock> = None;
     for offset in superblock::COPIES {
-        if !has_room(device, offset.get()) {
+        if offset.saturating_add(superblock::SIZE as u64).get() > device.size() {
             break;
         }
         let mut bytes = vec![0; superblock::SIZE];
@@ -75,7 +77,7 @@ pub fn read_superblock(device: &dyn BlockDevice) -> Result<FoundSuperblock, Stor
 /// Whether all copies on a device are those of one commit.
 pub(super) fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) -> bool {
     superblock::COPIES.iter().all(|offset| {
-        if !has_room(device, offset.get()) {
+        if !has_room(device, &superblock.device, *offset) {
             return true;
         }
         let mut bytes = vec![0; superblock::SIZE];
@@ -85,13 +87,13 @@ pub(super) fn copies_agree(device: &dyn BlockDevice, superblock: &Superblock) ->
     })
 }
 
-/// The copy of the superblock at an offset; `None` where the device has no room
-/// for one.
+/// The copy of the superblock at an offset; `None` where the device has none.
 pub(crate) fn read_copy_of_superblock(
     device: &dyn BlockDevice,
-    offset: butterfs_format::DeviceOffset,
+    item: &DeviceItem,
+    offset: DeviceOffset,
 ) -> Option<Result<Superblock, String>> {
-    if offset.get() + superblock::SIZE as u64 > device.size() {
+    if !has_room(device, item, offset) {
         return None;
     }
     let mut bytes = vec![0; superblock::SIZE];
@@ -100,7 +102,9 @@ pub(crate) fn read_copy_of_superblock(
     Some(parsed.and_then(|()| Superblock::parse(&bytes, offset).map_err(|e| e.to_string())))
 }
 
-/// Whether a device is large enough for a copy of the superblock.
-pub(super) fn has_room(device: &dyn BlockDevice, offset: u64) -> bool {
-    offset.saturating_add(superblock::SIZE as u64) <= device.size()
+/// Whether a copy of the superblock lies within what the volume has of a
+/// device. Behind that, the file or device may be cut off.
+pub(crate) fn has_room(device: &dyn BlockDevice, item: &DeviceItem, offset: DeviceOffset) -> bool {
+    let end = device.size().min(item.total_bytes);
+    offset.saturating_add(superblock::SIZE as u64).get() <= end
 }

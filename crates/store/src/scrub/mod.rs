@@ -282,11 +282,15 @@ impl Store {
                 return Ok(0);
             };
             let wanted = engine.publication.durable.generation;
-            let is_bad = |offset: &DeviceOffset| match read_copy_of_superblock(&*block, *offset) {
-                None => false,
-                Some(Ok(copy)) => copy.generation != wanted,
-                Some(Err(_)) => true,
+            let Some(item) = engine.publication.durable_devices.get(&device) else {
+                return Ok(0);
             };
+            let is_bad =
+                |offset: &DeviceOffset| match read_copy_of_superblock(&*block, item, *offset) {
+                    None => false,
+                    Some(Ok(copy)) => copy.generation != wanted,
+                    Some(Err(_)) => true,
+                };
             let bad: Vec<_> = superblock::COPIES.into_iter().filter(is_bad).collect();
             (bad.len() as u64, bad.contains(&superblock::COPIES[0]))
         };

@@ -2,35 +2,76 @@
 //!
 //! Bad sectors that lie side by side in the same files are one line.
 
-use butterfs::{InodeId, Volume};
+use butterfs::{InodeId, StoreError, Volume};
 use butterfs_admin::scrub::{HolderAt, ScrubFault, ScrubOutcome, ScrubbedKind};
-use butterfs_format::Physical;
+use butterfs_format::{Logical, Physical};
 
 /// How many lines there are; all faults are counted.
 const LINES_MAX: usize = 1000;
 /// Files of a damaged sector that are named.
 const HOLDERS_MAX: usize = 8;
 
+/// Who holds the data extent of a sector.
+struct Extent {
+    /// The sector.
+    sector: Logical,
+    /// With the offsets of the sector; of compressed data, of the whole.
+    holders: Vec<HolderAt>,
+    /// Where the extent ends.
+    end: Logical,
+}
+
+impl Extent {
+    fn at(volume: &Volume, sector: Logical) -> Self {
+        let store = volume.files().store();
+        let found = store.look(|engine| {
+            let extent = engine.data_extent_at(sector)?;
+            let holders = engine.holders_at(sector, HOLDERS_MAX)?;
+            let end = extent.map_or(sector, |found| found.logical.saturating_add(found.length));
+            Ok::<_, StoreError>((holders, end))
+        });
+        let (holders, end) = found.unwrap_or_else(|_| (Vec::new(), sector));
+        Self {
+            sector,
+            holders,
+            end,
+        }
+    }
+
+    /// Whether `next` is held by the same files right behind this.
+    fn goes_on_in(&self, next: &Self) -> bool {
+        let bytes = next.sector.get().saturating_sub(self.sector.get());
+        let pairs = self.holders.iter().zip(&next.holders);
+        let mut follow = pairs.map(|(before, now)| {
+            let offset = before.offset.saturating_add(bytes);
+            *now == HolderAt { offset, ..*before }
+        });
+        self.holders.len() == next.holders.len() && follow.all(|follows| follows)
+    }
+}
+
 /// Faults side by side.
 struct Stretch {
     first: ScrubFault,
-    /// Of file data: who holds the first sector, and the last one.
+    /// Of file data: who holds the first sector.
     holders: Vec<HolderAt>,
-    last: Vec<HolderAt>,
+    /// The extent that was reached last.
+    extent: Option<Extent>,
     bytes: u64,
     count: usize,
 }
 
 impl Stretch {
     fn new(volume: &Volume, fault: &ScrubFault) -> Self {
-        let holders = match fault.kind {
-            ScrubbedKind::Data => holders_of(volume, fault),
-            ScrubbedKind::Node(_) | ScrubbedKind::Parity(_) => Vec::new(),
+        let extent = match fault.kind {
+            ScrubbedKind::Data => Some(Extent::at(volume, fault.logical)),
+            ScrubbedKind::Node(_) | ScrubbedKind::Parity(_) => None,
         };
+        let holders = extent.as_ref().map(|extent| extent.holders.clone());
         Self {
             first: *fault,
-            last: holders.clone(),
-            holders,
+            holders: holders.unwrap_or_default(),
+            extent,
             bytes: fault.length,
             count: 1,
         }
@@ -39,7 +80,7 @@ impl Stretch {
     /// Takes a sector that goes on where this ends.
     fn joins(&mut self, volume: &Volume, fault: &ScrubFault) -> bool {
         let first = &self.first;
-        let goes_on = ScrubFault {
+        let next = ScrubFault {
             logical: first.logical.saturating_add(self.bytes),
             place: Physical {
                 offset: first.place.offset.saturating_add(self.bytes),
@@ -47,24 +88,16 @@ impl Stretch {
             },
             ..*first
         };
-        if first.kind != ScrubbedKind::Data || goes_on != *fault {
+        let Some(extent) = self.extent.as_mut().filter(|_| next == *fault) else {
             return false;
-        }
-        let holders = holders_of(volume, fault);
-        let follows = |(before, now): (&HolderAt, &HolderAt)| {
-            let length = match now.offset == before.offset {
-                // Of compressed data, only the place of the whole is known.
-                true => 0,
-                false => fault.length,
-            };
-            let offset = before.offset.saturating_add(length);
-            *now == HolderAt { offset, ..*before }
         };
-        let is_same = holders.len() == self.last.len();
-        if !is_same || !self.last.iter().zip(&holders).all(follows) {
-            return false;
+        if fault.logical >= extent.end {
+            let reached = Extent::at(volume, fault.logical);
+            if !extent.goes_on_in(&reached) {
+                return false;
+            }
+            *extent = reached;
         }
-        self.last = holders;
         self.bytes = self.bytes.saturating_add(fault.length);
         self.count += 1;
         true
@@ -130,12 +163,6 @@ impl Stretch {
             false => named.join(", "),
         }
     }
-}
-
-fn holders_of(volume: &Volume, fault: &ScrubFault) -> Vec<HolderAt> {
-    let store = volume.files().store();
-    let holders = store.look(|engine| engine.holders_at(fault.logical, HOLDERS_MAX));
-    holders.unwrap_or_default()
 }
 
 /// What was told so far.

@@ -143,18 +143,24 @@ fn directory() -> Result<PathBuf, Failure> {
     if may_make || is_writable(shared) {
         return Ok(shared.to_owned());
     }
-    // Without HOME, the directory of the user's entry in the passwd database.
-    let home = std::env::home_dir().map(|home| home.join(".local/state"));
-    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from);
-    let known = [state, home].into_iter().flatten();
-    let mut own = known.filter_map(|path| {
-        let path = path.is_absolute().then(|| path.join("butterfs"))?;
-        (fs::create_dir_all(&path).is_ok() && is_writable(&path)).then_some(path)
-    });
-    match own.next() {
-        Some(path) => Ok(path),
-        None => temporary(),
+    if let Some(state) = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from)
+        && state.is_absolute()
+    {
+        let state = state.join("butterfs");
+        let made = fs::create_dir_all(&state);
+        return made.map(|()| state.clone()).map_err(|error| {
+            Failure(format!(
+                "{}: {error}; the state of scrubs is kept there: set XDG_STATE_HOME to a \
+                 directory that you may write to",
+                state.display()
+            ))
+        });
     }
+    // Without HOME, the directory of the user's entry in the passwd database.
+    let home = std::env::home_dir().filter(|path| path.is_absolute());
+    let own = home.map(|home| home.join(".local/state/butterfs"));
+    let own = own.filter(|path| fs::create_dir_all(path).is_ok() && is_writable(path));
+    own.map_or_else(temporary, Ok)
 }
 
 fn is_writable(directory: &Path) -> bool {
