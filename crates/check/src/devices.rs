@@ -3,7 +3,7 @@
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::report::Place;
-use crate::superblocks::Member;
+use crate::superblocks::{Member, cut_short};
 use crate::trees::Items;
 use butterfs_format::item::chunk::Chunk;
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
@@ -99,14 +99,8 @@ pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
     for item in tree.devices.iter().filter(|item| is_foreign(context, item)) {
         let mut devices = context.space.devices();
         if let Some((_, device)) = devices.find(|(id, _)| *id == item.id)
-            && device.size() < item.total_bytes
+            && let Some(text) = cut_short(&*device, item)
         {
-            let text = format!(
-                "{} has {} bytes; the volume uses {} of it",
-                device.identity(),
-                device.size(),
-                item.total_bytes
-            );
             context.fault(FaultCode::DeviceSize, Place::default(), text);
         }
     }

@@ -5,6 +5,7 @@ use crate::error::{CheckError, DevicesFault};
 use crate::report::{Collector, Place};
 use butterfs_device::{BlockDevice, DeviceError};
 use butterfs_format::features::Incompat;
+use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags, Superblock};
 use butterfs_format::{DeviceId, DeviceOffset, ParseError};
 use std::sync::Arc;
@@ -251,13 +252,7 @@ pub(crate) fn open(
             );
             faults.add(FaultCode::SuperblockCopyStale, Place::default(), text);
         }
-        if member.device.size() < own.device.total_bytes {
-            let text = format!(
-                "{} has {} bytes; the volume uses {} of it",
-                member.device.identity(),
-                member.device.size(),
-                own.device.total_bytes
-            );
+        if let Some(text) = cut_short(&*member.device, &own.device) {
             faults.add(FaultCode::DeviceSize, Place::default(), text);
         }
     }
@@ -267,6 +262,15 @@ pub(crate) fn open(
     }
     fields(&first, faults);
     Ok(Given { members, seeds })
+}
+
+/// What is wrong with a device that is smaller than its item says.
+pub(crate) fn cut_short(device: &dyn BlockDevice, item: &DeviceItem) -> Option<String> {
+    let (size, wanted) = (device.size(), item.total_bytes);
+    (size < wanted).then(|| {
+        let name = device.identity();
+        format!("{name} has {size} bytes; the volume uses {wanted} of it")
+    })
 }
 
 fn fields(superblock: &Superblock, faults: &Collector) {

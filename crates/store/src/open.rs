@@ -18,7 +18,7 @@ use crate::space::block_groups::BlockGroups;
 use crate::space::free_space_tree;
 use crate::space::ranges::RangeSet;
 use crate::trees::TreeState;
-use butterfs_device::{self as device, BlockDevice};
+use butterfs_device::{Access, BlockDevice};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::{SuperFlags, Superblock};
@@ -39,8 +39,6 @@ mod sprout;
 mod stripe_tree;
 pub mod superblocks;
 mod verify;
-
-pub use device::Access;
 
 use members::Members;
 use options::{FreeSpace, OnReplacement, OpenOptions, Roots, States};

@@ -12,6 +12,7 @@ use crate::transaction::FailOnPanic;
 use crate::{Barriers, Discard, now};
 use butterfs_format::Generation;
 use butterfs_format::superblock::Superblock;
+use butterfs_tree::Node;
 use parking_lot::MutexGuard;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -148,17 +149,20 @@ impl Store {
         }
     }
 
+    fn write_nodes(&self, nodes: &[Arc<Node>]) -> Result<(), StoreError> {
+        let blocks: Vec<_> = nodes
+            .iter()
+            .map(|node| (node.logical(), node.bytes()))
+            .collect();
+        Ok(self.space.write_many(&blocks)?)
+    }
+
     fn publish_with(
         &self,
         prepared: &PreparedCommit,
         between: Between<'_>,
     ) -> Result<Generation, StoreError> {
-        let blocks: Vec<_> = prepared
-            .nodes
-            .iter()
-            .map(|node| (node.logical(), node.bytes()))
-            .collect();
-        self.space.write_many(&blocks)?;
+        self.write_nodes(&prepared.nodes)?;
         self.write_superblock(&prepared.superblock, &prepared.devices, between)?;
         if self.discard == Discard::On {
             // Before it can be given out again.
@@ -310,12 +314,7 @@ impl Store {
     }
 
     fn publish_log(&self, prepared: log::PreparedLog) -> Result<(), StoreError> {
-        let blocks: Vec<_> = prepared
-            .nodes
-            .iter()
-            .map(|node| (node.logical(), node.bytes()))
-            .collect();
-        self.space.write_many(&blocks)?;
+        self.write_nodes(&prepared.nodes)?;
         self.restore_primary()?;
         self.flush()?;
         if self.falling_out.is_recent(&self.space) {

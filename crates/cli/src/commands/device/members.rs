@@ -80,21 +80,26 @@ fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
             "no volume was given; name a mountpoint, or a file or device of the volume, at the end",
         );
     };
-    if volume.is_dir()
-        && let Ok(facts) = facts::at(&volume)
-    {
-        facts::note_mixed_profiles(&facts);
-    }
     Ok(Place {
         volume,
         path: "/".into(),
     })
 }
 
+/// As the Btrfs tools, which do that on mounts.
+fn note_mixed_profiles(place: &Place) {
+    if place.volume.is_dir()
+        && let Ok(facts) = facts::at(&place.volume)
+    {
+        facts::note_mixed_profiles(&facts);
+    }
+}
+
 impl Add {
     /// Runs it.
     pub fn run(mut self) -> Done {
         let place = volume_of(&mut self.words)?;
+        note_mixed_profiles(&place);
         let devices = self.words.iter().map(|path| absolute(path));
         let action = Action::Add {
             devices: devices.collect::<Result<_, _>>()?,
@@ -113,7 +118,10 @@ impl Remove {
         let named: Vec<String> = named.collect::<Result<_, _>>()?;
         let action = match &named[..] {
             [one] if one == "cancel" => Action::CancelRemoval,
-            _ => Action::Remove(named),
+            _ => {
+                note_mixed_profiles(&place);
+                Action::Remove(named)
+            }
         };
         OnVolume::run(Order { action, place })
     }

@@ -10,7 +10,7 @@ use butterfs_admin::scrub::{DeviceProgress, Start};
 use butterfs_format::{DeviceId, DeviceOffset};
 use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -147,20 +147,25 @@ fn directory() -> Result<PathBuf, Failure> {
         && state.is_absolute()
     {
         let state = state.join("butterfs");
-        let made = fs::create_dir_all(&state);
-        return made.map(|()| state.clone()).map_err(|error| {
-            Failure(format!(
-                "{}: {error}; the state of scrubs is kept there: set XDG_STATE_HOME to a \
-                 directory that you may write to",
-                state.display()
-            ))
-        });
+        return match fs::create_dir_all(&state) {
+            Ok(()) => Ok(state),
+            Err(error) => fail(unusable(&state, &error)),
+        };
     }
     // Without HOME, the directory of the user's entry in the passwd database.
     let home = std::env::home_dir().filter(|path| path.is_absolute());
     let own = home.map(|home| home.join(".local/state/butterfs"));
     let own = own.filter(|path| fs::create_dir_all(path).is_ok() && is_writable(path));
     own.map_or_else(temporary, Ok)
+}
+
+/// Why a directory cannot have the records.
+fn unusable(directory: &Path, reason: &dyn Display) -> String {
+    let directory = directory.display();
+    format!(
+        "{directory}: {reason}; the state of scrubs is kept there: set XDG_STATE_HOME to a \
+         directory that you may write to"
+    )
 }
 
 fn is_writable(directory: &Path) -> bool {
@@ -175,11 +180,7 @@ fn temporary() -> Result<PathBuf, Failure> {
     let path = std::env::temp_dir().join(format!("butterfs-state-{}", user.as_raw()));
     match fs::DirBuilder::new().mode(0o700).create(&path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-            return fail(format!(
-                "{}: {error}; the state of scrubs is kept there: set XDG_STATE_HOME to a \
-                 directory that you may write to",
-                path.display()
-            ));
+            return fail(unusable(&path, &error));
         }
         _ => {}
     }
@@ -187,11 +188,7 @@ fn temporary() -> Result<PathBuf, Failure> {
     let found = fs::symlink_metadata(&path).context(path.display())?;
     match found.is_dir() && found.uid() == user.as_raw() && found.mode() & 0o022 == 0 {
         true => Ok(path),
-        false => fail(format!(
-            "{}: this is not a directory of yours alone; set XDG_STATE_HOME to a directory that \
-             you may write to: the state of scrubs is kept there",
-            path.display()
-        )),
+        false => fail(unusable(&path, &"it is not a directory of yours alone")),
     }
 }
 
