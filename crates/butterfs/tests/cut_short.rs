@@ -1,9 +1,10 @@
 //! A file that somebody cuts short while it is a volume in use.
 
-use butterfs::{Degraded, FileDevice, OpenOptions, Volume};
+use butterfs::{Access, Degraded, FileDevice, OpenOptions, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::scrub::Repair;
+use butterfs_check::FaultCode;
 use butterfs_device::BlockDevice;
 use butterfs_format::DeviceId;
 use std::fs::OpenOptions as FileOptions;
@@ -72,6 +73,37 @@ fn a_mirror_goes_on_without_it() {
     options.store.degraded = Degraded::Allowed;
     let volume = Volume::open(&paths[0], options).unwrap();
     assert_eq!(volume.read_file(b"after").unwrap(), [2; 100_000]);
+}
+
+/// What is whole on the other device is not called a fault.
+#[test]
+fn a_check_of_a_mirror_names_it_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let (paths, volume) = volume(folder.path(), 2, ProfileChoice::Raid1);
+    volume.close().unwrap();
+    drop(volume);
+    set_length(&paths[1], SIZE / 8);
+    let device = |path: &PathBuf| -> Arc<dyn BlockDevice> {
+        Arc::new(FileDevice::open(path, Access::ReadOnly).unwrap())
+    };
+    let devices = paths.iter().map(device).collect();
+    let options = butterfs_check::Options::default();
+    let report = butterfs_check::check(devices, &options, &butterfs_check::NoProgress).unwrap();
+    let is_one = |code| {
+        report
+            .faults
+            .iter()
+            .filter(|fault| fault.code == code)
+            .count()
+            == 1
+    };
+    assert!(is_one(FaultCode::DeviceSize), "{:?}", report.faults);
+    let outside = [FaultCode::ChunkInvalid, FaultCode::ExtentOutsideBlockGroup];
+    let any = report
+        .faults
+        .iter()
+        .find(|fault| outside.contains(&fault.code));
+    assert!(any.is_none(), "{:?}", report.faults);
 }
 
 /// Copies of the superblock lie within what the volume has of the file, so the

@@ -5,9 +5,9 @@ use butterfs::devices::{self as admin, Discard, Removal};
 use butterfs::{BlockDevice, Error, MemberFault, MemoryDevice, OpenOptions, StoreError, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::tune::{Change, Seeding, tune};
-use butterfs_check::{NoProgress, check};
+use butterfs_check::{FaultCode, NoProgress, check};
 use butterfs_device::fault::{Fault, When};
-use butterfs_device::{FaultDevice, Operation, ReadOnlyDevice};
+use butterfs_device::{DeviceRange, FaultDevice, Operation, ReadOnlyDevice, WindowDevice};
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_store::read_superblock;
 use butterfs_testkit::content::content;
@@ -92,6 +92,18 @@ fn is_same(one: &MemoryDevice, other: &MemoryDevice) -> bool {
 
 fn sprout(seed: &Arc<MemoryDevice>, own: &Arc<MemoryDevice>) -> DeviceId {
     admin::sprout(vec![given(seed)], own.clone(), Discard::Whole).unwrap()
+}
+
+#[test]
+fn a_seed_that_was_cut_short_is_a_fault() {
+    let (seed, own) = (seed(), memory(600));
+    sprout(&seed, &own);
+    let range = DeviceRange::new(DeviceOffset(0), seed.size() - 4096);
+    let short = WindowDevice::new(given(&seed), range).unwrap();
+    let options = butterfs_check::Options::default();
+    let report = check(vec![own, Arc::new(short)], &options, &NoProgress).unwrap();
+    let codes: Vec<_> = report.faults.iter().map(|fault| fault.code).collect();
+    assert_eq!(codes, [FaultCode::DeviceSize], "{:?}", report.faults);
 }
 
 #[test]

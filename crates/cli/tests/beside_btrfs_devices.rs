@@ -229,6 +229,43 @@ impl Side {
     }
 }
 
+/// A conversion that ended half way: both programs warn, and reckon the same.
+#[test]
+fn several_profiles_of_one_kind_are_told() {
+    if !has_tools() {
+        return;
+    }
+    if !is_root() {
+        println!("skipped: kernel mounts need root");
+        assert!(std::env::var_os("CI").is_none(), "in CI nothing is skipped");
+        return;
+    }
+    let mut side = Side::new("btrfs");
+    let [_, two, _] = &side.devices;
+    let prepared = format!(
+        "dd if=/dev/urandom of=f bs=1M count=150 status=none; sync
+         btrfs device add -f {} . >&2; btrfs balance start -dconvert=raid1,limit=1 . >&2; sync",
+        two.name()
+    );
+    let mount = side.mount.as_ref().expect("it is mounted").0.clone();
+    shell(&mount, &prepared);
+    for line in [
+        "filesystem df MNT",
+        "device usage MNT",
+        "filesystem usage -b MNT",
+    ] {
+        let said = ["btrfs", BINARY].map(|program| {
+            side.program = program;
+            let output = side.run(line);
+            let warned = String::from_utf8_lossy(&output.stderr).into_owned();
+            (String::from_utf8_lossy(&output.stdout).into_owned(), warned)
+        });
+        assert_eq!(said[0], said[1], "{line}");
+        let is_told = line.contains("-b") || said[0].1.contains("Data: single, raid1");
+        assert!(is_told, "{line}: {}", said[0].1);
+    }
+}
+
 #[test]
 fn devices_and_streams_behave_the_same() {
     if !has_tools() {
