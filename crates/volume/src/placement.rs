@@ -69,8 +69,10 @@ impl DeviceSpace {
         let mut holes = Vec::new();
         let mut at = RESERVED;
         for used in &self.allocated {
-            if used.start > at {
-                holes.push(at..used.start);
+            // What lies past the end of the device leaves no hole there.
+            let start = used.start.min(self.size);
+            if start > at {
+                holes.push(at..start);
             }
             at = at.max(used.end);
         }
@@ -314,6 +316,14 @@ fn allocate(plan: &Plan, devices: &mut [DeviceSpace]) {
         for space in devices.iter_mut().filter(|space| space.device == *device) {
             space.allocated.push(start.get()..end);
             space.allocated.sort_by_key(|range| range.start);
+            // One range for neighbours: the next plan has less to look at.
+            space.allocated.dedup_by(|next, before| {
+                let joined = next.start <= before.end;
+                if joined {
+                    before.end = before.end.max(next.end);
+                }
+                joined
+            });
         }
     }
 }
@@ -383,6 +393,26 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const DUP: BlockGroupFlags = BlockGroupFlags::METADATA.union(BlockGroupFlags::DUP);
+
+    /// A stripe of a damaged chunk item may lie past the end of its device.
+    #[test]
+    fn nothing_past_the_end_of_a_device_is_a_hole() {
+        let space = device(100 * MIB, &[10 * MIB..20 * MIB, 1 << 50..1 << 51]);
+        assert_eq!(space.unallocated(), 89 * MIB);
+        let all = stranded(DUP, std::slice::from_ref(&space));
+        assert_eq!(all, []);
+        assert!(possible(DUP, std::slice::from_ref(&space)) <= 45 * MIB);
+    }
+
+    /// The plans of 8 TiB in no chunk are made in a moment.
+    #[test]
+    fn what_many_chunks_strand_is_planned() {
+        let mut small = device(8 << 40, &[]);
+        let mut large = device(9 << 40, &[]);
+        (small.device, large.device) = (DeviceId(1), DeviceId(2));
+        let raid1 = BlockGroupFlags::DATA.union(BlockGroupFlags::RAID1);
+        assert_eq!(stranded(raid1, &[small, large]), [(DeviceId(2), 1 << 40)]);
+    }
 
     #[test]
     fn usual_sizes() {
