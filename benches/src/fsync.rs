@@ -16,6 +16,8 @@ const BLOCK: usize = 16 << 10;
 const IMAGE: u64 = 6 << 30;
 const DATABASE: u64 = 1 << 30;
 const JOBS: usize = 4;
+/// How long each number of threads appends. The volume has room for more.
+const APPENDS: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct Figures {
@@ -30,8 +32,8 @@ struct Figures {
     variation: f64,
 }
 
-/// Appends with an fsync each. Each thread has a file of its own. Returns how
-/// many milliseconds each took, ascending.
+/// Appends with an fsync each. Each thread has a file of its own. Returns the
+/// milliseconds of each append, ascending.
 pub fn appends(volume: &Volume, threads: usize, time: Duration) -> Vec<f64> {
     let names: Vec<String> = (0..threads).map(|n| format!("append-{n}")).collect();
     let end = Instant::now() + time;
@@ -127,10 +129,9 @@ pub fn quantile(ascending: &[f64], part: f64) -> f64 {
 }
 
 fn measure_one(volume: &Volume, seconds: u64) -> Figures {
-    let time = Duration::from_secs(seconds);
-    let appends = [1, 4, 16].map(|n| appends(volume, n, time).len() as f64 / seconds as f64);
-    let seconds = seconds * 2;
-    let all = database(volume, time * 2);
+    let appends = [1, 4, 16]
+        .map(|threads| appends(volume, threads, APPENDS).len() as f64 / APPENDS.as_secs_f64());
+    let all = database(volume, Duration::from_secs(seconds));
     let mut latencies: Vec<f64> = all.iter().map(|(_, ms)| *ms).collect();
     latencies.sort_by(f64::total_cmp);
     let mut per_second = vec![0.0; seconds as usize];
@@ -149,7 +150,7 @@ fn measure_one(volume: &Volume, seconds: u64) -> Figures {
     }
 }
 
-/// Measures all targets and prints a table.
+/// Measures all targets, the database's shape for `seconds`, and prints a table.
 pub fn measure(base: &Path, seconds: u64) -> io::Result<()> {
     let work = base.join(format!("butterfs-fsync-{}", std::process::id()));
     fs::create_dir_all(work.join("mnt"))?;

@@ -22,11 +22,12 @@
 //! other in the library. `butterfs-benches scale [full] [NAMES]` measures what
 //! operations cost on volumes a decade apart, `butterfs-benches small [FILES]`
 //! many small files, `butterfs-benches tools [REPEATS]` scrub, balance and the
-//! replacement and removal of devices, `butterfs-benches stripes` several
-//! devices of a declared rate. `butterfs-benches undo` removes what a killed
-//! run left.
+//! replacement and removal of devices, `butterfs-benches images [REPEATS]` the
+//! image of a tree, `butterfs-benches stripes` several devices of a declared
+//! rate. `butterfs-benches undo` removes what a killed run left.
 
 mod fsync;
+mod images;
 mod locks;
 mod open;
 mod report;
@@ -368,7 +369,7 @@ fn main() -> io::Result<()> {
         "/tmp"
     };
     match arguments.first().map(String::as_str) {
-        Some("fsync") => fsync::measure(Path::new(base), number(5) as u64),
+        Some("fsync") => fsync::measure(Path::new(base), number(60) as u64),
         Some("locks") => locks::measure(Path::new(base), number(400)),
         Some("scale") => scale::measure(Path::new(base), &arguments[1..]),
         Some("open") => open::measure(Path::new(base), number(10_000_000)),
@@ -378,6 +379,7 @@ fn main() -> io::Result<()> {
             Ok(())
         }
         Some("tools") => tools::measure(Path::new(base), number(3)),
+        Some("images") => images::measure(Path::new(base), number(3)),
         Some("undo") => undo_stack().map(drop).map_err(io::Error::other),
         _ => suite(Path::new(base), &arguments).map_err(io::Error::other),
     }

@@ -78,7 +78,7 @@ fn files_below(directory: &Path, all: &mut Vec<PathBuf>) {
 fn grow(ground: &Ground) {
     let image = ground.work.join("grown");
     File::create(&image).unwrap().set_len(DEVICE).unwrap();
-    // It tells of its defaults even if asked to be quiet.
+    // mkfs.btrfs prints its defaults even with -q.
     let mut mkfs = Command::new("mkfs.btrfs");
     let made = mkfs.arg("-q").arg(&image).output().unwrap();
     assert!(made.status.success(), "mkfs.btrfs");
@@ -106,7 +106,8 @@ fn grow(ground: &Ground) {
     drop(mounted);
 }
 
-fn took(program: &str, words: &[&str]) -> f64 {
+/// Seconds that a program takes; it must succeed.
+pub fn took(program: &str, words: &[&str]) -> f64 {
     let began = Instant::now();
     let output = Command::new(program).args(words).output().unwrap();
     let seconds = began.elapsed().as_secs_f64();
