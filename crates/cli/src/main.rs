@@ -17,6 +17,10 @@ macro_rules! note {
     ($($text:tt)*) => { $crate::output::note(format_args!($($text)*)) };
 }
 
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 mod arguments;
 mod background;
 mod beside;
