@@ -273,7 +273,7 @@ fn beside_commit(image: &Path) {
     }
 }
 
-/// Lookups while many others create: none of them is forgotten.
+/// Lookups while many threads create: no lookup starves.
 fn beside_creates(image: &Path) {
     println!(
         "\n| beside creates by {CREATORS} threads | number | median ms | p99.9 ms | longest ms |"

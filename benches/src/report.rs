@@ -5,7 +5,7 @@ use super::suite::Sample;
 use butterfs_lab::wakeup::WakeUp;
 use serde_json::{Map, Value, json};
 
-/// A ratio that fell by more is named.
+/// The report names ratios that fell by more than this.
 const FALL: f64 = 0.15;
 /// If the costs of wake-ups differ by more than this, figures of mounts differ,
 /// too.
@@ -82,14 +82,14 @@ pub struct Run {
 /// A subject's figure in a row.
 struct Figure {
     value: Spread,
-    /// Above 1 is better than the first column. The ratio is of repeats side by
-    /// side.
+    /// Above 1 is better than the first column. It is the ratio of repeats side
+    /// by side.
     ratio: Option<Spread>,
     cpu: Option<f64>,
 }
 
 impl Run {
-    /// Names, units of rows, and whether less is better, in their order.
+    /// All rows, in order: name, unit, and whether less is better.
     fn rows(&self) -> Vec<super::suite::Row> {
         let mut rows = Vec::new();
         for sample in self.columns.iter().flat_map(|one| &one.repeats).flatten() {
@@ -381,8 +381,8 @@ mod tests {
             said.contains("fuse, create: 0.40 of the kernel, 0.50 before (-20 %)\n"),
             "{said}"
         );
-        // A tenth is not a fall, a wide spread says nothing, and better is
-        // better.
+        // None of these is a fall: a tenth less, a wide spread, a better
+        // figure.
         for rates in [[450.0; 5], [300.0, 390.0, 400.0, 500.0, 510.0], [900.0; 5]] {
             let said = compare(&old, &run(&rates, 40).json());
             assert!(said.starts_with("None of 1 ratios"), "{said}");

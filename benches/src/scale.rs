@@ -34,7 +34,7 @@ struct Ground {
     fs: Option<Filesystem>,
     /// Bursts so far: each has names of its own.
     bursts: usize,
-    /// Of the numbers that choose files.
+    /// State of the random numbers that choose files.
     random: u64,
 }
 
@@ -268,7 +268,7 @@ fn snapshots(ground: &mut Ground, made: usize, goal: usize) -> Costs {
     }
     let mut costs = Costs::new();
     let rewrite = ground.step(BURST, |ground, number| {
-        // What follows a snapshot copies what the snapshot shares.
+        // Changes after a snapshot copy what the snapshot shares.
         snapshot(ground, format!("burst{number}"));
         change(ground, BURST);
     });

@@ -201,7 +201,7 @@ impl Pass<'_> {
         self.volume().sync();
     }
 
-    /// The library's is `butterfs copy`.
+    /// For the library, this is `butterfs copy`.
     fn copy_tree(&mut self) {
         let (tree, files) = (self.scale.tree.clone(), self.scale.tree_files);
         let subject = self.subject;
@@ -339,7 +339,7 @@ impl Pass<'_> {
             (50, "dbench, 50 clients"),
         ];
         for (clients, name) in names {
-            // It says nothing of its first second.
+            // dbench reports nothing about its first second.
             let seconds = self.scale.time.as_secs().max(2);
             let output = Command::new("dbench")
                 .args(["-t", &seconds.to_string(), "-D"])

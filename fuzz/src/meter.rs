@@ -12,7 +12,7 @@ static LIMIT: AtomicUsize = AtomicUsize::new(usize::MAX);
 
 fn take(bytes: usize) {
     let now = IN_USE.fetch_add(bytes, Ordering::Relaxed) + bytes;
-    // A panic's message and backtrace take what they take.
+    // A panic's message and backtrace are not limited.
     if now > LIMIT.load(Ordering::Relaxed) && !std::thread::panicking() {
         // Printing allocates.
         LIMIT.store(usize::MAX, Ordering::Relaxed);

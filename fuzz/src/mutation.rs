@@ -1,7 +1,8 @@
-//! Changes of an image that checksums do not give away.
+//! Changes of an image that checksums do not reveal.
 //!
-//! Each takes a few bytes of the input: what to change, where, to what. The
-//! nodes that were touched are sealed again and written to all their copies.
+//! Each takes a few bytes of the input, which say what to change, where, and to
+//! what value. The nodes that were touched are sealed again and written to all
+//! their copies.
 
 use crate::tape::Tape;
 use crate::volume::{Base, Spot};
@@ -14,7 +15,7 @@ use std::sync::Arc;
 
 /// Bytes of a key.
 const KEY: usize = 17;
-/// Mutations of one input at most.
+/// Greatest number of mutations of one input.
 const MUTATIONS_MAX: usize = 24;
 
 /// What was done to an image.
@@ -241,7 +242,7 @@ impl Image<'_> {
         })
     }
 
-    /// Bit rot, which a checksum does give away, in one copy or in data.
+    /// Bit rot in one copy or in data, which a checksum does reveal.
     fn change_one_copy(&mut self, tape: &mut Tape<'_>) {
         let place = if tape.u8() & 1 == 0 || self.base.data.is_empty() {
             let which = self.pick(tape);
@@ -274,7 +275,7 @@ impl Image<'_> {
                 .filter(|c| c.get() + 4096 <= device.size())
             {
                 let mut own = bytes.clone();
-                // Its own address is part of what may be wrong.
+                // If the address in it was not mutated, each copy gets its own.
                 if get(&own, 0x30, 8) == COPIES[0].get() {
                     put(&mut own, 0x30, 8, copy.get());
                 }

@@ -166,7 +166,7 @@ impl Seeds {
             for kind in 0..16_u8 {
                 for node in (0..32_u8).step_by(3) {
                     let fill = node.wrapping_mul(37).wrapping_add(kind);
-                    // Volumes of several devices are given whole.
+                    // All devices of these volumes are given.
                     let given: &[u8] = if way < 4 { &[] } else { &[0, 0, 0] };
                     let data = [kind, node, 0, fill, 0, fill / 3, 0, node, 0, fill, 5, 0, 1];
                     let data = [&[way][..], given, &data].concat();

@@ -1,6 +1,6 @@
-//! See `butterfs_fuzz::targets::canary`. Writes the seeds of all targets too,
-//! where `BUTTERFS_FUZZ_SEEDS` names a directory: what is built with feedback
-//! must be linked with libFuzzer.
+//! See `butterfs_fuzz::targets::canary`. If `BUTTERFS_FUZZ_SEEDS` names a
+//! directory, this also writes the seeds of all targets there: code that is
+//! built with feedback must be linked with libFuzzer.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(

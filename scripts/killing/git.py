@@ -50,7 +50,7 @@ class Git(Workload):
             self.git(mount, "checkout", "-q", "main")
 
     def verify(self, mount):
-        # A killed git leaves its locks, which are the user's to remove.
+        # A killed git leaves its locks, which the user has to remove.
         for lock in glob.glob(f"{mount}/tree/.git/**/*.lock", recursive=True):
             os.unlink(lock)
         self.git(mount, "fsck", "--full")

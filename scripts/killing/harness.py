@@ -21,7 +21,7 @@ class Lost(Fault):
 
 
 def run(*words, **more):
-    """Runs a command; a failure is a fault with all that it said."""
+    """Runs a command. A failure is a fault with everything that it printed."""
     done = subprocess.run(
         words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **more
     )
@@ -82,7 +82,7 @@ class Mount:
         self.server.kill()
         self.server.wait()
         try:
-            # Attributes may be cached; this is not.
+            # Attributes may come from a cache. This does not.
             os.statvfs(self.mountpoint)
             raise Fault("a mount without a server answers")
         except OSError as error:
@@ -96,7 +96,7 @@ class Mount:
             raise Fault(f"the server ended with {self.server.returncode} after umount")
 
     def leave(self):
-        """Away with it, whatever state it is in."""
+        """Removes the mount, whatever state it is in."""
         self.server.kill()
         self.server.wait()
         if is_mounted(self.mountpoint):
@@ -104,7 +104,8 @@ class Mount:
 
 
 def is_mounted(path):
-    """By the kernel's list: a mount without a server does not answer."""
+    """Looks into the kernel's list, because a mount without a server does not
+    answer."""
     with open("/proc/self/mounts", encoding="utf-8") as mounts:
         return any(line.split()[1] == path for line in mounts)
 
@@ -124,7 +125,7 @@ class Bench:
         return f"{self.round}/{name}"
 
     def keep(self, name):
-        """Saves a failed round; where."""
+        """Saves a failed round. Returns where."""
         kept = tempfile.mkdtemp(prefix=f"butterfs-kill-failed-{name}.", dir=os.path.dirname(self.top))
         for entry in os.listdir(self.round):
             shutil.move(f"{self.round}/{entry}", kept)

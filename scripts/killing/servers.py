@@ -90,7 +90,7 @@ class Server(Workload):
             number += 1
             for statement in transaction(self.seed, client, number):
                 session.stdin.write(f"{statement};\n")
-            # Shells end at an error, so this is what follows a commit.
+            # The shell ends at an error, so this line means that the commit worked.
             session.stdin.write(f"select 'committed {number}';\n")
             session.stdin.flush()
             if session.stdout.readline() != f"committed {number}\n":

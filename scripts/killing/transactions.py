@@ -1,6 +1,6 @@
-"""Transactions of the databases: each inserts some rows, deletes those of an
-old transaction and counts itself, so that what a client has follows from how
-many transactions it made."""
+"""Transactions of the databases. Each inserts some rows, deletes those of an
+old transaction and counts itself. So the number of a client's transactions
+determines its rows."""
 
 import hashlib
 

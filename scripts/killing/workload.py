@@ -1,4 +1,4 @@
-"""What a program on a mount is to the harness."""
+"""The interface between the harness and a program on a mount."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ from killing.harness import Fault
 
 
 class Acknowledged:
-    """What clients were told to be durable: a file of numbers for each."""
+    """What the clients were told is durable: one file of numbers for each."""
 
     def __init__(self, directory, mountpoint):
         self.directory = directory
@@ -17,9 +17,9 @@ class Acknowledged:
         os.makedirs(directory)
 
     def say(self, client, text):
-        """Fails when the server is gone: programs do not tell of everything
-        that it then refused (SQLite overlooks a directory that it cannot open
-        to make the removal of a journal durable)."""
+        """Notes an acknowledgement. Fails when the server is gone, because
+        programs do not report all errors: SQLite goes on if it cannot open a
+        directory to make the removal of a journal durable."""
         os.statvfs(self.mountpoint)
         path = f"{self.directory}/{client}"
         out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -38,9 +38,9 @@ class Acknowledged:
 
 
 class Workload:
-    """A program on a mount. `base` fills a volume once, `start` begins to
-    work, `stop` ends what is left after the kill, `verify` recovers and
-    judges, and gives the number of acknowledgements that it checked."""
+    """A program on a mount. `base` fills a volume once. `start` begins to
+    work. `stop` ends what is left after the kill. `verify` recovers and
+    judges, and returns the number of acknowledgements that it checked."""
 
     name = ""
     needs = []
@@ -78,7 +78,7 @@ class Workload:
 
 
 def quiet(work, *of):
-    """What a worker meets when its mount goes away is no news."""
+    """Runs work, and ignores the errors of a mount that goes away."""
     try:
         work(*of)
     except (OSError, sqlite3.Error, subprocess.SubprocessError, Fault):

@@ -1,8 +1,8 @@
 //! Files of a crate that use each other in a circle.
 //!
 //! A module uses another one if one of its paths (in `use` or elsewhere) leads
-//! to something in that module. What a module only passes on (`pub use`)
-//! belongs to the module from which it comes. Tests inside files do not count.
+//! to something in that module. What a module only re-exports (`pub use`)
+//! belongs to the module that defines it. Tests inside files do not count.
 
 use crate::source::{files, read, without_tests, words};
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,13 +12,13 @@ use std::path::Path;
 /// Crates without circles.
 const FREE: &[&str] = &["cli", "fs", "kernel", "server", "store"];
 
-/// A path of names: a module's, or what a module says.
+/// A path of names: the path of a module, or a path that a module mentions.
 type Names = Vec<String>;
 
-/// What a file says.
+/// The paths and imports of a file.
 #[derive(Default)]
 struct Module {
-    /// Paths that it names.
+    /// Paths that it mentions.
     paths: Vec<Names>,
     /// Names that it has from elsewhere, and their paths.
     imports: BTreeMap<String, Names>,
@@ -85,7 +85,7 @@ impl Module {
         let mut module = Self::default();
         let mut at = 0;
         while at < words.len() {
-            // Not what a type captures.
+            // Not `use<...>`, which lists what a type captures.
             if words[at] == "use" && words.get(at + 1).is_some_and(|word| word != "<") {
                 at += 1;
                 let mut found = Vec::new();
@@ -122,7 +122,7 @@ impl Modules {
         Ok(Self(modules))
     }
 
-    /// The module that contains what `path` names when `from` says it.
+    /// The module that contains what `path` means in the module `from`.
     fn resolve(&self, from: &Names, path: &[String], depth: usize) -> Option<Names> {
         let (first, rest) = path.split_first()?;
         let mut at = from.clone();
@@ -163,7 +163,7 @@ impl Modules {
                 rest = behind;
                 continue;
             }
-            // Passed on from elsewhere.
+            // A name that the module re-exports.
             if depth > 0
                 && at != *from
                 && let Some(import) = self.0.get(&at).and_then(|module| module.imports.get(name))
@@ -187,7 +187,7 @@ impl Modules {
     }
 }
 
-/// All that can be reached.
+/// All modules that can be reached.
 fn reach<'m>(uses: &'m BTreeMap<&Names, BTreeSet<Names>>, from: &'m Names) -> BTreeSet<&'m Names> {
     let mut seen = BTreeSet::new();
     let mut next = vec![from];

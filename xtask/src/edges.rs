@@ -38,7 +38,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Our crate of this name in a manifest.
+/// The short name of a crate of ours that a manifest calls `name`.
 fn ours(name: &str) -> Option<&str> {
     match name {
         "butterfs" => Some("butterfs"),

@@ -1,5 +1,5 @@
-//! Brings a volume's newest state into another volume, as what changed since
-//! the last time:
+//! Copies a volume's newest state into another volume. It sends only what
+//! changed since the last run:
 //! `cargo run -p butterfs --example backup -- disk.img backup.img NAME`
 
 use butterfs::{Error, OpenOptions, SnapshotAccess, Volume};

@@ -21,8 +21,8 @@ pub struct ClonedTree {
 }
 
 impl Volume {
-    /// Makes `name` in `parent` a copy of `source` and everything below it,
-    /// which shares all data. `seen` is called after each file.
+    /// Copies `source` and everything below it to `name` in `parent`. The copy
+    /// shares all data with `source`. `seen` is called after each file.
     ///
     /// # Errors
     /// The name exists; a directory would be copied into itself; no space; not
@@ -67,7 +67,7 @@ impl Volume {
             }
             seen(&done);
         }
-        // After their content is there, because adding names changes their
+        // Directories come last, because adding names to them changes their
         // times.
         for (source, made, path) in directories.iter().rev() {
             files
@@ -89,7 +89,7 @@ impl Volume {
             Err(FsError::NotFound) => return Ok(()),
             found => found.map_err(|error| Error::at(name, error))?,
         };
-        // Directories come after their content: each is met twice.
+        // A directory is removed after its content, so the loop meets it twice.
         let mut waiting = vec![(parent, name.to_vec(), found.inode, name.to_vec(), false)];
         while let Some((parent, name, id, path, is_empty)) = waiting.pop() {
             let at = |error| Error::at(&path, error);

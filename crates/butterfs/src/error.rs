@@ -36,8 +36,8 @@ pub enum Error {
     /// The subvolume asked for does not exist.
     #[error("the volume has no subvolume {0}; `butterfs ls` shows what it has")]
     NoSubvolume(String),
-    /// The device does not hold a volume but something else, or has no such
-    /// part.
+    /// The device holds something other than a volume, or lacks the part that
+    /// was asked for.
     #[error("{device} {held}")]
     Holds {
         /// The device.
@@ -45,7 +45,7 @@ pub enum Error {
         /// What it holds.
         held: Held,
     },
-    /// A volume would be made on a device that holds something.
+    /// The device on which a volume should be made holds something.
     #[error("{device} holds {found}; say Content::Overwrite to make a volume there all the same")]
     InUse {
         /// The device.
@@ -108,8 +108,8 @@ impl Error {
         }
     }
 
-    /// Its kind among those of `std::io`, as for the errno of a system call
-    /// that fails for the same reason.
+    /// The kind that `std::io` gives to the errno of a system call which fails
+    /// for the same reason.
     #[must_use]
     pub fn kind(&self) -> io::ErrorKind {
         match self {

@@ -8,8 +8,8 @@ use std::fmt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
-/// How to open a file, as [`std::fs::OpenOptions`]: only what was asked for is
-/// allowed.
+/// How to open a file, like [`std::fs::OpenOptions`]. The open file allows only
+/// what was asked for.
 #[derive(Clone, Copy, Debug)]
 pub struct FileOptions {
     read: bool,
@@ -257,7 +257,8 @@ impl File {
         })))
     }
 
-    /// Reads from `offset` on; 0 at the end of the file.
+    /// Reads from `offset` on. Returns how many bytes were read: 0 at the end
+    /// of the file.
     ///
     /// # Errors
     /// It was not opened for reading; damage, reading.

@@ -7,14 +7,14 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Held {
-    /// A partition table; the partitions that hold Btrfs.
+    /// A partition table, with the partitions that hold Btrfs.
     Partitions {
         /// GPT or MBR.
         table: &'static str,
         /// Those with Btrfs.
         btrfs: Vec<Partition>,
     },
-    /// No partition of the number that was asked for.
+    /// No partition has the number that was asked for.
     NoPartition {
         /// What was asked for.
         number: u32,

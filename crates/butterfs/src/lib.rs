@@ -81,8 +81,8 @@
 //! # What you can rely on
 //!
 //! **Errors** are typed ([`Error`]) and name the path that you gave.
-//! [`Error::kind`] gives the kind among those of `std::io`, [`Error::next_step`]
-//! what to do. They become [`std::io::Error`] with `?`.
+//! [`Error::kind`] gives the matching [`std::io::ErrorKind`],
+//! [`Error::next_step`] what to do. They become [`std::io::Error`] with `?`.
 //!
 //! **Durability.** This table says when the result of a call is on the device;
 //! before that it may not be. After a crash the volume is as it was at one of
@@ -129,8 +129,8 @@
 //! **One at a time.** A volume that is open for writing is locked: a second
 //! opening, here or by the kernel, is refused. Nothing here checks permissions
 //! of users: whoever can open the device can do everything ([`access`] has the
-//! rules for programs that need them). [`OpenOptions::owner`] owns what calls
-//! with paths make.
+//! rules for programs that need them). What calls with paths make belongs to
+//! [`OpenOptions::owner`].
 //!
 //! Never prints; events go to `tracing`.
 

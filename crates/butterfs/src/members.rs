@@ -1,16 +1,16 @@
 //! Finding the devices of volumes.
 //!
-//! Owns looking for superblocks in files, directories and block devices. What
-//! is found is only read. Whether devices can be used together is decided when
+//! Owns looking for superblocks in files, directories and block devices.
+//! Looking writes nothing. Whether devices can be used together is decided when
 //! the volume is opened.
 //!
-//! Invariant: a copy of the superblock behind a damaged first one makes a
-//! device a member only if a device of the volume is otherwise missing, and if
-//! nothing else is known to lie on the device. Such copies outlive what was
-//! made on the device later.
+//! Invariant: a device whose first superblock is damaged can be a member by
+//! another copy. It is one only if the volume would otherwise lack a device,
+//! and if no other known content lies on the device. Such copies survive when
+//! something else is made on the device.
 //!
-//! Bounds: of a directory, only the first entries are looked at, and nothing
-//! below it.
+//! Bounds: only the first entries of a directory are looked at, and no
+//! directories below it.
 
 use crate::Error;
 use butterfs_device::{Access, BlockDevice, FileDevice, probe};
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// Entries of a directory that are looked at.
 const ENTRIES_MAX: usize = 4096;
 
-/// A device of a volume, as its superblock has it.
+/// A device of a volume, as its superblock describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundDevice {
     /// Where it is.
@@ -34,11 +34,11 @@ pub struct FoundDevice {
     pub id: DeviceId,
     /// Its UUID.
     pub uuid: UuidBytes,
-    /// Bytes of it that the volume has.
+    /// Its size in the volume, in bytes.
     pub size: u64,
-    /// Bytes of it in chunks.
+    /// Bytes of it that chunks take.
     pub allocated: u64,
-    /// Its last commit.
+    /// Generation of its last commit.
     pub generation: Generation,
     /// Its first superblock is damaged. This is another copy.
     pub is_first_damaged: bool,
@@ -308,7 +308,7 @@ fn find(path: &Path, has_others: impl Fn(&Superblock) -> bool) -> Vec<PathBuf> {
     members
 }
 
-/// Whether a device is one of a volume that others grow from.
+/// Whether a device belongs to a seed: a volume that others grow from.
 pub(crate) fn is_seed(path: &Path) -> bool {
     let found = look(path);
     found.is_some_and(|found| found.superblock.flags.contains(SuperFlags::SEEDING))

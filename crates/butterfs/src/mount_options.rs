@@ -30,7 +30,7 @@ pub enum Subvolume {
     Path(Vec<u8>),
 }
 
-/// Who keeps written data first.
+/// Who caches written data first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteCache {
     /// ButterFS: it knows of every write(2) that returned. fsync, umount, and
@@ -111,11 +111,11 @@ pub struct MountOptions {
     pub discard: Discard,
     /// What to do about a log that waits for its replay.
     pub log: LogPolicy,
-    /// By which roots of trees the volume may be opened.
+    /// Which roots of trees may be used to open the volume.
     pub roots: Roots,
-    /// Which damage is passed over.
+    /// Which damage is ignored.
     pub rescue: Rescue,
-    /// Whether the record of free space is believed.
+    /// Whether the record of free space is trusted.
     pub free_space: FreeSpace,
     /// Whether devices may be missing.
     pub degraded: Degraded,
@@ -131,7 +131,7 @@ pub struct MountOptions {
     pub buffer_bytes: usize,
     /// When access times change.
     pub access_times: AccessTimes,
-    /// Who keeps written data first.
+    /// Who caches written data first.
     pub write_cache: WriteCache,
     /// How requests come.
     pub transport: Transport,
@@ -444,7 +444,7 @@ fn nearest(name: &str) -> Option<&'static str> {
         .map(|(_, name)| name)
 }
 
-/// Edits that turn one word into another.
+/// How many edits turn one word into the other (Levenshtein distance).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<u8> = other.bytes().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

@@ -37,7 +37,7 @@ impl Volume {
     /// followed.
     ///
     /// # Errors
-    /// Damage, reading: then nobody knows.
+    /// Damage, reading. Whether something is there is then unknown.
     pub fn exists(&self, path: impl VolumePath) -> Result<bool, Error> {
         match self.resolve(path) {
             Ok(_) => Ok(true),
@@ -151,8 +151,8 @@ impl Volume {
         linked.map_err(|error| Error::at(link, error))
     }
 
-    /// Makes a symbolic link at `link` that leads to `target`, whatever is
-    /// there.
+    /// Makes a symbolic link at `link` that leads to `target`, whether or not
+    /// that exists.
     ///
     /// # Errors
     /// As symlink(2).
@@ -273,7 +273,7 @@ impl Volume {
     /// As [`Volume::resolve`].
     pub fn resolve_followed(&self, path: impl VolumePath) -> Result<InodeId, Error> {
         let path = path.path_bytes();
-        // The slash at the end makes the link be followed.
+        // With a slash at the end, a link is followed.
         let followed = self.resolve([path, b"/"].concat());
         followed.map_err(|error| error.moved_to(path))
     }

@@ -1,7 +1,8 @@
 //! Volumes that are a part of a device, and devices that hold something else.
 //!
-//! Owns which part of a device contains a volume, and the look at a device that
-//! holds none: where its partition table has one, or what it holds instead.
+//! Owns which part of a device contains a volume. If a device holds no volume,
+//! this module finds out which partitions hold one, or what the device holds
+//! instead.
 
 use crate::Error;
 use crate::held::Held;

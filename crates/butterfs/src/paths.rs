@@ -56,7 +56,7 @@ fn components(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {
         .filter(|name| !name.is_empty() && *name != b".")
 }
 
-/// What [`Volume::walk`] came by.
+/// A file or directory that [`Volume::walk`] found.
 #[derive(Clone, Debug)]
 pub struct WalkEntry {
     /// Path below the start; empty for the start itself.
@@ -139,7 +139,7 @@ impl Volume {
     /// content.
     ///
     /// # Errors
-    /// Damage, reading; what `visit` gives.
+    /// Damage, reading; errors of `visit`.
     pub fn walk<E: From<Error>>(
         &self,
         start: InodeId,
@@ -163,8 +163,8 @@ impl Volume {
                 Walk::Enter if !enter => continue,
                 Walk::Enter => {}
             }
-            // All directories that stand for subvolumes which a snapshot left
-            // out are one inode.
+            // A snapshot does not contain the subvolumes below its source. All
+            // empty directories in their places share one inode number.
             let many_names = id.number == InodeNumber::EMPTY_SUBVOLUME;
             if !entered.insert(id) && !many_names {
                 let error = FsError::Damaged {
@@ -212,7 +212,7 @@ impl Volume {
     /// Gives the content of a file piece by piece.
     ///
     /// # Errors
-    /// Damage, reading; what `take` gives.
+    /// Damage, reading; errors of `take`.
     pub fn read_chunks<E: From<Error>>(
         &self,
         inode: &Inode,

@@ -1,4 +1,4 @@
-//! Quota groups of a volume: how they are, and changes of them.
+//! Quota groups of a volume: their state, and changes to them.
 
 use crate::Volume;
 use crate::quota::{Assigned, GroupId, LimitChange, QgroupStatus, QuotaGroup};
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 /// The quota groups of a volume on which quotas are on.
 #[derive(Clone, Debug)]
 pub struct QuotaState {
-    /// As the quota tree has it.
+    /// As it is in the quota tree.
     pub status: QgroupStatus,
     /// They are simple quotas.
     pub is_simple: bool,

@@ -1,5 +1,5 @@
-//! What to do about a fsync log that waits: look at what its replay would
-//! change, or throw it away.
+//! What to do about a fsync log that waits for its replay: look at what the
+//! replay would change, or throw the log away.
 
 use crate::Error;
 use butterfs_device::{Access, BlockDevice, OverlayDevice};

@@ -82,8 +82,8 @@ impl Volume {
     }
 
     /// Makes the subvolume whose root is at `path` read-only or writable. A
-    /// received subvolume that becomes writable forgets from what it was
-    /// received.
+    /// received subvolume that becomes writable forgets what it was received
+    /// from.
     ///
     /// # Errors
     /// It is not a subvolume, or is being sent; no space.

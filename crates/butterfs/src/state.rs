@@ -1,4 +1,4 @@
-//! What an open volume is, its state, and its use as a whole.
+//! What an open volume is, its state, and operations on the whole of it.
 
 use crate::Volume;
 use butterfs_device::Access;
@@ -8,7 +8,7 @@ use butterfs_fs::FsError;
 use butterfs_store::{DeviceFacts, StoreError, Trim};
 
 impl Volume {
-    /// Whether it can be changed, by how it was opened.
+    /// How it was opened: for reading only, or for writing.
     #[must_use]
     pub fn access(&self) -> Access {
         self.store().access()
@@ -27,13 +27,13 @@ impl Volume {
         self.store().read().superblock().clone()
     }
 
-    /// Its devices and how they are.
+    /// Its devices and their state.
     #[must_use]
     pub fn devices(&self) -> Vec<DeviceFacts> {
         self.store().read().devices()
     }
 
-    /// Error counters of all its devices together, by the order of `btrfs
+    /// Error counters of all its devices together, in the order of `btrfs
     /// device stats`: writes, reads, flushes, corruption, generations.
     #[must_use]
     pub fn device_stats(&self) -> [u64; 5] {
@@ -55,7 +55,8 @@ impl Volume {
         Ok(self.store().commit()?)
     }
 
-    /// Tells the device which of its space is unused. Gives how many bytes.
+    /// Tells the device which of its space is unused. Returns how many bytes
+    /// that is.
     ///
     /// # Errors
     /// The volume cannot be written; errors of the device.

@@ -9,7 +9,7 @@ use butterfs_fs::send::{Beginning, SendOptions, SendRequest, StreamWriter};
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-/// Counts what goes through.
+/// Counts the bytes that pass through.
 struct Counted<W> {
     out: W,
     bytes: u64,
@@ -78,8 +78,8 @@ impl Volume {
     /// Makes the snapshots of a stream in the directory at `path`. A thread reads
     /// ahead of `input`, to the end of the stream's last command.
     ///
-    /// What was received is durable, read-only and known by its source's UUID
-    /// when this returns.
+    /// When this returns, what was received is durable, read-only and known by
+    /// its source's UUID.
     ///
     /// # Errors
     /// The stream is damaged or cut, or its parent is not here; no space. What

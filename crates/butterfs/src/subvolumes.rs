@@ -42,7 +42,8 @@ impl Volume {
         Ok(id.tree)
     }
 
-    /// Looks at the volume for as long as it takes, while others change it.
+    /// Runs `look` on one state of the volume, for as long as it takes, while
+    /// others change the volume.
     fn steadily<R, E: From<FsError>>(
         &self,
         look: impl FnOnce(&Engine) -> Result<R, E>,
@@ -77,7 +78,7 @@ impl Volume {
     /// to `visit`.
     ///
     /// # Errors
-    /// Damage, reading; what `visit` gives; [`FsError::Busy`] when others
+    /// Damage, reading; errors of `visit`; [`FsError::Busy`] when others
     /// changed too much meanwhile.
     pub fn find_new<E: From<FsError>>(
         &self,
@@ -92,7 +93,7 @@ impl Volume {
     /// inode. The cost grows with what differs.
     ///
     /// # Errors
-    /// Damage, reading; what `visit` gives; [`FsError::Busy`] when others
+    /// Damage, reading; errors of `visit`; [`FsError::Busy`] when others
     /// changed too much meanwhile.
     pub fn diff<E: From<FsError>>(
         &self,

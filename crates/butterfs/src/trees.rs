@@ -12,8 +12,8 @@ use std::fmt;
 use std::ops::{ControlFlow, Deref};
 use std::sync::Arc;
 
-/// All trees of a volume in their current state, with changes that no commit
-/// has yet. Nobody can change them while this exists, so do not keep it.
+/// All trees of a volume in their current state, with changes that are not yet
+/// committed. Nobody can change them while this exists, so do not keep it.
 pub struct Trees<'v>(Box<dyn Deref<Target = Engine> + 'v>);
 
 impl fmt::Debug for Trees<'_> {
@@ -53,7 +53,7 @@ impl Volume {
     }
 }
 
-/// A tree that does not exist is an answer, not damage.
+/// A tree that does not exist is not damage: the caller may ask for any.
 fn absent(error: TreeError) -> FsError {
     match error {
         TreeError::NoSuchTree(_) => FsError::NotFound,

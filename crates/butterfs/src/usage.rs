@@ -50,7 +50,7 @@ impl Usage {
     /// Bytes on the device that are in use, with all copies.
     #[must_use]
     pub fn device_used(&self) -> u64 {
-        // Parity takes a part of a byte for each byte.
+        // The ratio is a fraction with parity, so multiply first.
         let on_devices = |kind: &KindUsage| {
             let bytes = u128::from(kind.used) * u128::from(kind.device);
             let bytes = bytes.checked_div(kind.total.into()).unwrap_or(0);

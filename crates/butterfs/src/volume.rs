@@ -42,8 +42,8 @@ pub struct OpenOptions {
     pub commit_when_quiet: Option<Duration>,
     /// When the trees of deleted subvolumes are freed.
     pub cleaner: Cleaner,
-    /// Who owns what [`Volume::write_file`] and [`Volume::create_dir`] make;
-    /// root if nobody else is named.
+    /// Who owns what calls with paths make, as [`Volume::write_file`] and
+    /// [`Volume::create_dir`]; root by default.
     pub owner: Owner,
 }
 
@@ -84,7 +84,7 @@ pub struct Volume {
     /// `None` if nothing commits: the volume is read-only or closed.
     committer: Arc<Mutex<Option<Committer>>>,
     role: Role,
-    /// Of what paths make.
+    /// Owner of what calls with paths make.
     pub(crate) owner: Owner,
 }
 
@@ -272,8 +272,8 @@ impl Volume {
     /// others may open the volume.
     ///
     /// # Errors
-    /// As [`Volume::sync`]; the volume is closed then, too. An error also if
-    /// others keep changing it.
+    /// As [`Volume::sync`]; the volume is closed then, too. It is also an error
+    /// if others keep changing the volume.
     pub fn close(&self) -> Result<(), Error> {
         self.check_open()?;
         let closed = self.save_and_end();
@@ -290,8 +290,8 @@ impl Volume {
     }
 
     fn save_and_end(&self) -> Result<(), Error> {
-        /// If this many commits in a row find something new, other changes are
-        /// too many.
+        /// Greatest number of commits in a row that find something new. After
+        /// that, others change the volume too much.
         const ROUNDS_MAX: usize = 8;
         let committer = self.committer.lock().take();
         if let Some(committer) = committer {
@@ -371,7 +371,7 @@ impl Stop {
         const LOOK: Duration = Duration::from_secs(1);
         /// Pause between two steps of cleaning, so that others come first.
         const PAUSE: Duration = Duration::from_millis(1);
-        // Nobody would notice that this thread ended.
+        // Otherwise nobody would notice that this thread panicked.
         let _watch = files.store().fail_on_panic();
         let mut committed = Instant::now();
         let mut pause = LOOK;
@@ -411,8 +411,8 @@ impl Stop {
                         Ok(Some(error)) => Some(format!("all else is committed: {error}")),
                         Err(error) => Some(format!("a commit failed: {error}")),
                     };
-                    // Once for each interval, because it may happen at each
-                    // commit.
+                    // The same failure may come with each commit. It is logged
+                    // once for each interval.
                     if let Some(failure) = &failure
                         && (told.as_ref() != Some(failure) || committed.elapsed() >= pace.interval)
                     {
@@ -421,8 +421,9 @@ impl Stop {
                     let is_sound = failure.is_none();
                     told = failure;
                     committed = Instant::now();
-                    // The commit changed something itself. One more commit
-                    // tells whether that was all, if anybody changed anything.
+                    // The commit itself changed something. If anybody changed
+                    // anything before it, one more commit follows, which tells
+                    // whether that was all.
                     (seen, seen_since) = (files.activity(), committed);
                     let was_used = ended_with != Some(now);
                     ended_with = Some(seen);
@@ -460,7 +461,7 @@ fn instead(device: &Arc<dyn BlockDevice>, error: Error) -> Error {
     if !matches!(error, Error::Store(StoreError::NoSuperblock { .. })) {
         return error;
     }
-    // What cannot be read was told already.
+    // `error` remains if nothing is recognized or the device cannot be read.
     match part::held_instead(device) {
         Ok(Some(held)) => Error::Holds {
             device: device.identity(),
@@ -509,9 +510,9 @@ fn open_store(
         .collect();
     let changing = StoreOptions {
         access: Access::ReadWrite,
-        // What a reader asked for in vain.
+        // `clear_cache` has no effect when a volume is opened for reading.
         free_space: FreeSpace::Kept,
-        // It goes on in the kernel as if nobody had read the volume.
+        // Only the overlay cancels it: in the kernel, it continues later.
         on_replacement: OnReplacement::Cancel,
         ..options.store.clone()
     };

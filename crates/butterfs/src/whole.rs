@@ -46,8 +46,8 @@ pub fn make_volume(
 ///
 /// # Errors
 /// A device is in use, or holds something and `content` keeps it; options
-/// contradict each other or do not fit the devices; all of this before anything
-/// is written. Writing failed.
+/// contradict each other or do not fit the devices. All these come before
+/// anything is written. Writing failed.
 pub fn make_volume_on<P: AsRef<Path>>(
     paths: &[P],
     options: &MkfsOptions,
@@ -82,8 +82,8 @@ pub fn is_seed(path: impl AsRef<Path>) -> bool {
 
 /// Makes a volume that grows from the seed at `seed`, with `device` as its own:
 /// it shows what the seed shows, and what changes goes to `device`. What was on
-/// `device` is lost; nothing is written to the seed. Gives the number of the
-/// device in the new volume, which is opened by it, beside the seed.
+/// `device` is lost; nothing is written to the seed. Returns the number of
+/// `device` in the new volume. To open that volume, name `device` and the seed.
 ///
 /// # Errors
 /// It is no seed; the device is too small; reading, writing.

@@ -187,7 +187,7 @@ fn a_rotten_node_without_a_copy_is_an_error() {
             assert!(text.contains(&named(place.node.logical)), "{text}");
             assert!(text.contains("checksum"), "{text}");
         }
-        // At most the errors are counted, in a commit of their own.
+        // At most, a commit counts the errors and changes nothing else.
         assert_same(&device, &before, place.copies[0], "it is left alone");
     }
     assert!(refused > 0);
@@ -313,7 +313,8 @@ fn impossible_items_are_refused() {
     }
 }
 
-/// Damages a node: its bytes, where the item is listed, where its data are.
+/// Damages a node. The arguments: its bytes, the offset of the item's
+/// descriptor, the offset of its data.
 type Change = dyn Fn(&mut [u8], usize, usize);
 
 #[test]
@@ -400,7 +401,7 @@ fn other_volumes_nodes_and_unknown_features_are_refused() {
     drop(volume);
     assert_eq!(device.first_difference(&before), None);
 
-    // Generations beyond which there is none.
+    // The greatest possible generation, after which there is none.
     let device = image.copy();
     edit_superblock(&device, |superblock| {
         superblock.generation = Generation(u64::MAX);

@@ -75,7 +75,7 @@ fn a_mirror_goes_on_without_it() {
     assert_eq!(volume.read_file(b"after").unwrap(), [2; 100_000]);
 }
 
-/// What is whole on the other device is not called a fault.
+/// A block that the other device still has is not called a fault.
 #[test]
 fn a_check_of_a_mirror_names_it_once() {
     let folder = tempfile::tempdir().unwrap();

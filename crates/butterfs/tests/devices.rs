@@ -356,8 +356,8 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
     volume.close().unwrap();
     drop(volume);
     assert_eq!(three[2].first_difference(&before), None);
-    // A device with the number of another one and a UUID of its own is a
-    // stranger, too.
+    // A device with the number of another one, but its own UUID, does not
+    // belong to the volume either.
     let two = made_as(&[200, 200]);
     let exchanged = [Arc::clone(&two[0]), Arc::clone(&three[1])];
     let missing = fault(open(&exchanged, Degraded::Refused));
@@ -373,8 +373,8 @@ fn members_that_are_not_whole_or_not_of_the_volume_are_refused() {
     assert_eq!(volume.read_file(b"/one").unwrap(), b"one");
 }
 
-/// One operation of one device fails, each in turn, also while the volume is
-/// opened. No caller sees an error, and nothing is wrong.
+/// In each round another single operation of one device fails, also while the
+/// volume is opened. No caller sees an error, and all content is right.
 fn each_operation_may_fail(profile: ProfileChoice, sizes: &[u64]) {
     const OPERATIONS_MAX: u64 = 2000;
     let memory = made(profile, profile, sizes);
@@ -443,7 +443,7 @@ fn each_operation_of_a_row_with_parity_may_fail() {
 }
 
 /// Data without a second copy: a failed operation is reported, with the device.
-/// Nothing is wrong, and what was acknowledged is there.
+/// All content that is read is right, and what was acknowledged is there.
 #[test]
 fn each_operation_of_stripes_without_copies_is_right_or_told() {
     const OPERATIONS_MAX: u64 = 2000;

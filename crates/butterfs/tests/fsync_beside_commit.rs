@@ -16,7 +16,8 @@ use std::time::Duration;
 const S_IFREG: u32 = 0o100_000;
 /// Files of the big commit.
 const FILES: usize = 6000;
-/// Nothing here takes so long, unless it waits for what never comes.
+/// Nothing here takes this long, unless it waits for something that never
+/// comes.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a thread did to the device, in order.

@@ -396,8 +396,8 @@ fn at_the_brim_again_and_again() {
     }
 }
 
-/// Deleting a file whose extents are scattered needs more of what one commit
-/// may change than there is, if every part is estimated at its worst.
+/// If each extent of a scattered file is estimated at its worst case, deleting
+/// the file exceeds what one commit may change.
 #[test]
 fn a_file_in_many_extents_is_deleted_when_full() {
     let mut bench = Bench::new(400, 4096);
@@ -433,9 +433,9 @@ fn a_file_in_many_extents_is_deleted_when_full() {
     bench.assert_content();
 }
 
-/// Files of 16 KiB need an extent each, and a commit of many could change any
-/// leaf. What it does not need stays for data. The kernel gets 1.69 of 1.91
-/// GiB.
+/// Files of 16 KiB need an extent each, and a commit of many such files could
+/// change any leaf. Space that metadata do not need stays for data. The kernel
+/// fits 1.69 GiB of data into 1.91 GiB.
 #[test]
 fn metadata_take_little_more_than_they_need() {
     const FILE: usize = 16 << 10;

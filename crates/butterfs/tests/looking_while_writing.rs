@@ -113,8 +113,8 @@ fn writers_go_on_while_others_look() {
     judge_image(&image, "after all");
 }
 
-/// What is held for such a thread is bounded. A small volume takes it back, and
-/// says so.
+/// The space that is kept for such a thread is bounded. A small volume takes it
+/// back, and the thread gets an error.
 #[test]
 fn a_view_yields_where_space_is_short() {
     let (_device, volume) = fresh(128);
@@ -173,7 +173,7 @@ impl Write for Spoiler<'_> {
 #[test]
 fn what_is_sent_stays() {
     let (_device, volume) = fresh(128);
-    // More than a writer of streams gathers.
+    // More than the stream writer buffers.
     volume.write_file(b"large", &vec![7; 8 << 20]).unwrap();
     let files = volume.files();
     let sent = files
@@ -196,7 +196,7 @@ fn what_is_sent_stays() {
     files
         .send(&request, &SendOptions::default(), &mut out)
         .unwrap();
-    // The end of the stream is written when nothing more is read.
+    // The volume is no longer read when the end of the stream is written.
     is_sending.set(false);
     assert!(out.finish().unwrap().tries > 0);
     files.set_subvolume_access(sent, Access::ReadWrite).unwrap();

@@ -1,4 +1,5 @@
-//! Volumes of as many devices as there may be.
+//! Volumes of 32 devices, the most that mkfs takes: everything on them can
+//! move.
 
 use butterfs::{BlockDevice, MemoryDevice, OpenOptions, Volume};
 use butterfs_admin::balance::{self, End, Filters, Redundancy};

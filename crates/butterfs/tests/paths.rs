@@ -40,7 +40,7 @@ impl Bench {
     }
 }
 
-/// The kind of an error, which names the path.
+/// The kind of an error. The error must name the path.
 fn kind<T: std::fmt::Debug>(result: Result<T, Error>, path: &str) -> ErrorKind {
     let error = result.expect_err("an error");
     let said = error.to_string();

@@ -5,7 +5,7 @@ use butterfs_admin::mkfs::{MkfsOptions, make};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Nothing here takes so long.
+/// Nothing here takes this long.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn options(quiet: Option<Duration>) -> OpenOptions {
@@ -16,7 +16,7 @@ fn options(quiet: Option<Duration>) -> OpenOptions {
     }
 }
 
-/// What a machine would find that loses power now.
+/// Whether the file would be there after a power failure now.
 fn is_on_device(device: &MemoryDevice, path: &str) -> bool {
     let volume = Volume::open_device(Arc::new(device.snapshot()), OpenOptions::read_only());
     volume.unwrap().read_file(path.as_bytes()).is_ok()

@@ -200,7 +200,7 @@ fn streams_become_what_was_sent() {
     }
 }
 
-/// In a subvolume of another one, and not beside the target.
+/// The parent lies in a nested subvolume, not beside the target.
 #[test]
 fn a_parent_is_found_anywhere_in_the_volume() {
     if !ready() {
@@ -245,7 +245,8 @@ fn what_was_cut_is_not_whole_and_can_be_gone_on_with() {
                     assert!(error.contains("cut at offset"), "{error}");
                     let place = target.join(name);
                     if place.exists() {
-                        // It can be written to, so nobody takes it for a copy.
+                        // It is still writable, so nobody takes it for a
+                        // complete copy.
                         let root = std::fs::File::open(&place).unwrap();
                         let modified = root.metadata().unwrap().modified().unwrap();
                         std::fs::write(place.join("probe"), b"").unwrap();
@@ -405,7 +406,7 @@ fn streams_become_what_was_sent_in_an_unmounted_volume() {
         let mut random = Random::new(seed);
         for stream in &sent.streams {
             let mut start = Start::New;
-            // Cut, and gone on with.
+            // The stream is cut twice. Each time the next receive continues.
             for _ in 0..2 {
                 let cut = random.below(stream.len() as u64) as usize;
                 let error = receive_unmounted(&image, &stream[..cut], start).expect_err("cut");

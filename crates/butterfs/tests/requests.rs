@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
-/// Larger reads than those of nodes are held back.
+/// Reads larger than a node are held back.
 const NODE: usize = 16 << 10;
 /// After this long without what is waited for, a test has failed.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -42,7 +42,8 @@ impl Gate {
         state.under_way -= 1;
     }
 
-    /// Waits until that many requests are held back; how many there are.
+    /// Waits until at least `count` requests are held back. Returns how many
+    /// there are then.
     fn wait_for(&self, count: usize) -> usize {
         let state = self.state.lock().unwrap();
         let waiting = |state: &mut State| state.under_way < count;

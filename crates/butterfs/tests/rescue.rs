@@ -55,7 +55,8 @@ fn root_of(device: &MemoryDevice, tree: TreeId) -> Logical {
     engine.root(tree).unwrap().logical
 }
 
-/// The same with other bytes at this place of each copy.
+/// A copy of `device` with `bytes` written `at` bytes into each copy of
+/// `logical`.
 fn damaged(device: &MemoryDevice, logical: Logical, at: u64, bytes: &[u8]) -> MemoryDevice {
     let bad = device.snapshot();
     for copy in copies(device, logical) {

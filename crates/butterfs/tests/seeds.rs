@@ -59,7 +59,7 @@ fn seed() -> Arc<MemoryDevice> {
     device
 }
 
-/// A seed as volumes are given it: whoever writes to it fails.
+/// A seed as it is given to volumes: every write to it fails.
 fn given(seed: &Arc<MemoryDevice>) -> Arc<dyn BlockDevice> {
     Arc::new(ReadOnlyDevice::new(seed.clone()))
 }
@@ -130,7 +130,7 @@ fn a_volume_grows_and_its_seed_stays() {
     assert_clean(&both);
     assert!(is_same(&before, &seed), "the seed changed");
 
-    // In any order, and with a device of no part in it.
+    // In any order, and with a device that has no part in the volume.
     let stranger = self::seed();
     let three = [
         given(&stranger),
@@ -223,7 +223,8 @@ fn seeds_have_seeds() {
     assert!(is_same(&before, &second), "the second seed changed");
 }
 
-/// Whatever write or flush fails while a volume is made, there is none then.
+/// If any write or flush fails while a volume is made, making it fails, and the
+/// device holds no volume or a whole one.
 #[test]
 fn a_volume_that_is_not_made_whole_is_none() {
     let seed = seed();
@@ -240,7 +241,8 @@ fn a_volume_that_is_not_made_whole_is_none() {
                 break;
             }
             assert!(made.is_err(), "{operation:?} {failed}");
-            // A crash there leaves the same: the mirrors come after all else.
+            // The mirrors of the superblock come after all else, so after a
+            // crash here the volume is whole, too.
             if read_superblock(&*own).is_ok() {
                 let both = [own.clone() as Arc<dyn BlockDevice>, given(&seed)];
                 let volume = open(&both).unwrap();

@@ -37,7 +37,7 @@ impl Meter {
         }
     }
 
-    /// So many bytes of so many are done.
+    /// Bytes that are done, and all bytes.
     pub fn show(&mut self, done: u64, all: u64) {
         self.bar.set_length(all);
         self.bar.set_position(done);

@@ -19,7 +19,7 @@ struct World {
 }
 
 impl World {
-    /// With devices of so many GiB, which hold no more than is written.
+    /// With sparse devices of this many GiB.
     fn new(size: u64) -> Option<Self> {
         if !is_root() {
             println!("skipped: kernel mounts need root");

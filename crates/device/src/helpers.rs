@@ -55,7 +55,7 @@ pub struct Helpers {
 }
 
 impl Helpers {
-    /// At most so many.
+    /// At most this many.
     #[must_use]
     pub const fn new(most: usize) -> Self {
         Self {

@@ -205,7 +205,7 @@ fn a_loop_device_in_use_is_refused_by_both_names() {
     drop(by_device);
     let by_file = FileDevice::open(&image, Access::ReadWrite).unwrap();
     for access in [Access::ReadWrite, Access::ReadOnly] {
-        // Who reads would see the writer's changes half.
+        // A reader would see half of a writer's changes.
         assert!(matches!(
             FileDevice::open(&attached.0, access),
             Err(DeviceError::Busy { .. })

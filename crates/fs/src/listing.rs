@@ -46,7 +46,7 @@ impl Position {
     /// The position after `index`, for callers.
     ///
     /// # Errors
-    /// Damage: no directory has had so many entries.
+    /// Damage: no directory has ever had this many entries.
     pub fn after(self, dir: InodeId, index: u64) -> Result<u64, FsError> {
         let next = index.saturating_add(1);
         if next >= BOUNDED {

@@ -74,7 +74,7 @@ pub struct DefragmentRequest {
     pub start: u64,
     /// Up to where.
     pub end: u64,
-    /// Extents of so many bytes are large enough.
+    /// Extents with at least this many bytes are left alone.
     pub large: u64,
     /// [`UNSHARE`], [`PLAN`], [`COMPRESS`].
     pub flags: u64,

@@ -22,7 +22,7 @@ pub struct DefragmentRequest {
     pub start: u64,
     /// Bytes; all to the end where it is `u64::MAX`.
     pub length: u64,
-    /// Extents of so many bytes are large enough.
+    /// Extents with at least this many bytes are left alone.
     pub large: u32,
     /// Number of a compression and its level, `Some((0, _))` for none; as it
     /// is where nothing is said.

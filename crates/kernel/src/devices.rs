@@ -120,7 +120,7 @@ pub fn forget_device(path: &[u8]) -> Result<(), Errno> {
 pub enum RemoveAnswer {
     /// It is removed.
     Removed,
-    /// A profile of the volume needs so many devices at least.
+    /// A profile of the volume needs at least this many devices.
     Needs(&'static str, u64),
     /// It is the target of a replacement.
     IsTarget,

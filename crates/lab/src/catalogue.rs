@@ -16,7 +16,7 @@ impl Catalogue {
         Self(all)
     }
 
-    /// With one more. It replaces one of the same name.
+    /// Adds a workload. It replaces one of the same name.
     #[must_use]
     pub fn with(mut self, workload: &'static dyn Workload) -> Self {
         self.0.retain(|other| other.name() != workload.name());
@@ -35,7 +35,7 @@ impl Catalogue {
         self.0.iter().copied()
     }
 
-    /// What to say if there is none of a name.
+    /// The nearest names, for a message about a name that no workload has.
     pub fn hint(&self, name: &str) -> String {
         nearest(name, self.0.iter().map(|one| one.name()))
     }

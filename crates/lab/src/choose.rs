@@ -1,8 +1,8 @@
-//! Which file system, and with which options, suits somebody's workload: found
-//! with the least that can tell.
+//! Which file system, and with which options, suits somebody's workload, found
+//! with as few blocks as can decide it.
 //!
-//! One block of all candidates leaves out the slow ones. Then the few that are
-//! left get as many blocks as decide between them. The words come from
+//! One block of all candidates leaves out the slow ones. The few that are left
+//! then get as many blocks as decide between them. The verdicts come from
 //! [`crate::stats`]. A candidate that promises less than full durability never
 //! wins.
 
@@ -68,7 +68,7 @@ impl Candidate {
         }
     }
 
-    /// That of a cell.
+    /// The candidate of a cell.
     pub fn of(key: &CellKey) -> Self {
         let get = |axis: &str| key.0.get(axis).cloned().unwrap_or_default();
         Self {
@@ -79,7 +79,7 @@ impl Candidate {
 }
 
 impl Answers {
-    /// Those that come into question.
+    /// The candidates that fit these answers.
     pub fn candidates(&self) -> Vec<Candidate> {
         let mut found = Vec::new();
         let mut add = |file_system: &str, mount: &str| {
@@ -97,7 +97,7 @@ impl Answers {
             if self.content == "yes" {
                 add(name, "compress=zstd:1");
             }
-            // It has no checksums then.
+            // nodatacow turns checksums off.
             if self.kind == "database" && self.need != "checksums" {
                 add(name, "nodatacow");
             }
@@ -114,7 +114,7 @@ impl Answers {
             "web" => ("http", "rates = \"500\", time = 8"),
             _ => ("dbench", "time = 8"),
         };
-        // A build without it has this.
+        // A build without this workload uses `tiny`.
         let (workload, parameters) = match workloads.get(workload) {
             Some(_) => (workload, parameters),
             None if self.kind == "large-files" => ("tiny", "files = 48, size = \"4m\""),
@@ -195,7 +195,7 @@ fn passes(records: &[CellRecord]) -> Passes<'_> {
     found
 }
 
-/// Median gain of each over one of them, the best first.
+/// Candidates by their median gain over one of them, the best first.
 fn ranked(passes: &Passes<'_>) -> Vec<Candidate> {
     let Some(base) = passes.values().next() else {
         return Vec::new();

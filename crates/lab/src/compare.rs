@@ -44,7 +44,7 @@ pub struct Compared {
     pub verdict: Verdict,
 }
 
-/// What came of two runs.
+/// The result of comparing two runs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     /// Names of the runs.

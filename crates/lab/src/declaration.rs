@@ -111,7 +111,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// A table with keys of its own choosing.
+    /// A table that may have any keys.
     pub(crate) fn free(source: Source<'a>, table: &'a DeTable<'a>, line: usize) -> Self {
         Self {
             source,
@@ -207,7 +207,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// Seconds, with parts.
+    /// Seconds; fractions are allowed.
     pub(crate) fn seconds(&self, name: &str) -> Result<Option<f64>, Mistake> {
         let Some(word) = self.word(name)? else {
             return Ok(None);

@@ -139,13 +139,13 @@ pub struct CellRecord {
     pub duration: f64,
     /// How it ended.
     pub outcome: Outcome,
-    /// What it promises of data.
+    /// What it promises about data.
     pub durability: Durability,
     /// Requested against effective.
     pub effective: Vec<Effective>,
     /// Figures.
     pub metrics: Vec<Metric>,
-    /// Courses in time.
+    /// Values over time.
     pub series: Vec<Series>,
     /// Distributions.
     pub latencies: Vec<Latencies>,

@@ -58,7 +58,7 @@ impl Wake {
         }
     }
 
-    /// What [`SETTING`] is then.
+    /// The value of [`SETTING`] for this.
     #[must_use]
     pub fn nanoseconds(self) -> u64 {
         match self {

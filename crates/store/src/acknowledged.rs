@@ -17,9 +17,9 @@ pub struct Acknowledged {
 }
 
 impl Acknowledged {
-    /// How many bytes of data a byte of metadata describes at least. For a
-    /// sector, a file extent, an extent, a checksum and their share of
-    /// half-filled nodes take less than 256 bytes.
+    /// Each byte of metadata describes at least this many bytes of data. For
+    /// one sector, the file extent, the extent item, the checksum and their
+    /// share of half-filled nodes take less than 256 bytes.
     pub(crate) const DATA_PER_METADATA: u64 = 16;
     /// Metadata of one file, however small: its first extent and its inode.
     pub(crate) const PER_FILE: u64 = 1024;

@@ -38,7 +38,7 @@ pub(crate) fn write_all_copies(
 }
 
 impl Engine {
-    /// The item of a device that comes to the volume.
+    /// The device item of a device that is added.
     pub(crate) fn item_of_new(&self, uuid: UuidBytes, bytes: u64) -> DeviceItem {
         let highest = self
             .publication
@@ -114,7 +114,7 @@ impl Store {
             engine.write_device_item(id)
         });
         if added.is_err() && !self.read().publication.devices.contains_key(&id) {
-            // It did not begin.
+            // The change was not made.
             self.space.remove_device(id);
             let _ = wipe_superblocks(&*device);
         }

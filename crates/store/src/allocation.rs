@@ -1,4 +1,4 @@
-//! What space a volume has, and what of it can be given out.
+//! The space of a volume, and how much of it can be given out.
 //!
 //! Owns chunks, block groups and their totals, and the space that was freed and
 //! cannot be used again yet. Says nothing of what lies in the space.
@@ -13,7 +13,7 @@ use butterfs_format::{DeviceId, Logical};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// What a new chunk of one kind could be.
+/// The new chunks of one kind that there is room for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Unallocated {
     /// Bytes of all of them.
@@ -22,12 +22,12 @@ pub(crate) struct Unallocated {
     pub(crate) next: u64,
 }
 
-/// What new chunks could be, per kind, until a chunk comes or goes.
+/// Room for new chunks, per kind. It is known until a chunk is made or removed.
 #[derive(Debug, Default)]
 pub(crate) struct UnallocatedCache(parking_lot::Mutex<[Option<Unallocated>; 3]>);
 
 impl UnallocatedCache {
-    /// What is known of `kind`; `look` finds it if nothing is known.
+    /// Room for chunks of `kind`; `look` finds it if it is not known.
     pub(crate) fn get(&self, kind: SpaceKind, look: impl FnOnce() -> Unallocated) -> Unallocated {
         *self.0.lock()[kind as usize].get_or_insert_with(look)
     }
@@ -47,12 +47,12 @@ pub(crate) struct Allocation {
     pub(crate) groups: BlockGroups,
     /// The group that was allocated from last, per kind.
     pub(crate) current: [Option<Logical>; 3],
-    /// What new chunks could be.
+    /// Room for new chunks.
     pub(crate) unallocated_cache: UnallocatedCache,
-    /// Kind and profile of new chunks and of what is allocated, per kind, where
-    /// a conversion says so.
+    /// The flags that new chunks get, and that block groups must have to be
+    /// allocated from, per kind, while a conversion is under way.
     pub(crate) new_profiles: [Option<BlockGroupFlags>; 3],
-    /// Where devices end for new chunks, while they shrink.
+    /// The ends beyond which devices take no new chunks, while they shrink.
     pub(crate) device_ends: FxHashMap<DeviceId, u64>,
     /// The free-space tree is there, valid and kept.
     pub(crate) free_space_tree: bool,

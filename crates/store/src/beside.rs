@@ -6,8 +6,8 @@
 //! changes. So several threads change one tree at the same time. Any other
 //! change takes the engine for itself ([`crate::Transaction`]).
 //!
-//! Who plans such changes keeps others from changing the same items meanwhile.
-//! The file layer does so by the locks of inodes.
+//! Whoever plans such changes keeps others from changing the same items
+//! meanwhile. The file layer does so by the locks of inodes.
 //!
 //! Invariants: a change is made as a whole or not at all. Before the first edit
 //! all leaves that grow are locked and have room, and nothing after that can

@@ -1,8 +1,8 @@
 //! Which inodes changed, for the fsync log.
 //!
 //! Threads note changes beside each other. Each has a place of its own, so that
-//! they write no memory that they share. Who wants to know about an inode looks
-//! in all places.
+//! they write no memory that they share. Whoever wants to know about an inode
+//! looks in all places.
 
 use crate::space::ranges::RangeSet;
 use butterfs_format::InodeId;

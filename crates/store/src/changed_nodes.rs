@@ -44,7 +44,8 @@ impl Changed {
         }
     }
 
-    /// What `look` makes of it. `look` asks for no other node.
+    /// Calls `look` with it and returns the result. `look` asks for no other
+    /// node.
     pub(crate) fn see<R>(&self, look: impl FnOnce(&Arc<Node>) -> R) -> R {
         match self {
             Self::Branch(node) => look(node),

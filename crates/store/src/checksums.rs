@@ -169,8 +169,8 @@ impl Engine {
         self.insert_runs(&runs)
     }
 
-    /// The same before the commit, while the fsync log still needs the
-    /// checksums.
+    /// [`Engine::apply_checksums`] before the commit, while the fsync log still
+    /// needs the checksums.
     pub(crate) fn apply_checksums_early(&mut self) -> Result<(), StoreError> {
         let bytes = self.pending.checksums.bytes;
         let runs = self.pending.checksums.take();

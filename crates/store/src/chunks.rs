@@ -41,7 +41,8 @@ impl Engine {
         self.device_spaces_of(|_| true)
     }
 
-    /// The devices as if the chunks that count were the only ones.
+    /// The devices as if no chunks existed but those for which `counts` is
+    /// true.
     pub(crate) fn device_spaces_of(&self, counts: impl Fn(Logical) -> bool) -> Vec<DeviceSpace> {
         let mut allocated: Vec<(DeviceId, Range<u64>)> = self
             .allocation
@@ -249,7 +250,7 @@ impl Engine {
 
     /// Enters the items of new chunks into the trees.
     pub(crate) fn enter_new_groups(&mut self) -> Result<(), StoreError> {
-        // Before a new group gets items at a place where leftovers were seen.
+        // This comes before a new group gets items where leftovers were seen.
         self.remove_orphan_free_space()?;
         loop {
             let Some(start) = self.allocation.groups.first_new() else {

@@ -1,7 +1,7 @@
 //! From a running generation to a published one.
 //!
-//! Owns the fixed point (commit changes what commit records), the freezing of
-//! a generation and the superblock's content. Order on the device is kept by
+//! Owns the fixed point (a commit changes what it records), the freezing of a
+//! generation and the superblock's content. Order on the device is kept by
 //! [`crate::Store::commit`].
 
 use crate::engine::Engine;

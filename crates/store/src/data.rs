@@ -182,8 +182,8 @@ impl Engine {
         Ok(total == own)
     }
 
-    /// Notes that a reference to a data extent went, which a crash may bring
-    /// back.
+    /// Notes that a reference to a data extent was dropped. A crash may bring
+    /// it back.
     pub(crate) fn note_lost(&mut self, logical: Logical, by: Backref) {
         let lost = match by {
             Backref::Data {

@@ -143,8 +143,8 @@ impl Engine {
             .collect()
     }
 
-    /// Notes that chunks took or gave back so many bytes of devices, and writes
-    /// their items.
+    /// Notes that chunks took or gave back this many bytes of devices, and
+    /// writes their items.
     pub(crate) fn change_devices(
         &mut self,
         changed: &[DeviceId],

@@ -94,7 +94,7 @@ fn keyed(node: &Node, full_backref: bool) -> Keyed {
     }
 }
 
-/// What a step has left of its bounds.
+/// How many more nodes a step may visit.
 struct Budget(usize);
 
 impl Budget {

@@ -28,7 +28,7 @@ use std::sync::Arc;
 pub(crate) const LEFT_TO_COMMIT: usize = 128;
 /// Nodes written at a time.
 const BATCH: usize = 256;
-/// How many references, about, have their pending changes applied at a time.
+/// About this many references have their pending changes applied at a time.
 const PIECE: usize = 4096;
 /// If other threads change nodes faster than they are written, the commit
 /// begins after this many rounds. That is rare, because these threads are

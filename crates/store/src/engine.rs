@@ -64,7 +64,7 @@ pub struct Engine {
     pub(crate) quotas: Option<Quotas>,
     /// How often something was changed that a commit publishes.
     pub(crate) edits: u64,
-    /// The same, of changes that were made beside others.
+    /// How often that was done by changes that were made beside others.
     pub(crate) edits_beside: CachePadded<AtomicU64>,
 }
 

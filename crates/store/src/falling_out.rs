@@ -46,7 +46,7 @@ impl FallingOut {
     /// Notes a commit; true when another one must follow.
     pub(crate) fn owes_another(&self, space: &LogicalSpace) -> bool {
         let mut owed = self.0.lock();
-        // Of this commit itself, the device may have any part.
+        // A device that fell out during this commit may have any part of it.
         if !owed.look(space) {
             owed.commits = owed.commits.saturating_sub(1);
         }

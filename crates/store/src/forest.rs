@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 /// The trees of a volume and their nodes in memory.
 #[derive(Debug)]
 pub(crate) struct Forest {
-    /// No other engine of the process has it.
+    /// Number of this engine. No other engine of the process has it.
     pub(crate) number: EngineNumber,
     /// The trees that were looked up, with their roots.
     pub(crate) trees: Trees,
@@ -35,7 +35,7 @@ pub(crate) struct Forest {
     /// Nodes of the running generation that a snapshot shares: copied before
     /// they change.
     pub(crate) frozen: FxHashSet<Logical>,
-    /// Nodes of the running generation that the device has.
+    /// Nodes of the running generation that the device has already.
     pub(crate) early: Early,
     /// Identity of the next subvolume, once it was looked for.
     pub(crate) next_tree: Option<u64>,

@@ -85,7 +85,8 @@ impl FsyncGroup {
     }
 
     /// Everything up to `generation` is durable, and no further commit is owed
-    /// for it. Who is not told so leads, and asks the engine.
+    /// for it. A thread that wakes before it is told this leads, and asks the
+    /// engine.
     pub(crate) fn generation_is_durable(&self, generation: Generation) {
         self.generation
             .fetch_max(generation.get(), Ordering::Release);

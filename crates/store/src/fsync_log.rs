@@ -34,7 +34,7 @@ pub(crate) struct FsyncLog {
     pub(crate) replaced: Vec<Logical>,
     /// Blocks that no log has.
     pub(crate) spare: Vec<Logical>,
-    /// Data extents named by items: how many items.
+    /// How many items name each data extent.
     pub(crate) named: FxHashMap<Logical, u32>,
     /// Data extents that only the durable log names.
     pub(crate) unnamed: FxHashSet<Logical>,

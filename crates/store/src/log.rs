@@ -55,7 +55,7 @@ pub(crate) struct PreparedLog {
     batch: u64,
 }
 
-/// What a batch of the log comes to.
+/// What is to be done with a batch of the log.
 #[derive(Debug)]
 pub(crate) enum Batch {
     /// The device has all of it.
@@ -382,10 +382,10 @@ impl Engine {
         group.is_some_and(|group| group.standing == Standing::Committed)
     }
 
-    /// Whether a commit is the cheaper way to go on. The more a log has, the
-    /// more nodes does each batch write, and a commit empties it. So a commit
-    /// comes when the log has cost as much more than a new one as the commit
-    /// costs.
+    /// Whether a commit is the cheaper way to go on. The more a log holds, the
+    /// more nodes each batch writes, and a commit empties it. So a commit comes
+    /// when the nodes that were written because the log has grown cost more
+    /// than the commit.
     pub(crate) fn has_log_outgrown_commit(&self) -> bool {
         // Nobody knows what counting quotas costs.
         if self.quotas().is_some() {
@@ -419,7 +419,7 @@ impl Engine {
         self.publication.log.broken = true;
     }
 
-    /// When all that was logged so far is durable.
+    /// The ticket of all that was logged so far.
     #[must_use]
     pub fn log_ticket(&self) -> LogTicket {
         LogTicket {
@@ -434,8 +434,8 @@ impl Engine {
         self.generation.get() > ticket.generation.get() || self.publication.log.batch > ticket.batch
     }
 
-    /// When an inode of which nothing is to be logged is durable; `None` if
-    /// something is to be logged.
+    /// The ticket of an inode of which nothing is left to be logged; `None` if
+    /// something is.
     #[must_use]
     pub fn ticket_of_logged(&self, id: InodeId) -> Option<LogTicket> {
         let is_logged = !self.publication.log_waits && self.changed_since_log(id).is_none();
@@ -571,8 +571,8 @@ impl Engine {
         })))
     }
 
-    /// The batch is durable: what only the previous log had is free. Gives the
-    /// number that durable batches are below.
+    /// The batch is durable, so what only the previous log had is free. Returns
+    /// a batch number; all batches before it are durable.
     pub(crate) fn log_published(&mut self, prepared: PreparedLog) -> u64 {
         self.publication.durable = prepared.superblock;
         self.publication.log.unnamed_writing.clear();

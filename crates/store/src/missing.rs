@@ -35,7 +35,7 @@ const TRIES_MAX: usize = 256;
 pub struct Tries {
     /// What the last try missed.
     missing: Vec<NodeRef>,
-    /// Nodes that it read, by their references.
+    /// Nodes that it read, by their addresses.
     nodes: FxHashMap<Logical, Arc<Node>>,
     tries: usize,
     /// Read under the lock from now on.
@@ -62,7 +62,7 @@ struct Met {
 
 thread_local! {
     static NOW: Cell<Option<Try>> = const { Cell::new(None) };
-    /// The try under way came to [`MET`].
+    /// The try under way has used [`MET`].
     static HAS_MET: Cell<bool> = const { Cell::new(false) };
     static MET: RefCell<Met> = RefCell::default();
 }

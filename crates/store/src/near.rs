@@ -40,8 +40,8 @@ thread_local! {
     static NEAR: RefCell<[Option<Kept>; PLACES]> = const { RefCell::new([const { None }; PLACES]) };
 }
 
-/// What `look` makes of a committed node. `find` gets the node if it is not
-/// here.
+/// Calls `look` with a committed node and returns its result. `find` gets the
+/// node if it is not here.
 pub(crate) fn see<R>(
     engine: EngineNumber,
     reference: NodeRef,

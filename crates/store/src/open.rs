@@ -277,7 +277,7 @@ fn check_features(superblock: &Superblock, options: &OpenOptions) -> Result<(), 
             true,
         );
     }
-    // Which flags a superblock has matters no more then.
+    // In these cases, flags of a change that is half done are accepted.
     let is_tuned = options.states == States::Tuned || options.rescue.flags == OnFault::PassOver;
     let uuid = SuperFlags::CHANGING_FSID | SuperFlags::CHANGING_FSID_V2;
     if superblock.flags.intersects(uuid) && !is_tuned {
@@ -367,7 +367,7 @@ fn blank_engine(superblock: Superblock, space: Arc<LogicalSpace>, options: &Open
             false => Headers::Agree,
         },
     };
-    // The same for a root that is there and not valid.
+    // A tree whose root is there but not valid is made anew too.
     let remakes_free_space = options.free_space == FreeSpace::Remade
         && options.access == Access::ReadWrite
         && superblock.compat_ro.contains(CompatRo::FREE_SPACE_TREE);

@@ -16,7 +16,7 @@ impl Engine {
     /// Passes over damage of trees that reading files does not need.
     ///
     /// # Errors
-    /// That of `result`, where it is to be refused, or is no damage.
+    /// That of `result`, unless it is damage that is to be passed over.
     pub(crate) fn pass_over(&self, result: Result<(), StoreError>) -> Result<(), StoreError> {
         match result {
             Err(error) if self.rescue.roots == OnFault::PassOver && error.is_damage() => {

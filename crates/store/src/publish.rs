@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 /// superblocks.
 type Between<'a> = &'a mut dyn FnMut(&Superblock, &DeviceItems);
 
-/// What follows when a ticket's part of the log was looked after.
+/// What follows after the log was made durable up to a ticket.
 enum Next {
     Nothing,
     Commit,
@@ -104,7 +104,7 @@ impl Store {
     }
 
     /// One commit. `between` runs when all nodes are durable, before the first
-    /// superblock says so.
+    /// superblock names them.
     pub(crate) fn commit_once(&self, between: Between<'_>) -> Result<Generation, StoreError> {
         let prepared = {
             let mut engine = self.change_writable()?;
@@ -165,7 +165,7 @@ impl Store {
         self.write_nodes(&prepared.nodes)?;
         self.write_superblock(&prepared.superblock, &prepared.devices, between)?;
         if self.discard == Discard::On {
-            // Before it can be given out again.
+            // This comes before the space can be given out again.
             let freed: Vec<_> = {
                 let engine = self.engine.read();
                 let freed = engine.allocation.pinned_writing.iter();
@@ -283,7 +283,7 @@ impl Store {
         if self.falling_out.is_recent(&self.space) {
             return Ok(Next::Commit);
         }
-        // Where somebody writes nodes, a commit comes anyway.
+        // If another thread writes nodes, a commit comes anyway.
         if is_nearly_written && let Some(_nodes) = self.writing_nodes.try_lock() {
             // It is dropped before the lock is.
             let _watch = self.fail_on_panic();

@@ -1,9 +1,10 @@
 //! One device takes the place of another one.
 //!
-//! From the beginning on the target gets all writes to the device. Beside that,
-//! what lies on the device is copied, and verified where it has checksums. The
-//! target has no superblock meanwhile, and the trees say nothing. So a crash leaves
-//! the volume as it was, with its device, and the replacement begins anew.
+//! From the beginning on, the target gets all writes to the device. At the same
+//! time, what lies on the device is copied, and verified where it has
+//! checksums. Meanwhile the target has no superblock, and the trees do not
+//! mention it. So a crash leaves the volume as it was, with its device, and the
+//! replacement begins anew.
 //!
 //! At the end the target gets the device's number and UUID, as in the kernel, so
 //! nothing in the chunk tree changes. The order is: a commit with all its nodes on
@@ -168,7 +169,7 @@ impl Engine {
             let range = at..at.saturating_add(length);
             end = end.max(whole_rows(range.end).min(group_end));
             let check = match self.is_in_memory(Logical(at)) {
-                // It is written to both.
+                // It will be written to both devices.
                 true => Check::Nothing,
                 false => check_of(head),
             };

@@ -13,18 +13,19 @@ pub enum OnFault {
     PassOver,
 }
 
-/// Which damage an opening for reading passes over.
+/// Which damage is passed over when a volume is opened for reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rescue {
-    /// Of the trees that reading files does not need, and of the checksum tree:
-    /// data without their checksums are read unverified (`ignorebadroots`).
+    /// Damage of the trees that reading files does not need, and of the
+    /// checksum tree. Data whose checksums are lost are read unverified
+    /// (`ignorebadroots`).
     pub roots: OnFault,
-    /// Of data whose checksum no copy matches (`ignoredatacsums`).
+    /// Damage of data whose checksum no copy matches (`ignoredatacsums`).
     pub data: OnFault,
-    /// Of nodes whose checksum no copy matches (`ignoremetacsums`).
+    /// Damage of nodes whose checksum no copy matches (`ignoremetacsums`).
     pub nodes: OnFault,
-    /// Flags of the superblock that say that a change is half done, or that are
-    /// not known (`ignoresuperflags`).
+    /// Superblock flags that say that a change is half done, or that are not
+    /// known (`ignoresuperflags`).
     pub flags: OnFault,
 }
 

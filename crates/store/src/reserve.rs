@@ -35,7 +35,8 @@ const REFERENCE_BYTES: u64 = 64;
 /// Nodes that an extent to drop changes: a leaf of the extent tree, and one of
 /// the free-space tree.
 const LEAVES_OF_EXTENT: u64 = 2;
-/// Nodes that items of this many bytes fill. A split leaves nodes half full.
+/// Items may take this many times their bytes, because a split leaves nodes
+/// half full.
 const HALF_FULL: u64 = 2;
 /// Data should not take metadata space when less is left than for this many
 /// changed nodes. That is twice what the largest flush changes.

@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// An open volume.
 ///
-/// Lock order: `addresses`, who leads `fsyncs`, `writing_nodes`, `committing`, the
-/// engine's.
+/// Lock order: `addresses`, the lead of `fsyncs`, `writing_nodes`,
+/// `committing`, the engine's lock.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) engine: EngineLock,

@@ -23,7 +23,8 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Change<'s> {
     engine: ShardedLockWriteGuard<'s, Engine>,
     store: &'s Store,
-    /// A panic was already under way. What its clean-up does here is whole.
+    /// A panic was already under way. The changes that its clean-up makes here
+    /// are complete.
     was_panicking: bool,
 }
 

@@ -33,7 +33,8 @@ pub(crate) struct Trees {
 }
 
 impl Trees {
-    /// What `look` makes of a tree's state, if the tree is here.
+    /// Calls `look` with a tree's state and returns its result, if the tree is
+    /// here.
     pub(crate) fn see<R>(&self, tree: TreeId, look: impl FnOnce(&TreeState) -> R) -> Option<R> {
         if let Some(state) = self.known.get(&tree) {
             return Some(look(state));

@@ -62,7 +62,7 @@ pub struct NodeHeaders {
 pub enum PassEnd {
     /// It came to the last node.
     Complete,
-    /// Somebody wished for an end.
+    /// The caller asked to end it.
     Stopped,
 }
 
@@ -200,7 +200,7 @@ impl Store {
         Ok(end)
     }
 
-    /// Hands all nodes of the extent tree to `work`, in pieces.
+    /// Hands all nodes that the extent tree lists to `work`, in pieces.
     fn each_node(&self, watch: Watch<'_>, work: Work<'_>) -> Result<PassEnd, StoreError> {
         let mut next = Key::MIN;
         let mut done = 0;

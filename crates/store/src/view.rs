@@ -96,8 +96,9 @@ impl Deref for Steady<'_> {
 }
 
 impl Store {
-    /// The volume as it is now. The caller may look at it for as long as it
-    /// takes while others change the volume. Commits.
+    /// The volume as it is now. The caller may read it for as long as that
+    /// takes, while others change the volume. Commits, if the volume can be
+    /// written.
     ///
     /// # Errors
     /// No space; reading, writing.

@@ -19,7 +19,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    /// Everything that a test needs that mounts volumes by the kernel.
+    /// Everything that a test needs to mount volumes with the kernel.
     pub const KERNEL_MOUNT: [Self; 4] = [
         Self::Root,
         Self::Loop,
@@ -68,7 +68,7 @@ fn knows_btrfs() -> bool {
     std::fs::read_to_string("/proc/filesystems").is_ok_and(|list| list.contains("\tbtrfs\n"))
 }
 
-/// Says in one line that a test is skipped. In CI nothing is.
+/// Says in one line that a test is skipped. In CI, no test may be skipped.
 ///
 /// # Panics
 /// When `CI` is set in the environment.

@@ -74,8 +74,8 @@ pub fn run(
     run_on(Oracle::new(), seed, Generator::new(seed).take(count), apply)
 }
 
-/// As [`run`], with a model of its own kind and with some of the operations of
-/// `seed`.
+/// As [`run`], with a given model and given operations. `seed` is only for the
+/// report.
 ///
 /// # Errors
 /// As [`run`].
@@ -107,7 +107,7 @@ pub fn run_on(
 }
 
 /// Applies operations, and looks at the whole tree after every `every` of them.
-/// So it finds the operation that changed what it should not.
+/// This narrows down which operation changed something that it should not.
 ///
 /// # Errors
 /// The first differences, with the operations since the last look.

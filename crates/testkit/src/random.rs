@@ -5,7 +5,7 @@
 #[derive(Clone, Debug)]
 pub struct Random {
     state: u64,
-    /// What decides before the seed does. The last byte comes first.
+    /// Bytes that decide before the seed does, in reverse order.
     tape: Vec<u8>,
 }
 

@@ -13,7 +13,7 @@ const PRELUDE: &str =
 /// a variable that is not set.
 ///
 /// # Panics
-/// It fails; with what it printed.
+/// When the script fails, with what it printed.
 pub fn run_script(directory: &Path, script: &str) {
     let out = Command::new("bash")
         .args(["-euc", &format!("{PRELUDE}{script}")])

@@ -130,7 +130,7 @@ fn the_model_condemns_wrong_answers_and_wrong_content() {
     let mut count = 0;
     let divergence = differential::run(1, 5000, |op| {
         count += 1;
-        // It says that it did, and did not.
+        // This claims success and does nothing.
         match op {
             Op::Mkdir { .. } if count > 1000 => Ok(()),
             op => other.apply(op),

@@ -1,6 +1,6 @@
-//! Crashes at every flush, in which any of the unflushed writes is there, lost
-//! or torn. What was acknowledged is found, nothing is found that never was,
-//! and the volume is whole.
+//! Crashes at every flush. Each unflushed write is kept, lost or torn. After
+//! each crash, everything that was acknowledged is found, nothing is found that
+//! never existed, and the volume is sound.
 //!
 //! `BUTTERFS_CRASH_STATES` sets the number of states, `BUTTERFS_SEEDS=a..b` the
 //! seeds of the random workloads, `BUTTERFS_CRASH_ONLY` names one workload.
@@ -74,7 +74,7 @@ struct Job {
 #[derive(Default)]
 struct Tally {
     states: AtomicUsize,
-    /// Of workloads that ran together.
+    /// States of workloads that ran together.
     together: AtomicUsize,
     distinct: AtomicUsize,
     in_replay: AtomicUsize,
@@ -215,7 +215,8 @@ impl Judge<'_> {
         let read = state.device.read_at(at, &mut primary);
         let parsed = Superblock::parse(&primary, at);
         let Some(parsed) = parsed.ok().filter(|_| read.is_ok()) else {
-            // The kernel does not look for a mirror by itself.
+            // The kernel does not look for a mirror of the superblock by
+            // itself.
             return Ok(());
         };
         self.tally.by_kernel.fetch_add(1, Ordering::Relaxed);
@@ -295,7 +296,7 @@ fn walk(root: &Path) -> Found {
 /// What happens to an operation that fails.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum OnError {
-    /// None may.
+    /// No operation may fail.
     Panic,
     /// Its thread ends.
     End,
@@ -394,8 +395,8 @@ fn sweep(job: &Job, budget: usize, tally: &Tally) {
     }
 }
 
-/// Workloads that nobody wrote: three of eight are alone, the others run two to
-/// four together.
+/// Random workloads: with three of eight seeds one runs alone, with the others
+/// two to four run together.
 fn random_workloads(seed: u64) -> Vec<String> {
     if seed % 8 < 3 {
         return vec![random_workload(seed, "")];
@@ -406,7 +407,7 @@ fn random_workloads(seed: u64) -> Vec<String> {
     (0..threads).map(workload).collect()
 }
 
-/// A workload that nobody wrote, in a directory.
+/// A random workload, in a directory.
 fn random_workload(seed: u64, dir: &str) -> String {
     let mut random = Random::new(seed);
     let mut out: Vec<String> = vec![format!("mkdir {dir}d"), "sync".into()];

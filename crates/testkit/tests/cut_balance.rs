@@ -1,5 +1,5 @@
-//! Balances of the kernel's that are interrupted at any moment are undone here,
-//! and the kernel and all checks find the volume whole.
+//! Balances of the kernel are interrupted at any moment, and undone here. The
+//! kernel and all checks then find the volume sound.
 
 use butterfs::{MountOptions, Volume};
 use butterfs_check::{DataChecksums as CheckData, Options as CheckOptions};
@@ -68,7 +68,7 @@ fn copy(from: &Path, to: &Path, how: &str) {
     assert!(done.unwrap().success());
 }
 
-/// Whether a volume has trees of relocation, and how many files for the
+/// How many relocation trees a volume has, and how many files for the
 /// relocation of data.
 fn left_over(image: &Path) -> (usize, usize) {
     let volume = open(image, "ro,norecovery").unwrap();
@@ -85,8 +85,8 @@ fn left_over(image: &Path) -> (usize, usize) {
     (usize::from(tree), files)
 }
 
-/// Volumes as crashes would leave them while the kernel balances, and with
-/// nothing else in common.
+/// Volumes as crashes would leave them while the kernel balances. They share no
+/// extents with one another.
 fn caught(dir: &Path, mkfs: &[&str]) -> Vec<PathBuf> {
     let below = dir.join("below");
     mkfs_btrfs(&below, 4 << 30, &["-m", "single"]);
@@ -119,7 +119,7 @@ fn caught(dir: &Path, mkfs: &[&str]) -> Vec<PathBuf> {
         .collect();
     let mut all = Vec::new();
     for some in [with_trees, with_files] {
-        // From all over the run.
+        // Spread over the whole run.
         let step = some.len().div_ceil(KEPT_MAX / 2).max(1);
         for (_, moment) in some.into_iter().step_by(step) {
             let kept = dir.join(format!("caught-{}", all.len()));

@@ -50,7 +50,7 @@ enum Turn {
     Add(PathBuf),
     Remove(u64),
     Replace(u64, PathBuf),
-    /// Of a device, to so many MiB.
+    /// Of a device, to this many MiB.
     Resize(u64, u64),
     Snapshot(u64),
     DeleteSnapshot(u64),

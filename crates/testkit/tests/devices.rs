@@ -21,8 +21,8 @@ mod support;
 
 use support::several::*;
 
-/// If there were several volumes at a time, each other's judges would find
-/// them.
+/// If tests ran at the same time, the judges of one would find the devices of
+/// another.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// Each profile on its least number of devices and on more, of unequal sizes.
@@ -79,8 +79,8 @@ fn the_kernel_takes_what_we_make_and_write() {
     }
 }
 
-/// Made and filled by the kernel. Each set of devices that the profile can lose
-/// is removed, and then rotten, in turn.
+/// The kernel makes and fills the volumes. Each set of devices that the profile
+/// can lose is first removed, then damaged.
 #[test]
 fn kernel_volumes_are_read_whole_whatever_is_lost() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -149,8 +149,8 @@ fn rot(image: &Path) {
     }
 }
 
-/// Written without a device. The kernel writes the rest and, when the device is
-/// back, repairs it by its scrub.
+/// ButterFS writes without a device. The kernel writes the rest and, when the
+/// device is back, repairs it with its scrub.
 #[test]
 fn what_is_written_degraded_is_taken_by_the_kernel() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -198,7 +198,7 @@ fn what_is_written_degraded_is_taken_by_the_kernel() {
             let expected = kernel_manifest(&mount);
             mount.unmount().unwrap();
             manifest(&left, "ro,degraded").assert_same(&expected, &context);
-            // The kernel believes the device that is back, and repairs it.
+            // The kernel accepts the device that is back, and repairs it.
             let mut mount = KernelMount::mount_all(&images, judge::Access::ReadWrite, "").unwrap();
             let _ = mount.scrub();
             mount.remount().unwrap();
@@ -310,7 +310,7 @@ fn devices_are_found_in_a_directory() {
     Volume::open_all(&images[..2], degraded).unwrap();
 }
 
-/// One profile becomes the next, beside a snapshot that shares.
+/// Each profile is converted into the next, beside a snapshot that shares data.
 #[test]
 fn profiles_are_converted_into_one_another() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {
@@ -359,7 +359,7 @@ fn profiles_are_converted_into_one_another() {
         kernel_manifest(&mount).assert_same(&expected, profile);
         assert_eq!(mount.unmount().unwrap(), Vec::<String>::new(), "{profile}");
     }
-    // Two devices too few.
+    // There are too few devices.
     let to = Filter::parse("convert=raid1c4").unwrap();
     let few = &images[..1];
     make(few, ProfileChoice::Single, ProfileChoice::Dup);

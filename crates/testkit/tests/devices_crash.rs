@@ -30,7 +30,7 @@ const MIB: u64 = 1 << 20;
 
 fn options(degraded: Degraded) -> OpenOptions {
     let mut options = OpenOptions {
-        // Only what the workload asks for.
+        // Commits come only when the workload asks for them.
         commit_interval: Duration::from_secs(3600),
         cleaner: Cleaner::OnDemand,
         ..OpenOptions::default()
@@ -193,8 +193,8 @@ impl Recorded {
         crash.replay(&self.bases, fate).unwrap()
     }
 
-    /// The kernel opens what the crash left, and goes on. False where it cannot
-    /// see all of that.
+    /// The kernel opens what the crash left, and goes on. Returns false if the
+    /// kernel cannot see all of that.
     fn crash_in_the_kernel(&self, at: usize, seed: u64, lost: Option<usize>) -> bool {
         let context = self.context(at, seed, lost);
         let mut after = self.after(at, seed);
@@ -208,7 +208,7 @@ impl Recorded {
         let options = match (lost, has_parity) {
             (None, _) => "noatime",
             (Some(_), false) => "noatime,degraded",
-            // Linux 6.18 cannot write to all rows then.
+            // Linux 6.18 cannot write to all rows of parity then.
             (Some(_), true) => "ro,degraded",
         };
         let kernel = InTheKernel::mount(&after, options, &context);
@@ -249,7 +249,7 @@ impl Recorded {
         drop(volume);
         let Some(lost) = lost else {
             self.check(given.clone(), &context);
-            // A device that fell out just before the crash is equal now.
+            // A device that fell out just before the crash is up to date now.
             let volume = Volume::open_devices(given, options(Degraded::Allowed)).unwrap();
             return self.assert_files(&volume, at, &context);
         };
@@ -342,7 +342,7 @@ fn the_kernel_goes_on_after_a_crash() {
     let (mut states, mut not_seen) = (0, 0);
     for (profile, count) in LAYOUTS {
         let seed = 100 + count as u64;
-        // What the btrfs check of these btrfs-progs knows.
+        // The installed btrfs check knows no block group tree.
         let recorded = record((profile, count), "^block-group-tree", Trouble::None, seed);
         let mut random = Random::new(seed);
         let places = recorded.events.len() as u64 + 1;

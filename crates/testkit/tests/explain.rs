@@ -100,7 +100,7 @@ fn what_can_be_written_is_what_was_said() {
                 _ => 0,
             })
             .sum();
-        // Full: only the reason is left to say.
+        // The volume is full, so only the reason is left to say.
         let said = explain(volume.files().store()).unwrap();
         assert!(said.writable < SLACK, "{context}: {said:?}");
         assert!(!said.obstacles.is_empty(), "{context}: {said:?}");
@@ -197,7 +197,7 @@ fn full_metadata_are_named() {
     let devices = devices(&[400]);
     let volume = make(&devices, ProfileChoice::Single, ProfileChoice::Dup);
     fill(&volume, "f", MIB as usize);
-    // Space in data chunks, none in no chunk.
+    // Data chunks have space, but all space is in chunks.
     for number in 0..40 {
         let root = volume.files().root();
         volume

@@ -78,8 +78,8 @@ fn failing_operations_lose_nothing_that_was_acknowledged() {
     assert!(runs > 100);
 }
 
-/// The fsync of a file reports a write of its data that failed. The data stay,
-/// and the next fsync brings them to other space.
+/// The fsync of a file reports a write of its data that failed. The data stay
+/// in memory, and the next fsync writes them elsewhere.
 #[test]
 fn data_that_could_not_be_written_are_written_again() {
     for kind in &KINDS[..3] {

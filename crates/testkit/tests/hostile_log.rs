@@ -60,8 +60,8 @@ fn their_check(device: &MemoryDevice) -> Result<(), String> {
     Err(verdict.output)
 }
 
-/// Reads everything and removes it. Data that the log's content damaged (no
-/// checksum fits them) do not matter.
+/// Reads everything and removes it. Data without a matching checksum, because
+/// the log lies about them, do not matter.
 fn use_up(volume: &Volume) -> Result<(), String> {
     let files = volume.files();
     let mut waiting = vec![(files.root(), 0)];
@@ -159,7 +159,7 @@ fn after(base: &MemoryDevice, device: &RecordDevice) -> MemoryDevice {
     copy
 }
 
-/// Also a panic is an answer.
+/// Turns a panic into an error.
 fn catch(replay: impl FnOnce() -> Result<End, String>) -> Result<End, String> {
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(replay));
     caught.unwrap_or_else(|_| Err("it panicked".to_owned()))

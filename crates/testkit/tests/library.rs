@@ -41,7 +41,7 @@ fn the_library_reads_what_the_kernel_wrote() {
             if op == Op::Remount {
                 mount.remount().unwrap();
             }
-            // Errors belong to it.
+            // Some operations fail on purpose.
             let _ = apply_to_path(&op, mount.path());
         }
         let expected = Manifest::of(&MountedTree::new(mount.path())).unwrap();

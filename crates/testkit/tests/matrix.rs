@@ -150,7 +150,8 @@ struct Trial<'d> {
 }
 
 impl<'d> Trial<'d> {
-    /// A sequence that soon has a tree.
+    /// Takes the first seed from `seed` on whose operations leave more than ten
+    /// paths.
     fn new(kind: Kind, image: &'d Path, seed: u64) -> Self {
         let grows = |seed: &u64| {
             let mut model = Oracle::new();
@@ -173,7 +174,7 @@ impl<'d> Trial<'d> {
         let options = self.kind.options();
         let kind = self.kind;
         let operations: Vec<Op> = self.operations.by_ref().take(OPERATIONS).collect();
-        // Errors belong to it.
+        // Some operations fail on purpose.
         let apply = |root: &Path| {
             let tree = MountedTree::new(root);
             let found = Manifest::of(&tree).unwrap();

@@ -19,8 +19,8 @@ mod support;
 
 use support::several::*;
 
-/// If there were several volumes at a time, each other's judges would find
-/// them.
+/// If tests ran at the same time, the judges of one would find the devices of
+/// another.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn device(path: &Path) -> Arc<dyn BlockDevice> {
@@ -82,7 +82,7 @@ fn close(volume: Volume) {
     volume.close().unwrap();
 }
 
-/// Profiles on so many devices.
+/// Profiles, each with its number of devices.
 const LAYOUTS: [(ProfileChoice, ProfileChoice, usize); 10] = [
     (ProfileChoice::Single, ProfileChoice::Dup, 1),
     (ProfileChoice::Single, ProfileChoice::Raid1, 2),
@@ -177,8 +177,8 @@ fn devices_are_replaced() {
             assert!(is_wiped(&former));
             let expected = manifest(&images, "ro");
             judge_all(&images, &expected, &context);
-            // Nothing of the target is believed only because other devices have
-            // it.
+            // The target holds everything itself, and does not depend on other
+            // copies.
             if data.tolerated() > 0 {
                 for lost in losses(data, count) {
                     let left = without(&images, &lost);
@@ -190,8 +190,8 @@ fn devices_are_replaced() {
     }
 }
 
-/// What stops in the middle, by request or as by a power cut, can be mounted by
-/// the kernel.
+/// The kernel can mount the volume after a change that stopped in the middle,
+/// by request or as in a power cut.
 #[test]
 fn the_kernel_takes_what_was_not_ended() {
     if !Capability::all_here(&Capability::KERNEL_MOUNT) {

@@ -37,7 +37,7 @@ const MIB: u64 = 1 << 20;
 /// What happens to the devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Change {
-    /// The spare comes.
+    /// The spare is added.
     Add,
     /// The spare is added, and the first device is removed.
     Remove,
@@ -114,7 +114,7 @@ fn shared(devices: &[MemoryDevice]) -> Vec<Arc<dyn BlockDevice>> {
     devices.iter().map(copy).collect()
 }
 
-/// A volume with files 0..12, and a spare device behind its devices.
+/// A volume with files 0..12. The last device is a spare.
 fn made(profile: ProfileChoice, count: usize, features: &str) -> Vec<MemoryDevice> {
     let fresh: Vec<Arc<MemoryDevice>> = (0..count)
         .map(|_| Arc::new(MemoryDevice::new(300 * MIB)))
@@ -199,7 +199,7 @@ fn balanced(
     }
 }
 
-/// Does it; `beside` is called between its steps.
+/// Makes the change, and calls `beside` between its steps.
 fn apply(
     volume: &Volume,
     (profile, change): (ProfileChoice, Change),
@@ -298,7 +298,7 @@ fn generations(all: &[Arc<dyn BlockDevice>]) -> String {
 /// The devices that can be given to a program that opens the volume. The spare
 /// without a superblock is not one of them.
 fn with_superblocks(all: &[Arc<dyn BlockDevice>]) -> Vec<Arc<dyn BlockDevice>> {
-    // A torn one has a mirror.
+    // A torn superblock has a mirror.
     let has_one = |device: &&Arc<dyn BlockDevice>| {
         COPIES.into_iter().any(|copy| {
             let mut bytes = vec![0; SIZE];
@@ -324,8 +324,8 @@ fn check(devices: Vec<Arc<dyn BlockDevice>>, context: &str) {
     assert!(report.is_clean(), "{context}: {:#?}", report.faults);
 }
 
-/// Opens what is left, and does the same again. The spare is used if it is none
-/// of the volume's devices.
+/// Opens what is left, and makes the same change again. The spare is used if it
+/// is not one of the volume's devices.
 fn go_on(
     all: &[Arc<dyn BlockDevice>],
     durable: &[u64],
@@ -492,7 +492,8 @@ impl Recorded {
     }
 
     /// The same, but the kernel opens what the crash left, and the change is
-    /// made again by btrfs-progs. Whether the kernel can see such a state.
+    /// made again by btrfs-progs. Returns false if the kernel cannot see all of
+    /// such a state.
     fn crash_in_the_kernel(&self, at: usize, seed: u64) -> bool {
         let context = self.context(at, seed, None);
         let after = self.after(at, seed);
@@ -594,7 +595,7 @@ fn the_kernel_goes_on_after_a_crash() {
     for (index, (profile, count)) in LAYOUTS.into_iter().enumerate() {
         for change in CHANGES {
             let seed = 100 + index as u64;
-            // What the btrfs check of these btrfs-progs knows.
+            // The installed btrfs check knows no block group tree.
             let recorded = record((profile, count), "^block-group-tree", change, seed);
             let mut random = Random::new(seed);
             let places = recorded.events.len() as u64 + 1;
@@ -632,7 +633,8 @@ fn each_operation_may_fail() {
     }
 }
 
-/// How many operations were made to fail.
+/// Makes operations of device `bad` fail, one in each run. Returns about how
+/// many operations a run has.
 fn fail_each(
     bases: &[MemoryDevice],
     profile: ProfileChoice,

@@ -2,8 +2,8 @@
 //! compared with the model. `btrfs check` judges what is left, and the kernel's
 //! view of it is walked.
 //!
-//! Fixed seeds find again what was once broken. Fresh ones find what nobody
-//! thought of. Both print how to reproduce a failure.
+//! Fixed seeds find faults that were found before. Fresh seeds find new ones.
+//! Both print how to reproduce a failure.
 
 mod support;
 
@@ -200,7 +200,7 @@ fn run_seed_over_fuse(program: &Path, seed: u64, count: usize) {
     let dir = scratch_dir();
     let image = dir.path().join("fuse.img");
     mkfs(&image, SIZE, way.node_size, way.mkfs);
-    // Opening a device without driver must get that far.
+    // With `dev`, opening a device node fails only because it has no driver.
     let options = &format!("dev,{}", way.options);
     let mount = || FuseMount::mount(program, &image, options).expect("a mount");
     let mounted = RefCell::new(Some(mount()));

@@ -207,7 +207,7 @@ fn crash(base: &MemoryDevice, sent: &Sent, number: usize, often: Duration, seed:
         .collect();
     let step = flushes.len().div_ceil(STATES_MAX).max(1);
     let mut tally = Tally::default();
-    // The end is what makes it whole, so all of it is needed.
+    // The last flushes make the subvolume complete, so all of them are tried.
     let late = flushes.len().saturating_sub(6);
     let chosen = flushes.into_iter().enumerate();
     let chosen = chosen.filter(|(number, _)| number % step == 0 || *number >= late);

@@ -159,7 +159,7 @@ fn balance_all(name: &str, node_size: u32, features: &str, options: &str, seed: 
         let after = Manifest::of(&tree).unwrap();
         after.assert_same(&before, &context);
         let grown = used(&tree.0).saturating_sub(used_before);
-        // References take a little more space if children name their parents.
+        // Backrefs take a little more space if they name parent nodes.
         assert!(
             grown <= used_before / 10 + (1 << 20),
             "{context}: {grown} bytes more"
@@ -245,7 +245,7 @@ fn profiles_are_converted_there_and_back() {
     };
     let there = convert("convert=dup", "convert=single");
     assert_eq!(there, ["DATA|DUP", "METADATA|single", "SYSTEM|single"]);
-    // What is as it should be stays.
+    // Block groups that already have the profile stay.
     let (progress, _) = balance::start(
         store,
         &to("convert=dup,soft", "convert=single,soft"),
@@ -604,7 +604,7 @@ fn files_are_used_while_everything_moves() {
         judge_by_kernel(&image, &found, options);
     }
 
-    /// Ends the others, however this ends.
+    /// Ends the other threads, even if this one panics.
     struct AtEnd<'e>(&'e AtomicBool);
 
     impl Drop for AtEnd<'_> {

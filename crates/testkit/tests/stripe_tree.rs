@@ -43,8 +43,8 @@ fn hits_superblock(place: &Physical) -> bool {
     COPIES.iter().any(|copy| touches(copy.get()))
 }
 
-/// Has each two elements of data change their places on the devices, and notes
-/// in a RAID stripe tree where they lie now. Returns how many moved.
+/// Swaps pairs of data elements on the devices, and records in a RAID stripe
+/// tree where they lie now. Returns how many moved.
 fn move_data(images: &[PathBuf], form: Form) -> usize {
     let volume = open(images, "").unwrap();
     let store = volume.files().store();

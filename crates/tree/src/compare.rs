@@ -1,12 +1,12 @@
-//! What differs between two trees, item by item.
+//! Finds what differs between two trees, item by item.
 //!
-//! Owns finding the items that only one of two trees has or that both have
-//! with different data, in key order. A node that both trees share is passed
-//! by unread, whatever its place in them, so the cost grows with what
-//! differs. Knows nothing of what the items mean.
+//! Owns the search for the items that only one of two trees has, or that both
+//! have with different data, in key order. A node that both trees share is
+//! skipped without being read, wherever it lies in them, so the cost grows with
+//! what differs. Knows nothing of what the items mean.
 //!
-//! Why an item of a node that is not shared has no counterpart in a node that
-//! is: the shared node is in the item's own tree too, and a key is in a tree
+//! A shared node never holds the counterpart of an item outside of it: the
+//! shared node is in the item's own tree too, and a tree has each key only
 //! once.
 
 use crate::NodeSource;
@@ -51,7 +51,7 @@ impl ComparedItem {
     }
 }
 
-/// An item that differs: at least one side is there.
+/// An item that differs. At least one of `old` and `new` is there.
 #[derive(Clone, Debug)]
 pub struct Change {
     /// Its key.
@@ -62,16 +62,16 @@ pub struct Change {
     pub new: Option<ComparedItem>,
 }
 
-/// Nodes that a comparison read and passed by.
+/// Number of nodes that a comparison read, and of those that it skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CompareCost {
     /// Read, since only one tree has them.
     pub read: u64,
-    /// Passed by unread with all below them, since both trees have them.
+    /// Skipped unread with all nodes below them, since both trees have them.
     pub shared: u64,
 }
 
-/// Leaves of one tree whose items are next.
+/// The leaves of one tree that hold its next items.
 #[derive(Debug, Default)]
 struct Side(VecDeque<(Arc<Node>, usize)>);
 
@@ -174,7 +174,8 @@ impl<'s, S: NodeSource> Comparison<'s, S> {
             match (item, node) {
                 (None, None) => return Ok(None),
                 (None, Some(_)) => self.advance()?,
-                // A node that begins here may hold the item's other side.
+                // A node that begins here or before may hold the other tree's
+                // item.
                 (Some(key), Some(node)) if node <= key => self.advance()?,
                 (Some(key), _) if key > *self.keys.end() => return Ok(None),
                 (Some(key), _) => {

@@ -202,9 +202,9 @@ pub fn find<S: NodeSource>(
     Ok(leaf.search(key).ok().map(|slot| (leaf, slot)))
 }
 
-/// What `look` makes of the data of `key` in `tree`, if it is there. In contrast
-/// to [`find`], nobody else holds the leaf afterwards, so that it can change
-/// without being copied.
+/// Calls `look` with the data of `key` in `tree` and returns its result; `None`
+/// if the key is not there. Unlike [`find`], this leaves nobody holding the
+/// leaf, so the leaf can change later without being copied.
 ///
 /// # Errors
 /// Reading nodes.
@@ -219,9 +219,9 @@ pub fn see_item<S: NodeSource, R>(
     Ok(seen.flatten())
 }
 
-/// What `look` makes of the leaf of `tree` in which `key` is or belongs, and of
-/// the first key behind that leaf. `None` if `goes_on` is false of a node on the
-/// way or of the leaf.
+/// Calls `look` with the leaf of `tree` in which `key` is or belongs, and with
+/// the first key behind that leaf, and returns its result. `None` if `goes_on`
+/// is false for a node on the way or for the leaf.
 ///
 /// # Errors
 /// Reading nodes.
@@ -242,9 +242,9 @@ pub fn see_leaf<S: NodeSource, R>(
     })?
 }
 
-/// The leaf in which `key` is or belongs, not yet loaded, and what the branch
-/// above says of it. `None` if `goes_on` is false of a node on the way or of the
-/// leaf.
+/// Finds the leaf in which `key` is or belongs, without loading it, and what
+/// the branch above says about it. `None` if `goes_on` is false for a node on
+/// the way or for the leaf.
 fn descend<S: NodeSource>(
     source: &S,
     tree: TreeId,
@@ -279,7 +279,7 @@ fn descend<S: NodeSource>(
     }
 }
 
-/// What the branch above a node says of it.
+/// What the branch above a node says about it.
 struct Place {
     /// Its first key.
     first: Key,

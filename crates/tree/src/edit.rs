@@ -14,7 +14,7 @@ use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 /// Loads the child in `slot` of `parent` and checks its place. `bound` is the
-/// first key beyond the parent, and becomes that of the child.
+/// first key beyond the parent; it becomes the first key beyond the child.
 pub fn load_child<S: NodeSource>(
     source: &S,
     parent: &Node,
@@ -94,7 +94,8 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         Ok(())
     }
 
-    /// Inserts an item and gives its data to be filled; they hold anything.
+    /// Inserts an item and returns its data, for the caller to fill. What they
+    /// hold before that is undefined.
     ///
     /// # Errors
     /// As [`Editor::insert`].
@@ -158,7 +159,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         self.insert(key, data)
     }
 
-    /// Puts `data` behind those of an item, or inserts it.
+    /// Appends `data` to the data of an item, or inserts the item with them.
     ///
     /// # Errors
     /// [`TreeError::ItemTooLarge`], reading, no space.
@@ -307,7 +308,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         Ok(node.len() + SPARE_POINTERS > node.pointers_max())
     }
 
-    /// Splits `child` (in `slot` of `parent`, which has room) and gives the
+    /// Splits `child` (in `slot` of `parent`, which has room) and returns the
     /// new right node.
     fn split_branch(
         &mut self,
@@ -336,7 +337,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
     }
 
     /// Splits the path's leaf, inserts `key` with `size` bytes (it belongs in
-    /// `slot`) and gives where it is. The path is unknown afterwards.
+    /// `slot`) and returns its place. The path is unknown afterwards.
     fn split_leaf(
         &mut self,
         key: &Key,
@@ -395,8 +396,8 @@ impl<'s, S: NodeSink> Editor<'s, S> {
         Ok((target, target_slot))
     }
 
-    /// Brings the ancestors' keys of the path's node at `depth` up to date
-    /// after its first key changed.
+    /// Updates the ancestors' keys of the path's node at `depth` after the
+    /// node's first key changed.
     fn fix_first_key(&mut self, depth: usize) -> Result<(), TreeError> {
         let Some(key) = self.sink.node(self.path[depth].node)?.first_key() else {
             return Ok(());
@@ -464,7 +465,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
     }
 
     /// Merges the path's node at `depth` with a neighbour that uses at most
-    /// `room` bytes; false when there is none that can be read.
+    /// `room` bytes. False if no such neighbour can be read.
     fn merge(
         &mut self,
         depth: usize,
@@ -484,7 +485,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
                 false => None,
             };
             let above = self.sink.node(parent)?;
-            // Nothing needs a neighbour that is damaged: the node stays small.
+            // A damaged neighbour is no error: the node just stays small.
             let sibling = match load_child(self.sink, &above, sibling_slot, &mut bound) {
                 Ok(sibling) => sibling,
                 Err(TreeError::Corrupt { .. } | TreeError::Store(_)) => continue,
@@ -543,7 +544,7 @@ impl<'s, S: NodeSink> Editor<'s, S> {
                 Some(child) => child,
                 None => self.sink.create(self.tree, 0)?,
             };
-            // The child's references are those of the tree, wherever it hangs.
+            // The child is referred to by the tree, whatever is above it.
             let writable = self.sink.make_writable(self.tree, root)?;
             self.sink.set_root(self.tree, new)?;
             self.sink.release(self.tree, writable)?;
@@ -558,8 +559,9 @@ enum Split {
     Alone,
 }
 
-/// True if the item at `key` continues what the item in the slot before began,
-/// and the item in `slot` is about something else.
+/// True if the item at `key` seems to continue a run: its object is that of the
+/// item in the slot before or the next one, and the object of the item in
+/// `slot` is further away.
 fn continues(leaf: &Node, slot: usize, key: &Key) -> bool {
     let Some(before) = slot.checked_sub(1) else {
         return false;
@@ -586,11 +588,11 @@ fn plan_split(leaf: &Node, slot: usize, key: &Key, size: usize) -> Split {
     let left_used = before.map_or(0, |last| {
         slot * ITEM_SIZE + (leaf.bytes().len() - leaf.data_range(last).start)
     });
-    // Where less lies before it, something is added to many objects one after
-    // the other, and each split would leave a leaf with little.
+    // If less lies before it, items are being added to many objects in turn,
+    // and each split would leave a leaf with little in it.
     if continues(leaf, slot, key) && left_used >= total / 2 {
-        // More such items will come. They fill leaves of their own, and threads
-        // that add to different objects meet in no leaf.
+        // More such items will come. They then fill leaves of their own, so
+        // threads that add to different objects do not meet in one leaf.
         for (used, left) in [(left_used, true), (total - left_used, false)] {
             if used + new <= room {
                 return Split::At {

@@ -87,14 +87,14 @@ pub enum TreeError {
     /// The tree would grow beyond its greatest level.
     #[error("tree {0} would grow beyond the greatest level")]
     TooHigh(TreeId),
-    /// Call in the wrong order; a fault in ButterFS.
+    /// Calls came in the wrong order; a fault in ButterFS.
     #[error("internal error, please report it: {0}")]
     Misuse(&'static str),
-    /// A node is not in memory, and who asked wants to be told instead of
+    /// A node is not in memory, and the caller asked to be told so instead of
     /// waiting for it.
     #[error("the tree node at logical {} is not in memory", .0.logical)]
     Missing(NodeRef),
-    /// What the source or sink met.
+    /// An error of the source or sink.
     #[error(transparent)]
     Store(Arc<dyn std::error::Error + Send + Sync>),
 }

@@ -17,7 +17,8 @@ pub enum Edit {
     Insert,
     /// It gets these data, whether it exists or not.
     Put,
-    /// These data come behind those that it has, if it exists.
+    /// These data are appended to those that it has; if it does not exist, it
+    /// is inserted.
     Append,
 }
 
@@ -49,9 +50,10 @@ impl ItemChange {
 }
 
 impl Node {
-    /// Whether `changes`, all of which belong in this leaf and have different
-    /// keys, can be made here without touching another node: there is room, the
-    /// first key stays, and what is to be new is not there.
+    /// Whether `changes` can be made here without touching another node. All of
+    /// them belong in this leaf and have different keys. That is possible if
+    /// there is room, the first key stays, and the items to insert do not exist
+    /// yet.
     #[must_use]
     pub fn can_take<'a>(&self, changes: impl IntoIterator<Item = &'a ItemChange>) -> bool {
         let mut free = self.free_bytes();

@@ -39,9 +39,9 @@ pub trait NodeSource {
     /// Whatever reading or verifying it met.
     fn node(&self, reference: NodeRef) -> Result<Arc<Node>, TreeError>;
 
-    /// What `look` makes of the node that `reference` points to. A source that
-    /// many threads share does without counting who has the node. `look` asks
-    /// this source for nothing.
+    /// Calls `look` with the node that `reference` points to and returns its
+    /// result. A source that many threads share can do so without counting a
+    /// reference to the node. `look` must not call this source.
     ///
     /// # Errors
     /// As [`NodeSource::node`].
@@ -59,7 +59,7 @@ pub trait NodeSource {
     fn root(&self, tree: TreeId) -> Result<NodeRef, TreeError>;
 }
 
-/// Makes nodes writable, new and free.
+/// Makes nodes writable, creates nodes and frees them.
 pub trait NodeSink: NodeSource {
     /// Copies `node` of `tree` unless it is writable already, and returns where
     /// the writable one is. The caller replaces the pointer to it.

@@ -1,7 +1,8 @@
 //! A node in memory: on-disk bytes with the access that searches need.
 //!
 //! A [`Node`] comes from verified bytes or from [`Node::empty`], so its offsets
-//! are within bounds; a broken bound here is a fault of ButterFS and stops.
+//! are within bounds. An offset out of bounds here is a fault of ButterFS, and
+//! the program panics.
 
 use crate::raw;
 use butterfs_format::node::{self as layout, HEADER_SIZE, ITEM_SIZE, POINTER_SIZE};
@@ -81,7 +82,7 @@ impl Node {
         raw::put_u64(&mut self.bytes, layout::field::FLAGS, flags);
     }
 
-    /// Its bytes; the checksum field is as stale as the last seal.
+    /// Its bytes. The checksum field is that of the last seal.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
@@ -92,7 +93,7 @@ impl Node {
         &mut self.bytes
     }
 
-    /// What points to it.
+    /// The reference that points to it.
     #[must_use]
     pub fn reference(&self) -> NodeRef {
         NodeRef {
@@ -256,8 +257,8 @@ impl Node {
         }
     }
 
-    /// Free bytes: for a leaf descriptors and data share them, for a branch
-    /// they hold pointers.
+    /// Free bytes. In a leaf, descriptors and data share them; in a branch,
+    /// they have room for pointers.
     #[must_use]
     pub fn free_bytes(&self) -> usize {
         let used = HEADER_SIZE + self.len() * self.stride();

@@ -44,7 +44,7 @@ impl Node {
         put_u32(&mut self.bytes, layout::field::ITEM_COUNT, count);
     }
 
-    /// Sets the key in `slot`; order is the caller's duty.
+    /// Sets the key in `slot`. The caller keeps the keys in order.
     pub(crate) fn set_key(&mut self, slot: usize, key: &Key) {
         let at = HEADER_SIZE + slot * self.stride();
         self.bytes[at..at + Key::SIZE].copy_from_slice(&key.to_bytes());
@@ -112,8 +112,8 @@ impl Node {
         self.set_len(count - slots.len());
     }
 
-    /// Changes the size of an item's data; kept are its first bytes, new ones
-    /// are zero. There must be room.
+    /// Changes the size of an item's data. The first bytes are kept, and new
+    /// ones are zero. There must be room.
     pub(crate) fn resize_item(&mut self, slot: usize, size: usize) -> &mut [u8] {
         let old = self.data_range(slot);
         let grow = size as isize - old.len() as isize;

@@ -1,17 +1,18 @@
-//! Visiting the nodes of many trees at once, each shared node once.
+//! Visits the nodes of many trees at once, each shared node once.
 //!
-//! Owns the order: nodes come by their first key, higher levels first. A
-//! node's parents all begin at or before it, so when a node comes every tree
-//! that reaches it has been found, and its mark (who reaches it) is complete.
-//! What to do with a node (pass it by, or go below it) is the caller's.
+//! Owns the order: nodes come by their first key, higher levels first. All
+//! parents of a node begin at or before it. So when the sweep comes to a node,
+//! it has found every tree that reaches the node, and the node's mark (who
+//! reaches it) is complete. The caller decides what to do with a node: skip it,
+//! or go below it.
 //!
-//! Memory: the children of the branches that lie over the place where the
-//! sweep is; it grows with the number of trees that differ there, not with
-//! their size.
+//! Memory: the sweep holds the children of the branches above its current
+//! place. That grows with the number of trees that differ there, not with their
+//! size.
 //!
-//! Invariants: no node comes twice; every node that is loaded has the first
-//! key and the bound that its parents name, so wrong pointers are errors and
-//! cannot lead in circles.
+//! Invariants: no node comes twice. Every node that is loaded has the first key
+//! and the bound that its parents name, so a wrong pointer is an error and
+//! cannot make the sweep go in circles.
 
 use crate::NodeSource;
 use crate::error::{NodeFault, TreeError};
@@ -30,11 +31,11 @@ struct Place {
     logical: Logical,
 }
 
-/// What is known of a node that waits.
+/// What is known of a node that the sweep has not come to.
 #[derive(Clone, Copy, Debug)]
 struct Waiting<M> {
     generation: Generation,
-    /// First key of what comes after it, where a parent knows.
+    /// First key of what comes after it, if a parent names one.
     bound: Option<Key>,
     /// A pointer leads to it (it is not only a root).
     is_child: bool,
@@ -71,8 +72,8 @@ impl<'s, S: NodeSource, M: Copy> Sweep<'s, S, M> {
         }
     }
 
-    /// Adds a tree; `join` makes one mark of two where another tree has the
-    /// same root.
+    /// Adds a tree. `join` makes one mark of two if another tree has the same
+    /// root.
     ///
     /// # Errors
     /// Reading the root.
@@ -129,7 +130,7 @@ impl<'s, S: NodeSource, M: Copy> Sweep<'s, S, M> {
         self.waiting.first_key_value().map(|(place, _)| place.first)
     }
 
-    /// Nodes that wait.
+    /// Number of nodes that the sweep knows and has not come to.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiting.len()

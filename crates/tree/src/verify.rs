@@ -1,4 +1,4 @@
-//! From bytes to a [`Node`]: every check that a node alone can be given.
+//! From bytes to a [`Node`]: every check that needs only the node itself.
 
 use crate::error::NodeFault;
 use crate::node::Node;
@@ -30,14 +30,15 @@ pub enum Headers {
     /// The UUID or the checksum of nodes is being changed: each node has the old
     /// or the new one.
     Changing,
-    /// The volume grew from others: a node has its UUID, or that of one of them.
+    /// The volume grew from seeds: a node has the volume's UUID, or that of a
+    /// seed.
     Seeded(Seeds),
 }
 
 /// UUIDs of the volumes that a volume grew from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seeds {
-    /// Those that are none are zero.
+    /// Unused entries are zero.
     fsids: [UuidBytes; Self::MAX],
 }
 
@@ -46,7 +47,7 @@ impl Seeds {
     /// rarely has more than one.
     pub const MAX: usize = 8;
 
-    /// These; `None` where they are too many.
+    /// A set of these; `None` if they are more than [`Seeds::MAX`].
     #[must_use]
     pub fn new(fsids: &[UuidBytes]) -> Option<Self> {
         let mut seeds = Self::default();
@@ -95,7 +96,7 @@ impl From<NodeRef> for Expected {
 }
 
 impl Node {
-    /// Takes bytes from disk.
+    /// Makes a node from bytes that were read from a device, after all checks.
     ///
     /// # Errors
     /// The first thing that is wrong with them.
@@ -108,7 +109,7 @@ impl Node {
         Ok(Self { bytes })
     }
 
-    /// As [`Node::verify`], for those who do not need the node.
+    /// [`Node::verify`] for callers that do not need the node.
     ///
     /// # Errors
     /// As there.
@@ -124,8 +125,8 @@ impl Node {
         check_content(bytes, identity, expected)
     }
 
-    /// As [`Node::verify`], whatever the checksum is: for those who want what is
-    /// left of a damaged volume.
+    /// [`Node::verify`] without a check of the checksum, for callers that want
+    /// what is left of a damaged volume.
     ///
     /// # Errors
     /// As there.
@@ -154,7 +155,7 @@ impl Node {
     /// # Errors
     /// [`NodeFault::Owner`]
     pub fn verify_owner_below(&self, above: TreeId) -> Result<(), NodeFault> {
-        // Above are the levels of quota groups, which are no trees.
+        // The upper 16 bits hold the level of a quota group, which is no tree.
         let of_subvolume = |tree: TreeId| tree.is_subvolume() && tree.get() >> 48 == 0;
         let owner = self.owner();
         let relocated = owner == TreeId::RELOC || above == TreeId::RELOC;

@@ -1,4 +1,4 @@
-//! The tree against `BTreeMap`, at the smallest nodes, with shared roots.
+//! Compares the tree with `BTreeMap`, at the smallest nodes, with shared roots.
 
 use butterfs_format::{Generation, ItemType, Key, Logical, NodeRef, TreeId};
 use butterfs_tree::{
@@ -253,7 +253,7 @@ proptest! {
             compare(&tree, &pair[0], &pair[1]);
             compare(&tree, &pair[1], &past[0]);
         }
-        // What was committed is still there, whole.
+        // Every committed state is still there, unchanged.
         let now = tree.root;
         for (root, model) in past {
             tree.root = root;
@@ -355,7 +355,7 @@ fn comparing_reads_only_what_changed() {
         count += 1;
     }
     assert_eq!(count, 4);
-    // Two paths for each place that changed, in a tree of some 2,500 nodes.
+    // Two paths for each place that changed. The tree has some 2,500 nodes.
     assert!(tree.reads.get() <= 4 * 2 * 4, "{} reads", tree.reads.get());
     tree.reads.set(0);
     let mut same = Comparison::new(&tree, Some(old), old).unwrap();

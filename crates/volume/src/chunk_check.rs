@@ -1,6 +1,7 @@
-//! Whether a chunk from disk can be.
+//! Checks whether a chunk from disk is possible.
 //!
-//! Owns the checks of one chunk; that chunks do not overlap is the map's.
+//! Owns the checks of a chunk by itself. The map checks that chunks do not
+//! overlap.
 
 use crate::geometry::{ELEMENT, stripe_bytes};
 use crate::{Profile, VolumeError};
@@ -32,7 +33,7 @@ pub enum ChunkFault {
         /// Stripes.
         found: usize,
     },
-    /// RAID10 of other than pairs.
+    /// RAID10 whose groups of mirrors are not pairs.
     #[error("its stripes are grouped by {0} instead of 2")]
     SubStripes(u16),
     /// Not a power of two between 512 and 65536.
@@ -81,16 +82,16 @@ pub enum ChunkFault {
         device: DeviceId,
         /// Where the later stripe begins.
         offset: DeviceOffset,
-        /// Chunk of the earlier stripe; may be the same.
+        /// Chunk of the earlier stripe; it may be the same chunk.
         other: Logical,
     },
 }
 
-/// Greatest address: offsets are signed in the kernel. Sums of two addresses
-/// in chunks cannot overflow.
+/// Greatest address, because offsets are signed in the kernel. The sum of two
+/// addresses in chunks cannot overflow.
 const ADDRESS_MAX: u64 = u64::MAX >> 1;
 
-/// Checks a chunk by itself and says its profile.
+/// Checks a chunk by itself and returns its profile.
 ///
 /// # Errors
 /// [`VolumeError::BadChunk`]

@@ -64,7 +64,7 @@ pub enum VolumeError {
         /// What was found.
         copies: Vec<BadCopy>,
     },
-    /// A chunk that cannot be.
+    /// A chunk is impossible.
     #[error("the chunk at logical {logical} is impossible: {fault}; check the volume")]
     BadChunk {
         /// Address.
@@ -90,7 +90,8 @@ pub enum VolumeError {
         /// Where it lies.
         physical: Physical,
     },
-    /// The place is on a device of a volume from which this one grew.
+    /// The address lies on a seed: a device of a volume from which this one
+    /// grew.
     #[error("logical {logical} lies on device {device}, a seed, which is never written")]
     Seed {
         /// Address.
@@ -103,7 +104,7 @@ pub enum VolumeError {
         "device {0} of the volume is missing; give all its devices; `butterfs check` says what is lost without it"
     )]
     MissingDevice(DeviceId),
-    /// Too many devices are not there for a chunk to be written.
+    /// So many devices are missing that a chunk cannot be written.
     #[error(
         "too many devices are missing: the chunk at logical {logical} ({profile}) loses content \
          without them; give more of the devices, or open the volume for reading only"

@@ -1,8 +1,8 @@
 //! Where a byte of a chunk lies on its stripes: plain arithmetic.
 //!
-//! Striped profiles deal consecutive elements of 64 KiB out to the stripes,
-//! row by row. RAID5 and RAID6 turn each row one stripe further than the one
-//! before; its parities follow its data.
+//! In striped profiles, consecutive elements of 64 KiB go to the stripes in
+//! turn, row by row. In RAID5 and RAID6, each row begins one stripe further
+//! than the row before, and its parities follow its data.
 
 use crate::Profile;
 use butterfs_format::item::chunk::{Chunk, Stripe};
@@ -22,7 +22,7 @@ pub struct Mapping {
     pub copies: Vec<Physical>,
     /// Where it begins in its chunk.
     pub(crate) within: u64,
-    /// Ways to make it from the rest of its row, beside reading it.
+    /// Number of ways to rebuild it from the rest of its row.
     pub(crate) rebuilds: usize,
 }
 
@@ -37,16 +37,16 @@ pub(crate) struct Row {
     pub(crate) parities: usize,
 }
 
-/// One element: which row of which stripe.
+/// One element, by its row and its stripe.
 pub(crate) struct Element {
     pub(crate) row: u64,
     /// Index of the first stripe that holds it.
     pub(crate) stripe: usize,
 }
 
-/// Maps the beginning of the `length` bytes from `within` bytes inside of
-/// `chunk` on. The chunk has passed its check and `within` is inside of it;
-/// `None` means that this was not so.
+/// Maps the beginning of the `length` bytes that start `within` bytes inside of
+/// `chunk`. `None` if `within` is outside of the chunk, or if the chunk did not
+/// pass its check.
 pub(crate) fn map(profile: Profile, chunk: &Chunk, within: u64, length: u64) -> Option<Mapping> {
     let left = chunk.length.checked_sub(within)?;
     let place = |stripes, offset, length| mapping(stripes, offset, (within, length));
@@ -63,7 +63,7 @@ pub(crate) fn map(profile: Profile, chunk: &Chunk, within: u64, length: u64) -> 
     found.rebuilds = match profile.parities() {
         0 => 0,
         1 => 1,
-        // Any other element of the row may be bad at the same time.
+        // The plain way, and one for each other element that may be bad too.
         _ => chunk.stripes.len(),
     };
     Some(found)
@@ -110,8 +110,8 @@ pub(crate) fn row(profile: Profile, chunk: &Chunk, within: u64) -> Option<Row> {
 }
 
 /// Logical ranges of a chunk that lie on superblock copies of its devices,
-/// ascending. Of a row with parity it is the whole row: none of it can be
-/// written.
+/// ascending. With parity they are whole rows, because no part of such a row
+/// can be written.
 #[must_use]
 pub fn superblock_ranges(logical: Logical, chunk: &Chunk) -> Vec<Range<u64>> {
     let Some(profile) = Profile::from_flags(chunk.flags) else {
@@ -143,7 +143,8 @@ pub fn superblock_ranges(logical: Logical, chunk: &Chunk) -> Vec<Range<u64>> {
     merged
 }
 
-/// What of a chunk a range of one of its stripes is.
+/// Adds the ranges of a chunk that lie in the range `left` of one of its
+/// stripes. With parity these are whole rows.
 fn add_ranges(
     ranges: &mut Vec<Range<u64>>,
     (profile, chunk): (Profile, &Chunk),
@@ -205,8 +206,8 @@ pub fn stripe_length(chunk: &Chunk) -> u64 {
     profile.map_or(chunk.length, |profile| stripe_bytes(profile, chunk))
 }
 
-/// Bytes of the rows in which a chunk with parity is to be written as a whole;
-/// `None` without parity.
+/// Bytes of a row of a chunk with parity; `None` without parity. Rows should be
+/// written as a whole.
 #[must_use]
 pub fn row_length(chunk: &Chunk) -> Option<u64> {
     let profile = Profile::from_flags(chunk.flags)?;
@@ -241,8 +242,8 @@ mod tests {
         }
     }
 
-    /// Deals the elements of a chunk out as the format describes it, row by
-    /// row, as lists: for each logical element the (stripe, row) of its copies.
+    /// Deals out the elements of a chunk row by row, as the format describes
+    /// it. Gives the (stripe, row) of the copies of each logical element.
     fn dealt(profile: Profile, stripes: usize, rows: u64) -> Vec<Vec<(usize, u64)>> {
         let mut elements = Vec::new();
         for row in 0..rows {
@@ -319,7 +320,7 @@ mod tests {
         }
     }
 
-    /// Compared with asking the map where each sector lies.
+    /// Compares with what the map says about each sector.
     #[test]
     fn superblocks_are_found_in_every_profile() {
         for profile in Profile::ALL {

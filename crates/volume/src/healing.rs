@@ -1,11 +1,13 @@
-//! Reading with the choice among copies, and healing of the bad ones. What has
-//! one copy in a row with parity can be made from the rest of the row.
+//! Reading with the choice among copies, and healing of the bad ones. Content
+//! that has one copy, in a row with parity, can be rebuilt from the rest of the
+//! row.
 //!
-//! Invariants: what a verifier refused is never given to the caller as good;
-//! a copy is rewritten only with content that passed the verifier.
+//! Invariants: content that a verifier refused is never given to the caller as
+//! good; a copy is rewritten only with content that passed the verifier.
 //!
-//! Whoever reads as [`ReadAs::Current`] makes sure that the range is not freed
-//! and written anew meanwhile: healing would bring old content back.
+//! A caller that reads as [`ReadAs::Current`] makes sure that the range is not
+//! freed and written anew meanwhile. Otherwise healing would bring old content
+//! back.
 
 use crate::error::{BadCopy, CopyFault, VolumeError};
 use crate::geometry::Mapping;
@@ -18,7 +20,7 @@ use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use parking_lot::Mutex;
 use std::io::IoSliceMut;
 
-/// What a read that succeeded had to get over.
+/// What was wrong with copies that a successful read tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Healed {
     /// Copies that were unreadable or differed from the good one.
@@ -44,8 +46,8 @@ pub enum ReadAs {
     Former,
 }
 
-/// Bytes of a chunk whose first reads go to the same copy, where there are
-/// several devices: long enough for a device to read ahead.
+/// With several devices, the copy that is tried first changes after this many
+/// bytes of a chunk. That is enough for a device to read ahead.
 const TURN: u64 = 1 << 20;
 
 /// One piece of a range: contiguous in each of its copies.
@@ -54,17 +56,17 @@ pub(crate) struct Piece {
     pub(crate) mapping: Mapping,
 }
 
-/// Pieces that lie one behind the other on a device, and what they fill.
+/// Pieces that lie one behind the other on a device, and the buffers for them.
 struct Stretch<'b> {
     start: Physical,
     end: DeviceOffset,
-    /// It is one piece, which is made from others.
+    /// It is a single piece, which is rebuilt from the rest of its row.
     is_made: bool,
     parts: Vec<(&'b Piece, &'b mut [u8])>,
 }
 
 impl Piece {
-    /// Ways to read it: each copy, and what the rest of its row makes.
+    /// Number of ways to read it: its copies, and the ways to rebuild it.
     fn attempts(&self) -> usize {
         let copies = self.mapping.copies.len();
         copies.saturating_add(self.mapping.rebuilds)
@@ -77,8 +79,8 @@ impl Piece {
         copies.get(attempt).or(copies.last()).copied()
     }
 
-    /// Which way of making it from its row is attempt `attempt`, counted from
-    /// 1; `None` for a copy.
+    /// The way in which attempt `attempt` rebuilds it from the rest of its row,
+    /// counted from 1; `None` if the attempt reads a copy.
     fn way(&self, attempt: usize) -> Option<usize> {
         let way = attempt.saturating_add(1);
         let way = way.saturating_sub(self.mapping.copies.len());
@@ -112,7 +114,7 @@ pub(crate) fn pieces_of(
 }
 
 impl LogicalSpace {
-    /// The pieces of a range, copies in the order in which they are tried.
+    /// The pieces of a range, with their copies in the order of the attempts.
     fn plan(
         &self,
         map: &ChunkMap,
@@ -128,7 +130,8 @@ impl LogicalSpace {
         Ok(pieces)
     }
 
-    /// Has devices take turns, and what cannot or should not be read come last.
+    /// Puts copies in order: devices take turns, and copies that cannot or
+    /// should not be read come last.
     fn order(&self, mapping: &mut Mapping) {
         let copies = &mut mapping.copies;
         let turn = mapping.within.checked_div(TURN).unwrap_or(0);
@@ -144,7 +147,7 @@ impl LogicalSpace {
         });
     }
 
-    /// Fills `part` with a piece, as `attempt` has it.
+    /// Fills `part` with a piece, by attempt number `attempt`.
     fn read_piece(
         &self,
         map: &ChunkMap,
@@ -163,8 +166,8 @@ impl LogicalSpace {
         }
     }
 
-    /// Fills `buffer` from one copy of each piece; the pieces that cannot be
-    /// read are returned.
+    /// Fills `buffer` by one attempt for each piece. Returns the copies that
+    /// could not be read.
     fn read_attempt(
         &self,
         map: &ChunkMap,
@@ -185,7 +188,7 @@ impl LogicalSpace {
         bad
     }
 
-    /// The same, from all devices at the same time.
+    /// [`LogicalSpace::read_attempt`], from all devices at the same time.
     fn read_at_once(
         &self,
         map: &ChunkMap,
@@ -230,8 +233,8 @@ impl LogicalSpace {
         bad.into_inner()
     }
 
-    /// Fills the parts of a stretch by one request; where that fails, by one for
-    /// each piece. The pieces that cannot be read are returned.
+    /// Fills the parts of a stretch by one request or, if that fails, by one
+    /// for each piece. Returns the copies that could not be read.
     fn read_stretch(
         &self,
         map: &ChunkMap,
@@ -253,15 +256,15 @@ impl LogicalSpace {
         let bad: Vec<_> = parts
             .filter_map(|(piece, part)| self.read_piece(map, piece, attempt, part).err())
             .collect();
-        // A piece that fails is counted there.
+        // If single pieces fail too, `read_piece` has counted that.
         if let Some(stats) = failed.filter(|_| bad.is_empty()) {
             DeviceStats::count(&stats.read_errs);
         }
         bad
     }
 
-    /// Fills `buffer` as a read without checks does at its first attempt.
-    /// Nothing is healed or counted as damaged.
+    /// Fills `buffer` by the first attempt of a read without checks. Nothing is
+    /// healed or counted as damaged.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`], [`VolumeError::NoGoodCopy`]
@@ -276,7 +279,7 @@ impl LogicalSpace {
     }
 
     /// Fills `buffer` from the first copy that can be read, without checks.
-    /// What is unreadable is left alone.
+    /// Unreadable copies are left alone.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`], [`VolumeError::NoGoodCopy`]
@@ -306,8 +309,9 @@ impl LogicalSpace {
     }
 
     /// Fills `buffer` from copy number `copy` alone, counted from 0, without
-    /// checks: for whoever compares copies. Numbers behind the copies' are the
-    /// ways to make it from the rest of its row.
+    /// checks. It is for callers that compare copies. The numbers behind those
+    /// of the copies are the ways to rebuild the content from the rest of its
+    /// row.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`]; [`VolumeError::NoGoodCopy`] when this copy
@@ -346,7 +350,8 @@ impl LogicalSpace {
         self.read_verified_as(ReadAs::Current, logical, buffer, verify)
     }
 
-    /// [`LogicalSpace::read_verified`], which says what the range is.
+    /// [`LogicalSpace::read_verified`] with `read_as`, which says whether the
+    /// range may be written anew meanwhile.
     ///
     /// # Errors
     /// As there.
@@ -370,7 +375,7 @@ impl LogicalSpace {
                     }
                     return Ok(self.heal(&pieces, attempt, buffer));
                 }
-                // What is made of others says nothing of any of them.
+                // A rebuilt piece does not say which element is bad.
                 let read = pieces.iter().filter(|piece| piece.way(attempt).is_none());
                 bad.extend(read.filter_map(|piece| {
                     Some(BadCopy {
@@ -454,9 +459,9 @@ impl LogicalSpace {
         Ok(healed)
     }
 
-    /// Writes copy number `copy` alone, counted from 0: for whoever found it
-    /// bad and has what it should be. False where copies are not healed, or it
-    /// does not exist.
+    /// Writes copy number `copy` alone, counted from 0. It is for callers that
+    /// found this copy bad and have the right content. False if copies are not
+    /// healed, or if there is no such copy.
     ///
     /// # Errors
     /// As [`LogicalSpace::write`].

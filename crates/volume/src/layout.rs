@@ -1,5 +1,5 @@
-//! What one stripe of a chunk holds: for whoever goes through a device, not
-//! through logical space.
+//! What one stripe of a chunk holds, for callers that go through a device and
+//! not through logical space.
 
 use crate::Profile;
 use crate::bytes_of;
@@ -20,15 +20,15 @@ pub struct StripeLayout {
     length: u64,
 }
 
-/// What a part of a chunk is to a stripe.
+/// How a stripe holds a part of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StripeRole {
-    /// It lies there, from this offset in the stripe on.
+    /// The part lies in the stripe, from this offset on.
     Held {
         /// Offset in the stripe.
         at: u64,
     },
-    /// The stripe holds a parity of it.
+    /// The stripe holds a parity of the part.
     Parity {
         /// Offset in the stripe.
         at: u64,
@@ -37,24 +37,24 @@ pub enum StripeRole {
         /// 0 for P, 1 for Q.
         which: usize,
     },
-    /// Nothing.
+    /// The stripe holds neither.
     None,
 }
 
-/// A part of a chunk, in one element of it.
+/// A part of a chunk that lies in one element.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripePart {
     /// Offsets in the chunk.
     pub within: Range<u64>,
-    /// Where it begins in its element; in a profile that is not striped, in the
-    /// chunk.
+    /// Where it begins in its element. If the profile is not striped, where it
+    /// begins in the chunk.
     pub inside: u64,
-    /// What it is to the stripe.
+    /// How the stripe holds it.
     pub role: StripeRole,
 }
 
 impl StripeLayout {
-    /// Of the stripe `index`; `None` where the chunk has no such stripe.
+    /// The layout of stripe `index`; `None` if the chunk has no such stripe.
     #[must_use]
     pub fn of(chunk: &Chunk, index: usize) -> Option<Self> {
         let profile = Profile::from_flags(chunk.flags)?;
@@ -75,7 +75,7 @@ impl StripeLayout {
         self.length
     }
 
-    /// Which copy the stripe has of what it holds, counted from 0.
+    /// Number of the copy that the stripe holds, counted from 0.
     #[must_use]
     pub fn copy(&self) -> usize {
         match self.profile.is_striped() {
@@ -90,8 +90,8 @@ impl StripeLayout {
         self.columns
     }
 
-    /// What of so many bytes of the chunk lies in the stripe, about: the
-    /// stripes have equal parts, parities aside.
+    /// About how many of `bytes` bytes of the chunk lie in the stripe. All
+    /// stripes hold the same share, parities aside.
     #[must_use]
     pub fn share(&self, bytes: u64) -> u64 {
         let held = bytes.saturating_mul(bytes_of(self.profile.copies()));
@@ -110,8 +110,10 @@ impl StripeLayout {
         self.profile.parities()
     }
 
-    /// A part of the stripe as whole rows, of at most `most` bytes of the chunk
-    /// (at least one row), and these rows in the chunk.
+    /// The whole rows that a part of the stripe touches: their range in the
+    /// stripe, and their range in the chunk. They are cut to `most` bytes of
+    /// the chunk, but to no less than one row. If the profile is not striped,
+    /// the part is only cut.
     #[must_use]
     pub fn rows(&self, part: Range<u64>, most: u64) -> (Range<u64>, Range<u64>) {
         let end = part.end.min(self.length);
@@ -215,7 +217,7 @@ mod tests {
         }
     }
 
-    /// Each part of each stripe, compared with what the map says.
+    /// Compares each part of each stripe with what the map says.
     #[test]
     fn stripes_hold_what_the_map_says() {
         for profile in Profile::ALL {

@@ -53,7 +53,7 @@ pub(crate) fn bytes_of(length: usize) -> u64 {
     u64::try_from(length).unwrap_or(u64::MAX)
 }
 
-/// Bytes of an address space as bytes of memory, at most all of it.
+/// Bytes of an address space as bytes of memory, `usize::MAX` at most.
 pub(crate) fn memory_of(length: u64) -> usize {
     usize::try_from(length).unwrap_or(usize::MAX)
 }

@@ -16,8 +16,8 @@ pub struct RowHold<'s> {
     _lock: Option<MutexGuard<'s, ()>>,
 }
 
-/// A row with parity: what was read of it, for whoever compares its parities.
-/// Nobody writes to it meanwhile.
+/// The content of a row with parity, for callers that compare its parities.
+/// Nobody writes to the row while this lives.
 pub struct LockedRow<'s> {
     space: &'s LogicalSpace,
     start: Logical,
@@ -42,8 +42,9 @@ impl LogicalSpace {
         Some(self.hold_row_at(start))
     }
 
-    /// Locks and reads the row that holds `logical`; `None` where there is no
-    /// parity. What cannot be read is counted, and said in the row.
+    /// Locks and reads the row that holds `logical`; `None` if there is no
+    /// parity. A column that cannot be read counts as a read error, and
+    /// [`LockedRow::is_readable`] tells of it.
     #[must_use]
     pub fn lock_row(&self, logical: Logical) -> Option<LockedRow<'_>> {
         let (start, row) = self.map().row(logical)?;
@@ -121,7 +122,7 @@ impl LockedRow<'_> {
         bytes
     }
 
-    /// Takes `good` for what is at a logical address, in memory alone.
+    /// Replaces what is at a logical address by `good`, in memory only.
     pub fn set_data(&mut self, logical: u64, good: &[u8]) {
         let parts: Vec<_> = self.parts(logical, crate::bytes_of(good.len())).collect();
         let mut rest = good;
@@ -138,7 +139,7 @@ impl LockedRow<'_> {
         }
     }
 
-    /// The columns of a logical range.
+    /// The parts of columns in which a logical range lies.
     pub fn parts(
         &self,
         logical: u64,
@@ -156,7 +157,7 @@ impl LockedRow<'_> {
         })
     }
 
-    /// What a parity should be, by the data as they are here: 0 for P, 1 for Q.
+    /// A parity computed from the data as they are here: 0 for P, 1 for Q.
     #[must_use]
     pub fn parity(&self, which: usize) -> Vec<u8> {
         let data = self.slice.columns.get(..self.data_columns());

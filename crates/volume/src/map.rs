@@ -30,7 +30,7 @@ pub struct ChunkStripe {
     pub offset: DeviceOffset,
 }
 
-/// All chunks of a volume. A copy shares them.
+/// All chunks of a volume. A clone shares them.
 #[derive(Clone, Debug, Default)]
 pub struct ChunkMap {
     chunks: BTreeMap<Logical, Entry>,
@@ -49,8 +49,8 @@ impl ChunkMap {
         Ok(map)
     }
 
-    /// A map by which data lie where `extents` say, in those chunks of which a
-    /// RAID stripe tree says it ([`raid_stripe::is_in_tree`]).
+    /// A map with the places that `extents` gives for data. They hold in chunks
+    /// for which a RAID stripe tree is used ([`raid_stripe::is_in_tree`]).
     #[must_use]
     pub fn with_stripe_extents(&self, extents: StripeExtents) -> Self {
         Self {
@@ -122,17 +122,17 @@ impl ChunkMap {
         Some((start, &entry.chunk))
     }
 
-    /// Copies of the byte at `logical` that can be read each by itself; 0
-    /// where there is no chunk.
+    /// Number of copies of the byte at `logical`, parity aside; 0 if there is
+    /// no chunk.
     #[must_use]
     pub fn copies(&self, logical: Logical) -> usize {
         self.entry(logical)
             .map_or(0, |(_, entry)| entry.profile.copies())
     }
 
-    /// Where the beginning of `logical..+length` can be read: up to the end
-    /// of the chunk, of its stripe element, or of its item in the RAID stripe
-    /// tree.
+    /// Where the beginning of `logical..+length` can be read. The mapping
+    /// reaches at most to the end of the chunk, of the stripe element, or of
+    /// the item in the RAID stripe tree.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`]
@@ -159,8 +159,8 @@ impl ChunkMap {
         })
     }
 
-    /// Where the beginning of `logical..+length` must be written: all its
-    /// copies.
+    /// The places of all copies to which the beginning of `logical..+length`
+    /// must be written.
     ///
     /// # Errors
     /// [`VolumeError::Unmapped`], [`VolumeError::Profile`] where a parity
@@ -191,8 +191,9 @@ impl ChunkMap {
         Some((start.saturating_add(row.start), row))
     }
 
-    /// The first chunk that loses content without the devices that are `lost`,
-    /// counted as the kernel does: by stripes, whichever they are.
+    /// The first chunk that loses content without the devices that are `lost`.
+    /// As in the kernel, the number of lost stripes decides, whichever stripes
+    /// they are.
     pub fn first_lost(&self, lost: impl Fn(DeviceId) -> bool) -> Option<(Logical, Profile)> {
         let mut all = self.chunks.iter();
         let found = all.find(|(_, entry)| {
@@ -221,9 +222,9 @@ impl ChunkMap {
         Some((start, geometry::stripe_bytes(entry.profile, &entry.chunk)))
     }
 
-    /// Checks the stripes of all chunks against the devices: each on its
-    /// device, none over another. Chunks on devices that `size_of` does not
-    /// know are not bounded.
+    /// Checks the stripes of all chunks against the devices. Each stripe must
+    /// lie within its device, and none may overlap another. The size of a
+    /// device that `size_of` does not know is not checked.
     ///
     /// # Errors
     /// [`VolumeError::BadChunk`]

@@ -1,9 +1,9 @@
 //! The devices of a volume, and which of them can be used.
 //!
 //! Owns the state of each. A device that is not present is neither read nor
-//! written: it is missing, or what it holds is too old, or a write to it
-//! failed while the volume could go on without it. What it lacks since then
-//! nobody knows, so it is not trusted again before it was mended.
+//! written. It is missing, or its content is too old, or a write to it failed
+//! and the volume went on without it. Nobody knows what such a device lacks
+//! since then, so it is not trusted again until it was repaired.
 
 use crate::stats::DeviceStats;
 use crate::twin::Twin;
@@ -50,15 +50,16 @@ impl MemberState {
     }
 }
 
-/// Which copy of unverified data is believed first.
+/// When the copies of a device are tried. It matters for data without
+/// checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trust {
-    /// As every other.
+    /// As those of every other device.
     #[default]
     Full,
-    /// Last: its superblock is one commit behind. A crash between the
-    /// superblocks of two devices leaves that, and then it has everything; a
-    /// device that fell out just then leaves it, too.
+    /// Last, because its superblock is one commit behind. A crash between the
+    /// superblocks of two devices leaves a device like that, and then it has
+    /// everything. But a device that fell out at that moment looks the same.
     Last,
 }
 
@@ -80,7 +81,7 @@ pub struct VolumeDevice {
     pub id: DeviceId,
     /// Its UUID.
     pub uuid: UuidBytes,
-    /// Where it is; `None` when it is missing.
+    /// The device itself; `None` when it is missing.
     pub device: Option<Arc<dyn BlockDevice>>,
     /// Whether it is used. Without a device it is [`MemberState::Missing`].
     pub state: MemberState,
@@ -104,8 +105,8 @@ impl VolumeDevice {
         }
     }
 
-    /// A device of a volume from which this one grew. Nothing can write to it
-    /// through what is given here.
+    /// A device of a volume from which this one grew. The returned value gives
+    /// only read access to it.
     #[must_use]
     pub fn seed(id: DeviceId, uuid: UuidBytes, device: Arc<dyn BlockDevice>) -> Self {
         Self {

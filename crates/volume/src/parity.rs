@@ -1,11 +1,12 @@
-//! Parity of a row of elements: how it is made, and what is made from it.
+//! Parity of a row of elements: how it is computed, and how elements are
+//! rebuilt from it.
 //!
-//! P is the sum of the data, Q the sum of the data each multiplied by a power
-//! of 2, both in the field of 256 elements with the polynomial 0x11d, as all
-//! RAID 6 on Linux has it (H. P. Anvin, "The mathematics of RAID-6"). Adding is
-//! exclusive or. Knows no devices.
+//! P is the sum of the data. Q is the sum of the data, each multiplied by a
+//! power of 2. Both are in the field of 256 elements with the polynomial 0x11d,
+//! as in all RAID 6 on Linux (H. P. Anvin, "The mathematics of RAID-6").
+//! Addition is exclusive or. Knows no devices.
 
-/// What the polynomial leaves of the bit that overflows.
+/// The polynomial without its highest bit, which a byte cannot hold.
 const OVERFLOW: u8 = 0x1d;
 
 const fn double(value: u8) -> u8 {
@@ -91,9 +92,10 @@ pub(crate) fn weighted_sum(data: &[Vec<u8>]) -> Vec<u8> {
     q
 }
 
-/// Makes the columns of a row that are `lost` (indexes, ascending): data in
-/// logical order, then P, then Q where there are two parities. False, and
-/// nothing is made, when more is lost than the parities make up for.
+/// Rebuilds the columns of a row that are `lost` (indexes, ascending). Columns
+/// are the data in logical order, then P, then Q if there are two parities.
+/// False, and nothing is rebuilt, if more is lost than the parities make up
+/// for.
 pub(crate) fn solve(columns: &mut [Vec<u8>], parities: usize, lost: &[usize]) -> bool {
     let count = columns.len().saturating_sub(parities);
     let (data, parity) = columns.split_at_mut(count);
@@ -176,7 +178,7 @@ mod tests {
             assert_eq!(multiply(value, invert(value)), 1);
             assert_eq!(multiply(value, 2), double(value));
         }
-        // 2 generates it: powers below 255 differ.
+        // 2 generates the field: its powers below the 255th differ.
         let mut powers: Vec<u8> = (0..255).map(coefficient).collect();
         powers.sort_unstable();
         assert_eq!(powers, (1..=255).collect::<Vec<u8>>());

@@ -1,4 +1,4 @@
-//! Where a new chunk goes: planned purely from what is allocated.
+//! Plans where a new chunk goes, from nothing but what is allocated.
 
 use crate::{Profile, VolumeError};
 use butterfs_format::item::chunk::BlockGroupFlags;
@@ -6,13 +6,13 @@ use butterfs_format::superblock::{COPIES, COPY_SPAN, RESERVED, SYSTEM_STRIPES_MA
 use butterfs_format::{DeviceId, DeviceOffset};
 use std::ops::Range;
 
-/// Chunks are multiples of this.
+/// Lengths of chunks are multiples of this.
 const ALIGN: u64 = 64 << 10;
-/// No chunk is smaller.
+/// Neither a chunk nor a stripe of it is smaller.
 const LENGTH_MIN: u64 = 1 << 20;
-/// Chunks of data have no more bytes.
+/// A data chunk has at most this many bytes.
 const DATA_CHUNK_MAX: u64 = 10 << 30;
-/// Stripes of a chunk at most: its item fits a node of 4 KiB.
+/// A chunk has at most this many stripes: its item fits a node of 4 KiB.
 const STRIPES_MAX: usize = 32;
 
 /// A device with room for chunks.
@@ -69,7 +69,7 @@ impl DeviceSpace {
         let mut holes = Vec::new();
         let mut at = RESERVED;
         for used in &self.allocated {
-            // What lies past the end of the device leaves no hole there.
+            // A range past the end of the device leaves no hole there.
             let start = used.start.min(self.size);
             if start > at {
                 holes.push(at..start);
@@ -120,7 +120,8 @@ pub fn plan(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Result<Plan, Vol
     plan_narrow(flags, devices, STRIPES_MAX)
 }
 
-/// As [`plan`], with so many stripes at most, where the profile has a choice.
+/// As [`plan`], with at most `stripes_max` stripes where the profile has a
+/// choice.
 ///
 /// # Errors
 /// As [`plan`].
@@ -158,7 +159,7 @@ pub fn plan_narrow(
 struct Room<'d> {
     device: &'d DeviceSpace,
     holes: Vec<Range<u64>>,
-    /// Its greatest hole, as far as it counts.
+    /// Bytes of its greatest hole that one stripe may take.
     greatest: u64,
     unallocated: u64,
 }
@@ -187,7 +188,7 @@ fn across(
     let count = count.min(rooms.len());
     let count = match profile.devices_max() {
         Some(exactly) => exactly,
-        // Whole groups of mirrors.
+        // Only whole groups of mirrors.
         None => count.saturating_sub(count.checked_rem(profile.copies()).unwrap_or(0)),
     };
     if count < profile.devices_min() || count > rooms.len() {
@@ -245,8 +246,8 @@ fn on_device(device: &DeviceSpace, count: u64, most: u64) -> Option<Plan> {
     })
 }
 
-/// Bytes of logical space that chunks of many sizes would have on devices with
-/// so many bytes in no chunk.
+/// Bytes of logical space that chunks of any size would have together. `rooms`
+/// gives the unallocated bytes of each device.
 fn spread(profile: Profile, rooms: &[u64]) -> u64 {
     let all = sum(rooms.iter().copied());
     let copies = crate::bytes_of(profile.copies());
@@ -271,7 +272,8 @@ fn spread(profile: Profile, rooms: &[u64]) -> u64 {
             fits
         }
         Profile::Raid5 | Profile::Raid6 => {
-            // Rows over all devices until the smallest is full, and so on.
+            // Rows go over all devices until the smallest is full, then over
+            // the others, and so on.
             let mut rooms = rooms.to_vec();
             rooms.sort_unstable();
             let (mut bytes, mut height) = (0_u64, 0_u64);
@@ -290,9 +292,9 @@ fn spread(profile: Profile, rooms: &[u64]) -> u64 {
     }
 }
 
-/// Bytes of each device that are in no chunk when no further chunk of `flags`
-/// fits: the other devices have no space left for their part of one. Devices
-/// with less than a chunk's least are left out.
+/// Unallocated bytes of each device when no further chunk of `flags` fits,
+/// because the other devices have no space left for their stripes. Devices with
+/// less than the smallest chunk takes are left out.
 #[must_use]
 pub fn stranded(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> Vec<(DeviceId, u64)> {
     /// Chunks that are planned at most; with more, what is left is not known.
@@ -328,8 +330,8 @@ fn allocate(plan: &Plan, devices: &mut [DeviceSpace]) {
     }
 }
 
-/// Bytes of logical space that further chunks of `flags` will have at least:
-/// exact when there is room for few.
+/// Bytes of logical space that further chunks of `flags` will have at least.
+/// The number is exact if there is room for only a few chunks.
 #[must_use]
 pub fn possible(flags: BlockGroupFlags, devices: &[DeviceSpace]) -> u64 {
     /// Chunks that are planned one by one.
@@ -404,7 +406,7 @@ mod tests {
         assert!(possible(DUP, std::slice::from_ref(&space)) <= 45 * MIB);
     }
 
-    /// The plans of 8 TiB in no chunk are made in a moment.
+    /// Planning 8 TiB of unallocated space takes only a moment.
     #[test]
     fn what_many_chunks_strand_is_planned() {
         let mut small = device(8 << 40, &[]);
@@ -455,8 +457,8 @@ mod tests {
         }
     }
 
-    /// The plan is the first fit of its length, and no greater length fits:
-    /// compared with trying every length.
+    /// The plan is the first fit of its length, and no greater length fits. The
+    /// test tries every length.
     #[test]
     fn the_greatest_length_at_the_first_place() {
         let free = |space: &DeviceSpace, start: u64, length: u64| {
@@ -595,8 +597,8 @@ mod tests {
         assert_eq!(of(Profile::Raid0, metadata), (1024, 256));
     }
 
-    /// Chunk after chunk until nothing fits: what was said to be possible is
-    /// there, and no two stripes overlap.
+    /// Makes chunk after chunk until nothing fits. What was said to be possible
+    /// is there, and no two stripes overlap.
     #[test]
     fn what_is_possible_can_be_had() {
         for sizes in [

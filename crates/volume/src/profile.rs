@@ -110,7 +110,7 @@ impl Profile {
         self.traits().name
     }
 
-    /// Places that hold each byte as it is, parity aside.
+    /// Number of places that hold each byte itself, parity aside.
     #[must_use]
     pub const fn copies(self) -> usize {
         self.traits().copies
@@ -122,7 +122,7 @@ impl Profile {
         self.traits().parities
     }
 
-    /// True when a chunk of it may have `count` stripes.
+    /// True when a chunk of this profile may have `count` stripes.
     #[must_use]
     pub fn allows_stripes(self, count: usize) -> bool {
         let line = self.traits();
@@ -139,7 +139,7 @@ impl Profile {
         data.checked_div(line.copies).unwrap_or(data)
     }
 
-    /// Devices that a new chunk of it needs at least.
+    /// Least number of devices that a new chunk of this profile needs.
     #[must_use]
     pub const fn devices_min(self) -> usize {
         match self {
@@ -148,7 +148,8 @@ impl Profile {
         }
     }
 
-    /// Devices that a chunk of it uses at most; `None`: all there are.
+    /// Greatest number of devices that a chunk of this profile uses; `None`:
+    /// all there are.
     #[must_use]
     pub const fn devices_max(self) -> Option<usize> {
         match self {
@@ -157,7 +158,7 @@ impl Profile {
         }
     }
 
-    /// Stripes that it puts on each device that it uses.
+    /// Stripes on each device that a chunk of this profile uses.
     #[must_use]
     pub const fn stripes_per_device(self) -> usize {
         match self {
@@ -178,7 +179,8 @@ impl Profile {
         }
     }
 
-    /// What chunks of it say of the mirrors in a row.
+    /// The field `sub_stripes` of chunks of this profile: for RAID10, the
+    /// mirrors of each element.
     #[must_use]
     pub const fn sub_stripes(self) -> u16 {
         match self {

@@ -1,12 +1,12 @@
 //! Rows of elements with parity: reading what is lost, and writing.
 //!
-//! Owns the way from a row's devices to its content and back. A write brings
-//! the parity of what it changes along: from the new data where they are the
-//! whole row, else also from the old data around them.
+//! Owns the way from a row's devices to its content and back. A write also
+//! writes the parities of what it changes. They come from the new data alone if
+//! these fill the row; otherwise the old data around them are read too.
 //!
 //! A power cut between the writes of one row leaves a parity that does not
-//! match; what is rebuilt from it is wrong, which only a checksum shows. So
-//! rows are to be written as a whole, where nothing else lies in them.
+//! match. What is rebuilt from it is wrong, and only a checksum shows that. So
+//! rows should be written as a whole, with nothing else in them.
 
 use crate::error::{BadCopy, CopyFault, VolumeError};
 use crate::geometry::{ELEMENT, Row};
@@ -19,7 +19,7 @@ use butterfs_format::{DeviceId, DeviceOffset, Logical, Physical};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What is said where a row has no such place.
+/// Named in errors if a row has no such place.
 const NOWHERE: Physical = Physical {
     device: DeviceId(0),
     offset: DeviceOffset(0),
@@ -88,9 +88,9 @@ impl LogicalSpace {
         slice
     }
 
-    /// Makes the content at `logical` from the rest of its row. `way` is 1 for
-    /// the plain one; the further ones take another element of the row for bad,
-    /// too.
+    /// Rebuilds the content at `logical` from the rest of its row. Way 1 uses
+    /// all other elements that can be read; each further `way` takes one more
+    /// of them for bad.
     pub(crate) fn rebuild(
         &self,
         map: &ChunkMap,
@@ -104,7 +104,7 @@ impl LogicalSpace {
         };
         let (own, inside) = position(start, logical);
         let count = row.elements.len();
-        // All but its own, each in turn.
+        // The element that this way takes for bad: any but its own.
         let other = way
             .checked_sub(2)
             .and_then(|n| (0..count).filter(|column| *column != own).nth(n));
@@ -126,7 +126,8 @@ impl LogicalSpace {
         Ok(())
     }
 
-    /// Refuses to write to a row where that can be known before.
+    /// Errors if it is known beforehand that the row of `logical` cannot be
+    /// written.
     pub(crate) fn check_row(&self, map: &ChunkMap, logical: Logical) -> Result<(), VolumeError> {
         let Some((_, row)) = map.row(logical) else {
             return Ok(());
@@ -187,7 +188,8 @@ impl LogicalSpace {
         let span =
             placed().map(|(_, inside, _)| inside).min().unwrap_or(0)..ends.max().unwrap_or(0);
         let length = span.end.saturating_sub(span.start);
-        // Blocks do not overlap, so what adds up to all of a column is all.
+        // Blocks do not overlap, so they cover a column if their lengths add up
+        // to it.
         let is_new = |column: usize| {
             let own = placed().filter(|(of, _, _)| *of == column);
             own.map(|(_, _, part)| bytes_of(part.len())).sum::<u64>() == length
@@ -196,7 +198,8 @@ impl LogicalSpace {
         let is_kept = |column: usize| column < data && !is_new(column);
         let mut slice = self.read_slice(row.clone(), span.clone(), is_kept);
         if !slice.lost.is_empty() {
-            // What is to stay must be made first, from all that is there.
+            // Data that stay are rebuilt first, from everything that can be
+            // read.
             slice = self.read_slice(row, span.clone(), |_| true);
             if !parity::solve(&mut slice.columns, slice.row.parities, &slice.lost) {
                 let copies = slice.lost.iter().filter_map(|column| slice.place(*column));
@@ -234,7 +237,7 @@ impl LogicalSpace {
                 pieces.push((place, content));
             }
         }
-        // What the parity makes up for.
+        // The parity makes up for what cannot be written.
         pieces.retain(|(physical, _)| self.is_written(physical.device));
         self.write_pieces(pieces)
     }

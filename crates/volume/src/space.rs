@@ -1,12 +1,13 @@
 //! Reading and writing logical space.
 //!
-//! Owns the devices of a volume, its chunk map of the moment, and writing to
-//! all copies. The choice among copies when reading is in `healing`, rows with
+//! Owns the devices of a volume, its current chunk map, and writing to all
+//! copies. The choice among copies when reading is in `healing`, rows with
 //! parity are in `rows`.
 //!
-//! Invariants: a write reaches all copies on the devices that are used, and at
-//! least one, or is an error; a device of which a write or flush failed is not
-//! used again; no write touches a superblock.
+//! Invariants: a write that succeeds has reached all copies on the devices that
+//! are used, and at least one. A device is not used again after a write or
+//! flush of it failed and the volume went on. No write of data or nodes touches
+//! a superblock.
 
 use crate::error::VolumeError;
 use crate::map::ChunkMap;
@@ -47,28 +48,29 @@ pub enum OnLoss {
     GoOn,
 }
 
-/// The devices of a volume at a moment.
+/// The devices of a volume at one moment.
 type Members = Arc<BTreeMap<DeviceId, Arc<Member>>>;
 
 /// A volume's logical space.
 #[derive(Debug)]
 pub struct LogicalSpace {
     members: RwLock<Members>,
-    /// Held to read by whoever writes copies, to write by whoever changes to
-    /// which devices they go.
+    /// Held for reading while copies are written, and for writing while the
+    /// devices to which they go change.
     pub(crate) writing: RwLock<()>,
     map: RwLock<Arc<ChunkMap>>,
     pub(crate) on_damage: OnDamage,
     on_loss: OnLoss,
-    /// Devices that fell out since the space was made. One at a time.
+    /// Number of devices that fell out since the space was made.
     losses: AtomicUsize,
+    /// Held while a device falls out: they do so one at a time.
     losing: Mutex<()>,
     pub(crate) workers: Workers,
-    /// Who changes rows with parity, by their addresses.
+    /// Locks of rows with parity, by their addresses.
     pub(crate) rows: [Mutex<()>; ROW_LOCKS],
 }
 
-/// Rows with parity that can be changed at the same time, about.
+/// About this many rows with parity can be changed at the same time.
 pub(crate) const ROW_LOCKS: usize = 16;
 
 impl LogicalSpace {
@@ -179,7 +181,8 @@ impl LogicalSpace {
         });
     }
 
-    /// Takes a device out that is there and not used; it is missing then.
+    /// Takes out a device that is there and not used. It counts as missing
+    /// afterwards.
     pub fn take_unused(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
         let mut taken = None;
         self.change_members(|members| {
@@ -194,15 +197,14 @@ impl LogicalSpace {
         taken
     }
 
-    /// Lets go of a device that no chunk lies on; gives it back, where it is
-    /// there.
+    /// Removes a device that no chunk lies on. Returns it if it is there.
     pub fn remove_device(&self, id: DeviceId) -> Option<Arc<dyn BlockDevice>> {
         let mut removed = None;
         self.change_members(|members| removed = members.remove(&id));
         removed.and_then(|member| member.device.clone())
     }
 
-    /// All devices and how they are, also those that are not used.
+    /// All devices and their states, also of those that are not used.
     pub fn members(&self) -> impl Iterator<Item = MemberFacts> + use<> {
         let members = self.members_now();
         let facts = members.iter().map(|(id, member)| MemberFacts {
@@ -216,7 +218,7 @@ impl LogicalSpace {
         facts.collect::<Vec<_>>().into_iter()
     }
 
-    /// How a device is; `None` where the volume has no such device.
+    /// State of a device; `None` if the volume has no such device.
     #[must_use]
     pub fn state(&self, device: DeviceId) -> Option<MemberState> {
         self.member(device).map(|member| member.state())
@@ -235,7 +237,7 @@ impl LogicalSpace {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// Errors of a device.
+    /// Error counters of a device.
     #[must_use]
     pub fn stats(&self, device: DeviceId) -> Option<Arc<DeviceStats>> {
         self.member(device).map(|member| Arc::clone(&member.stats))
@@ -247,8 +249,8 @@ impl LogicalSpace {
         self.map.read().copies(logical)
     }
 
-    /// Ways to read the byte at `logical`: its copies, and those to make it from
-    /// the rest of its row; 0 where there is no chunk.
+    /// Number of ways to read the byte at `logical`: its copies, and the ways
+    /// to rebuild it from the rest of its row; 0 if there is no chunk.
     #[must_use]
     pub fn ways(&self, logical: Logical) -> usize {
         let mapping = self.map().map(logical, 1);
@@ -311,7 +313,7 @@ impl LogicalSpace {
     /// Goes on without a device that failed, where that is possible.
     ///
     /// # Errors
-    /// `error`, where it is not.
+    /// `error`, if it is not possible.
     fn lose(&self, device: DeviceId, error: DeviceError) -> Result<(), VolumeError> {
         if self.on_loss == OnLoss::Fail {
             return Err(error.into());
@@ -345,8 +347,8 @@ impl LogicalSpace {
         Ok(())
     }
 
-    /// Errors where some chunk loses content without the devices that are not
-    /// used: then nothing may be written.
+    /// Errors if some chunk loses content without the devices that are not
+    /// used. Then nothing may be written.
     ///
     /// # Errors
     /// The chunk and its profile.
@@ -474,7 +476,7 @@ impl LogicalSpace {
         failed.into_inner()
     }
 
-    /// Refuses what can be refused before anything is written.
+    /// Errors if it is known beforehand that a copy cannot be written.
     pub(crate) fn check_write(
         &self,
         logical: Logical,
@@ -587,8 +589,9 @@ impl LogicalSpace {
         }
     }
 
-    /// Says that the content of a range is not needed any more. Of rows with
-    /// parity nothing is discarded: what they read as is part of the parity.
+    /// Tells the devices that the content of a range is no longer needed.
+    /// Nothing is discarded in rows with parity, because unused content is part
+    /// of the parity too.
     ///
     /// # Errors
     /// Advisory: callers may go on.
@@ -661,7 +664,7 @@ impl<'a> Run<'a> {
             && self.parts.len() < PARTS_MAX
     }
 
-    /// To be done on its device; `None` for nothing.
+    /// The run with its device; `None` if the run is empty.
     fn job(self) -> Option<(DeviceId, Self)> {
         let start = self.start?;
         Some((start.device, self))

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Errors of one device since they were last set to zero; across mounts, where
-/// the store keeps them.
+/// Error counters of one device since they were last set to zero. They go on
+/// across mounts if the store keeps them.
 #[derive(Debug, Default)]
 pub struct DeviceStats {
     /// Writes that failed.
@@ -21,7 +21,7 @@ pub struct DeviceStats {
 
 impl DeviceStats {
     pub(crate) fn count(counter: &AtomicU64) {
-        // Statistics order nothing.
+        // The counters order no other memory access.
         counter.fetch_add(1, Ordering::Relaxed);
     }
 

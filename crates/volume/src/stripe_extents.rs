@@ -7,19 +7,19 @@ use std::collections::BTreeMap;
 /// The items of a RAID stripe tree.
 #[derive(Clone, Debug, Default)]
 pub struct StripeExtents {
-    /// By where their ranges begin, with the bytes of each.
+    /// By the beginning of each range: its length in bytes, and its places.
     extents: BTreeMap<Logical, (u64, Vec<Physical>)>,
 }
 
 impl StripeExtents {
-    /// Adds what the item of `length` bytes from `logical` on says.
+    /// Adds the item for the `length` bytes from `logical` on.
     pub fn insert(&mut self, logical: Logical, length: u64, item: RaidStripe) {
         self.extents.insert(logical, (length, item.copies));
     }
 
-    /// Where the byte at `logical` lies, one place for each copy, and how many
-    /// bytes from there on lie behind it. `None` when no item covers it, or when
-    /// its item has not `copies` places.
+    /// How many bytes from `logical` on the item covers, and where the first of
+    /// them lies, with one place for each copy. `None` if no item covers it, or
+    /// if its item does not have `copies` places.
     pub(crate) fn find(&self, logical: Logical, copies: usize) -> Option<(u64, Vec<Physical>)> {
         let (start, (length, places)) = self.extents.range(..=logical).next_back()?;
         let within = logical.get().checked_sub(start.get())?;

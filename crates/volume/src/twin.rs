@@ -1,8 +1,9 @@
-//! The device that is to take another one's place, while it gets its content.
+//! A twin: the device that is to take another one's place, while it gets the
+//! content.
 //!
-//! Owns the copying, unit by unit, of what lies on a device, and that all
-//! writes to the device reach its twin as well. A twin is never read, and
-//! counts for no copy, before it has taken the place.
+//! Owns the copying, unit by unit, of what lies on a device. Makes sure that
+//! all writes to the device reach its twin as well. Before a twin has taken the
+//! place, it is never read and counts for no copy.
 //!
 //! Invariants: a range is either copied or written, never both at once, so what
 //! is copied is never older than what was written; a twin that failed once is
@@ -135,7 +136,7 @@ impl Twin {
         }
     }
 
-    /// Writes to it. An error is remembered, and hurts nobody else.
+    /// Writes to it. An error is remembered, and the volume goes on.
     pub(crate) fn write(&self, offset: DeviceOffset, parts: &[IoSlice<'_>]) {
         self.try_do(|| self.device.write_vectored_at(offset, parts));
     }
@@ -212,7 +213,8 @@ impl LogicalSpace {
         attached
     }
 
-    /// Ends what [`LogicalSpace::attach_twin`] began. `trust` is as it was.
+    /// Ends what [`LogicalSpace::attach_twin`] began. `trust` is that of the
+    /// device before.
     pub fn detach_twin(&self, id: DeviceId, trust: Trust) {
         self.change_members(|members| {
             if let Some(member) = members.get(&id) {
@@ -224,7 +226,7 @@ impl LogicalSpace {
         });
     }
 
-    /// How far the copies of a device are believed.
+    /// How far the copies of a device are trusted.
     #[must_use]
     pub fn trust(&self, id: DeviceId) -> Trust {
         self.member(id)
@@ -232,8 +234,8 @@ impl LogicalSpace {
             .unwrap_or_default()
     }
 
-    /// The twin takes the place of device `id`, with fresh counters. Gives the
-    /// device that had it, where it is there.
+    /// The twin takes the place of device `id`, with fresh counters. Returns
+    /// the device that had the place, if it is there.
     ///
     /// # Errors
     /// There is no twin; the twin failed: it does not take the place.
@@ -280,7 +282,7 @@ impl LogicalSpace {
         }
     }
 
-    /// Brings what `units` have on device `id` to its twin. Units follow each
+    /// Copies to the twin what device `id` has of `units`. Units follow each
     /// other without gaps within one chunk; of a chunk with parity they are
     /// whole rows. `verify` is given the index of a unit and its content.
     ///
@@ -311,8 +313,8 @@ impl LogicalSpace {
         Ok(copied)
     }
 
-    /// Copies the first units of some, up to where another stripe begins, and
-    /// says how many these are.
+    /// Copies the first of `units`, up to where the next stripe element begins,
+    /// and returns their number.
     fn copy_some(
         &self,
         (id, twin): (DeviceId, &Arc<Twin>),
@@ -327,7 +329,7 @@ impl LogicalSpace {
         let all: usize = units.iter().map(|unit| unit.length).sum();
         let mapping = map.map(first.at, bytes_of(all))?;
         let border = first.at.saturating_add(mapping.length);
-        // One at least, also where it lies across a border.
+        // At least one, even if it lies across the border.
         let count = units.partition_point(|unit| unit.end() <= border).max(1);
         let units = units.get(..count).unwrap_or(units);
         let length: usize = units.iter().map(|unit| unit.length).sum();
@@ -363,7 +365,8 @@ impl LogicalSpace {
         Ok(count)
     }
 
-    /// Copies the element of a row, which is all of `units` up to its end.
+    /// Copies the element that device `id` has of the first row. Returns the
+    /// number of `units` in that row.
     fn copy_row(
         &self,
         (id, twin): (DeviceId, &Arc<Twin>),
@@ -389,7 +392,7 @@ impl LogicalSpace {
         let Some((own, place)) = own.and_then(|own| Some((own, row.elements.get(own)?))) else {
             return Ok(count);
         };
-        // A parity is made of all data.
+        // A parity is computed from all data.
         let from = if own < data { own } else { 0 };
         let to = if own < data {
             own.saturating_add(1)
@@ -419,8 +422,8 @@ impl LogicalSpace {
         Ok(count)
     }
 
-    /// Fills a buffer with units, each from a copy that is good, or else from
-    /// one that can be read. `before` units come before these.
+    /// Fills a buffer with units, each from a good copy or else from one that
+    /// can be read. `before` is the number of units before these.
     fn read_units(
         &self,
         units: &[CopyUnit],

@@ -35,8 +35,8 @@ impl Workers {
         pool.as_ref()
     }
 
-    /// Does jobs, those of one device in their order and those of several at
-    /// the same time.
+    /// Runs jobs: those of one device in their order, those of different
+    /// devices at the same time.
     pub(crate) fn run<J: Send>(
         &self,
         devices: usize,
@@ -68,7 +68,7 @@ impl Workers {
                 for (_, jobs) in each {
                     scope.spawn(move |_| all(jobs));
                 }
-                // This thread has nothing better to do.
+                // This thread would only wait, so it does a part itself.
                 if let Some((_, jobs)) = first {
                     all(jobs);
                 }
@@ -92,7 +92,7 @@ mod tests {
             .collect();
         workers.run(3, jobs, |(device, n)| {
             if n == 0 {
-                // Nobody gets past it alone.
+                // No thread gets past this alone.
                 all_there.wait();
             }
             seen.lock().push((device, n));

@@ -1,4 +1,4 @@
-//! Copies that fail, rot, vanish: what is read, healed and counted.
+//! What is read, healed and counted when copies fail, rot or vanish.
 
 use butterfs_device::fault::{Fault, Rot, When};
 use butterfs_device::{
@@ -98,7 +98,8 @@ fn every_profile_reads_back_what_was_written() {
             let mut found = vec![0; data.len()];
             bench.space.read(at(60_000), &mut found).unwrap();
             assert_eq!(found, data, "{profile} {stripes}");
-            // Copies, then what the rest of its row makes.
+            // The copies, then the ways to rebuild the content from the rest of
+            // its row.
             let mut ways = 0;
             while bench.space.read_copy(at(60_000), ways, &mut found).is_ok() {
                 assert_eq!(found, data, "{profile} {stripes} way {ways}");
@@ -399,7 +400,7 @@ fn sectors_that_are_bad_in_different_copies_are_all_read() {
             rewritten: 3
         }
     );
-    // As a whole neither copy was good.
+    // Before, neither copy was good as a whole.
     bench.faults[0].clear();
     bench.space.read_copy(at(0), 0, &mut buf).unwrap();
     assert_eq!(buf, data);
@@ -431,7 +432,7 @@ fn ranges_that_leave_the_chunk_are_errors() {
     assert_eq!(bench.space.copies(Logical(0)), 0);
 }
 
-/// What a bad sector has: which copies are bad.
+/// Damage, as pairs of a device and a bad sector on it.
 fn damage() -> impl Strategy<Value = Vec<(usize, u64)>> {
     prop::collection::vec((0_usize..3, 0_u64..64), 0..40)
 }
@@ -439,8 +440,9 @@ fn damage() -> impl Strategy<Value = Vec<(usize, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever rots: a read gives the data written or an error, the error
-    /// exactly when some sector has no good copy; afterwards all is healed.
+    /// Whatever rots, a read gives the data that were written, or an error. The
+    /// error comes exactly when some sector has no good copy. After a
+    /// successful read, all is healed.
     #[test]
     fn never_wrong_data(damage in damage()) {
         let bench = Bench::new(Profile::Raid1c3, 3);

@@ -134,7 +134,7 @@ fn what_was_written_is_read_without_any_devices_that_may_be_lost() {
                 let degraded = bench.without(&gone);
                 degraded.space.check_degraded().unwrap();
                 assert_eq!(degraded.read(length).unwrap(), data, "{profile} {gone:?}");
-                // And written so, with the others gone instead.
+                // Writing works without these devices too.
                 let other = content(100_000, 2);
                 let at = START.saturating_add(40_000);
                 degraded.space.write(at, &other).unwrap();
@@ -155,8 +155,8 @@ fn what_was_written_is_read_without_any_devices_that_may_be_lost() {
     }
 }
 
-/// Whichever part of a row is written, and whatever is rotten afterwards: what
-/// the rest of the row makes passes the check and is written back.
+/// Whichever part of a row rots, the content that is rebuilt from the rest of
+/// the row passes the check and is written back.
 #[test]
 fn rot_is_made_good_from_parity() {
     for (profile, stripes) in [
@@ -213,7 +213,8 @@ fn rot_is_made_good_from_parity() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 24, ..ProptestConfig::default() })]
 
-    /// Parts of rows in any order, several at a time: the parity follows.
+    /// Writes parts of rows in any order, several at a time. The parity
+    /// follows.
     #[test]
     fn parity_follows_every_write(
         seeds in prop::collection::vec((0_u64..2000, 1_u64..60), 1..12),
@@ -265,7 +266,7 @@ fn a_device_that_fails_is_left_out_and_the_next_one_is_not() {
             assert!(!bench.space.is_whole());
             let counted = bench.space.stats(DeviceId(2)).unwrap().values();
             assert_eq!(counted.map(|(_, n)| n).iter().sum::<u64>(), 1);
-            // It answers again, and is not asked.
+            // The device works again, but it is not used.
             bench.faults[1].clear();
             assert_eq!(bench.read(length).unwrap(), after, "{profile}");
             bench.space.write(START, &before).unwrap();
@@ -338,7 +339,7 @@ fn stale_devices_are_never_read_and_suspect_ones_last() {
     assert_eq!(suspect.read(length).unwrap(), old);
 }
 
-/// Two mirrors, each asked for its part.
+/// Each of two mirrors is asked for its part.
 #[test]
 fn mirrors_take_turns() {
     let memory: Vec<Arc<MemoryDevice>> = (0..2)
@@ -359,7 +360,8 @@ fn mirrors_take_turns() {
     });
     let map = ChunkMap::default().with(START, large).unwrap();
     let space = LogicalSpace::over(devices.collect(), map, OnDamage::Leave, OnLoss::GoOn);
-    // A device that fails reads is found by the copies that it was asked for.
+    // Device 1 fails all reads, so its error counter shows how many it was
+    // asked for.
     traced[0].inject(Fault::Fail(Operation::Read, When::Always));
     let mut buffer = vec![0; 4096];
     for mebibyte in 0..32 {
@@ -368,6 +370,7 @@ fn mirrors_take_turns() {
             .unwrap();
     }
     let errors = space.stats(DeviceId(1)).unwrap().values()[1].1;
-    // Its half, tried at once and again one by one.
+    // Half of the 32 reads try it first: once for all pieces, and once piece by
+    // piece.
     assert_eq!(errors, 32);
 }

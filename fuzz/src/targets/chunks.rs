@@ -9,7 +9,8 @@ use butterfs_format::{DeviceId, DeviceOffset, Logical};
 use butterfs_volume::placement::{DeviceSpace, plan, possible, stranded};
 use butterfs_volume::{ChunkMap, Profile, StripeLayout, StripeRole};
 
-/// Bytes of a chunk of which it is asked what its stripes hold.
+/// Bytes at the beginning of a chunk for which the content of stripes is
+/// compared with the map.
 const LOOKED_AT: u64 = 4 << 20;
 
 /// A number that lies near where something may break.
@@ -108,7 +109,7 @@ fn stripes(at: Logical, chunk: &Chunk, map: &ChunkMap) {
     }
 }
 
-/// As the store sees the devices of such a map, two to four of them.
+/// Plans new chunks on devices with such a map, as the store sees them.
 fn place(all: &[(Logical, Chunk)], sizes: &[u64]) {
     let spaces: Vec<DeviceSpace> = (0..)
         .zip(sizes)

@@ -7,8 +7,8 @@ use butterfs_format::compression::{Algorithm, Method, Scratch, UNIT, room_that_p
 use std::cell::RefCell;
 
 thread_local! {
-    /// Contexts live on from unit to unit, as in the file layer: a bad one
-    /// must not spoil the next.
+    /// Contexts are reused for each unit, as in the file layer: a bad unit must
+    /// not spoil the next one.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
@@ -27,9 +27,10 @@ pub fn run(data: &[u8]) {
             if let Ok(filled) = decoded {
                 assert!(filled <= size);
                 assert!(output[filled..].iter().all(|byte| *byte == 0));
-                // The same bytes give the same result in fresh contexts. A
-                // damaged frame that has more than its header says may be
-                // refused there: zstd takes another way where it has no buffers.
+                // The same bytes give the same result in fresh contexts. Fresh
+                // contexts may refuse a damaged frame that has more than its
+                // header says: zstd decodes in another way when it has no
+                // buffers yet.
                 let mut other = vec![0; size];
                 let fresh =
                     Scratch::default().decompress(algorithm, tape.rest(), &mut other, sector);

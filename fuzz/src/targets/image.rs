@@ -1,6 +1,6 @@
-//! Whole images: opened, walked, read, checked and changed after their
-//! metadata were made to lie. Volumes of several devices are among them, of which
-//! one may be left out, given twice, or cut short.
+//! Whole images: opened, walked, read, checked and changed after their metadata
+//! were made to lie. Some volumes have several devices. One of these may be
+//! left out, given twice, or cut short.
 
 use crate::meter::bounded;
 use crate::mutation::mutate;
@@ -26,8 +26,8 @@ struct Given {
 }
 
 impl Given {
-    /// All of them, or not all, one of them twice, one cut short, or in another
-    /// order.
+    /// Gives all devices, or all but one, or one of them twice, or one cut
+    /// short, or all in another order.
     fn new(devices: &[Arc<MemoryDevice>], (how, which): (u8, usize)) -> Self {
         let mut given: Vec<Arc<dyn BlockDevice>> =
             devices.iter().map(|one| one.clone() as _).collect();
@@ -104,7 +104,7 @@ pub fn run(data: &[u8]) {
             }
             Err(error) => {
                 assert_one_sentence(&error);
-                // Bad copies are healed, whatever comes of the opening.
+                // Opening heals bad copies, even if it is refused later.
                 if !done.copies_differ {
                     assert_same(&devices, &pristine, "an opening that was refused");
                 }

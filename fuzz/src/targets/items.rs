@@ -87,7 +87,7 @@ pub fn parse(key: &Key, data: &[u8], checksum: ChecksumType, sector_size: u32) -
             return Ok(None);
         }
         _ => {
-            // No item of its own: the pieces that others are made of.
+            // Other types: the parts that items are made of.
             for reference in InlineRefs::new(data) {
                 reference?;
             }
@@ -103,7 +103,7 @@ pub fn run(data: &[u8]) {
     bounded(16 << 20, || {
         let mut tape = Tape::new(data);
         let item_type = match tape.u8() {
-            // Most of the numbers are no type.
+            // Most numbers are no type, so known types come more often.
             pick if pick < 192 => ItemType::TABLE[usize::from(pick) % ItemType::TABLE.len()].0,
             _ => ItemType(tape.u8()),
         };

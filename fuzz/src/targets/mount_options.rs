@@ -1,4 +1,4 @@
-//! Strings of mount options, and what is written like one.
+//! Strings of mount options, and other strings of the same form.
 
 use crate::meter::bounded;
 use butterfs::{MountOptions, OPTIONS};
@@ -6,7 +6,7 @@ use butterfs_admin::mkfs::FeatureSet;
 use butterfs_format::ChecksumType;
 use butterfs_format::compression::Method;
 
-/// Text that is cut where it is no UTF-8.
+/// Text; bytes that are no UTF-8 are replaced.
 pub fn run(data: &[u8]) {
     bounded(16 << 20, || {
         let text = String::from_utf8_lossy(data);

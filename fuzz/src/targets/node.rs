@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) {
         };
         let mut bytes = vec![0; size];
         let rest = tape.bytes(size - field::LOGICAL);
-        // Items lie at the end: half of what there is comes from there.
+        // The data of items lie at the end, so half of the input goes there.
         let (head, tail) = rest.split_at(rest.len() - rest.len() / 2);
         bytes[field::LOGICAL..][..head.len()].copy_from_slice(head);
         bytes[size - tail.len()..].copy_from_slice(tail);

@@ -24,7 +24,7 @@ fn volumes(way: usize) -> Arc<MemoryDevice> {
     Arc::new(device.snapshot())
 }
 
-/// Which volume, then what the generator chooses by.
+/// The volume, then the bytes that decide for the generator.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let way = usize::from(tape.u8()) % 4;

@@ -36,7 +36,7 @@ fn use_it(superblock: &Superblock) {
         superblock.compat_ro.names(),
         superblock.flags.names(),
     );
-    // What was read is written so that it reads the same.
+    // A superblock that was read and is written reads the same again.
     let place = DeviceOffset(COPIES[1].get());
     let bytes = superblock.encode(place);
     assert_eq!(bytes.len(), SIZE);

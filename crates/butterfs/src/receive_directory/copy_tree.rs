@@ -1,5 +1,6 @@
-//! A copy of a directory and everything below it. If there are no snapshots, a
-//! changed copy begins as this.
+//! A copy of a directory and everything below it. Where the file system has no
+//! snapshots, receiving the changes to a parent begins with such a copy of the
+//! parent.
 //!
 //! Kept: type, permissions, owner, times, extended attributes, ACLs, hard
 //! links, holes, device numbers. Data are shared if the file system can do
@@ -69,7 +70,7 @@ pub(super) fn copy(source: &OwnedFd, target: &Path, left_out: &mut u64) -> Resul
         done: CopiedTree::default(),
     };
     mkdirat(CWD, target, Mode::from_raw_mode(0o700)).map_err(io::Error::from)?;
-    // The link itself is followed here, and no link below.
+    // This follows the link `/proc/self/fd/N` itself, and no link below it.
     copying.below(&source.join("."), target)?;
     *left_out += copying.done.left_out;
     Ok(())

@@ -1,6 +1,7 @@
-//! Commands about files, by system calls below one directory.
+//! Commands of a stream that change files, done by system calls below one
+//! directory.
 //!
-//! Owns finding files without following links. Owns what is done instead if a
+//! Owns finding files without following links, and what is done instead if a
 //! file system or an ordinary user cannot do what a command says.
 
 use super::DirectoryKind;
@@ -78,7 +79,7 @@ impl Files {
         }
     }
 
-    /// Ends. Gives the root, and how much was left out.
+    /// Ends the subvolume. Returns its root, and how much was left out.
     pub fn finish(self) -> Result<(OwnedFd, u64), TargetError> {
         Ok((self.root, self.left_out))
     }
@@ -122,8 +123,8 @@ impl Files {
     }
 
     fn open_in(root: &OwnedFd, path: &[u8], flags: OFlags) -> Result<OwnedFd, TargetError> {
-        // A pipe then answers at once, and no terminal becomes our controlling
-        // terminal.
+        // NONBLOCK: opening a pipe does not wait. NOCTTY: no terminal becomes
+        // our controlling terminal.
         let flags = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = openat2(root, OsStr::from_bytes(path), flags, Mode::empty(), INSIDE)
             .map_err(io::Error::from)?;
@@ -147,8 +148,8 @@ impl Files {
         }
     }
 
-    /// A path for system calls that know no descriptors. It leads to what is at
-    /// `path`, whatever that is.
+    /// A path for system calls that take no descriptor. It leads to what is at
+    /// `path`, even if that is a symbolic link.
     fn reach(&mut self, path: &[u8]) -> Result<(OwnedFd, String), TargetError> {
         let place = self.place(path)?;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -158,14 +159,14 @@ impl Files {
         Ok((opened, by))
     }
 
-    /// What an ordinary user cannot do is left out and counted.
+    /// Leaves out what an ordinary user cannot do, and counts it.
     fn unless_refused(&mut self, result: Result<(), Errno>) -> Result<(), TargetError> {
         match result {
             Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP) if !self.is_root => {
                 self.left_out += 1;
                 Ok(())
             }
-            // Names of attributes that a file system does not know.
+            // The file system does not know attributes of this name.
             Err(Errno::OPNOTSUPP) if self.kind == DirectoryKind::Directories => {
                 self.left_out += 1;
                 Ok(())
@@ -193,7 +194,7 @@ impl Files {
             Command::RemoveXattr { path, name } => {
                 let (_opened, by) = self.reach(path)?;
                 match rustix::fs::removexattr(by, OsStr::from_bytes(name)) {
-                    // It was left out when it was to be set.
+                    // It is missing because setting it was refused.
                     Err(Errno::NODATA) if self.left_out > 0 => Ok(()),
                     removed => self.unless_refused(removed),
                 }
@@ -239,7 +240,7 @@ impl Files {
                 FallocateFlags::from_bits_retain(mode),
                 (offset.get(), length),
             ),
-            // Flags can forbid what follows, and no receiver sets them.
+            // No receiver sets flags: they can forbid the commands that follow.
             Command::FileFlags { .. } => Ok(()),
             Command::EncodedWrite(write) => self.encoded_write(&write),
             Command::UpdateExtent { .. } => Err(TargetError::Other(
@@ -346,7 +347,8 @@ impl Files {
             Err(Errno::OPNOTSUPP) if flags.contains(FallocateFlags::PUNCH_HOLE) => {
                 zero(file, offset, length)
             }
-            // The space is a promise that this file system does not make.
+            // This file system cannot reserve space. The content is right
+            // without it.
             Err(Errno::OPNOTSUPP) => Ok(()),
             done => Ok(done.map_err(io::Error::from)?),
         }
@@ -442,7 +444,7 @@ fn write_all(file: &OwnedFd, mut data: &[u8], mut offset: u64) -> Result<(), Tar
     Ok(())
 }
 
-/// Writes zeros over what is in the file of a range.
+/// Writes zeros over the part of a range that lies within the file.
 fn zero(file: &OwnedFd, offset: u64, length: u64) -> Result<(), TargetError> {
     let size = rustix::fs::fstat(file).map_err(io::Error::from)?.st_size as u64;
     let end = offset.saturating_add(length).min(size);

@@ -3,9 +3,9 @@
 //! Owns the [`Target`] over system calls. On Btrfs (the kernel's, or a mount of
 //! ButterFS that takes the requests) received subvolumes are subvolumes. On any
 //! other file system they are directories: a clone is a copy if ranges cannot
-//! be shared, and a changed copy begins as a copy of its parent's directory.
-//! [`notes`] beside them say as what such directories were received, and how
-//! far an interrupted receive came.
+//! be shared, and receiving the changes to a parent begins with a copy of the
+//! parent's directory. [`notes`] beside such directories say which snapshot
+//! each one is, and how far an interrupted receive came.
 //!
 //! Paths of a stream are followed only below its subvolume, and through no
 //! symbolic link, because streams may be hostile.
@@ -103,7 +103,8 @@ impl DirectoryTarget {
         )
     }
 
-    /// The stamp with which a subvolume in the target was received, or its own.
+    /// The subvolume `name` in the target, if it was received with `stamp` or
+    /// `stamp` is its own.
     fn is_stamped(&self, name: &[u8], stamp: SourceStamp) -> Result<Option<OwnedFd>, TargetError> {
         let Ok(child) = self.child(name) else {
             return Ok(None);
@@ -156,7 +157,7 @@ impl DirectoryTarget {
         })
     }
 
-    /// What is there already under the name.
+    /// What exists already under the name.
     fn existing(&mut self, new: &NewSubvolume, start: Start) -> Result<Option<Begun>, TargetError> {
         let child = match self.child(&new.name) {
             Ok(child) => child,
@@ -286,7 +287,7 @@ impl Target for DirectoryTarget {
         };
         let (root, left_out) = current.files.finish()?;
         self.left_out += left_out;
-        // All of it, before anything says that it is whole.
+        // Everything is on the device before anything says that it is whole.
         rustix::fs::syncfs(&root).map_err(std::io::Error::from)?;
         match self.kind {
             DirectoryKind::Subvolumes => {
@@ -324,8 +325,8 @@ impl Target for DirectoryTarget {
     }
 }
 
-/// Removes what a new directory inherits from the one in which it lies. What
-/// cannot be removed belongs to the file system.
+/// Removes the attributes that a new directory inherits from its parent. Those
+/// that cannot be removed belong to the file system.
 fn disinherit(root: &OwnedFd) {
     let mut names = vec![0; 64 << 10];
     let count = rustix::fs::flistxattr(root, &mut names[..]).unwrap_or(0);

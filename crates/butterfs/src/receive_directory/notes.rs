@@ -1,8 +1,8 @@
-//! Notes of what was received, if subvolumes cannot say it themselves, and of
-//! how far an interrupted receive came.
+//! Notes of what was received, where subvolumes cannot say it themselves, and
+//! of how far an interrupted receive came.
 //!
-//! One small text file for each name, in the folder `.butterfs-receive` of the
-//! target, so that people can read it. It is replaced as a whole.
+//! Each name has one small text file in the folder `.butterfs-receive` of the
+//! target, which people can read. A change replaces the whole file.
 
 use butterfs_fs::receive::{Note, TargetError};
 use std::ffi::OsStr;
@@ -63,8 +63,8 @@ impl Notes {
     }
 }
 
-/// A new file beside the one for `name`. A slash in no name: none is shorter
-/// than this one's beginning.
+/// A new file beside the one for `name`. It keeps only the beginning of `name`,
+/// so that its own name does not become too long.
 fn tempfile_in(folder: &Path, name: &[u8]) -> io::Result<(PathBuf, std::fs::File)> {
     let kept = &name[..name.len().min(200)];
     let path = folder.join(OsStr::from_bytes(&[b".new-", kept].concat()));

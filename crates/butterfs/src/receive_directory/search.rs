@@ -23,7 +23,8 @@ const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC)
     .union(OFlags::NOFOLLOW);
 
-/// The read-only subvolume that was received with a stamp, or has it itself.
+/// The read-only subvolume that was received with a stamp, or whose own stamp
+/// it is.
 pub(super) fn find(directory: BorrowedFd<'_>, stamp: SourceStamp) -> Option<OwnedFd> {
     let mut seen = BTreeSet::new();
     let mut waiting = vec![mount_root(directory).ok()?];
@@ -45,8 +46,8 @@ pub(super) fn find(directory: BorrowedFd<'_>, stamp: SourceStamp) -> Option<Owne
     None
 }
 
-/// A subvolume below the root of the one in which it hangs; `None` if another
-/// mount covers it.
+/// Opens a subvolume by its path from `root`; `None` if another mount covers
+/// it.
 fn open(root: BorrowedFd<'_>, parent: u64, id: TreeId) -> Option<OwnedFd> {
     let (mut path, name) = btrfs::subvolume_place(root, parent, id).ok()?;
     path.extend(name);
@@ -57,7 +58,8 @@ fn open(root: BorrowedFd<'_>, parent: u64, id: TreeId) -> Option<OwnedFd> {
     (info.id == id).then_some(found)
 }
 
-/// The root of the mount that shows a directory, whose path is unknown.
+/// The root of the mount that shows `directory`. The path of `directory` is
+/// unknown.
 fn mount_root(directory: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     let mut at = openat(directory, ".", DIRECTORY, Mode::empty())?;
     for _ in 0..DEPTH_MAX {

@@ -172,7 +172,7 @@ fn nothing_is_made_anew_by_a_reader() {
     }
 }
 
-/// What lies there would count as free, and be overwritten.
+/// If it were believed, used space would count as free, and be overwritten.
 #[test]
 fn an_extent_tree_that_lies_is_not_believed() {
     let image = image(Single);

@@ -99,9 +99,9 @@ fn is_device(id: u64) -> impl FnMut(&Key, &[u8]) -> bool {
     move |key, _| key.item_type == ItemType::DEV_ITEM && key.offset == id
 }
 
-/// Refused in every way of opening it, in one sentence, and nothing is written.
-/// With `degraded` it may be opened for reading if it only claims that devices
-/// are missing.
+/// Without `degraded`, the volume cannot be opened, and the error is one
+/// sentence. With `degraded`, a volume that only claims that devices are
+/// missing may be opened. Opening it for reading writes nothing.
 #[track_caller]
 fn assert_refused_all(memory: &[Arc<MemoryDevice>], what: &str) -> String {
     let before = copied(memory);
@@ -129,7 +129,8 @@ fn assert_refused_all(memory: &[Arc<MemoryDevice>], what: &str) -> String {
     text
 }
 
-/// The same, where no way may open it.
+/// The same, but nothing may open it for writing, and nothing is written at
+/// all.
 #[track_caller]
 fn assert_never_opened(memory: &[Arc<MemoryDevice>], what: &str) -> String {
     let before = copied(memory);
@@ -144,7 +145,7 @@ fn assert_never_opened(memory: &[Arc<MemoryDevice>], what: &str) -> String {
     text
 }
 
-/// Where a stripe's fields lie, in a chunk's item.
+/// Where the stripes lie in a chunk item, and the size of each, in bytes.
 const STRIPES: usize = 48;
 const STRIPE: usize = 32;
 
@@ -237,7 +238,7 @@ fn device_items_that_lie_are_refused() {
 #[test]
 fn members_that_do_not_fit_are_refused() {
     let whole = made(ProfileChoice::Raid1, 3);
-    // Two of one number.
+    // Two devices with the same number.
     let memory = copied(&whole);
     edit_superblock(&memory[1], |superblock| {
         superblock.device.id = butterfs_format::DeviceId(1)
@@ -252,11 +253,11 @@ fn members_that_do_not_fit_are_refused() {
     ];
     let text = assert_never_opened(&copied(&memory), "one of them twice");
     assert!(text.contains("copy of the other"), "{text}");
-    // One of another volume, with the same number.
+    // A device of another volume, with the same number.
     let other = made(ProfileChoice::Raid1, 3);
     let memory = vec![whole[0].clone(), other[1].clone(), whole[2].clone()];
     assert_never_opened(&copied(&memory), "one of another volume");
-    // A superblock that counts others.
+    // Superblocks with a wrong number of devices.
     for count in [0, 1, 2, 4, u64::MAX] {
         let memory = copied(&whole);
         for device in &memory {

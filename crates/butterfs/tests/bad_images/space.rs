@@ -60,7 +60,7 @@ fn add(bytes: &mut [u8], at: usize, by: u64) {
     put_u64(bytes, at, old.wrapping_add(by));
 }
 
-/// An item is gone for whoever looks for its type.
+/// Hides an item from whoever looks for its type.
 fn hide(bytes: &mut [u8], key: usize, _: usize) {
     bytes[key + 8] += 1;
 }
@@ -233,7 +233,7 @@ fn edit_last(image: &Image, device: &MemoryDevice, case: &Case) {
     edit_item(image, device, case.tree, is_it, case.change);
 }
 
-/// The kernel and ButterFS treat a volume in the same way, which is `verdict`.
+/// Asserts that the kernel and ButterFS both treat a volume as `verdict` says.
 #[track_caller]
 fn judge(what: &str, device: &Arc<MemoryDevice>, verdict: Verdict, kernel: Option<&Path>) {
     if let Some(path) = kernel {

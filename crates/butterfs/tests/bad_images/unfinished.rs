@@ -118,7 +118,8 @@ fn an_interrupted_balance_is_read_and_written() {
         assert_eq!(volume.read_file(b"source/file 1").unwrap(), vec![b'x'; 600]);
     };
     read(Access::ReadOnly);
-    // What it had not finished is undone, and the kernel continues from there.
+    // What the balance had not finished is undone, and the kernel continues
+    // from there.
     read(Access::ReadWrite);
     assert!(!is_relocating(&copy));
     let mut mount = KernelMount::mount(&copy, judge::Access::ReadWrite, "").unwrap();

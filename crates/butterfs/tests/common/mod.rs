@@ -214,7 +214,8 @@ pub fn read_nodes(volume: &Volume, nodes: &[Place]) {
     }
 }
 
-/// An error says in one sentence what is wrong, and is no fault of ours.
+/// Asserts that an error says in one sentence what is wrong, and is no internal
+/// error.
 #[track_caller]
 pub fn one_sentence(error: &Error) -> String {
     let text = error.to_string();

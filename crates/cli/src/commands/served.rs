@@ -84,7 +84,7 @@ pub fn runner() -> Runner {
              that version",
         );
         if matches!(asked, Ok(Asked::Send(_))) {
-            // Who writes a stream holds no lock.
+            // The thread that writes a stream holds no lock.
             let _ = answer.is_stream();
         }
         host::run(volume, answer, || asked?.run());

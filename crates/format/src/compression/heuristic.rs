@@ -16,9 +16,9 @@ const SAMPLE_MAX: usize = UNIT / INTERVAL * SAMPLE;
 const DISTINCT_LOW: usize = 64;
 /// Percent of the sample that the most frequent bytes (the core) make up.
 const CORE_PERCENT: u32 = 90;
-/// A core of so few bytes compresses ...
+/// Data with a core of at most this many bytes compress ...
 const CORE_LOW: usize = 64;
-/// ... one of so many does not.
+/// ... and with at least this many they do not.
 const CORE_HIGH: usize = 200;
 /// Entropy in percent of 8 bits up to which data compress well ...
 const ENTROPY_LOW: f64 = 65.0;

@@ -54,7 +54,7 @@ fn content(kind: u8, seed: u64, length: usize) -> Vec<u8> {
 
 fn round_trip(scratch: &mut Scratch, method: Method, input: &[u8], sector: usize) {
     let Method { algorithm, level } = method;
-    // Everything fits into so much.
+    // Everything fits into this much.
     let mut packed = vec![0xee; input.len() * 2 + 1000];
     let length = scratch
         .compress(algorithm, level, input, &mut packed, sector)

@@ -53,7 +53,7 @@ fn some_orders(count: usize, random: &mut Random) -> Vec<Vec<usize>> {
     all
 }
 
-/// An extent of two sectors with so many references that some get items of
+/// An extent of two sectors with enough references that some get items of
 /// their own.
 fn crowded_extent(fs: &Filesystem) -> Arc<Inode> {
     let source = create(fs, "source", &data(1, 2 * SECTOR));
@@ -382,7 +382,7 @@ fn colliding_names_go_in_every_order() {
     for order in some_orders(LONG, &mut random) {
         name_chain(&fs, &names, &order, &Named::Files);
     }
-    // With so many other names that the chain lies in extended references.
+    // With enough other names that the chain lies in extended references.
     let file = create(&fs, "f", b"");
     for at in 0..70 {
         let name = format!("{at:0>255}");

@@ -75,9 +75,9 @@ pub struct Group {
     pub workload: Word,
     /// Values of each parameter of the workload.
     pub parameters: BTreeMap<String, Vec<Word>>,
-    /// Blocks that have these cells, if not all do.
+    /// How many blocks have these cells, if not all.
     pub repeats: Option<u32>,
-    /// The main conclusions stand on these cells.
+    /// The main conclusions rest on these cells.
     pub headline: bool,
     /// Line in the file.
     pub line: usize,
@@ -96,7 +96,7 @@ pub struct Experiment {
     pub seed: u64,
     /// File system whose default cell is the control.
     pub control: Option<Word>,
-    /// Sizes, by name; there is "small" always.
+    /// Sizes, by name; there is always "small".
     pub scales: Vec<Scale>,
     /// Groups of cells.
     pub groups: Vec<Group>,

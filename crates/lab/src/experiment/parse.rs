@@ -23,7 +23,8 @@ const SCALE: &[&str] = &[
     "repeats",
     "parameters",
 ];
-/// Blocks, if nobody says how many: the least that decides three comparisons.
+/// Blocks, if nobody says how many: the fewest that can decide three
+/// comparisons.
 const REPEATS: u32 = 7;
 
 pub(super) fn experiment(file: &str, text: &str) -> Result<Experiment, Mistake> {

@@ -102,7 +102,7 @@ impl Command {
         filled
     }
 
-    /// Names in braces that are never filled in.
+    /// The first name in braces that [`Command::fill`] does not know.
     pub(super) fn unknown(&self) -> Option<&str> {
         self.0.iter().find_map(|word| {
             let inner = word.split('{').skip(1);

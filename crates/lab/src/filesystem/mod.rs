@@ -79,7 +79,7 @@ pub struct FileSystem {
     pub durability: Durability,
     /// Options with which it promises less.
     pub promises: Vec<(String, Durability)>,
-    /// Devices that it takes at most.
+    /// Greatest number of devices that it takes.
     pub max_devices: usize,
     /// Profiles that it has over several devices.
     pub profiles: Vec<String>,
@@ -95,7 +95,7 @@ pub struct FileSystem {
     /// Workloads run in the lab's own process, on a volume that the library has
     /// open. Its commands mount it for what comes before and after.
     pub library: bool,
-    /// What it can have gone through.
+    /// Histories that it can have.
     pub histories: Vec<History>,
 }
 
@@ -113,7 +113,7 @@ impl FileSystems {
     /// Those that ship with the program.
     ///
     /// # Panics
-    /// When one of them is wrong; a test reads them.
+    /// When one of them has a mistake. A test reads all of them.
     pub fn shipped() -> Self {
         let mut all = Self::default();
         for (file, text) in SHIPPED {
@@ -146,7 +146,7 @@ impl FileSystems {
         self.0.iter()
     }
 
-    /// What to say if there is none of a name.
+    /// The nearest names, for a message about a name that no file system has.
     pub fn hint(&self, name: &str) -> String {
         nearest(name, self.0.iter().map(|one| one.name.as_str()))
     }

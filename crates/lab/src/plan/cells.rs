@@ -302,8 +302,8 @@ fn cell(
     Ok(cell)
 }
 
-/// Takes a rate in per cent out of the parameters. They keep the 0 of a closed
-/// loop.
+/// Takes a rate in per cent out of the parameters, and leaves the rate 0 (a
+/// closed loop) there.
 fn share_of(parameters: &mut Parameters) -> Result<Option<f64>, String> {
     let Some(given) = parameters.get(RATE).filter(|rate| rate.ends_with('%')) else {
         return Ok(None);
@@ -401,7 +401,8 @@ impl Cell {
         condition_of(&self.key)
     }
 
-    /// The condition of the cells of whose throughput its rate is a share.
+    /// The condition of the closed-loop cells. The rate of this cell is a share
+    /// of their throughput.
     pub(crate) fn closed_condition(&self) -> Option<String> {
         self.share?;
         let mut key = self.key.clone();

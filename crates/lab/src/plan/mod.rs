@@ -40,7 +40,7 @@ pub struct Choice {
     pub scale: String,
     /// Blocks, if not as the experiment says.
     pub repeats: Option<u32>,
-    /// Blocks of cells on which no main conclusion stands, if not as the
+    /// Blocks of cells on which no main conclusion rests, if not as the
     /// experiment says.
     #[serde(default)]
     pub others: Option<u32>,
@@ -142,11 +142,11 @@ pub struct Cell {
     pub control: bool,
     /// It has no options but defaults.
     pub default: bool,
-    /// A main conclusion stands on it.
+    /// A main conclusion rests on it.
     pub headline: bool,
     /// What it promises.
     pub durability: Durability,
-    /// Blocks that have it: those below this.
+    /// Only blocks with a number below this have it.
     pub repeats: u32,
     /// Why this machine cannot run it.
     pub lack: Option<String>,
@@ -157,7 +157,7 @@ pub struct Cell {
     pub demand: Demand,
 }
 
-/// Parameter of workloads whose transactions can arrive by themselves.
+/// Parameter of workloads that can run as an open loop: the rate of arrivals.
 pub(crate) const RATE: &str = "rate";
 
 /// What a run will do.
@@ -228,7 +228,7 @@ pub fn plan(
         only: &choice.only,
     })?;
     for cell in &mut cells {
-        // Blocks beyond those asked for would have no partners.
+        // The run has no blocks beyond those asked for.
         cell.repeats = cell.repeats.min(repeats);
         if choice.repeats.is_some() {
             cell.repeats = repeats;
@@ -252,7 +252,7 @@ pub fn plan(
 }
 
 /// The order of each block: a permutation drawn only from the seed and the
-/// block's number, so that more blocks leave the first ones as they were.
+/// block's number, so that a run with more blocks has the same first ones.
 fn blocks(cells: &[Cell], repeats: u32, seed: u64) -> Vec<Vec<usize>> {
     (0..repeats)
         .map(|block| {
@@ -264,7 +264,8 @@ fn blocks(cells: &[Cell], repeats: u32, seed: u64) -> Vec<Vec<usize>> {
                 order.swap(last, random.below(last + 1));
             }
             if block == 0 {
-                // Shares of what other cells reach in this block.
+                // A rate that is a share needs the throughput of other cells of
+                // this block.
                 order.sort_by_key(|&index| cells[index].share.is_some());
             }
             order
@@ -398,7 +399,7 @@ impl Plan {
         self.notes = notes;
     }
 
-    /// Families of comparisons that no verdict can come from.
+    /// Families of comparisons with too few blocks for any verdict.
     fn too_few_blocks(&self) -> Vec<String> {
         use std::collections::BTreeMap;
         let deciding = u32::try_from(crate::stats::DECIDING_BLOCKS).unwrap_or(u32::MAX);

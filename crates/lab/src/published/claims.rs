@@ -32,7 +32,8 @@ const THROUGHPUT: &[&str] = &["throughput"];
 const REQUESTS: &[&str] = &["requests", "throughput"];
 const RESPONSE: &[&str] = &["p95", "95th"];
 
-/// How each claim in words is tested: by the place of its line.
+/// How each claim in words is tested, in the order of the lines of
+/// `claims.csv`.
 pub(super) fn tests_of_claims() -> Vec<(&'static Claim, Test)> {
     let at = |name: &str, level: &str| Pattern::system(name).with(super::CONCURRENCY, level);
     let dbench = |subject, reference, published| Test::Ratio {
@@ -151,7 +152,8 @@ fn iozone_metric(metric: &str) -> Option<&'static [&'static str]> {
     })
 }
 
-/// The claims of both tables that say more than 3 % of difference or less.
+/// The claims of both tables: each configuration against ext4's default, in
+/// each metric that the lab has, too.
 pub(super) fn figure_claims() -> Vec<FigureClaim> {
     let mut found = Vec::new();
     for figure in bonnie() {

@@ -35,7 +35,7 @@ impl Pattern {
     }
 }
 
-/// One device is no choice of devices.
+/// One device, with its profile, counts as the default.
 fn plain(axis: &str, value: &str) -> bool {
     match axis {
         "devices" => value == "1",
@@ -44,7 +44,7 @@ fn plain(axis: &str, value: &str) -> bool {
     }
 }
 
-/// What of a cell is compared.
+/// Which quantity of cells is compared.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Quantity {
     /// The metric whose name contains one of these. One that begins with "="

@@ -8,7 +8,7 @@ use crate::stats::{self, Contrast, MARGIN, Verdict, Word};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-/// Why a claim cannot be tested whose report was not run.
+/// Why a claim cannot be tested if the experiment of its report was not run.
 pub(crate) const ABSENT: &str = "this run has no such experiment";
 
 /// How a claim is tested.
@@ -20,7 +20,7 @@ pub enum Test {
         subject: Pattern,
         /// The second.
         reference: Pattern,
-        /// In what.
+        /// What is compared.
         quantity: Quantity,
         /// subject ÷ reference; infinite if only "more" was said.
         published: f64,
@@ -29,7 +29,7 @@ pub enum Test {
     Ranking {
         /// The order.
         order: Vec<Pattern>,
-        /// In what.
+        /// What is compared.
         quantity: Quantity,
     },
     /// A metric grows with the concurrency.
@@ -106,7 +106,7 @@ pub struct Judged {
     pub durability: Durability,
     /// Whether it holds.
     pub judgement: Judgement,
-    /// What it stands on.
+    /// The verdicts on which the judgement rests.
     pub verdicts: Vec<Verdict>,
 }
 
@@ -293,7 +293,8 @@ fn missing(records: &[&CellRecord], pattern: &Pattern) -> String {
         })
         .collect::<Vec<_>>()
         .join(", ");
-    // A run need not have every level of a file system that is missing.
+    // If the machine lacks a file system, the run need not have a record for
+    // every level.
     let system = pattern.0.first().map(|(_, value)| Pattern::system(value));
     let said = records.iter().find_map(|record| {
         let same = pattern.matches(record)
@@ -423,7 +424,7 @@ mod tests {
         assert_eq!(judged(0.5, &little), Judgement::NotReproduced);
         let much = little.map(|log| log * 20.0);
         assert_eq!(judged(0.5, &much), Judgement::Reversed);
-        // The same holds for everything after too few blocks.
+        // With too few blocks, everything stays open.
         let few = judged(0.03, &around_one[..6]);
         assert!(matches!(few, Judgement::Undecided(_)));
     }

@@ -15,7 +15,7 @@ const RIGHT: f64 = 26.0;
 /// Height of a name at the end of a curve, and width of one of its letters.
 const NAME_HEIGHT: f64 = 15.0;
 const NAME_LETTER: f64 = 8.6;
-/// Letters of a name at most.
+/// Greatest number of letters of a name.
 const NAME_MAX: usize = 14;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 46.0;
@@ -41,7 +41,7 @@ pub(super) struct Axis {
     pub(super) spacing: Spacing,
     low: f64,
     high: f64,
-    /// The largest value, which the axis may reach over.
+    /// The largest value. The axis may reach beyond it.
     last: f64,
     ticks: Vec<(f64, String)>,
 }
@@ -97,8 +97,8 @@ impl Axis {
         }
     }
 
-    /// The same with those of other ticks that lie on it; it ends with the
-    /// last value.
+    /// The same axis with other ticks, as far as they lie on it. It ends at the
+    /// largest value.
     pub(super) fn with_ticks(mut self, mut ticks: Vec<(f64, String)>) -> Self {
         self.high = self.last;
         ticks.retain(|(place, _)| (self.low..=self.high).contains(place));
@@ -463,7 +463,7 @@ mod tests {
         assert_eq!(simplified(&[(1.0, 2.0)]), [(1.0, 2.0)]);
         let line = [(0.0, 0.0), (1.0, 1.0), (5.0, 5.0)];
         assert_eq!(simplified(&line), [line[0], line[2]]);
-        // A point that is twice there.
+        // Equal points.
         assert_eq!(simplified(&[(1.0, 1.0); 3]), [(1.0, 1.0); 2]);
     }
 }

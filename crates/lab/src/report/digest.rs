@@ -19,7 +19,7 @@ pub(super) struct Experiment<'a> {
     pub(super) name: String,
     /// Axes with one value. No label repeats them.
     constant: Vec<(String, String)>,
-    /// Systems in the order of their letters.
+    /// Systems in alphabetical order, those without figures last.
     pub(super) systems: Vec<String>,
     pub(super) cells: Vec<Cell<'a>>,
     pub(super) slices: Vec<Slice>,
@@ -226,7 +226,7 @@ impl<'a> Experiment<'a> {
             .collect();
         // As numbers if an axis has numbers: 5 comes before 10.
         cells.sort_by_cached_key(|cell| (natural(&cell.condition), natural(&cell.system)));
-        // Those without any figure have the last letters.
+        // Systems without any figure come last.
         let mut systems: Vec<String> = cells.iter().map(|cell| cell.system.clone()).collect();
         systems.sort_by_cached_key(|name| natural(name));
         systems.dedup();

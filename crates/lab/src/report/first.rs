@@ -9,7 +9,7 @@ use crate::stats::{DECIDING_BLOCKS, Interval, Word};
 
 /// Rows of the chart. What else is decided is folded away.
 const ROWS_MAX: usize = 16;
-/// Fewer are no chart, but sentences.
+/// With fewer rows there is no chart, only sentences.
 const ROWS_MIN: usize = 5;
 /// The chart reaches from 1/RANGE to RANGE.
 const RANGE: f64 = 16.0;

@@ -64,7 +64,8 @@ fn course(latencies: &Latencies) -> Vec<(f64, f64)> {
         }
         below += *count as f64;
         let share = below / total;
-        // The last operation stands for one in all of them.
+        // The share of the slowest operation would be 1, which is infinitely
+        // many nines.
         let share = share.min(1.0 - 0.5 / total);
         points.push((nines(share), upper * 1e3));
     }

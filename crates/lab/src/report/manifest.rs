@@ -43,7 +43,7 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     }
     page.end_section();
     page.section("How to repeat it", "");
-    // What was run is the experiment, with what was chosen on the command line.
+    // The run is the experiment with the choices of the command line.
     let fact = |topic: &str, name: &str| run.manifest.facts.get(topic)?.get(name);
     let choice = fact("run", "choice").and_then(|text| serde_json::from_str::<Choice>(text).ok());
     let arguments = match choice {

@@ -38,7 +38,7 @@ pub fn html(recorded: &Recorded) -> String {
         experiment.introduce(&mut page);
         bars::write(experiment, &digest, &mut page);
         curves::write(experiment, &digest, &mut page);
-        // On paper this is left out.
+        // A printed page leaves this out.
         page.push(
             "<details open class=\"figures\"><summary>All figures of this experiment</summary>\n",
         );

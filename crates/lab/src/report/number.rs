@@ -44,7 +44,8 @@ pub(crate) fn ratio(value: f64) -> String {
     }
 }
 
-/// How values of a unit are shown: what they are divided by and the unit then.
+/// How values of a unit are shown: the divisor, and the unit after the
+/// division.
 pub(crate) struct Scale {
     divisor: f64,
     /// The unit as shown.

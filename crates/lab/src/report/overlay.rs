@@ -69,7 +69,7 @@ pub(super) fn write(digest: &Digest<'_>, page: &mut Page) {
     page.end_section();
 }
 
-/// How many claims came out how.
+/// How many claims have each judgement.
 fn counts(what: &str, claims: &[&Judged]) -> String {
     let order = [
         "reproduced",

@@ -104,7 +104,7 @@ struct Group {
     high: Option<f64>,
     /// There are too few blocks to say anything.
     screening: bool,
-    /// Of the only verdict, if there is exactly one.
+    /// The verdict, if there is exactly one.
     single: Option<Verdict>,
 }
 

@@ -9,7 +9,7 @@ use crate::model::Series;
 use crate::stats::{coefficient_of_variation, longest_stall, median};
 use std::collections::BTreeSet;
 
-/// More charts of one condition would be too many. The rest is in the database.
+/// Greatest number of charts for one condition. The rest is in the database.
 const CHARTS_MAX: usize = 24;
 
 pub(super) fn write(experiment: &Experiment<'_>, page: &mut Page) {

@@ -71,7 +71,7 @@ impl Results {
     /// Adds all runs of a dump, or none.
     ///
     /// # Errors
-    /// As [`Results::add_run`] and [`Results::add_cell`] have them.
+    /// As [`Results::add_run`] and [`Results::add_cell`].
     pub fn import(&mut self, dump: &Dump) -> Result<(), ResultsError> {
         let transaction = self.begin()?;
         for recorded in &dump.runs {
@@ -115,7 +115,7 @@ pub fn to_json(dump: &Dump) -> Result<String, ResultsError> {
     Ok(text)
 }
 
-/// The dump that a JSON text is.
+/// Reads a dump from its JSON.
 ///
 /// # Errors
 /// [`ResultsError::Malformed`] with line and column.

@@ -79,7 +79,7 @@ pub(super) fn insert_run(transaction: &Transaction<'_>, run: &Run) -> Result<i64
     )?;
     let id = transaction.last_insert_rowid();
     for (topic, facts) in &run.manifest.facts {
-        // An empty topic has no row of its own; a nameless fact stands for it.
+        // A topic without facts has no row, so it could not be read back.
         if facts.is_empty() {
             return Err(ResultsError::malformed(
                 format!("manifest of run {:?}", run.name),

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// All that a pass stands on.
+/// Everything that a pass needs.
 pub(crate) struct Bench<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) file_systems: &'a FileSystems,

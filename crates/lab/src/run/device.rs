@@ -69,7 +69,7 @@ impl Device {
 
     fn queue(&self, name: &str) -> PathBuf {
         let own = Path::new("/sys/class/block").join(self.name());
-        // A partition has that of its disk.
+        // A partition has the queue of its disk.
         let own = fs::canonicalize(&own).unwrap_or(own);
         let disk = match own.parent() {
             Some(disk) if own.join("partition").exists() => disk,
@@ -132,8 +132,8 @@ impl Device {
             .map_err(|error| format!("scheduler {name}: {error}"))
     }
 
-    /// Makes it a device without a file system, and the file behind it free of
-    /// holes. Returns whether there were any.
+    /// Overwrites the superblocks of the device, and fills the holes of the
+    /// file behind it. Returns whether there were any holes.
     pub(crate) fn freshen(&self, seed: u64) -> Result<bool, String> {
         let at = |error: std::io::Error| format!("{}: {error}", self.path.display());
         let mut holes = false;

@@ -168,10 +168,10 @@ pub(crate) fn profile(cell: &Cell, probe: Probe, directory: &Path) -> Option<Eff
     })
 }
 
-/// Where O_DIRECT leads here. Btrfs writes what it must checksum through the
-/// page cache, and a server may keep it in its own memory. This is noted only
-/// for a workload that uses O_DIRECT. If the cell asks for O_DIRECT by name, a
-/// detour is not what was asked for.
+/// Where data that are written with O_DIRECT go. Btrfs writes what it must
+/// checksum through the page cache, and a server may keep the data in its own
+/// memory. This is noted only for a workload that uses O_DIRECT. Only direct
+/// writes agree with a cell that asks for O_DIRECT by name.
 pub(crate) fn direct_io(
     cell: &Cell,
     workload: &dyn Workload,
@@ -196,10 +196,10 @@ pub(crate) fn direct_io(
 
 const STRAIGHT: &str = "direct";
 
-/// Writes 4 MiB with O_DIRECT. Pages of the page cache that become dirty by
-/// this are copies. What is on no device when the writes return is in the
-/// memory of the file system. The least of three tries, because others may
-/// write, too.
+/// Writes 4 MiB with O_DIRECT. If pages of the page cache become dirty, the
+/// data were copied there. If the data are not on the devices when the writes
+/// return, the file system keeps them in its memory. Takes the least of three
+/// tries, because other programs may write, too.
 fn way_of_direct_writes(path: &Path, devices: &[Device]) -> Result<String, String> {
     const MIBS: u64 = 4;
     let dirtied = || -> Result<u64, String> {
@@ -234,8 +234,8 @@ fn way_of_direct_writes(path: &Path, devices: &[Device]) -> Result<String, Strin
     })
 }
 
-/// Files took this much space. If compression was asked for and the data
-/// compress: was the compression really there?
+/// The ratio of the bytes of the files to the space that they took. If
+/// compression was asked for and the data compress, the ratio must show it.
 pub(crate) fn compression(cell: &Cell, kept: &Content, taken: u64) -> Option<Effective> {
     let bytes = kept.bytes;
     let asked = cell.mount.split(',').any(|option| {

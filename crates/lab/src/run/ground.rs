@@ -53,7 +53,7 @@ impl<'a, 'b> CellGround<'a, 'b> {
         let synced = self.mounted.sync();
         let spent = self.meter.off();
         if let Some((_, read)) = self.cold.last_mut() {
-            // Nothing, if the phase that ends is not measured.
+            // This is 0 if the phase that ends is not measured.
             *read += spent.read;
         }
         synced

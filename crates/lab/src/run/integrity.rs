@@ -39,7 +39,7 @@ pub(crate) fn content(directory: &Path, keep: &[PathBuf]) -> Result<Content, Str
             for entry in fs::read_dir(&path).map_err(at)? {
                 names.push(name.join(entry.map_err(at)?.file_name()));
             }
-            // The last is read first.
+            // The last name is popped first.
             names.sort_by(|a, b| b.cmp(a));
             waiting.extend(names);
         } else if meta.is_symlink() {

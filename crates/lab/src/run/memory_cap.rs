@@ -29,7 +29,7 @@ const SECOND: &str = "/sys/fs/cgroup";
 const FIRST: &str = "/sys/fs/cgroup/memory";
 
 impl Controller {
-    /// Looks for one; else says why there is none.
+    /// Looks for a controller. The error says why there is none.
     pub(crate) fn find() -> Result<Self, String> {
         let second = fs::read_to_string(Path::new(SECOND).join("cgroup.controllers"));
         if second.is_ok_and(|text| text.split_whitespace().any(|name| name == "memory")) {
@@ -76,7 +76,7 @@ impl Controller {
         let (group, limit) = match self {
             Self::First(path) => (path.join(name), "memory.limit_in_bytes"),
             Self::Second => {
-                // It may be on already, or the group may give it anyway.
+                // This may fail where the controller is already enabled.
                 let _ = fs::write(Path::new(SECOND).join("cgroup.subtree_control"), "+memory");
                 (Path::new(SECOND).join(name), "memory.max")
             }

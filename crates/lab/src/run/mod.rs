@@ -62,7 +62,7 @@ pub enum Event<'a> {
     Pass {
         /// Its number, from 1.
         number: usize,
-        /// Of so many.
+        /// How many there are.
         of: usize,
         /// Block, from 1.
         block: u32,

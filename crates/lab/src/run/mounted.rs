@@ -22,7 +22,7 @@ pub(crate) struct Folders {
     pub(crate) top: PathBuf,
     /// Where file systems are mounted.
     pub(crate) mount: PathBuf,
-    /// Where one below another is.
+    /// Where a file system is mounted that lies below another one.
     pub(crate) under: PathBuf,
     /// Links to the devices.
     pub(crate) links: PathBuf,
@@ -239,7 +239,8 @@ impl<'a> Mounted<'a> {
         }
     }
 
-    /// Empties its caches. What was not mounted has nothing in memory.
+    /// Empties its caches: closes and opens it again, or unmounts and mounts it
+    /// again.
     pub(crate) fn renew(&mut self, undo: &mut Undo) -> Result<(), String> {
         if let Some(library) = self.library.take() {
             library.close()?;

@@ -62,8 +62,8 @@ fn plan(parameters: &Parameters) -> Result<Plan, String> {
     Ok(plan)
 }
 
-/// Bytes of which a share, in per cent, is the same letter, so that this share
-/// compresses.
+/// Fills `bytes` with data of which `compressible` per cent compress: that
+/// share of each block is one repeated letter, the rest is random.
 fn scramble(bytes: &mut [u8], compressible: u64, random: &mut Random) {
     for block in bytes.chunks_mut(4096) {
         let zeros = block.len() as u64 * compressible / 100;

@@ -1,8 +1,8 @@
 //! What a run made on the machine, and how it is removed again.
 //!
 //! Owns a stack, which is undone from its top. Each entry is on the disk before
-//! the thing is made, so a later process can undo what a killed one left:
-//! exactly that, by its own name, and no more.
+//! the thing is made, so a later process can undo exactly what a killed one
+//! left, by its name, and nothing else.
 
 use super::command::{self, TIME_LIMIT};
 use super::mounts::{is_mounted, processes_in};

@@ -22,7 +22,8 @@ impl Interval {
         self.coverage >= CONFIDENCE
     }
 
-    /// The interval of a strictly increasing function of what this one holds.
+    /// The interval of `function` of the value; `function` must be strictly
+    /// increasing.
     pub fn map(self, function: impl Fn(f64) -> f64) -> Self {
         Self {
             low: function(self.low),
@@ -42,7 +43,8 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The estimate of a strictly increasing function of what this one is.
+    /// The estimate of `function` of the value; `function` must be strictly
+    /// increasing.
     pub fn map(self, function: impl Fn(f64) -> f64) -> Self {
         Self {
             value: function(self.value),

@@ -39,7 +39,7 @@ pub fn warm_up(values: &[f64]) -> Steadiness {
         mean += delta / count;
         squares += delta * (batches[cut] - mean);
         let error = squares / (count * count);
-        // Of equal cuts the earliest keeps most.
+        // Of equally good cuts, the earliest keeps the most values.
         if cut <= batches.len() / 2 && error <= best.0 {
             best = (error, cut);
         }

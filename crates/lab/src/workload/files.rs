@@ -255,7 +255,7 @@ impl Aligned {
     }
 }
 
-/// The begin and the end of a text file of a program, for messages.
+/// The beginning and the end of a text file of a program, for messages.
 pub(super) fn gist_of(path: &Path) -> String {
     let mut text = Vec::new();
     if let Ok(file) = fs::File::open(path) {

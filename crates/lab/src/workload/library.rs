@@ -8,12 +8,12 @@ use butterfs::{
 use std::path::Path;
 use std::sync::Arc;
 
-/// The files of a volume; closed when the last of it is dropped. What closing
-/// could not write is in the log then: call [`Library::close`] to be told.
+/// The files of a volume; the volume is closed when the last clone of this is
+/// dropped. An error of that is only logged: call [`Library::close`] to get it.
 #[derive(Clone, Debug)]
 pub struct Library {
     volume: Arc<Volume>,
-    /// Begin of every path: "" or one that ends with a slash.
+    /// Beginning of every path: "" or one that ends with a slash.
     below: String,
 }
 

@@ -99,7 +99,7 @@ pub struct Demand {
     pub time: Duration,
 }
 
-/// Where a pass stands.
+/// Where a pass works.
 ///
 /// Servers that refuse to run as root are started as another user, so everybody
 /// must be able to pass through the directories above both (mode 755;
@@ -149,11 +149,11 @@ pub trait Ground {
 pub struct Figures {
     /// Figures; those of the headline are marked.
     pub metrics: Vec<Metric>,
-    /// Courses in steps of a second.
+    /// Values over time, in steps of a second.
     pub series: Vec<Series>,
     /// Distributions of latencies.
     pub latencies: Vec<Latencies>,
-    /// What the workload checked of its own content.
+    /// What the workload checked about its own content.
     pub integrity: Vec<Integrity>,
     /// Things that a reader must know ("the tool writes zeros").
     pub marks: Vec<String>,

@@ -287,7 +287,8 @@ parameters = { files = 1000, size = "1m" }
     };
     let said = planned(text, &nowhere).unwrap().problems.join("; ");
     assert!(said.contains("there is no directory /nowhere"), "{said}");
-    // Seven blocks decide up to three comparisons; one decides nothing.
+    // Seven blocks decide up to three comparisons. A single block decides
+    // nothing.
     let quick = Choice {
         repeats: Some(1),
         ..Choice::default()

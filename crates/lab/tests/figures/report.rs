@@ -69,7 +69,7 @@ fn the_first_screen_says_what_is_decided() {
     let table = &page[page.find("<table class=\"bars verdicts\"").unwrap()..];
     let table = &table[..table.find("</table>").unwrap()];
     assert!(table.contains("class=\"own\""));
-    // Best first, whatever the metric: response times are turned.
+    // Best first, whatever the metric: ratios of response times are inverted.
     let ratios: Vec<f64> = table
         .split("<td class=\"says\"><strong>")
         .skip(1)

@@ -74,8 +74,8 @@ fn sign_flip_rejects_a_true_null_no_more_often_than_it_says() {
     }
 }
 
-/// Families as a report has them: `cells` against one reference, values with
-/// what their block shares, skewed noise.
+/// A family as in a report: a cell for each effect against one reference.
+/// Values have an offset that their block shares, and skewed noise.
 fn family(random: &mut Random, blocks: usize, effects: &[f64], noise: f64) -> Vec<Contrast> {
     let mut family: Vec<Contrast> = effects
         .iter()

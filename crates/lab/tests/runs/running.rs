@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::TempDir;
 
-/// Devices are in memory: one run after the other.
+/// Devices are in memory, so runs come one after another.
 static ONE: Mutex<()> = Mutex::new(());
 
 /// False, with a line that says why, if nothing can be mounted.
@@ -122,7 +122,7 @@ fn run_on(
     }
 }
 
-/// No mount, no loop device, no file of a run.
+/// Asserts that a run left no mount, no loop device and no file.
 fn nothing_left(folder: &Path) {
     let name = folder.display().to_string();
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
@@ -233,7 +233,7 @@ fn content_that_changes_voids_its_cell() {
         return;
     }
     let _one = ONE.lock();
-    // After the second mount one byte of a file is another.
+    // After the second mount, one byte of a file is different.
     let change = "sh -c 'f={directory}/work/d0/f32; test -e $f && printf X | dd of=$f bs=1 seek=5000 conv=notrunc status=none; true'";
     let declared = spoiled("liar", "", change);
     let ran = run(
@@ -253,7 +253,7 @@ fn content_that_changes_voids_its_cell() {
             "{}",
             reason(record)
         );
-        // What it measured is there to be looked at.
+        // The figures are kept, so that somebody can look at them.
         assert!(!record.metrics.is_empty());
     }
 }
@@ -564,7 +564,8 @@ fn a_rate_in_per_cent_is_a_share_of_the_slowest_systems_throughput() {
     for one in of("50%") {
         let rate = shown(one, "rate");
         assert_eq!((&*rate.requested, &rate.effective), ("50%", &expected));
-        // They came after the cells of which they are a share.
+        // These cells come after those of whose throughput their rate is a
+        // share.
         assert!(of("0").all(|closed| closed.place < one.place));
     }
     let alone = cells.replace(", \"0\"]", "]");

@@ -31,7 +31,7 @@ const ITEMS_MAX: u64 = 16 << 20;
 
 /// What a search came to.
 enum Found {
-    /// So many items in so many bytes.
+    /// The number of items, and the bytes that they take.
     Items { count: u32, bytes: usize },
     /// The first item needs more bytes than there are.
     TooLong(usize),

@@ -236,7 +236,7 @@ fn apply_changes(
     }
     let (mut drops, mut adds): (Vec<_>, Vec<_>) = extent.changes.iter().partition(|(_, n)| *n < 0);
     for changes in [&mut drops, &mut adds] {
-        // As their items lie.
+        // In the order of their items.
         changes.sort_by_cached_key(|(by, _)| by.place());
     }
     // Drops come first, so that their room can be used.
@@ -303,8 +303,8 @@ fn close_gap(editor: &mut Editor<'_, Engine>, mut gap: Key) -> Result<(), StoreE
     Ok(())
 }
 
-/// Given a count that loses up to `most`: what is left of it, and how much it
-/// loses.
+/// Takes up to `most` from a count. Gives what is left of it, and how much was
+/// taken.
 fn without(count: u32, most: u64) -> (u32, u64) {
     let taken = count.min(u32::try_from(most).unwrap_or(u32::MAX));
     (count - taken, u64::from(taken))

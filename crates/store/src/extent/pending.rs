@@ -297,7 +297,7 @@ impl PendingRefs {
         self.extents.get(&logical)
     }
 
-    /// Remembers extents whose changes come to nothing from now on, until
+    /// From now on, remembers extents whose changes come to nothing, until
     /// [`PendingRefs::forget_netted`].
     pub fn note_netted(&mut self) {
         self.netted.get_or_insert_default();

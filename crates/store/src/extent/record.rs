@@ -22,7 +22,7 @@ pub const FLAG_TREE_BLOCK: u64 = 2;
 /// Children are referred to by parent.
 pub const FLAG_FULL_BACKREF: u64 = 1 << 8;
 
-/// What it is in errors.
+/// Its name in errors.
 const WHAT: &str = "extent item";
 /// Bytes of the fixed part.
 const FIXED: usize = 24;

@@ -236,8 +236,8 @@ impl Members {
         self.is_sprouting = true;
     }
 
-    /// Adds the item of the new device of a volume that grows now. Those of its
-    /// seeds say of which generation these are.
+    /// If the volume grows now, adds the item of its new device, and notes the
+    /// generations of its seeds in their items.
     pub(super) fn add_new(&self, items: &mut BTreeMap<DeviceId, DeviceItem>) {
         if !self.is_sprouting {
             return;
@@ -251,8 +251,8 @@ impl Members {
         items.insert(own.id, own);
     }
 
-    /// Puts those of the seeds first that chunks of the volume lie on by its
-    /// superblock: they are needed to read its items.
+    /// Puts first the seeds on which, by the superblock, system chunks of the
+    /// volume lie. They are needed to read the device items.
     pub(super) fn choose_seeds(&mut self) {
         let chunks = self.given[0].superblock().sys_chunks.clone();
         self.seeds.sort_by_key(|one| {
@@ -291,7 +291,7 @@ impl Members {
             is_it.then_some(item)
         };
         self.seeds.retain(|one| item_of(one).is_some());
-        // Of copies, the one that did not change.
+        // Of several copies of a seed, the one that did not change comes first.
         self.seeds.sort_by_key(|one| {
             let expected = item_of(one).map(|item| item.generation);
             expected != Some(one.superblock().generation)

@@ -80,14 +80,14 @@ impl Store {
         let items: Vec<DeviceId> = store.read().publication.devices.keys().copied().collect();
         store.commit_with(NODES, |engine| {
             engine.note_edit();
-            // Those of the seed say its generation from now on.
+            // From now on, the items of the seed's devices say its generation.
             for id in items {
                 engine.write_device_item(id)?;
             }
             Ok::<_, StoreError>(())
         })?;
-        // The kernel knows the seed only after it has read the system chunks: none
-        // of them may lie there.
+        // The kernel knows the seed only after it has read the system chunks.
+        // So none of them may lie on the seed.
         for start in store.system_groups_on_seeds() {
             store.relocate_group(start, &mut |_| ControlFlow::Continue(()))?;
         }

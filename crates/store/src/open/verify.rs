@@ -33,8 +33,8 @@ pub(super) struct FoundChunks {
 }
 
 impl Engine {
-    /// The chunks, each verified by itself. The superblock's list counts,
-    /// because the chunk tree itself is read by it.
+    /// The chunks, each verified by itself. Where the superblock lists a chunk
+    /// too, its list counts, because the chunk tree itself is read by it.
     pub(super) fn read_chunks(&self) -> Result<FoundChunks, StoreError> {
         let mut map = ChunkMap::default();
         let mut chunks = BTreeMap::new();

@@ -230,12 +230,12 @@ impl Holders {
         }
     }
 
-    /// 1 when the group reaches it.
+    /// 1 if the group reaches it, otherwise 0.
     fn has(&self, id: GroupId) -> i128 {
         i128::from(self.groups.contains_key(&id))
     }
 
-    /// 1 when nobody else does.
+    /// 1 if nobody outside of the group reaches it, otherwise 0.
     fn alone(&self, id: GroupId) -> i128 {
         i128::from(self.groups.get(&id) == Some(&self.total))
     }

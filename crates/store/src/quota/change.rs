@@ -55,7 +55,7 @@ pub struct LimitChange {
     pub exclusive: Option<Option<u64>>,
 }
 
-/// Which way numbers go with a relation.
+/// Whether numbers are added to groups or taken from them.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     In,
@@ -112,7 +112,8 @@ impl Quotas {
         }
     }
 
-    /// Moves numbers that nobody else has a part in.
+    /// Adds the numbers `info` of a group to `groups`, or takes them away. If
+    /// the group shares extents with others, a scan is needed instead.
     fn carry(&mut self, groups: &BTreeSet<GroupId>, info: QgroupInfo, way: Way) -> Assigned {
         let is_simple = self.is_simple();
         if self.is_inconsistent() {

@@ -188,7 +188,7 @@ impl Store {
         }
         let mut moves = Moves::default();
         let moved = self.copy_and_name(group.0, &found, nodes_max, &mut moves);
-        // Space of copies that nothing names.
+        // Returns the space of copies that nothing names.
         let unborn = moves.0.values().filter(|moved| !moved.is_born);
         let unborn: Vec<_> = unborn.map(|moved| (moved.to, moved.length)).collect();
         if !unborn.is_empty() && self.check_writable().is_ok() {
@@ -239,7 +239,7 @@ impl Store {
                 Err(error) => return Err(error),
             }
         }
-        // The file extents that still refer to them were not where their
+        // An extent that is still there has file extents that are not where its
         // references say.
         self.look(|engine| {
             for extent in found {

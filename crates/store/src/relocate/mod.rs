@@ -217,7 +217,7 @@ impl Store {
                 Err(StoreError::GroupInUse(_)) if self.keeps_trees() => {
                     std::thread::sleep(Duration::from_millis(50));
                 }
-                // The cleaner is at it.
+                // The cleaner is freeing the rest of it.
                 Err(StoreError::HalfFreed(_))
                     if half_freed.get_or_insert_with(Instant::now).elapsed() < WRITERS_WAIT =>
                 {

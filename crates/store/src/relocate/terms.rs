@@ -1,4 +1,4 @@
-//! What all parts of a relocation say.
+//! Bounds and types that all parts of a relocation use.
 
 use crate::extent::pending::Backref;
 use butterfs_format::{Logical, TreeId};

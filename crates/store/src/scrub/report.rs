@@ -100,7 +100,7 @@ pub struct ScrubStep {
 }
 
 impl ScrubStep {
-    /// Notes a fault of so many sectors.
+    /// Notes a fault of this many sectors.
     pub(super) fn note(&mut self, fault: ScrubFault, sectors: u64) {
         let counts = &mut self.counts;
         match (fault.unreadable, fault.kind) {

@@ -43,7 +43,8 @@ impl Engine {
         let at = match made {
             Ok(()) => self.take(kind, size, size),
             Err(StoreError::NoSpace) if self.use_left_over(kind) => self.take(kind, size, size),
-            // A conversion may wait; a commit that has begun must not.
+            // The space may have another profile than a conversion wants,
+            // because a commit that has begun must find some.
             Err(StoreError::NoSpace) => self.take_where(kind, size, size, |_| true),
             Err(error) => return Err(error),
         };

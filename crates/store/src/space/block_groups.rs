@@ -305,9 +305,9 @@ impl BlockGroups {
         all.filter(move |flags| flags.contains(kind.flag()))
     }
 
-    /// The loaded group of `kind` with the smallest greatest free range that
-    /// has `length` bytes. With `after`, the next one behind that in this
-    /// order.
+    /// Of the loaded groups of `kind` whose greatest free range has `length`
+    /// bytes or more, the one in which this range is the smallest. With
+    /// `after`, the next one behind that in this order.
     pub fn next_fitting(
         &self,
         kind: SpaceKind,
@@ -351,7 +351,7 @@ impl BlockGroups {
         self.dirty.iter().copied().collect()
     }
 
-    /// True when one is.
+    /// True if `used` of some group changed since its item was written.
     pub fn has_dirty(&self) -> bool {
         !self.dirty.is_empty()
     }
@@ -412,7 +412,7 @@ mod tests {
         }
     }
 
-    /// Every index from the groups alone.
+    /// Checks every index against the groups alone.
     fn verify_indexes(all: &BlockGroups) {
         all.verify().unwrap();
         let mut fresh = BlockGroups::default();

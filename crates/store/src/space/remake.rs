@@ -6,7 +6,7 @@
 //! the new tree's own nodes, to both trees. The extent tree says which nodes
 //! belong to the old tree, so the old tree need not be readable.
 //!
-//! Invariant: no commit comes between opening and this.
+//! Invariant: no commit comes between opening the volume and this.
 
 use super::block_group::{BlockGroup, Standing};
 use super::free_space_tree;
@@ -201,7 +201,7 @@ impl Engine {
     /// Nodes that change at most: those of the new tree, and those of the
     /// extent tree that list the nodes of both trees.
     fn nodes_to_remake(&self, gathered: &Gathered) -> usize {
-        /// Of a node that a split left.
+        /// A split leaves nodes half full.
         const HALF: usize = 2;
         let size = |data: &Vec<u8>| ITEM_SIZE + data.len();
         let bytes: usize = gathered.items.iter().map(|(_, data)| size(data)).sum();

@@ -4,7 +4,7 @@ use super::{Verdict, run};
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// Which of its two walks it takes.
+/// Which of its two modes `btrfs check` uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Keeps all extents in memory.

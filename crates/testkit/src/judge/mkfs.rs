@@ -9,7 +9,7 @@ use tempfile::TempDir;
 /// when dropped, unless `BUTTERFS_KEEP` is set.
 ///
 /// # Panics
-/// When there is none to be had.
+/// When none can be made.
 #[must_use]
 pub fn scratch_dir() -> TempDir {
     let memory = Path::new("/dev/shm");

@@ -112,7 +112,7 @@ impl Generator {
     /// An existing path of a kind that `fits`; a random one if there is none.
     fn existing(&mut self, fits: impl Fn(FileKind) -> bool) -> OpPath {
         let count = self.paths.values().filter(|kind| fits(**kind)).count();
-        // Once in a while anything.
+        // Now and then, any path.
         if count == 0 || self.random.one_in(15) {
             return self.any_path();
         }
@@ -149,7 +149,7 @@ impl Generator {
             return OpPath(name);
         }
         let OpPath(mut path) = self.existing(|kind| matches!(kind, FileKind::Directory));
-        // Trees do not get deeper than paths can be long.
+        // This keeps paths shorter than the kernel's limit.
         if path.len() > 1500 {
             return OpPath(name);
         }

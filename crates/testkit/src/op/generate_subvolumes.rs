@@ -15,7 +15,8 @@ const MARK: u8 = b'@';
 const MAX: usize = 7;
 
 impl Generator {
-    /// Distinguishes paths in read-only subvolumes.
+    /// Moves paths in read-only subvolumes out of the paths that operations
+    /// change.
     pub(super) fn part_frozen(&mut self) {
         let Some(frozen) = &mut self.frozen else {
             return;
@@ -55,7 +56,8 @@ impl Generator {
         let (frozen, free): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|one| one.access == SnapshotAccess::ReadOnly);
-        // If one does not fit, it is tried again with what exists.
+        // If the choice is not possible now, a subvolume is made or deleted
+        // instead.
         let choice = self.random.below(13);
         let op = match choice {
             0 | 1 if free.len() < MAX => Some(Op::Subvolume {
@@ -112,7 +114,8 @@ impl Generator {
         Some(Op::Snapshot { from, to, access })
     }
 
-    /// The kernel's receive lets new files inherit the ACL of the root.
+    /// Sends only subvolumes whose root has no default ACL: in the kernel's
+    /// receive, new files inherit it.
     fn send(&mut self, frozen: &[SubvolumePath]) -> Option<Op> {
         let from: Vec<_> = frozen.iter().filter(|one| !one.hands_down_acl).collect();
         if from.is_empty() {

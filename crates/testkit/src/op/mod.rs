@@ -25,8 +25,8 @@ impl fmt::Debug for OpPath {
     }
 }
 
-/// Bytes of a name or value. Long ones are printed in short, because a seed
-/// reproduces them.
+/// Bytes of a name or value. Long ones are abbreviated when printed, because a
+/// seed reproduces them.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Bytes(pub Vec<u8>);
 
@@ -94,11 +94,11 @@ pub enum NodeKind {
 /// Whether an extended attribute must exist before it is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XattrHow {
-    /// It may be.
+    /// It may exist or not.
     Any,
-    /// EEXIST when it is.
+    /// EEXIST if it exists.
     Create,
-    /// ENODATA when it is not.
+    /// ENODATA if it does not exist.
     Replace,
 }
 
@@ -153,7 +153,7 @@ pub enum Op {
         span: Span,
         seed: u64,
     },
-    /// Writes it at the end.
+    /// The same, at the end of the file.
     Append {
         path: OpPath,
         length: u64,
@@ -184,7 +184,7 @@ pub enum Op {
         to: OpPath,
         to_offset: u64,
     },
-    /// copy_file_range(2) of what of `span` lies in `from`.
+    /// copy_file_range(2) of the part of `span` that lies in `from`.
     Copy {
         from: OpPath,
         span: Span,
@@ -201,7 +201,7 @@ pub enum Op {
         path: OpPath,
         name: Bytes,
     },
-    /// chmod(2): follows.
+    /// chmod(2), which follows symbolic links.
     Chmod {
         path: OpPath,
         mode: u32,
@@ -233,7 +233,7 @@ pub enum Op {
     Fsync {
         path: OpPath,
     },
-    /// All that was done is durable.
+    /// Makes everything durable.
     Sync,
     /// The volume is closed and opened again by the code that runs the
     /// operations.

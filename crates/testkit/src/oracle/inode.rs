@@ -129,7 +129,7 @@ impl Inode {
         }
     }
 
-    /// The access ACL follows.
+    /// Changes the mode, and the access ACL with it.
     pub fn chmod(&mut self, mode: u32) {
         self.mode = mode;
         if let Some(value) = self.xattrs.get_mut(acl::ACCESS) {

@@ -2,9 +2,9 @@
 //! leave behind.
 //!
 //! Owns the inodes and the rules of the Linux VFS and Btrfs for a caller with
-//! all rights and an empty umask. It knows only those times that were set.
-//! Before it judges anything else, the kernel's Btrfs proves it
-//! (`tests/kernel.rs`).
+//! all rights and an empty umask. It knows only those times that were set. The
+//! kernel's Btrfs judges the model (`tests/kernel.rs`) before the model judges
+//! anything else.
 
 mod acl;
 mod inode;
@@ -263,7 +263,7 @@ fn check_span(span: Span) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Where a file must end at least.
+/// The least size of a file after an allocation.
 fn span_end(span: Span, end: EndOfFile) -> u64 {
     match end {
         EndOfFile::Extend => span.offset + span.length,

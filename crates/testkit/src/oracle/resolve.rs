@@ -6,7 +6,7 @@ use crate::op::OpPath;
 use crate::op::names::NAME_MAX;
 use rustix::io::Errno;
 
-/// Symbolic links in one path.
+/// Greatest number of symbolic links in one path.
 const LINKS_MAX: u32 = 40;
 
 /// What happens to a symbolic link at the end of a path.
@@ -14,7 +14,7 @@ const LINKS_MAX: u32 = 40;
 pub enum Last {
     /// It is followed.
     Follow,
-    /// It is meant itself.
+    /// The link itself is meant.
     Itself,
 }
 

@@ -54,7 +54,7 @@ impl Sparse {
         let to = to.min(self.size);
         let whole = from.div_ceil(PAGE)..to / PAGE;
         if whole.start < whole.end {
-            // Of a great hole only the pages that are there.
+            // In a large hole, this removes only the pages that exist.
             let mut behind = self.pages.split_off(&whole.start);
             self.pages.append(&mut behind.split_off(&whole.end));
         }

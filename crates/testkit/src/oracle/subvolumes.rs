@@ -1,7 +1,7 @@
-//! Subvolumes: trees of inodes that hang in one another as directories.
+//! Subvolumes: trees of inodes that appear as directories in one another.
 //!
-//! Nothing here shows what a snapshot has in place of a subvolume that hangs in
-//! its source. Callers must use sources without nested subvolumes.
+//! The model does not know what a snapshot has in place of a subvolume that is
+//! nested in its source. Callers must use sources without nested subvolumes.
 
 use super::inode::{Body, Inode};
 use super::{Id, Oracle, ROOT};
@@ -10,7 +10,7 @@ use crate::oracle::resolve::{Last, Place};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
-/// What is known of a subvolume but the root.
+/// What is known about a subvolume other than the top level.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Subvolume {
     access: SnapshotAccess,
@@ -27,14 +27,14 @@ pub struct SubvolumePath {
     pub access: SnapshotAccess,
     /// The same number for all snapshots of one another.
     pub family: u64,
-    /// Others hang in it.
+    /// Other subvolumes are nested in it.
     pub is_nested: bool,
     /// What is created in its root directory inherits an ACL.
     pub hands_down_acl: bool,
 }
 
 impl Oracle {
-    /// All subvolumes but the root.
+    /// All subvolumes except the top level.
     #[must_use]
     pub fn subvolumes(&self) -> Vec<SubvolumePath> {
         let describe = |(id, subvolume): (&Id, &Subvolume)| SubvolumePath {

@@ -30,8 +30,8 @@ impl Oracle {
         Ok(())
     }
 
-    /// Only whole sectors are shared. The end of a file may lie in the middle
-    /// of a sector, and then it must become an end again.
+    /// Only whole sectors are shared. A range may end within a sector only if
+    /// it reaches the end of `from` and becomes the end of `to`.
     pub(super) fn clone_range(
         &mut self,
         from: &OpPath,

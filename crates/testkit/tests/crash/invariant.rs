@@ -61,7 +61,7 @@ fn touched(live: &BTreeMap<u64, u64>, write: &Range<u64>) -> Option<Range<u64>> 
     (*end > write.start).then_some(*start..*end)
 }
 
-/// Checks all writes of a recording over `base` against it.
+/// Checks all writes of a recording over `base` against the invariant.
 pub fn hold(base: &MemoryDevice, events: &[Event], watch: Watch) -> Result<(), String> {
     let device = base.snapshot();
     let mut kept = live(&device, watch);

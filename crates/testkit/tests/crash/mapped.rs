@@ -13,7 +13,7 @@ const PAGE: usize = 4096;
 pub type Pages = BTreeMap<usize, Vec<u8>>;
 
 impl World {
-    /// A program stores to a mapping, and nobody is told.
+    /// A program stores to a mapping, which the file system does not notice.
     pub fn store_mapped(&mut self, path: &str, range: Range<usize>) {
         let new = self.bytes(range.len());
         let content = &self.model.content(path).data;
@@ -76,7 +76,7 @@ impl World {
         Ok(())
     }
 
-    /// The file as the program that maps it has it.
+    /// The file as the program that maps it sees it.
     fn seen_by_program(&self, path: &str) -> Vec<u8> {
         let mut seen = self.model.content(path).data.clone();
         for (number, page) in self.mapped.get(path).into_iter().flatten() {

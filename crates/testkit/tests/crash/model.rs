@@ -1,8 +1,8 @@
-//! What a crash may leave, by what was done and what was acknowledged.
+//! What a crash may leave, given what was done and what was acknowledged.
 //!
 //! Every path has a history of bindings to inodes, and every file has one of
-//! contents. An acknowledgement (fsync of a file, of a directory, sync) says
-//! from which entry of a history on a crash may show it. Entries of operations
+//! contents. An acknowledgement (fsync of a file, of a directory, sync) sets
+//! the earliest entry of a history that a crash may show. Entries of operations
 //! that began after the crash are not allowed.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,8 @@ struct Entry<T> {
     value: T,
 }
 
-/// Entries, and which entry is the earliest that may be found, and since when.
+/// Entries, and acknowledgements: the earliest entry that may be found, and
+/// since when.
 #[derive(Clone, Debug)]
 pub struct History<T> {
     entries: Vec<Entry<T>>,
@@ -76,8 +77,8 @@ impl<T> History<T> {
         self.entries.iter().map(|entry| &entry.value)
     }
 
-    /// Entries that a crash at `time` may show. What began at that place of the
-    /// recording has not written anything.
+    /// Entries that a crash at `time` may show. An operation that begins at
+    /// `time` has not written anything yet.
     fn window(&self, time: Time) -> &[Entry<T>] {
         let promised = self.acknowledged.iter().filter(|(at, _)| *at <= time);
         let least = promised.map(|(_, entry)| *entry).max().unwrap_or(0);
@@ -94,7 +95,7 @@ impl<T> History<T> {
         self.window(time).iter().map(|entry| &entry.value)
     }
 
-    /// What it was when operation `step` was done.
+    /// The value when operation `step` was done.
     fn at(&self, step: Step) -> Option<&T> {
         let past = self.entries.partition_point(|entry| entry.step <= step);
         Some(&self.entries[past.checked_sub(1)?].value)
@@ -118,7 +119,7 @@ pub struct Model {
     steps: Vec<Time>,
     /// Operations that were acknowledged, and when.
     acknowledged: Vec<(Time, Step, Durable)>,
-    /// Operations that make something but not all durable.
+    /// Operations that make a part of the volume durable, but not everything.
     partial: Vec<Step>,
     /// When a subvolume was received as a whole.
     whole: Option<Step>,
@@ -171,7 +172,8 @@ impl Model {
         self.partial.push(self.step());
     }
 
-    /// The operation that runs. What exists before the first one has 0.
+    /// The number of the operation that runs. What existed before the first one
+    /// has 0.
     fn step(&self) -> Step {
         self.steps.len()
     }
@@ -491,12 +493,12 @@ fn judge_file(
     Err(first.unwrap_or_default())
 }
 
-/// Compares data with versions. A commit or a log contains the last of these.
-/// It may lack data of writes. But what a truncation or a hole removes is gone
-/// if anything after it is there.
+/// Compares data with the versions of a file. A commit or a log may contain the
+/// last version, but lack data of writes. But if it has anything from after a
+/// truncation or a hole, the bytes that these removed are gone.
 fn judge_data(versions: &[Entry<Content>], found: &[u8], whole: Whole) -> Result<(), String> {
     let in_place = whole == Whole::Sector;
-    // The last one may itself be cut in half.
+    // The operation of the last version may itself be done only in part.
     let settled = versions.len().saturating_sub(1);
     let removals = || {
         let both = versions[..settled].windows(2).enumerate();

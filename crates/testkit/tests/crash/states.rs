@@ -71,7 +71,7 @@ fn sectors(base: &MemoryDevice, event: &Event) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// What a visit came by.
+/// How many states a visit had.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Visited {
     /// All states.
@@ -183,7 +183,7 @@ impl Fate {
                     }
                 }
             }
-            // A discard frees whole ranges; torn, it is lost.
+            // A discard frees a whole range. If it is torn, it counts as lost.
             (Self::Kept, Action::Discard(range)) => device.discard(*range).expect("memory"),
             (Self::Torn(_), Action::Discard(_)) => {}
         }

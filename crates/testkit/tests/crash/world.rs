@@ -159,7 +159,7 @@ impl World {
         self.device.recording().position().0
     }
 
-    /// Bytes that are nowhere else.
+    /// Bytes that occur nowhere else.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         self.counter += 1;
         let mut state = self.counter.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -399,7 +399,7 @@ impl World {
                 let number = unique(&name_of(path), 256);
                 self.model.bind(started, path, Some(number));
                 files.create_subvolume(dir, name, &NewInode::new(S_IFDIR, Owner::default()))?;
-                // It is a commit, which finds all names.
+                // This is a commit, which makes all names durable.
                 let now = self.now();
                 self.model.acknowledge_names(now);
             }
@@ -429,7 +429,7 @@ impl World {
                     &Limits::default(),
                     &mut |_| ControlFlow::Continue(()),
                 )?;
-                // It is a commit, which finds all names.
+                // This is a commit, which makes all names durable.
                 let now = self.now();
                 self.model.acknowledge_names(now);
             }

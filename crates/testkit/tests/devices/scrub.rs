@@ -39,7 +39,7 @@ fn assert_clean(images: &[PathBuf], context: &str) {
         let counts = &device.counts;
         let bytes = counts.data_bytes + counts.tree_bytes;
         assert_eq!(counts.repairable_errors, 0);
-        // The share of a stripe is exact over a chunk only.
+        // The expected bytes of a device are exact only for whole chunks.
         let most = device.bytes_expected + device.bytes_expected / 2 + (1 << 20);
         assert!(bytes <= most, "{context}: {device:?}");
     }
@@ -68,7 +68,7 @@ fn copies(images: &[PathBuf], to: &Path) -> Vec<PathBuf> {
     images.iter().map(copy).collect()
 }
 
-/// All of each device (of each set that may be lost) is rotten: data, nodes and
+/// Each set of devices that may be lost is damaged everywhere: data, nodes and
 /// parities. Scrub repairs it so that the kernel finds nothing, and every other
 /// set may then be lost.
 #[test]
@@ -246,7 +246,7 @@ fn what_is_lost_is_named_in_striped_profiles() {
     }
 }
 
-/// A scrub continues where it, or btrfs-progs, was: each device by itself.
+/// A scrub continues where it, or btrfs-progs, stopped: each device by itself.
 #[test]
 fn a_scrub_of_stripes_goes_on_where_it_was() {
     let dir = scratch_dir();

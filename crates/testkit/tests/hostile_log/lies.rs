@@ -39,7 +39,8 @@ fn word(data: &mut [u8], at: usize, value: u32) {
     data[at..at + 4].copy_from_slice(&value.to_le_bytes());
 }
 
-/// Changes every extent on the device that the log of the top level has.
+/// Changes every item in the log of the top level that names an extent on the
+/// device.
 fn extents(image: &mut LogImage, change: impl Fn(&mut Key, &mut Vec<u8>)) {
     for (key, data) in &mut image.top().items {
         if key.item_type == ItemType::EXTENT_DATA && data[KIND] != 0 && get(data, DISK) != 0 {
@@ -115,7 +116,7 @@ fn branch(image: &mut LogImage, at: usize, level: u8, children: &[(Key, u64, u64
     image.leaves[0].items[at - 1].1[ROOT_LEVEL] = level;
 }
 
-/// A number for another log's leaf.
+/// A pointer to the leaf of another log.
 fn child(image: &LogImage, at: usize, key: Key) -> (Key, u64, u64) {
     let node = image.leaves[at].node;
     (key, node.logical.get(), node.generation.get())

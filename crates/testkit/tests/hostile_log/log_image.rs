@@ -27,7 +27,7 @@ pub struct Leaf {
     /// Its bytes, as they were.
     pub bytes: Vec<u8>,
     copies: Vec<DeviceOffset>,
-    /// What is to be in it.
+    /// The items that it shall have.
     pub items: Items,
     /// The whole block, if it is no longer a leaf.
     pub raw: Option<Vec<u8>>,
@@ -113,7 +113,7 @@ pub struct LogImage {
     pub numbers: Numbers,
     /// A data extent that the last commit has, with its length.
     pub committed: (u64, u64),
-    /// Begins of block groups of metadata.
+    /// Start of a block group of metadata.
     pub metadata: u64,
 }
 

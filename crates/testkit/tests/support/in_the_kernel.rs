@@ -1,7 +1,7 @@
 //! A crash state that goes on in the kernel.
 //!
 //! Owns loop devices over the state's devices, and which of them the kernel is
-//! told of: all that have a first superblock, as where it looks at each device
+//! told about: all that have a first superblock, as if it looked at each device
 //! that appears.
 
 use super::several::check;
@@ -18,7 +18,7 @@ use tempfile::TempDir;
 /// The kernel takes devices of one UUID for one volume, and states of one
 /// workload have one UUID.
 static ALONE: Mutex<()> = Mutex::new(());
-/// A balance goes on by itself; after this long it hangs.
+/// A balance continues by itself. If it takes longer than this, it hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// A state, mounted by the kernel.
@@ -171,7 +171,8 @@ impl InTheKernel {
             .any(|line| line.ends_with(&format!(" path {path}")))
     }
 
-    /// Waits for the balance that the mount goes on with; whether there was one.
+    /// Waits for the balance that the mount continues. Returns whether there
+    /// was one.
     pub fn wait_for_balance(&self) -> bool {
         let began = Instant::now();
         let mut was_one = false;
@@ -218,8 +219,8 @@ impl InTheKernel {
             .collect();
         let images: Vec<PathBuf> = members.iter().map(|at| self.images[*at].clone()).collect();
         check(&images, &self.context);
-        // A device that a crash left with its superblock after the volume had
-        // forgotten it would be counted by btrfs check.
+        // btrfs check would count a device that the volume has forgotten, but
+        // that still has a superblock after the crash.
         let all = std::mem::take(&mut self.loops).into_iter().enumerate();
         let (own, others): (Vec<_>, Vec<_>) = all.partition(|(at, _)| members.contains(at));
         others.iter().for_each(|(_, other)| forget(other));
@@ -230,7 +231,8 @@ impl InTheKernel {
     }
 }
 
-/// The kernel looks no more for it when it mounts the volume.
+/// Makes the kernel forget a device, so that mounting the volume does not use
+/// it.
 fn forget(one: &Loop) {
     let _ = Command::new("btrfs")
         .args(["device", "scan", "--forget"])

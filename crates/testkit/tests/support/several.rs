@@ -64,7 +64,7 @@ pub fn images(dir: &Path, sizes: &[u64]) -> Vec<PathBuf> {
     sizes.iter().enumerate().map(image).collect()
 }
 
-/// Made by us, with features that btrfs check knows.
+/// Makes a volume with the library, with features that btrfs check knows.
 pub fn make(images: &[PathBuf], data: ProfileChoice, metadata: ProfileChoice) {
     let mut options = MkfsOptions {
         data: Some(data),

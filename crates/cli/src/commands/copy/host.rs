@@ -149,7 +149,7 @@ fn walk(host: PathBuf, name: Vec<u8>, unreadable: Unreadable, batches: SyncSende
         Err(Stop::Unwanted) => return,
     };
     walk.batch.push(Message::Ended(ended));
-    // Who does not take it wants no more.
+    // A receiver that does not take it wants no more.
     let _ = walk.send();
 }
 

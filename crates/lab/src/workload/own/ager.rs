@@ -209,7 +209,8 @@ impl<'a> Step<'a> {
         measured[place].1.time(bytes, operation)
     }
 
-    /// Ends what runs. The caller that cancelled throws away what was begun.
+    /// An error when the workload should stop. The caller that cancelled it
+    /// throws away what was begun.
     fn check(&self) -> Result<(), String> {
         match self.stop.is_asked() {
             true => Err(super::super::crowd::CANCELLED.to_owned()),

@@ -223,8 +223,8 @@ impl Drawing {
     }
 }
 
-/// An operation; none for a line that is skipped, and `None` for what is not a
-/// line of a load file.
+/// The operation of a line: `Some(None)` if the line is skipped, `None` if it
+/// is not a line of a load file.
 fn parse_line(line: &str) -> Option<Option<Operation>> {
     // Paths are in quotation marks and may have spaces.
     let mut words = Vec::new();

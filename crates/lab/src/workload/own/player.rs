@@ -176,7 +176,8 @@ struct Heard {
     checked: u64,
 }
 
-/// What a file holds: content of an identity where it was written.
+/// What a file holds: the content of `identity`, in the ranges that were
+/// written.
 #[derive(Clone, Default)]
 struct Known {
     identity: u64,

@@ -83,7 +83,7 @@ impl<'a> Plan<'a> {
             format!("--ioengine={}", self.engine),
             format!("--iodepth={}", self.depth),
             format!("--numjobs={}", self.jobs),
-            // Processes would outlive one that is killed.
+            // Job processes would outlive a fio that is killed.
             "--thread".to_owned(),
             format!("--direct={}", u8::from(self.is_direct)),
             format!("--randseed={}", seed >> 1),
@@ -268,7 +268,7 @@ fn parse(phase: &str, json: &str, figures: &mut Figures) -> Result<(), String> {
         };
         let speed = part["bw_bytes"].as_f64().ok_or_else(|| told("bw_bytes"))?;
         let rate = part["iops"].as_f64().ok_or_else(|| told("iops"))?;
-        // Of small random operations their number is the headline.
+        // For small random operations, their number is the headline.
         let is_random = phase == "mixed" || phase.starts_with("random");
         let bytes = more(&name, "bytes/s", speed);
         let operations = more(&format!("{name} operations"), "operations/s", rate);

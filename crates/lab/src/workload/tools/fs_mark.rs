@@ -71,7 +71,7 @@ impl Workload for FsMark {
         let mode = mode.map_or(1, |(_, mode)| *mode);
         let mut fs_mark = command("fs_mark", None)?;
         ground.next_phase("files")?;
-        // It refuses paths of 40 bytes and more: they are relative.
+        // It refuses paths of 40 bytes and more, so they are relative.
         fs_mark.current_dir(ground.directory()).args(["-v", "-k"]);
         for thread in 0..threads {
             fs_mark.arg("-d").arg(format!("t{thread}"));
@@ -128,7 +128,8 @@ fn parse(text: &str) -> Result<Figures, String> {
     if rates.is_empty() {
         return Err(format!("fs_mark printed no rounds: {text}"));
     }
-    // Rounds have equally many files: the harmonic mean is files per time.
+    // All rounds have the same number of files, so the harmonic mean is files
+    // per time.
     let time: f64 = rates.iter().map(|rate| 1.0 / rate).sum();
     let rounds = rates.len() as f64;
     figures.add(more("files", "files/s", rounds / time).headline());

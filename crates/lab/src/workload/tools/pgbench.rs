@@ -202,7 +202,7 @@ impl Place {
             format!("max_connections={}", plan.clients + 10),
             format!("shared_buffers={}kB", plan.buffers >> 10),
             "max_wal_size=512MB".to_owned(),
-            // Where two phases meet, not at a time of its own.
+            // Checkpoints come where two phases meet, not by the clock.
             "checkpoint_timeout=1h".to_owned(),
             format!("full_page_writes={}", on_off(plan.has_full_pages)),
             format!("synchronous_commit={}", on_off(plan.is_durable)),

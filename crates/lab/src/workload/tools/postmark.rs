@@ -57,13 +57,13 @@ impl Workload for Postmark {
             "set location {}\nset seed {}\nset number {}\nset transactions {}\n\
              set size {} {}\nset subdirectories {}\nrun\nquit\n",
             ground.directory().display(),
-            // An int of the tool.
+            // The tool reads an int.
             ground.seed() % 0x7FFF_FFFE + 1,
             given.text("files"),
             given.text("transactions"),
             given.bytes("size", 1, 1 << 30)?,
             given.bytes("size-most", 1, 1 << 30)?,
-            // It counts those beside the first.
+            // With 0, all files lie in the location itself.
             if directories == 1 { 0 } else { directories },
         );
         let path = ground.scratch().join("postmark.cfg");

@@ -15,7 +15,7 @@ pub(super) const PARAMETER: (&str, &str, &str) = (
     "what the tool's sync(2) waits for: file-system (the measured one; needs a C compiler) or machine",
 );
 
-/// A libc function of the tool is replaced by this one.
+/// Replaces a libc function of the tool.
 const SOURCE: &str = "\
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -30,7 +30,7 @@ struct Maker {
 }
 
 /// A system of the bonnie-like experiment: axes, speed against ext4,
-/// durability, what becomes of it.
+/// durability, outcome.
 struct System {
     axes: &'static [(&'static str, &'static str)],
     speed: f64,
@@ -107,7 +107,8 @@ const SYSTEMS: &[System] = &[
 ];
 
 impl Maker {
-    /// A value around `centre` with what its block shares and noise of its own.
+    /// A value around `centre`, with the deviation that its block shares and
+    /// noise of its own.
     fn value(&mut self, centre: f64, noise: f64) -> f64 {
         centre * (self.shared + noise * self.random.normal()).exp()
     }

@@ -15,7 +15,7 @@ pub struct TestGround {
     cancel_after: Option<Instant>,
     /// Phases that began.
     pub phases: Vec<String>,
-    /// Called with the directory at the begin of this phase.
+    /// Called with the directory when this phase begins.
     #[allow(clippy::type_complexity)]
     pub at_phase: Option<(String, Box<dyn Fn(&Path)>)>,
 }
@@ -32,7 +32,7 @@ impl TestGround {
             .prefix("butterfs-workload-")
             .tempdir_in(base)
             .unwrap();
-        // Servers that are not root must come through.
+        // Servers that do not run as root must be able to pass through.
         std::fs::set_permissions(root.path(), PermissionsExt::from_mode(0o755)).unwrap();
         for name in ["measured", "scratch"] {
             std::fs::create_dir(root.path().join(name)).unwrap();

@@ -90,7 +90,7 @@ fn own_workloads_run_and_their_content_is_right() {
         assert!(content.passed, "{name}: {}", content.detail);
         for latencies in &figures.latencies {
             let longest = percentile(latencies, 1.0).unwrap();
-            // Nothing takes no time, nothing takes a minute.
+            // Every operation takes some time, and none takes a minute.
             assert!(
                 (1e-8..60.0).contains(&longest),
                 "{name} {}: {longest}",
@@ -114,7 +114,7 @@ fn a_seed_makes_the_same_files_and_another_seed_others() {
             let mut ground = TestGround::new(seed);
             let figures = run(name, pairs, &mut ground).unwrap();
             let mut files = contents(ground.directory());
-            // Their changed pages are written when there is time.
+            // The cleaner writes changed pages at other times in each run.
             files.remove("tables");
             files.remove("doublewrite");
             let files: Vec<_> = files
@@ -241,7 +241,8 @@ fn transactions_come_at_a_rate() {
     assert!((210..390).contains(&operations), "{operations}");
     assert!((70.0..130.0).contains(&value(&figures, "throughput")));
     assert!(value(&figures, "transaction p50") < 0.1);
-    // No memory is as fast as this; most wait for longer than a second.
+    // No memory is fast enough for this rate, so most transactions wait for
+    // longer than a second.
     let mut ground = TestGround::new(1);
     let figures = run("transactions", &pairs("1000000"), &mut ground).unwrap();
     assert!(

@@ -90,7 +90,8 @@ fn fs_mark_syncs_the_measured_file_system_alone() {
     let pairs = [("files", "20"), ("size", "0"), ("sync", "sync-then-one")];
     let figures = run("fs_mark", &pairs, &mut ground).unwrap();
     assert!(figures.marks.iter().any(|mark| mark.contains("syncfs(2)")));
-    // The library really stands between: without a directory it gives up.
+    // The tool really calls the library: without a directory, the library
+    // aborts it.
     let library = ground.scratch().join("sync.so");
     let status = std::process::Command::new(workload::locate("fs_mark").unwrap())
         .current_dir(ground.directory())
@@ -301,7 +302,8 @@ fn a_lab_that_is_killed_leaves_no_program() {
                 .any(|line| line.contains(tool) && !line.contains("-i -q"))
         };
         let begun = Instant::now();
-        // Asked once more it may be between two of its programs.
+        // It is not asked again later: the workload may then be between two
+        // programs.
         let has_begun = loop {
             match runs() {
                 true => break true,

@@ -1,8 +1,8 @@
 //! Requests at their own times: an open-loop client of static files.
 //!
 //! Arrivals are a Poisson process of a given rate, drawn before the start. The
-//! time of a request runs from when it should have begun. So a request that had
-//! to wait for a connection, because the server stood still, shows that.
+//! time of a request runs from when it should have begun. So the time includes
+//! any wait for a connection while the server stood still.
 
 mod client;
 mod server;
@@ -27,8 +27,7 @@ use std::time::{Duration, Instant};
 /// The open-loop client.
 pub(in super::super) struct Http;
 
-/// How many requests there may be at one rate, because they are drawn before
-/// the start.
+/// Greatest number of requests at one rate. They are drawn before the start.
 const ARRIVALS_MAX: f64 = 10e6;
 
 struct Plan {

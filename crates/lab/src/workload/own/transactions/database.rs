@@ -89,12 +89,12 @@ pub(super) struct Measured {
     pub(super) writes: Recorder,
     pub(super) fsyncs: Recorder,
     pub(super) waits: Recorder,
-    /// That came and were never begun.
+    /// Transactions that arrived and were never begun.
     pub(super) missed: Recorder,
     /// When the last client ended.
     pub(super) last: Instant,
     pub(super) written: u64,
-    /// Of all pages that were drawn, in their order by each client.
+    /// Hash of all pages that were drawn, in the order of each client.
     pub(super) choices: u64,
 }
 

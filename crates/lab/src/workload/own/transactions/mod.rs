@@ -291,7 +291,8 @@ fn transact(
         }
     }
     if plan.seconds == 0 {
-        // Which pages a seed drew; when they are written is a matter of time.
+        // A seed determines which pages are drawn, but not when they are
+        // written.
         figures.fact("choices", format!("{:016x}", all.choices));
     }
     figures.operations = Some(all.transactions.count);
