@@ -1,6 +1,6 @@
 //! The memory that a check may take.
 //!
-//! Code that keeps something whose size the volume decides first takes the
+//! Before code keeps something whose size depends on the volume, it takes the
 //! bytes from this budget. When more than the limit is taken, every walk ends
 //! at its next node and the check fails, so a volume cannot make it use up all
 //! memory.

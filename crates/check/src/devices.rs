@@ -95,7 +95,7 @@ fn is_foreign(context: &Context<'_>, item: &DeviceItem) -> bool {
 /// Builds the map of all possible chunks, and reports the others.
 pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
     let mut map = ChunkMap::default();
-    // Members were looked at with their superblocks.
+    // The volume's own devices were checked with their superblocks.
     for item in tree.devices.iter().filter(|item| is_foreign(context, item)) {
         let mut devices = context.space.devices();
         if let Some((_, device)) = devices.find(|(id, _)| *id == item.id)
@@ -111,9 +111,10 @@ pub(crate) fn map(context: &Context<'_>, tree: &ChunkTree) -> ChunkMap {
         let fits = chunk.stripes.iter().all(|stripe| {
             let found = context.space.devices().find(|(id, _)| *id == stripe.device);
             let end = stripe.offset.saturating_add(bytes);
-            // The item tells the size of a missing device, and what one had that
-            // was cut short, which is a fault of its own: other copies of the
-            // chunk may be left.
+            // The device item gives the size of a missing device, and the
+            // former size of one that was cut short. The chunk stays in the map
+            // then, because other copies of it may be left. The short device is
+            // reported as a fault of its own.
             let size = found.map(|(_, device)| device.size());
             let size = size.max(size_by_item(tree, stripe.device));
             size.is_some_and(|size| end.get() <= size)

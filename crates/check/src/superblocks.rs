@@ -214,8 +214,8 @@ pub(crate) fn open(
         let newest_first = std::cmp::Reverse(own.generation);
         (is_seeding(member), newest_first, own.device.id)
     });
-    // The target of the kernel's replacement of a device is no part of the volume
-    // yet. Alone, it is looked at as if it were.
+    // The target of the kernel's replacement of a device is no part of the
+    // volume yet. If no other device is given, it is checked as if it were.
     let is_target = |member: &Member| member.superblock.device.id == DeviceId::REPLACEMENT;
     if !members.iter().all(is_target) {
         members.retain(|member| !is_target(member));

@@ -8,10 +8,10 @@ use crate::bytes::{Reader, Writer};
 
 const WHAT: &str = "POSIX ACL";
 const VERSION: u32 = 2;
-/// Entries at most; more than any attribute holds.
+/// The most entries of an ACL. No attribute can hold this many.
 const ENTRIES_MAX: usize = 8192;
 
-/// Whom an entry is for; in the order that ACLs are kept in.
+/// Whom an entry applies to. ACLs are stored in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Tag {
     /// The owner.
@@ -42,10 +42,10 @@ impl Tag {
     }
 }
 
-/// One entry: whom it is for and the permissions `rwx`.
+/// One entry: whom it applies to and the permissions `rwx`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Whom it is for.
+    /// Whom it applies to.
     pub tag: Tag,
     /// Permissions, 0 to 7.
     pub permissions: u16,
@@ -62,7 +62,7 @@ pub struct Acl {
 pub struct Inherited {
     /// Its permission bits.
     pub mode: u32,
-    /// Its access ACL, when the mode does not say it all.
+    /// Its access ACL, if the mode alone cannot express it.
     pub access: Option<Acl>,
 }
 
@@ -115,8 +115,8 @@ impl Acl {
             field,
             value: 0,
         };
-        // Named users come in any order among themselves, even twice, and so
-        // do named groups.
+        // Named users may come in any order and more than once, and so may
+        // named groups.
         let ascending = |(a, b): (&Entry, &Entry)| match (a.tag, b.tag) {
             (Tag::User(_), Tag::User(_)) | (Tag::Group(_), Tag::Group(_)) => true,
             (a, b) => a < b,
@@ -151,7 +151,7 @@ impl Acl {
         w.finish()
     }
 
-    /// Its entries, in the order that they are kept in.
+    /// Its entries, in the order in which they are stored.
     #[must_use]
     pub fn entries(&self) -> &[Entry] {
         &self.entries
@@ -172,14 +172,14 @@ impl Acl {
         }
     }
 
-    /// Permission bits that it stands for.
+    /// The permission bits of the mode that it corresponds to.
     #[must_use]
     pub fn mode(&self) -> u32 {
         let of = |tag| self.permissions(tag).unwrap_or(0);
         (of(Tag::UserObject) << 6) | (of(self.group_tag()) << 3) | of(Tag::Other)
     }
 
-    /// True when the mode says all that it says.
+    /// True if a mode alone can express it.
     #[must_use]
     pub fn is_mode_only(&self) -> bool {
         self.entries
@@ -187,7 +187,7 @@ impl Acl {
             .all(|entry| matches!(entry.tag, Tag::UserObject | Tag::GroupObject | Tag::Other))
     }
 
-    /// It, with permissions changed to those of `mode` (as chmod does).
+    /// Changes its permissions to those of `mode`, as chmod does.
     #[must_use]
     pub fn with_mode(mut self, mode: u32) -> Self {
         let group = self.group_tag();
@@ -203,7 +203,8 @@ impl Acl {
         self
     }
 
-    /// What a new inode with `mode` gets when this is its directory's default.
+    /// What a new inode with `mode` gets if this is the default ACL of its
+    /// directory.
     #[must_use]
     pub fn inherit(mut self, mode: u32) -> Inherited {
         let group = self.group_tag();

@@ -74,8 +74,8 @@ impl Incompat {
     /// What ButterFS only reads.
     pub const READ_ONLY: Self = Self::RAID_STRIPE_TREE;
 
-    /// What a program would need for those of these features that ButterFS does
-    /// not have.
+    /// What a program would need to support those of these features that
+    /// ButterFS lacks.
     pub fn needs(self) -> impl Iterator<Item = &'static str> {
         let own = NEEDS.iter().filter(move |(bit, _)| self.contains(*bit));
         own.map(|(_, needs)| *needs)

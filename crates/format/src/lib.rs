@@ -41,5 +41,5 @@ pub use units::{
     Physical, TreeId,
 };
 
-/// An UUID as it lies on disk.
+/// A UUID as it lies on disk.
 pub type UuidBytes = [u8; 16];

@@ -27,18 +27,19 @@ pub const COPY_SPAN: u64 = 64 << 10;
 pub const RESERVED: u64 = 1 << 20;
 /// Magic number.
 pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
-/// Greatest generation that is believed: no volume gets there, and beyond it
-/// no numbers would be left.
+/// Greatest generation that is accepted. No volume reaches it, and greater ones
+/// would leave too few numbers for later commits.
 const GENERATION_MAX: u64 = 1 << 62;
 /// Bytes for the system chunks.
 pub const SYSTEM_ARRAY: usize = 2048;
 /// Bytes of a system chunk in the superblock, without its stripes: a key and
-/// what a chunk item begins with.
+/// the fixed part of a chunk item.
 const ARRAY_ENTRY: usize = Key::SIZE + 48;
-/// Bytes of a stripe of it.
+/// Bytes of each stripe of such a chunk.
 const ARRAY_STRIPE: usize = 32;
-/// Stripes of a system chunk at most, as in the kernel: two such chunks fit the
-/// superblock, since one can only move while there is another one.
+/// The most stripes of a system chunk, as in the kernel. Two such chunks must
+/// fit in the superblock, because a system chunk can move only while there is a
+/// second one.
 pub const SYSTEM_STRIPES_MAX: usize = (SYSTEM_ARRAY / 2 - ARRAY_ENTRY) / ARRAY_STRIPE;
 /// Bytes for the label, with its NUL.
 pub const LABEL_SIZE: usize = 256;
@@ -246,7 +247,7 @@ impl Superblock {
         Ok(superblock)
     }
 
-    /// Reads a copy without checking more than that it can be read.
+    /// Reads a copy and checks only that it can be parsed.
     ///
     /// # Errors
     /// Too short, no magic number, unknown checksum type, damaged chunk array.
@@ -336,8 +337,8 @@ impl Superblock {
         })
     }
 
-    /// The superblock of the commit whose roots `backup` keeps. A fsync log
-    /// goes with the last commit alone.
+    /// The superblock of the commit whose roots `backup` keeps. It has no fsync
+    /// log, because a log belongs to the last commit.
     #[must_use]
     pub fn with_roots_of(&self, backup: &BackupRoot) -> Self {
         let mut older = self.clone();
@@ -351,8 +352,8 @@ impl Superblock {
         older.log_root_level = 0;
         older.total_bytes = backup.total_bytes;
         older.bytes_used = backup.bytes_used;
-        // Caches of the old kind were made for a newer commit; the next one may
-        // get their generation's number.
+        // A space cache v1 was written for a newer commit. The next commit may
+        // get the same generation, and the cache would look valid.
         if older.cache_generation != 0 {
             older.cache_generation = u64::MAX;
         }
@@ -367,7 +368,7 @@ impl Superblock {
         own
     }
 
-    /// A superblock with nothing but zeros in all fields that are not given.
+    /// A superblock with zeros in all fields that are not given.
     #[must_use]
     pub fn blank(fsid: UuidBytes, checksum_type: ChecksumType) -> Self {
         let none = NodeRef {
@@ -443,7 +444,7 @@ impl Superblock {
         if self.incompat.contains(Incompat::MIXED_GROUPS) && node != sector {
             return Err(bad("node size of mixed block groups", u64::from(node)));
         }
-        // Two fields that nobody uses, but that the kernel looks at.
+        // Nobody uses these two fields, but the kernel checks them.
         let leaf = self
             .raw
             .get(0x98..0x9c)
@@ -483,7 +484,7 @@ impl Superblock {
         if self.total_bytes < RESERVED {
             return Err(bad("total bytes", self.total_bytes));
         }
-        // There are six trees at least.
+        // There are at least six trees.
         let least = u64::from(node).saturating_mul(6);
         if self.bytes_used > self.total_bytes || self.bytes_used < least {
             return Err(bad("bytes used", self.bytes_used));
@@ -541,7 +542,7 @@ impl Superblock {
             .bytes(&self.metadata_uuid)
             .bytes(self.raw.get(0x24b..ARRAY_AT).unwrap_or(&[0; 28 * 8]))
             .bytes(&array);
-        // What lies behind the array counts for nothing and is kept.
+        // Bytes behind the array have no meaning and are kept.
         let behind = ARRAY_AT.saturating_add(array.len())..ARRAY_AT.saturating_add(SYSTEM_ARRAY);
         w.bytes(self.raw.get(behind).unwrap_or_default());
         for backup in &self.backup_roots {

@@ -83,7 +83,7 @@ quantity!(
 );
 
 impl DeviceId {
-    /// The number in the superblock of a replacement's target, as long as the
+    /// The number that the superblock of a replacement's target has while the
     /// kernel's replacement runs. The chunk tree has no item for it.
     pub const REPLACEMENT: Self = Self(0);
 }

@@ -58,8 +58,8 @@ fn again(item: &Item, checksum: ChecksumType) -> Parsed {
         ItemType::EXTENT_DATA => FileExtent::parse(data)?.encode(),
         ItemType::ROOT_ITEM => {
             let root = RootItem::parse(data)?;
-            // Written by one who did not know the newer fields, as mkfs does:
-            // an encoding makes them valid.
+            // A program that does not know the newer fields wrote it, such as
+            // mkfs. Encoding it makes the fields valid.
             if root.generation_v2 != root.generation {
                 return Ok(None);
             }
@@ -118,8 +118,9 @@ fn every_item_is_parsed_and_encoded_to_the_same_bytes() {
             seen.insert(item.key.item_type);
         }
     }
-    // What the kernel writes today but for verity, old directory logs, RAID
-    // stripes and keyed owner references, which nobody writes.
+    // There is an item of every type, except those of verity, old directory
+    // logs and RAID stripes, and those that nobody writes: keyed owner
+    // references and strings.
     let rare = [
         ItemType::VERITY_DESC,
         ItemType::VERITY_MERKLE,

@@ -1,10 +1,10 @@
 //! Who may do what with an inode: the one place that decides.
 //!
 //! Owns the rules: permission bits, POSIX ACLs, the sticky bit, and what
-//! capabilities override. It does not know who asks: it asks [`Credentials`],
-//! and only for what decides. The owner's user and group come with every
-//! request; groups and capabilities may be costly to learn, so they are looked
-//! at only if user and group do not permit the access already.
+//! capabilities override. It learns about the caller through [`Credentials`],
+//! and asks only for what decides. Every request carries the caller's user and
+//! group. The other groups and the capabilities may be costly to learn, so they
+//! are looked at only if user and group do not permit the access already.
 //!
 //! Source: acl(5), capabilities(7), `path_resolution(7)`; where tests show that
 //! the kernel differs from those, a comment says so.
@@ -51,7 +51,7 @@ pub enum Capability {
     DacOverride,
     /// Reading and passing through need no permission.
     DacReadSearch,
-    /// As every file's owner.
+    /// Acts as the owner of every file.
     Owner,
     /// Set-id bits stay when a file changes.
     KeepSetId,
@@ -74,7 +74,7 @@ pub trait Credentials {
     fn has_over(&self, capability: Capability, owner: Owner) -> bool;
 }
 
-/// What of an inode decides.
+/// The attributes of an inode that decide who may do what.
 #[derive(Clone, Copy, Debug)]
 pub struct Guarded {
     /// Type and permissions.
@@ -170,8 +170,8 @@ impl Guarded {
         who.user() == self.owner.uid || who.has_over(Capability::Owner, self.owner)
     }
 
-    /// `who` may change names in this directory. Whether its sticky bit still
-    /// keeps `who` from removing what `victim` describes.
+    /// Whether the sticky bit of this directory keeps `who`, who may change
+    /// names in it, from removing the inode that `victim` describes.
     #[must_use]
     pub fn sticks(self, who: &impl Credentials, victim: Self) -> bool {
         self.mode & S_ISVTX != 0
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
     use std::cell::Cell;
 
-    /// Counts how often it was asked for more than the request itself says.
+    /// Counts how often it was asked for more than a request carries.
     struct Caller {
         user: u32,
         groups: Vec<u32>,
@@ -325,8 +325,8 @@ mod tests {
         for who in [&named, &group] {
             assert!(decide(who, 7, 0) && !decide(who, 5, 7));
         }
-        // A group entry that matches and does not permit keeps the rights of
-        // others away.
+        // If a group entry matches and does not permit, the rights of others do
+        // not count.
         assert!(!decide(&owning_group, 7, 7) && decide(&other, 7, 7));
         // Both groups match: it is enough that one of them permits.
         assert!(decide(&caller(12, &[20, 30]), 7, 0));

@@ -115,7 +115,7 @@ pub enum Privileges {
     /// Set-user bits, set-group bits of executable files, and capabilities are
     /// removed.
     Drop,
-    /// The set-group bit goes in any case.
+    /// As [`Self::Drop`], and the set-group bit is removed in any case.
     DropAll,
 }
 
@@ -297,7 +297,8 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         if state.emptied {
-            // The way in which data are kept can change once there are none.
+            // The file must have no data before the way in which they are kept
+            // can change.
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;
         }
         let settable = InodeFlags::SYNC

@@ -101,8 +101,9 @@ impl Filesystem {
 
     /// Runs `change` in a transaction of `nodes`. The change is a user's, needs
     /// a writable subvolume, and alters `inodes` along with the trees. If it
-    /// meets a node that is not in memory before its first edit, it runs again
-    /// with that node. So it must only read up to its first edit.
+    /// meets a node that is not in memory before its first edit, the node is
+    /// loaded and the change runs again. So until its first edit, the change
+    /// must only read.
     pub(crate) fn change<A: Altered, R>(
         &self,
         inodes: &mut A,
@@ -128,10 +129,10 @@ impl Filesystem {
         }
     }
 
-    /// Makes the changes of items that `plan` names, with `finish` on the rest of
-    /// the plan before anybody else can change anything of it. Where the changes
-    /// need no new node, they are made beside those of other threads; else as by
-    /// [`Filesystem::change`]. `plan` may be called several times.
+    /// Changes the items that `plan` names, then calls `finish` with the rest
+    /// of the plan before another thread can change any of it. If the changes
+    /// need no new node, they run beside those of other threads; otherwise as
+    /// by [`Filesystem::change`]. `plan` may be called several times.
     pub(crate) fn change_items<A: Altered, P, R>(
         &self,
         inodes: &mut A,

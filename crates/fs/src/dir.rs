@@ -72,9 +72,9 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
     Ok(())
 }
 
-/// Inode numbers of the empty directories that stand for subvolumes which an
-/// entry names and its tree does not hold. The number is this constant plus the
-/// subvolume's id.
+/// If an entry names a subvolume that does not lie in the entry's directory, an
+/// empty directory stands for it. The inode number of that directory is this
+/// constant plus the subvolume's id.
 const ABSENT_SUBVOLUMES: u64 = 1 << 39;
 
 /// True for the empty directory that a snapshot shows in place of a nested
@@ -612,7 +612,7 @@ impl Filesystem {
             return Ok(dir);
         }
         if is_absent_subvolume(dir) {
-            // Nothing tells where it is seen.
+            // Its number does not tell which directory shows it.
             return Ok(InodeId {
                 tree: dir.tree,
                 number: InodeNumber::ROOT,
@@ -640,7 +640,7 @@ impl Filesystem {
     /// # Errors
     /// Damage, reading.
     pub fn path_of(&self, inode: InodeId) -> Result<Option<Vec<u8>>, FsError> {
-        /// A path of more parts is a circle.
+        /// A path with more parts is a loop.
         const PARTS_MAX: usize = 100_000;
         let mut parts: Vec<Vec<u8>> = Vec::new();
         let mut at = inode;

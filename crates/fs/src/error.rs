@@ -95,7 +95,7 @@ pub enum FsError {
         inode: InodeId,
         /// How many files there are.
         files: usize,
-        /// What waits of them.
+        /// Bytes of them that wait.
         bytes: u64,
         /// What the first one met.
         cause: Box<FsError>,

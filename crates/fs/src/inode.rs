@@ -29,7 +29,7 @@ pub struct Inode {
     /// Users that keep the inode alive if no name is left (open files, kernel
     /// lookups).
     pub(crate) pins: AtomicU32,
-    /// Used since the table's hand passed.
+    /// It was used since the last sweep of the table.
     used: AtomicBool,
 }
 
@@ -48,7 +48,8 @@ pub struct InodeState {
     /// The last flush failed. The file takes no more data until a flush
     /// succeeds.
     pub(crate) flush_failed: bool,
-    /// Compression asked for by property; `None` inside: explicitly none.
+    /// Compression that the property asks for; `Some(None)` is an explicit
+    /// "none".
     pub compression: Option<Option<Algorithm>>,
     /// Index of the next directory entry, once known.
     pub next_index: Option<u64>,
@@ -71,10 +72,10 @@ impl InodeState {
         }
     }
 
-    /// Errors if the inode itself says that its content stays as it is. On a
-    /// converted volume the image of the former file system says so, because
-    /// the way back is in it. Nobody may write it then, not even root. Its
-    /// names come and go as their directory permits.
+    /// Errors if the inode has the flag READONLY. On a converted volume the
+    /// image of the former file system has it, because a conversion back needs
+    /// the image. Nobody may write to such a file, not even root. Names of it
+    /// can be added and removed as their directory permits.
     pub(crate) const fn check_unprotected(&self) -> Result<(), FsError> {
         if self.item.flags.contains(InodeFlags::READONLY) {
             return Err(FsError::AccessDenied);

@@ -4,11 +4,11 @@ use butterfs_format::ParseError;
 use butterfs_store::StoreError;
 use thiserror::Error;
 
-/// Why an inode cannot be what the volume says.
+/// What is wrong with an inode.
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum InodeFault {
-    /// An item of it does not parse.
+    /// One of its items cannot be parsed.
     #[error("its {item} is damaged: {error}")]
     Item {
         /// Which of its items.
@@ -16,10 +16,10 @@ pub enum InodeFault {
         /// What is wrong.
         error: ParseError,
     },
-    /// A file extent cannot be.
+    /// A file extent is impossible.
     #[error("its file extent {0}; run a check of the volume")]
     Extent(ExtentFault),
-    /// The fsync log says something of it that cannot be.
+    /// The fsync log says something impossible about it.
     #[error("the fsync log {0}; `butterfs rescue zero-log` gives up what only the log has")]
     Log(LogFault),
     /// Data cannot be read, or no copy of them has the right checksum.
@@ -58,7 +58,7 @@ pub enum InodeFault {
     /// All inode numbers of the subvolume were given out.
     #[error("no inode number is left; run a check of the volume")]
     NoNumberLeft,
-    /// A deleted subvolume is stuck.
+    /// A deleted subvolume cannot be freed.
     #[error("it was deleted, and cannot be freed: {0}")]
     CannotBeFreed(StoreError),
 }
@@ -83,7 +83,7 @@ pub struct WrongSum {
     pub found: String,
 }
 
-/// Why a file extent cannot be.
+/// Why a file extent is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ExtentFault {
@@ -102,10 +102,10 @@ pub enum ExtentFault {
     /// Its end is no offset in a file.
     #[error("ends beyond all offsets")]
     BeyondOffsets,
-    /// Offset or length in the file are no sectors.
+    /// Offset or length in the file are not whole sectors.
     #[error("does not consist of whole sectors of the file")]
     PartOfSector,
-    /// Place in the extent is no sectors.
+    /// The place in the extent is not whole sectors.
     #[error("does not consist of whole sectors of its extent")]
     PartOfExtentSector,
     /// The end of its extent is no address.
@@ -122,11 +122,11 @@ pub enum ExtentFault {
     Overlaps,
 }
 
-/// What a fsync log says of an inode and cannot be.
+/// Something impossible that a fsync log says about an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LogFault {
-    /// An inode with a number that none has.
+    /// An inode number that no inode can have.
     #[error("has it, and no inode has this number")]
     NoSuchNumber,
     /// A name of the root, or a name in itself.
@@ -156,7 +156,7 @@ pub enum LogFault {
     /// An item of extended attributes without any.
     #[error("has an empty attribute of it")]
     EmptyAttribute,
-    /// A directory entry that names no inode it could.
+    /// A directory entry that is impossible.
     #[error("has an entry in it that cannot be")]
     Entry,
     /// Entries of what is no directory.
@@ -180,7 +180,7 @@ pub enum LogFault {
     /// A name that is empty, too long, or holds a slash.
     #[error("has a name that cannot be")]
     Name,
-    /// A directory index that cannot be.
+    /// An impossible directory index.
     #[error("has a name at a position that cannot be")]
     NamePosition,
     /// Data over other data of the log.

@@ -1,7 +1,7 @@
 //! Files and directories on an open volume.
 //!
-//! Owns inodes, names, attributes, extended attributes, file data and the
-//! write buffer. Stands on the store's trees and transactions.
+//! Owns inodes, names, attributes, extended attributes, file data and the write
+//! buffer. Uses the store's trees and transactions.
 //!
 //! Lock order: inodes (ascending [`InodeId`] when several are waited for) ->
 //! addresses of data -> a subvolume's lock of writes in place -> cleaning -> the
@@ -60,7 +60,7 @@ pub struct Filesystem {
     pub(crate) sector_size: u64,
     /// Checksum of data.
     pub(crate) checksum: ChecksumType,
-    /// Subvolume that the root of the view is.
+    /// Subvolume whose root is the root of the view.
     pub(crate) subvolume: TreeId,
     /// Numbers for new inodes.
     pub(crate) next_inodes: InodeNumbers,
@@ -74,13 +74,13 @@ pub struct Filesystem {
     /// Deleted subvolumes that cannot be read to their end, and why: they are
     /// left as they are until the volume is opened again.
     pub(crate) stuck: Mutex<FxHashMap<TreeId, StoreError>>,
-    /// Subvolumes that were looked into: what a crash left in them without
-    /// names is deleted then.
+    /// Subvolumes that were looked into. At the first look, files without names
+    /// that a crash left in them are deleted.
     pub(crate) visited: RwLock<FxHashSet<TreeId>>,
 }
 
 impl fmt::Debug for Filesystem {
-    /// Not all that is in memory.
+    /// Leaves out most of what is in memory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Filesystem")
             .field("subvolume", &self.subvolume)

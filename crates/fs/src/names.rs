@@ -222,7 +222,8 @@ impl Filesystem {
         self.change_items(&mut *dir_state, parent.tree, room, plan, enter)
     }
 
-    /// An inode of [`Filesystem::plan_new`] is in its tree.
+    /// Enters an inode of [`Filesystem::plan_new`] into the table, after its
+    /// items are in the tree.
     fn enter_new(&self, inode: Inode) -> Arc<Inode> {
         self.next_inodes.used(inode.id);
         self.inodes.insert(inode)
@@ -259,7 +260,8 @@ impl Filesystem {
             number: self.next_inodes.next(engine, parent.tree)?,
         };
         let mut item = self.blank_item(engine, &dir_state.item, new);
-        // Flags pass on what forbids compression, and an explicit "none".
+        // Only an algorithm is passed on as a property. Flags pass on that
+        // compression is forbidden, or explicitly "none".
         let property = match kind {
             FileType::Regular | FileType::Directory
                 if new.inherits() && !item.flags.intersects(xattr::UNPACKED) =>

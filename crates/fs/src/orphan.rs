@@ -101,7 +101,7 @@ pub(crate) struct Deletion {
 /// same.
 ///
 /// # Errors
-/// A node that is only not in memory.
+/// Only that of a node that is not in memory.
 pub(crate) fn plan_last(
     engine: &Engine,
     inode: &Inode,

@@ -116,7 +116,8 @@ impl Filesystem {
         };
         check_modes(source, target, mode)?;
         if target.is_some_and(|target| target.inode == source.inode) {
-            // Two names of one file, or one name.
+            // Both are names of one file, or the same name: nothing is to be
+            // done.
             return Ok(true);
         }
         check_crossing((from, source), (to, target), mode)?;
@@ -243,9 +244,9 @@ impl Filesystem {
     }
 }
 
-/// Removes the inode that loses a name from the log. If the log does not have
-/// the current state of the inode that gets the name, a replay would find
-/// neither of them there. A commit is needed then.
+/// Gives up the log if a replay of it would find neither inode at the name. The
+/// next fsync removes the inode that loses a name from the log. So the log must
+/// have the current state of the inode that gets the name.
 fn keep_logged_name(engine: &mut Engine, source: InodeId, target: InodeId, mode: RenameMode) {
     let (old, new) = (engine.is_in_log(target), engine.is_in_log(source));
     let is_lost = match mode {

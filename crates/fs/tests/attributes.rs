@@ -26,7 +26,7 @@ fn attributes_with_one_hash_share_a_node() {
     let set = |name: &[u8], length| fs.set_xattr(&inode, name, &vec![1; length], SetMode::Any);
     set(&names[0], 7000).unwrap();
     set(&names[1], 7000).unwrap();
-    // As a replacement of its old value, and as a new one.
+    // The first replaces an old value, the second is a new attribute.
     assert_eq!(set(&names[0], 10_000).unwrap_err().errno(), 28);
     assert_eq!(set(&names[2], 3000).unwrap_err().errno(), 28);
     assert_eq!(set(b"user.alone", 16_384).unwrap_err().errno(), 28);

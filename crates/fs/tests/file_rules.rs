@@ -709,8 +709,8 @@ fn spoil(fs: &Filesystem, inode: &Inode, offset: u64, change: impl Fn(&mut [u8])
     replaced.unwrap();
 }
 
-/// Where a file extent's item has its disk address. One more is not at a
-/// sector.
+/// Offset of the disk address in a file extent's item. A change of its lowest
+/// bit moves it off the sector.
 const ADDRESS: usize = 21;
 
 #[test]
@@ -755,7 +755,7 @@ fn a_file_that_cannot_be_flushed_stops_nothing_else() {
     fs.write(&good, 0, &data).unwrap();
     assert_eq!(fs.dirty_bytes() % 4096, 0);
 
-    // The data waited.
+    // The data of the bad file waited.
     spoil(&fs, &bad, 0, |item| item[ADDRESS] ^= 1);
     fs.sync_all().unwrap();
     drop((bad, good, fs));
@@ -855,7 +855,7 @@ fn content_is_replaced_in_one_piece() {
         assert_eq!(after, b"\0\0\0\0\0\0\0\0\0\0new", "{name}");
         assert_eq!(fs.attributes_of(inode).unwrap().allocated, 4096);
     }
-    // Nothing replaced it, and a sync publishes that.
+    // Nothing replaces the content that was cut, and a sync publishes that.
     pieces(&fs, &many);
     fs.sync_all().unwrap();
     let before = content(&fs, &many);

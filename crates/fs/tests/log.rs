@@ -433,7 +433,8 @@ fn the_kernels_logs_are_replayed_as_it_does() {
     assert!(logs > 0, "the kernel left no log");
 }
 
-/// Opens as `left_to_commit` says: with 0, a commit has always much to write.
+/// Opens a volume with this `left_to_commit`. With 0, a commit always has much
+/// to write.
 fn open_with_left(image: &Path, left_to_commit: usize) -> Filesystem {
     let device = FileDevice::open(image, Access::ReadWrite).unwrap();
     let options = OpenOptions {

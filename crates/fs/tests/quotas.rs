@@ -168,7 +168,8 @@ impl World<'_> {
             }
             1 | 2 => {
                 let name = self.name();
-                // As its source: what is shared stays within the groups.
+                // It gets the groups of its source, so what both share stays
+                // within the groups.
                 let groups = {
                     let engine = self.fs.store().read();
                     let quotas = engine.quotas().unwrap();
@@ -224,8 +225,9 @@ impl World<'_> {
     }
 }
 
-/// btrfs check 6.2 does not read a quota tree of several nodes right (the
-/// kernel's neither), so there may be as many subvolumes as fill one.
+/// btrfs check 6.2 misreads a quota tree of several nodes, also one that the
+/// kernel made. So there may be only as many subvolumes as one node has room
+/// for.
 fn exercise(seed: u64, mkfs_options: &[&str], (rounds, subvolumes_max): (u64, usize)) {
     let mut random = Random(seed);
     let (dir, image) = mkfs(2 << 30, mkfs_options);
@@ -305,7 +307,7 @@ fn numbers_follow_every_commit() {
     }
 }
 
-/// Switched on by us, groups made by us, switched off again.
+/// We switch quotas on, make groups, and switch quotas off again.
 #[test]
 fn quotas_are_switched_on_and_off() {
     if !common::is_root() {
@@ -466,7 +468,8 @@ fn what_cannot_be_followed_is_inconsistent_until_a_scan() {
         fill(mount.path(), &mut random);
     }
     let fs = open_subvolume(&image, TreeId::FS);
-    // In a group with other members that its source is not in.
+    // The snapshot enters a group that has other members and that its source is
+    // not in.
     let groups = BTreeSet::from(["1/2".parse().unwrap()]);
     let a = TreeId(256);
     let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
@@ -576,7 +579,7 @@ fn a_count_is_made_beside_changes() {
     assert!(calls >= 2, "the count told of its progress {calls} times");
     assert!(!is_inconsistent(&fs));
     assert_eq!(kept(&fs), counted(&fs));
-    // What was held is free again, so much can be written again and again.
+    // What was held is free again, so the file can be overwritten many times.
     for _ in 0..20 {
         let found = fs.lookup(root(TreeId(257)), b"f1").unwrap();
         let inode = fs.inode(found.inode).unwrap();
@@ -588,7 +591,8 @@ fn a_count_is_made_beside_changes() {
     drop(fs);
     check(&image);
     assert_eq!(rescanned(&image, dir.path()), ours);
-    // After a crash in the middle the kernel counts anew when it mounts,
+    // The copy is what a crash in the middle of the count leaves. The kernel
+    // counts anew when it mounts it.
     check(&crashed);
     let by_kernel = dir.path().join("by-kernel.img");
     fs::copy(&crashed, &by_kernel).unwrap();
@@ -601,7 +605,7 @@ fn a_count_is_made_beside_changes() {
     assert!(!is_inconsistent(&fs));
     assert_eq!(kept(&fs), counted(&fs));
     drop(fs);
-    // and a reader and a writer of ours see it and say so.
+    // Readers and writers of ours see that a count was interrupted, and say so.
     let fs = open_subvolume(&crashed, TreeId::FS);
     let reason = |fs: &Filesystem| {
         let engine = fs.store().read();
@@ -654,7 +658,7 @@ fn limits_hold_everywhere() {
         };
         fs.change_quotas(set).unwrap();
     };
-    // More than it may use is used already.
+    // The subvolume uses more than it may already.
     limit(a, Some(100_000));
     let refused = |result: Result<(), butterfs_fs::FsError>| {
         assert_eq!(result.expect_err("a limit").errno(), 122);
@@ -682,13 +686,13 @@ fn limits_hold_everywhere() {
     refused(fs.copy_range((&source, 0), (&inode, 0), 1 << 20).map(drop));
     refused(fs.create_subvolume(root(a), b"sub", &dir_of).map(drop));
     refused(fs.snapshot(b, root(a), b"sub", Access::ReadWrite).map(drop));
-    // These cost nothing: a longer hole, less of it, and none of it.
+    // These cost nothing: a longer hole, a shorter file, and no file.
     fs.truncate(&inode, 10 << 20).unwrap();
     fs.truncate(&inode, 100).unwrap();
     fs.unlink(root(a), b"f").unwrap();
     fs.sync_all().unwrap();
     fs.create(root(a), b"new", &file).unwrap();
-    // A group that a snapshot enters with everything that it reaches.
+    // A snapshot enters a group with everything that it reaches.
     let groups = BTreeSet::from(["1/1".parse().unwrap()]);
     let entered = fs.snapshot_in_groups(b, (fs.root(), b"s"), Access::ReadOnly, &groups);
     refused(entered.map(drop));

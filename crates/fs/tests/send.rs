@@ -154,7 +154,7 @@ fn random_pairs(
             ..full
         };
         send(&fs, &c, ids[&c], &how, &streams.path().join(&c));
-        // Of another origin.
+        // The parent has another origin.
         if seed + 1 < seeds.end {
             let other = format!("a{}", seed + 1);
             let file = streams.path().join(format!("x{seed}"));

@@ -1,6 +1,6 @@
-//! Large reads, which several threads share: bad sectors heal or are the first
-//! one's error, whatever thread meets them, and every kind of extent is read
-//! where it belongs.
+//! Large reads, which several threads share. A bad sector heals if it has a
+//! good copy; if not, the error names the first such sector, whichever thread
+//! meets it. Every kind of extent is read to its right place.
 
 mod common;
 
@@ -84,7 +84,7 @@ fn bad_sectors_of_shared_reads_heal() {
     fs.sync_all().unwrap();
     for at in bad {
         damage(&fs, &inode, at, 0);
-        // So no copy of the whole batch is good.
+        // Now no copy of the whole batch is good.
         damage(&fs, &inode, at + SECTOR, 1);
     }
     let mut found = vec![0; 4 * MIB];
@@ -96,7 +96,7 @@ fn bad_sectors_of_shared_reads_heal() {
     for at in bad {
         assert!(copy_of(&fs, &inode, at, 0) == data[at..at + SECTOR]);
     }
-    // What the first copy had no need of is as bad as it was.
+    // The first copy of this sector was good, so the second one was not healed.
     assert!(copy_of(&fs, &inode, SECTOR, 1) != data[SECTOR..2 * SECTOR]);
 }
 
@@ -119,7 +119,7 @@ fn the_first_sector_without_a_good_copy_is_the_error() {
             other => panic!("{other:?}"),
         }
     }
-    // What lies before it can be read, and behind it.
+    // The data before and behind the bad sectors can be read.
     assert_eq!(fs.read(&inode, 0, &mut found[..first]).unwrap(), first);
     assert!(found[..first] == data[..first]);
     let after = 904 << 10;

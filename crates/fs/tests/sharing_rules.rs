@@ -230,7 +230,8 @@ fn checksums_and_none_do_not_mix() {
         let mut refused = fs.dedupe_range((from, 0), 10 * SECTOR, &[(Arc::clone(to), 0)]);
         assert_eq!(refused.pop().unwrap().unwrap_err().errno(), 22);
     }
-    // Two without can; then a write must not go through to the other.
+    // Two files without checksums can share data. A write to one must not
+    // change the other.
     assert_eq!(fs.clone_range(&plain, &other, whole).unwrap(), 10 * SECTOR);
     assert_eq!(extents(&fs, &plain), extents(&fs, &other));
     fs.write(&plain, SECTOR, &[9; 100]).unwrap();
@@ -240,7 +241,7 @@ fn checksums_and_none_do_not_mix() {
     let copy = fs.clone_inode(&summed, fs.root(), b"copy").unwrap();
     assert_eq!(extents(&fs, &copy), extents(&fs, &summed));
     assert_eq!(content(&fs, &copy), bytes);
-    // Moving keeps it without checksums.
+    // Defragmentation keeps the file without checksums.
     let wanted = Defragment {
         compress: Recompress::With(Algorithm::Zstd, Algorithm::Zstd.default_level()),
         sharing: Sharing::Break,
@@ -282,7 +283,7 @@ fn across_subvolumes_and_into_read_only_ones() {
             .errno(),
         30
     );
-    // From a read-only one it can.
+    // A file of a read-only subvolume can be the source.
     let back = create(&fs, "back", b"");
     fs.clone_range(&inside, &back, CloneSpan::default())
         .unwrap();
@@ -352,8 +353,9 @@ fn sharing_is_told_and_kept_unless_asked() {
     fs.clone_range(&file, &part, span).unwrap();
     fs.sync_all().unwrap();
     let shared = fs.plan_defragment(&file, &keep).unwrap();
-    // What it has of an extent of which others have another part counts too.
-    // All odd sectors are of one, and what is between them gains nothing alone.
+    // An extent counts as shared even if others have another part of it than
+    // this file. All odd sectors are of one extent, and rewriting only the
+    // sectors between them gains nothing.
     assert_eq!((shared.rewritten, shared.shared), (0, 40 * SECTOR));
     let done = fs.defragment(&file, &unshare).unwrap();
     assert_eq!((done.rewritten, done.new_extents), (64 * SECTOR, 1));
@@ -483,7 +485,7 @@ fn orphans_go_when_a_subvolume_is_looked_into() {
     assert!(fs.lookup(fs.root(), b"sub").is_ok());
     fs.inode(root).unwrap();
     assert!(matches!(fs.inode(id), Err(FsError::NotFound)));
-    // One that is in use stays.
+    // An unnamed file that is in use stays.
     let unnamed = fs.create_unnamed(root, &new).unwrap();
     fs.pin(&unnamed);
     fs.write(&unnamed, 0, b"in use").unwrap();

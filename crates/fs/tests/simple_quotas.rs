@@ -107,7 +107,7 @@ fn fill(mount: &Path, random: &mut Random) -> bool {
     }
     let source = a.to_str().unwrap();
     btrfs(&["subvolume", "snapshot", source], &mount.join("s"));
-    // In a directory of a group's member: in the group too.
+    // A subvolume within a member of a group is in the group too.
     btrfs(&["subvolume", "create"], &a.join("nested"));
     for file in 30..50 {
         let length = random.below(60_000) as usize;
@@ -185,7 +185,7 @@ fn change(fs: &Filesystem, random: &mut Random, (a, s): (TreeId, TreeId)) {
     let middle = kept(fs);
     let node = fs.store().read().node_size() as u64;
     assert_eq!(middle[&format!("0/{other}")], node);
-    // As its directory's subvolume.
+    // The new subvolume has the groups of the subvolume that holds it.
     {
         let engine = fs.store().read();
         let group = engine.quotas().unwrap().group(GroupId::of_tree(empty));
@@ -232,7 +232,8 @@ fn our_simple_quotas_are_the_kernels() {
     }
     let go_on = &mut |_: &butterfs_fs::subvolume::du::Progress| ControlFlow::Continue(());
     let fs = open_subvolume(&image, TreeId::FS);
-    // What waits at that moment is written later, so it is charged.
+    // Data that wait when quotas are switched on are written later, so they are
+    // charged.
     write(&fs, TreeId(256), "waits", &[3; 20_000]);
     fs.enable_quotas(QuotaMode::Simple, &Limits::default(), go_on)
         .unwrap();

@@ -303,7 +303,8 @@ fn a_write_in_place_does_not_reach_a_snapshot() {
             said.send(device.hold_me()).unwrap();
             fs.snapshot(TreeId::FS, fs.root(), b"snap", Access::ReadOnly)
         });
-        // It has decided what it flushes. What is written now comes later.
+        // The snapshot has decided what it flushes. What is written from now on
+        // comes later.
         let maker = named.recv().unwrap();
         device.wait_until_stopped(&maker);
         fs.write(file, 0, &[b'b'; 65_536]).unwrap();
@@ -311,7 +312,7 @@ fn a_write_in_place_does_not_reach_a_snapshot() {
             names.send(device.hold_me()).unwrap();
             fs.flush_inode(file)
         });
-        // It has decided to overwrite what lies there.
+        // The flush has decided to overwrite the data in place.
         let writes = named.recv().unwrap();
         device.wait_until_stopped(&writes);
         device.release(&maker);

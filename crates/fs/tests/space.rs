@@ -192,7 +192,7 @@ fn what_is_free_can_be_preallocated() {
         let inode = file(&fs, fs.root(), "file").unwrap();
         let all = FallocateMode::Allocate;
         fs.fallocate(&inode, all, 0, wanted * MIB).unwrap();
-        // Not more than there is, and then nothing of it.
+        // A request for more than is free gets nothing.
         let free = fs.store().read().available(SpaceKind::Data);
         let more = file(&fs, fs.root(), "more").unwrap();
         let refused = fs.fallocate(&more, all, 0, free + MIB);
@@ -271,14 +271,14 @@ fn writers_wait_for_the_space_of_deleted_subvolumes() {
         fs.sync_all().unwrap();
         free
     };
-    // Who preallocates.
+    // A thread that preallocates frees them.
     let free = fill(3000);
     let inode = file(&fs, fs.root(), "preallocated").unwrap();
     fs.fallocate(&inode, FallocateMode::Allocate, 0, free)
         .unwrap();
     fs.unlink(fs.root(), b"preallocated").unwrap();
     fs.sync_all().unwrap();
-    // Who writes.
+    // A thread that writes frees them.
     let free = fill(10);
     write(&fs, "written", &vec![5; free as usize]);
     fs.sync_all().unwrap();

@@ -340,7 +340,8 @@ fn what_the_extent_tree_lacks_stays_and_the_rest_goes() {
             let undo = || {
                 let mut item = old.clone();
                 if lacks == Lacks::Reference {
-                    // It may say by now who refers to what is below.
+                    // The rest of the item may have changed meanwhile, so only
+                    // the tree is put back.
                     item = extent(&copy, key);
                     item[25..33].copy_from_slice(&old[25..33]);
                 }

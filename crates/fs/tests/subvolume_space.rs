@@ -347,7 +347,8 @@ fn a_deletion_under_way_holds_nothing() {
     };
     let mount = KernelMount::new(&image, dir.path(), "noatime");
     subvolume(&["delete", "-c"], &[&mount.path().join("big")]);
-    // Frozen, the volume is whole. The cleaner continues between.
+    // While it is frozen, the volume is consistent. The cleaner continues in
+    // between.
     let mut half_done = 0;
     for step in 0..30 {
         let point = mount.path().to_str().unwrap();
@@ -365,7 +366,7 @@ fn a_deletion_under_way_holds_nothing() {
         let rows = sharing.subvolumes();
         let kept = rows.last().unwrap();
         assert_eq!(kept.total, before);
-        // What big shared with it is its own now.
+        // What it shared with `big` is now its own.
         assert_eq!(kept.exclusive, kept.total);
         let freed = sharing.being_freed();
         assert_eq!(freed == Space::default(), dying.is_none());

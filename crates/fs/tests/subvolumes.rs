@@ -473,7 +473,7 @@ fn rules_of_subvolumes() {
             .map(drop),
         30,
     );
-    // Only subvolumes themselves cross.
+    // Only a subvolume itself can move to another subvolume.
     let place = |dir: InodeId, name: &'static [u8]| Place { dir, name };
     let rename = |from, to| fs.rename(from, to, RenameMode::Replace, OldName::Free);
     refused(rename(place(root(a), b"file"), place(top, b"file")), 18);

@@ -1,4 +1,4 @@
-//! Locks of those who work with addresses of data.
+//! Locks of operations that use addresses of data.
 
 use crossbeam_utils::sync::ShardedLock;
 use parking_lot::RwLock;

@@ -32,7 +32,7 @@ impl UnallocatedCache {
         *self.0.lock()[kind as usize].get_or_insert_with(look)
     }
 
-    /// A chunk came or went.
+    /// Forgets it, because a chunk was made or removed.
     pub(crate) fn forget(&mut self) {
         *self.0.get_mut() = [None; 3];
     }

@@ -54,7 +54,8 @@ impl ChangedInodes {
         }
     }
 
-    /// The inode changed, and its file extents in `range` if there is one.
+    /// Notes that the inode changed, and its file extents in `range` if there
+    /// is one.
     pub(crate) fn note(&self, id: InodeId, range: Option<Range<u64>>) {
         self.change(id, |changed| {
             let ranges = changed.since_log.get_or_insert_default();
@@ -64,7 +65,7 @@ impl ChangedInodes {
         });
     }
 
-    /// The inode's names changed.
+    /// Notes that the inode's names changed.
     pub(crate) fn note_names(&self, id: InodeId) {
         self.change(id, |changed| {
             changed.since_log.get_or_insert_default();
@@ -72,7 +73,7 @@ impl ChangedInodes {
         });
     }
 
-    /// The log has all of the inode.
+    /// Notes that the log has all of the inode.
     pub(crate) fn note_logged(&self, id: InodeId) {
         self.everywhere(id, |changed| changed.since_log = None);
     }

@@ -265,8 +265,8 @@ impl Engine {
         }
     }
 
-    /// The prepared generation is durable: its nodes are clean, what it freed
-    /// can be used again.
+    /// Notes that the prepared generation is durable. Its nodes are clean, and
+    /// what it freed can be used again.
     pub(crate) fn published(&mut self) {
         for node in self.forest.writing.drain() {
             self.forest.cache.insert(node);

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub struct DeviceFacts {
     /// What its item says.
     pub item: DeviceItem,
-    /// How it is.
+    /// Whether it is used, and if not, why.
     pub state: MemberState,
     /// The device itself; `None` when it is missing.
     pub name: Option<String>,

@@ -52,7 +52,7 @@ pub struct Engine {
     pub(crate) forest: Forest,
     /// Chunks, block groups and free space.
     pub(crate) allocation: Allocation,
-    /// What waits for its tree.
+    /// Changes that wait for their trees.
     pub(crate) pending: Pending,
     /// Superblocks, devices and the fsync log.
     pub(crate) publication: Publication,

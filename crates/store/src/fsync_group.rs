@@ -73,20 +73,20 @@ impl FsyncGroup {
         self.led.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An fsync begins.
+    /// Notes that an fsync begins.
     pub(crate) fn arrive(&self) -> Arrival<'_> {
         self.arriving.fetch_add(1, Ordering::Relaxed);
         Arrival(self)
     }
 
-    /// Everything before `batch` is durable.
+    /// Notes that everything before `batch` is durable.
     pub(crate) fn batch_is_durable(&self, batch: u64) {
         self.batch.fetch_max(batch, Ordering::Release);
     }
 
-    /// Everything up to `generation` is durable, and no further commit is owed
-    /// for it. A thread that wakes before it is told this leads, and asks the
-    /// engine.
+    /// Notes that everything up to `generation` is durable, and that no further
+    /// commit is owed for it. A thread that wakes without this being noted
+    /// leads, and asks the engine.
     pub(crate) fn generation_is_durable(&self, generation: Generation) {
         self.generation
             .fetch_max(generation.get(), Ordering::Release);

@@ -34,8 +34,9 @@ const LOG_MAX: usize = 64 << 20;
 const KEPT: u64 = 200;
 /// Nodes that every batch writes: the root of all logs, and a leaf.
 const BATCH_NODES: usize = 2;
-/// What a commit takes beside nodes that changed already, in writes of nodes:
-/// nodes of the other trees, and the work until they are complete.
+/// What a commit costs in addition to the nodes that changed already, counted
+/// in writes of nodes: nodes of the other trees, and the work until they are
+/// complete.
 const COMMIT_NODES: usize = 24;
 /// Extents whose changes go to one leaf at the commit, about.
 const EXTENTS_PER_LEAF: usize = 32;
@@ -413,8 +414,8 @@ impl Engine {
         Ok(LogEditor { sink, tree })
     }
 
-    /// The log cannot express what happened, or it does not agree with the
-    /// files. Until the next commit, each fsync needs a commit.
+    /// Gives up the log, because it cannot express what happened or does not
+    /// agree with the files. Until the next commit, each fsync needs a commit.
     pub fn give_up_log(&mut self) {
         self.publication.log.broken = true;
     }
@@ -571,8 +572,8 @@ impl Engine {
         })))
     }
 
-    /// The batch is durable, so what only the previous log had is free. Returns
-    /// a batch number; all batches before it are durable.
+    /// Notes that the batch is durable, so what only the previous log had is
+    /// free. Returns a batch number; all batches before it are durable.
     pub(crate) fn log_published(&mut self, prepared: PreparedLog) -> u64 {
         self.publication.durable = prepared.superblock;
         self.publication.log.unnamed_writing.clear();
@@ -586,9 +587,9 @@ impl Engine {
         prepared.batch
     }
 
-    /// Not all devices have the batch. The next commit makes its content
-    /// durable, and callers who wait for the batch are told only then. Until
-    /// then nothing of this log or of the previous one becomes free.
+    /// Notes that not all devices have the batch. The next commit makes its
+    /// content durable, and callers who wait for the batch are told only then.
+    /// Until then nothing of this log or of the previous one becomes free.
     pub(crate) fn log_unpublished(&mut self, prepared: PreparedLog) {
         self.publication.log.broken = true;
         self.publication.log.batch = self.publication.log.batch.saturating_sub(1);
@@ -732,7 +733,8 @@ impl Engine {
         })
     }
 
-    /// The log is replayed; the next commit makes it go away.
+    /// Notes that the log is replayed. The next commit takes it out of the
+    /// superblock.
     pub fn finish_replay(&mut self) {
         self.publication.log_waits = false;
         self.publication.superblock_changed = true;

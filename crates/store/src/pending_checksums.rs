@@ -25,7 +25,7 @@ impl PendingChecksums {
         self.bytes + self.applied_bytes
     }
 
-    /// The generation ends: what was applied is committed.
+    /// Forgets what was applied: the generation ended, and its commit has that.
     pub(crate) fn forget_applied(&mut self) {
         self.applied.clear();
         self.applied_bytes = 0;

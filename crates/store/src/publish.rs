@@ -240,8 +240,8 @@ impl Store {
         self.write_copies(superblock, items, Copies::Mirrors)
     }
 
-    /// An fsync is about to log its file. Others that write the log may wait for
-    /// it a moment.
+    /// Notes that an fsync is about to log its file. Others that write the log
+    /// may wait for it a moment.
     pub fn arrive_at_log(&self) -> Arrival<'_> {
         self.fsyncs.arrive()
     }

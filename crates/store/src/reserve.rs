@@ -17,9 +17,10 @@ const REFERENCES_MAX: usize = 300_000;
 /// Bytes of waiting checksums above which a generation is committed.
 const CHECKSUMS_MAX: usize = 32 << 20;
 
-/// Nodes that a single change with its commit needs at most, about. The largest
+/// About the most nodes that a single change with its commit needs. The largest
 /// change of the file layer is a step of an orphan's deletion. It asks for 70
-/// nodes, and each of its 400 items may be in nodes of its own.
+/// nodes itself. The references that its 400 items drop change the rest at the
+/// commit; many of them share a node.
 const CHANGE_NODES_MAX: u64 = 300;
 /// Nodes that a commit changes whatever is pending: paths of at most eight
 /// levels in each of the volume's own eight trees.

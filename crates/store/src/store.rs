@@ -94,7 +94,7 @@ impl Store {
         &self.space
     }
 
-    /// How the volume is open.
+    /// Whether the volume may change.
     pub const fn access(&self) -> Access {
         self.access
     }

@@ -101,7 +101,7 @@ impl<'s> Transaction<'s> {
         self.engine.edits != self.edits
     }
 
-    /// The change is whole: the next commit publishes it.
+    /// Ends a change that is whole. The next commit publishes it.
     pub fn finish(mut self) {
         self.finished = true;
     }

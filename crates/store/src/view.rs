@@ -135,7 +135,7 @@ impl Store {
 }
 
 impl Engine {
-    /// Nodes that commits free from now on are kept unchanged.
+    /// From now on, keeps nodes unchanged that commits free.
     fn begin_hold(&mut self) -> HoldId {
         if let Some(held) = &mut self.allocation.held {
             held.views += 1;
@@ -173,7 +173,7 @@ impl Engine {
         self.give_back_pinned(&ranges);
     }
 
-    /// Space that a published commit freed can be used again, unless it is
+    /// Lets the space that a published commit freed be used again, unless it is
     /// held.
     pub(crate) fn unpin(&mut self, freed: &[Range<u64>]) {
         let Some(mut held) = self.allocation.held.take() else {

@@ -1,8 +1,8 @@
-//! Whether data are worth compressing, from a sample.
+//! Decides from a sample whether data are worth compressing.
 //!
-//! Owns the sample (16 bytes of every 256) and the questions asked of it, from
-//! the cheapest on: does it repeat, has it few distinct bytes, do few bytes
-//! make up most of it, how much does a byte tell.
+//! Owns the sample (16 bytes of every 256) and four tests of it, the cheapest
+//! first: does it repeat, does it have few distinct bytes, do few bytes make up
+//! most of it, and how high is its entropy.
 //!
 //! Source: the description of the compression heuristics in the Btrfs
 //! documentation ("Pre-compression heuristics").
@@ -12,7 +12,7 @@ use super::UNIT;
 const SAMPLE: usize = 16;
 const INTERVAL: usize = 256;
 const SAMPLE_MAX: usize = UNIT / INTERVAL * SAMPLE;
-/// Distinct bytes below which data compress.
+/// Data with fewer distinct bytes than this compress.
 const DISTINCT_LOW: usize = 64;
 /// Percent of the sample that the most frequent bytes (the core) make up.
 const CORE_PERCENT: u32 = 90;
@@ -87,7 +87,8 @@ fn take_sample<'a>(data: &[u8], buffer: &'a mut [u8; SAMPLE_MAX]) -> &'a [u8] {
     buffer.get(..length).unwrap_or_default()
 }
 
-/// Bytes needed for [`CORE_PERCENT`] of the sample; `counts` is descending.
+/// How many distinct bytes make up [`CORE_PERCENT`] of the sample; `counts` is
+/// descending.
 fn core_size(counts: &[u32; 256], total: u32) -> usize {
     let enough = total.saturating_mul(CORE_PERCENT) / 100;
     counts
@@ -144,8 +145,8 @@ mod tests {
         assert_eq!(judge(&noise(|byte| byte % 66)), Verdict::Compressible);
         // A core of about 100 bytes, 6.7 bits each: too much.
         assert_eq!(judge(&noise(|byte| byte % 111)), Verdict::Incompressible);
-        // Half of it one byte, the rest anything: a core of many bytes, of
-        // little entropy.
+        // About half of it is one byte and the rest is noise: the core is
+        // large, but the entropy is low.
         let skewed = noise(|byte| if byte < 140 { 0 } else { byte });
         assert_eq!(judge(&skewed), Verdict::Compressible);
         let between = noise(|byte| if byte < 100 { 0 } else { byte });
@@ -156,7 +157,7 @@ mod tests {
     fn short_data() {
         for length in 0..600 {
             let data = &noise(|byte| byte)[..length];
-            // Few samples have few distinct bytes.
+            // A short sample has few distinct bytes.
             assert_eq!(judge(data), Verdict::Compressible, "{length}");
         }
     }

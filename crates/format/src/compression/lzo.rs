@@ -1,9 +1,9 @@
 //! LZO in Btrfs' framing.
 //!
 //! Owns how LZO1X streams lie in an extent: a total length (itself included),
-//! then for each sector of input its compressed length and its stream. A
-//! length never crosses a sector boundary of the extent; where fewer bytes
-//! than it needs are left, they are zero and it begins in the next sector. An
+//! then for each sector of input its compressed length and its stream. A length
+//! never crosses a sector boundary of the extent. If a sector has too few bytes
+//! left for it, they are zero and the length begins in the next sector. An
 //! inline extent is framed the same way and holds one sector.
 //!
 //! Source: the documentation of the on-disk format; extents that the kernel
@@ -172,7 +172,7 @@ mod tests {
         ] {
             assert!(lzo.decompress(extent, &mut output, 4096).is_err());
         }
-        // A total that holds nothing fills nothing.
+        // A total without any stream fills nothing.
         assert_eq!(lzo.decompress(&[4, 0, 0, 0], &mut output, 4096), Ok(0));
     }
 }

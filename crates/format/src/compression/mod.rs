@@ -1,9 +1,9 @@
 //! Compression of data extents: algorithms, levels, framing.
 //!
-//! Owns how compressed bytes lie in an extent. A unit is at most [`UNIT`]
-//! bytes of a file. Compressed bytes end anywhere in their last sector; the
-//! rest of it is zero. Where files are compressed at all, and what becomes
-//! inline, is decided by the file layer.
+//! Owns how compressed bytes lie in an extent. A unit is at most [`UNIT`] bytes
+//! of a file. Compressed bytes end anywhere in their last sector; the rest of
+//! it is zero. The file layer decides which files are compressed and what
+//! becomes inline.
 //!
 //! Decompression takes hostile bytes: memory is bounded by the unit, the
 //! window and the sector, and nothing is read behind the given slices.
@@ -48,9 +48,10 @@ impl std::fmt::Debug for Scratch {
 }
 
 impl Scratch {
-    /// Compresses `input` (at most [`UNIT`] bytes) into `output`, which has
-    /// room for what counts as success (see [`room_that_pays`]), and gives the
-    /// length; `None` when the result does not fit, or the codec fails.
+    /// Compresses `input` (at most [`UNIT`] bytes) into `output` and gives the
+    /// length; `None` if the result does not fit, or the codec fails. The size
+    /// of `output` is the greatest length that counts as success (see
+    /// [`room_that_pays`]).
     #[must_use]
     pub fn compress(
         &mut self,
@@ -70,9 +71,9 @@ impl Scratch {
         }
     }
 
-    /// Decompresses `input` into `output` and gives how many bytes came out;
-    /// what the stream has beyond `output` is left out. `input` may have
-    /// anything behind the end of the stream.
+    /// Decompresses `input` into `output` and gives how many bytes came out. If
+    /// the stream has more bytes than fit in `output`, the rest is left out.
+    /// `input` may have anything behind the end of the stream.
     ///
     /// A stream may hold less than the extent's size; the rest of the extent,
     /// and so of `output`, is zero.

@@ -223,8 +223,8 @@ proptest! {
 
 mod golden;
 
-/// Working memory that was given up on in the middle of a unit makes sound
-/// units afterwards.
+/// If compression gives up in the middle of a unit, the same working memory
+/// makes correct units afterwards.
 #[test]
 fn a_unit_that_did_not_fit_leaves_no_trace() {
     for algorithm in Algorithm::ALL {

@@ -29,8 +29,8 @@ impl Zlib {
         let status = stream.compress(input, output, FlushCompress::Finish);
         let length = usize::try_from(stream.total_out()).ok();
         if !matches!(status, Ok(Status::StreamEnd)) {
-            // Its reset keeps a block open (level 1 of zlib-rs 0.6.8): the
-            // next stream would begin in the middle of this one.
+            // A reset of the compressor keeps a block open (level 1 of zlib-rs
+            // 0.6.8), so the next stream would begin in the middle of this one.
             self.deflate = None;
             return None;
         }

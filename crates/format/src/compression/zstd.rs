@@ -12,7 +12,8 @@ const WINDOW_LOG: u32 = 17;
 /// First bytes of a frame. The library knows older formats too, which Btrfs
 /// never had.
 const MAGIC: [u8; 4] = 0xfd2f_b528_u32.to_le_bytes();
-/// The library gives up some bytes before its output is full.
+/// The library fails if its output has only a few bytes more than it needs, so
+/// it gets this many more.
 const SLACK: usize = 1024;
 
 /// Working memory: the two contexts, the first with its level, and a frame on

@@ -29,15 +29,14 @@ bit_flags!(
         STRIPES_RANGE = 1 << 7, "stripes";
         /// `target`.
         CONVERT = 1 << 8, "convert";
-        /// With `target`: what has that profile stays.
+        /// With `target`: block groups that have that profile already stay.
         SOFT = 1 << 9, "soft";
         /// `usage`, as least and most.
         USAGE_RANGE = 1 << 10, "usage range";
     }
 );
 
-/// The bit that stands for the profile single where "none" must be told from
-/// it.
+/// The bit for the profile "single", where it must differ from "no profile".
 pub const SINGLE: u64 = 1 << 48;
 
 /// The bits of a profile, with [`SINGLE`] for none.

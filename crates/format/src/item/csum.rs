@@ -99,9 +99,9 @@ pub fn entries(size: usize, checksum: ChecksumType) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)
 }
 
-/// Checksums that an item of a volume with these nodes may hold: two items and
-/// their descriptors fit one leaf's body less one checksum, and never more than
-/// 4096, as the kernel on 4 KiB pages.
+/// The most checksums that an item may hold: as many as fit in the body of a
+/// leaf beside two item descriptors and one more checksum, and at most 4096.
+/// The kernel has the same limit with 4 KiB pages.
 #[must_use]
 pub fn entries_max(node_size: u32, checksum: ChecksumType) -> usize {
     let body = usize::try_from(node_size)

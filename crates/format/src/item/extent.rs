@@ -55,8 +55,8 @@ impl ExtentHeader {
     /// references follow.
     ///
     /// # Errors
-    /// [`ParseError::TooShort`]; [`ParseError::BadValue`] for flags that do not
-    /// say data or node, and not both, or a level out of range.
+    /// [`ParseError::TooShort`]; [`ParseError::BadValue`] for flags that name
+    /// neither data nor a node, or both, and for a level out of range.
     pub fn read(item_type: ItemType, r: &mut Reader<'_>) -> Result<Self, ParseError> {
         let bad = |field, value| ParseError::BadValue {
             what: WHAT,

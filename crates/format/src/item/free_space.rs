@@ -168,8 +168,9 @@ pub struct BitmapThresholds {
 }
 
 impl BitmapThresholds {
-    /// Thresholds of a block group of `length` bytes: bitmaps when extents
-    /// would take more room in the tree, and back with a distance of 100.
+    /// Thresholds of a block group of `length` bytes. It turns to bitmaps when
+    /// extents would take more room in the tree, and back when it has 100
+    /// extents fewer than that.
     #[must_use]
     pub fn new(length: u64, sector_size: u32) -> Self {
         let bitmaps = match bitmap_span(sector_size) {

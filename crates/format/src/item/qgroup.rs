@@ -261,7 +261,8 @@ impl GroupId {
         Key::new(0, ItemType::QGROUP_LIMIT, self.0)
     }
 
-    /// Where it says that it belongs to, or has, `other`.
+    /// Key of the item that says that it belongs to `other`, or that `other`
+    /// belongs to it.
     #[must_use]
     pub const fn relation_key(self, other: Self) -> Key {
         Key::new(self.0, ItemType::QGROUP_RELATION, other.0)

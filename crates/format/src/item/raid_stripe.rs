@@ -1,19 +1,19 @@
 //! Items of the RAID stripe tree.
 //!
 //! With this tree, the stripes of a data chunk do not say where its data lie.
-//! Each written range has an item of its own that says it for each copy. The
-//! format has it for data chunks of some profiles ([`is_in_tree`]); all other
-//! chunks are mapped as usual.
+//! Each written range has an item of its own that names the place of each copy.
+//! The format uses the tree for data chunks of some profiles ([`is_in_tree`]);
+//! all other chunks are mapped as usual.
 
 use crate::bytes::{Reader, Writer};
 use crate::item::chunk::BlockGroupFlags;
 use crate::item::expect_end;
 use crate::{DeviceId, DeviceOffset, ItemType, Key, Logical, ParseError, Physical};
 
-/// Bytes of the item's place of one copy.
+/// Bytes that the place of one copy takes in an item.
 const STRIDE: usize = 16;
-/// Bytes before the places in items of Linux 6.7 to 6.10: an encoding that says
-/// nothing that the chunk does not say.
+/// Bytes before the places in items of Linux 6.7 to 6.10: an encoding that only
+/// repeats what the chunk says.
 const ENCODING: usize = 8;
 
 /// Where a range of logical space lies: (logical, RAID_STRIPE, length).

@@ -76,15 +76,16 @@ impl RootItem {
     /// Bytes of an item from before UUIDs.
     pub const LEGACY_SIZE: usize = 239;
 
-    /// Whether `flags` and `byte_limit` count. Kernels before 3.0 left them as they
-    /// were in memory, so newer ones mark items in which they are set, and take both
-    /// for 0 in others: a read-only subvolume without the mark is writable there.
+    /// Whether `flags` and `byte_limit` are valid. Kernels before 3.0 did not
+    /// set them, so they hold whatever was in memory. Newer kernels mark items
+    /// in which they are set and take both for 0 in other items. To them, a
+    /// read-only subvolume without the mark is writable.
     #[must_use]
     pub fn has_flags(&self) -> bool {
         self.inode.flags.contains(InodeFlags::ROOT_ITEM_INIT)
     }
 
-    /// Has `flags` and `byte_limit` count.
+    /// Marks `flags` and `byte_limit` as valid.
     pub fn vouch_for_flags(&mut self) {
         self.inode.flags |= InodeFlags::ROOT_ITEM_INIT;
     }
@@ -131,7 +132,8 @@ impl RootItem {
         }
         item.generation_v2 = Generation(r.u64()?);
         if item.generation_v2 != generation {
-            // A kernel that did not know the fields changed the item.
+            // A kernel that did not know the fields changed the item, so they
+            // are out of date.
             r.bytes(
                 Self::SIZE
                     .saturating_sub(Self::LEGACY_SIZE)

@@ -1,7 +1,7 @@
 //! Items that keep the state of devices and of running operations.
 //!
 //! Owns device statistics, and the balance and replace items as far as others
-//! need them: what no field names is kept as it is.
+//! need them. Bytes that no field names are kept as they are.
 
 use crate::bytes::{Reader, Writer};
 use crate::item::balance::BalanceArgs;

@@ -5,8 +5,8 @@ use crate::compression::Algorithm;
 use crate::item::inode::Timespec;
 use crate::{FileOffset, Generation, InodeNumber, UuidBytes};
 
-/// By what a receiver finds a subvolume that was received before: the UUID
-/// under which it was first sent, and its generation there.
+/// Identifies a subvolume that a receiver has: by the UUID under which it was
+/// first sent, and its generation at that sender.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct SourceStamp {
     /// UUID.
@@ -80,7 +80,7 @@ pub struct EncodedWrite<'a> {
 pub struct Encoding {
     /// Algorithm.
     pub algorithm: Algorithm,
-    /// Sector that LZO's segments keep to; 0 for the others.
+    /// Sector size to which LZO's segments are aligned; 0 for other algorithms.
     pub sector_size: usize,
 }
 
@@ -103,7 +103,7 @@ impl Encoding {
         }
     }
 
-    /// The encoding of extents of a volume, if streams can say it.
+    /// The encoding of a volume's extents, if streams can express it.
     #[must_use]
     pub fn of(algorithm: Algorithm, sector_size: usize) -> Option<Self> {
         let wanted = match algorithm {

@@ -1,4 +1,4 @@
-//! From commands to bytes.
+//! Encodes commands as bytes.
 
 use super::command::Encoding;
 use super::{
@@ -26,8 +26,8 @@ impl Encoder {
     ///
     /// # Errors
     /// [`StreamFault::BadValue`] for an attribute that does not fit its 16-bit
-    /// length, [`StreamFault::TooLong`] for a command beyond the version's
-    /// greatest. Then nothing was appended.
+    /// length, [`StreamFault::TooLong`] for a command that is larger than the
+    /// version allows. After an error, nothing was appended.
     pub fn encode(&self, command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         let mut body = Body {
             command: command.kind(),

@@ -4,8 +4,8 @@ use super::{AttributeKind, CommandKind};
 use crate::ParseError;
 use thiserror::Error;
 
-/// Why bytes of a stream are no command. It says what is wrong; who reads the
-/// stream adds the offset.
+/// Why bytes of a stream are no command. It says what is wrong; whoever reads
+/// the stream adds the offset.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum StreamFault {
@@ -52,7 +52,7 @@ pub enum StreamFault {
         /// The attribute.
         attribute: AttributeKind,
     },
-    /// An attribute's value cannot be.
+    /// An attribute has an impossible value.
     #[error("{command} has a {attribute} that cannot be: {reason}")]
     BadValue {
         /// The command.

@@ -74,11 +74,11 @@ numbered!(
         Link = 10, "link";
         /// One name less.
         Unlink = 11, "unlink";
-        /// A directory goes.
+        /// Removal of a directory.
         RemoveDirectory = 12, "rmdir";
         /// Extended attribute.
         SetXattr = 13, "set_xattr";
-        /// No extended attribute.
+        /// Removal of an extended attribute.
         RemoveXattr = 14, "remove_xattr";
         /// Data.
         Write = 15, "write";
@@ -96,7 +96,7 @@ numbered!(
         End = 21, "end";
         /// A range that changed, in a stream without data.
         UpdateExtent = 22, "update_extent";
-        /// Space or no space for a range.
+        /// Allocates or frees the space of a range.
         Allocate = 23, "fallocate";
         /// Flags of an inode.
         FileFlags = 24, "fileattr";
@@ -118,7 +118,7 @@ numbered!(
         Inode = 3, "inode";
         /// Bytes.
         Size = 4, "size";
-        /// Permissions, for mknod with the type.
+        /// Permissions; for mknod, also the type.
         Mode = 5, "mode";
         /// Owner.
         Uid = 6, "uid";
@@ -172,9 +172,9 @@ numbered!(
         Compression = 30, "compression";
         /// Encryption; 0.
         Encryption = 31, "encryption";
-        /// Hash of fs-verity.
+        /// Hash algorithm of fs-verity.
         VerityAlgorithm = 32, "verity algorithm";
-        /// Block of fs-verity.
+        /// Block size of fs-verity.
         VerityBlockSize = 33, "verity block size";
         /// Salt of fs-verity.
         VeritySalt = 34, "verity salt";

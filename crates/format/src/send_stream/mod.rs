@@ -33,12 +33,12 @@ pub const MAGIC: &[u8; 13] = b"btrfs-stream\0";
 pub const HEADER_SIZE: usize = 17;
 /// Greatest command of version 1, its header included.
 pub const COMMAND_MAX_V1: usize = 64 << 10;
-/// Greatest command that is taken of later versions. The kernel's are at most
-/// 144 KiB; the format names no bound.
+/// Greatest command that is accepted from later versions. The kernel's are at
+/// most 144 KiB; the format names no bound.
 pub const COMMAND_MAX: usize = 4 << 20;
 /// Greatest path in a stream, as the kernel's PATH_MAX.
 pub const PATH_MAX: usize = 4096;
-/// Greatest extent of an encoded write, before and after.
+/// Greatest extent of an encoded write, encoded or decoded.
 pub const ENCODED_MAX: u64 = 128 << 10;
 
 /// Version of a stream.

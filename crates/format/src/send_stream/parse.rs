@@ -1,4 +1,4 @@
-//! From bytes to commands.
+//! Parses bytes as commands.
 
 use super::command::Encoding;
 use super::{
@@ -73,7 +73,8 @@ impl CommandHeader {
         Ok(())
     }
 
-    /// The command whose attributes `body` has, all `length` bytes of it.
+    /// Parses the command. `body` is its attributes, all `length` bytes of
+    /// them.
     ///
     /// # Errors
     /// [`StreamFault`]
@@ -85,7 +86,7 @@ impl CommandHeader {
     /// [`CommandHeader::command`] of a body that was verified before.
     ///
     /// # Errors
-    /// [`StreamFault`], but for its checksum.
+    /// [`StreamFault`], except for a wrong checksum.
     pub fn verified_command<'a>(&self, body: &'a [u8]) -> Result<Command<'a>, StreamFault> {
         Attributes::parse(self.kind, self.version, body)?.command()
     }
@@ -108,7 +109,8 @@ impl<'a> Attributes<'a> {
             let number = r.u16()?;
             let kind = A::from_number(number);
             // From version 2 on data are the last attribute and go to the end
-            // of the command: they have no length, which had 16 bits.
+            // of the command: they have no length field, because a length has
+            // only 16 bits.
             let value = if kind == Some(A::Data) && version > Version::One {
                 let rest = r.rest();
                 r.bytes(rest.len())?
@@ -116,7 +118,7 @@ impl<'a> Attributes<'a> {
                 let length = r.u16()?;
                 r.bytes(usize::from(length))?
             };
-            // What is not known may be ignored, says the format.
+            // The format allows unknown attributes to be ignored.
             let (Some(kind), Some(slot)) = (kind, values.get_mut(usize::from(number))) else {
                 continue;
             };

@@ -140,7 +140,8 @@ impl Budget {
     }
 
     /// Counts `bytes` of buffers that got their space, until they leave the
-    /// buffers. Drop it before they leave: to count them too often is safe.
+    /// buffers. Drop this before they leave: until then they only count as data
+    /// without space, which is safe.
     pub(crate) fn in_flight(&self, bytes: u64) -> Promise<'_> {
         Promise::new(&self.in_flight, bytes)
     }
@@ -166,8 +167,8 @@ impl Budget {
         Acknowledged::metadata_of(0, bytes.div_ceil(PREALLOC_MAX))
     }
 
-    /// True if the last look at space is too old for how little there is. Other
-    /// changes take metadata space too.
+    /// True if little space was free at the last look, or a commit came after
+    /// it. Other changes take metadata space too.
     pub(crate) fn is_uncertain(&self) -> bool {
         /// More than what changes between two commits.
         const ABUNDANT: u64 = 256 << 20;

@@ -1,4 +1,4 @@
-//! Small extents into large ones, and extents with another compression.
+//! Rewrites small extents as large ones, and extents with another compression.
 //!
 //! Owns which parts of a file are worth rewriting, and what that does to
 //! sharing. A part is read and verified, then written to new space. Only then

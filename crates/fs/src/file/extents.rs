@@ -13,7 +13,7 @@ use butterfs_store::{DataExtent, DataOwner, Engine};
 use butterfs_tree::{Cursor, Editor};
 use std::ops::Range;
 
-/// Greatest compressed extent, before and after.
+/// Greatest compressed extent, compressed or not.
 pub(crate) const COMPRESSED_MAX: u64 = 128 << 10;
 
 /// A file extent that owns its bytes.

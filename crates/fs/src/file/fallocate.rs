@@ -151,7 +151,7 @@ impl Filesystem {
         };
         let total: u64 = wanted.iter().map(|hole| hole.end - hole.start).sum();
         self.ensure_quota_locked(id.tree, total)?;
-        // No more than there is, after what was promised to writers.
+        // Preallocation gets only space that was not promised to writers.
         let _reserved = self.buffers.reserve(total);
         self.look_at_space();
         if !self.buffers.fits() {

@@ -1,4 +1,4 @@
-//! From the buffer to the device.
+//! Brings data from the buffer to the device.
 //!
 //! A flush cuts dirty runs into outputs (compressed units, plain extents, or
 //! places to overwrite) and writes them. Then it brings their file extents into

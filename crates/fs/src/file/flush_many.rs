@@ -1,11 +1,11 @@
-//! Many small files to the device at once.
+//! Brings many small files to the device at once.
 //!
 //! Owns groups: files of one subvolume whose tree has no data of them yet, and
 //! whose whole content waits in memory. A group gets its space in one piece if
 //! there is one. It is written in one write of neighbours. One transaction
-//! enters its items in the order of their keys. A file that is not like that,
-//! or a group that fails, is flushed file by file ([`super::flush`]), so that
-//! each file gets its own error.
+//! enters its items in the order of their keys. Any other file, and each file
+//! of a group that fails, is flushed alone ([`super::flush`]), so that each
+//! file gets its own error.
 //!
 //! Locks: the files of a group are locked together, and the flush waits for
 //! none of them. A file that another thread has locked is flushed alone
@@ -33,19 +33,19 @@ use butterfs_tree::{Cursor, Editor, Node, NodeSource};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Is told what became of a file.
+/// Takes the result of flushing a file.
 type Ended<'e> = &'e mut dyn FnMut(&Arc<Inode>, Result<(), FsError>);
 
-/// Files of a group at most, because their locks and the engine's lock are held
-/// for all of them.
+/// The most files of a group. It is small because the locks of all files, and
+/// the engine's lock, are held for the whole group.
 const FILES_MAX: usize = 128;
 /// Bytes of a group, which its last file may exceed.
 const BYTES_MAX: u64 = 2 << 20;
-/// Bytes for which a thread of their own pays, to compress them or to compute
-/// slow checksums.
+/// Compressing this many bytes, or computing slow checksums of them, is worth a
+/// thread of its own.
 const SHARE: u64 = 256 << 10;
 
-/// Files that may become one group, and which of those looked at may not.
+/// Files that may become one group, and files that were looked at and may not.
 #[derive(Default)]
 struct Gathered<'i> {
     members: Vec<&'i Arc<Inode>>,
@@ -389,7 +389,7 @@ fn look_at(engine: &Engine, tree: TreeId, files: &Locked<'_>) -> Result<Option<G
     let mut cursor = Cursor::at_root(engine, root);
     for (id, _) in files {
         let first = extents::key(*id, 0);
-        // Neighbours are in one leaf mostly.
+        // Neighbouring files are mostly in one leaf.
         let here = cursor.leaf().and_then(|(leaf, _)| {
             let inside = leaf.first_key()? <= first && first < leaf.last_key()?;
             let slot = || leaf.search(&first).unwrap_or_else(|slot| slot);
@@ -491,7 +491,7 @@ fn enter_group(
     Ok(())
 }
 
-/// Where an output was written, all of which its file has.
+/// The place of an output. Its file uses all of it.
 fn place_of(output: &Output<'_>) -> Result<ExtentPlace, FsError> {
     let Target::New(Some(start)) = output.target else {
         return Err(StoreError::Internal("data of a group have no space").into());

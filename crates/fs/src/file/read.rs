@@ -321,7 +321,7 @@ impl Filesystem {
         Ok(())
     }
 
-    /// What the cache of a compressed extent has, decompressed.
+    /// The decompressed bytes of an extent, if the cache has them.
     fn unpacked_at(&self, logical: Logical, packed: u64, length: u64) -> Option<Arc<Vec<u8>>> {
         self.unpacked.follow(self.store.data_moves());
         self.unpacked.get(logical, packed, length)

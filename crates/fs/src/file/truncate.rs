@@ -14,11 +14,12 @@ use extents::Body;
 const STEP: usize = 400;
 
 impl Filesystem {
-    /// Sets a file's size: what is beyond goes, what is added reads as zeros.
+    /// Sets a file's size. Data beyond it are removed; added bytes read as
+    /// zeros.
     ///
     /// # Errors
-    /// [`FsError::TooBig`], [`FsError::Invalid`] for what is no file; no
-    /// space, damage.
+    /// [`FsError::TooBig`], [`FsError::Invalid`] if it is no file; no space,
+    /// damage.
     pub fn truncate(&self, inode: &Inode, size: u64) -> Result<(), FsError> {
         if size > SIZE_MAX {
             return Err(FsError::TooBig);
@@ -39,8 +40,8 @@ impl Filesystem {
             return self.grow(inode, &mut state, size);
         }
         if size == 0 && self.empty_later(inode.id, &mut state)? {
-            // As for data: whoever closes the volume looks at the buffers after
-            // the volume is closed.
+            // As for data: a thread that closes the volume marks it as closed,
+            // then looks at the buffers.
             self.store.check_open()?;
             drop(state);
             self.relieve();
@@ -127,7 +128,8 @@ impl Filesystem {
         let old = (state.item.size, state.item.mtime, state.item.ctime);
         state.item.size = size;
         touch(state);
-        // Also if there are no data: the size then follows at once.
+        // Flushes also if no data wait, because the size in the tree then
+        // follows at once.
         let flushed = self.flush_locked(inode, state, InlineRule::Allowed);
         flushed.inspect_err(|_| (state.item.size, state.item.mtime, state.item.ctime) = old)
     }
@@ -144,12 +146,13 @@ impl Filesystem {
                 .is_some_and(|extent| matches!(extent.body, Body::Inline(_)))
         };
         if inline {
-            // The flush replaces it in one piece; until then it stays whole.
+            // The next flush replaces the inline extent as a whole; until then
+            // it stays as it is.
             self.load_sector(inode, state, 0)?;
         }
-        // From the end, and the size with it. So a crash between two steps
-        // leaves a longer file, and never extents beyond its end that would
-        // come back.
+        // Cuts from the end, and lowers the size with each step. So a crash
+        // between two steps leaves a longer file, and never extents beyond its
+        // end that would come back.
         loop {
             let (kept, done) = self.change(
                 state,

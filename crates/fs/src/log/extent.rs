@@ -16,8 +16,8 @@ use std::ops::Range;
 /// Object of all checksum items.
 const CHECKSUMS: u64 = u64::MAX - 9;
 
-/// Gives a file the extent of the log. Gives the range that changed, or `None`
-/// if the file has the extent already.
+/// Adds the extent of the log to a file. Gives the range that changed, or
+/// `None` if the file has the extent already.
 pub(super) fn replay(
     engine: &mut Engine,
     log: &Log<'_>,

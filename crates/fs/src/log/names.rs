@@ -20,11 +20,11 @@ const STALE_MAX: usize = 200;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
     All,
-    /// A commit must do.
+    /// It cannot; a commit is needed.
     NotAll,
 }
 
-/// What would bring back, after a crash, a file that has no names.
+/// What would bring back a file without names after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     Nobody,

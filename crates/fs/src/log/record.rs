@@ -24,8 +24,8 @@ use std::ops::Range;
 const NODES: usize = 60;
 /// With more file extents than this, a commit is cheaper.
 const EXTENTS_MAX: usize = 2000;
-/// Others that fsync may wait until this many bytes are flushed: it takes less
-/// than writing the log.
+/// Other threads that fsync may wait until this many bytes are flushed, because
+/// that takes less time than writing the log.
 const SOON_FLUSHED: u64 = 64 << 10;
 
 /// Everything that the log is to say of a file. It is gathered before anything

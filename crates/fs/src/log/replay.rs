@@ -99,7 +99,8 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
             Ok(replayed)
         }
         Err(error) => {
-            // Also before the first edit, because nothing else may come first.
+            // The volume fails even if nothing was edited yet, because nothing
+            // else may happen before the replay.
             store.fail(&butterfs_store::StoreError::Internal(
                 "the fsync log could not be replayed",
             ));
@@ -263,7 +264,7 @@ impl Replay<'_> {
             let end = state.item.size.next_multiple_of(sector);
             extents::drop_range(self.engine, id, &mut state, end..u64::MAX, usize::MAX)?;
         }
-        // Others look for the inode in the tree.
+        // Later steps look for the inode in the tree.
         butterfs_tree::replace(self.engine, id.tree, &item_key(id), &state.item.encode())?;
         self.states.insert(number, state);
         self.counted.insert(number);
@@ -360,7 +361,7 @@ impl Replay<'_> {
             if self.make_way(&link, inode)? == Way::There {
                 continue;
             }
-            // The inode's own reference comes later and adds it.
+            // The inode's own reference comes later and adds the name.
             if log.has_reference(inode, &link) || self.load(inode)?.is_none() {
                 continue;
             }
@@ -593,7 +594,8 @@ impl Replay<'_> {
             }
             match dir::links(self.engine, self.id(at))?.first() {
                 Some(link) => at = link.parent,
-                // It goes with all that is below.
+                // This directory has no name, and is deleted with everything
+                // below it.
                 None => break,
             }
         }

@@ -1,4 +1,4 @@
-//! What a log must be before anything of it is replayed. The checksums of its
+//! Checks logs before anything of them is replayed. The checksums of a log's
 //! nodes prove that they came back as they were written, but not that the log
 //! is right.
 //!

@@ -1,4 +1,4 @@
-//! A whole stream into a target.
+//! Receives whole streams into a target.
 
 use super::error::{ReceiveError, TargetError};
 use super::reader::{CommandSource, Position};
@@ -46,7 +46,7 @@ impl Default for ReceiveOptions {
 pub struct Received {
     /// Whole subvolumes, in the order of the stream.
     pub subvolumes: Vec<NewSubvolume>,
-    /// Commands that failed, where they may.
+    /// Commands that failed and were allowed to.
     pub errors: Vec<ReceiveError>,
     /// What is left of a subvolume that is not whole.
     pub left: Option<Left>,
@@ -82,9 +82,9 @@ struct Receiver<'t> {
     noted: Instant,
 }
 
-/// Receives the streams of `reader`. What ended the receive early is in the
-/// answer. A subvolume that was not whole then is left as it is, read-write and
-/// not known as received.
+/// Receives the streams of `reader`. The result says what ended the receive
+/// early. An incomplete subvolume is left as it is, read-write and not known as
+/// received.
 #[must_use]
 pub fn receive(
     reader: &mut dyn CommandSource,

@@ -1,4 +1,4 @@
-//! Encoded writes as plain data.
+//! Decodes encoded writes to plain data.
 
 use super::error::TargetError;
 use butterfs_format::compression::Scratch;
@@ -7,7 +7,7 @@ use butterfs_format::send_stream::{ENCODED_MAX, EncodedWrite};
 /// The bytes of the file that an encoded write covers.
 ///
 /// # Errors
-/// They do not decode.
+/// The encoded bytes cannot be decoded.
 pub fn decode(write: &EncodedWrite<'_>, scratch: &mut Scratch) -> Result<Vec<u8>, TargetError> {
     let bad = |reason: &str| TargetError::Other(format!("its encoded data cannot be: {reason}"));
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -14,7 +14,7 @@ pub enum TargetError {
     /// A mounted file system.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// Anything that a sentence says best.
+    /// Any other reason, as a sentence.
     #[error("{0}")]
     Other(String),
 }
@@ -23,7 +23,7 @@ pub enum TargetError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ReceiveError {
-    /// Bytes of the stream are not what they were.
+    /// The stream is damaged.
     #[error("the stream is damaged at offset {offset}: {fault}")]
     Damaged {
         /// Where the command begins.
@@ -47,7 +47,7 @@ pub enum ReceiveError {
         /// Why not.
         error: std::io::Error,
     },
-    /// Whoever receives wants to end.
+    /// The receiver was asked to end.
     #[error("interrupted at offset {offset} of the stream")]
     Interrupted {
         /// Where.

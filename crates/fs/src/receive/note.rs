@@ -1,4 +1,4 @@
-//! What is written down of a subvolume that was received, or partly.
+//! The note about a subvolume that was received in whole or in part.
 //!
 //! Text of a few lines, so that people can read it.
 
@@ -8,7 +8,7 @@ use butterfs_format::Generation;
 use butterfs_format::send_stream::SourceStamp;
 use std::fmt;
 
-/// What is noted of a name.
+/// What a note says about the subvolume of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
     /// It is a whole copy.

@@ -36,14 +36,14 @@ struct Batch {
 #[derive(Debug)]
 pub struct ReadAhead {
     batches: Receiver<Batch>,
-    /// Goes back to be filled again.
+    /// Returns used batches to the thread, which fills them again.
     empty: SyncSender<Batch>,
     batch: Batch,
     next: usize,
     position: Position,
     /// True if the receiver wants to end.
     interrupt: Arc<AtomicBool>,
-    /// Ends with the input, or when a batch finds nobody to take it.
+    /// Ends with the input, or when nobody takes its next batch.
     _thread: JoinHandle<()>,
 }
 
@@ -147,7 +147,7 @@ impl CommandSource for ReadAhead {
             };
             let old = std::mem::replace(&mut self.batch, batch);
             self.next = 0;
-            // Where there are enough, this one is dropped.
+            // If enough empty batches wait already, this one is dropped.
             let _ = self.empty.try_send(old);
         }
         let framed = self.batch.commands[self.next];
@@ -219,7 +219,7 @@ mod tests {
         let interrupt = Arc::new(AtomicBool::new(false));
         let mut ahead = ReadAhead::until(input, Arc::clone(&interrupt)).unwrap();
         let writer = std::thread::spawn(move || {
-            // Where reading ends first, nobody takes the rest.
+            // If reading ends early, nobody takes the rest.
             let _ = io::Write::write_all(&mut output, &bytes[..bytes.len() - 1]);
             output
         });

@@ -9,7 +9,7 @@ use butterfs_format::send_stream::{Command, SourceStamp};
 pub struct NewSubvolume {
     /// Its name.
     pub name: Vec<u8>,
-    /// By what it is known.
+    /// Identifies it.
     pub stamp: SourceStamp,
     /// What it is a changed copy of.
     pub parent: Option<SourceStamp>,

@@ -57,7 +57,7 @@ pub(super) fn special(kind: Special, mode: u64, rdev: u64) -> Result<(u32, u64),
     Ok((kind | 0o600, rdev))
 }
 
-/// Adds what a command sets to what is to be set.
+/// Adds the attributes that a command sets to `set`.
 pub(super) fn note_attributes(
     set: &mut SetAttributes,
     command: &Command<'_>,
@@ -88,7 +88,7 @@ pub(super) fn note_attributes(
     Ok(())
 }
 
-/// How fallocate(2) is meant.
+/// Translates the mode of fallocate(2).
 pub(super) fn allocation(mode: u32) -> Result<FallocateMode, TargetError> {
     Ok(match mode {
         0 => FallocateMode::Allocate,

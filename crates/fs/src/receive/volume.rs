@@ -54,9 +54,9 @@ impl VolumeTarget {
         }
     }
 
-    /// Does what waits for the next command (a new inode for its name,
-    /// attributes for more of them). Afterwards the volume shows everything
-    /// that was applied.
+    /// Carries out commands that wait for the next one: a new inode waits for
+    /// its name, attributes wait for more of them. Afterwards the volume shows
+    /// everything that was applied.
     ///
     /// # Errors
     /// As [`Target::apply`].
@@ -122,7 +122,8 @@ impl VolumeTarget {
             .tree_state(tree)
             .map_err(FsError::from)?;
         if received_as(&state.item) == new.stamp {
-            // It was being finished.
+            // All commands were applied. If it is not read-only yet, the
+            // receive was interrupted while it finished.
             if !state.item.flags.contains(RootFlags::READONLY) {
                 self.files.set_subvolume_access(tree, Access::ReadOnly)?;
                 self.files.sync_all()?;
@@ -167,7 +168,8 @@ impl VolumeTarget {
         };
         let root = self.files.inode(current.files.root())?;
         self.files.flush_all()?;
-        // A commit between the two would make the note wrong; it is rare.
+        // A commit between reading the generation and writing the note makes
+        // the note wrong. That is rare, so it is tried again.
         for _ in 0..3 {
             let generation = self.files.store.read().generation();
             let value = format!("generation {generation}\n{note}");

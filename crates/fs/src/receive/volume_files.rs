@@ -1,4 +1,4 @@
-//! Commands about files of one subvolume, through the library.
+//! Carries out commands about files of one subvolume, through the library.
 
 use super::decode::decode;
 use super::error::TargetError;
@@ -190,8 +190,8 @@ impl VolumeFiles {
         Ok(())
     }
 
-    /// Carries out what waits. After an error it still waits. Nothing else may
-    /// be done before.
+    /// Carries out what waits. After an error it still waits, and nothing else
+    /// may be done before it.
     pub fn settle(&mut self) -> Result<(), TargetError> {
         let Some(waiting) = self.waiting.take() else {
             return Ok(());
@@ -365,7 +365,7 @@ impl VolumeFiles {
                 let mode = allocation(mode)?;
                 Ok(self.files.fallocate(&inode, mode, offset.get(), length)?)
             }
-            // Flags could forbid what follows, and no receiver sets them.
+            // Flags could forbid later commands, and no receiver sets them.
             Command::FileFlags { .. } => Ok(()),
             Command::UpdateExtent { .. } => Err(TargetError::Other(
                 "the stream was sent without data and cannot be received".into(),

@@ -1,4 +1,4 @@
-//! One subvolume, sent.
+//! Sends one subvolume.
 //!
 //! Owns the order of everything about one inode (names, attributes, data,
 //! owner, permissions, times). Owns what is put off to the end: times and
@@ -56,7 +56,8 @@ impl<'s> Sender<'_, 's> {
     fn clear_all(&mut self, old: &'s Snapshot<'s>) -> Result<(), SendError> {
         let mut changes = InodeChanges::new(self.nodes, Some(old), self.new)?;
         while let Some(changed) = changes.next()? {
-            // The target of a link is a range.
+            // The target of a symbolic link is a file extent, so a change of it
+            // shows in the ranges.
             if changed.names || changed.item || !changed.ranges.is_empty() {
                 self.clear(old, changed.number)?;
             }

@@ -1,4 +1,4 @@
-//! Commands as bytes.
+//! Writes commands as bytes.
 
 use super::error::SendError;
 use super::options::Beginning;

@@ -160,7 +160,7 @@ impl SpaceSharing {
         exclusive
     }
 
-    /// How many members before each place are as `counted` says.
+    /// For each place, the number of members before it that `counted` accepts.
     fn counts(&self, counted: impl Fn(Role, Member) -> bool) -> Vec<u32> {
         let mut counts = vec![0u32];
         let mut sum = 0u32;

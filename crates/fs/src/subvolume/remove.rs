@@ -53,7 +53,8 @@ impl Filesystem {
         self.delete_subvolume(place.dir, &place.link.name).map(drop)
     }
 
-    /// Deletes a subvolume; an empty one where a directory is removed.
+    /// Deletes a subvolume. If `what` is [`Removal::Directory`], the subvolume
+    /// must be empty.
     pub(crate) fn remove_subvolume(
         &self,
         parent: InodeId,

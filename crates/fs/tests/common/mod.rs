@@ -1,4 +1,4 @@
-//! What the tests of this crate share: volumes, judges, randomness.
+//! What the tests of this crate share: volumes, checks, randomness.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod paused;

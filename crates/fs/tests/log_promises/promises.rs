@@ -13,18 +13,19 @@ pub struct Found<'a> {
 }
 
 impl Found<'_> {
-    /// Commits that the last fsync started from, not its own.
+    /// All commits except the one that the last fsync itself made.
     pub fn commits_before_last(&self) -> &[usize] {
         let last = self.sequence.steps.len() - 1;
         self.commits.strip_suffix(&[last]).unwrap_or(self.commits)
     }
 
-    /// Every fsync made its file durable as it was then: its names, no others,
-    /// its attributes and its data. A commit did so with the names and the
-    /// attributes of all files. What changed afterwards may be there as it was
-    /// at any later moment, each file's names together, and its attributes
-    /// together. What happened to the names of new files that the log has is
-    /// told by the next fsync that writes to the log, of whatever file.
+    /// Checks that every fsync made its file durable as it was then: its names
+    /// and no others, its attributes and its data. A commit did so with the
+    /// names and the attributes of all files. What changed afterwards may be
+    /// there as it was at any later moment. The names of one file must be from
+    /// one moment, and so must its attributes. If the log has a new file, the
+    /// next fsync of any file that writes to the log also records what happened
+    /// to the names of the new file.
     pub fn keeps_promises(&self) -> Result<(), String> {
         let committed = self.commits.last().map_or(0, |at| at + 1);
         for (name, path) in PATHS.iter().enumerate() {
@@ -51,7 +52,8 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// The state after the last fsync, by file and state, that `counts`.
+    /// The state after the last fsync that `counts` accepts, by its file and
+    /// that state.
     fn last_fsync(&self, counts: impl Fn(FileNumber, &State) -> bool) -> usize {
         let Sequence { steps, states } = self.sequence;
         let last = steps
@@ -90,7 +92,7 @@ impl Found<'_> {
     }
 
     /// The state after `file` last replaced another one, no later than
-    /// `committed`: its data went into that commit then.
+    /// `committed`. The data that it had then went into that commit.
     fn last_replacement(&self, file: FileNumber, committed: usize) -> usize {
         let Sequence { steps, states } = self.sequence;
         let last = steps[..committed]
@@ -118,17 +120,17 @@ impl Found<'_> {
         }
     }
 
-    /// What `kernel`, which never commits, has of the end and not of the
-    /// beginning. After a commit by ButterFS only what is of the last fsync's
-    /// file: what the kernel keeps of others depends on what it did since its
-    /// last commit.
+    /// Checks that ButterFS kept what `kernel`, which never commits, has as it
+    /// is at the end and was not at the beginning. After a commit by ButterFS,
+    /// checks only the file of the last fsync, because what the kernel keeps of
+    /// other files depends on what it did since its own last commit.
     pub fn keeps_what_the_kernel_keeps(&self, kernel: &State) -> Result<(), String> {
         let (before, now) = (self.sequence.before(), self.sequence.now());
         let Some(Step::Fsync(last)) = self.sequence.steps.last() else {
             return Err("it does not end with an fsync".to_owned());
         };
         let commits = self.commits_before_last();
-        // Where the last fsync starts from.
+        // The state from which the last fsync starts.
         let committed = &self.sequence.states[commits.last().map_or(0, |at| at + 1)];
         for fact in facts(now, kernel) {
             let new = kernel.has(fact, now) && !before.has(fact, now);
@@ -143,8 +145,9 @@ impl Found<'_> {
         Ok(())
     }
 
-    /// All names that a kernel has as they are at the end, which committed when
-    /// ButterFS did. (Its commits bring along the data of all files.)
+    /// Checks that ButterFS kept all names that `kernel`, which committed when
+    /// ButterFS did, has as they are at the end. (Its commits bring along the
+    /// data of all files.)
     pub fn keeps_names_of_the_committing_kernel(&self, kernel: &State) -> Result<(), String> {
         let now = self.sequence.now();
         for fact in facts(now, kernel) {
@@ -191,7 +194,7 @@ fn facts(now: &State, kernel: &State) -> Vec<Fact> {
 }
 
 impl State {
-    /// Whether a fact of `now` is one here too.
+    /// Whether a fact of `now` holds here too.
     fn has(&self, fact: Fact, now: &Self) -> bool {
         match fact {
             Fact::Name(name, file) => self.names.get(&name).copied() == file,
@@ -279,7 +282,7 @@ mod tests {
                 state.attributes.insert((0, 1), vec![7])
             });
         }
-        // As long as nobody asked for it, it may be there.
+        // As long as no fsync or commit removed it, it may be there.
         let steps = [&steps[..4], &[Write(1, 9), Fsync(1)]].concat();
         promised(&steps, &[2], true, |state| {
             state.attributes.insert((0, 1), vec![7])
@@ -335,7 +338,7 @@ mod tests {
         promised(&steps, &[], true, |_| {});
         promised(&steps, &[], false, |state| state.names.insert(2, 3));
         promised(&steps, &[], false, |state| state.names.remove(&5));
-        // Another file's fsync tells the log too, if it has to say something.
+        // The fsync of another file tells the log too, if it writes to the log.
         for (other, good) in [(&[Write(0, 9), Fsync(0)][..], false), (&[Fsync(0)], true)] {
             let steps = [&steps[..4], other].concat();
             promised(&steps, &[], good, |state| state.names.insert(2, 3));

@@ -131,7 +131,8 @@ fn chain(
         let at = offsets[*gone];
         punch(fs, &target, at, 2 * SECTOR);
         match step % 3 {
-            // Back again, into the hole or behind it, with two references.
+            // The reference comes back, into the hole or behind it, and as two
+            // references.
             0 => {
                 share(fs, source, &target, at);
                 fs.write(&target, at + SECTOR / 2, b"between").unwrap();
@@ -284,7 +285,7 @@ fn the_kernel_goes_on_with_a_chain() {
     judge(&image);
 }
 
-/// So many names with one hash.
+/// This many names with one hash.
 fn names(count: usize) -> Vec<Vec<u8>> {
     let mut random = butterfs_testkit::Random::new(5);
     let [firsts, seconds] = [16, 2].map(|count| colliding(&mut random, count));

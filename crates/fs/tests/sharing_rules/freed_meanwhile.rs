@@ -344,6 +344,6 @@ fn very_many_references_to_one_extent() {
     timed("committed", &mut || fs.sync_all().unwrap());
     assert_eq!(content(&fs, &target).len() as u64, count * SECTOR);
     drop((piece, source, target, fs));
-    // The other judge takes minutes for 200,000.
+    // `btrfs check` takes minutes for 200,000 references.
     check_ours(&image);
 }

@@ -163,7 +163,8 @@ pub struct PendingRefs {
     extents: BTreeMap<Logical, PendingExtent>,
     /// References that change, over all extents.
     references: usize,
-    /// Old extents whose changes came to nothing; `None` where nobody asks.
+    /// Old extents whose changes came to nothing; `None` while these are not
+    /// remembered.
     netted: Option<BTreeMap<Logical, NettedExtent>>,
 }
 

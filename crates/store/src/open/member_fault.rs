@@ -1,11 +1,11 @@
-//! Why devices are not a volume.
+//! Why devices cannot be opened as one volume.
 
 use butterfs_format::{DeviceId, Generation, UuidBytes};
 use butterfs_tree::Seeds;
 use thiserror::Error;
 use uuid::Uuid;
 
-/// Why devices are not a volume.
+/// Why devices cannot be opened as one volume.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum MemberFault {

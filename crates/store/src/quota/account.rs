@@ -133,10 +133,10 @@ impl Engine {
         Ok(())
     }
 
-    /// A deletion drops a node that others hold too. No reference to what lies
-    /// below the node changes, but the set of subvolumes that reach it does. If
-    /// that part cannot be read, the numbers cannot follow it; the deletion
-    /// goes on.
+    /// Notes that a deletion drops a node that others hold too. No reference to
+    /// what lies below the node changes, but the set of subvolumes that reach
+    /// it does. If that part cannot be read, the numbers cannot follow it; the
+    /// deletion goes on.
     pub(crate) fn note_dropped_subtree(&mut self, node: NodeRef) {
         let Some(mut quotas) = self.quotas.take() else {
             return;

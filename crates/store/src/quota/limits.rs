@@ -111,15 +111,15 @@ impl Engine {
         Fits::Yes
     }
 
-    /// `tree` refers to `bytes` more that other subvolumes allocated. With
-    /// simple quotas that costs nothing.
+    /// Notes that `tree` refers to `bytes` more that other subvolumes
+    /// allocated. With simple quotas that costs nothing.
     pub fn note_sharing(&mut self, tree: TreeId, bytes: u64) {
         if self.quotas().is_some_and(|quotas| !quotas.is_simple()) {
             self.note_growth(tree, bytes);
         }
     }
 
-    /// `tree` holds `bytes` more from the next commit on.
+    /// Notes that `tree` holds `bytes` more from the next commit on.
     pub fn note_growth(&mut self, tree: TreeId, bytes: u64) {
         if let Some(quotas) = &mut self.quotas
             && tree.is_subvolume()

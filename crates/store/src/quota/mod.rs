@@ -81,8 +81,8 @@ impl Engine {
             scan: None,
         };
         if quotas.is_simple() {
-            // The feature is incompatible, so nobody writes to the volume who
-            // does not keep the numbers.
+            // The feature is incompatible, so only programs that keep the
+            // numbers write to the volume.
         } else if status.flags.contains(QgroupStatusFlags::RESCAN) {
             quotas.set_inconsistent("a rescan was interrupted");
         } else if status.generation != self.publication.superblock.generation {
@@ -173,7 +173,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A new subvolume has a group.
+    /// Notes a new subvolume, which gets a group.
     pub(crate) fn note_new_tree(&mut self, tree: TreeId) {
         if let Some(quotas) = &mut self.quotas
             && tree.is_subvolume()
@@ -182,7 +182,7 @@ impl Engine {
         }
     }
 
-    /// `tree` reaches all that `source` reaches.
+    /// Notes a snapshot: `tree` reaches all that `source` reaches.
     pub(crate) fn note_snapshot(&mut self, source: TreeId, tree: TreeId) {
         if let Some(quotas) = &mut self.quotas
             && !quotas.is_simple()
@@ -196,15 +196,15 @@ impl Engine {
         }
     }
 
-    /// A deleted subvolume is free: its group goes.
+    /// Notes that a deleted subvolume is freed. Its group goes too.
     pub(crate) fn note_forgotten_tree(&mut self, tree: TreeId) {
         if let Some(quotas) = &mut self.quotas {
             quotas.running.gone.insert(GroupId::of_tree(tree));
         }
     }
 
-    /// The greatest subvolume whose group goes with this generation; 0 for
-    /// none.
+    /// The greatest id of a subvolume whose group goes with this generation; 0
+    /// if there is none.
     pub(crate) fn last_forgotten_tree(&self) -> u64 {
         let gone = self.quotas.iter().flat_map(|quotas| &quotas.running.gone);
         let trees = gone.filter_map(|id| id.tree());

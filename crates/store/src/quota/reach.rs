@@ -380,8 +380,8 @@ impl<V: View> Reach<V> {
         Ok(set)
     }
 
-    /// The subvolumes that reach leaves, and how many of the references were
-    /// not found.
+    /// The subvolumes that reach `leaves`, and how many of the wanted
+    /// references these leaves do not account for.
     fn join(
         &mut self,
         sets: &mut ReachSets,

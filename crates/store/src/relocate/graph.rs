@@ -66,7 +66,7 @@ struct Step {
     new: NodeRef,
     /// Its children refer to it by its new address.
     full_backref: bool,
-    /// What is behind a reference to a node.
+    /// References to it after the move.
     by: Vec<Backref>,
     /// File extents that it holds, with their references before and after.
     data: Vec<(ExtentPlace, Backref, Backref)>,

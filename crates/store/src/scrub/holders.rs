@@ -16,7 +16,8 @@ pub struct HolderAt {
     pub tree: TreeId,
     /// Inode.
     pub inode: InodeNumber,
-    /// Offset of the address in the file; of the extent, if that is compressed.
+    /// Offset of the address in the file. If the extent is compressed, the file
+    /// offset of the extent plus that of the address in the extent.
     pub offset: u64,
 }
 

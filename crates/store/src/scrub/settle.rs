@@ -22,8 +22,9 @@ pub(super) enum Proof {
 }
 
 impl Engine {
-    /// Whether the device has, or should have, what lies at `logical` now. For
-    /// a node, the generation that it should have.
+    /// The generation that the node at `logical` should have on the device.
+    /// `None` if the device need not have the node yet, or if the extent tree
+    /// lacks it.
     pub(super) fn generation_on_device(&self, logical: Logical, level: u8) -> Option<Generation> {
         let in_memory = self.forest.has_changed(logical);
         if in_memory

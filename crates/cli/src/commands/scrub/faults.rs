@@ -15,7 +15,7 @@ const HOLDERS_MAX: usize = 8;
 struct Extent {
     /// The sector.
     sector: Logical,
-    /// With the offsets of the sector; of compressed data, of the whole.
+    /// With the offsets of the sector, as [`HolderAt`] gives them.
     holders: Vec<HolderAt>,
     /// Where the extent ends.
     end: Logical,

@@ -1,9 +1,9 @@
-//! An LZO1X stream to bytes.
+//! Decodes LZO1X streams.
 
 use super::{END, FAR};
 
-/// Copies of up to this many bytes are done as one of this many, where there
-/// is room: most are short, and a fixed length needs no loop.
+/// A copy of up to this many bytes copies exactly this many if there is room.
+/// Most copies are short, and a fixed length needs no loop.
 const WIDE: usize = 16;
 
 /// Why a stream does not decode.
@@ -12,8 +12,8 @@ pub type Reason = &'static str;
 const CUT_SHORT: Reason = "the stream is cut short";
 const TOO_LONG: Reason = "the stream holds more than its sector";
 
-/// Decodes `stream` into `output`; gives how many bytes it filled. What is in
-/// `output` behind them is not defined.
+/// Decodes `stream` into `output`; gives how many bytes it filled. The rest of
+/// `output` is not defined.
 ///
 /// # Errors
 /// The stream is cut short, has bytes after its end, refers to what was not
@@ -108,7 +108,8 @@ impl Decoder<'_> {
         Ok(byte)
     }
 
-    /// A match's length: in the instruction, or 0 there and in what follows.
+    /// A match's length. If the field in the instruction is 0, the length is in
+    /// the bytes that follow.
     fn length(&mut self, field: usize, base: usize) -> Result<usize, Reason> {
         if field == 0 {
             self.long(base)
@@ -117,7 +118,8 @@ impl Decoder<'_> {
         }
     }
 
-    /// A length that goes on: 255 for each zero byte, then the last byte.
+    /// A length that goes on in the next bytes: 255 for each zero byte, then
+    /// the value of the first other byte.
     fn long(&mut self, base: usize) -> Result<usize, Reason> {
         let mut length = base;
         loop {
@@ -125,7 +127,8 @@ impl Decoder<'_> {
                 0 => length = length.saturating_add(255),
                 last => return Ok(length.saturating_add(usize::from(last))),
             }
-            // Zeros alone must not be walked further than makes sense.
+            // A length beyond the output is an error, so a long run of zeros
+            // ends early.
             if length > self.output.len() {
                 return Err(TOO_LONG);
             }
@@ -197,8 +200,8 @@ impl Decoder<'_> {
             let byte = source.first().copied().unwrap_or_default();
             open.get_mut(..length).unwrap_or_default().fill(byte);
         } else {
-            // A match may reach into itself: what is copied repeats with the
-            // distance, so each round can copy all that is there by now.
+            // A match may overlap its own output. Its bytes repeat with the
+            // distance, so each round can copy everything from `from` to `at`.
             let mut at = self.filled;
             while at < end {
                 let count = at.wrapping_sub(from).min(end.wrapping_sub(at));

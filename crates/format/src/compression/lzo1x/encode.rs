@@ -1,4 +1,4 @@
-//! Bytes to an LZO1X stream.
+//! Encodes bytes as LZO1X streams.
 
 #![allow(
     clippy::as_conversions,
@@ -14,8 +14,8 @@ use super::{DISTANCE_MAX, END, FAR};
 const HASH_BITS: u32 = 12;
 /// Shortest match that is looked for.
 const MATCH_MIN: usize = 4;
-/// The further the last match, the longer the steps: one more byte for each
-/// `1 << SKIP_SHIFT` literals.
+/// The search takes longer steps the longer it finds no match: one more byte
+/// for each `1 << SKIP_SHIFT` literals since the last match.
 const SKIP_SHIFT: usize = 5;
 
 /// Longest and furthest match with two bytes.
@@ -87,7 +87,7 @@ fn hash(word: u32) -> usize {
     (word.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
 }
 
-/// Bytes that are equal from `a` and from `b` (the later one) on.
+/// Number of equal bytes from `a` and from `b` on; `b` is the later place.
 #[inline]
 fn common(input: &[u8], a: usize, b: usize) -> usize {
     const STEP: usize = 8;
@@ -108,7 +108,8 @@ fn common(input: &[u8], a: usize, b: usize) -> usize {
     count
 }
 
-/// A length that did not fit its field: what is left, at least 1.
+/// Appends the rest of a length that did not fit its field; `left` is at least
+/// 1.
 #[inline]
 fn put_long(out: &mut Vec<u8>, mut left: usize) {
     while left > 255 {
@@ -126,8 +127,8 @@ fn put_literals(out: &mut Vec<u8>, start: usize, literals: &[u8]) {
     if out.len() == start && count <= 238 {
         out.push(17 + count as u8);
     } else if out.len() > start && count <= 3 {
-        // They are announced by the match before, whose low byte is always
-        // the last but one.
+        // The match before them announces them. Its low byte is always the last
+        // but one.
         let at = out.len() - 2;
         out[at] |= count as u8;
     } else if count <= 18 && count > 3 {

@@ -1,4 +1,4 @@
-//! What a computation of space may take, says of itself, and adds up.
+//! The limits, the progress and the results of a computation of space.
 
 use std::ops::AddAssign;
 
@@ -65,7 +65,7 @@ pub struct Progress {
     pub sweeps: u32,
 }
 
-/// The part of a member in the question what would be freed.
+/// How a member counts when asked what would be freed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// A subvolume.
@@ -76,7 +76,7 @@ pub(super) enum Role {
     Kept,
 }
 
-/// Of a place in a list.
+/// A place in a list as an index.
 pub(super) fn index(at: u32) -> usize {
     usize::try_from(at).unwrap_or(usize::MAX)
 }
