@@ -6,12 +6,15 @@
 //! hostile: a path that leads out of the archive is an error, and so is what
 //! cannot be understood.
 
+use butterfs_format::item::NAME_MAX;
 use butterfs_format::item::inode::Timespec;
 use std::io::{self, BufRead, BufReader, Read};
 use tar::{Archive, EntryType};
 
 /// The most bytes of extended attributes and other pax records of one member.
 const RECORDS_MAX: u64 = 16 << 20;
+/// Bytes of a symbolic link's target at most, as in Linux.
+const TARGET_MAX: usize = 4095;
 
 /// The type of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,7 +156,15 @@ fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, Arch
         // The oldest archives have no type for directories.
         EntryType::Regular if text.ends_with('/') => MemberKind::Directory,
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => MemberKind::File,
-        EntryType::Symlink => MemberKind::Symlink(link.unwrap_or_default()),
+        EntryType::Symlink => {
+            let target = link.unwrap_or_default();
+            if target.len() > TARGET_MAX || !is_text(&target) {
+                return Err(field("target (1 to 4095 bytes without NUL)")(
+                    io::Error::other(""),
+                ));
+            }
+            MemberKind::Symlink(target)
+        }
         EntryType::Link => MemberKind::HardLink(components(&link.unwrap_or_default())?),
         EntryType::Char => MemberKind::CharDevice(device()?),
         EntryType::Block => MemberKind::BlockDevice(device()?),
@@ -222,6 +233,9 @@ fn add_records<R: Read>(
                     return Err(bad("form (a sparse file of pax)"));
                 }
                 if let Some(name) = key.strip_prefix(ATTRIBUTE) {
+                    if name.len() > NAME_MAX || !is_text(name) {
+                        return Err(bad("attribute name (1 to 255 bytes without NUL)"));
+                    }
                     member.attributes.push((name.to_vec(), value.to_vec()));
                 }
             }
@@ -255,6 +269,11 @@ fn moment(text: &[u8]) -> Option<Timespec> {
     })
 }
 
+/// True for bytes that can be a name or a target: some, and no NUL.
+fn is_text(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && !bytes.contains(&0)
+}
+
 /// Returns the names of a path, without empty ones and `.`.
 fn components(path: &[u8]) -> Result<Vec<Vec<u8>>, ArchiveError> {
     let mut names = Vec::new();
@@ -265,6 +284,12 @@ fn components(path: &[u8]) -> Result<Vec<Vec<u8>>, ArchiveError> {
                 return Err(ArchiveError::Path(
                     String::from_utf8_lossy(path).into_owned(),
                 ));
+            }
+            name if name.len() > NAME_MAX || !is_text(name) => {
+                return Err(ArchiveError::Field {
+                    path: String::from_utf8_lossy(path).into_owned(),
+                    field: "name (1 to 255 bytes without NUL)",
+                });
             }
             name => names.push(name.to_vec()),
         }

@@ -134,7 +134,11 @@ impl Trees<'_> {
     pub fn directory_path(&self, tree: TreeId, directory: InodeNumber) -> Result<Vec<u8>, FsError> {
         let engine: &Engine = &self.0;
         let root = engine.root(tree).map_err(|_| FsError::NotFound)?;
-        Paths::new(engine, tree, root).directory(directory)
+        let mut paths = Paths::new(engine, tree, root);
+        if directory != InodeNumber::ROOT && paths.links(directory)?.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        paths.directory(directory)
     }
 }
 

@@ -625,3 +625,61 @@ fn sends_become_an_image() {
     refused(&["--send", "sample.tar"], "no send stream");
     refused(&["--send", "-", "--from", "-"], "one source only");
 }
+
+/// An archive may say what no file system has. It is refused, and no image is
+/// made.
+#[test]
+fn members_that_no_volume_can_have_are_refused() {
+    let bench = Bench::new();
+    let refused = |write: &dyn Fn(&mut tar::Builder<fs::File>, &mut tar::Header)| {
+        let file = fs::File::create(bench.path("odd.tar")).expect("a file");
+        let mut archive = tar::Builder::new(file);
+        let mut header = tar::Header::new_gnu();
+        header.set_mode(0o644);
+        header.set_size(0);
+        header.set_uid(0);
+        header.set_gid(0);
+        header.set_mtime(0);
+        write(&mut archive, &mut header);
+        archive.finish().expect("an archive");
+        drop(archive);
+        let output = build(&bench, &["-q", "-o", "odd.img", "--from", "odd.tar"]);
+        let all = said(&output);
+        assert!(!output.status.success(), "{all}");
+        assert!(all.contains("bytes without NUL"), "{all}");
+        assert!(!bench.path("odd.img").exists());
+    };
+    let long = "n".repeat(256);
+    let below = format!("{long}/file");
+    for path in [&long, &below] {
+        refused(&|archive, header| {
+            let added = archive.append_data(header, path, std::io::empty());
+            added.expect("a member");
+        });
+    }
+    for target in ["t".repeat(4096), String::new()] {
+        refused(&|archive, header| {
+            header.set_entry_type(tar::EntryType::Symlink);
+            match target.is_empty() {
+                true => {
+                    header.set_path("link").expect("a path");
+                    header.set_cksum();
+                    archive.append(header, std::io::empty()).expect("a member");
+                }
+                false => {
+                    let added = archive.append_link(header, "link", &target);
+                    added.expect("a member");
+                }
+            }
+        });
+    }
+    for name in ["a".repeat(300), "user.n\0ul".to_owned()] {
+        refused(&|archive, header| {
+            let key = format!("SCHILY.xattr.{name}");
+            let added = archive.append_pax_extensions([(&*key, b"x".as_slice())]);
+            added.expect("a header");
+            let added = archive.append_data(header, "file", std::io::empty());
+            added.expect("a member");
+        });
+    }
+}

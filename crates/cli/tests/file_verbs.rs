@@ -36,6 +36,41 @@ fn sample(bench: &Bench) {
 }
 
 #[test]
+fn a_copy_stays_below_its_destination_and_gives_nobody_rights() {
+    let bench = Bench::new();
+    sample(&bench);
+    bench.run(&["cp", "-q", "-a", "sample/etc", "volume:/"]);
+    // What an earlier copy may have made.
+    fs::create_dir_all(bench.path("out")).expect("a directory");
+    fs::create_dir(bench.path("victim")).expect("a directory");
+    symlink(bench.path("victim"), bench.path("out/etc")).expect("a link");
+    refused(&bench, &["cp", "-q", "volume:/", "out"], "no directory");
+    let mut victim = fs::read_dir(bench.path("victim")).expect("it is there");
+    assert!(victim.next().is_none());
+    refused(&bench, &["cp", "-q", "volume:/etc/deep/..", "out"], "`..`");
+    // A destination that is a link itself is the user's own.
+    symlink("victim", bench.path("link")).expect("a link");
+    bench.run(&["cp", "-q", "volume:/", "link"]);
+    assert!(bench.path("victim/etc/passwd").is_file());
+    let pipe = Command::new("mkfifo").arg(bench.path("pipe")).status();
+    assert!(pipe.expect("mkfifo runs").success());
+    refused(
+        &bench,
+        &["cp", "-q", "volume:/etc/passwd", "pipe"],
+        "no file",
+    );
+    assert!(!bench.path("pipe").is_file());
+    // A program of somebody else's does not run as whoever copies it.
+    bench.run(&["chown", "4711", "volume:/etc/prog"]);
+    bench.run(&["chmod", "6755", "volume:/etc/prog"]);
+    bench.run(&["cp", "-q", "--no-owner", "volume:/etc/prog", "prog"]);
+    let mode = fs::metadata(bench.path("prog"))
+        .expect("it is there")
+        .mode();
+    assert_eq!(mode & 0o7777, 0o755);
+}
+
+#[test]
 fn names_are_made_moved_and_removed() {
     let bench = Bench::new();
     sample(&bench);

@@ -623,6 +623,38 @@ fn protected_files_open_as_on_a_kernel_mount_and_keep_their_content() {
     assert_eq!(later, expected);
 }
 
+/// Commands that the server runs for others ask for the rights that ioctls ask
+/// for.
+#[test]
+fn root_without_capabilities_may_not_administer_roots_volume() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("noatime");
+    let scrub = |without: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=0", "--regid=0", "--clear-groups"]);
+        command.args(without).arg(support::BINARY);
+        let output = command.args(["scrub", "start", "-B", "mnt"]);
+        output
+            .current_dir(bench.path(""))
+            .output()
+            .expect("setpriv runs")
+    };
+    let none = [
+        "--bounding-set=-all",
+        "--inh-caps=-all",
+        "--ambient-caps=-all",
+        "--no-new-privs",
+    ];
+    let refused = scrub(&none);
+    assert!(!refused.status.success(), "{}", said(&refused));
+    let done = scrub(&[]);
+    assert!(done.status.success(), "{}", said(&done));
+    drop(mounted);
+}
+
 #[test]
 fn small_rules_are_those_of_a_kernel_mount() {
     if let Some(pairs) = on_both(&["odds"]) {

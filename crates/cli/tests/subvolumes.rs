@@ -332,3 +332,54 @@ fn others(bench: &Bench) {
         assert!(said(&output).contains(why), "{words:?}: {}", said(&output));
     }
 }
+
+/// One that cannot be deleted does not keep those behind it.
+#[test]
+fn deleting_goes_on_after_a_failure() {
+    let bench = Bench::new();
+    for name in ["a", "a/inner", "b", "c"] {
+        bench.run(&["subvolume", "create", &format!("volume:/{name}")]);
+    }
+    let words = [
+        "subvolume",
+        "delete",
+        "volume:/none",
+        "volume:/a",
+        "volume:/b",
+        "volume:/c",
+    ];
+    let output = bench.try_run(&words);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("none"), "{}", said(&output));
+    let left = bench.run(&["subvolume", "list", "volume"]);
+    assert!(left.contains("path a/inner"), "{left}");
+    assert!(
+        !left.contains("path b") && !left.contains("path c"),
+        "{left}"
+    );
+}
+
+/// A directory is not taken for the subvolume in which it lies.
+#[test]
+fn a_directory_on_a_mount_is_no_subvolume() {
+    if !support::is_root() {
+        println!("skipped: mounts need root here");
+        return;
+    }
+    let bench = Bench::new();
+    bench.run(&["subvolume", "create", "volume:/a"]);
+    bench.run(&["quota", "enable", "volume"]);
+    let mounted = bench.mount("noatime");
+    std::fs::create_dir(bench.path("mnt/a/dir")).expect("a directory");
+    for words in [
+        ["subvolume", "set-default", "mnt/a/dir"].as_slice(),
+        &["qgroup", "limit", "1G", "mnt/a/dir"],
+    ] {
+        let output = bench.try_run(words);
+        assert!(!output.status.success(), "{words:?}: {}", said(&output));
+        assert!(said(&output).contains("no subvolume"), "{}", said(&output));
+    }
+    bench.run(&["subvolume", "set-default", "mnt/a"]);
+    bench.run(&["qgroup", "limit", "1G", "mnt/a"]);
+    drop(mounted);
+}

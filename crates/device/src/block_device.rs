@@ -18,23 +18,24 @@ pub enum Access {
 
 /// A fixed number of bytes that can be read, written and made durable.
 ///
-/// Every method may be called from any thread at any time. Of overlapping
-/// operations that run at the same time, the outcome is unspecified but stays
-/// inside their ranges. A write is durable when a [`flush`](Self::flush) that
-/// began after the write returned has succeeded.
+/// Every method may be called from any thread at any time. When overlapping
+/// operations run at the same time, the outcome is unspecified, but nothing
+/// outside of their ranges changes. A write is durable when a
+/// [`flush`](Self::flush) that began after the write returned has succeeded.
 pub trait BlockDevice: Send + Sync + Debug {
-    /// Bytes, as of the last look.
+    /// Size in bytes, as it was last looked up.
     fn size(&self) -> u64;
 
-    /// Bytes now: a file or block device may have become larger since it was
-    /// opened. [`size`](Self::size) gives no less afterwards.
+    /// Looks up the size in bytes again: a file or block device may have become
+    /// larger since it was opened. Afterwards [`size`](Self::size) gives no
+    /// less than this.
     fn look_at_size(&self) -> u64 {
         self.size()
     }
 
-    /// Makes sure that the first `size` bytes are still there: while a file is
-    /// in use, others may cut it short, and the next write would make it as
-    /// long as before, with zeros.
+    /// Checks that the first `size` bytes are still there. Others may cut a
+    /// file short while it is in use. The next write would then make it as long
+    /// as before, and zeros would fill the gap.
     ///
     /// # Errors
     /// [`DeviceError::CutShort`].
@@ -98,8 +99,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     fn flush(&self) -> Result<(), DeviceError>;
 
     /// Says that the content of `range` is not needed any more. Reads of it
-    /// give the old content or zeros until it is written again. Advice: a
-    /// device that cannot discard does nothing.
+    /// give the old content or zeros until it is written again. This is advice:
+    /// a device that cannot discard does nothing.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at).
@@ -113,8 +114,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     /// What the device may be used for.
     fn access(&self) -> Access;
 
-    /// Lets others use it: waits for writes under way, gives up locks, and
-    /// refuses every write and discard from then on.
+    /// Lets others use the device: waits for writes under way, gives up locks,
+    /// and refuses every write and discard from then on.
     fn let_go(&self) {}
 }
 

@@ -117,7 +117,7 @@ impl DeviceError {
     }
 }
 
-/// What somebody may want who names something else than a device.
+/// Advice for somebody who names something else than a device.
 fn beside(found: &str) -> &'static str {
     match found {
         "a directory" => "; files of a mounted volume are for ls(1), cp(1) and any other program",

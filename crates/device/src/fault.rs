@@ -1,8 +1,8 @@
 //! A device that fails as told, for tests.
 //!
-//! Faults are added at any time and stay until they are used up or cleared.
-//! What is random comes from the seed alone, so that a failure found by chance
-//! happens again.
+//! Faults are added at any time and stay until they are used up or cleared. The
+//! seed alone decides what is random, so a failure found by chance can be
+//! repeated.
 
 use crate::block_device::{check_range, check_writable};
 use crate::{Access, BlockDevice, DeviceError, DeviceRange, Operation};
@@ -24,7 +24,7 @@ pub enum When {
     Chance(u32),
 }
 
-/// Whether rotten bits stay so after they are written.
+/// Whether rotten bits stay rotten after they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rot {
     /// A write heals them, as on a disk with a bad block.
@@ -157,8 +157,8 @@ impl FaultDevice {
             let past = common.end().get().div_ceil(SECTOR);
             for sector in first..past {
                 let start = sector.saturating_mul(SECTOR);
-                // One place per sector, inside of the rotten range, so that
-                // it does not depend on how the reader cuts.
+                // One place per sector, inside of the rotten range: it does not
+                // depend on how the reader splits its reads.
                 let low = start.max(rotten.start.get());
                 let high = start.saturating_add(SECTOR).min(rotten.end().get());
                 let random = mix(self.seed ^ mix(sector));
@@ -177,7 +177,8 @@ impl FaultDevice {
 
 impl State {
     /// The first fault that `select` is interested in and that hits this
-    /// operation. Every counter that is asked counts.
+    /// operation. Each [`When::After`] among the selected faults counts this
+    /// operation, whether or not another fault hits it.
     fn any_hit(
         &mut self,
         range: Option<DeviceRange>,

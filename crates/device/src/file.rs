@@ -27,11 +27,10 @@ enum Kind {
 
 /// A regular file or a block device through the page cache.
 ///
-/// Read-write use is exclusive: against the kernel and its mounts through the
-/// exclusive open of block devices and a look at loop devices over the file;
-/// against other processes through a lock on the file, which a read-only open
-/// takes shared. A loop device that is not in use does not count as use of
-/// its file.
+/// Read-write use is exclusive. An exclusive open of block devices, and a
+/// search for loop devices over a file, keep out the kernel and its mounts. A
+/// lock on the file keeps out other processes; a read-only open takes this lock
+/// shared. A loop device that is not in use does not count as use of its file.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -125,12 +124,12 @@ impl FileDevice {
                 {
                     return Err(busy(path, holder));
                 }
-                // After the lock, so that whoever held it cannot have changed
-                // the size in between.
+                // Read the size after taking the lock: nobody who held the lock
+                // before can change it now.
                 let meta = file.metadata().map_err(|error| open_error(path, error))?;
                 let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
                 if access == Access::ReadWrite && meta.len() > limit {
-                    // Now, not in the middle of a change.
+                    // Fail now, not in the middle of a change.
                     return Err(open_error(path, Errno::FBIG.into()));
                 }
                 meta.len()
@@ -252,8 +251,9 @@ fn lock(file: &File, path: &Path, access: Access) -> Result<(), DeviceError> {
     }
 }
 
-/// Locks the file behind a loop device. One that cannot be opened (deleted,
-/// or not visible from here) cannot be opened by its name by others either.
+/// Locks the file behind a loop device. If this process cannot open the file
+/// (deleted, or not visible from here), others cannot open it by its name
+/// either.
 fn lock_backing(
     path: &Path,
     device: DeviceNumber,
@@ -284,7 +284,7 @@ impl FileDevice {
         }
     }
 
-    /// For as long as the answer lives, the device is not released.
+    /// The device is not released while the returned guard lives.
     fn held(
         &self,
         operation: Operation,
@@ -308,9 +308,9 @@ impl FileDevice {
         }
     }
 
-    /// Fills the beginning of `parts` with what is in the page cache, tells that
-    /// this thread is about to wait if there is more, and answers the bytes
-    /// filled.
+    /// Fills the beginning of `parts` with what is in the page cache, and
+    /// returns the number of bytes filled. If that is not all, it tells that
+    /// this thread is about to wait.
     fn read_known(&self, offset: DeviceOffset, parts: &mut [IoSliceMut<'_>]) -> usize {
         if !waiting::is_heard() {
             return 0;
@@ -318,7 +318,7 @@ impl FileDevice {
         let length = parts_length(parts);
         match rustix::io::preadv2(&self.file, parts, offset.get(), ReadWriteFlags::NOWAIT) {
             Ok(read) if read == length => length,
-            // A file system that cannot tell: its reads are taken for short.
+            // A file system that cannot tell: its reads are taken to be short.
             Err(Errno::OPNOTSUPP) => 0,
             read => {
                 waiting::about_to_wait();
@@ -339,7 +339,7 @@ impl BlockDevice for FileDevice {
     }
 
     fn still_has(&self, size: u64) -> Result<(), DeviceError> {
-        // Where the system does not tell, the next request will.
+        // If the system does not tell the size, the next request will find out.
         self.size_now()
             .map_or(Ok(()), |now| check_length(self, now, size))
     }
@@ -447,7 +447,8 @@ impl BlockDevice for FileDevice {
             Kind::BlockDevice => sys::block_device_discard(self.file.as_fd(), range),
         };
         match done {
-            // Advice: not supported, or not at this alignment.
+            // A discard is advice: it may be unsupported, or not at this
+            // alignment.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => Ok(()),
             Err(errno) => Err(self.error(Operation::Discard, Some(range), errno.into())),
         }

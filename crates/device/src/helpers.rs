@@ -3,8 +3,8 @@
 //! Owns the threads, and the rule that lets them borrow what the work borrows:
 //! the thread that asks for help goes on, or unwinds, only when every helper
 //! that began has ended. A helper that has not begun by the time the asking
-//! thread is finished does not begin any more. So where processors are busy,
-//! asking for help costs a wake-up, and no wait.
+//! thread is finished does not begin any more. When all processors are busy,
+//! asking for help therefore costs a wake-up but no wait.
 #![allow(unsafe_code, reason = "helpers borrow from the thread that asks")]
 
 use crate::waiting;
@@ -16,7 +16,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{JoinHandle, Thread};
 
-/// Looks before a thread sleeps: about 30 microseconds, as waking it takes.
+/// How often a thread looks for work before it sleeps: for about 30
+/// microseconds, the time that waking it takes.
 const LOOKS: usize = 1000;
 
 /// Nobody asks.
@@ -72,8 +73,8 @@ impl Helpers {
     pub fn share(&self, helpers: usize, work: &(dyn Fn() + Sync)) {
         let mut asked = Asked(Vec::with_capacity(helpers));
         if helpers > 0 {
-            // SAFETY: `asked` is dropped before `work` ends its life, by a
-            // panic too, and then no helper has the work any more: each has
+            // SAFETY: `asked` is dropped before `work` goes away, also in a
+            // panic. After that no helper has the work any more: each has
             // ended, or its offer was taken back.
             let lasting = unsafe { std::mem::transmute::<&(dyn Fn() + Sync), &'static Work>(work) };
             for (seat, thread) in self.threads() {
@@ -143,7 +144,7 @@ impl Asked<'_> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        // This thread panics already, or there is nobody.
+        // Either this thread panics already, or no helper is left to wait for.
         let _ = self.end();
     }
 }
@@ -160,7 +161,7 @@ impl Seat {
         turned.is_ok()
     }
 
-    /// Offers work to the helper; false if it has some.
+    /// Offers work to the helper; false if it has work already.
     fn offers(&self, work: &'static Work) -> bool {
         if !self.turn(FREE, ASKED) {
             return false;

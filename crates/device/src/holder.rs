@@ -1,8 +1,8 @@
 //! Who is using a device or a file.
 //!
 //! Owns the questions to `/proc` and `/sys`. Their answers serve messages and
-//! refusals; what they cannot see (another mount namespace) the kernel's own
-//! exclusive open catches for block devices.
+//! refusals. They do not show other mount namespaces; for block devices, the
+//! kernel's own exclusive open covers those.
 
 use std::fmt;
 use std::fs;
@@ -16,8 +16,7 @@ use std::path::{Path, PathBuf};
 pub enum Holder {
     /// It is mounted here.
     Mount(PathBuf),
-    /// The kernel has a volume open of which it is a part, mounted where we
-    /// cannot see.
+    /// It is part of a volume that the kernel has mounted where we cannot see.
     KernelVolume {
         /// Type of the file system.
         kind: String,
@@ -47,8 +46,8 @@ pub enum Holder {
 }
 
 impl Holder {
-    /// Who uses the file or block device at `path`, as far as the system says;
-    /// locks of other processes aside.
+    /// Who uses the file or block device at `path`, as far as the system says.
+    /// Locks of other processes are not looked at.
     #[must_use]
     pub fn of(path: &Path) -> Option<Self> {
         let meta = fs::metadata(path).ok()?;
@@ -349,8 +348,8 @@ pub(crate) fn holder_of_file(file: &fs::Metadata) -> Option<Holder> {
     })
 }
 
-/// Where a file is mounted that is itself the source of a mount, as an image
-/// that a FUSE server has open.
+/// The mount point of a mount whose source is this file, such as an image that
+/// a FUSE server has open.
 fn mount_of_file(file: &fs::Metadata) -> Option<PathBuf> {
     let text = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let is_source = |mount: &Mounted| {
@@ -366,8 +365,8 @@ fn mount_of_file(file: &fs::Metadata) -> Option<PathBuf> {
 
 /// The process that holds a lock on a file, by /proc/locks.
 pub(crate) fn lock_holder(file: &fs::Metadata) -> Option<Holder> {
-    // The list is not read at one moment: an entry may be skipped when others
-    // go away meanwhile.
+    // The kernel does not read the list at one moment: it may skip an entry
+    // when others go away meanwhile.
     const ATTEMPTS: usize = 4;
     (0..ATTEMPTS).find_map(|_| find_lock_holder(file))
 }
@@ -376,8 +375,8 @@ fn find_lock_holder(file: &fs::Metadata) -> Option<Holder> {
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let (major, minor) = DeviceNumber(file.dev()).parts();
     let exact = format!("{major:02x}:{minor:02x}:{}", file.ino());
-    // Stacked file systems report another device than stat, hence the second
-    // look by inode number alone.
+    // For files on stacked file systems the list shows another device than
+    // stat. Hence the second look, by inode number alone.
     let by_inode = format!(":{}", file.ino());
     let pid_where = |matches: &dyn Fn(&str) -> bool| {
         locks.lines().find_map(|line| {

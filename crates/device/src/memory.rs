@@ -49,8 +49,8 @@ impl MemoryDevice {
         .length
     }
 
-    /// The first byte that differs from `other`, where the shorter one counts
-    /// as continued by zeros. Shared pages are not looked at.
+    /// The first byte that differs from `other`. The shorter device counts as
+    /// continued by zeros. Shared pages are not compared.
     #[must_use]
     pub fn first_difference(&self, other: &Self) -> Option<DeviceOffset> {
         let (ours, theirs) = (self.pages.read().clone(), other.pages.read().clone());

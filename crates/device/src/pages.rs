@@ -1,7 +1,7 @@
 //! A sparse map of pages, shared copy-on-write.
 //!
-//! Owns the arithmetic between byte ranges and pages. What an absent page
-//! holds is the caller's to say: zeros, or the content of another device.
+//! Owns the arithmetic between byte ranges and pages. The caller decides what
+//! an absent page holds: zeros, or the content of another device.
 
 use butterfs_format::DeviceOffset;
 use std::collections::BTreeMap;
@@ -56,8 +56,8 @@ pub(crate) const fn page_start(page: u64) -> DeviceOffset {
 }
 
 impl PageMap {
-    /// Copies into `buf` what present pages hold; `absent` is called with the
-    /// offset and the part of `buf` for the others.
+    /// Copies into `buf` what present pages hold. For each absent page it calls
+    /// `absent` with the offset and the part of `buf`.
     ///
     /// # Errors
     /// Those of `absent`.
@@ -86,8 +86,8 @@ impl PageMap {
         Ok(())
     }
 
-    /// Stores `data`. `absent` fills a page that is not present yet and is
-    /// not overwritten as a whole; it is given zeros.
+    /// Stores `data`. Where `data` covers only part of a page that is not
+    /// present yet, `absent` fills the page first; it gets a page of zeros.
     ///
     /// # Errors
     /// Those of `absent`; pages before the failed one are already changed.

@@ -1,7 +1,7 @@
 //! Devices whose writes and flushes are recorded, and what a crash may leave.
 //!
-//! Owns the model of a crash: a write is durable when a flush of its device
-//! that began after the write had returned has succeeded. Of the others each
+//! Owns the model of a crash: a write is durable once a flush of its device has
+//! succeeded that began after the write had returned. Each of the other writes
 //! may be there, be lost, or be there in some of its 512-byte sectors, in any
 //! combination, and later ones without earlier ones.
 
@@ -195,7 +195,8 @@ impl BlockDevice for RecordDevice {
         parts: &[IoSlice<'_>],
     ) -> Result<(), DeviceError> {
         // One event for each part: a device promises nothing about a larger
-        // write as a whole, and a subset that cuts between nodes finds more.
+        // write as a whole, and crashes that keep only some of the nodes of a
+        // write find more faults.
         let range = DeviceRange::of_buffer(offset, parts_length(parts));
         check_writable(self, Operation::Write, range)?;
         let mut at = offset;
@@ -275,7 +276,7 @@ impl<'a> Crash<'a> {
     /// Changes that the crash may have kept, lost or torn, in order.
     #[must_use]
     pub fn in_flight(&self) -> Vec<Position> {
-        // Latest first: it vouches for most.
+        // Latest first: the latest flush makes the most changes durable.
         let flushes: Vec<_> = self
             .before()
             .rev()

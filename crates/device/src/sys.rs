@@ -1,4 +1,4 @@
-//! The requests to block devices, and of signals, that have no safe wrapper
+//! System calls on block devices and signals that have no safe wrapper
 //! elsewhere.
 //!
 //! Owns all unsafe code of this crate but that of [`crate::helpers`].
@@ -29,8 +29,8 @@ pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, range: DeviceRange) -> Re
     unsafe { ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new(argument)) }
 }
 
-/// Makes a write beyond the limit on file sizes (`ulimit -f`) an error (EFBIG)
-/// for the whole process, where it would end it by SIGXFSZ.
+/// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with EFBIG,
+/// in the whole process. Otherwise SIGXFSZ would end the process.
 pub fn ignore_file_size_signal() {
     // SAFETY: SIG_IGN installs no code; the call changes the disposition of one
     // signal and touches no memory of ours.

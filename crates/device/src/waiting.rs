@@ -13,8 +13,8 @@ pub fn on_wait(hook: fn()) {
     let _ = HOOK.set(hook);
 }
 
-/// To be called before what takes much longer than a request mostly does: I/O
-/// that reaches a device, compression of megabytes, a wait for a commit.
+/// Call it before anything that takes much longer than most requests: I/O that
+/// reaches a device, compression of megabytes, a wait for a commit.
 pub fn about_to_wait() {
     if let Some(hook) = HOOK.get() {
         hook();

@@ -190,7 +190,7 @@ fn tables_that_lie_end() {
     let beyond = entry(0x83, 2048, u32::MAX);
     let table = table_of(&[(446, &beyond), MARK], SIZE).unwrap();
     assert_eq!(table.partitions, []);
-    // A GPT whose checksums are wrong is none that is believed.
+    // A GPT whose checksums are wrong is not believed.
     let mut header = b"EFI PART\0\0\x01\0\x5c\0\0\0".to_vec();
     header.resize(512, 0xff);
     assert_eq!(table_of(&[(512, &header)], SIZE), None);

@@ -428,7 +428,9 @@ impl Filesystem {
             let target = self.lookup(parent, name)?;
             self.check_removal(target, what)?;
             if target.subvolume && !dir::is_absent_subvolume(target.inode) {
-                return self.remove_subvolume(parent, name, what).map(drop);
+                return self
+                    .remove_subvolume((parent, name), target, what)
+                    .map(drop);
             }
             if dir::is_absent_subvolume(target.inode) {
                 return self.remove_absent(parent, name);

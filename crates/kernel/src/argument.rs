@@ -18,7 +18,7 @@ pub(crate) fn put<const N: usize>(bytes: &mut [u8; N], at: usize, value: &[u8]) 
     }
 }
 
-/// A field of an answer, which is that long.
+/// A field of an answer that is long enough to hold it.
 pub(crate) fn field<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk());
     found.copied().unwrap_or([0; N])

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, IntegerSetter, Opcode, ioctl, opcode};
 use std::os::fd::BorrowedFd;
 
-/// Bytes of what a balance is asked for, and of what it says of itself.
+/// Bytes of a request for a balance, which is also its answer.
 const BALANCE: usize = 1024;
 /// Where the filters of data, metadata and system chunks begin.
 const FILTERS: [usize; 3] = [16, 152, 288];
@@ -21,13 +21,13 @@ const RUNNING: u64 = 1;
 const KINDS: [u64; 3] = [1 << 0, 1 << 2, 1 << 1];
 /// Flag: redundancy may shrink.
 const FORCE: u64 = 1 << 3;
-/// Flag: go on with the balance that waits.
+/// Flag: resume the paused balance.
 const RESUME: u64 = 1 << 4;
 
 /// How far a balance of a mounted volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceProgress {
-    /// It runs; else it waits to go on.
+    /// It runs; otherwise it is paused.
     pub is_running: bool,
     /// Chunks that it will move, about.
     pub expected: u64,
@@ -67,9 +67,9 @@ pub fn balance_progress(file: BorrowedFd<'_>) -> Result<Option<BalanceProgress>,
 /// redundancy shrink. For root.
 ///
 /// # Errors
-/// What the file system says: EINPROGRESS while one runs or waits, ECANCELED
-/// when somebody paused or cancelled it, EINVAL for filters that it does not
-/// take, ENOSPC where chunks stay for want of space.
+/// What the file system says: EINPROGRESS while one runs or is paused,
+/// ECANCELED when somebody paused or cancelled it, EINVAL for filters that it
+/// does not take, ENOSPC when chunks could not move for lack of space.
 pub fn start_balance(
     file: BorrowedFd<'_>,
     filters: [Option<&BalanceArgs>; 3],
@@ -87,11 +87,11 @@ pub fn start_balance(
     ask(file, argument)
 }
 
-/// Goes on with the balance of the volume that holds `file` that waits, and
-/// returns at its end. For root.
+/// Resumes the paused balance of the volume that holds `file`, and returns at
+/// its end. For root.
 ///
 /// # Errors
-/// What the file system says: ENOTCONN where none waits, and as
+/// What the file system says: ENOTCONN where none is paused, and as
 /// [`start_balance`].
 pub fn resume_balance(file: BorrowedFd<'_>) -> Result<BalanceProgress, Errno> {
     ask(file, words([RESUME]))
@@ -104,7 +104,7 @@ fn ask(file: BorrowedFd<'_>, mut argument: [u8; BALANCE]) -> Result<BalanceProgr
     Ok(BalanceProgress::of(&argument))
 }
 
-/// Pauses the balance that runs, and returns when it waits. For root.
+/// Pauses the running balance, and returns when it has paused. For root.
 ///
 /// # Errors
 /// What the file system says: ENOTCONN where none runs.
@@ -112,7 +112,8 @@ pub fn pause_balance(file: BorrowedFd<'_>) -> Result<(), Errno> {
     control(file, 1)
 }
 
-/// Ends the balance that runs or waits, and returns when there is none. For root.
+/// Ends the running or paused balance, and returns when there is none. For
+/// root.
 ///
 /// # Errors
 /// What the file system says: ENOTCONN where there is none.

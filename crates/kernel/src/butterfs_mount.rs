@@ -1,10 +1,10 @@
-//! Requests that a mount of ButterFS answers beside the kernel's.
+//! Requests that a mount of ButterFS answers in addition to the kernel's.
 //!
-//! FICLONE and FIDEDUPERANGE never reach a FUSE server, and no request of
-//! Btrfs says what defragmenting would do to sharing. Owns the numbers of what
-//! stands in for them, their layout (words of 64 bits, in the byte order of
-//! the machine), and the unsafe code that pairs both. Elsewhere they answer
-//! ENOTTY.
+//! FICLONE and FIDEDUPERANGE never reach a FUSE server, and no request of Btrfs
+//! says what defragmenting would do to sharing. Owns the numbers of the
+//! requests that stand in for these, their layout (words of 64 bits, in the
+//! byte order of the machine), and the unsafe code that pairs both. Other file
+//! systems answer ENOTTY.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
 use crate::sharing::{DedupeRequest, Deduped};
@@ -18,7 +18,7 @@ const VERSION: Opcode = opcode::read::<u64>(BUTTERFS, 0);
 const DEDUPE: Opcode = opcode::read_write::<[u64; 7]>(BUTTERFS, 1);
 const DEFRAGMENT: Opcode = opcode::read_write::<[u64; 11]>(BUTTERFS, 2);
 
-/// The version that this describes.
+/// The version that this module describes.
 pub const CURRENT: u64 = 1;
 
 /// A request, as a server sees it.
@@ -26,10 +26,10 @@ pub const CURRENT: u64 = 1;
 pub enum Request {
     /// The version. Out: [`CURRENT`].
     Version,
-    /// Shares a range of two open files where it is equal. In: descriptor of
-    /// the source, offset, length (0: only says whether the files can share at
-    /// all), descriptor of the target, offset. Out, in
-    /// the words after these: bytes shared, 1 when the ranges differ.
+    /// Shares a range of two open files if it is equal in both. In: descriptor
+    /// of the source, offset, length (0: only says whether the files can share
+    /// at all), descriptor of the target, offset. Out, in the words after
+    /// these: bytes shared, 1 when the ranges differ.
     Dedupe,
     /// Rewrites small extents. In: start, end, size that is large enough, flags,
     /// number of a compression, its level. Out, in the words after these:
@@ -60,11 +60,11 @@ impl Request {
     }
 }
 
-/// Shared data are rewritten too.
+/// Flag: shared data are rewritten too.
 pub const UNSHARE: u64 = 1;
-/// Nothing is rewritten: what would be is told.
+/// Flag: nothing is rewritten; the answer says what would be.
 pub const PLAN: u64 = 1 << 1;
-/// The compression is said; number 0 takes it away.
+/// Flag: the request gives a compression; number 0 removes the compression.
 pub const COMPRESS: u64 = 1 << 2;
 
 /// What to rewrite of a file.
@@ -95,7 +95,7 @@ pub struct DefragmentAnswer {
     pub rewritten: u64,
     /// Bytes worth rewriting that others have too.
     pub shared: u64,
-    /// File extents in their place.
+    /// File extents that replace them.
     pub new_extents: u64,
 }
 
@@ -107,8 +107,8 @@ pub fn is_butterfs(file: BorrowedFd<'_>) -> bool {
     version == Ok(CURRENT)
 }
 
-/// Shares a range of two files where it is equal. The source must be open for
-/// reading, the target for writing.
+/// Shares a range of two files if it is equal in both. The source must be open
+/// for reading, the target for writing.
 ///
 /// # Errors
 /// As FIDEDUPERANGE.
@@ -136,7 +136,8 @@ pub fn dedupe(request: DedupeRequest<'_>) -> Result<Deduped, Errno> {
 /// Rewrites small extents of a file, or says what that would do.
 ///
 /// # Errors
-/// What the file system says; EPERM for all but its owner and who mounted.
+/// What the file system says; EPERM for everybody but its owner and the user
+/// who mounted.
 pub fn defragment(
     file: BorrowedFd<'_>,
     request: DefragmentRequest,

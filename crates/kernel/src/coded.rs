@@ -1,5 +1,5 @@
-//! Requests that are answered by a number: what a volume refuses is no error of
-//! the system's, but a number above zero.
+//! Requests that are answered by a number: when the volume refuses, the call
+//! does not fail with an errno but returns a number above zero.
 #![allow(unsafe_code, reason = "a request that hands on the answer's number")]
 
 use core::ffi::c_void;
@@ -14,8 +14,8 @@ const ANOTHER_RUNS: i32 = 8;
 
 struct Coded<'a, const NUMBER: Opcode, const N: usize>(&'a mut [u8; N]);
 
-// SAFETY: the pointer is that of an exclusive reference, and as many bytes lie
-// behind it as whoever calls `coded` vouches for.
+// SAFETY: the pointer comes from an exclusive reference to `N` bytes. The
+// caller of `coded` vouches that the request touches no more than these.
 unsafe impl<const NUMBER: Opcode, const N: usize> Ioctl for Coded<'_, NUMBER, N> {
     type Output = i32;
 
@@ -34,7 +34,7 @@ unsafe impl<const NUMBER: Opcode, const N: usize> Ioctl for Coded<'_, NUMBER, N>
     }
 }
 
-/// Makes a request; gives the number that it was answered by, 0 for success.
+/// Makes a request; returns the number of the answer, 0 for success.
 ///
 /// # Safety
 /// The request reads and writes at most `N` bytes.
@@ -53,7 +53,7 @@ pub(crate) unsafe fn coded<const NUMBER: Opcode, const N: usize>(
     }
 }
 
-/// As [`coded`], where no other number is known.
+/// As [`coded`], where any other number than 0 is an error.
 ///
 /// # Safety
 /// As [`coded`].

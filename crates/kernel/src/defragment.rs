@@ -8,11 +8,11 @@ use std::os::fd::BorrowedFd;
 
 /// Bytes of a request to defragment, and its flags.
 pub const DEFRAGMENT: usize = 48;
-/// The type of compression is said.
+/// Flag: the request gives the type of compression.
 pub const DEFRAGMENT_COMPRESS: u64 = 1;
-/// Its level too.
+/// Flag: the request also gives its level.
 pub const DEFRAGMENT_LEVEL: u64 = 1 << 2;
-/// Compression is taken away.
+/// Flag: the compression is removed.
 pub const DEFRAGMENT_UNCOMPRESS: u64 = 1 << 3;
 
 /// What to rewrite of a file.
@@ -24,16 +24,16 @@ pub struct DefragmentRequest {
     pub length: u64,
     /// Extents with at least this many bytes are left alone.
     pub large: u32,
-    /// Number of a compression and its level, `Some((0, _))` for none; as it
-    /// is where nothing is said.
+    /// Number of a compression and its level. `Some((0, _))` removes the
+    /// compression, `None` keeps it.
     pub compression: Option<(u8, Option<i8>)>,
 }
 
 /// Rewrites small extents of a file, shared ones too.
 ///
 /// # Errors
-/// What the file system says; EOPNOTSUPP of kernels that know no levels, or
-/// not how to take compression away.
+/// What the file system says; EOPNOTSUPP from kernels that know no levels, or
+/// that cannot remove compression.
 pub fn defragment(file: BorrowedFd<'_>, request: DefragmentRequest) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; DEFRAGMENT]>(BTRFS, 16);
     let mut argument = [0; DEFRAGMENT];

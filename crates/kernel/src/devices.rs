@@ -27,8 +27,8 @@ const REPLACE_PATH: usize = 1025;
 pub enum NamedDevice<'n> {
     /// By its number.
     Number(DeviceId),
-    /// By its absolute path; `missing` is the first that is missing, `cancel`
-    /// ends the removal that runs.
+    /// By its absolute path. The path `missing` stands for the first missing
+    /// device; `cancel` ends the running removal.
     Path(&'n [u8]),
 }
 
@@ -70,8 +70,8 @@ pub fn add_device(file: BorrowedFd<'_>, path: &[u8]) -> Result<(), Errno> {
 /// For root.
 ///
 /// # Errors
-/// What the kernel says: EINVAL where it finds no Btrfs there; the kernel has no
-/// Btrfs.
+/// What the kernel says: EINVAL where it finds no Btrfs there. Also an error if
+/// the kernel has no Btrfs.
 pub fn register_device(path: &[u8]) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 4);
     let control = std::fs::File::open("/dev/btrfs-control");
@@ -87,7 +87,7 @@ pub fn register_device(path: &[u8]) -> Result<(), Errno> {
 /// root.
 ///
 /// # Errors
-/// What the kernel says; the kernel has no Btrfs.
+/// What the kernel says. Also an error if the kernel has no Btrfs.
 pub fn forget_devices() -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 5);
     let control = std::fs::File::open("/dev/btrfs-control");
@@ -102,8 +102,8 @@ pub fn forget_devices() -> Result<(), Errno> {
 /// an absolute path. For root.
 ///
 /// # Errors
-/// What the kernel says: ENOENT where it knows nothing of the device, EBUSY where
-/// its volume is mounted; the kernel has no Btrfs.
+/// What the kernel says: ENOENT where it knows nothing of the device, EBUSY
+/// where its volume is mounted. Also an error if the kernel has no Btrfs.
 pub fn forget_device(path: &[u8]) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 5);
     let control = std::fs::File::open("/dev/btrfs-control");
@@ -115,7 +115,7 @@ pub fn forget_device(path: &[u8]) -> Result<(), Errno> {
     unsafe { uncoded::<NUMBER, _>(control.as_fd(), &mut argument) }
 }
 
-/// What a request to remove a device is answered with beside errors.
+/// The answer to a request to remove a device, apart from errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemoveAnswer {
     /// It is removed.
@@ -150,8 +150,8 @@ impl RemoveAnswer {
     }
 }
 
-/// Removes a device from the volume that holds `file`, after what lies on it has
-/// moved to the others: that may take long. For root.
+/// Removes a device from the volume that holds `file`. First it moves the
+/// content to the other devices, which may take long. For root.
 ///
 /// # Errors
 /// What the file system says: ENOENT and ENODEV for no such device, ENOSPC where
@@ -173,7 +173,7 @@ pub fn remove_device(file: BorrowedFd<'_>, device: NamedDevice<'_>) -> Result<Re
     Ok(RemoveAnswer::of(number))
 }
 
-/// What a request about a replacement is answered with beside errors.
+/// The answer to a request about a replacement, apart from errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplaceAnswer {
     /// It was done.
@@ -207,7 +207,7 @@ pub struct ReplaceState {
     /// As in the item on disk: 0 never started, 1 runs, 2 finished, 3 cancelled,
     /// 4 suspended.
     pub state: u64,
-    /// Of 1,000 parts.
+    /// How much is done, in thousandths.
     pub thousandths: u64,
     /// Seconds since 1970.
     pub started_seconds: u64,
@@ -215,7 +215,7 @@ pub struct ReplaceState {
     pub stopped_seconds: u64,
     /// Writes to the target that failed.
     pub write_errors: u64,
-    /// Reads of which no copy was good.
+    /// Reads for which no copy was good.
     pub read_errors: u64,
 }
 
@@ -235,7 +235,7 @@ pub fn replace_device(
     let mut argument: [u8; REPLACE] = words([0]);
     put(&mut argument, 24, &u64::from(others_first).to_ne_bytes());
     match source {
-        // A number of 0 would be a path.
+        // With the number 0 the request would name the source by its path.
         NamedDevice::Number(id) if id.get() == 0 => return Err(Errno::NODEV),
         NamedDevice::Number(id) => put(&mut argument, 16, &id.get().to_ne_bytes()),
         NamedDevice::Path(path) => put_path(&mut argument, SOURCE, path, REPLACE_PATH)?,

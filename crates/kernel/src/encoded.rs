@@ -18,7 +18,7 @@ pub struct EncodedRequest<'d> {
     pub file_length: u64,
     /// Bytes of the extent, decoded.
     pub length: u64,
-    /// Where the file's bytes begin in them.
+    /// Where the file's bytes begin in the decoded extent.
     pub skip: u64,
     /// Number of the compression, as in streams.
     pub compression: u32,

@@ -13,9 +13,9 @@ const EXTENTS: usize = 72;
 const HEAD: usize = 32;
 const EXTENT: usize = 56;
 const SIZE: usize = HEAD + EXTENTS * EXTENT;
-/// What is in memory alone is written first.
+/// Flag: what is only in memory is written first.
 const SYNC: u32 = 1;
-/// Its address is not known, or not given yet.
+/// Flags: its address is unknown, or not allocated yet.
 const UNSURE: u32 = 1 << 1 | 1 << 2;
 const LAST: u32 = 1;
 const SHARED: u32 = 1 << 13;
@@ -34,13 +34,13 @@ pub struct FileExtent {
 }
 
 impl FileExtent {
-    /// Others have it, too.
+    /// Others have it too.
     #[must_use]
     pub const fn is_shared(&self) -> bool {
         self.flags & SHARED != 0
     }
 
-    /// All of it lies at its address, as it is read.
+    /// All of its bytes lie at its address, in the form in which they are read.
     #[must_use]
     pub const fn is_plain(&self) -> bool {
         const INLINE: u32 = 1 << 9;
@@ -49,8 +49,8 @@ impl FileExtent {
     }
 }
 
-/// The extents of a file; holes are left out. What was written before is
-/// brought to the device first.
+/// The extents of a file; holes are left out. Writes back first what is only in
+/// memory.
 ///
 /// # Errors
 /// What the file system says; EOPNOTSUPP where it cannot say.
@@ -96,7 +96,7 @@ pub fn file_extents(file: BorrowedFd<'_>) -> Result<Vec<FileExtent>, Errno> {
     }
 }
 
-/// True when others have data of a file, too.
+/// True when a file shares data with others.
 ///
 /// # Errors
 /// As [`file_extents`].

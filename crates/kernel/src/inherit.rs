@@ -3,7 +3,7 @@
 use crate::argument::{NAMED, put};
 use butterfs_format::item::qgroup::GroupId;
 
-/// There are quota groups to be put into.
+/// Flag: the request names quota groups.
 const INHERIT: u64 = 1 << 2;
 
 /// Quota groups that a new subvolume is put into, as requests point to them.

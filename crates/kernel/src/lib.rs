@@ -1,10 +1,10 @@
 //! Requests to a mounted Btrfs that have no safe wrapper elsewhere: the
 //! kernel's, or a mount of ButterFS.
 //!
-//! Owns their numbers and layouts, and the unsafe code that pairs them. Where
-//! a file system is none of these, they answer ENOTTY or EOPNOTSUPP. What a
-//! mount of ButterFS answers beside the kernel's is in [`butterfs_mount`].
-//! Knows nothing of volumes: it asks whoever has one mounted.
+//! Owns their numbers and layouts, and the unsafe code that pairs them. Other
+//! file systems answer ENOTTY or EOPNOTSUPP. The requests that only a mount of
+//! ButterFS answers are in [`butterfs_mount`]. Knows nothing of volumes: it
+//! asks whoever has one mounted.
 //!
 //! Source: the documentation's page on ioctls; the interface header
 //! linux/btrfs.h.

@@ -1,8 +1,8 @@
-//! Whether the kernel's Btrfs has something.
+//! Whether a path is on a mount of the kernel's Btrfs.
 
 use std::path::Path;
 
-/// True where the kernel's Btrfs has what is at `path`.
+/// True where `path` is on a mount of the kernel's Btrfs.
 #[must_use]
 pub fn is_kernel_btrfs(path: &Path) -> bool {
     const MAGIC: i64 = 0x9123_683e;

@@ -1,4 +1,4 @@
-//! Where subvolumes hang in one another, and directories in a subvolume.
+//! The places of subvolumes in one another, and of directories in a subvolume.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
 use crate::argument::{BTRFS, field, put};
@@ -8,8 +8,8 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::os::fd::BorrowedFd;
 
-/// Subvolumes that hang in the one that holds `file`, with the inodes of their
-/// directories.
+/// The subvolumes directly below the one that holds `file`, each with the inode
+/// of the directory that contains it.
 ///
 /// # Errors
 /// What the file system says.
@@ -45,8 +45,8 @@ pub fn subvolumes_in(file: BorrowedFd<'_>) -> Result<Vec<(TreeId, u64)>, Errno> 
     }
 }
 
-/// Where a subvolume hangs, below the root of the one that holds it, which
-/// `root` is: its directory's path, and its name.
+/// The place of a subvolume in its parent, whose root directory is `root`: the
+/// path of the directory that contains it, and its name there.
 ///
 /// # Errors
 /// What the file system says.

@@ -10,26 +10,26 @@ use rustix::io::Errno;
 use rustix::ioctl::{Getter, NoArg, Opcode, Setter, Updater, ioctl, opcode};
 use std::os::fd::BorrowedFd;
 
-/// A limit that is taken away.
+/// The value that removes a limit.
 const NO_LIMIT: u64 = u64::MAX;
 
 /// What is done with quotas as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuotaSwitch {
-    /// On; what is there is counted in the background.
+    /// On; existing data are counted in the background.
     On,
-    /// Off, with all groups and limits.
+    /// Off; all groups and limits are removed.
     Off,
     /// On, as simple quotas.
     OnSimple,
 }
 
-/// Whether something comes or goes.
+/// Whether something is added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// It comes.
+    /// It is added.
     Add,
-    /// It goes.
+    /// It is removed.
     Remove,
 }
 
@@ -53,11 +53,11 @@ pub struct GroupLimit {
     pub bytes: Option<u64>,
 }
 
-/// A mount of ButterFS reads arguments that its kernel does not pass from the
-/// memory of the program that asks; some systems allow that only where the
-/// program agrees.
+/// Lets other processes read the memory of this one. A mount of ButterFS does
+/// so for the arguments that the kernel does not pass to it. Some systems allow
+/// that only if the program agrees.
 pub fn allow_reading() {
-    // Where the system knows no such rule it is allowed anyway.
+    // Systems that do not know this call allow it anyway.
     let _ = rustix::process::set_ptracer(rustix::process::PTracer::Any);
 }
 
@@ -80,7 +80,7 @@ pub fn switch_quotas(file: BorrowedFd<'_>, switch: QuotaSwitch) -> Result<(), Er
 /// Begins to count all groups anew.
 ///
 /// # Errors
-/// What the file system says; EINPROGRESS when it is being done.
+/// What the file system says; EINPROGRESS while a count runs.
 pub fn start_rescan(file: BorrowedFd<'_>) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; 64]>(BTRFS, 44);
     // SAFETY: the request reads exactly 64 bytes.
@@ -139,7 +139,8 @@ pub fn change_relation(
 /// # Errors
 /// What the file system says.
 pub fn limit_group(file: BorrowedFd<'_>, limit: GroupLimit) -> Result<(), Errno> {
-    // Its number says that it is read, but it is written.
+    // The number is one of requests that only answer, but this one only takes
+    // an argument.
     const NUMBER: Opcode = opcode::read::<[u8; 48]>(BTRFS, 43);
     let bytes = limit.bytes.unwrap_or(NO_LIMIT);
     let argument: [u8; 48] = words([limit.group.0, limit.flag, bytes, bytes, 0, 0]);

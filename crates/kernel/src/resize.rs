@@ -15,7 +15,8 @@ const TEXT: usize = 8;
 ///
 /// # Errors
 /// What the file system says; EINVAL for a size that cannot be, ENODEV for no
-/// such device, EINPROGRESS while another change of the devices runs, ENOSPC where the rest has no room for what must move.
+/// such device, EINPROGRESS while another change of the devices runs, ENOSPC
+/// where the remaining space has no room for what must move.
 pub fn resize(file: BorrowedFd<'_>, wanted: &str) -> Result<(), Errno> {
     const NUMBER: Opcode = opcode::write::<[u8; NAMED]>(BTRFS, 3);
     let mut argument = named(TEXT, wanted.as_bytes())?;

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{Opcode, Setter, Updater, ioctl, opcode};
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// A range of one file that is to be another's too.
+/// A range of one file that another file is to share.
 #[derive(Clone, Copy, Debug)]
 pub struct CloneRequest<'f> {
     /// File that has it.
@@ -54,18 +54,18 @@ pub struct DedupeRequest<'f> {
 /// What became of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deduped {
-    /// So many bytes are shared.
+    /// This many bytes are shared.
     Shared(u64),
     /// The ranges are not equal.
     Differs,
 }
 
-/// Shares a range of two files where it is equal (FIDEDUPERANGE).
+/// Shares a range of two files if it is equal in both (FIDEDUPERANGE).
 ///
 /// # Errors
 /// What the file system says.
 pub fn dedupe_range(request: DedupeRequest<'_>) -> Result<Deduped, Errno> {
-    /// Bytes of the request, and of it with one target.
+    /// Bytes of the request without targets, and with one target.
     const HEAD: usize = 24;
     const WHOLE: usize = HEAD + 32;
     const NUMBER: Opcode = opcode::read_write::<[u8; HEAD]>(BTRFS, 54);

@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 /// Where the name lies in the first layout, and in the second.
 const NAME_V1: usize = 8;
 const NAME_V2: usize = 56;
-/// The id says which subvolume, not the name.
+/// Flag: the request names the subvolume by its id.
 const BY_ID: u64 = 1 << 4;
 
 /// Makes an empty subvolume in a directory, within quota groups.
@@ -82,12 +82,12 @@ pub fn delete_subvolume_by_id(file: BorrowedFd<'_>, id: TreeId) -> Result<(), Er
     let mut argument = [0; NAMED];
     put(&mut argument, 16, &BY_ID.to_le_bytes());
     put(&mut argument, NAME_V2, &id.get().to_le_bytes());
-    // SAFETY: the request reads exactly 4096 bytes: flags that tell of no
+    // SAFETY: the request reads exactly 4096 bytes: flags that announce no
     // pointer, and a number.
     unsafe { ioctl(file, Setter::<NUMBER, _>::new(argument)) }
 }
 
-/// Has a subvolume mounted when none is named.
+/// Makes a subvolume the default, which is mounted when none is named.
 ///
 /// # Errors
 /// What the file system says.

@@ -1,4 +1,4 @@
-//! What a subvolume says of itself, and what can be told to it.
+//! What a subvolume says of itself, and how to change that.
 #![allow(unsafe_code, reason = "ioctl numbers pair with types by hand")]
 
 use crate::argument::{BTRFS, field, put};
@@ -22,9 +22,9 @@ pub struct SubvolumeInfo {
     pub id: TreeId,
     /// Its flags, as its root item has them.
     pub flags: u64,
-    /// By what it is known here.
+    /// Its own UUID, and the generation of its last change.
     pub own: SourceStamp,
-    /// By what it was sent.
+    /// The UUID and generation that it was sent with.
     pub received: SourceStamp,
     /// What it is a snapshot of.
     pub parent_uuid: UuidBytes,

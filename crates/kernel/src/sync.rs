@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::ioctl::{NoArg, Opcode, ioctl, opcode};
 use std::os::fd::BorrowedFd;
 
-/// Makes all durable that was written to the file system of `file`.
+/// Makes everything durable that was written to the file system of `file`.
 ///
 /// # Errors
 /// What the file system says.

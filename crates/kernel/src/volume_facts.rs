@@ -18,7 +18,7 @@ const DEVICE_PATH: usize = 3072;
 const STATS: usize = 1032;
 /// Bytes of a label, its NUL included.
 const LABEL: usize = 256;
-/// Kinds of space that fit into a request: there are fewer.
+/// Kinds of space that fit into a request; a volume has fewer.
 const KINDS: usize = 64;
 /// Bytes of a request for the kinds of space.
 const SPACE: usize = 16 + KINDS * 24;
@@ -43,7 +43,7 @@ pub struct MountedDevice {
     pub uuid: UuidBytes,
     /// Bytes of it in chunks.
     pub allocated: u64,
-    /// Bytes of it that the volume has.
+    /// Bytes of it that belong to the volume.
     pub size: u64,
     /// Where it is; empty when it is missing.
     pub path: Vec<u8>,
@@ -147,7 +147,7 @@ pub fn mounted_space(file: BorrowedFd<'_>) -> Result<Vec<MountedSpace>, Errno> {
 /// What the file system says.
 pub fn label(file: BorrowedFd<'_>) -> Result<Vec<u8>, Errno> {
     const NUMBER: Opcode = opcode::read::<[u8; LABEL]>(BTRFS, 49);
-    // The request writes the label without what is behind it.
+    // The request writes the label and nothing behind it.
     let mut found = [0; LABEL];
     // SAFETY: the request writes at most the 256 bytes that its number has.
     unsafe { ioctl(file, Updater::<NUMBER, _>::new(&mut found))? };

@@ -89,7 +89,8 @@ impl<'w> Remount<'w> {
             check_writable(&self.mount)?;
         }
         rustix::mount::mount_remount(point, self.flags | MountFlags::BIND, "").at(point)?;
-        if self.flags.contains(MountFlags::RDONLY) {
+        // A volume that is open for reading only has nothing to save.
+        if self.flags.contains(MountFlags::RDONLY) && check_writable(&self.mount).is_ok() {
             save(point)?;
         }
         Ok(())

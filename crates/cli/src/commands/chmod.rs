@@ -72,6 +72,9 @@ pub enum ModeChange {
 pub struct Step {
     /// Bits of those it is for: 0o700, 0o070, 0o007.
     who: u32,
+    /// Bits that a step does not give or take: the file mode mask, if it names
+    /// no class.
+    masked: u32,
     operator: Operator,
     what: What,
 }
@@ -124,7 +127,10 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
     let who = who
         .chars()
         .try_fold(0, |bits, letter| Some(bits | class(letter)?))?;
-    let who = if who == 0 { 0o777 } else { who };
+    let (who, masked) = match who {
+        0 => (0o777, file_mode_mask()),
+        who => (who, 0),
+    };
     while !rest.is_empty() {
         let operator = match rest.as_bytes()[0] {
             b'+' => Operator::Add,
@@ -142,11 +148,20 @@ fn parse_clause(clause: &str, steps: &mut Vec<Step>) -> Option<()> {
         };
         steps.push(Step {
             who,
+            masked,
             operator,
             what,
         });
     }
     Some(())
+}
+
+/// The file mode mask of this process.
+fn file_mode_mask() -> u32 {
+    // It can only be read by setting it.
+    let mask = rustix::process::umask(rustix::fs::Mode::RWXU);
+    rustix::process::umask(mask);
+    mask.bits()
 }
 
 const fn class(letter: char) -> Option<u32> {
@@ -220,7 +235,7 @@ impl Step {
                 given | u32::from(conditional && may_execute)
             }
         };
-        let spread = (bits | bits << 3 | bits << 6) & self.who | special;
+        let spread = (bits | bits << 3 | bits << 6) & self.who & !self.masked | special;
         match self.operator {
             Operator::Add => mode | spread,
             Operator::Remove => mode & !spread,
@@ -258,6 +273,10 @@ mod tests {
         assert_eq!(after("u+s", file | 0o755), file | 0o4755);
         assert_eq!(after("ug-s,o=", file | 0o6755), file | 0o750);
         assert_eq!(after("u=", file | 0o4755), file | 0o055);
+        let masked = 0o222 & !file_mode_mask();
+        assert_eq!(after("+w", file | 0o444), file | 0o444 | masked);
+        assert_eq!(after("=w", file | 0o666), file | masked);
+        assert_eq!(after("a+w", file | 0o444), file | 0o666);
         for bad in ["", "8", "77777", "u+q", "z+x", "rw"] {
             assert!(bad.parse::<ModeChange>().is_err(), "{bad}");
         }

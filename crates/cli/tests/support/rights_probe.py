@@ -698,7 +698,43 @@ def odds(mount, image):
     say("over the limit: chown", lambda: os.chown(path, 1, 1))
     say("over the limit: chattr", lambda: ioctl(path, 0x40086602, struct.pack("I", 0x40)) and None)
     say("over the limit: unlink", lambda: os.unlink(path))
+    flags(mount, at, say, outer)
     os.close(outer)
+
+
+def flags(mount, at, say, outer):
+    """Flags of requests and of subvolumes."""
+
+    def quiet(file, command, argument):
+        ioctl(file, command, argument)
+
+    for name, kept in (("still", 0x10), ("grows", 0x20)):
+        ioctl(mount, 0x5000940E, by_name(name))
+        ioctl(at(name), 0x40086602, struct.pack("I", kept))
+        say(f"rename of subvolume {name}", lambda: os.rename(at(name), at(name + "2")))
+        say(f"rmdir of subvolume {name}", lambda: os.rmdir(at(name)))
+    ioctl(mount, 0x5000940E, by_name("fixed"))
+    ioctl(at("fixed"), 0x4008941A, struct.pack("Q", 2))
+    os.mkdir(at("other"))
+    say("move of a read-only subvolume", lambda: os.rename(at("fixed"), at("other/fixed")))
+    say("rename of a read-only subvolume", lambda: os.rename(at("fixed"), at("fixed2")))
+    for unknown in (1, 3, 8, 16, 1 << 40):
+        made = by_name_2(f"made{unknown}", 0, unknown, 0, 0)
+        say(f"create with flags {unknown}", lambda: quiet(mount, 0x50009418, made))
+        taken = by_name_2(f"taken{unknown}", outer, unknown, 0, 0)
+        say(f"snapshot with flags {unknown}", lambda: quiet(mount, 0x50009417, taken))
+        lost = by_name_2("empty", 0, unknown, 0, 0)
+        say(f"delete with flags {unknown}", lambda: quiet(mount, 0x5000943F, lost))
+        argument = struct.pack("Q", unknown)
+        say(f"set flags {unknown}", lambda: quiet(at("limited"), 0x4008941A, argument))
+    say("flags of a file", lambda: quiet(at("full/file"), 0x80089419, bytes(8)))
+    place = os.open(at("outer"), os.O_PATH)
+    taken = by_name_2("of-a-path", place, 0, 0, 0)
+    say("snapshot of a path", lambda: quiet(mount, 0x50009417, taken))
+    os.close(place)
+    for inode in (7, 1 << 40):
+        argument = struct.pack("QQ", 5, inode).ljust(4096, b"\0")
+        say(f"path of inode {inode}", lambda: quiet(mount, 0xD0009412, argument))
 
 
 def opened_new(path):

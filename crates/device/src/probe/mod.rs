@@ -29,8 +29,7 @@ pub enum Found {
     Swap,
     /// A partition table.
     PartitionTable(&'static str),
-    /// The image of a disk in a form of its own, by the name that qemu-img has
-    /// for it.
+    /// A disk image in a format of its own, by qemu-img's name for the format.
     DiskImage(&'static str),
     /// A compressed file, by the program that decompresses it.
     Compressed(&'static str),
@@ -131,7 +130,7 @@ pub fn contents(device: &dyn BlockDevice) -> Result<Vec<Found>, DeviceError> {
 }
 
 /// What uses the block device or the file at `path`: a mount, swap, a loop
-/// device in use, a process with a lock. `None` when nothing is known to.
+/// device in use, a process with a lock. `None` when no user is known.
 #[must_use]
 pub fn user(path: &Path) -> Option<Holder> {
     let meta = std::fs::metadata(path).ok()?;

@@ -82,7 +82,7 @@ const TABLE: &[Signature] = &[
             0xf7, 0xef,
         ],
     ),
-    // Before it had its own number bcachefs used that of bcache.
+    // Before bcachefs had its own magic number it used that of bcache.
     container(
         "bcache or bcachefs",
         4 * KIB + 24,
@@ -107,7 +107,8 @@ const TABLE: &[Signature] = &[
     image("vmdk", 0, b"KDMV"),
     image("vmdk", 0, b"COWD"),
     image("vmdk", 0, b"# Disk DescriptorFile"),
-    // A VHD of fixed size has this at its end alone, and reads as it is.
+    // A VHD of fixed size has this only at its end, and can be read as a raw
+    // image.
     image("vpc", 0, b"conectix"),
     image("vhdx", 0, b"vhdxfile"),
     image("vdi", 64, &[0x7f, 0x10, 0xda, 0xbe]),

@@ -76,7 +76,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     found.map_or(0, |found| u64::from_le_bytes(*found))
 }
 
-/// CRC-32 as GPT has it.
+/// CRC-32 as GPT uses it.
 fn crc32(parts: &[&[u8]]) -> u32 {
     let mut crc = u32::MAX;
     for byte in parts.iter().flat_map(|part| part.iter()) {

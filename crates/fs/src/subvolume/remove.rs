@@ -2,6 +2,7 @@
 
 use super::place::{holds_subvolumes, place_of, remove_refs};
 use crate::change::NODES_PER_PATH;
+use crate::dir::Target;
 use crate::error::FsError;
 use crate::inode_fault::InodeFault;
 use crate::names::{Removal, check_directory, name_bytes, touch_directory};
@@ -41,7 +42,23 @@ impl Filesystem {
     /// [`FsError::NotPermitted`] for the default subvolume, and while it is
     /// being sent; [`FsError::Busy`] for the root of this view.
     pub fn delete_subvolume(&self, parent: InodeId, name: &[u8]) -> Result<TreeId, FsError> {
-        self.remove_subvolume(parent, name, Removal::Subvolume)
+        let target = self.lookup(parent, name)?;
+        self.delete_this_subvolume(parent, name, target)
+    }
+
+    /// [`Filesystem::delete_subvolume`], if the name still stands for `target`,
+    /// whose rights the caller has checked.
+    ///
+    /// # Errors
+    /// As [`Filesystem::delete_subvolume`]; [`FsError::NotFound`] if the name
+    /// stands for something else now.
+    pub fn delete_this_subvolume(
+        &self,
+        parent: InodeId,
+        name: &[u8],
+        target: Target,
+    ) -> Result<TreeId, FsError> {
+        self.remove_subvolume((parent, name), target, Removal::Subvolume)
     }
 
     /// Deletes the subvolume `tree`, wherever it hangs.
@@ -53,15 +70,14 @@ impl Filesystem {
         self.delete_subvolume(place.dir, &place.link.name).map(drop)
     }
 
-    /// Deletes a subvolume. If `what` is [`Removal::Directory`], the subvolume
-    /// must be empty.
+    /// Deletes the subvolume `target`, if it still has this name. If `what` is
+    /// [`Removal::Directory`], the subvolume must be empty.
     pub(crate) fn remove_subvolume(
         &self,
-        parent: InodeId,
-        name: &[u8],
+        (parent, name): (InodeId, &[u8]),
+        target: Target,
         what: Removal,
     ) -> Result<TreeId, FsError> {
-        let target = self.lookup(parent, name)?;
         if !target.subvolume || dir::is_absent_subvolume(target.inode) {
             return Err(FsError::Invalid("it is no subvolume"));
         }

@@ -116,6 +116,22 @@ impl Credentials for Caller<'_> {
     }
 }
 
+/// Whether the process at the other end of a socket may administer the volume:
+/// by the rule for ioctls, the user who runs the server or a process with
+/// CAP_SYS_ADMIN in the server's user namespace. A server that is not root's
+/// cannot look at root's processes, and takes root at its word.
+pub fn may_administer(peer: rustix::net::UCred) -> bool {
+    let server = rustix::process::geteuid();
+    if !server.is_root() {
+        return peer.uid.is_root() || peer.uid == server;
+    }
+    let process = peer.pid.as_raw_pid().cast_unsigned();
+    let facts = Facts::read(process, peer.uid.as_raw(), peer.gid.as_raw());
+    facts.is_some_and(|facts| {
+        facts.namespace.is_none() && facts.effective & bit(Capability::Administer) != 0
+    })
+}
+
 impl Facts {
     /// `None` if nothing can be learned about the thread.
     fn read(thread: u32, uid: u32, gid: u32) -> Option<Self> {
@@ -196,6 +212,19 @@ mod tests {
         let map = "         0       1000          1\n         1     100000      65536\n";
         assert_eq!(ranges(map), [1000..1001, 100_000..165_536]);
         assert!(ranges("0 5").is_empty());
+    }
+
+    #[test]
+    fn a_process_without_capabilities_may_not_administer_roots_server() {
+        let peer = |pid: u32, uid: u32| rustix::net::UCred {
+            pid: rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
+            uid: rustix::fs::Uid::from_raw(uid),
+            gid: rustix::process::getegid(),
+        };
+        let own = rustix::process::geteuid();
+        assert!(may_administer(peer(std::process::id(), own.as_raw())));
+        // It is not this process's user.
+        assert!(!may_administer(peer(std::process::id(), own.as_raw() + 1)));
     }
 
     #[test]

@@ -210,13 +210,29 @@ impl Server {
         Ok(())
     }
 
+    /// Errors if a name stands for a read-only subvolume, which must not get into
+    /// another directory. Within its directory it may be renamed.
+    pub(super) fn check_moved(&self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
+        match self.files().lookup(dir, name) {
+            Ok(target) if target.subvolume => self.check_tree(target.inode.tree),
+            _ => Ok(()),
+        }
+    }
+
     /// Errors where a directory must not lose this name.
     pub(super) fn check_remove(&self, dir: InodeId, name: &[u8]) -> Result<(), Errno> {
         let held = self.files().inode(dir).answered()?;
         self.check_change(&held)?;
         match self.files().lookup(dir, name) {
-            // The library decides whether it can be removed.
-            Ok(target) if target.subvolume => Ok(()),
+            // A read-only one may lose its name. The library decides whether it
+            // can be removed.
+            Ok(target) if target.subvolume => {
+                let victim = self.files().inode(target.inode).answered()?;
+                match Self::flags(&victim).intersects(KEPT) {
+                    true => Err(Errno::EPERM),
+                    false => Ok(()),
+                }
+            }
             Ok(target) => {
                 let victim = self.files().inode(target.inode).answered()?;
                 self.check_change(&victim)

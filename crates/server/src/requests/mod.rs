@@ -34,6 +34,7 @@ mod telling;
 mod trees;
 mod whole;
 
+pub(crate) use caller::may_administer;
 pub(crate) use convert::Owners;
 pub use nodes::inode_shown_as;
 pub(crate) use server::{Served, Server, Transported};

@@ -244,6 +244,12 @@ impl FileSystem for Server {
         if self.files().lookup(to.dir, to.name).is_ok() {
             self.check_remove(to.dir, to.name)?;
         }
+        if from.dir != to.dir {
+            self.check_moved(from.dir, from.name)?;
+            if mode == RenameMode::Exchange {
+                self.check_moved(to.dir, to.name)?;
+            }
+        }
         self.files().rename(from, to, mode, old_name).answered()?;
         self.after_names(&[from.dir, to.dir])
     }

@@ -9,8 +9,8 @@ use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::caller::Caller;
 use super::ioctl::{
-    BY_ID, Command, INFO_SIZE, NAME_V1, NAME_V2, PLACE_NAME, PLACE_PATH, PLACE_SIZE, READ_ONLY,
-    RECEIVED_SIZE, ROOT_REFS_MAX,
+    BY_ID, Command, INFO_SIZE, INHERIT, NAME_V1, NAME_V2, PLACE_NAME, PLACE_PATH, PLACE_SIZE,
+    READ_ONLY, RECEIVED_SIZE, ROOT_REFS_MAX,
 };
 use super::server::Server;
 use super::telling::NAME_PATIENCE;
@@ -28,6 +28,15 @@ use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 
 const S_IFDIR: u32 = 0o040_000;
+
+/// Errors if `btrfs_ioctl_vol_args_v2` asks for something that the command does
+/// not know.
+fn check_flags(data: &Bytes<'_>, known: u64) -> Result<(), Errno> {
+    match data.u64(16)? & !known {
+        0 => Ok(()),
+        _ => Err(Errno::EOPNOTSUPP),
+    }
+}
 
 impl Server {
     /// Serves an ioctl on subvolumes; `None` when it is none.
@@ -64,6 +73,7 @@ impl Server {
                 self.create(context, request.node, name, &BTreeSet::new())?;
             }
             Command::CreateV2 => {
+                check_flags(&data, READ_ONLY | INHERIT)?;
                 let name = data.name(NAME_V2)?;
                 let groups = self.inherited_groups(context, &data)?;
                 self.create(context, request.node, name, &groups)?;
@@ -74,6 +84,7 @@ impl Server {
                 self.snapshot(context, (request.node, name), source, &BTreeSet::new())?;
             }
             Command::SnapshotV2 => {
+                check_flags(&data, READ_ONLY | INHERIT)?;
                 let access = match data.u64(16)? & READ_ONLY {
                     0 => Access::ReadWrite,
                     _ => Access::ReadOnly,
@@ -85,10 +96,15 @@ impl Server {
             }
             Command::Delete => self.delete(context, at, data.name(NAME_V1)?)?,
             Command::DeleteV2 if data.u64(16)? & BY_ID != 0 => {
+                check_flags(&data, BY_ID)?;
                 self.delete_by_id(context, TreeId(data.u64(NAME_V2)?))?;
             }
-            Command::DeleteV2 => self.delete(context, at, data.name(NAME_V2)?)?,
+            Command::DeleteV2 => {
+                check_flags(&data, BY_ID)?;
+                self.delete(context, at, data.name(NAME_V2)?)?;
+            }
             Command::GetFlags => {
+                Self::subvolume_root(at)?;
                 let access = self.files().subvolume_access(at.tree).answered()?;
                 let flags = match access {
                     Access::ReadOnly => READ_ONLY,
@@ -104,9 +120,10 @@ impl Server {
             Command::SetFlags => {
                 self.check_owner(context, at)?;
                 Self::subvolume_root(at)?;
-                let access = match data.u64(0)? & READ_ONLY {
+                let access = match data.u64(0)? {
                     0 => Access::ReadWrite,
-                    _ => Access::ReadOnly,
+                    READ_ONLY => Access::ReadOnly,
+                    _ => return Err(Errno::EOPNOTSUPP),
                 };
                 if access == Access::ReadOnly {
                     self.write_back_tree(at.tree)?;
@@ -134,9 +151,9 @@ impl Server {
             Command::Defragment | Command::DefragmentRange => {
                 self.defragment_as_kernel(context, request)?;
             }
-            Command::Sync => self.files().sync_all().answered()?,
+            Command::Sync => self.unless_read_only(|| self.files().sync_all())?,
             Command::StartSync => {
-                self.files().sync_all().answered()?;
+                self.unless_read_only(|| self.files().sync_all())?;
                 let generation = self.volume.superblock().generation;
                 Fields {
                     bytes: output,
@@ -202,7 +219,10 @@ impl Server {
         if self.is_mounted(target.inode.tree) {
             return Err(Errno(libc::EBUSY));
         }
-        self.files().delete_subvolume(parent, name).answered()?;
+        // Somebody may have given the name to another one meanwhile.
+        self.files()
+            .delete_this_subvolume(parent, name, target)
+            .answered()?;
         if let (Ok(parent), Ok(child)) =
             (self.nodes.node_of(parent), self.nodes.node_of(target.inode))
         {
@@ -405,7 +425,10 @@ impl Server {
     /// The file of this mount that the caller has open as `descriptor`. /proc
     /// tells it, so that no request comes back to this server.
     fn caller_file(&self, context: &Context<'_>, descriptor: u64) -> Result<InodeId, Errno> {
-        Ok(self.caller_open(context, descriptor)?.0)
+        match self.caller_open(context, descriptor)? {
+            (_, flags) if flags & libc::O_PATH != 0 => Err(Errno::EINVAL),
+            (id, _) => Ok(id),
+        }
     }
 
     /// [`Server::caller_file`], with the flags with which it was opened: what

@@ -1,12 +1,13 @@
 //! Running commands for others, in the server of a mount.
 //!
-//! Owns the socket, and who may ask: root, and the user who mounted. Every
+//! Owns the socket. Whoever may administer the volume may ask. Every
 //! answer ends with a part that says how the command ended. A caller that did
 //! not get every earlier part gets no end. A caller that may not ask is told so
 //! at once, so that nobody waits for it.
 
 use super::parts::{self, PART};
 use crate::error::{About, ServerError};
+use crate::requests::may_administer;
 use butterfs::{FsError, Volume};
 use std::fmt;
 use std::io::{self, BufWriter};
@@ -180,8 +181,7 @@ fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), Ser
 /// What is asked for, by who may.
 fn read(stream: &mut UnixStream) -> Result<Vec<u8>, ServerError> {
     let who = rustix::net::sockopt::socket_peercred(&*stream)?;
-    let allowed = [0, rustix::process::geteuid().as_raw()];
-    if !allowed.contains(&who.uid.as_raw()) {
+    if !may_administer(who) {
         return Err(ServerError::NotAllowed);
     }
     parts::read_request(stream).about("the request")

@@ -16,7 +16,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,8 +108,16 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
         .as_bytes()
         .rsplit(|byte| *byte == b'/')
         .find(|name| !name.is_empty());
-    if target.is_dir() {
+    // The user's own destination may be a symbolic link. What is below it must
+    // not be: an earlier copy from an image may have made it.
+    let is_given = target.is_dir();
+    if is_given {
         if let Some(name) = name {
+            if name == b".." {
+                return fail(format!(
+                    "{place}: `..` is no name for the copy; name the directory itself"
+                ));
+            }
             target.push(OsStr::from_bytes(name));
         }
     } else if sources > 1 {
@@ -152,7 +160,10 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
                 together.push((path, of));
                 return Ok(Walk::Enter);
             }
-            work.make_whole(&path, &of)?;
+            match is_given && path.as_os_str() == destination {
+                true => work.made(),
+                false => work.make_whole(&path, &of)?,
+            }
             if of.is_directory() {
                 directories.push((path, of));
             }
@@ -228,18 +239,29 @@ impl<'a> Work<'a> {
     fn make_whole(&mut self, path: &Path, of: &Attributes) -> Done {
         let made = self.make(path, of);
         made.map_err(|failure| failure.at(path.display()))?;
+        self.made();
+        Ok(())
+    }
+
+    fn made(&self) {
         self.done.files.fetch_add(1, Ordering::Relaxed);
         self.told.file();
-        Ok(())
     }
 
     fn make(&mut self, path: &Path, of: &Attributes) -> Done {
         self.check_interrupt()?;
         if of.is_directory() {
-            return match std::fs::create_dir(path) {
+            // Nobody else may look in before it has its own permissions.
+            return match std::fs::DirBuilder::new().mode(0o700).create(path) {
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error.into()),
+                Err(_) if !std::fs::symlink_metadata(path)?.is_dir() => {
+                    fail("it is there already and is no directory")
+                }
                 _ => Ok(()),
             };
+        }
+        if of.mode & libc::S_IFMT == libc::S_IFREG {
+            check_replaceable(path)?;
         }
         let temporary = name_beside_by(self.number, path);
         // Left by a killed process that had the same number.
@@ -286,7 +308,11 @@ impl<'a> Work<'a> {
 
     fn content(&mut self, path: &Path, inode: &Inode, size: u64) -> Done {
         let files = self.volume.files();
-        let file = File::options().write(true).create_new(true).open(path)?;
+        let file = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
         let room = STEP.min(size) as usize;
         if self.buffer.len() < room {
             self.buffer.resize(room, 0);
@@ -318,12 +344,21 @@ impl<'a> Work<'a> {
     fn metadata(&mut self, path: &Path, of: &Attributes) -> Done {
         // An ordinary user cannot give files away; cp -a continues in this
         // case, too.
-        if self.keeps_owner && std::os::unix::fs::lchown(path, Some(of.uid), Some(of.gid)).is_err()
-        {
+        let owner = (of.uid, of.gid);
+        let kept = match self.keeps_owner {
+            true => std::os::unix::fs::lchown(path, Some(of.uid), Some(of.gid)).is_ok(),
+            false => {
+                let there = std::fs::symlink_metadata(path)?;
+                (there.uid(), there.gid()) == owner
+            }
+        };
+        if self.keeps_owner && !kept {
             self.leave_out();
         }
         if of.mode & libc::S_IFMT != libc::S_IFLNK {
-            let mode = std::fs::Permissions::from_mode(of.mode & 0o7777);
+            // A program that runs as its owner must not run as somebody else.
+            let bits = if kept { 0o7777 } else { 0o1777 };
+            let mode = std::fs::Permissions::from_mode(of.mode & bits);
             std::fs::set_permissions(path, mode)?;
         }
         let files = self.volume.files();
@@ -339,6 +374,17 @@ impl<'a> Work<'a> {
         };
         rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok(())
+    }
+}
+
+/// Errors if a copy would take the place of a device, FIFO or socket, also one
+/// behind a symbolic link.
+fn check_replaceable(path: &Path) -> Done {
+    match std::fs::metadata(path) {
+        Ok(there) if !there.is_file() && !there.is_dir() => {
+            fail("it is there already and is no file; `butterfs cat` writes to it with >")
+        }
+        _ => Ok(()),
     }
 }
 

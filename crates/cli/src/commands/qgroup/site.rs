@@ -3,7 +3,7 @@
 
 use crate::commands::quota::mounted::Mounted;
 use crate::commands::quota::{self, QuotaSite};
-use crate::commands::subvolume::site::{Site, open_directory, said, subvolume_at};
+use crate::commands::subvolume::site::{Site, check_root, open_directory, said, subvolume_at};
 use crate::fail::{Context, Failure};
 use butterfs::Volume;
 use butterfs::quota::GroupId;
@@ -35,6 +35,7 @@ pub fn group_at(word: &OsStr) -> Result<GroupId, Failure> {
         Site::Unmounted(place) => subvolume_at(&place.open_read_only(None)?, &place)?,
         Site::Mounted(path) => {
             let directory = open_directory(&path)?;
+            check_root(path.display(), directory.as_fd())?;
             let found = kernel::subvolume_info(directory.as_fd());
             found.map_err(|error| said(&path.display(), error))?.id
         }

@@ -2,7 +2,7 @@
 
 use super::mounted::MountedRoots;
 use super::shown::text;
-use super::site::{Site, open_directory, open_volume, said, subvolume_at};
+use super::site::{Site, check_root, open_directory, open_volume, said, subvolume_at};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::{Place, json};
 use butterfs::TreeId;
@@ -120,6 +120,9 @@ impl SetDefault {
             }
             Site::Mounted(path) => {
                 let directory = open_directory(path)?;
+                if id.is_none() {
+                    check_root(site, directory.as_fd())?;
+                }
                 // 0 is the subvolume that contains the directory.
                 let id = id.unwrap_or(TreeId(0));
                 btrfs::set_default_subvolume(directory.as_fd(), id).map_err(|e| said(site, e))

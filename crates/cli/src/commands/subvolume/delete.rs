@@ -77,6 +77,7 @@ pub struct Sync {
 impl Delete {
     /// Runs it.
     pub fn run(self) -> Done {
+        let mut failed = Vec::new();
         for (at, word) in self.names.iter().enumerate() {
             let is_last = at + 1 == self.names.len();
             let durable = match self.commit_each || (self.commit_after && is_last) {
@@ -91,12 +92,18 @@ impl Delete {
                 }),
                 _ => Site::parse(word),
             };
-            match &site {
-                Site::Unmounted(place) => self.unmounted(place)?,
-                Site::Mounted(path) => self.mounted(&site, path, durable)?,
-            }
+            let done = match &site {
+                Site::Unmounted(place) => self.unmounted(place),
+                Site::Mounted(path) => self.mounted(&site, path, durable),
+            };
+            failed.extend(done.err());
         }
-        Ok(())
+        // One that cannot be deleted does not keep the others.
+        let last = failed.pop();
+        for failure in &failed {
+            note!("error: {}", failure.0);
+        }
+        last.map_or(Ok(()), Err)
     }
 
     fn unmounted(&self, place: &Place) -> Done {

@@ -1,12 +1,13 @@
 //! Where a subvolume is, or will be: in a volume that is not mounted, or below
 //! a mountpoint (of ButterFS or of the kernel's Btrfs).
 
-use crate::fail::{Context, Failure, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
-use butterfs::{Cleaner, InodeId, OpenOptions, Subvolume, TreeId, Volume};
+use butterfs::{Cleaner, InodeId, InodeNumber, OpenOptions, Subvolume, TreeId, Volume};
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
+use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -94,6 +95,16 @@ pub fn open_directory(path: &Path) -> Result<File, Failure> {
         return Ok(file);
     }
     fail(format!("{}: is no directory", path.display()))
+}
+
+/// Errors unless a directory is the root of a subvolume, on a mount of ButterFS
+/// or of the kernel's Btrfs.
+pub fn check_root(at: impl fmt::Display, directory: BorrowedFd<'_>) -> Done {
+    let shown = rustix::fs::fstat(directory)?.st_ino;
+    match butterfs_server::inode_shown_as(shown, TreeId::FS).number {
+        InodeNumber::ROOT => Ok(()),
+        _ => fail(format!("{at}: this is no subvolume but a directory in one")),
+    }
 }
 
 /// Opens a volume to change it, from its top level.
