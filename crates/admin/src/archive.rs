@@ -269,7 +269,7 @@ fn moment(text: &[u8]) -> Option<Timespec> {
     })
 }
 
-/// True for bytes that can be a name or a target: some, and no NUL.
+/// True for bytes that can be a name or a target: not empty, and without NUL.
 fn is_text(bytes: &[u8]) -> bool {
     !bytes.is_empty() && !bytes.contains(&0)
 }

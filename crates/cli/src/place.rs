@@ -5,12 +5,10 @@ use crate::host;
 use crate::reading;
 use butterfs::{OpenOptions, Part, Subvolume, Volume};
 use serde::{Deserialize, Serialize};
-use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 /// A path in a volume.
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
@@ -55,16 +53,14 @@ impl Place {
     }
 }
 
-impl FromStr for Place {
-    type Err = Infallible;
-
+/// For command lines, whose words need not be UTF-8.
+impl From<OsString> for Place {
     /// The root of a volume if no path is given.
-    fn from_str(word: &str) -> Result<Self, Infallible> {
-        let word = OsString::from(word);
-        Ok(Self::parse(&word).unwrap_or(Self {
+    fn from(word: OsString) -> Self {
+        Self::parse(&word).unwrap_or_else(|| Self {
             volume: word.into(),
             path: "/".into(),
-        }))
+        })
     }
 }
 

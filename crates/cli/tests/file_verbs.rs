@@ -3,7 +3,9 @@
 
 mod support;
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -68,6 +70,28 @@ fn a_copy_stays_below_its_destination_and_gives_nobody_rights() {
         .expect("it is there")
         .mode();
     assert_eq!(mode & 0o7777, 0o755);
+}
+
+/// Names of old archives, in another encoding.
+#[test]
+fn names_that_are_not_utf8_are_reached() {
+    let bench = Bench::new();
+    sample(&bench);
+    let name = OsStr::from_bytes(b"sample/etc/caf\xe9");
+    fs::write(bench.path("").join(name), "au lait\n").expect("a file");
+    bench.run(&["cp", "-q", "sample/etc", "volume:/"]);
+    let verb = |verb: &str| {
+        let mut command = Command::new(BINARY);
+        command.current_dir(bench.path("")).arg(verb);
+        let output = command.arg(OsStr::from_bytes(b"volume:/etc/caf\xe9"));
+        let output = output.output().expect("it starts");
+        assert!(output.status.success(), "{verb}: {}", said(&output));
+        output.stdout
+    };
+    assert_eq!(verb("cat"), b"au lait\n");
+    verb("ls");
+    verb("rm");
+    refused(&bench, &["cat", "volume:/etc/caf"], "no such file");
 }
 
 #[test]

@@ -71,8 +71,8 @@ const FEW: usize = 4;
 const LATELY: Duration = Duration::from_micros(1_000);
 /// How long a CPU is occupied that a server is about to leave.
 const SETTLING: Duration = Duration::from_micros(500);
-/// If a caller was seen on a CPU within this time, a disturbance of the CPU
-/// counts as that caller, the first times.
+/// If a caller was seen on a CPU within this time, a disturbance of the CPU is
+/// taken for that caller, for the first [`EXCUSED`] times.
 const SEEN: Duration = Duration::from_millis(20);
 const EXCUSED: u32 = 2;
 /// Wake-ups that took longer than this were delayed by other work.
@@ -86,8 +86,8 @@ const WINDOW: Duration = Duration::from_micros(1_000);
 /// else uses the CPU, which then does not sleep anyway.
 const PREEMPTED: Duration = Duration::from_micros(1_000);
 /// How long such a CPU is left alone. The time doubles each time until the CPU
-/// is found idle again. It begins short, because the CPU may have been used by
-/// the caller, whose server has come to it since.
+/// is found idle again. The first time is short, because it may have been the
+/// caller that used the CPU, and its server may have moved there since.
 const REST: Duration = Duration::from_millis(1);
 const REST_DOUBLES: u32 = 9;
 /// How often the caller's thread is looked for.
@@ -151,7 +151,7 @@ struct Order {
 pub struct Awake {
     wake: Wake,
     origin: Instant,
-    /// Requests are worth the trouble.
+    /// Wake-ups are slow enough to do something about them.
     enabled: AtomicBool,
     /// When the last request came, on any CPU.
     last: AtomicU64,
@@ -231,7 +231,8 @@ impl Awake {
         Duration::from_nanos(self.spent.load(Ordering::Relaxed))
     }
 
-    /// Measures, and continues in the background while the caller goes on.
+    /// Measures wake-ups, and continues in the background while the caller goes
+    /// on.
     pub(crate) fn start(self: &Arc<Self>) {
         if self.wake == Wake::Sleep {
             return;
@@ -243,8 +244,8 @@ impl Awake {
             let _ = judged.send(());
             me.measure();
         });
-        // Whoever mounts begins to work at once. A busy machine may take
-        // longer.
+        // Wait for the first measurement, because whoever mounts begins to work
+        // at once. On a busy machine it may take longer.
         let _ = wait.recv_timeout(FIRST);
     }
 
@@ -346,9 +347,9 @@ impl Awake {
 
     /// Lets a thread soon be moved to the CPU on which `caller` runs.
     ///
-    /// Another thread looks for it. /proc tells nothing about a process in the
-    /// middle of execve(2), and that process may be waiting for an answer of
-    /// the thread that would ask (the close of a file).
+    /// Another thread looks for that CPU. /proc tells nothing about a process
+    /// in the middle of execve(2), and that process may be waiting for an
+    /// answer of the thread that would ask (the close of a file).
     pub(crate) fn move_to(self: &Arc<Self>, caller: u32, placement: &Arc<Placement>) {
         if !self.enabled.load(Ordering::Relaxed) {
             return;
@@ -415,8 +416,8 @@ impl Awake {
     }
 
     /// Measures again, now and then while the mount is in use, because the
-    /// machine may have been busy. What is done about slow wake-ups makes them
-    /// fast. So only a measurement without requests can end it.
+    /// machine may have been busy. While CPUs are kept awake, wake-ups are
+    /// fast. So only a measurement without requests can end that.
     fn measure(&self) {
         let mut requests = 0;
         loop {
@@ -529,8 +530,8 @@ impl Awake {
             let elapsed = now - window.0;
             if elapsed > WINDOW.as_nanos() as u64 {
                 let used = cpu_time();
-                // A quarter of the time goes to whoever shares it, or to
-                // another machine.
+                // Others on this CPU, or another virtual machine, took more
+                // than a quarter of the time.
                 if used.saturating_sub(window.1).as_nanos() as u64 * 4 < elapsed * 3 {
                     return Spun::Disturbed;
                 }
@@ -549,7 +550,7 @@ fn is_lately(at: &AtomicU64, now: u64, ago: Duration) -> bool {
 
 /// How keeping a CPU awake ended.
 enum Spun {
-    /// Before anything could be said.
+    /// It ended before anything could be said.
     Briefly,
     /// Nobody else wanted the CPU.
     Alone,

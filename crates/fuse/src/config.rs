@@ -47,7 +47,7 @@ pub struct Config {
     /// Waking a thread on another CPU costs more than most requests: one
     /// thread is fastest for one client, more let clients work in parallel.
     pub threads: usize,
-    /// As many while several callers take turns, if that is more.
+    /// The same while several callers take turns, if that is more.
     pub threads_for_several: usize,
     /// Threads beyond those. They start when a request waits for a device, so
     /// that others are served meanwhile.
@@ -61,8 +61,8 @@ pub struct Config {
     pub wake: Wake,
     /// The largest write, and the largest read.
     pub max_write: u32,
-    /// Read-ahead at most, in bytes. The kernel's own limit, 128 KiB, applies to
-    /// mounts of ordinary users.
+    /// The most bytes to read ahead. The kernel's own limit, 128 KiB, applies
+    /// to mounts of ordinary users.
     pub max_readahead: u32,
     /// Requests the kernel sends in the background (read-ahead, write-back).
     pub max_background: u16,
@@ -81,8 +81,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Features that are right for a local file system. ASYNC_DIO is not: it
-    /// breaks promises that the kernel keeps without it.
+    /// Features that are right for a local file system. ASYNC_DIO is not among
+    /// them: it breaks promises that the kernel keeps without it.
     pub const FEATURES: Features = Features::ASYNC_READ
         .with(Features::EXPORT_SUPPORT)
         .with(Features::BIG_WRITES)

@@ -2,8 +2,8 @@
 //!
 //! Owns a few threads for each CPU, which serve the requests of that CPU, and
 //! the spares that join them while they wait for a device. A thread whose last
-//! request was a long read runs on any CPU, because it copies beside its
-//! caller. CPUs that are switched off share one thread.
+//! request was a long read runs on any CPU, so that it and its caller copy at
+//! the same time. CPUs that are switched off share one thread.
 //!
 //! Invariants: each possible CPU has a queue from the start, because otherwise
 //! the kernel holds all requests back. So a thread whose queue fails tries
@@ -25,12 +25,12 @@ use crate::transport::{Queue, Served, UringQueue, UringTransport, cpus_of, rings
 
 /// Threads of a CPU of this process that do not wait for a device, if possible.
 const READY: usize = 2;
-/// With more CPUs than these, one.
+/// With more CPUs than this, one thread per CPU.
 const MANY: usize = 32;
 
-/// Between two tries to have a queue.
+/// The pause between two attempts to get a queue.
 const PAUSE: Duration = Duration::from_millis(200);
-/// If a spare cannot be had, none is tried for this time.
+/// After a spare could not be started, no other is tried for this time.
 const WITHOUT_SPARES: Duration = Duration::from_secs(1);
 
 /// A place at which threads serve: a CPU, or all CPUs that are switched off.
@@ -50,7 +50,7 @@ struct State {
     /// Threads that have not ended.
     alive: usize,
     closed: bool,
-    /// When a spare could not be had.
+    /// When a spare last could not be started.
     lacked: Option<Instant>,
     handles: Vec<JoinHandle<()>>,
 }
@@ -184,7 +184,7 @@ impl Crew {
     }
 
     /// A queue for a thread of that post. `None` if the session ended, or if a
-    /// spare cannot be had and other threads go on.
+    /// spare gets no queue; other threads then go on without it.
     fn queue(&self, post: usize, is_spare: bool, seat: &Seat) -> Option<UringQueue> {
         let mut is_first = true;
         loop {

@@ -15,9 +15,10 @@ const TURN: u32 = 2;
 /// because then it was already waiting. Processes that follow each other, as in
 /// a shell's loop, begin later.
 const SOON: Duration = Duration::from_micros(100);
-/// The sum above which callers count as several, ...
+/// The sum above which callers count as several.
 const SEVERAL: u32 = 32;
-/// ... and its bound: this many requests of one caller end that.
+/// The bound of the sum. After this many requests of one caller, callers no
+/// longer count as several.
 const MAX: u32 = 64;
 
 /// What is known of the callers of a session.

@@ -1,7 +1,7 @@
 //! The trait a file system implements.
 //!
 //! Owns the contract between transport and file system: one method per
-//! operation, called from several threads at once. What a default answers,
+//! operation, called from several threads at once. The answer of most defaults,
 //! ENOSYS, makes the kernel do the operation itself or stop asking.
 
 use crate::reply::{
@@ -235,7 +235,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// Whether the caller may. ENOSYS: the kernel allows it from then on.
+    /// Whether the caller may access a node in this way. ENOSYS: the kernel
+    /// allows every access from then on.
     fn access(&self, context: &Context<'_>, request: AccessCheck) -> Answer<()> {
         Err(Errno::ENOSYS)
     }
@@ -273,8 +274,8 @@ pub trait FileSystem: Send + Sync + 'static {
         Err(Errno::ENOSYS)
     }
 
-    /// The caller of that request was hit by a signal. ENOSYS: the kernel does
-    /// not tell any more. EAGAIN: it tells again.
+    /// The caller of that request got a signal. ENOSYS: the kernel does not
+    /// report signals any more. EAGAIN: it reports this one again.
     fn interrupt(&self, request: RequestId) -> Answer<()> {
         Err(Errno::ENOSYS)
     }

@@ -129,7 +129,7 @@ impl<T: Transport> Pool<T> {
         let Some(bench) = self.me.upgrade() else {
             return;
         };
-        // Not on the CPU of the thread that started this one.
+        // Do not stay on the CPU of the thread that started this one.
         let _ = sched_setaffinity(None, &self.cpus);
         let seat = Seat::of(bench);
         let mut starting = true;

@@ -88,8 +88,9 @@ impl Session {
             tracing::info!(%error, "no io_uring here; requests come through /dev/fuse");
             config.transports = Transports::Device;
         }
-        // The helper unmounts, once, what answers ENOTCONN. While queues of
-        // io_uring end, the answer differs for a moment.
+        // The helper tries only once to unmount, and only a mount that answers
+        // ENOTCONN. While queues of io_uring end, the answer is another one for
+        // a moment.
         if config.mount.auto_unmount {
             config.transports = Transports::Device;
         }

@@ -107,7 +107,7 @@ extern "C" fn on_signal(signal: libc::c_int) {
     if pipe < 0 {
         return;
     }
-    // Those that are handled have small numbers.
+    // The handled signals have small numbers.
     let byte = signal as u8;
     // SAFETY: write(2) is async-signal-safe, the buffer is one byte that lives
     // here, errno is put back for the code that was interrupted, and the

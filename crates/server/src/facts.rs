@@ -22,11 +22,11 @@ pub struct KindFacts {
     pub kind: String,
     /// How its copies lie.
     pub profile: String,
-    /// Of its block groups.
+    /// Bytes of its block groups.
     pub total: u64,
-    /// Of it, in use.
+    /// Bytes of these in use.
     pub used: u64,
-    /// On the device, all copies.
+    /// Bytes on the devices, with all copies.
     pub device: u64,
 }
 
@@ -94,7 +94,7 @@ pub struct DeviceEntry {
     pub id: u64,
     /// Its UUID.
     pub uuid: String,
-    /// Bytes of it that the volume has.
+    /// Bytes of it that belong to the volume.
     pub size: u64,
     /// Bytes of it in chunks.
     pub allocated: u64,
@@ -107,7 +107,7 @@ pub struct DeviceEntry {
     pub slack: u64,
     /// Errors that it made.
     pub stats: StatsFacts,
-    /// What chunks have of it.
+    /// What chunks take of it.
     pub chunks: Vec<DeviceShare>,
 }
 
@@ -166,17 +166,17 @@ pub struct Facts {
     pub uuid: String,
     /// Number of its devices.
     pub devices: u64,
-    /// Of extents and nodes, one copy of each.
+    /// Bytes of extents and nodes, one copy of each.
     pub used: u64,
     /// Number of this device.
     pub device_id: u64,
     /// Bytes of this device.
     pub device_size: u64,
-    /// Bytes of it that chunks have.
+    /// Bytes of it in chunks.
     pub device_allocated: u64,
     /// What is used on the device, with all copies.
     pub device_used: u64,
-    /// Bytes of it that no chunk has.
+    /// Bytes of it in no chunk.
     pub device_unallocated: u64,
     /// Bytes that files can still take.
     pub free_estimated: u64,
@@ -217,7 +217,7 @@ pub(crate) fn kind_name(flags: BlockGroupFlags) -> String {
 }
 
 impl Facts {
-    /// Of a volume that is open here.
+    /// Facts of a volume that is open here.
     #[must_use]
     pub fn of(volume: &Volume) -> Self {
         let usage = volume.usage();
@@ -253,7 +253,7 @@ impl Facts {
         }
     }
 
-    /// Of the volume that a server has mounted at `mountpoint`.
+    /// Facts of the volume that a server has mounted at `mountpoint`.
     ///
     /// # Errors
     /// No server of ButterFS answers there.
@@ -286,7 +286,7 @@ pub fn set_label(mountpoint: &Path, label: &[u8]) -> Result<(), ServerError> {
     tell(mountpoint, LABEL, label)
 }
 
-/// Tells the server of a mount.
+/// Sends a value to the server of a mount.
 fn tell(path: &Path, what: &str, value: &[u8]) -> Result<(), ServerError> {
     let set = rustix::fs::setxattr(path, what, value, rustix::fs::XattrFlags::empty());
     match set {

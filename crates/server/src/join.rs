@@ -5,9 +5,10 @@
 //! subvolume and has its own flags. So changes through one mount are visible in
 //! the others.
 //!
-//! A process that finds its volume served asks nobody for anything. With the
-//! server's descriptor of /dev/fuse, which root may take, the kernel makes
-//! another mount of the same file system. A block device needs no descriptor.
+//! A process that finds its volume served asks the server for nothing. It takes
+//! the server's descriptor of /dev/fuse, which root may do. With that, the
+//! kernel makes another mount of the same file system. A block device needs no
+//! descriptor.
 //!
 //! Ordinary users have no such mounts: their one mount begins at its
 //! subvolume.
@@ -55,7 +56,7 @@ pub(crate) fn join(
     })
 }
 
-/// Where a subvolume is, by the server of a mount.
+/// Where a subvolume is, as the server of a mount says.
 fn place_of(point: &Path, subvolume: &Subvolume) -> Option<PathBuf> {
     let which = match subvolume {
         Subvolume::Path(path) => {
@@ -142,7 +143,7 @@ fn mount_again(
         rustix::mount::mount_remount(point, flags, "").at(point)
     });
     if done.is_err() {
-        // What could not be finished goes.
+        // Remove a mount that could not be finished.
         let _ = rustix::mount::unmount(point, UnmountFlags::DETACH);
     }
     done

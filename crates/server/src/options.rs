@@ -71,7 +71,7 @@ pub(crate) fn config(source: &Path, options: &MountOptions) -> Config {
     config
 }
 
-/// What the mount decides of how requests are answered.
+/// What the mount options say about how requests are answered.
 pub(crate) fn served(options: &MountOptions) -> Served {
     let given = |name| options.kernel_flags.contains(&name);
     Served {

@@ -32,7 +32,7 @@ pub(crate) fn path_from_top(files: &Filesystem, tree: TreeId) -> Result<PathBuf,
     Ok(path)
 }
 
-/// From now on, the mount at `point` shows the directory at `path` of it.
+/// Makes the mount at `point` show only its directory at `path`.
 pub(crate) fn narrow(point: &Path, path: &Path) -> Result<(), ServerError> {
     let below = path.strip_prefix("/").unwrap_or(path);
     if below.as_os_str().is_empty() {

@@ -96,9 +96,8 @@ impl Serving {
     }
 }
 
-/// Serves an open volume at `mountpoint`. Only those of `options` count that
-/// concern the mount. Those that concern the volume are for the program that
-/// opens it.
+/// Serves an open volume at `mountpoint`. Of `options`, only those for the
+/// mount count. Those for the volume are for the program that opens it.
 ///
 /// # Errors
 /// The kernel does not mount there.
@@ -130,9 +129,9 @@ pub fn serve(
 /// Root's mounts share names, pages and changes. Both paths are absolute and
 /// without symbolic links.
 ///
-/// `run` runs commands about the volume for other processes, and those who will
-/// wait for the end learn the result. If that is not possible, the mount goes on
-/// without it.
+/// `run` runs commands about the volume for other processes. Processes that
+/// wait for the end of the mount learn the result. If that is not possible, the
+/// mount goes on without it.
 ///
 /// # Errors
 /// The source is in use, or holds no volume that can be opened in this way; the
@@ -286,8 +285,8 @@ fn start(
     })
 }
 
-/// Runs commands for other processes, and tells those who will wait how the
-/// mount ends.
+/// Runs commands for other processes, and tells those that wait for the end how
+/// the mount ended.
 fn run_commands(server: &Server, run: Runner) -> Option<Farewell> {
     let started = service::start(server.volume(), run).and_then(|name| {
         let farewell = Farewell::start(&name)?;
@@ -305,9 +304,9 @@ fn run_commands(server: &Server, run: Runner) -> Option<Farewell> {
     }
 }
 
-/// Mounts a block device as one, so that umount and syncfs wait for the server.
-/// A kernel that forbids writing to mounted devices forbids it to the server
-/// too. Then the mount is a plain one.
+/// Mounts a block device as a block mount, so that umount and syncfs wait for
+/// the server. A kernel that forbids writing to mounted devices forbids it to
+/// the server too. Then the mount is a plain one.
 fn mount_block(
     device: &FileDevice,
     config: Config,

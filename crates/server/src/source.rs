@@ -83,7 +83,7 @@ fn is_ending(pid: u32, source: &Path) -> bool {
     let serves = line.split(|byte| *byte == 0).nth(1) == Some(b"mount");
     let mounts = Mount::seen_by(&pid.to_string());
     let is_here = |mount: &Mount| mount.is_ours() && is_same_storage(&mount.source, source);
-    // None at all: who asks may not look.
+    // An empty list means that this process may not look.
     serves && !mounts.is_empty() && !mounts.iter().any(is_here)
 }
 
@@ -121,8 +121,8 @@ pub(crate) fn check_file_size_limit(source: &Path, access: Access) -> Result<(),
     }
 }
 
-/// A volume has its size, whatever limit the shell has. A limit that the
-/// process may not raise stays.
+/// Lifts the limit on file sizes: the size of a volume has nothing to do with
+/// the shell's limit. A limit that the process may not raise stays.
 pub(crate) fn lift_file_size_limit() {
     let now = getrlimit(Resource::Fsize);
     let wanted = [

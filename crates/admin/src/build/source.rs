@@ -43,7 +43,7 @@ pub struct Gathered {
 }
 
 impl Gathered {
-    /// Gathers nothing yet. Directories that no source describes get `time`.
+    /// Makes an empty tree. Directories that no source describes get `time`.
     #[must_use]
     pub fn new(time: Timespec, owners: OwnerMap) -> Self {
         Self {

@@ -12,7 +12,7 @@ use super::wire::{Malformed, Reader, Wire};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Body<'a> {
     head: &'a [u8],
-    /// Where the operation's structure and the rest come apart.
+    /// The rest, if it does not follow the operation's structure in `head`.
     tail: Option<&'a [u8]>,
 }
 
@@ -77,7 +77,7 @@ impl<'a> Message<'a> {
         })
     }
 
-    /// A request whose operation's structure and rest came apart.
+    /// A request whose operation's structure and rest came separately.
     pub(crate) fn apart(header: InHeader, operation: &'a [u8], rest: &'a [u8]) -> Self {
         Self {
             header,

@@ -70,7 +70,7 @@ pub(crate) struct UringTransport {
     /// Bytes of a reply to a request that has a payload itself.
     scratch: usize,
     awake: Arc<Awake>,
-    /// The regular file that the last request of one was about.
+    /// The regular file of the last request that was about one.
     file: Arc<AtomicU64>,
     nudges: AtomicU64,
 }
@@ -159,7 +159,8 @@ fn listed(text: &str) -> Option<Vec<u16>> {
 }
 
 fn ring(slots: usize) -> io::Result<IoUring<Entry128, cqueue::Entry>> {
-    // The thread that serves a request copies it when it asks.
+    // The thread that serves a request also copies it, when it asks for a
+    // request.
     let slots = slots.next_power_of_two().max(2) as u32;
     IoUring::builder()
         .setup_single_issuer()
@@ -252,7 +253,7 @@ impl UringQueue {
 
     /// Sends what waits to be sent and takes the next completion.
     fn next(&mut self) -> Next {
-        // A reply does not wait for the request in another slot.
+        // Send replies now: they must not wait for a request in another slot.
         if self.slots.len() > 1
             && let Err(error) = self.ring.submit()
         {

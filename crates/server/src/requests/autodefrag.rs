@@ -4,7 +4,7 @@
 //! the thread that rewrites their small extents into larger ones. Data that
 //! snapshots share stay as they are.
 //!
-//! Bound: this many parts. If there are more, parts count only when they are
+//! Bound: `PARTS_MAX` parts are noted. Further parts count only when they are
 //! written again later.
 
 use butterfs::{Defragment, Filesystem, FsError, InodeFlags, InodeId, Sharing, Volume};

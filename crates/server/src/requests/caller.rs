@@ -119,7 +119,7 @@ impl Credentials for Caller<'_> {
 /// Whether the process at the other end of a socket may administer the volume:
 /// by the rule for ioctls, the user who runs the server or a process with
 /// CAP_SYS_ADMIN in the server's user namespace. A server that is not root's
-/// cannot look at root's processes, and takes root at its word.
+/// cannot look at root's processes, so it trusts a peer that is root.
 pub fn may_administer(peer: rustix::net::UCred) -> bool {
     let server = rustix::process::geteuid();
     if !server.is_root() {
@@ -201,7 +201,7 @@ mod tests {
         let has = |capability| facts.effective & bit(capability) != 0;
         assert!(has(Capability::DacOverride) && has(Capability::Immutable));
         assert!(!has(Capability::Administer) && !has(Capability::Owner));
-        // Another's: nothing of it counts.
+        // The thread is of another user or group: nothing about it counts.
         assert_eq!(Facts::parse(STATUS, 1, 8), None);
         assert_eq!(Facts::parse(STATUS, 7, 2), None);
         assert_eq!(Facts::parse("", 0, 0), None);

@@ -4,9 +4,9 @@
 //! files. The kernel leaves these checks to a FUSE server.
 //!
 //! When a file or its subvolume becomes protected, the kernel may have dirty
-//! pages of a shared mapping. They are brought here first. Pages that become
-//! dirty later are refused, and the kernel drops them, so that all readers see
-//! what the file really has.
+//! pages of a shared mapping. The kernel first writes them back to this server.
+//! Pages that become dirty later are refused, and the kernel drops them, so
+//! that all readers see what the file really has.
 
 use super::answered::{Answered, errno};
 use super::intent::{self, Intent};
@@ -19,7 +19,7 @@ use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which part of a write that the kernel's cache sends is written.
+/// Which part of a write from the kernel's page cache is written.
 pub(super) enum FromCache {
     /// All of it.
     All,
@@ -99,8 +99,8 @@ impl Server {
         }
     }
 
-    /// Brings here what the kernel's cache has of a file. Without locks,
-    /// because the writes arrive as other requests.
+    /// Makes the kernel write back its dirty pages of a file. Call it without
+    /// locks, because the writes arrive as other requests.
     ///
     /// # Errors
     /// EAGAIN when it takes too long.
@@ -114,7 +114,7 @@ impl Server {
     }
 
     fn write_back_all(&self, nodes: Vec<NodeId>) -> Result<(), Errno> {
-        /// Of a caller's, who may ask again.
+        /// How long a caller waits. It may ask again.
         const PATIENCE: Duration = Duration::from_secs(10);
         let told = self.tell(PATIENCE, move |notifier| {
             for node in nodes {
@@ -154,19 +154,19 @@ impl Server {
             || request.uid.is_some()
             || request.gid.is_some()
             || request.size.is_some();
-        // If the kernel has its own cache of writes, it reports the times of
-        // those.
+        // A kernel with a write-back cache reports the times of its cached
+        // writes.
         if !others && request.ctime.is_some() && request.atime.is_none() {
             return self.check_tree(inode.id.tree);
         }
         let now = |time| matches!(time, Some(TimeChange::Now));
         let all_now = now(request.atime) && (now(request.mtime) || request.ctime.is_some());
         if !others && all_now {
-            // The offset is behind every end.
+            // This offset is beyond the end of any file.
             return self.check_write(inode, u64::MAX);
         }
-        // Nothing at all: set-id bits are removed from a file that was written
-        // to.
+        // A request for nothing at all only removes set-id bits, from a file
+        // that was written to.
         let nothing = !others && request.atime.is_none() && request.mtime.is_none();
         if nothing {
             return self.check_tree(inode.id.tree);
@@ -183,8 +183,8 @@ impl Server {
         Ok(())
     }
 
-    /// Brings a change of names in `dirs` to the device, if the mount or a
-    /// directory asks for that (`dirsync`, `chattr +D`, `+S`).
+    /// Makes a change of names in `dirs` durable, if the mount or a directory
+    /// asks for that (`dirsync`, `chattr +D`, `+S`).
     pub(super) fn after_names(&self, dirs: &[InodeId]) -> Result<(), Errno> {
         let asks = |dir: &InodeId| -> Result<bool, Errno> {
             let dir = self.files().inode(*dir).answered()?;

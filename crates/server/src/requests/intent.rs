@@ -21,7 +21,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The thread may be about to sleep.
+/// A thread that waits may not be asleep yet, so /proc is read up to this
+/// often.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -47,7 +48,7 @@ pub fn copies_durably(thread: u32) -> bool {
     let descriptors = PathBuf::from(format!("/proc/{thread}/fdinfo"));
     match Call::of(thread).and_then(|call| call.target_of_copy()) {
         Some(target) => is_durable(&descriptors.join(target.to_string())).unwrap_or(true),
-        // Which one it is cannot be seen.
+        // It cannot be seen which descriptor is the target.
         None => std::fs::read_dir(descriptors).map_or(true, |all| {
             all.flatten()
                 .any(|entry| is_durable(&entry.path()).unwrap_or(false))
@@ -60,7 +61,7 @@ fn is_durable(descriptor: &Path) -> Option<bool> {
     let facts = std::fs::read_to_string(descriptor).ok()?;
     let flags = facts.lines().find_map(|line| line.strip_prefix("flags:"))?;
     let flags = i32::from_str_radix(flags.trim(), 8).ok()?;
-    // A part of O_SYNC.
+    // O_SYNC includes this bit.
     Some(flags & libc::O_DSYNC != 0)
 }
 
@@ -71,7 +72,7 @@ struct Call {
 }
 
 impl Call {
-    /// What a thread waits in.
+    /// The system call in which a thread waits.
     fn of(thread: u32) -> Option<Self> {
         let path = format!("/proc/{thread}/syscall");
         for _ in 0..TRIES {

@@ -5,13 +5,13 @@
 
 /// Offset of the name in `btrfs_ioctl_vol_args`.
 pub const NAME_V1: usize = 8;
-/// Offset of the name, or the identity, in `btrfs_ioctl_vol_args_v2`.
+/// Offset of the name, or of the id, in `btrfs_ioctl_vol_args_v2`.
 pub const NAME_V2: usize = 56;
 /// Flag: the snapshot or subvolume is read-only.
 pub const READ_ONLY: u64 = 1 << 1;
-/// Flag: the identity says what is deleted, not the name.
+/// Flag: the id says what is deleted, not the name.
 pub const BY_ID: u64 = 1 << 4;
-/// Flag: there are quota groups to be put into; their size and address follow.
+/// Flag: the request names quota groups to join; their size and address follow.
 pub const INHERIT: u64 = 1 << 2;
 /// Offset of their size in `btrfs_ioctl_vol_args_v2`, and of their address.
 pub const INHERIT_SIZE: usize = 24;

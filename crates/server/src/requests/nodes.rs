@@ -35,8 +35,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The inode that programs see as `number` (st_ino) on a mount. `tree` is the
-/// subvolume of numbers that name none. The inode need not exist.
+/// The inode that programs see as `number` (st_ino) on a mount. A number that
+/// names no subvolume means one in `tree`. The inode need not exist.
 #[must_use]
 pub fn inode_shown_as(number: u64, tree: TreeId) -> InodeId {
     let tree = match number >> NUMBER_BITS {
@@ -65,7 +65,8 @@ impl Nodes {
     /// The node id of an inode.
     ///
     /// # Errors
-    /// Numbers that no volume of this size reaches.
+    /// [`FsError::NotSupported`] if the inode number or the subvolume's id is
+    /// too large for a node id.
     pub fn node_of(&self, id: InodeId) -> Result<NodeId, FsError> {
         if id == self.root() {
             return Ok(NodeId::ROOT);

@@ -30,7 +30,7 @@ use std::sync::{PoisonError, TryLockError};
 
 /// Greatest argument that is read from a caller's memory.
 const ARGUMENT_MAX: u64 = 4096;
-/// A limit that is taken away.
+/// The value that removes a limit.
 const NO_LIMIT: u64 = u64::MAX;
 const ENABLE: u64 = 1;
 const DISABLE: u64 = 2;
@@ -82,7 +82,8 @@ impl Server {
                 } else {
                     self.volume.remove_quota_relation(child, parent)
                 };
-                // Their status says what became of the numbers.
+                // The status of quotas says whether the numbers are still
+                // right.
                 changed.answered()?;
             }
             QuotaCommand::Group => {

@@ -1,4 +1,4 @@
-//! The count of quota groups that is being made.
+//! The count of quota groups that is under way.
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError, TryLockError};

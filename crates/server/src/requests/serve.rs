@@ -158,7 +158,8 @@ impl FileSystem for Server {
         if request.ctime.is_none() {
             self.files().change_attributes(&inode, &set).answered()?;
         } else {
-            // Times of writes, which were counted.
+            // The kernel reports the times of cached writes. The writes
+            // themselves already counted as changes.
             self.files().set_attributes(&inode, &set).answered()?;
         }
         self.attr_reply(&inode)
@@ -405,7 +406,8 @@ impl FileSystem for Server {
             return Ok(());
         }
         if let Some(which) = request.name.strip_prefix(PLACE.as_bytes()) {
-            // It leads past directories that callers may not enter.
+            // The path may lead through directories that the caller may not
+            // enter.
             self.check_privileged(context)?;
             value.push(&self.place_from_top(which)?);
             return Ok(());

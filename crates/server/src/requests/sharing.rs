@@ -76,7 +76,7 @@ impl Server {
         self.check_change(&target)?;
         let sums = [&source, &target].map(|inode| Self::flags(inode) & InodeFlags::NODATASUM);
         if length == 0 {
-            // Asked before something is copied.
+            // Callers ask this before they copy anything.
             return match sums[0] == sums[1] {
                 true => Ok(vec![0, 0]),
                 false => Err(Errno::EINVAL),
@@ -88,7 +88,7 @@ impl Server {
         if let ([(target, _)], Some(notifier)) = (&targets, self.notifier.get())
             && let Ok(node) = self.nodes.node_of(target.id)
         {
-            // Its space may be another.
+            // The space that it takes may have changed.
             let _ = notifier.invalidate_inode(node, InvalidRange::AttributesOnly);
         }
         Ok(match result {

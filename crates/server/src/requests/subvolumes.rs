@@ -219,7 +219,7 @@ impl Server {
         if self.is_mounted(target.inode.tree) {
             return Err(Errno(libc::EBUSY));
         }
-        // Somebody may have given the name to another one meanwhile.
+        // Somebody may have given the name to another subvolume meanwhile.
         self.files()
             .delete_this_subvolume(parent, name, target)
             .answered()?;
@@ -337,8 +337,8 @@ impl Server {
         Ok(INFO_SIZE)
     }
 
-    /// Subvolumes in `tree` with an identity of at least `from`. If there are
-    /// more, EOVERFLOW comes along with the answer, and the caller asks again
+    /// Subvolumes in `tree` with an id of at least `from`. If they do not all
+    /// fit, EOVERFLOW comes along with the answer, and the caller asks again
     /// from there on.
     fn root_refs(
         &self,
@@ -367,7 +367,7 @@ impl Server {
         Ok(IoctlResult { value, filled })
     }
 
-    /// Where a subvolume hangs below a directory: the path of the directory
+    /// The place of a subvolume below a directory: the path of the directory
     /// that holds it, with a slash at its end, and its name.
     fn place(
         &self,
@@ -392,7 +392,7 @@ impl Server {
         let path = path_of(parent)?;
         let path = path.get(path_of(root)?.len()..).ok_or(Errno::ENOENT)?;
         let caller = Caller::of(context);
-        // Not in a circle: it has a path.
+        // This ends: a directory that has a path is in no circle.
         let mut at = parent;
         while at != root {
             if at.number == InodeNumber::ROOT {
@@ -465,7 +465,8 @@ impl Server {
         Ok((id, flags))
     }
 
-    /// The kernel may remember that a name is free.
+    /// Makes the kernel forget a name, also if it remembers that the name is
+    /// free.
     fn forget_name(&self, parent: NodeId, name: &[u8]) {
         let name = name.to_vec();
         self.tell(NAME_PATIENCE, move |notifier| {

@@ -14,9 +14,9 @@ use std::time::Duration;
 /// Notifications that may be under way.
 const TELLING_MAX: usize = 128;
 
-/// For changes of names. A program that asks for such a change may look at
-/// once, so the server waits. It does not wait longer for a program that holds
-/// the directory.
+/// How long a change of names waits. A program that asks for such a change may
+/// look at once, so the server waits. If a program holds the directory, the
+/// server waits no longer than this.
 pub(super) const NAME_PATIENCE: Duration = Duration::from_secs(1);
 
 /// Notifications under way.

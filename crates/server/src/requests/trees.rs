@@ -37,7 +37,7 @@ enum Found {
     TooLong(usize),
 }
 
-/// What of the trees is asked for.
+/// Which items of a tree are asked for.
 struct Search {
     tree: TreeId,
     first: Key,

@@ -14,7 +14,8 @@ use butterfs_fuse::{Context, Errno};
 use std::sync::atomic::Ordering;
 
 const FITRIM: u32 = 0xc018_5879;
-/// Its number says that the answer is a word. The question is a word too.
+/// Its number says that only the answer is a word, but the argument is a word
+/// too.
 const SHUTDOWN: u32 = 0x8004_587d;
 /// Bytes of `struct fstrim_range`.
 const TRIM_SIZE: usize = 24;

@@ -26,7 +26,7 @@ const DONE: &str = "done\n";
 /// What it says first, to each process that it will tell. A server that ends
 /// tells only those processes that it has heard of.
 const HEARD: &[u8] = b"+";
-/// Time for that.
+/// How long a process waits for that.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn address(service: &[u8]) -> io::Result<SocketAddr> {
@@ -82,7 +82,7 @@ impl Farewell {
     }
 }
 
-/// Whether who waits is still there.
+/// Whether the waiting process is still there.
 fn is_there(client: &UnixStream) -> bool {
     let mut byte = [0];
     let read = (&*client).read(&mut byte);
@@ -145,7 +145,7 @@ impl Waiter {
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(End::Waits),
-                // As when it was killed.
+                // The connection broke, as when the server was killed.
                 Err(_) => return Ok(End::Ended(self.verdict())),
             }
         }

@@ -24,7 +24,7 @@ const SERVED_MAX: usize = 16;
 /// other callers may have to wait, so the caller must also read each part
 /// within this time. Streams have no such limit.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As the main thread's.
+/// Bytes of the stack of a thread that runs a command: as for the main thread.
 const STACK: usize = 8 << 20;
 
 /// Runs a command that another process asked for, on a thread of its own. A
@@ -38,14 +38,14 @@ pub struct Command {
     pub request: Vec<u8>,
     /// The volume; everything but some files' data is on the device.
     pub volume: Volume,
-    /// To whom it goes.
+    /// The process that asked.
     pub answer: Answer,
 }
 
 /// The process that asked.
 pub struct Answer {
     stream: BufWriter<UnixStream>,
-    /// A part could not be sent. What follows would stand in the wrong place.
+    /// A part could not be sent. Parts after it would stand in the wrong place.
     gone: bool,
 }
 
@@ -104,7 +104,7 @@ impl Answer {
             self.gone = parts::write_end(&mut self.stream, done).is_err();
         }
         if self.gone {
-            // What is still in memory must not follow.
+            // Parts that are still in memory must not follow.
             let _ = self.stream.get_ref().shutdown(Shutdown::Both);
             tracing::debug!("a command for another process: who asked does not read the answer");
         } else if let Err(text) = done {
@@ -127,7 +127,7 @@ pub(crate) fn start(volume: &Volume, run: Runner) -> Result<Vec<u8>, ServerError
             for client in listener.incoming().flatten() {
                 let volume = volume.share();
                 let Some(turn) = Turn::take(&serving) else {
-                    // Little enough to wait for nobody.
+                    // This is too short to block.
                     let _ = parts::write_end(&mut &client, Err("too many commands at a time"));
                     continue;
                 };
@@ -178,7 +178,7 @@ fn serve(mut stream: UnixStream, volume: Volume, run: &Runner) -> Result<(), Ser
     Ok(())
 }
 
-/// What is asked for, by who may.
+/// Reads the request, if its sender may ask.
 fn read(stream: &mut UnixStream) -> Result<Vec<u8>, ServerError> {
     let who = rustix::net::sockopt::socket_peercred(&*stream)?;
     if !may_administer(who) {
