@@ -37,7 +37,7 @@ fn what_the_kernel_changes_is_not_served() {
             "{}",
             said(&refused)
         );
-        // A kernel that only reads is in nobody's way, either.
+        // A kernel mount that only reads is in nobody's way, either.
         let remounted = Command::new("mount")
             .args(["-o", "remount,ro"])
             .arg(root)
@@ -652,6 +652,45 @@ fn root_without_capabilities_may_not_administer_roots_volume() {
     assert!(!refused.status.success(), "{}", said(&refused));
     let done = scrub(&[]);
     assert!(done.status.success(), "{}", said(&done));
+    drop(mounted);
+}
+
+/// A volume that is open for writing may have a mount that is read-only, as
+/// containers have.
+#[test]
+fn ioctls_change_nothing_through_a_read_only_mount() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    bench.run(&["subvolume", "create", "volume:/a"]);
+    let mounted = bench.mount("noatime");
+    std::fs::create_dir(bench.path("bound")).expect("a directory");
+    let system = |program: &str, words: &[&str]| {
+        let mut command = Command::new(program);
+        let output = command.args(words).current_dir(bench.path("")).output();
+        let output = output.expect("it starts");
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+    };
+    system("mount", &["--bind", "mnt", "bound"]);
+    system("mount", &["-o", "remount,bind,ro", "bound"]);
+    for words in [
+        ["subvolume", "create", "bound/new"].as_slice(),
+        &["subvolume", "snapshot", "bound/a", "bound/b"],
+        &["subvolume", "delete", "bound/a"],
+        &["subvolume", "set-default", "bound/a"],
+        &["property", "set", "bound/a", "ro", "true"],
+        &["filesystem", "label", "bound", "other"],
+        &["quota", "enable", "bound"],
+    ] {
+        let output = bench.try_run(words);
+        assert!(!output.status.success(), "{words:?}: {}", said(&output));
+        let text = said(&output).to_lowercase();
+        assert!(text.contains("read-only"), "{words:?}: {text}");
+    }
+    bench.run(&["filesystem", "sync", "bound"]);
+    bench.run(&["subvolume", "create", "mnt/new"]);
+    system("umount", &["bound"]);
     drop(mounted);
 }
 

@@ -22,6 +22,8 @@ pub struct Mount {
     pub kind: String,
     /// What the mounter called the source.
     pub source: PathBuf,
+    /// This mount is read-only, whatever others of the file system are.
+    pub is_read_only: bool,
     /// Options of the file system, as the kernel tells them.
     options: String,
 }
@@ -45,6 +47,7 @@ impl Mount {
             device: text(fields.get(2)?),
             root: unescape(fields.get(3)?),
             point: unescape(fields.get(4)?),
+            is_read_only: text(fields.get(5)?).split(',').any(|word| word == "ro"),
             kind: text(fields.get(dash + 1)?),
             source: unescape(fields.get(dash + 2)?),
             options: text(fields.get(dash + 3)?),

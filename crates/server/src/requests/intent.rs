@@ -42,6 +42,12 @@ pub fn of(thread: u32) -> Intent {
     Call::of(thread).map_or(Intent::Other, |call| call.intent())
 }
 
+/// The descriptor on which a thread called ioctl; `None` if that cannot be seen.
+pub fn descriptor_of_ioctl(thread: u32) -> Option<u64> {
+    let call = Call::of(thread)?;
+    (call.number == libc::SYS_ioctl).then_some(call.arguments[0])
+}
+
 /// Whether a thread that copies a range of files asked for it to be durable: it
 /// opened the target with O_DSYNC or O_SYNC.
 pub fn copies_durably(thread: u32) -> bool {

@@ -105,3 +105,39 @@ commands! {
         RescanWait = 0x0000_942e, "Waits for a count.";
     }
 }
+
+impl Command {
+    /// Whether it changes something.
+    pub const fn changes(self) -> bool {
+        match self {
+            Self::Snapshot
+            | Self::SnapshotV2
+            | Self::Create
+            | Self::CreateV2
+            | Self::Delete
+            | Self::DeleteV2
+            | Self::Defragment
+            | Self::DefragmentRange
+            | Self::SetDefault
+            | Self::SetFlags
+            | Self::SetReceived => true,
+            Self::Sync
+            | Self::StartSync
+            | Self::WaitSync
+            | Self::GetFlags
+            | Self::Info
+            | Self::RootRefs
+            | Self::Place => false,
+        }
+    }
+}
+
+impl QuotaCommand {
+    /// Whether it changes something.
+    pub const fn changes(self) -> bool {
+        matches!(
+            self,
+            Self::Switch | Self::Relate | Self::Group | Self::Limit | Self::Rescan
+        )
+    }
+}

@@ -66,6 +66,9 @@ impl Server {
             return self.directory_path(context, at, request.data, output);
         }
         self.check_privileged(context)?;
+        if command.changes() {
+            Self::check_mount(context)?;
+        }
         match command {
             QuotaCommand::SearchTree => return self.search_tree(at, request.data, output),
             QuotaCommand::Switch => {

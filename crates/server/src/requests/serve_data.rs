@@ -297,6 +297,7 @@ impl Server {
                 filled = LABEL_SIZE;
             }
             SETLABEL => {
+                Self::check_mount(context)?;
                 let label = request.data.split(|byte| *byte == 0).next();
                 self.set_label(context, label.unwrap_or_default())?;
             }

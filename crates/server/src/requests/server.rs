@@ -56,7 +56,7 @@ pub(crate) struct Server {
     pub(super) transport: OnceLock<Transported>,
     /// The device number of the mount, as in the table of mounts.
     pub(super) device_number: OnceLock<String>,
-    /// Files of which the kernel has pages that it could not write back.
+    /// Files with pages that the kernel could not write back.
     pub(super) stale: Arc<Stale>,
     pub(super) telling: Telling,
     /// The name of the socket at which commands are asked for.

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Files of which the kernel has pages that were refused. A thread is about to
-/// make the kernel drop them.
+/// Files with pages in the kernel whose write-back was refused. A thread is
+/// about to make the kernel drop them.
 #[derive(Debug, Default)]
 pub(super) struct Stale(Mutex<BTreeSet<u64>>);
 

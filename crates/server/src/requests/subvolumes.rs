@@ -8,6 +8,7 @@
 use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::caller::Caller;
+use super::intent;
 use super::ioctl::{
     BY_ID, Command, INFO_SIZE, INHERIT, NAME_V1, NAME_V2, PLACE_NAME, PLACE_PATH, PLACE_SIZE,
     READ_ONLY, RECEIVED_SIZE, ROOT_REFS_MAX,
@@ -67,6 +68,9 @@ impl Server {
     ) -> Result<usize, Errno> {
         let at = self.id(request.node);
         let data = Bytes(request.data);
+        if command.changes() {
+            Self::check_mount(context)?;
+        }
         match command {
             Command::Create => {
                 let name = data.name(NAME_V1)?;
@@ -438,8 +442,24 @@ impl Server {
         context: &Context<'_>,
         descriptor: u64,
     ) -> Result<(InodeId, i32), Errno> {
-        let process = format!("/proc/{}", context.pid);
-        let facts = std::fs::read_to_string(format!("{process}/fdinfo/{descriptor}"))
+        let (mount, inode, flags) = Self::opened(context, descriptor)?;
+        let theirs = mount.map(|mount| mount.device);
+        if theirs.is_none() || theirs.as_ref() != self.device_number.get() {
+            return Err(Errno(libc::EXDEV));
+        }
+        let id = self.id(match inode {
+            // The root has its inode number where it is shown.
+            number if number == InodeNumber::ROOT.get() => NodeId::ROOT,
+            number => NodeId(number),
+        });
+        Ok((id, flags))
+    }
+
+    /// What the caller has open as `descriptor`: the mount by which it was
+    /// opened, if it is there, the number of the inode, and the flags.
+    fn opened(context: &Context<'_>, descriptor: u64) -> Result<(Option<Mount>, u64, i32), Errno> {
+        let process = context.pid.to_string();
+        let facts = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{descriptor}"))
             .map_err(|_| Errno(libc::EBADF))?;
         let text = |name: &str| {
             let line = facts.lines().find_map(|line| line.strip_prefix(name));
@@ -451,18 +471,22 @@ impl Server {
         else {
             return Err(Errno(libc::EBADF));
         };
-        let mounts = Mount::seen_by(&context.pid.to_string());
+        let mounts = Mount::seen_by(&process);
         let theirs = mounts.into_iter().find(|theirs| theirs.id == mount);
-        let theirs = theirs.map(|theirs| theirs.device);
-        if theirs.is_none() || theirs.as_ref() != self.device_number.get() {
-            return Err(Errno(libc::EXDEV));
+        Ok((theirs, inode, flags))
+    }
+
+    /// Errors if the caller's ioctl, which changes something, came through a
+    /// mount that is read-only. The kernel does not check that for FUSE. A
+    /// caller whose system call cannot be seen may go on.
+    pub(super) fn check_mount(context: &Context<'_>) -> Result<(), Errno> {
+        let Some(descriptor) = intent::descriptor_of_ioctl(context.pid) else {
+            return Ok(());
+        };
+        match Self::opened(context, descriptor) {
+            Ok((Some(mount), ..)) if mount.is_read_only => Err(Errno::EROFS),
+            _ => Ok(()),
         }
-        let id = self.id(match inode {
-            // The root has its inode number where it is shown.
-            number if number == InodeNumber::ROOT.get() => NodeId::ROOT,
-            number => NodeId(number),
-        });
-        Ok((id, flags))
     }
 
     /// Makes the kernel forget a name, also if it remembers that the name is
