@@ -70,7 +70,7 @@ pub struct Pace {
 /// device.
 pub type Watch<'w> = dyn FnMut(&News<'_>) -> ControlFlow<(), Pace> + Send + 'w;
 
-/// Scrubs a volume. `starts` says where to begin on devices of which a part is
+/// Scrubs a volume. `starts` says where to begin on devices that are partly
 /// done; the others begin at 0. Returns the progress on all devices.
 ///
 /// # Errors

@@ -164,7 +164,8 @@ pub fn parse(words: Vec<OsString>, mistake: u8) -> Result<Arguments, ExitCode> {
             return ExitCode::from(mistake);
         }
         if answer.use_stderr() {
-            // A mistake is a mistake, even if nobody reads the message.
+            // The exit code reports the mistake, even if nobody reads the
+            // message.
             let _ = answer.print();
             return ExitCode::from(mistake);
         }
@@ -235,9 +236,9 @@ fn said_at(level: &str) -> Option<Option<&'static str>> {
     }
 }
 
-/// Takes the options that the Btrfs tools have before the command. Gives the
-/// command those that it has: -q, -v, --dry-run and --format json, or --json if
-/// it has no form of theirs.
+/// Takes the options that the Btrfs tools have before the command. Passes on to
+/// the command those that it has: -q, -v, --dry-run and --format json, or
+/// --json if it does not know --format.
 ///
 /// Says whether there was a -q.
 fn with_global(words: &mut Vec<OsString>) -> bool {
@@ -285,8 +286,9 @@ fn with_global(words: &mut Vec<OsString>) -> bool {
             words.insert(at, "--format=json".into());
             continue;
         }
-        // An option that asks for more or less output promises nothing; one for
-        // another form of output does, and so does one for no change.
+        // An option for more or less output can be dropped, because it promises
+        // nothing. An option for another form of output, or for no change, is
+        // passed on even if the command then rejects it.
         if ["json", "dry-run"].contains(&name) || command.get_arguments().any(has) {
             words.insert(at, format!("--{name}").into());
         }

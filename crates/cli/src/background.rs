@@ -8,14 +8,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks at the process.
+/// The pause between two looks at the process.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// Starts this program with these words, out of reach of the terminal's Ctrl-C.
 /// Gives the number of its process once it `has_begun` or ended well.
 ///
 /// # Errors
-/// What the process says when it fails before it has begun; exit codes of
+/// What the process says when it fails before it has begun; exit codes in
 /// `fine` are no failures.
 pub fn in_background<W: AsRef<OsStr>>(
     words: &[W],

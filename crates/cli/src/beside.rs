@@ -1,11 +1,12 @@
-//! A call that takes long, on a thread of its own, and somebody who looks at it.
+//! A long call on a thread of its own, while the calling thread looks how far
+//! it is.
 
 use crate::fail::{Failure, fail};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-/// Between two looks.
+/// The pause between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Does `work` on another thread, and calls `look` now and then until it ends.
@@ -16,7 +17,7 @@ pub fn beside<T: Send>(
     let (ended, end) = channel();
     thread::scope(|scope| {
         let spawned = thread::Builder::new().spawn_scoped(scope, move || {
-            // Nobody has gone: the other end waits for this.
+            // This cannot fail: the other end waits for it.
             let _ = ended.send(work());
         });
         spawned?;

@@ -58,7 +58,7 @@ impl Start {
     }
 }
 
-/// Whoever runs this program.
+/// The user and group that run this program.
 pub fn own() -> Owner {
     Owner {
         uid: rustix::process::geteuid().as_raw(),

@@ -21,8 +21,9 @@ pub fn at(path: &Path) -> Result<Facts, Failure> {
     Ok(Facts::of(&volume))
 }
 
-/// Says it if a kind of space has several profiles: a conversion was cut off,
-/// and nobody can tell which profile new chunks get. As the Btrfs tools say it.
+/// Warns if a kind of space has several profiles, as the Btrfs tools do: a
+/// conversion was interrupted, and nobody can tell which profile new chunks
+/// get.
 pub fn note_mixed_profiles(facts: &Facts) {
     let mut kinds: Vec<&str> = facts.kinds.iter().map(|kind| &kind.kind[..]).collect();
     kinds.sort_unstable();
@@ -39,7 +40,7 @@ pub fn note_mixed_profiles(facts: &Facts) {
     }
 }
 
-/// Of a volume that is open.
+/// Facts about a volume that is open.
 pub fn of(volume: &Volume) -> Facts {
     Facts::of(volume)
 }

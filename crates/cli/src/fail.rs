@@ -19,7 +19,7 @@ impl Failure {
     }
 }
 
-/// What commands give.
+/// The result of a command.
 pub type Done = Result<(), Failure>;
 
 /// A failure with this text.

@@ -58,7 +58,7 @@ struct State {
 }
 
 impl State {
-    /// What a line says after so long.
+    /// The text of the line after this time.
     fn line(&self, passed: Duration) -> String {
         let (files, bytes) = (self.done.files(), self.done.bytes());
         let rate = |line: &mut String| {
@@ -108,22 +108,22 @@ pub enum Holes {
     LeftOut,
 }
 
-/// What threads say of their work.
+/// Takes what threads report of their work.
 #[derive(Clone, Debug)]
 pub struct Done(Arc<State>);
 
 impl Done {
-    /// One more file.
+    /// Counts one more file.
     pub fn file(&self) {
         self.0.done.add(0);
     }
 
-    /// `reader`, whose bytes count.
+    /// Wraps `reader` so that its bytes are counted.
     pub fn reading<R: Read>(&self, reader: R) -> impl Read {
         Reading(reader, self.clone())
     }
 
-    /// More bytes.
+    /// Counts more bytes.
     pub fn data(&self, bytes: u64) {
         self.0.done.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -152,7 +152,7 @@ impl FilesBar {
         }
     }
 
-    /// For whoever works.
+    /// What a thread needs to report its work.
     pub fn done(&self) -> Done {
         Done(Arc::clone(&self.state))
     }

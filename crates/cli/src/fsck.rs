@@ -17,7 +17,7 @@ const FAULTS_LEFT: u8 = 4;
 const NOT_CHECKED: u8 = 8;
 const MISTAKE: u8 = 16;
 
-/// How fsck(8) wants it.
+/// What fsck(8) asks for.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wish {
     /// At boot (`-a`, `-p`).

@@ -2,10 +2,10 @@
 //!
 //! Owns how a command reads trees for which the kernel has no request. First
 //! the kernel makes a commit. Then the devices hold everything that was changed
-//! until then, and the kernel overwrites none of it before its next commit but
-//! one. Each node is verified by checksum, address and generation, so what was
-//! overwritten meanwhile gives an error, never a wrong answer. It is for users
-//! who may read the devices.
+//! until then, and the kernel overwrites none of it before the commit after its
+//! next one. Each node is verified by checksum, address and generation, so what
+//! was overwritten meanwhile gives an error, never a wrong answer. It is for
+//! users who may read the devices.
 
 use crate::fail::{Context, Done, Failure};
 use crate::host;
@@ -37,7 +37,7 @@ pub fn run(mountpoint: &Path, command: impl FnOnce() -> Done) -> Done {
 fn open(mountpoint: &Path) -> Result<(Volume, Vec<PathBuf>), Failure> {
     let file = File::open(mountpoint)?;
     match kernel::sync(file.as_fd()) {
-        // What is read-only changes no more.
+        // A read-only volume has nothing to commit.
         Ok(()) | Err(Errno::ROFS) => {}
         Err(error) => return Err(error.into()),
     }
@@ -74,7 +74,7 @@ fn devices(file: BorrowedFd<'_>) -> Result<(Vec<PathBuf>, u64), Errno> {
     Ok((found, missing))
 }
 
-/// Of the last commit on the devices.
+/// The generation of the last commit on the devices.
 fn generation(devices: &[PathBuf]) -> Result<Generation, Failure> {
     let mut options = OpenOptions::read_only();
     options.store.degraded = Degraded::Allowed;

@@ -6,10 +6,10 @@ use crate::sizes::human;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::time::{Duration, Instant};
 
-/// Between two lines.
+/// The pause between two lines.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Shows it.
+/// Shows the progress.
 #[derive(Debug)]
 pub struct Meter {
     bar: ProgressBar,
@@ -50,7 +50,7 @@ impl Meter {
         }
     }
 
-    /// Takes it away.
+    /// Removes the bar.
     pub fn end(&self) {
         self.bar.finish_and_clear();
     }

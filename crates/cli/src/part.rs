@@ -17,7 +17,7 @@ pub struct PartArguments {
 }
 
 impl PartArguments {
-    /// What they say.
+    /// The part that the arguments name.
     pub fn part(self) -> Part {
         match (self.partition, self.offset) {
             (Some(number), _) => Part::Partition(number),

@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 /// Whether a command works if the kernel has the volume mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnKernel {
-    /// It reads trees alone, and does.
+    /// It works, because it only reads trees.
     Reads,
-    /// It asks the kernel to do it.
+    /// It works, by asking the kernel to do it.
     Asks,
-    /// It does not.
+    /// It does not work.
     Refused,
 }
 
@@ -38,9 +38,9 @@ enum MountedBy {
 
 /// A command that runs on an open volume, here or in the server of a mount.
 pub trait OnVolume: Serialize + Sized {
-    /// As people call it.
+    /// Its name, for people.
     const NAME: &'static str;
-    /// As requests do.
+    /// Its name, in requests.
     const TAG: &'static str;
     /// What it does if the kernel has the volume mounted.
     const ON_KERNEL: OnKernel = OnKernel::Refused;
@@ -51,9 +51,9 @@ pub trait OnVolume: Serialize + Sized {
     /// Runs it on the volume that its paths name, or that the server has open.
     fn run_here(self) -> Done;
 
-    /// Has the kernel do it, where [`OnKernel::Asks`] says so; else reads what
-    /// the kernel has mounted. `given` is the path by which somebody named the
-    /// volume.
+    /// Has the kernel do it, where [`OnKernel::Asks`] says so; otherwise reads
+    /// what the kernel has mounted. `given` is the path by which somebody named
+    /// the volume.
     fn ask_kernel(self, mountpoint: &Path, given: &Path) -> Done {
         let _ = given;
         kernel_volume::run(mountpoint, || self.run_here())
@@ -110,8 +110,9 @@ fn localize(
     let mount = Mount::of_path(&here);
     let mountpoint = mount.as_ref().map_or(&here, |mount| &mount.point).clone();
     let is_ours = server_of(&mountpoint).is_some();
-    // An image that lies on a mount is a volume. A file's history is asked for
-    // by its path alone.
+    // An image file that lies on a mount is a volume of its own. Only
+    // `subvolume history` takes the path of a file on a mount as a file of the
+    // mounted volume.
     let is_kernels = !is_ours && is_kernel_btrfs(&here);
     let is_mounted = is_ours || is_kernels;
     let is_subject = is_mounted && place.path == "/" && command == "subvolume history";
@@ -148,7 +149,7 @@ fn localize(
         place.volume.clone_from(&mountpoint);
         return Ok(Some(MountedBy::Kernel(mountpoint)));
     }
-    // All mounts of a volume are one.
+    // All mounts of a volume have one server: take the first that leads to it.
     let first = Mount::seen_by("self").into_iter().find(|other| {
         let same = mount.as_ref().map(|mount| &mount.device);
         same == Some(&other.device) && server_of(&other.point).is_some()

@@ -36,8 +36,8 @@ impl<R: Serialize> Serialize for Whole<'_, R> {
     }
 }
 
-/// Prints the rows of the command `name`. Numbers in them are numbers, as they
-/// are there since btrfs-progs 6.3 or later; 6.2 had texts.
+/// Prints the rows of the command `name`. Numbers in them are JSON numbers, as
+/// in btrfs-progs 6.3 or later; 6.2 printed strings.
 pub fn print<R: Serialize>(name: &'static str, rows: &[R]) -> Done {
     json(&Whole { name, rows })
 }

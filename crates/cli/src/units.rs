@@ -43,7 +43,7 @@ pub struct Units {
 }
 
 impl Units {
-    /// Columns that a size is given.
+    /// The width of a size, in columns.
     pub const fn width(self) -> usize {
         match self {
             Self {
@@ -76,7 +76,8 @@ impl Units {
             let power = base.pow(u32::try_from(at + 1).unwrap_or(0));
             return format!("{:.2}{}", bytes as f64 / power as f64, names[at + 1]);
         }
-        // Rounded twice, as there: to the unit below, and as a small float.
+        // Rounded twice, as by the Btrfs tools: down to the next smaller unit,
+        // and then as an `f32`.
         let (mut unit, mut below, mut whole) = (0, bytes, bytes);
         while whole >= base {
             (unit, below, whole) = (unit + 1, whole, whole / base);

@@ -129,7 +129,7 @@ const LINES: &[(&str, Compared)] = &[
         "filesystem show ONE",
         Code("the first device is no member any more"),
     ),
-    // Of what is not mounted any more, from here on.
+    // From here on, the volume is not mounted any more.
     ("UNMOUNT", All),
     ("check THREE", SHOWN),
     ("check --readonly --force THREE", SHOWN),
@@ -208,7 +208,8 @@ impl Side {
         ]
     }
 
-    /// Runs a line; names in its output are those of the line.
+    /// Runs a line. In its output, paths are replaced by the names in
+    /// [`LINES`].
     fn run(&self, line: &str) -> std::process::Output {
         let mut line = line.to_owned();
         for (name, meant) in self.names() {
@@ -229,7 +230,7 @@ impl Side {
     }
 }
 
-/// A conversion that ended half way: both programs warn, and reckon the same.
+/// A conversion that ended half way: both programs warn, and compute the same.
 #[test]
 fn several_profiles_of_one_kind_are_told() {
     if !has_tools() {

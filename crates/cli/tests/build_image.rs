@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use support::{BINARY, Bench, said};
 
-/// Sets a variable for one run.
+/// Runs `butterfs build` with a fixed SOURCE_DATE_EPOCH.
 fn build(bench: &Bench, words: &[&str]) -> Output {
     Command::new(BINARY)
         .arg("build")

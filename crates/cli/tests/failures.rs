@@ -311,8 +311,8 @@ fn check(line: &str, directory: &Path) {
     }
 }
 
-/// How a command ended that was kept from its work: it did not panic, it says why
-/// it failed, and it leaves nothing half-made.
+/// Checks the end of a command that could not do its work: it did not panic, it
+/// says why it failed, and it leaves nothing half-made.
 fn ended_well(line: &str, directory: &Path, output: &Output) {
     let text = said(output);
     assert!(!text.contains("panicked"), "{line}: {text}");
@@ -369,8 +369,8 @@ fn ctrl_c_at_any_moment_leaves_volumes_whole() {
         let output = child.wait_with_output().expect("it ends");
         let at = format!("{line} (after {wait} us)");
         ended_well(&at, directory.path(), &output);
-        // What changes every node says so in the superblock when it is cut
-        // short, and goes on.
+        // A change of every node that was cut short is marked in the
+        // superblock, and can be resumed.
         let is_tune = line.starts_with("tune");
         let volume = line.rsplit(' ').next().unwrap_or_default();
         if is_tune

@@ -67,7 +67,7 @@ impl World {
         self.bench.run(&[words, &[self.point()]].concat())
     }
 
-    /// Runs what must end so, and say that.
+    /// Runs what must end with this exit code, and print this text.
     fn ends(&self, words: &[&str], code: i32, text: &str) {
         let output = self.bench.try_run(&[words, &[self.point()]].concat());
         let told = said(&output);

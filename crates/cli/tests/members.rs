@@ -266,7 +266,7 @@ fn a_missing_or_stale_device_is_mended() {
         &["copy", "hello", "one.img:/more"],
         "device 2 (UUID",
     );
-    // Only what is missing can be mended while it is missing.
+    // While a device is missing, no other device can be replaced.
     fails(
         &bench,
         &["replace", "start", "1", "three.img", "one.img"],
@@ -274,7 +274,8 @@ fn a_missing_or_stale_device_is_mended() {
     );
     bench.run(&["replace", "start", "2", "three.img", "one.img"]);
     assert_whole(&bench, "three.img");
-    // It is back, and nobody believes it.
+    // The replaced device is back, but it no longer counts as a part of the
+    // volume.
     fs::rename(away.join("two.img"), bench.path("two.img")).unwrap();
     let shown = bench.run(&["filesystem", "show", "one.img"]);
     assert!(

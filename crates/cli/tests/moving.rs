@@ -128,7 +128,8 @@ fn bad_sectors_side_by_side_are_one_line() {
     assert!(found.contains("csum=4"), "{found}");
 }
 
-/// The home may be anybody's, or nobody's.
+/// The user may have a home directory that belongs to somebody else, or none at
+/// all.
 #[test]
 fn a_scrub_needs_no_home() {
     let bench = filled(&[]);

@@ -18,7 +18,8 @@ fn group<'a>(groups: &'a [Value], id: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("{id} in {groups:?}"))
 }
 
-/// Limits, which the kernel's listing of use does not count.
+/// What `btrfs qgroup show` prints of the volume on a kernel mount; `None` if
+/// the kernel cannot mount it.
 fn shown_by_kernel(bench: &Bench, options: &[&str]) -> Option<String> {
     let mut shown = None;
     bench.with_kernel(|mount| {

@@ -99,7 +99,8 @@ fn kernel_takes(bench: &Bench, own: &str, work: impl FnOnce(&Path)) {
     ran("mount", &[device.name(), point.to_str().expect("text")]);
     let mount = Kernel(point.clone());
     work(&point);
-    // Of the seed, Linux calls nodes and superblocks bad that are the seed's.
+    // Only this device is scrubbed: on the seed, Linux reports the seed's own
+    // nodes and superblocks as bad.
     ran("btrfs", &["scrub", "start", "-Br", device.name()]);
     drop(mount);
 }
@@ -254,7 +255,7 @@ const KINDS: [(usize, &[&str]); 12] = [
     (4, &["-d", "raid10", "-m", "raid10"]),
 ];
 
-/// A number that a file with another content hardly has.
+/// A hash of the content of a file.
 fn sum(path: &Path) -> u64 {
     use std::hash::Hasher;
     use std::io::Read;

@@ -411,7 +411,8 @@ fn the_kernel_is_asked_on_its_mounts() {
         assert!(fs::read(mount.join("c")).expect("a file") == bytes);
     });
     if done {
-        // a with b and dir/a; dir2/a as it was; c anew.
+        // The data of a, shared with b and dir/a; those of dir2/a, unchanged;
+        // those of c, rewritten.
         assert!(
             used(&bench, "volume") < 13 * MIB,
             "{}",

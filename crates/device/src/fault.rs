@@ -81,7 +81,7 @@ fn mix(value: u64) -> u64 {
 }
 
 impl FaultDevice {
-    /// Wraps `inner`, without faults as yet.
+    /// Wraps `inner`, without faults at first.
     #[must_use]
     pub fn new(inner: Arc<dyn BlockDevice>, seed: u64) -> Self {
         Self {

@@ -397,7 +397,7 @@ fn plan(place: &Place, chosen: &Chosen, as_json: bool) -> Done {
     Ok(())
 }
 
-/// So many seconds, for people.
+/// A number of seconds, for people.
 fn duration(seconds: u64) -> String {
     let (minutes, hours) = (seconds / 60, seconds / 3600);
     match seconds {
@@ -408,7 +408,7 @@ fn duration(seconds: u64) -> String {
     }
 }
 
-/// Makes the running balance stop or end, or forgets the one that waits.
+/// Pauses or cancels the running balance, or forgets the one that waits.
 fn end_it(place: &Place, wish: Wish) -> Done {
     let (volume, is_own) = open(place)?;
     let uuid = facts::of(&volume).uuid;

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use uuid::Uuid;
 
-/// Between two turns of the wheel that says that something goes on.
+/// The pause between two turns of the wheel that shows that work goes on.
 const TICK: Duration = Duration::from_millis(100);
 /// Bytes of the longest label.
 const LABEL_MAX: usize = 255;
@@ -167,7 +167,7 @@ impl Build {
             if !self.force {
                 return fail(format!("{} exists; -f replaces it", self.output.display()));
             }
-            // Nobody uses it, now and until it is replaced.
+            // Held open, so that nobody uses it until it is replaced.
             let old = FileDevice::open(&self.output, Access::ReadWrite);
             replaced = Some(old.context(self.output.display())?);
         }

@@ -70,7 +70,7 @@ pub enum ModeChange {
 /// `WHO OPERATOR PERMISSIONS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// Bits of those it is for: 0o700, 0o070, 0o007.
+    /// Bits of the classes that it is for: 0o700, 0o070, 0o007.
     who: u32,
     /// Bits that a step does not give or take: the file mode mask, if it names
     /// no class.
@@ -91,12 +91,13 @@ enum What {
     /// Read, write, execute as 4, 2, 1.
     Bits {
         bits: u32,
-        /// Execute for directories, and where somebody may execute.
+        /// Execute only for directories, and for files that somebody may
+        /// execute.
         conditional: bool,
         set_id: bool,
         sticky: bool,
     },
-    /// What these may: 0o700, 0o070 or 0o007.
+    /// The permissions of this class: 0o700, 0o070 or 0o007.
     Copy(u32),
 }
 

@@ -48,7 +48,7 @@ impl Chown {
     pub fn run(self) -> Done {
         self.start.change(&self.places, |volume| {
             let owner = owner(&self.owner, &|file| {
-                // What is not there names nobody.
+                // A missing file names nobody.
                 volume.read_file(file).unwrap_or_default()
             })?;
             self.places

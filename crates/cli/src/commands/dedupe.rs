@@ -71,7 +71,7 @@ impl Span {
         })
     }
 
-    /// With the length that both files have, where none is named.
+    /// This range, as far as both files go if no length is named.
     fn within(self, source: u64, destination: u64) -> Self {
         let left = source
             .saturating_sub(self.from)
@@ -218,8 +218,8 @@ impl Dedupe {
 
     fn on_mount(&self, path: &Path) -> Result<Vec<Outcome>, Failure> {
         let source = File::open(path).context(path.display())?;
-        // Data that are only in this kernel's cache would not be compared
-        // elsewhere.
+        // Data that are only in this kernel's page cache would not be compared
+        // on the other side.
         source.sync_data().context(path.display())?;
         let mut outcomes = Vec::new();
         for destination in &self.destinations {
@@ -265,7 +265,7 @@ pub fn same_file(one: &Path, other: &Path) -> bool {
     one == other || (real(one).is_some() && real(one) == real(other))
 }
 
-/// What the other side says, in words.
+/// An error of the file system, in words.
 fn said(error: Errno) -> Failure {
     Failure(match error {
         Errno::NOTTY | Errno::OPNOTSUPP => "this file system cannot share data".into(),

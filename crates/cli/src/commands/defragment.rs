@@ -99,7 +99,7 @@ pub fn is_compression(text: &str) -> bool {
     method(text).is_ok()
 }
 
-/// A step, at least as long as btrfs-filesystem(8) has it.
+/// A step, but no shorter than btrfs-filesystem(8) allows.
 fn step(text: &str) -> Result<u64, String> {
     const STEP_MIN: u64 = 256 << 10;
     Ok(sizes::parse(text)?.max(STEP_MIN))
@@ -337,7 +337,7 @@ impl Defragment {
         })
     }
 
-    /// The files of a mount that are meant.
+    /// The files of a mount that `path` names, or that are below it.
     fn files_below(&self, path: &Path) -> Result<Vec<PathBuf>, Failure> {
         /// Inode number of a subvolume's root. On a mount of ButterFS, the bits
         /// above these name the subvolume.

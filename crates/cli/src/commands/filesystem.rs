@@ -50,7 +50,8 @@ impl Sync {
         let file = File::open(&self.path).context(self.path.display())?;
         let synced = butterfs_kernel::sync(file.as_fd());
         synced.map_err(|error| {
-            // A server of ours knows more than the number of an error.
+            // A server of ButterFS knows the reason, not only the number of an
+            // error.
             let facts = facts::at(&self.path).ok();
             match facts.and_then(|facts| facts.read_only_because) {
                 Some(reason) => Failure(format!("{}: {reason}", self.path.display())),

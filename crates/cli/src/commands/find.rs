@@ -244,7 +244,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
         [b'\\', escaped, ..] => (*escaped == byte).then_some(2),
         [b'[', rest @ ..] => match set(rest, byte) {
             Some((length, matches)) => matches.then_some(length + 1),
-            // No set without its end.
+            // A `[` without its `]` stands for itself.
             None => (byte == b'[').then_some(1),
         },
         [first, ..] => (*first == byte).then_some(1),
@@ -252,8 +252,7 @@ fn one(pattern: &[u8], byte: u8) -> Option<usize> {
     }
 }
 
-/// A set after its bracket: its bytes with the end, and whether `byte` is in
-/// it.
+/// The set after a `[`: its length with the `]`, and whether `byte` is in it.
 fn set(rest: &[u8], byte: u8) -> Option<(usize, bool)> {
     let negated = matches!(rest.first(), Some(b'!' | b'^'));
     let begin = usize::from(negated);

@@ -177,7 +177,8 @@ impl Image {
                 if device.is_block_device() || device.size() >= item.total_bytes {
                     device
                 } else {
-                    // It is locked by then: nobody else uses it.
+                    // It could be locked, so nobody else uses it. It is locked
+                    // again below.
                     drop(device);
                     let file = File::options().write(true).open(path)?;
                     file.set_len(item.total_bytes)?;

@@ -68,7 +68,7 @@ impl Ln {
         files.link(id, parent, name.as_bytes()).context(&self.link)
     }
 
-    /// Directory and name of the link; what has the name is gone with --force.
+    /// Directory and name of the link. With --force, removes what has the name.
     fn name(
         &self,
         volume: &Volume,

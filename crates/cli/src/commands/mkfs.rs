@@ -249,7 +249,7 @@ impl Mkfs {
         verify(&all, options).context(self.names())?;
         if !self.nodiscard {
             for device in &devices {
-                // Advisory: not every device can.
+                // This is advice: not every device can discard.
                 let all = DeviceRange {
                     start: DeviceOffset(0),
                     length: device.size(),
@@ -305,7 +305,7 @@ impl Mkfs {
         }
     }
 
-    /// The device, at least so large where it is a file.
+    /// The device. If it is a file, it is made at least `bytes` long.
     fn enlarged(&self, path: &Path, device: FileDevice, bytes: u64) -> Result<FileDevice, Failure> {
         let file = std::fs::metadata(path).context(path.display())?;
         if !file.is_file() || file.size() >= bytes {

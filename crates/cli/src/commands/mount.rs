@@ -120,8 +120,8 @@ impl Mount {
             }
         });
         if let (true, Err(failure)) = (say_ready, &served) {
-            // Until the mount is live, the starter reads this. After that,
-            // nobody does.
+            // Until the mount is live, the process that started this one reads
+            // it. After that, nobody does.
             let _ = std::io::stdout().write_all(failure.0.as_bytes());
             tracing::error!("{}", failure.0);
         }

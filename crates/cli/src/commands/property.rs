@@ -69,7 +69,7 @@ struct Object {
     object: OsString,
 }
 
-/// As what an object has properties.
+/// The kinds of objects that have properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Inode,
@@ -78,7 +78,7 @@ enum Kind {
     Device,
 }
 
-/// The beginning of the word is enough.
+/// The kind that a word names. The beginning of the word is enough.
 fn kind(word: &str) -> Result<Kind, String> {
     let kinds = [
         ("inode", Kind::Inode),
@@ -159,7 +159,7 @@ impl Object {
         Site::parse(&self.object)
     }
 
-    /// As what it can have properties.
+    /// The kinds that this object is of.
     fn kinds(&self) -> Result<Vec<Kind>, Failure> {
         if let Some(kind) = self.kind {
             return Ok(vec![kind]);

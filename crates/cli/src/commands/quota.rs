@@ -321,7 +321,8 @@ impl Status {
         self.print(&status)
     }
 
-    /// As btrfs-quota(8) prints it, with the reason of wrong numbers.
+    /// Prints the status as btrfs-quota(8) does, with the reason why numbers
+    /// are wrong.
     fn print(&self, status: &StatusFacts) -> Done {
         let yes_no = |value| if value { "yes" } else { "no" };
         say!("Quotas on {}:", self.volume.display());
@@ -346,7 +347,7 @@ impl Status {
                 },
             ),
         ];
-        // Two switches that the kernel has.
+        // Two switches that only the kernel has.
         let path = Path::new(&self.volume);
         if path.is_dir() && kernel::is_kernel_btrfs(path) {
             let uuid = facts::at(path)?.uuid;

@@ -152,8 +152,8 @@ impl Receive {
         if let Some(id) = self.subvolid {
             options.subvolume = Subvolume::Id(id);
         }
-        // What is durable says how far the receive came, so only its own
-        // commits count.
+        // A resumed receive goes on from what is durable. So nothing but the
+        // receive's own commits may make it durable.
         options.commit_interval = COMMIT_INTERVAL;
         let volume = Volume::open(&place.volume, options).context(place.volume.display())?;
         let path = [place.path.as_bytes(), b"/"].concat();

@@ -239,7 +239,7 @@ fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
     if !is_own && !wait {
         let store = ready.volume.files().store();
         store.verify_target(ready.device, &*ready.target)?;
-        // The command ends when it goes on, not when it might.
+        // The command ends when the replacement has begun, or has failed to.
         let (began, has_begun) = mpsc::channel();
         let spawned = std::thread::Builder::new()
             .name("replace".into())
@@ -379,8 +379,8 @@ fn cancel_interrupted(path: &Path) -> Result<bool, Failure> {
     if item.is_none() && targets.is_empty() {
         return Ok(false);
     }
-    // Only the source may be missing: all else would become stale by what is
-    // written now.
+    // Only the source may be missing: any other missing device would become
+    // stale by what is written now.
     let devices = volume.devices();
     let mut away = devices
         .iter()
@@ -400,8 +400,9 @@ fn cancel_interrupted(path: &Path) -> Result<bool, Failure> {
     let volume = Volume::open(path, options).context(path.display())?;
     volume.close().context(path.display())?;
     for target in targets {
-        // It refuses to mount the volume as long as it takes this device for a
-        // target. Where it knows nothing of the device, there is nothing to do.
+        // The kernel refuses to mount the volume as long as it takes this
+        // device for a target. If it knows nothing of the device, there is
+        // nothing to do.
         let _ = butterfs_kernel::forget_device(target.as_bytes());
     }
     Ok(true)

@@ -82,7 +82,8 @@ struct Extended {
 
 impl Extended {
     /// Makes the file that holds the device as large as the device will be.
-    /// `None` where it is large enough, or no file of which the device has all.
+    /// `None` if it is large enough, or if the device is not the whole of a
+    /// file.
     fn new(volume: &Volume, wanted: Wanted) -> Result<Option<Self>, Failure> {
         let store = volume.files().store();
         let old = store.device_bytes(wanted.device)?;
@@ -112,7 +113,7 @@ impl Extended {
         Ok(Some(Self { path, from }))
     }
 
-    /// The volume does not take it.
+    /// Makes the file as large as before, if the volume was not resized.
     fn take_back(self) {
         let file = File::options().write(true).open(&self.path);
         let _ = file.and_then(|file| file.set_len(self.from));

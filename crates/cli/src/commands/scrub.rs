@@ -168,7 +168,8 @@ impl Start {
         }
     }
 
-    /// This command again, by ionice(1). Returns only if that is not there.
+    /// Replaces this process by the same command under ionice(1). Returns only
+    /// if that cannot be run.
     fn by_priority(&self) -> Failure {
         let mut command = std::process::Command::new("ionice");
         for (letter, value) in [("-c", self.class), ("-n", self.level)] {

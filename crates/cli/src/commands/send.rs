@@ -198,7 +198,7 @@ impl OnVolume for Send {
 
     fn ask(mut self, server: Connection) -> Done {
         let mut stream = self.output()?;
-        // This process writes it there.
+        // This process writes the file itself, from what the server sends.
         self.file = None;
         server.run(&self.request()?, &mut stream, &mut Notes)?;
         stream.finish()
@@ -236,7 +236,7 @@ fn named(volume: &Volume, place: &Place) -> Result<Named, Failure> {
     })
 }
 
-/// How much a stream says.
+/// The size of a stream, estimated.
 #[derive(Default)]
 struct Estimate {
     content: u64,

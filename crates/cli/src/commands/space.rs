@@ -72,7 +72,7 @@ struct Fact {
     path: String,
     total: u64,
     exclusive: u64,
-    /// Of a path that was given.
+    /// Only for a path that was given.
     set_shared: Option<u64>,
 }
 
@@ -135,7 +135,7 @@ impl OnVolume for Order {
     }
 }
 
-/// A way through what is below a path.
+/// A walk over everything below a path.
 struct Walker<'v> {
     volume: &'v Volume,
     summarize: bool,

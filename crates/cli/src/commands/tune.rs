@@ -124,7 +124,7 @@ impl Tune {
         let features = features.into_iter().filter(|(asked, _)| *asked);
         let features = features.fold(Incompat::default(), |all, (_, one)| all | one);
         let mut add = |change| steps.push(Step::Change(change));
-        // A seed changes in nothing else.
+        // Comes first, because nothing else of a seed can be changed.
         if self.seeding == Some(Seeding::Off) {
             add(Change::Seeding(Seeding::Off));
         }

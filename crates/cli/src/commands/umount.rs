@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Between two looks at who else has the mount.
+/// The pause between two looks at who else has the mount.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Unmounts and returns when everything is on the device.

@@ -37,7 +37,7 @@ const ASKS: [Ask; 8] = [
 ];
 
 impl Ask {
-    /// Whether it can be said this way.
+    /// Whether a process can ask for it in this way.
     fn fits(self, way: Way) -> bool {
         match way {
             Way::Mapped => self.flags.is_empty() && self.rwf == "0",

@@ -38,7 +38,7 @@ fn failure(path: &Path, error: Errno) -> Failure {
     Failure(format!("{}: {}", path.display(), refused(error)))
 }
 
-/// Begins one, and waits for its end.
+/// Begins a balance, and waits for its end.
 pub fn start(path: &Path, filters: &Filters, redundancy: Redundancy, quiet: bool) -> Done {
     let [data, metadata, system] =
         [&filters.data, &filters.metadata, &filters.system].map(|filter| {
@@ -52,7 +52,7 @@ pub fn start(path: &Path, filters: &Filters, redundancy: Redundancy, quiet: bool
     })
 }
 
-/// Goes on with the one that waits.
+/// Resumes the balance that waits.
 pub fn resume(path: &Path) -> Done {
     run(path, false, kernel::resume_balance)
 }
@@ -109,12 +109,12 @@ fn run(
     }
 }
 
-/// Ends the one that runs or waits.
+/// Cancels the balance that runs or waits.
 pub fn cancel(path: &Path) -> Done {
     end(path, "no balance runs or waits", kernel::cancel_balance)
 }
 
-/// Pauses the one that runs.
+/// Pauses the running balance.
 pub fn pause(path: &Path) -> Done {
     end(path, "no balance runs", kernel::pause_balance)
 }

@@ -68,7 +68,7 @@ pub(super) enum Unreadable {
     IsLeftOut,
 }
 
-/// What the walk gives on.
+/// What the walk passes on.
 enum Message {
     Event(Event),
     /// The walk ends here.

@@ -249,7 +249,7 @@ impl Work<'_> {
             self.give_name(inode.id, parent, name, old)?;
             Ok(bytes)
         });
-        // Without a name it goes away.
+        // If it got no name, this removes it.
         let unpinned = self.volume.files().unpin(&inode, 1);
         let bytes = made?;
         unpinned?;
@@ -262,7 +262,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// Gives how many bytes were written.
+    /// Fills a new inode with data and metadata. Returns the number of bytes
+    /// written.
     fn fill(
         &mut self,
         entry: &Entry,

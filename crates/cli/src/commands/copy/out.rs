@@ -42,7 +42,7 @@ pub struct Source<'a> {
 struct Work<'a> {
     volume: &'a Volume,
     keeps_owner: bool,
-    /// No other thread has it.
+    /// A number that no other thread has.
     number: usize,
     linked: HashMap<InodeId, PathBuf>,
     done: &'a Counts,
@@ -154,7 +154,8 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
             if !of.is_directory() && of.nlink == 1 {
                 let neighbour = |(other, _): &Wanted| other.parent() == path.parent();
                 if together.len() == TOGETHER || !together.last().is_none_or(neighbour) {
-                    // The threads take files until no more can come.
+                    // This cannot fail: the threads take files until no more
+                    // can come.
                     let _ = sender.send(std::mem::take(&mut together));
                 }
                 together.push((path, of));

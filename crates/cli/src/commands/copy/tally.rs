@@ -4,7 +4,7 @@ use crate::fail::{Done, Failure, fail};
 use crate::files_bar::FilesBar;
 use crate::interrupt::Interrupt;
 
-/// What could not be read is named so often.
+/// How many things that could not be read are named.
 const TOLD_MAX: u64 = 20;
 
 /// What was copied so far.

@@ -86,7 +86,8 @@ fn volume_of(words: &mut Vec<PathBuf>) -> Result<Place, Failure> {
     })
 }
 
-/// As the Btrfs tools, which do that on mounts.
+/// Warns on mounts if a kind of space has several profiles, as the Btrfs tools
+/// do.
 fn note_mixed_profiles(place: &Place) {
     if place.volume.is_dir()
         && let Ok(facts) = facts::at(&place.volume)

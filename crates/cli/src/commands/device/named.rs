@@ -15,7 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The same file by its whole name: a server works somewhere else.
+/// The absolute path of a file: a server has another working directory.
 pub fn absolute(path: &Path) -> Result<PathBuf, Failure> {
     std::path::absolute(path).context(path.display())
 }
@@ -30,7 +30,7 @@ pub fn name_of(word: &Path) -> Result<String, Failure> {
     Ok(absolute(word)?.to_string_lossy().into_owned())
 }
 
-/// The same file or block device has the same one.
+/// What is equal for all paths of one file or block device.
 fn identity(facts: &Metadata) -> (u64, u64) {
     match facts.file_type().is_block_device() {
         true => (0, facts.rdev()),
@@ -121,8 +121,8 @@ pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure>
     if !is_incomplete || mended.is_empty() {
         return Ok((opened.context(path.display())?, true));
     }
-    // Only what is about to be mended may be missing: all else would become
-    // stale by what is written now.
+    // Only what is about to be mended may be missing: any other missing device
+    // would become stale by what is written now.
     let mut look = OpenOptions::read_only();
     look.store.degraded = Degraded::Allowed;
     look.subvolume = Subvolume::Id(5);

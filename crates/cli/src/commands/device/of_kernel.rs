@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-/// What happens to the content of a device that comes.
+/// What happens to the content of a device that is added.
 #[derive(Clone, Copy, Debug)]
 pub struct Fresh {
     /// It may hold a file system.
@@ -54,8 +54,8 @@ pub fn open(path: &Path) -> Result<File, Failure> {
     File::open(path).context(path.display())
 }
 
-/// Looks at a block device that is to come, and discards its content. Gives its
-/// whole name and its size in bytes.
+/// Checks a block device that is to be added, and discards its content. Returns
+/// its absolute path and its size in bytes.
 pub fn prepare(path: &Path, fresh: Fresh) -> Result<(PathBuf, u64), Failure> {
     let name = path.display();
     let facts = path.metadata().context(&name)?;
@@ -85,7 +85,7 @@ fn devices(file: BorrowedFd<'_>) -> Result<Vec<MountedDevice>, Errno> {
         .collect()
 }
 
-/// A device as the kernel is told: by its number, where the volume has it.
+/// How a device is named to the kernel: by its number, if the volume has it.
 #[derive(Debug)]
 pub enum Meant {
     /// A device of the volume.
@@ -114,8 +114,8 @@ impl Meant {
         }
     }
 
-    /// As a replacement has it, which knows no `missing`: the number of the
-    /// first device that is missing.
+    /// The name in a request for a replacement. That knows no `missing`, so
+    /// this is the number of the first device that is missing.
     pub fn number(&self, file: BorrowedFd<'_>) -> Result<NamedDevice<'static>, Failure> {
         if let Self::Known(_) = self {
             return Ok(self.named());
@@ -127,7 +127,7 @@ impl Meant {
         }
     }
 
-    /// As requests have it.
+    /// The name in other requests.
     pub const fn named(&self) -> NamedDevice<'static> {
         match self {
             Self::Known(id) => NamedDevice::Number(*id),
@@ -192,7 +192,7 @@ fn remove_one(file: BorrowedFd<'_>, name: &str) -> Done {
     }
 }
 
-/// Ends the removal that runs.
+/// Ends the running removal.
 pub fn cancel_removal(volume: &Path) -> Done {
     let file = open(volume)?;
     match kernel::remove_device(file.as_fd(), NamedDevice::Path(b"cancel")) {

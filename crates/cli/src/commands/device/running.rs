@@ -29,19 +29,19 @@ pub struct State {
     cancelled: bool,
 }
 
-/// By the UUIDs of volumes.
+/// What runs, by the UUIDs of the volumes.
 static ALL: Mutex<BTreeMap<String, (Running, State)>> = Mutex::new(BTreeMap::new());
 
 fn all() -> MutexGuard<'static, BTreeMap<String, (Running, State)>> {
     ALL.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The only one of its volume in this process.
+/// The only such change of its volume in this process.
 #[derive(Debug)]
 pub struct Turn(String);
 
 impl Turn {
-    /// Begins.
+    /// Begins a change. Errors if another one runs.
     pub fn take(volume: &Volume, what: Running) -> Result<Self, Failure> {
         let uuid = facts::of(volume).uuid;
         let mut all = all();
@@ -79,7 +79,7 @@ impl Turn {
         true
     }
 
-    /// How far what runs is.
+    /// How far the running change is.
     pub fn state(volume: &Volume, what: Running) -> Option<State> {
         let uuid = facts::of(volume).uuid;
         let all = all();

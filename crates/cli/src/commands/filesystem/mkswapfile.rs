@@ -13,7 +13,7 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
-/// The least that a swap file has.
+/// The least bytes of a swap file.
 const SIZE_MIN: u64 = 40 << 10;
 /// Where the facts begin in the first page, and the magic that ends it.
 const FACTS: usize = 1024;
@@ -50,7 +50,7 @@ fn uuid(text: &str) -> Result<Uuid, String> {
     }
 }
 
-/// A page is as long as Linux has it on some machine.
+/// A page size that Linux has on some machine.
 fn page(text: &str) -> Result<usize, String> {
     let size = sizes::parse(text)?;
     match size {

@@ -23,7 +23,7 @@ pub struct Usage {
 
 /// With less than this, there is no room for more chunks.
 const UNALLOCATED_MIN: u64 = 16 << 20;
-/// How the kinds are called where it is said that one has several profiles.
+/// The names of the kinds in the line about several profiles.
 const KINDS: [(&str, &str); 3] = [
     ("Data", "data"),
     ("Metadata", "metadata"),
@@ -38,9 +38,9 @@ struct Overall {
     /// Bytes on devices for a byte of metadata; `None` where data and metadata
     /// are together.
     metadata_ratio: Option<f64>,
-    /// Bytes that data can still take if new chunks are as those there are.
+    /// Bytes that data can still take if new chunks are like the existing ones.
     free: u64,
-    /// The same if they have as many copies as any kind has.
+    /// The same, if new chunks have as many copies as the kind with the most.
     free_min: u64,
     /// Kinds with several profiles.
     several: Vec<&'static str>,
@@ -66,8 +66,8 @@ impl Overall {
         let most = most.map(|kind| kind.device as f64 / kind.total as f64);
         let most = most.fold(1.0, f64::max);
         let is_mixed = kinds("Data").any(|kind| has(kind, "Metadata"));
-        // As the Btrfs tools reckon it: what is free on devices, in all
-        // profiles together, by the mean ratio.
+        // As the Btrfs tools compute it: what is free on devices, in all
+        // profiles together, divided by the mean ratio.
         let on_devices = |kind: &KindFacts| {
             let unused = kind.total.saturating_sub(kind.used) as f64;
             unused * kind.device as f64 / kind.total.max(1) as f64
@@ -184,7 +184,7 @@ fn of_mount(target: &Target, facts: &Facts) -> Done {
     Ok(())
 }
 
-/// What chunks of a kind have of a device.
+/// What chunks of a kind take of a device.
 fn share(device: &DeviceEntry, kind: &KindFacts) -> Option<u64> {
     let mut shares = device.chunks.iter();
     let share = shares.find(|one| one.kind == kind.kind && one.profile == kind.profile);

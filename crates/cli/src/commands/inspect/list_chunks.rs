@@ -35,7 +35,7 @@ pub struct ListChunks {
     place: Place,
 }
 
-/// What a chunk has of a device; sizes and places in bytes.
+/// The part of a chunk on a device; sizes and places in bytes.
 #[derive(Serialize)]
 struct Fact {
     device: u64,
@@ -48,7 +48,7 @@ struct Fact {
     /// Its number among those of the device, by logical addresses.
     logical_number: u64,
     logical: u64,
-    /// Of the chunk, in use: percent.
+    /// How much of the chunk is in use, in percent.
     used_percent: f64,
 }
 
@@ -110,7 +110,7 @@ enum SortedBy {
     Profile,
 }
 
-/// What a word means, and whether it is turned round.
+/// What a word means, and whether the order is reversed.
 fn sorting(word: &str) -> Option<(SortedBy, bool)> {
     let by = match word.trim_start_matches(['+', '-']) {
         "devid" => SortedBy::Device,
@@ -159,7 +159,7 @@ impl SortedBy {
 
 fn facts(volume: &Volume) -> Result<Vec<Fact>, Failure> {
     let mut chunks = BTreeMap::new();
-    // Each stripe counts, as there.
+    // Each stripe counts, as in the Btrfs tools.
     let mut stripes: BTreeMap<u64, u64> = BTreeMap::new();
     let mut numbers: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for (key, data) in items(volume, TreeId::CHUNK, ItemType::CHUNK_ITEM)? {
@@ -202,7 +202,8 @@ fn facts(volume: &Volume) -> Result<Vec<Fact>, Failure> {
 }
 
 impl ListChunks {
-    /// Chunks, which come by device and place, in the order that is asked for.
+    /// Sorts chunks, which come by device and place, in the order that is asked
+    /// for.
     fn sorted(&self, mut facts: Vec<Fact>) -> Vec<Fact> {
         facts.sort_by(|one, other| {
             let wanted = self.sort.iter().filter_map(|word| sorting(word));

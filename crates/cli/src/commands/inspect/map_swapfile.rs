@@ -44,7 +44,7 @@ fn chunks(file: &File) -> Result<Chunks, Failure> {
     Ok(chunks)
 }
 
-/// Device and place on it of what lies at an address.
+/// The device of a logical address, and the offset on it.
 fn place(chunks: &Chunks, logical: u64) -> Result<(DeviceId, u64), Failure> {
     let chunk = chunks.range(..=Logical(logical)).next_back();
     let chunk = chunk.filter(|(start, chunk)| logical - start.get() < chunk.length);

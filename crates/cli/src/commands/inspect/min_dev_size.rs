@@ -64,7 +64,7 @@ fn has_device(volume: &Volume, id: u64) -> Result<bool, butterfs::FsError> {
     Ok(found)
 }
 
-/// What of a device is allocated, in its order.
+/// The allocated ranges of a device, in order.
 fn allocated(volume: &Volume, id: u64) -> Result<Vec<Range<u64>>, Failure> {
     let first = Key::new(id, ItemType::DEV_EXTENT, 0);
     let mut found = Vec::new();
@@ -95,9 +95,9 @@ fn allocated(volume: &Volume, id: u64) -> Result<Vec<Range<u64>>, Failure> {
 
 /// The smallest size of a device with these ranges allocated, in order. Without
 /// gaps it would be their sum. A range beyond that moves into a gap before it that
-/// is large enough; where there is none, the device ends with that range. A range
-/// that moves needs as much space for a while, and the volume a new system chunk
-/// perhaps.
+/// is large enough; where there is none, the device ends with that range. While
+/// a range moves, it needs its space twice, and the volume may need a new
+/// system chunk.
 fn least_size(allocated: &[Range<u64>]) -> u64 {
     let length = |range: &Range<u64>| range.end.saturating_sub(range.start);
     let sum = allocated.iter().map(length).fold(0, u64::saturating_add);
@@ -131,7 +131,7 @@ fn least_size(allocated: &[Range<u64>]) -> u64 {
     needed(packed, moved)
 }
 
-/// With the space that moving needs.
+/// The size with the space that moving needs.
 const fn needed(size: u64, moved: u64) -> u64 {
     match moved {
         0 => size,

@@ -115,7 +115,8 @@ impl Order {
     }
 }
 
-/// Where a file lies on a mount is asked for by its directory and its name.
+/// Turns a file on a mount into its directory and its name, in which form a
+/// command on a mount takes it.
 pub fn on_mount(place: Place) -> Place {
     let is_file = place.path == "/" && place.volume.is_file();
     let is_on_mount = || {
@@ -140,7 +141,7 @@ pub fn on_mount(place: Place) -> Place {
 }
 
 impl Rootid {
-    /// Runs it. The kernel tells this of its mounts to everybody.
+    /// Runs it. On its own mounts, the kernel answers this for everybody.
     pub fn run(self) -> Done {
         let path = &self.place.volume;
         if self.place.path == "/" && is_kernel_btrfs(path) {

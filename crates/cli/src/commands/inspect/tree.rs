@@ -31,7 +31,7 @@ struct Item {
 struct Subject {
     /// Key of its root item; the tree of roots and the chunk tree have none.
     key: Key,
-    /// Where that item does not say it.
+    /// The root, if that item does not say it.
     root: Option<NodeRef>,
 }
 
@@ -178,7 +178,7 @@ impl DumpTree {
             }
             match tree {
                 TreeId::ROOT | TreeId::CHUNK => say!("{title}"),
-                // As the Btrfs tools end it.
+                // As the Btrfs tools end this line.
                 _ if title.ends_with(')') && !self.extents => say!("{title} "),
                 _ => say!("{title}"),
             }
@@ -312,7 +312,7 @@ enum Damage {
     Silent,
 }
 
-/// Gives a node and everything below it, from an explicit stack or queue. If a
+/// Visits a node and everything below it, by an explicit stack or queue. If a
 /// node cannot be read, what lies below it is left out and the walk continues.
 /// Returns the number of such nodes.
 fn walk<S: NodeSource>(

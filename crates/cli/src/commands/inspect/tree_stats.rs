@@ -53,7 +53,7 @@ struct Stats {
     cluster_total: u64,
     cluster_min: Option<u64>,
     cluster_max: u64,
-    /// Between the first and the last node.
+    /// Bytes between the first and the last node.
     spread: u64,
     #[serde(rename = "microseconds", serialize_with = "microseconds")]
     took: Duration,
@@ -185,8 +185,8 @@ fn inline_bytes(leaf: &Node) -> u64 {
 /// Shortest and greatest length of seeks, and how many there are.
 type Group = (u64, u64, u64);
 
-/// Lengths together, so that each group has at least `least` seeks, but for what
-/// is left in front of a length that has as many alone, and at the end.
+/// Puts lengths into groups of at least `least` seeks. Only the last group, and
+/// one in front of a length that has that many seeks alone, may have fewer.
 fn groups(seeks: &BTreeMap<u64, u64>, least: u64) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let mut open = false;

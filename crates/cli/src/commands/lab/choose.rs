@@ -178,7 +178,7 @@ enum Stage {
     Decide,
 }
 
-/// What is known, and what kept it from being more.
+/// What is known, and why it is not more.
 struct Known {
     records: Vec<CellRecord>,
     trouble: Option<String>,
@@ -246,8 +246,8 @@ impl Work<'_> {
         Ok((planned, choice))
     }
 
-    /// Runs a stage. What ends it early (a device that is in use, Ctrl-C) takes
-    /// nothing from what it came to know.
+    /// Runs a stage. If something ends it early (a device that is in use,
+    /// Ctrl-C), it keeps what it has measured.
     fn stage(&mut self, candidates: &[Candidate], stage: Stage) -> Known {
         let mut records = Vec::new();
         let trouble = self.run(candidates, stage, &mut records).err();

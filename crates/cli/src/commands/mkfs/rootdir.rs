@@ -56,7 +56,7 @@ struct Subvolume {
     is_default: bool,
 }
 
-/// A path in the volume, without what leads out of it.
+/// A path in the volume. A path that leads out of it is an error.
 fn inner(path: &str) -> Result<PathBuf, String> {
     let mut inner = PathBuf::new();
     for part in Path::new(path).components() {
@@ -113,7 +113,7 @@ fn flagged(word: &str) -> Result<PathBuf, String> {
 }
 
 impl RootDir {
-    /// Refuses what cannot be, before anything is written.
+    /// Refuses impossible options before anything is written.
     pub fn verify(&self, devices: &[PathBuf]) -> Done {
         let Some(directory) = &self.directory else {
             return Ok(());

@@ -99,10 +99,10 @@ impl Sorting {
             SortedBy::Id => at as u64,
             SortedBy::Referenced => row.referenced,
             SortedBy::Exclusive => row.exclusive,
-            // As the Btrfs tools take no limit.
+            // Without a limit, the Btrfs tools sort by 0.
             SortedBy::MaxReferenced => row.max_referenced.unwrap_or(0),
             SortedBy::MaxExclusive => row.max_exclusive.unwrap_or(0),
-            // Compared as it is.
+            // Paths are compared below.
             SortedBy::Path => 0,
         };
         let order = match self.by {
@@ -292,7 +292,7 @@ impl Show {
         wanted
     }
 
-    /// Rows, which come by ascending ID, in the order that is asked for.
+    /// Sorts rows, which come by ascending ID, in the order that is asked for.
     fn sorted(&self, rows: Vec<Row>) -> Vec<Row> {
         let mut rows: Vec<(usize, Row)> = rows.into_iter().enumerate().collect();
         rows.sort_by(|one, other| {
@@ -424,7 +424,7 @@ impl Column {
         }
     }
 
-    /// Numbers end where their column ends.
+    /// Whether the column is aligned to the right, as numbers are.
     const fn is_number(self) -> bool {
         !matches!(self, Self::Group | Self::Parents | Self::Children)
     }

@@ -160,7 +160,7 @@ fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
         return Err(Errno::INVAL);
     }
     source.sync_data().map_err(|_| Errno::IO)?;
-    // Whether they can share at all. Checked before anything changes.
+    // Checks whether they can share at all, before anything changes.
     let nothing = Span { length: 0, ..span };
     dedupe_open(source, target, nothing)?;
     let mut done = 0;
@@ -174,14 +174,14 @@ fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
         }
         done += part as u64;
     }
-    // Data that lie in the tree, less than a sector, are never shared.
+    // Inline data, of less than a sector, are never shared.
     match dedupe_open(source, target, span)? {
         Deduped::Shared(bytes) if bytes == length || length <= sector => Ok(length),
         Deduped::Shared(_) | Deduped::Differs => Err(Errno::AGAIN),
     }
 }
 
-/// What the other side says, in words.
+/// An error of the file system, in words.
 fn said(error: Errno) -> Failure {
     Failure(match error {
         Errno::NOTTY | Errno::OPNOTSUPP => {

@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-/// The state of one that runs.
+/// The state of a replacement that runs.
 const RUNS: u64 = 1;
 
 const ALREADY: &str = "a replacement of a device runs already; `butterfs replace status` shows it";
@@ -24,7 +24,7 @@ fn failure(volume: &Path, error: Errno) -> Failure {
     Failure(format!("{}: {}", volume.display(), refused(error)))
 }
 
-/// Begins one, and waits for its end where that is wished.
+/// Begins a replacement, and waits for its end if that is asked for.
 pub fn start(volume: &Path, wanted: &Wanted, wait: bool) -> Done {
     let file = open(volume)?;
     let file = file.as_fd();
@@ -118,8 +118,8 @@ fn begin(volume: &Path, wanted: &Wanted) -> Done {
     in_background(&words, &[], runs).map(|_| ())
 }
 
-/// Shows how far it is, or how the last one ended; every second while it runs
-/// unless `once` is said.
+/// Shows how far it is, or how the last one ended: once if `once` is true,
+/// otherwise every second while it runs.
 pub fn status(volume: &Path, once: bool) -> Done {
     let file = open(volume)?;
     let look = || kernel::replace_state(file.as_fd()).map_err(|error| failure(volume, error));
@@ -153,7 +153,7 @@ pub fn status(volume: &Path, once: bool) -> Done {
     )
 }
 
-/// Ends the one that runs.
+/// Ends the replacement that runs.
 pub fn cancel(volume: &Path) -> Done {
     let file = open(volume)?;
     match kernel::cancel_replace(file.as_fd()) {

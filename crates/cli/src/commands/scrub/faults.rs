@@ -6,7 +6,7 @@ use butterfs::{InodeId, StoreError, Volume};
 use butterfs_admin::scrub::{HolderAt, ScrubFault, ScrubOutcome, ScrubbedKind};
 use butterfs_format::{Logical, Physical};
 
-/// How many lines there are; all faults are counted.
+/// The most lines that are printed; all faults are counted.
 const LINES_MAX: usize = 1000;
 /// Files of a damaged sector that are named.
 const HOLDERS_MAX: usize = 8;
@@ -38,7 +38,7 @@ impl Extent {
         }
     }
 
-    /// Whether `next` is held by the same files right behind this.
+    /// Whether the same files hold `next` right behind this sector.
     fn goes_on_in(&self, next: &Self) -> bool {
         let bytes = next.sector.get().saturating_sub(self.sector.get());
         let pairs = self.holders.iter().zip(&next.holders);

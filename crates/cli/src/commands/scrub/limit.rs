@@ -34,7 +34,7 @@ pub struct Limit {
     volume: PathBuf,
 }
 
-/// A device and the rate that it is held to, if it is.
+/// A device and its limit in bytes per second, if it has one.
 struct Row {
     id: u64,
     limit: Option<u64>,

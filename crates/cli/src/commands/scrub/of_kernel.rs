@@ -127,7 +127,7 @@ fn scrub(file: BorrowedFd<'_>, starts: &[(DeviceId, DeviceOffset)], writes: Scru
 /// How the scrubs of devices ended.
 type Ends = Vec<(DeviceId, (ScrubProgress, Result<(), Errno>))>;
 
-/// Runs one, and waits for its end. The first Ctrl-C cancels it.
+/// Runs a scrub, and waits for its end. The first Ctrl-C cancels it.
 pub fn run(work: &Work, volume: &Path) -> Done {
     let name = volume.display();
     let failure = |text: String| Failure(format!("{name}: {text}"));
@@ -245,7 +245,7 @@ pub fn run(work: &Work, volume: &Path) -> Done {
     }
 }
 
-/// Ends those of all devices, whoever began them. False where none runs.
+/// Ends the scrubs of all devices, whoever began them. False if none runs.
 pub fn cancel(volume: &Path) -> Result<bool, Failure> {
     match kernel::cancel_scrub(open(volume)?.as_fd()) {
         Ok(()) => Ok(true),
@@ -259,18 +259,18 @@ fn limit_file(uuid: &str, id: DeviceId) -> PathBuf {
     PathBuf::from(format!("/sys/fs/btrfs/{uuid}/devinfo/{id}/scrub_speed_max"))
 }
 
-/// Bytes in a second of a device at most; 0 for as many as there can be.
+/// Sets the most bytes that are read of a device in a second; 0 for no limit.
 pub fn set_limit_of(facts: &Facts, id: DeviceId, limit: u64) -> Done {
     let path = limit_file(&facts.uuid, id);
     fs::write(&path, format!("{limit}\n")).context(path.display())
 }
 
-/// The same of each device.
+/// The same for each device.
 pub fn set_limit(facts: &Facts, limit: u64) -> Done {
     present(facts).try_for_each(|id| set_limit_of(facts, id, limit))
 }
 
-/// The rate that a device is held to, if it is.
+/// The limit of a device in bytes per second, if it has one.
 pub fn limit_of(facts: &Facts, id: DeviceId) -> Option<u64> {
     let text = fs::read_to_string(limit_file(&facts.uuid, id)).ok()?;
     text.trim().parse().ok().filter(|limit| *limit > 0)

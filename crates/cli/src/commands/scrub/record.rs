@@ -17,7 +17,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Where btrfs-progs keeps it.
+/// Where btrfs-progs keeps its records.
 const SHARED: &str = "/var/lib/btrfs";
 const FIRST_LINE: &str = "scrub status:1";
 
@@ -64,7 +64,7 @@ impl Line {
         NAMES[..14].iter().map(|name| (*name, self.get(name)))
     }
 
-    /// Of a device that is being scrubbed.
+    /// The line of a device that is being scrubbed.
     pub fn of(progress: &DeviceProgress) -> Self {
         let counts = &progress.counts;
         let values = [
@@ -343,7 +343,7 @@ pub fn state_of(uuid: &str) -> Result<State, Failure> {
     )
 }
 
-/// Asks the one that runs to end.
+/// Asks the running scrub to end.
 pub fn ask_to_cancel(uuid: &str) -> Done {
     let path = file("cancel", uuid)?;
     fs::write(&path, "").context(path.display())
@@ -355,7 +355,7 @@ pub fn limit(uuid: &str) -> Option<u64> {
     text.trim().parse().ok().filter(|limit| *limit > 0)
 }
 
-/// Sets it; 0 for none.
+/// Sets the limit in bytes per second; 0 for none.
 pub fn set_limit(uuid: &str, limit: u64) -> Done {
     let path = file("limit", uuid)?;
     fs::write(&path, format!("{limit}\n")).context(path.display())

@@ -98,7 +98,7 @@ impl Delete {
             };
             failed.extend(done.err());
         }
-        // One that cannot be deleted does not keep the others.
+        // If one cannot be deleted, the others are deleted anyway.
         let last = failed.pop();
         for failure in &failed {
             note!("error: {}", failure.0);

@@ -376,7 +376,7 @@ impl List {
 pub fn tree(subvolumes: &Subvolumes, margin: &str) -> Done {
     say!("{margin}<FS_TREE> (5)");
     // Each subvolume has one parent, but on a hostile volume they could form a
-    // loop. Only what hangs on the top level is drawn.
+    // loop. Only what can be reached from the top level is drawn.
     let mut waiting: Vec<(&SubvolumeInfo, String)> = Vec::new();
     push_children(subvolumes, TreeId::FS, margin, &mut waiting);
     while let Some((info, lead)) = waiting.pop() {

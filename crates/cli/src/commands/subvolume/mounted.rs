@@ -85,7 +85,7 @@ impl MountedRoots {
     }
 
     /// The subvolume that holds `tree`, and the path of `tree` from the top
-    /// level; `None` if it hangs nowhere.
+    /// level; `None` if no subvolume holds it.
     pub fn place(&self, tree: TreeId) -> Result<Option<(TreeId, Vec<u8>)>, Failure> {
         let mut names: Vec<Vec<u8>> = Vec::new();
         let (mut at, mut parent) = (tree, None);

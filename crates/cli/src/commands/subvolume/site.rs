@@ -32,7 +32,7 @@ impl Site {
         }
     }
 
-    /// What a word means that names a volume or a mountpoint.
+    /// What a word means if it names a volume or a mountpoint.
     pub fn parse_volume(word: &OsStr) -> Self {
         match Path::new(word) {
             path if path.is_dir() => Self::Mounted(path.to_owned()),
@@ -134,7 +134,7 @@ pub fn subvolume_at(volume: &Volume, place: &Place) -> Result<TreeId, Failure> {
         .context(place.volume.display())
 }
 
-/// What the other side says, in words.
+/// An error of the file system, in words.
 pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
     use rustix::io::Errno;
     let reason = match error {

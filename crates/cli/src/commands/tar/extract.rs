@@ -188,7 +188,7 @@ impl Work<'_> {
             self.free(parent, name)?;
             Ok(self.volume.files().link(inode.id, parent, name)?)
         });
-        // Without a name it goes away.
+        // If it got no name, this removes it.
         let unpinned = self.volume.files().unpin(&inode, 1);
         made?;
         Ok(unpinned?)
