@@ -209,6 +209,6 @@ pub fn measure(base: &Path, seconds: u64) -> io::Result<()> {
             row.variation
         );
     }
-    println!("\nIn brackets: by kernel Btrfs in the same run.");
+    println!("\nIn brackets are the ratios to kernel Btrfs in the same run.");
     Ok(())
 }
