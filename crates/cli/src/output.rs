@@ -21,6 +21,9 @@ const READER_GONE: u8 = 141;
 /// Whether the reader of this process's standard output is gone.
 static GONE: AtomicBool = AtomicBool::new(false);
 
+/// Whether standard output could not be written.
+static LOST: AtomicBool = AtomicBool::new(false);
+
 /// Whether this command says nothing of what it did (`-q`).
 static HUSHED: AtomicBool = AtomicBool::new(false);
 
@@ -71,12 +74,19 @@ pub fn named(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::Interrupted => error,
         kind => {
+            LOST.store(true, Ordering::Release);
             if kind == io::ErrorKind::BrokenPipe {
                 GONE.store(true, Ordering::Release);
             }
             io::Error::new(kind, format!("standard output: {error}"))
         }
     }
+}
+
+/// Whether standard output could not be written. A command with several steps
+/// then ends.
+pub fn is_lost() -> bool {
+    LOST.load(Ordering::Acquire)
 }
 
 /// Notes that the reader of standard output is gone, if somebody else writes to

@@ -96,6 +96,9 @@ impl Delete {
                 Site::Unmounted(place) => self.unmounted(place),
                 Site::Mounted(path) => self.mounted(&site, path, durable),
             };
+            if done.is_err() && crate::output::is_lost() {
+                return done;
+            }
             failed.extend(done.err());
         }
         // If one cannot be deleted, the others are deleted anyway.
