@@ -148,11 +148,18 @@ impl Filesystem {
         let mut done = 0;
         while done < length {
             let part = (length - done).min(buffer.len() as u64) as usize;
-            let read = self.read(source, span.from + done, &mut buffer[..part])?;
-            if read == 0 {
-                break;
+            let read = self.read(source, span.from + done, &mut buffer[..part]);
+            let written = read.and_then(|read| match read {
+                0 => Ok(0),
+                read => self.write(target, span.to + done, &buffer[..read]),
+            });
+            match written {
+                Ok(0) => break,
+                Ok(written) => done += written as u64,
+                // The caller learns how far it came; its next call fails.
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
             }
-            done += self.write(target, span.to + done, &buffer[..read])? as u64;
         }
         Ok(done)
     }

@@ -108,6 +108,10 @@ impl Server {
             size: inode.state.read().item.size,
         });
         let written = self.files().write(&inode, at, &request.data[already..]);
+        if written.is_err() && request.write_flags.from_cache {
+            // Readers would see pages that the file does not get.
+            self.drop_pages(request.node);
+        }
         let written = already + written.answered()?;
         if let (Some(autodefrag), Some(spot)) = (self.autodefrag.get(), spot) {
             autodefrag.note(inode.id, spot);
