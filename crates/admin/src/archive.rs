@@ -13,8 +13,8 @@ use tar::{Archive, EntryType};
 
 /// The most bytes of extended attributes and other pax records of one member.
 const RECORDS_MAX: u64 = 16 << 20;
-/// Bytes of a symbolic link's target at most, as in Linux.
-const TARGET_MAX: usize = 4095;
+/// The most bytes of a symbolic link's target, as in Linux.
+const SYMLINK_MAX: usize = 4095;
 
 /// The type of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -158,10 +158,11 @@ fn member<R: Read>(entry: &mut tar::Entry<'_, R>) -> Result<Option<Member>, Arch
         EntryType::Regular | EntryType::Continuous | EntryType::GNUSparse => MemberKind::File,
         EntryType::Symlink => {
             let target = link.unwrap_or_default();
-            if target.len() > TARGET_MAX || !is_text(&target) {
-                return Err(field("target (1 to 4095 bytes without NUL)")(
-                    io::Error::other(""),
-                ));
+            if target.len() > SYMLINK_MAX || !is_text(&target) {
+                return Err(ArchiveError::Field {
+                    path: text,
+                    field: "target (1 to 4095 bytes without NUL)",
+                });
             }
             MemberKind::Symlink(target)
         }

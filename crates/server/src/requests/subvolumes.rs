@@ -99,13 +99,12 @@ impl Server {
                 self.snapshot(context, (request.node, name), source, &groups)?;
             }
             Command::Delete => self.delete(context, at, data.name(NAME_V1)?)?,
-            Command::DeleteV2 if data.u64(16)? & BY_ID != 0 => {
-                check_flags(&data, BY_ID)?;
-                self.delete_by_id(context, TreeId(data.u64(NAME_V2)?))?;
-            }
             Command::DeleteV2 => {
                 check_flags(&data, BY_ID)?;
-                self.delete(context, at, data.name(NAME_V2)?)?;
+                match data.u64(16)? & BY_ID {
+                    0 => self.delete(context, at, data.name(NAME_V2)?)?,
+                    _ => self.delete_by_id(context, TreeId(data.u64(NAME_V2)?))?,
+                }
             }
             Command::GetFlags => {
                 Self::subvolume_root(at)?;

@@ -1,9 +1,9 @@
 //! Running commands for others, in the server of a mount.
 //!
-//! Owns the socket. Whoever may administer the volume may ask. Every
-//! answer ends with a part that says how the command ended. A caller that did
-//! not get every earlier part gets no end. A caller that may not ask is told so
-//! at once, so that nobody waits for it.
+//! Owns the socket. Whoever may administer the volume may ask. Every answer ends
+//! with a part that says how the command ended. A caller that did not get every
+//! earlier part gets no end. A caller that may not ask is told so at once, so
+//! that nobody waits for it.
 
 use super::parts::{self, PART};
 use crate::error::{About, ServerError};

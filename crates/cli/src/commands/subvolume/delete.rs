@@ -104,7 +104,7 @@ impl Delete {
         // If one cannot be deleted, the others are deleted anyway.
         let last = failed.pop();
         for failure in &failed {
-            note!("error: {}", failure.0);
+            note!("butterfs: {}", failure.0);
         }
         last.map_or(Ok(()), Err)
     }
