@@ -64,12 +64,22 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// Options that change nothing on the device.
+    /// Options that change nothing on the device. If an fsync log waits after a
+    /// crash, its replay is kept in memory, so that files are shown with all
+    /// that was durable.
     #[must_use]
     pub fn read_only() -> Self {
         let mut options = Self::default();
         options.store.access = Access::ReadOnly;
-        options.store.log = butterfs_store::LogPolicy::Ignore;
+        options
+    }
+
+    /// As [`OpenOptions::read_only`], but shows the volume as of its last
+    /// commit: exactly what its trees on the device have.
+    #[must_use]
+    pub fn as_committed() -> Self {
+        let mut options = Self::read_only();
+        options.store.log = LogPolicy::Ignore;
         options
     }
 }

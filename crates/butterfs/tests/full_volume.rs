@@ -460,3 +460,114 @@ fn metadata_take_little_more_than_they_need() {
     let held = number * FILE as u64;
     assert!(held > (mib << 20) / 4 * 3, "{} MiB", held >> 20);
 }
+
+/// A volume whose free space is promised to written data, but for `left` bytes,
+/// with small files beside it. Gives the small files.
+fn promise_nearly_all(bench: &mut Bench, left: u64) -> Vec<String> {
+    let small: Vec<String> = (0..600).map(|number| format!("small {number}")).collect();
+    for (number, name) in small.iter().enumerate() {
+        assert!(bench.write(name, &content(number as u64, 5000)));
+    }
+    let mut number = 0;
+    while bench.write(&format!("fill {number}"), &content(number, 1 << 20)) {
+        number += 1;
+    }
+    bench.assert_alive("full");
+    for number in number - 3..number {
+        bench.delete(&format!("fill {number}"));
+    }
+    bench.assert_alive("some is free");
+    let free = bench.volume().usage().data_free.saturating_sub(left) as usize;
+    assert!(free > 1 << 20, "{free} bytes are free");
+    assert!(bench.write("promised", &content(7, free / 4096 * 4096)));
+    small
+}
+
+/// Growing files, punching holes and sharing changes sectors at the edges. That
+/// takes no space that was promised to data of other files.
+#[test]
+fn changes_at_edges_leave_promised_space_alone() {
+    let mut bench = Bench::new(160, 16384);
+    let small = promise_nearly_all(&mut bench, 256 << 10);
+    let (mut grown, mut refused) = (0, 0);
+    for (at, name) in small.iter().enumerate() {
+        let volume = bench.volume();
+        let files = volume.files();
+        let inode = files.inode(volume.resolve(name.as_bytes()).unwrap()).unwrap();
+        let mut after = bench.files[name].clone();
+        let done = match at % 3 {
+            0 => {
+                after.resize(9000, 0);
+                files.truncate(&inode, 9000)
+            }
+            1 => {
+                after[100..4200].fill(0);
+                files.fallocate(&inode, FallocateMode::PunchHole, 100, 4100)
+            }
+            _ => {
+                after[10..5000].fill(0);
+                files.fallocate(&inode, FallocateMode::ZeroRangeKeepSize, 10, 4990)
+            }
+        };
+        match done {
+            Ok(()) => {
+                grown += 1;
+                bench.files.insert(name.clone(), after);
+            }
+            Err(error) => {
+                assert!(is_full(&error), "{name}: {error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(grown > 5 && refused > 100, "{grown} changed, {refused} not");
+    // What was refused changed nothing, and what was accepted is there.
+    bench.assert_content();
+    bench.assert_alive("with all that was promised");
+    bench.reopen();
+    bench.assert_content();
+    bench.judge("edges");
+}
+
+/// A range is not zeroed if no space remains for the zeros.
+#[test]
+fn zeros_that_have_no_space_change_nothing() {
+    let mut bench = Bench::new(160, 16384);
+    let mut number = 0;
+    while bench.write(&format!("fill {number}"), &content(number, 4 << 20)) {
+        number += 1;
+    }
+    bench.assert_alive("full");
+    let volume = bench.volume();
+    let inode = volume.resolve(b"fill 0").unwrap();
+    let inode = volume.files().inode(inode).unwrap();
+    let done = volume
+        .files()
+        .fallocate(&inode, FallocateMode::ZeroRange, 1000, 3 << 20);
+    assert!(is_full(&done.expect_err("nothing is free")));
+    bench.assert_content();
+    // Space that is preallocated already stays, and no other is needed.
+    bench.delete("fill 1");
+    bench.assert_alive("some is free");
+    let files = bench.volume().files();
+    let inode = bench.volume().resolve(b"fill 0").unwrap();
+    let inode = files.inode(inode).unwrap();
+    files
+        .fallocate(&inode, FallocateMode::ZeroRange, 1000, 3 << 20)
+        .expect("there is space");
+    bench.files.get_mut("fill 0").unwrap()[1000..1000 + (3 << 20)].fill(0);
+    let mut number = 0;
+    while bench.write(&format!("more {number}"), &content(number, 256 << 10)) {
+        number += 1;
+    }
+    bench.assert_alive("full again");
+    let files = bench.volume().files();
+    let inode = bench.volume().resolve(b"fill 0").unwrap();
+    let inode = files.inode(inode).unwrap();
+    files
+        .fallocate(&inode, FallocateMode::ZeroRange, 8192, 1 << 20)
+        .expect("it has space already");
+    bench.assert_content();
+    bench.judge("zeros");
+    bench.assert_content();
+}

@@ -17,7 +17,7 @@ pub fn at(path: &Path) -> Result<Facts, Failure> {
             false => Facts::of_mount(path)?,
         });
     }
-    let volume = reading::open(path, OpenOptions::read_only())?;
+    let volume = reading::open(path, OpenOptions::as_committed())?;
     Ok(Facts::of(&volume))
 }
 

@@ -42,7 +42,7 @@ fn open(mountpoint: &Path) -> Result<(Volume, Vec<PathBuf>), Failure> {
         Err(error) => return Err(error.into()),
     }
     let (devices, missing) = devices(file.as_fd())?;
-    let mut options = OpenOptions::read_only();
+    let mut options = OpenOptions::as_committed();
     options.subvolume = Subvolume::Id(5);
     if missing > 0 {
         options.store.degraded = Degraded::Allowed;
@@ -76,7 +76,7 @@ fn devices(file: BorrowedFd<'_>) -> Result<(Vec<PathBuf>, u64), Errno> {
 
 /// The generation of the last commit on the devices.
 fn generation(devices: &[PathBuf]) -> Result<Generation, Failure> {
-    let mut options = OpenOptions::read_only();
+    let mut options = OpenOptions::as_committed();
     options.store.degraded = Degraded::Allowed;
     Ok(Volume::open_all(devices, options)?.superblock().generation)
 }

@@ -38,18 +38,33 @@ impl Place {
 
     /// As [`Place::open_read_only`], if the volume is in a part of a device.
     pub fn open_part(&self, subvolume: Option<u64>, part: Part) -> Result<Volume, Failure> {
+        self.open_with(OpenOptions::read_only(), subvolume, part)
+    }
+
+    /// Opens the volume to show what is on its devices, without what a waiting
+    /// fsync log has.
+    pub fn open_as_committed(&self) -> Result<Volume, Failure> {
+        self.open_with(OpenOptions::as_committed(), None, Part::Whole)
+    }
+
+    /// Opens it for reading.
+    pub fn open_with(
+        &self,
+        mut options: OpenOptions,
+        subvolume: Option<u64>,
+        part: Part,
+    ) -> Result<Volume, Failure> {
         if let Some(volume) = host::volume() {
             if subvolume.is_some() {
                 return fail("--subvolid is for volumes that are not mounted");
             }
             return Ok(volume);
         }
-        let mut options = OpenOptions::read_only();
         options.part = part;
         if let Some(id) = subvolume {
             options.subvolume = Subvolume::Id(id);
         }
-        reading::open(&self.volume, options)
+        reading::open_with_log(&self.volume, options)
     }
 }
 

@@ -4,13 +4,32 @@
 //! The content of the other devices is read, and the user is told.
 
 use crate::fail::{Context, Failure};
-use butterfs::{Degraded, Error, MemberFault, OpenOptions, StoreError, Volume};
+use butterfs::{Degraded, Error, LogPolicy, MemberFault, OpenOptions, StoreError, Volume};
 use std::path::{Path, PathBuf};
 
 /// Opens the volume at `path` with `options`, which ask only for reading. A
 /// device that is missing or stale is left out, and standard error says so.
 pub fn open(path: &Path, options: OpenOptions) -> Result<Volume, Failure> {
     degraded(path, options, |options| Volume::open(path, options))
+}
+
+/// As [`open`], with what only a waiting fsync log has. If the log cannot be
+/// replayed, standard error says so, and the volume is shown as of its last
+/// commit.
+pub fn open_with_log(path: &Path, mut options: OpenOptions) -> Result<Volume, Failure> {
+    let failed = match open(path, options.clone()) {
+        Err(failed) if options.store.log == LogPolicy::Replay => failed,
+        opened => return opened,
+    };
+    options.store.log = LogPolicy::Ignore;
+    let volume = open(path, options)?;
+    note!(
+        "warning: {} is shown as of its last commit, without what programs made durable since \
+         then: {}",
+        path.display(),
+        failed.0
+    );
+    Ok(volume)
 }
 
 /// The same for the devices at `paths`, without looking for others.

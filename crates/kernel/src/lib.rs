@@ -73,7 +73,7 @@ pub use subvolume::{
 pub use subvolume_info::{
     Changes, SubvolumeInfo, changes, set_changes, set_received, subvolume_info,
 };
-pub use sync::sync;
+pub use sync::{sync, sync_any};
 pub use volume_facts::{
     Counters, MountedDevice, MountedSpace, MountedVolume, device_counters, label, mounted_device,
     mounted_space, mounted_volume, set_label,

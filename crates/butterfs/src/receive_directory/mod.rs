@@ -288,12 +288,13 @@ impl Target for DirectoryTarget {
         let (root, left_out) = current.files.finish()?;
         self.left_out += left_out;
         // Everything is on the device before anything says that it is whole.
-        rustix::fs::syncfs(&root).map_err(std::io::Error::from)?;
+        butterfs_kernel::sync_any(root.as_fd()).map_err(std::io::Error::from)?;
         match self.kind {
             DirectoryKind::Subvolumes => {
                 btrfs::set_received(root.as_fd(), current.new.stamp)
                     .map_err(std::io::Error::from)?;
                 btrfs::set_changes(root.as_fd(), Changes::Refused).map_err(std::io::Error::from)?;
+                butterfs_kernel::sync_any(root.as_fd()).map_err(std::io::Error::from)?;
             }
             DirectoryKind::Directories => {
                 let note = Note::Whole(current.new.stamp);
@@ -313,7 +314,7 @@ impl Target for DirectoryTarget {
         let place = self.path.join(OsStr::from_bytes(&current.new.name));
         if let Some(at) = applied {
             let (root, _) = current.files.finish()?;
-            rustix::fs::syncfs(&root).map_err(std::io::Error::from)?;
+            butterfs_kernel::sync_any(root.as_fd()).map_err(std::io::Error::from)?;
             let of = current.new.clone();
             let note = Note::Partly { of, at };
             self.notes.write(&current.new.name, &note)?;

@@ -359,7 +359,7 @@ fn run(
 
 fn plan(place: &Place, chosen: &Chosen, as_json: bool) -> Done {
     let filters = chosen.filters()?;
-    let volume = place.open_read_only(None)?;
+    let volume = place.open_as_committed()?;
     let planned = balance::plan(volume.files().store(), &filters);
     let fact = |group: &Planned| PlannedFact {
         start: group.start.get(),
@@ -433,7 +433,7 @@ fn end_it(place: &Place, wish: Wish) -> Done {
 }
 
 fn status(place: &Place) -> Done {
-    let volume = place.open_read_only(None)?;
+    let volume = place.open_as_committed()?;
     let name = place.volume.display();
     let uuid = facts::of(&volume).uuid;
     let progress = running().get(&uuid).map(|(progress, _)| *progress);

@@ -83,7 +83,7 @@ impl Copy {
             }
             None => {
                 let mut read_only = MountOptions::default();
-                read_only.apply("ro,norecovery")?;
+                read_only.apply("ro")?;
                 let Some(places) = places.into_iter().collect::<Option<Vec<Place>>>() else {
                     return fail("neither side is VOLUME:/path; see `butterfs copy --help`");
                 };
@@ -170,7 +170,7 @@ impl Copy {
         options.part = self.part.part();
         let path = &place.volume;
         match options.access {
-            Access::ReadOnly => reading::open(path, options.open_options()),
+            Access::ReadOnly => reading::open_with_log(path, options.open_options()),
             Access::ReadWrite => Volume::open(path, options.open_options()).context(path.display()),
         }
     }

@@ -13,7 +13,7 @@ use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
 use butterfs::list::{SubvolumeInfo, Subvolumes};
-use butterfs::{TreeId, Volume};
+use butterfs::{OpenOptions, TreeId, Volume};
 use butterfs_format::features::{CompatRo, Incompat};
 use butterfs_format::superblock::Superblock;
 use butterfs_server::{Facts, KindFacts, StatsFacts};
@@ -84,7 +84,7 @@ impl OnVolume for Info {
     }
 
     fn run_here(self) -> Done {
-        let volume = self.place.open_part(None, self.part.part())?;
+        let volume = self.place.open_with(OpenOptions::as_committed(), None, self.part.part())?;
         let subvolumes = volume.subvolumes()?;
         let facts = self.facts(&volume, &subvolumes)?;
         if self.json {

@@ -310,7 +310,7 @@ fn start(place: &Place, wanted: &Wanted, wait: bool) -> Done {
 }
 
 fn status(place: &Place, once: bool) -> Done {
-    let volume = place.open_read_only(None)?;
+    let volume = place.open_as_committed()?;
     while let Some(state) = Turn::state(&volume, Running::Replacement) {
         let tenths = u128::from(state.done) * 1000 / u128::from(state.all.max(1));
         say!(
@@ -365,7 +365,7 @@ fn cancel(place: &Place) -> Done {
 /// Cancels the kernel's replacement on a volume that is not mounted. False when
 /// there is none.
 fn cancel_interrupted(path: &Path) -> Result<bool, Failure> {
-    let mut look = OpenOptions::read_only();
+    let mut look = OpenOptions::as_committed();
     look.store.degraded = Degraded::Allowed;
     look.subvolume = Subvolume::Id(5);
     look.store.on_replacement = OnReplacement::Cancel;

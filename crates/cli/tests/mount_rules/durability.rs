@@ -206,3 +206,142 @@ fn a_copy_is_as_durable_as_its_target_was_opened() {
         bench.check();
     }
 }
+
+/// Changes two files, one of them through a mapping that stays, while commands
+/// run.
+const MAPPED: &str = r"
+import fcntl, mmap, os, struct, subprocess, sys
+os.chdir(sys.argv[1])
+butterfs = sys.argv[2:]
+def run(*words):
+    subprocess.run([*butterfs, *words], check=True, stdout=subprocess.DEVNULL)
+run('subvolume', 'create', 'mnt/a')
+file = os.open('mnt/a/mapped', os.O_CREAT | os.O_RDWR)
+os.ftruncate(file, 1 << 16)
+pages = mmap.mmap(file, 1 << 16)
+plain = os.open('mnt/a/plain', os.O_CREAT | os.O_RDWR)
+def change(byte):
+    pages[:] = byte * (1 << 16)
+    os.pwrite(plain, byte * (1 << 16), 0)
+change(b'1')
+run('subvolume', 'snapshot', 'mnt/a', 'mnt/snapshot')
+change(b'2')
+run('filesystem', 'sync', 'mnt')
+subprocess.run(['cp', '--sparse=always', 'volume', 'synced'], check=True)
+change(b'3')
+top = os.open('mnt', os.O_RDONLY)
+fcntl.ioctl(top, 0x8004587d, struct.pack('I', 0))
+";
+
+/// Pages that programs changed through a mapping are in the kernel alone.
+#[test]
+fn what_programs_changed_in_mappings_is_in_snapshots_and_saved() {
+    if !can_mount() {
+        return;
+    }
+    for options in ["commit=300", "commit=300,writeback"] {
+        let bench = Bench::new();
+        let server = Foreground::start(&bench, options);
+        let done = Command::new("python3")
+            .args(["-c", MAPPED])
+            .arg(bench.path(""))
+            .arg(env!("CARGO_BIN_EXE_butterfs"))
+            .output()
+            .expect("python3 runs");
+        assert!(done.status.success(), "{}", said(&done));
+        server.kill();
+        for (image, name, byte) in [
+            ("volume", "snapshot/mapped", b'1'),
+            ("volume", "snapshot/plain", b'1'),
+            ("synced", "a/mapped", b'2'),
+            ("synced", "a/plain", b'2'),
+            ("volume", "a/mapped", b'3'),
+            ("volume", "a/plain", b'3'),
+        ] {
+            let volume = Volume::open(&bench.path(image), OpenOptions::read_only());
+            let found = content(&volume.expect("a volume"), name);
+            assert!(found == [byte; SIZE], "{options}: {name} in {image}");
+        }
+        bench.check();
+    }
+}
+
+/// What a command says that it has done is there after the end of the server,
+/// if Btrfs promises that.
+#[test]
+fn commands_have_made_durable_what_they_say() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let source = Bench::new();
+    let server = Foreground::start(&source, "commit=300");
+    source.run(&["subvolume", "create", "mnt/sent"]);
+    std::fs::write(source.path("mnt/sent/file"), [NEW; SIZE]).expect("a file");
+    source.run(&["subvolume", "snapshot", "-r", "mnt/sent", "mnt/sent-1"]);
+    source.run(&["send", "-q", "-f", "stream", "mnt/sent-1"]);
+    server.kill();
+    let server = Foreground::start(&bench, "commit=300");
+    for name in ["gone", "gone too", "kept", "read-only"] {
+        bench.run(&["subvolume", "create", &format!("mnt/{name}")]);
+    }
+    bench.run(&["filesystem", "sync", "mnt"]);
+    bench.run(&["subvolume", "delete", "-C", "mnt/gone", "mnt/gone too"]);
+    let volume = |bench: &Bench| {
+        let copied = Command::new("cp")
+            .args(["--sparse=always", "volume", "left"])
+            .current_dir(bench.path(""))
+            .status();
+        assert!(copied.expect("cp runs").success());
+        Volume::open(&bench.path("left"), OpenOptions::read_only()).expect("a volume")
+    };
+    let now = volume(&bench);
+    assert!(now.resolve(b"/gone").is_err() && now.resolve(b"/gone too").is_err());
+    assert!(now.resolve(b"/kept").is_ok());
+    bench.run(&["property", "set", "mnt/read-only", "ro", "true"]);
+    let now = volume(&bench);
+    let id = now.resolve(b"/read-only").expect("the subvolume");
+    let access = now.files().subvolume_access(id.tree).expect("its access");
+    assert_eq!(access, butterfs::Access::ReadOnly);
+    bench.run(&[
+        "receive",
+        "-q",
+        "-f",
+        source.path("stream").to_str().expect("UTF-8"),
+        "mnt",
+    ]);
+    server.kill();
+    let now = Volume::open(&bench.path("volume"), OpenOptions::read_only()).expect("a volume");
+    assert!(content(&now, "sent-1/file") == [NEW; SIZE]);
+    let id = now.resolve(b"/sent-1").expect("what was received");
+    let access = now.files().subvolume_access(id.tree).expect("its access");
+    assert_eq!(access, butterfs::Access::ReadOnly);
+    let item = now.files().root_item(id.tree).expect("its item");
+    assert_ne!(item.received_uuid, [0; 16]);
+    bench.check();
+}
+
+/// Files on an image that nobody serves are shown with what is only in its
+/// fsync log.
+#[test]
+fn what_a_server_left_in_its_log_is_read_without_a_mount() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let server = Foreground::start(&bench, "commit=300");
+    let path = bench.path("mnt/file");
+    std::fs::write(&path, "in the log").expect("a file");
+    let file = std::fs::File::open(&path).expect("it");
+    file.sync_all().expect("an fsync");
+    drop(file);
+    server.kill();
+    let before = std::fs::read(bench.path("volume")).expect("the image");
+    assert_eq!(bench.run(&["cat", "volume:/file"]), "in the log");
+    assert!(bench.run(&["ls", "volume:/"]).contains("file"));
+    bench.run(&["copy", "-q", "volume:/file", "out"]);
+    let out = std::fs::read_to_string(bench.path("out")).expect("a copy");
+    assert_eq!(out, "in the log");
+    let after = std::fs::read(bench.path("volume")).expect("the image");
+    assert!(before == after, "the image is read alone");
+}

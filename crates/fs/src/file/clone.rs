@@ -3,6 +3,7 @@
 use super::SIZE_MAX;
 use super::extents::{self, Body, NewExtent, NewKind};
 use super::flush::InlineRule;
+use super::write::EdgeSpace;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, check_alive, store_item};
@@ -179,9 +180,10 @@ impl Filesystem {
         if !self.has_simple_quotas() {
             self.ensure_quota(target.id.tree, span.length)?;
         }
+        let space = self.promise_edges()?;
         let mut locked = lock_all(&[source, target]);
         state_of(&mut locked, target.id).check_unprotected()?;
-        self.share_locked((source, target), &mut locked, span, Times::Change)
+        self.share_locked((source, target), &mut locked, span, (Times::Change, &space))
     }
 
     /// Shares the range, which begins at a sector in both files.
@@ -190,7 +192,7 @@ impl Filesystem {
         (source, target): (&Arc<Inode>, &Arc<Inode>),
         locked: &mut Locked<'_>,
         span: &CloneSpan,
-        times: Times,
+        (times, space): (Times, &EdgeSpace<'_>),
     ) -> Result<Result<(), Refusal>, FsError> {
         let _addresses = self.store.hold_addresses();
         let sector = self.sector_size;
@@ -216,7 +218,7 @@ impl Filesystem {
                 return Err(FsError::NotFound);
             }
             if inode.id == target.id && to > state.item.size {
-                self.load_tail(inode, state)?;
+                self.load_tail(inode, state, space)?;
             }
             let rule = if inode.id == target.id {
                 InlineRule::Never

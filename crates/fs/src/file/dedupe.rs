@@ -133,7 +133,7 @@ impl Filesystem {
         if !equal {
             return Ok(Deduped::Differs);
         }
-        match self.share_locked((source, target), &mut locked, &span, Times::Keep)? {
+        match self.share_locked((source, target), &mut locked, &span, (Times::Keep, &None))? {
             Ok(()) => Ok(Deduped::Shared(length)),
             // Less than a sector, in the tree: there is nothing to share.
             Err(Refusal::Inline) => Ok(Deduped::Shared(0)),

@@ -67,7 +67,7 @@ impl Filesystem {
             .ok_or(FsError::TooBig)?;
         let stored: u64 = units.iter().map(|unit| unit.data.len() as u64).sum();
         self.ensure_quota(inode.id.tree, stored)?;
-        let _promise = self.promise(units.iter().map(|unit| unit.data.len() as u64).sum())?;
+        let space = Some(self.promise(units.iter().map(|unit| unit.data.len() as u64).sum())?);
         let mut state = inode.state.write();
         check_file(&state)?;
         self.check_changeable(inode.id.tree)?;
@@ -81,7 +81,7 @@ impl Filesystem {
         if !fits || state.item.flags.intersects(plain) {
             return Ok(false);
         }
-        self.leave_inline_for_good(inode, &mut state)?;
+        self.leave_inline_for_good(inode, &mut state, &space)?;
         let mut outputs: Vec<Output<'_>> = units
             .iter()
             .map(|unit| Output {

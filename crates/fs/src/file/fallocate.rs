@@ -1,9 +1,10 @@
 //! Preallocating, punching and zeroing ranges.
 
-use super::extents::{self, NewExtent, NewKind};
+use super::extents::{self, Body, Found, NewExtent, NewKind};
 use super::flush::InlineRule;
 use super::limits::{PREALLOC_MAX, SIZE_MAX};
 use super::truncate::touch;
+use super::write::EdgeSpace;
 use crate::Filesystem;
 use crate::change::Altered;
 use crate::error::FsError;
@@ -64,6 +65,7 @@ impl Filesystem {
         if mode != FallocateMode::PunchHole {
             self.free_what_waits(inode.id, length)?;
         }
+        let space = self.promise_edges()?;
         let mut state = inode.state.write();
         // Under the lock: a thread that makes the subvolume read-only waits for
         // it.
@@ -78,19 +80,17 @@ impl Filesystem {
         let grows = matches!(mode, FallocateMode::Allocate | FallocateMode::ZeroRange);
         let noted = match mode {
             FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                self.leave_inline_for_good(inode, &mut state)?;
+                self.leave_inline_for_good(inode, &mut state, &space)?;
                 self.preallocate(inode.id, &mut state, offset..end)?
             }
-            FallocateMode::PunchHole => self.punch(inode, &mut state, offset..end)?,
+            FallocateMode::PunchHole => self.punch(inode, &mut state, offset..end, &space)?,
             FallocateMode::ZeroRange | FallocateMode::ZeroRangeKeepSize => {
-                self.leave_inline_for_good(inode, &mut state)?;
-                let noted = self.punch(inode, &mut state, offset..end)?;
-                self.preallocate(inode.id, &mut state, offset..end)?;
-                noted
+                self.leave_inline_for_good(inode, &mut state, &space)?;
+                self.zero(inode, &mut state, offset..end, &space)?
             }
         };
         if grows && end > state.item.size {
-            return self.grow(inode, &mut state, end);
+            return self.grow(inode, &mut state, end, &space);
         }
         if noted == Noted::Yes {
             return Ok(());
@@ -122,9 +122,10 @@ impl Filesystem {
         &self,
         inode: &Inode,
         state: &mut InodeState,
+        space: &EdgeSpace<'_>,
     ) -> Result<(), FsError> {
         if state.item.size > 0 && state.item.size < self.sector_size {
-            self.load_sector(inode, state, 0)?;
+            self.load_sector(inode, state, 0, space)?;
         }
         self.flush_locked(inode, state, InlineRule::Never)
     }
@@ -136,23 +137,49 @@ impl Filesystem {
         state: &mut InodeState,
         range: Range<u64>,
     ) -> Result<Noted, FsError> {
+        let holes = self.parts_where(id, self.sectors_around(&range), Found::is_hole)?;
+        let _reserved = self.reserve_space(id, &holes)?;
+        self.allocate_holes(id, state, holes)
+    }
+
+    /// The whole sectors that have a part in `range`.
+    const fn sectors_around(&self, range: &Range<u64>) -> Range<u64> {
         let sector = self.sector_size;
-        let range = range.start / sector * sector..range.end.next_multiple_of(sector);
-        let wanted: Vec<Range<u64>> = {
-            let engine = self.store.read();
-            let mut holes = extents::gaps(&engine, id, range.clone(), sector)?;
-            for extent in extents::overlapping(&engine, id, range.clone(), usize::MAX)? {
-                if extent.is_hole() {
-                    holes.push(extent.start.max(range.start)..extent.end().min(range.end));
-                }
+        range.start / sector * sector..range.end.next_multiple_of(sector)
+    }
+
+    /// Parts of `range` without file extents, and those whose file extents are
+    /// `wanted`, in their order.
+    fn parts_where(
+        &self,
+        id: InodeId,
+        range: Range<u64>,
+        wanted: impl Fn(&Found) -> bool,
+    ) -> Result<Vec<Range<u64>>, FsError> {
+        if range.is_empty() {
+            return Ok(Vec::new());
+        }
+        let engine = self.store.read();
+        let mut parts = extents::gaps(&engine, id, range.clone(), self.sector_size)?;
+        for extent in extents::overlapping(&engine, id, range.clone(), usize::MAX)? {
+            if wanted(&extent) {
+                parts.push(extent.start.max(range.start)..extent.end().min(range.end));
             }
-            holes.sort_by_key(|hole| hole.start);
-            holes
-        };
-        let total: u64 = wanted.iter().map(|hole| hole.end - hole.start).sum();
+        }
+        parts.sort_by_key(|part| part.start);
+        Ok(parts)
+    }
+
+    /// Reserves space for all of `parts`. Preallocation gets only space that
+    /// was not promised to writers.
+    fn reserve_space(
+        &self,
+        id: InodeId,
+        parts: &[Range<u64>],
+    ) -> Result<impl Drop + use<'_>, FsError> {
+        let total: u64 = parts.iter().map(|part| part.end - part.start).sum();
         self.ensure_quota_locked(id.tree, total)?;
-        // Preallocation gets only space that was not promised to writers.
-        let _reserved = self.buffers.reserve(total);
+        let reserved = self.buffers.reserve(total);
         self.look_at_space();
         if !self.buffers.fits() {
             self.store.commit()?;
@@ -164,8 +191,18 @@ impl Filesystem {
             }
             self.look_at_space();
         }
+        Ok(reserved)
+    }
+
+    /// Gives space to `holes`, for which space is reserved.
+    fn allocate_holes(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        holes: Vec<Range<u64>>,
+    ) -> Result<Noted, FsError> {
         let mut noted = Noted::No;
-        for hole in wanted {
+        for hole in holes {
             noted = Noted::Yes;
             let mut at = hole.start;
             while at < hole.end {
@@ -222,54 +259,115 @@ impl Filesystem {
         inode: &Inode,
         state: &mut InodeState,
         range: Range<u64>,
+        space: &EdgeSpace<'_>,
     ) -> Result<Noted, FsError> {
-        let sector = self.sector_size;
+        // What waits for the tree would come back behind the hole.
+        self.flush_locked(inode, state, InlineRule::Allowed)?;
+        self.zero_edges(inode, state, &range, space)?;
+        let whole = self.whole_sectors(state, &range);
+        self.drop_whole(inode.id, state, whole.clone())?;
+        self.flush_locked(inode, state, InlineRule::Allowed)?;
+        Ok(if whole.is_empty() {
+            Noted::No
+        } else {
+            Noted::Yes
+        })
+    }
+
+    /// Makes `range` zeros that have space. A lack of space or quota is found
+    /// before anything changes.
+    fn zero(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        range: Range<u64>,
+        space: &EdgeSpace<'_>,
+    ) -> Result<Noted, FsError> {
         let id = inode.id;
-        let size = state.item.size;
+        let around = self.sectors_around(&range);
+        let whole = self.whole_sectors(state, &range);
+        // Preallocated space stays.
+        let is_used = |extent: &Found| !matches!(extent.body, Body::Prealloc(_));
+        let mut wanted = self.parts_where(id, around.start..whole.start, Found::is_hole)?;
+        wanted.extend(self.parts_where(id, whole.clone(), is_used)?);
+        wanted.extend(self.parts_where(id, whole.end..around.end, Found::is_hole)?);
+        let _reserved = self.reserve_space(id, &wanted)?;
+        self.zero_edges(inode, state, &range, space)?;
+        for part in &wanted {
+            self.drop_whole(id, state, part.clone())?;
+        }
+        let noted = self.allocate_holes(id, state, wanted)?;
+        self.flush_locked(inode, state, InlineRule::Never)?;
+        Ok(noted)
+    }
+
+    /// The sectors that `range` covers as a whole.
+    fn whole_sectors(&self, state: &InodeState, range: &Range<u64>) -> Range<u64> {
+        let sector = self.sector_size;
         let first = range.start.next_multiple_of(sector);
-        let last = if range.end >= size {
+        let last = if range.end >= state.item.size {
             // The rest of the last sector is zeros anyway.
             range.end.next_multiple_of(sector)
         } else {
             range.end / sector * sector
         };
-        // Within one sector, both edges are the range itself.
+        first..last.max(first)
+    }
+
+    /// Puts zeros into the buffer for what `range` has beside whole sectors.
+    fn zero_edges(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        range: &Range<u64>,
+        space: &EdgeSpace<'_>,
+    ) -> Result<(), FsError> {
+        let whole = self.whole_sectors(state, range);
+        let size = state.item.size;
+        // If both are in one sector, the first is all of `range`.
         let edges = [
-            range.start..first.min(range.end),
-            last.max(range.start)..range.end,
+            range.start..whole.start.min(range.end),
+            whole.end..range.end,
         ];
+        let mut with_data = Vec::new();
         for edge in edges {
             let edge = edge.start..edge.end.min(size);
             if !edge.is_empty() && self.has_data(inode, state, &edge)? {
-                self.load_sector(inode, state, edge.start)?;
-                self.load_sector(inode, state, edge.end - 1)?;
-                let zeros = vec![0; (edge.end - edge.start) as usize];
-                self.put(id, state, edge.start, &zeros);
+                self.load_sector(inode, state, edge.start, space)?;
+                self.load_sector(inode, state, edge.end - 1, space)?;
+                with_data.push(edge);
             }
         }
-        if first < last {
-            // Flushes what is punched too. Otherwise it would be lost if the
-            // punch failed.
-            self.flush_locked(inode, state, InlineRule::Allowed)?;
-            let mut from = Some(first);
-            while let Some(start) = from {
-                let room = (60 + STEP / 8, Purpose::Shrink);
-                from = self.change(state, id.tree, room, |engine, state| {
-                    touch(state);
-                    let next = extents::drop_range(engine, id, state, start..last, STEP)?;
-                    let end = next.unwrap_or(last);
-                    let end = end.min(state.disk_size.next_multiple_of(sector));
-                    if start < end {
-                        extents::fill_holes(engine, id, state, start..end)?;
-                    }
-                    store_item(engine, id, state)?;
-                    Ok(next)
-                })?;
-            }
-            return Ok(Noted::Yes);
+        for edge in with_data {
+            let zeros = vec![0; (edge.end - edge.start) as usize];
+            self.put(inode.id, state, edge.start, &zeros);
         }
-        self.flush_locked(inode, state, InlineRule::Allowed)?;
-        Ok(Noted::No)
+        Ok(())
+    }
+
+    /// Makes `range`, which has whole sectors, a hole.
+    fn drop_whole(
+        &self,
+        id: InodeId,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<(), FsError> {
+        let mut from = (!range.is_empty()).then_some(range.start);
+        while let Some(start) = from {
+            let room = (60 + STEP / 8, Purpose::Shrink);
+            from = self.change(state, id.tree, room, |engine, state| {
+                touch(state);
+                let next = extents::drop_range(engine, id, state, start..range.end, STEP)?;
+                let end = next.unwrap_or(range.end);
+                let end = end.min(state.disk_size.next_multiple_of(self.sector_size));
+                if start < end {
+                    extents::fill_holes(engine, id, state, start..end)?;
+                }
+                store_item(engine, id, state)?;
+                Ok(next)
+            })?;
+        }
+        Ok(())
     }
 
     /// True unless `range` has only holes and preallocated space.
@@ -286,6 +384,6 @@ impl Filesystem {
         let found = extents::counting(&engine, inode.id, state, range.clone(), usize::MAX)?;
         Ok(found
             .iter()
-            .any(|e| !e.is_hole() && !matches!(e.body, extents::Body::Prealloc(_))))
+            .any(|e| !e.is_hole() && !matches!(e.body, Body::Prealloc(_))))
     }
 }

@@ -236,7 +236,7 @@ impl Filesystem {
                 .is_some_and(|extent| matches!(extent.body, Body::Inline(_)))
         };
         if is_inline {
-            self.load_sector(inode, state, 0)?;
+            self.load_acknowledged(inode, state, 0)?;
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Changing the size of a file.
 
+use super::write::EdgeSpace;
 use super::{SIZE_MAX, extents};
 use crate::Filesystem;
 use crate::error::FsError;
@@ -25,6 +26,11 @@ impl Filesystem {
             return Err(FsError::TooBig);
         }
         self.store.check_writable()?;
+        let space = if size > inode.state.read().item.size || size < self.sector_size {
+            self.promise_edges()?
+        } else {
+            None
+        };
         let mut state = inode.state.write();
         if state.deleted {
             return Err(FsError::NotFound);
@@ -37,13 +43,13 @@ impl Filesystem {
         }
         state.check_unprotected()?;
         if size > state.item.size {
-            return self.grow(inode, &mut state, size);
+            return self.grow(inode, &mut state, size, &space);
         }
         if size == 0 && self.empty_later(inode.id, &mut state)? {
             // As for data: a thread that closes the volume marks it as closed,
             // then looks at the buffers.
             self.store.check_open()?;
-            drop(state);
+            drop((state, space));
             self.relieve();
             return Ok(());
         }
@@ -118,13 +124,14 @@ impl Filesystem {
         if state.emptied { STEP / 8 } else { 0 }
     }
 
-    pub(crate) fn grow(
+    pub(super) fn grow(
         &self,
         inode: &Inode,
         state: &mut InodeState,
         size: u64,
+        space: &EdgeSpace<'_>,
     ) -> Result<(), FsError> {
-        self.load_tail(inode, state)?;
+        self.load_tail(inode, state, space)?;
         let old = (state.item.size, state.item.mtime, state.item.ctime);
         state.item.size = size;
         touch(state);
@@ -147,8 +154,9 @@ impl Filesystem {
         };
         if inline {
             // The next flush replaces the inline extent as a whole; until then
-            // it stays as it is.
-            self.load_sector(inode, state, 0)?;
+            // it stays as it is. A file can be cut even on a full volume: most
+            // stay inline.
+            self.load_acknowledged(inode, state, 0)?;
         }
         // Cuts from the end, and lowers the size with each step. So a crash
         // between two steps leaves a longer file, and never extents beyond its

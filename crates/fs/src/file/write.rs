@@ -12,6 +12,7 @@ use crate::inode::{Inode, InodeState};
 use crate::names::{S_IFDIR, S_IFMT, S_IFREG};
 use butterfs_format::InodeId;
 use butterfs_store::{StoreError, now};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,11 @@ const FLUSH_AT: u64 = 8 << 20;
 /// leaves room for several writers.
 const CHUNK: u64 = 4 << 20;
 const CHUNKS_IN_BUDGET: u64 = 8;
+
+/// Space for what a change puts into a buffer. With `None` it may only
+/// overwrite data in place and fill preallocated space: all other space is used
+/// or promised.
+pub(super) type EdgeSpace<'a> = Option<Promise<'a>>;
 
 /// Where data go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,13 +125,7 @@ impl Filesystem {
         self.store.check_writable()?;
         let rounded = (data.len() as u64).next_multiple_of(self.sector_size);
         self.ensure_quota(inode.id.tree, rounded)?;
-        let promise = match self.promise(data.len() as u64) {
-            Ok(promise) => Some(promise),
-            // Preallocated space and data that are overwritten in place need
-            // no new space.
-            Err(FsError::Store(StoreError::NoSpace)) => None,
-            Err(error) => return Err(error),
-        };
+        let promise = self.promise_if_free(data.len() as u64)?;
         let mut state = inode.state.write();
         check_file(&state)?;
         // Under the lock: a thread that makes the subvolume read-only waits for
@@ -146,14 +146,10 @@ impl Filesystem {
         if data.is_empty() {
             return Ok(offset);
         }
-        if promise.is_none() {
-            let sector = self.sector_size;
-            let sectors = offset / sector * sector..end.next_multiple_of(sector);
-            if !self.has_space(inode.id, &state, sectors)? {
-                return Err(StoreError::NoSpace.into());
-            }
-        }
-        self.buffer_data(inode, &mut state, offset, data)?;
+        let sector = self.sector_size;
+        let sectors = offset / sector * sector..end.next_multiple_of(sector);
+        self.check_space(inode.id, &state, sectors, &promise)?;
+        self.buffer_data(inode, &mut state, (offset, data), &promise)?;
         // A thread that closes the volume marks it as closed, then looks at the
         // buffers. So either this check sees the mark, or the closing thread
         // sees these data.
@@ -208,26 +204,45 @@ impl Filesystem {
         &self,
         inode: &Arc<Inode>,
         state: &mut InodeState,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
+        space: &EdgeSpace<'_>,
     ) -> Result<(), FsError> {
         let sector = self.sector_size;
         let end = offset + data.len() as u64;
         if offset > state.item.size {
-            self.load_tail(inode, state)?;
+            self.load_tail(inode, state, space)?;
         }
         if !offset.is_multiple_of(sector) {
-            self.load_sector(inode, state, offset)?;
+            self.load_sector(inode, state, offset, space)?;
         }
         if !end.is_multiple_of(sector) && end < state.item.size {
-            self.load_sector(inode, state, end)?;
+            self.load_sector(inode, state, end, space)?;
         }
         self.put(inode.id, state, offset, data);
         Ok(())
     }
 
     /// Brings the sector at `at` into the buffer.
-    pub(crate) fn load_sector(
+    ///
+    /// # Errors
+    /// No space, if there is none for it; damage.
+    pub(super) fn load_sector(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        at: u64,
+        space: &EdgeSpace<'_>,
+    ) -> Result<(), FsError> {
+        let start = at / self.sector_size * self.sector_size;
+        if !state.buffer.contains(start) {
+            self.check_space(inode.id, state, start..start + self.sector_size, space)?;
+        }
+        self.load_acknowledged(inode, state, at)
+    }
+
+    /// Brings the sector at `at` into the buffer: part of a change that may not
+    /// fail for lack of space.
+    pub(super) fn load_acknowledged(
         &self,
         inode: &Inode,
         state: &mut InodeState,
@@ -246,7 +261,12 @@ impl Filesystem {
 
     /// Before a file grows: what lies behind its end in the last sector must
     /// read as zeros.
-    pub(crate) fn load_tail(&self, inode: &Inode, state: &mut InodeState) -> Result<(), FsError> {
+    pub(super) fn load_tail(
+        &self,
+        inode: &Inode,
+        state: &mut InodeState,
+        space: &EdgeSpace<'_>,
+    ) -> Result<(), FsError> {
         let size = state.item.size;
         if size.is_multiple_of(self.sector_size) {
             return Ok(());
@@ -257,9 +277,39 @@ impl Filesystem {
             Ok::<_, FsError>(!found.is_empty())
         })?;
         if in_extent {
-            self.load_sector(inode, state, start)?;
+            self.load_sector(inode, state, start, space)?;
         }
         Ok(())
+    }
+
+    /// Space for the sectors at the two edges of a change. No inode may be
+    /// locked.
+    pub(super) fn promise_edges(&self) -> Result<EdgeSpace<'_>, FsError> {
+        self.promise_if_free(0)
+    }
+
+    /// [`Filesystem::promise`]; `None` if the volume has no space.
+    fn promise_if_free(&self, bytes: u64) -> Result<EdgeSpace<'_>, FsError> {
+        match self.promise(bytes) {
+            Ok(promise) => Ok(Some(promise)),
+            Err(FsError::Store(StoreError::NoSpace)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Errors if `sectors` can get into the buffer only with space that was
+    /// promised to others.
+    fn check_space(
+        &self,
+        id: InodeId,
+        state: &InodeState,
+        sectors: Range<u64>,
+        space: &EdgeSpace<'_>,
+    ) -> Result<(), FsError> {
+        if space.is_some() || self.has_space(id, state, sectors)? {
+            return Ok(());
+        }
+        Err(StoreError::NoSpace.into())
     }
 
     /// Memory and space for a write of `bytes`. No inode may be locked.

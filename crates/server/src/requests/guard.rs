@@ -13,11 +13,18 @@ use super::intent::{self, Intent};
 use super::protected::{ASKED, KEPT};
 use super::server::Server;
 use super::telling::Told;
+use crate::mounts::Mount;
 use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
 use butterfs_fuse::request::{SetAttr, TimeChange, Write};
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+/// How long a caller waits until the kernel has written back its pages. It may
+/// ask again.
+const WRITE_BACK_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Which part of a write from the kernel's page cache is written.
 pub(super) enum FromCache {
@@ -113,10 +120,30 @@ impl Server {
         self.write_back_all(self.nodes.files_of(tree))
     }
 
+    /// Makes the kernel write back its dirty pages of all files. They stay in
+    /// its memory.
+    ///
+    /// # Errors
+    /// As [`Server::write_back`].
+    pub(super) fn write_back_mounts(&self) -> Result<(), Errno> {
+        let Some(device) = self.device_number.get().cloned() else {
+            return Ok(());
+        };
+        let is_done = Arc::new(AtomicBool::new(false));
+        let done = Arc::clone(&is_done);
+        let told = self.tell(WRITE_BACK_PATIENCE, move |_| {
+            done.store(sync_mount(&device), Ordering::Release);
+        });
+        match told {
+            Told::Done if is_done.load(Ordering::Acquire) => Ok(()),
+            // This process does not see the mount.
+            Told::Done => self.write_back_all(self.nodes.files()),
+            Told::Later => Err(Errno::EAGAIN),
+        }
+    }
+
     fn write_back_all(&self, nodes: Vec<NodeId>) -> Result<(), Errno> {
-        /// How long a caller waits. It may ask again.
-        const PATIENCE: Duration = Duration::from_secs(10);
-        let told = self.tell(PATIENCE, move |notifier| {
+        let told = self.tell(WRITE_BACK_PATIENCE, move |notifier| {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.
                 let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
@@ -241,4 +268,23 @@ impl Server {
             Err(error) => Err(errno(&error)),
         }
     }
+}
+
+/// Brings all dirty pages of the mounted file system with this `major:minor`
+/// to its server. False if this process reaches no mount of it.
+fn sync_mount(device: &str) -> bool {
+    let number = |numbers: u64| {
+        let (major, minor) = (rustix::fs::major(numbers), rustix::fs::minor(numbers));
+        format!("{major}:{minor}")
+    };
+    let mounts = Mount::seen_by("self").into_iter();
+    let mut ours = mounts.filter(|mount| mount.device == device);
+    ours.any(|mount| {
+        let Ok(root) = std::fs::File::open(&mount.point) else {
+            return false;
+        };
+        // Something else may be mounted over it.
+        let is_it = root.metadata().is_ok_and(|facts| number(facts.dev()) == device);
+        is_it && rustix::fs::syncfs(&root).is_ok()
+    })
 }

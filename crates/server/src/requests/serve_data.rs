@@ -42,6 +42,16 @@ impl Server {
         sync().answered()
     }
 
+    /// Makes everything durable, also what programs changed through shared
+    /// mappings.
+    pub(super) fn sync_with_pages(&self) -> Result<(), Errno> {
+        if self.volume.access() == butterfs::Access::ReadOnly {
+            return Ok(());
+        }
+        self.write_back_mounts()?;
+        self.files().sync_all().answered()
+    }
+
     pub(super) fn push_plus(
         &self,
         entry: &ListedEntry,
@@ -209,9 +219,15 @@ impl Server {
             }
             _ => self.check_change(&inode)?,
         }
-        self.files()
-            .fallocate(&inode, mode, request.offset, request.length)
-            .answered()?;
+        let done = self
+            .files()
+            .fallocate(&inode, mode, request.offset, request.length);
+        if done.is_err() && !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
+            // A part may be zeros now. The kernel drops its pages only after
+            // success.
+            self.drop_pages(request.node);
+        }
+        done.answered()?;
         self.modified_by(context, &inode, request.node)
     }
 

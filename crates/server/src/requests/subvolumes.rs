@@ -134,6 +134,8 @@ impl Server {
                 self.files()
                     .set_subvolume_access(at.tree, access)
                     .answered()?;
+                // Durable at once, as in the kernel.
+                self.volume.commit().answered()?;
             }
             Command::SetDefault => {
                 self.check_privileged(context)?;
@@ -154,9 +156,9 @@ impl Server {
             Command::Defragment | Command::DefragmentRange => {
                 self.defragment_as_kernel(context, request)?;
             }
-            Command::Sync => self.unless_read_only(|| self.files().sync_all())?,
+            Command::Sync => self.sync_with_pages()?,
             Command::StartSync => {
-                self.unless_read_only(|| self.files().sync_all())?;
+                self.sync_with_pages()?;
                 let generation = self.volume.superblock().generation;
                 Fields {
                     bytes: output,
@@ -204,6 +206,7 @@ impl Server {
         self.check_owner(context, source)?;
         let source = Self::subvolume_root(source)?;
         self.check_new_directory(context, dir, name)?;
+        self.write_back_mounts()?;
         self.files()
             .snapshot_in_groups(source.tree, (dir, name), access, groups)
             .answered()?;
@@ -288,6 +291,8 @@ impl Server {
             sent_time: bytes.time(32)?,
         };
         let (generation, time) = self.files().set_received(at.tree, &received).answered()?;
+        // Durable at once, as in the kernel.
+        self.volume.commit().answered()?;
         let room = output.get_mut(..RECEIVED_SIZE).ok_or(Errno::EINVAL)?;
         room.copy_from_slice(data.get(..RECEIVED_SIZE).ok_or(Errno::EINVAL)?);
         Fields {

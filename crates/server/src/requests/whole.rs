@@ -7,7 +7,7 @@ use super::answered::Answered;
 use super::argument::{Bytes, Fields};
 use super::callers_memory::read_caller;
 use super::server::Server;
-use butterfs::{FsError, Trim};
+use butterfs::Trim;
 use butterfs_fuse::reply::IoctlResult;
 use butterfs_fuse::request::Ioctl;
 use butterfs_fuse::{Context, Errno};
@@ -89,14 +89,17 @@ impl Server {
         let word = read_caller(context, request.argument, 4)?;
         let word: [u8; 4] = word.try_into().map_err(|_| Errno::EINVAL)?;
         let saved = Saved::of(u32::from_ne_bytes(word)).ok_or(Errno::EINVAL)?;
-        self.shut_down(saved).answered()?;
+        self.shut_down(saved)?;
         // The caller's word stays as it was.
         let room = output.get_mut(..4).ok_or(Errno::EINVAL)?;
         room.copy_from_slice(&word);
         Ok(4)
     }
 
-    fn shut_down(&self, saved: Saved) -> Result<(), FsError> {
+    fn shut_down(&self, saved: Saved) -> Result<(), Errno> {
+        if saved == Saved::All && self.volume.is_writable() && !self.shut.load(Ordering::Acquire) {
+            self.write_back_mounts()?;
+        }
         if self.shut.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -107,6 +110,6 @@ impl Server {
             Saved::Nothing => Ok(()),
         };
         self.volume.shut_down();
-        done
+        done.answered()
     }
 }

@@ -123,7 +123,7 @@ pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure>
     }
     // Only what is about to be mended may be missing: any other missing device
     // would become stale by what is written now.
-    let mut look = OpenOptions::read_only();
+    let mut look = OpenOptions::as_committed();
     look.store.degraded = Degraded::Allowed;
     look.subvolume = Subvolume::Id(5);
     let seen = Volume::open(path, look).context(path.display())?;

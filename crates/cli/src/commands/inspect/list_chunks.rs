@@ -62,7 +62,7 @@ impl OnVolume for ListChunks {
     }
 
     fn run_here(self) -> Done {
-        let volume = self.place.open_read_only(None)?;
+        let volume = self.place.open_as_committed()?;
         let facts = facts(&volume).map_err(|error| error.at(self.place.volume.display()))?;
         let facts = self.sorted(facts);
         match self.json {

@@ -40,7 +40,7 @@ impl OnVolume for MinDevSize {
     }
 
     fn run_here(self) -> Done {
-        let volume = self.place.open_read_only(None)?;
+        let volume = self.place.open_as_committed()?;
         let at = self.place.volume.display();
         let allocated = allocated(&volume, self.id).map_err(|error| error.at(&at))?;
         if allocated.is_empty() && !has_device(&volume, self.id).context(&at)? {

@@ -6,7 +6,7 @@ use super::{DumpTree, superblock};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::reading;
-use butterfs::{LogPolicy, OpenOptions, TreeId, Trees, Volume};
+use butterfs::{OpenOptions, TreeId, Trees, Volume};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::node::{
     BACKREF_REVISION_SHIFT, FLAG_RELOC, FLAG_WRITTEN, HEADER_SIZE, ITEM_SIZE, NodeHeader,
@@ -68,10 +68,9 @@ impl Subject {
 impl DumpTree {
     /// Runs it.
     pub fn run(self) -> Done {
-        let mut options = OpenOptions::read_only();
         // The state on the devices is shown, not what a replay would make of
         // it.
-        options.store.log = LogPolicy::Ignore;
+        let options = OpenOptions::as_committed();
         let volume = match &self.volume[..] {
             [one] if !self.noscan => reading::open(one, options)?,
             these => reading::open_these(these, options)?,

@@ -81,7 +81,7 @@ impl OnVolume for TreeStats {
             let named: Result<_, _> = self.tree.iter().map(|name| parse_tree(name)).collect();
             trees = named?;
         }
-        let volume = self.place.open_read_only(None)?;
+        let volume = self.place.open_as_committed()?;
         let now = volume.steady_trees().context(&at)?;
         let mut all = Vec::new();
         for tree in trees {

@@ -50,7 +50,7 @@ fn open(work: &Work) -> Result<(Volume, bool), Failure> {
     }
     let Place { volume: path, .. } = &work.place;
     let mut options = if work.read_only {
-        OpenOptions::read_only()
+        OpenOptions::as_committed()
     } else {
         OpenOptions::default()
     };

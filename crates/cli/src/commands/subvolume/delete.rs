@@ -197,7 +197,7 @@ impl Delete {
             }
         };
         if durable == Durable::Now && !self.dry_run {
-            rustix::fs::syncfs(mount)?;
+            butterfs_kernel::sync_any(mount.as_fd())?;
         }
         Ok(())
     }
@@ -263,7 +263,7 @@ impl Delete {
                 };
                 self.delete_name(&directory, name, (above, durable))?;
                 if durable == Durable::Now && !self.dry_run {
-                    rustix::fs::syncfs(directory)?;
+                    butterfs_kernel::sync_any(directory.as_fd())?;
                 }
                 continue;
             }
