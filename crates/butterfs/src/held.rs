@@ -40,7 +40,8 @@ impl fmt::Display for Held {
                 write!(
                     f,
                     "has a partition table ({table}); Btrfs is in {}; choose it with --partition \
-                     {first} (for a mount: -o partition={first})",
+                     {first}, or mount it (butterfs mount -o partition={first}) for commands \
+                     without this option",
                     named.join(" and ")
                 )
             }

@@ -9,11 +9,11 @@
 use crate::fail::{Context, Done, Failure};
 use rustix::fs::{AtFlags, CWD, linkat};
 use std::ffi::OsString;
-use std::fs::{File, Metadata};
+use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest name.
@@ -65,14 +65,32 @@ impl WholeFile {
         Ok(begun)
     }
 
+    /// As [`WholeFile::create`], but only the user may open a new file.
+    pub fn create_private(path: &Path) -> Result<Self, Failure> {
+        let is_new = !path.exists();
+        let begun = Self::create(path)?;
+        if is_new {
+            let private = Permissions::from_mode(0o600);
+            begun.file.set_permissions(private).context(path.display())?;
+        }
+        Ok(begun)
+    }
+
     fn begin(path: &Path) -> io::Result<Self> {
         let old = match std::fs::metadata(path) {
             Ok(old) => Some(old),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error),
         };
-        if old.as_ref().is_some_and(|old| !is_replaceable(path, old)) || path.is_symlink() {
+        if old.as_ref().is_some_and(|old| !is_replaceable(path, old)) {
             return Self::in_place(path);
+        }
+        if path.is_symlink() {
+            // The link stays, and what it leads to is replaced.
+            return match old {
+                Some(_) => Self::begin(&path.canonicalize()?),
+                None => Self::in_place(path),
+            };
         }
         match (Self::out_of_place(path), old) {
             (Ok(begun), Some(old)) => {

@@ -72,19 +72,34 @@ fn bad(layout: &Path, reason: impl Into<String>) -> BuildError {
 /// Returns the layers of the image for this machine, the lowest first.
 fn layers(layout: &Path) -> Result<Vec<Descriptor>, BuildError> {
     let mut document = parse(layout, &layout.join("index.json"), None)?;
+    let mut level = Level::Tags;
     for _ in 0..DEPTH_MAX {
         if !document.layers.is_empty() || document.manifests.is_empty() {
             return Ok(document.layers);
         }
-        let chosen = choose(layout, document.manifests)?;
+        let chosen = choose(layout, document.manifests, level)?;
+        level = Level::Platforms;
         let path = blob(layout, &chosen)?;
         document = parse(layout, &path, Some(&chosen.digest))?;
     }
     Err(bad(layout, "its indexes name each other in a circle"))
 }
 
-/// Returns the only manifest, or the one for this machine.
-fn choose(layout: &Path, manifests: Vec<Descriptor>) -> Result<Descriptor, BuildError> {
+/// Which index is read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    /// That of the layout: it has an entry for each tag.
+    Tags,
+    /// One below: it has an entry for each platform, the best first.
+    Platforms,
+}
+
+/// Returns the manifest for this machine.
+fn choose(
+    layout: &Path,
+    manifests: Vec<Descriptor>,
+    level: Level,
+) -> Result<Descriptor, BuildError> {
     let here = match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
@@ -96,11 +111,23 @@ fn choose(layout: &Path, manifests: Vec<Descriptor>) -> Result<Descriptor, Build
         .map(|platform| format!("{}/{}", platform.os, platform.architecture))
         .collect();
     let count = manifests.len();
-    let mut all = manifests.into_iter();
-    let found = all.find(|one| {
+    let mut fitting = manifests.into_iter().filter(|one| {
         let platform = one.platform.as_ref();
-        count == 1 || platform.is_some_and(|p| p.os == "linux" && p.architecture == here)
+        count == 1 || platform.is_none_or(|p| p.os == "linux" && p.architecture == here)
     });
+    let found = fitting.next();
+    let is_other = |one: &Descriptor| found.as_ref().is_some_and(|it| it.digest != one.digest);
+    let others = fitting.filter(is_other).count();
+    if others > 0 && level == Level::Tags {
+        return Err(bad(
+            layout,
+            format!(
+                "{} of its images are for linux/{here}; copy the one that is meant to a layout of \
+                 its own (skopeo copy oci:LAYOUT:TAG oci:OTHER)",
+                others + 1
+            ),
+        ));
+    }
     found.ok_or_else(|| {
         bad(
             layout,

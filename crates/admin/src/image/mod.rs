@@ -88,7 +88,7 @@ pub enum Fault {
     #[error("the cluster says that it is elsewhere")]
     Place,
     /// A cluster has no items, or more than it has room for.
-    #[error("too many items")]
+    #[error("it has no items, or too many")]
     Items,
     /// An unknown compression.
     #[error("an unknown compression")]

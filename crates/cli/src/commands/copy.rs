@@ -31,8 +31,9 @@ pub use tally::Tally;
   butterfs copy disk.img:/etc disk.img:/home /tmp/rescued
   butterfs cp disk.img:/etc disk.img:/etc.before      within a volume: shares its data
 
-An existing directory as destination gets the sources put into it. Directories
-are merged, files replaced. A file has its name when it is whole: where copying
+An existing directory as destination gets the sources put into it; of DIR/. it
+gets what is in DIR. Directories are merged, files replaced. Within a volume the
+name of a copy must be new. A file has its name when it is whole: where copying
 ends early, also by Ctrl-C, each file is there whole, or not at all, or as it
 was. What you may not read on the host is named and left out, and the exit code
 is 1.")]

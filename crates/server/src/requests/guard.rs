@@ -111,13 +111,17 @@ impl Server {
     ///
     /// # Errors
     /// EAGAIN when it takes too long.
-    pub(super) fn write_back(&self, node: NodeId) -> Result<(), Errno> {
-        self.write_back_all(vec![node])
+    pub(super) fn write_back(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {
+        self.write_back_all(context, vec![node])
     }
 
     /// [`Server::write_back`] of all files of a subvolume.
-    pub(super) fn write_back_tree(&self, tree: TreeId) -> Result<(), Errno> {
-        self.write_back_all(self.nodes.files_of(tree))
+    pub(super) fn write_back_tree(
+        &self,
+        context: &Context<'_>,
+        tree: TreeId,
+    ) -> Result<(), Errno> {
+        self.write_back_all(context, self.nodes.files_of(tree))
     }
 
     /// Makes the kernel write back its dirty pages of all files. They stay in
@@ -125,25 +129,25 @@ impl Server {
     ///
     /// # Errors
     /// As [`Server::write_back`].
-    pub(super) fn write_back_mounts(&self) -> Result<(), Errno> {
+    pub(super) fn write_back_mounts(&self, context: &Context<'_>) -> Result<(), Errno> {
         let Some(device) = self.device_number.get().cloned() else {
             return Ok(());
         };
         let is_done = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&is_done);
-        let told = self.tell(WRITE_BACK_PATIENCE, move |_| {
+        let told = self.tell(context, WRITE_BACK_PATIENCE, move |_| {
             done.store(sync_mount(&device), Ordering::Release);
         });
         match told {
             Told::Done if is_done.load(Ordering::Acquire) => Ok(()),
             // This process does not see the mount.
-            Told::Done => self.write_back_all(self.nodes.files()),
+            Told::Done => self.write_back_all(context, self.nodes.files()),
             Told::Later => Err(Errno::EAGAIN),
         }
     }
 
-    fn write_back_all(&self, nodes: Vec<NodeId>) -> Result<(), Errno> {
-        let told = self.tell(WRITE_BACK_PATIENCE, move |notifier| {
+    fn write_back_all(&self, context: &Context<'_>, nodes: Vec<NodeId>) -> Result<(), Errno> {
+        let told = self.tell(context, WRITE_BACK_PATIENCE, move |notifier| {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.
                 let _ = notifier.invalidate_inode(node, InvalidRange::Everything);

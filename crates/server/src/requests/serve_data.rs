@@ -44,11 +44,11 @@ impl Server {
 
     /// Makes everything durable, also what programs changed through shared
     /// mappings.
-    pub(super) fn sync_with_pages(&self) -> Result<(), Errno> {
+    pub(super) fn sync_with_pages(&self, context: &Context<'_>) -> Result<(), Errno> {
         if self.volume.access() == butterfs::Access::ReadOnly {
             return Ok(());
         }
-        self.write_back_mounts()?;
+        self.write_back_mounts(context)?;
         self.files().sync_all().answered()
     }
 
@@ -362,7 +362,7 @@ impl Server {
                     return Err(Errno::EPERM);
                 }
                 if protects {
-                    self.write_back(request.node)?;
+                    self.write_back(context, request.node)?;
                 }
                 self.files().set_flags(&inode, wanted).answered()?;
                 self.attributes_changed(request.node);

@@ -11,7 +11,7 @@ use super::telling::{Telling, Told};
 use crate::facts::TransportFacts;
 use butterfs::{AccessTimes, AclPolicy, Inode, InodeId, Volume};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
-use butterfs_fuse::{Errno, NodeId, Notifier};
+use butterfs_fuse::{Context, Errno, NodeId, Notifier};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -136,13 +136,16 @@ impl Server {
         let _ = self.service.set(socket);
     }
 
-    /// Lets `say` tell the kernel, and waits at most `patience` for it.
+    /// Lets `say` tell the kernel what the caller asked for, and waits at most
+    /// `patience` for it.
     pub(super) fn tell(
         &self,
+        context: &Context<'_>,
         patience: Duration,
         say: impl FnOnce(&Notifier) + Send + 'static,
     ) -> Told {
-        self.telling.tell(self.notifier.get(), patience, say)
+        self.telling
+            .tell(self.notifier.get(), context.uid, patience, say)
     }
 
     /// Why closing the volume left something unwritten, if it did.

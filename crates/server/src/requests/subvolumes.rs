@@ -129,7 +129,7 @@ impl Server {
                     _ => return Err(Errno::EOPNOTSUPP),
                 };
                 if access == Access::ReadOnly {
-                    self.write_back_tree(at.tree)?;
+                    self.write_back_tree(context, at.tree)?;
                 }
                 self.files()
                     .set_subvolume_access(at.tree, access)
@@ -156,9 +156,9 @@ impl Server {
             Command::Defragment | Command::DefragmentRange => {
                 self.defragment_as_kernel(context, request)?;
             }
-            Command::Sync => self.sync_with_pages()?,
+            Command::Sync => self.sync_with_pages(context)?,
             Command::StartSync => {
-                self.sync_with_pages()?;
+                self.sync_with_pages(context)?;
                 let generation = self.volume.superblock().generation;
                 Fields {
                     bytes: output,
@@ -189,7 +189,7 @@ impl Server {
         self.files()
             .create_subvolume_in_groups(dir, name, &new, groups)
             .answered()?;
-        self.forget_name(parent, name);
+        self.forget_name(context, parent, name);
         Ok(())
     }
 
@@ -206,11 +206,11 @@ impl Server {
         self.check_owner(context, source)?;
         let source = Self::subvolume_root(source)?;
         self.check_new_directory(context, dir, name)?;
-        self.write_back_mounts()?;
+        self.write_back_mounts(context)?;
         self.files()
             .snapshot_in_groups(source.tree, (dir, name), access, groups)
             .answered()?;
-        self.forget_name(parent, name);
+        self.forget_name(context, parent, name);
         Ok(())
     }
 
@@ -233,7 +233,7 @@ impl Server {
             (self.nodes.node_of(parent), self.nodes.node_of(target.inode))
         {
             let name = name.to_vec();
-            self.tell(NAME_PATIENCE, move |notifier| {
+            self.tell(context, NAME_PATIENCE, move |notifier| {
                 // A kernel that does not know it has nothing to forget.
                 let _ = notifier.deleted(parent, child, &name);
                 let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
@@ -495,9 +495,9 @@ impl Server {
 
     /// Makes the kernel forget a name, also if it remembers that the name is
     /// free.
-    fn forget_name(&self, parent: NodeId, name: &[u8]) {
+    fn forget_name(&self, context: &Context<'_>, parent: NodeId, name: &[u8]) {
         let name = name.to_vec();
-        self.tell(NAME_PATIENCE, move |notifier| {
+        self.tell(context, NAME_PATIENCE, move |notifier| {
             let _ = notifier.invalidate_entry(parent, &name, EntryChange::Drop);
             let _ = notifier.invalidate_inode(parent, InvalidRange::AttributesOnly);
         });

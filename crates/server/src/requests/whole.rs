@@ -89,16 +89,16 @@ impl Server {
         let word = read_caller(context, request.argument, 4)?;
         let word: [u8; 4] = word.try_into().map_err(|_| Errno::EINVAL)?;
         let saved = Saved::of(u32::from_ne_bytes(word)).ok_or(Errno::EINVAL)?;
-        self.shut_down(saved)?;
+        self.shut_down(context, saved)?;
         // The caller's word stays as it was.
         let room = output.get_mut(..4).ok_or(Errno::EINVAL)?;
         room.copy_from_slice(&word);
         Ok(4)
     }
 
-    fn shut_down(&self, saved: Saved) -> Result<(), Errno> {
+    fn shut_down(&self, context: &Context<'_>, saved: Saved) -> Result<(), Errno> {
         if saved == Saved::All && self.volume.is_writable() && !self.shut.load(Ordering::Acquire) {
-            self.write_back_mounts()?;
+            self.write_back_mounts(context)?;
         }
         if self.shut.swap(true, Ordering::AcqRel) {
             return Ok(());

@@ -98,7 +98,10 @@ pub fn copy(
     };
     for source in sources {
         let host = Path::new(source);
-        if let Some(directory) = existing {
+        let is_content = source == "." || source.as_bytes().ends_with(b"/.");
+        if let Some(directory) = existing.filter(|_| is_content && host.is_dir()) {
+            work.copy(host, Target::Directory(directory))?;
+        } else if let Some(directory) = existing {
             let absolute = std::path::absolute(host).context(host.display())?;
             match absolute.file_name() {
                 Some(name) => work.copy(host, Target::Named(directory, name.as_bytes()))?,

@@ -131,12 +131,11 @@ pub fn open(place: &Place, mended: &[String]) -> Result<(Volume, bool), Failure>
         .iter()
         .map(|name| device_of(&seen, name))
         .collect::<Result<_, _>>()?;
-    let is_away = |id: &DeviceId| {
-        let all = seen.devices();
-        let device = all.iter().find(|device| device.item.id == *id);
-        device.is_some_and(|device| device.state != MemberState::Present)
-    };
-    if !meant.iter().any(is_away) {
+    let all = seen.devices();
+    let mut away = all
+        .iter()
+        .filter(|device| device.state != MemberState::Present);
+    if !away.all(|device| meant.contains(&device.item.id)) {
         return Ok((opened.context(path.display())?, true));
     }
     drop(seen);

@@ -141,7 +141,7 @@ impl Send {
             return Ok(StreamOutput::Printed(Printed));
         }
         if let Some(path) = &self.file {
-            return Ok(StreamOutput::File(WholeFile::create(path)?));
+            return Ok(StreamOutput::File(WholeFile::create_private(path)?));
         }
         if io::stdout().is_terminal() {
             return fail("a stream is nothing for a terminal: use -f FILE or a pipe");

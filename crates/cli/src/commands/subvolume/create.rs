@@ -75,9 +75,19 @@ fn make_directories(volume: &Volume, path: &OsStr) -> Done {
 impl Create {
     /// Runs it.
     pub fn run(self) -> Done {
+        let mut failed = None;
         for word in &self.names {
             let site = Site::parse(word);
-            self.create(&site).map_err(|error| error.at(&site))?;
+            if let Err(error) = self.create(&site).map_err(|error| error.at(&site)) {
+                if crate::output::is_lost() {
+                    return Err(error);
+                }
+                // The others are made all the same.
+                if let Some(Failure(earlier)) = failed.replace(error) {
+                    note!("butterfs: {earlier}");
+                }
+                continue;
+            }
             match site.split()? {
                 (Site::Mounted(above), name) => {
                     say!("Create subvolume '{}'", above.join(name).display());
@@ -85,7 +95,7 @@ impl Create {
                 _ => say!("Create subvolume '{site}'"),
             }
         }
-        Ok(())
+        failed.map_or(Ok(()), Err)
     }
 
     fn create(&self, site: &Site) -> Done {
