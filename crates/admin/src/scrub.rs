@@ -4,6 +4,7 @@
 //! Owns the order on each device, the speed, and where a scrub resumes. The store
 //! verifies the stretches.
 
+use butterfs_device::each_by_a_thread;
 use butterfs_format::{DeviceId, DeviceOffset};
 pub use butterfs_store::{HolderAt, Repair, ScrubCounts, ScrubFault, ScrubOutcome, ScrubbedKind};
 use butterfs_store::{SCRUB_STEP_MAX, Store, StoreError};
@@ -96,24 +97,10 @@ pub fn scrub(
         let found = starts.iter().find(|(id, _)| *id == device);
         found.map_or(Start::default(), |(_, start)| *start)
     };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = devices
-            .iter()
-            .map(|device| {
-                let watch = &watch;
-                scope.spawn(move || {
-                    scrub_device(store, options, (*device, start_of(*device)), watch)
-                })
-            })
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| match thread.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            })
-            .collect()
-    })
+    let scrubbed = each_by_a_thread(devices, |device| {
+        scrub_device(store, options, (device, start_of(device)), &watch)
+    });
+    scrubbed.into_iter().collect()
 }
 
 /// Calls `watch`, and returns the wanted speed; `None` if it stops the scrub.

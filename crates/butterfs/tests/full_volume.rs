@@ -5,6 +5,7 @@ use butterfs::{
     FallocateMode, FileDevice, FsError, InodeId, NewInode, OpenOptions, Owner, StoreError,
     Subvolume, Volume,
 };
+use butterfs_admin::balance::{self, BalanceError, Filter, Filters, Redundancy};
 use butterfs_admin::mkfs::{Layout, MkfsOptions, make};
 use butterfs_testkit::content::content;
 use butterfs_testkit::judge::{
@@ -14,6 +15,7 @@ use butterfs_testkit::{Capability, Random, differential};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
 const S_IFREG: u32 = 0o100_000;
 
@@ -570,4 +572,44 @@ fn zeros_that_have_no_space_change_nothing() {
     bench.assert_content();
     bench.judge("zeros");
     bench.assert_content();
+}
+
+/// A balance that fails for lack of space is over, and one that frees an empty
+/// block group needs none.
+#[test]
+fn a_balance_without_space_leaves_nothing_that_waits() {
+    for mib in [114, 128] {
+        let mut bench = Bench::new(mib, 16384);
+        let mut failed = 0;
+        for number in 0..2_000_000_u32 {
+            if !bench.write(&format!("{number}"), &[7; 1900]) {
+                failed += 1;
+                if failed == 3 {
+                    break;
+                }
+            }
+        }
+        assert_eq!(failed, 3, "never full");
+        bench.reopen();
+        let balanced = |bench: &Bench, filters: &Filters| {
+            let store = Arc::clone(bench.volume().files().store());
+            let done = balance::start(&store, filters, Redundancy::Kept, &mut |_| None);
+            assert!(balance::waiting(&store).unwrap().is_none());
+            done
+        };
+        let only = Filters {
+            data: Some(Filter::parse("usage=1,limit=2").unwrap()),
+            metadata: None,
+            system: None,
+        };
+        let (progress, _) = balanced(&bench, &only).expect("it frees what is empty");
+        assert!(progress.expected > 0);
+        match balanced(&bench, &Filters::all()) {
+            Ok(_) | Err(BalanceError::Store(StoreError::NoSpace)) => {}
+            Err(error) => panic!("{mib} MiB: {error}"),
+        }
+        bench.assert_alive("after balances");
+        bench.judge("balanced when full");
+        bench.assert_content();
+    }
 }

@@ -7,7 +7,7 @@
 //! leaves a volume without the device or with it, and never one whose device
 //! cannot be found.
 
-use crate::Store;
+use crate::{Purpose, Store};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::membership_fault::MembershipFault;
@@ -103,7 +103,7 @@ impl Store {
         }
         let member = VolumeDevice::present(id, uuid, Arc::clone(&device));
         self.space.add_device(member);
-        let added = self.commit_with_alone(NODES, |engine| {
+        let added = self.commit_with_alone((NODES, Purpose::Shrink), |engine| {
             engine.note_edit();
             let superblock = &mut engine.publication.superblock;
             superblock.num_devices = superblock.num_devices.saturating_add(1);

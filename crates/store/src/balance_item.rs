@@ -1,7 +1,7 @@
 //! The item in the tree of roots that says what is being balanced, so that a
 //! balance which was interrupted goes on, here or in the kernel.
 
-use crate::Store;
+use crate::{Purpose, Store};
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::space::kind::SpaceKind;
@@ -48,7 +48,7 @@ impl Store {
     /// The volume is not writable; no space; reading or writing failed.
     pub fn set_balance_item(&self, item: Option<&BalanceItem>) -> Result<(), StoreError> {
         let key = BalanceItem::key();
-        self.commit_with(NODES, |engine| {
+        self.commit_for((NODES, Purpose::Shrink), |engine| {
             match item {
                 Some(item) => {
                     butterfs_tree::replace(engine, TreeId::ROOT, &key, &item.encode())?;

@@ -1,6 +1,7 @@
 //! Work that several threads share.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Builder;
 
 /// Runs jobs on at most `threads` threads, this one included. Each thread takes
 /// the next job that nobody has begun. After an error no thread begins another
@@ -25,7 +26,9 @@ pub(crate) fn in_parallel<J: Sync, E: Send>(
     };
     std::thread::scope(|scope| {
         let others = 1..threads.min(jobs.len());
-        let others: Vec<_> = others.map(|_| scope.spawn(until_done)).collect();
+        // Without a thread, the others have more to do.
+        let start = |_| Builder::new().spawn_scoped(scope, until_done).ok();
+        let others: Vec<_> = others.map_while(start).collect();
         let mut outcome = until_done();
         for other in others {
             match other.join() {

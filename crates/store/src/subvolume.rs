@@ -11,7 +11,7 @@ use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::extent::share::Keyed;
 use crate::trees::TreeState;
-use crate::{Store, now};
+use crate::{Purpose, Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;
 use butterfs_format::{ItemType, Key, TreeId, UuidBytes};
@@ -51,18 +51,28 @@ impl Store {
         nodes: usize,
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
-        self.write_early()?;
-        let _one_at_a_time = self.lock_commits();
-        self.commit_with_alone(nodes, change)
+        self.commit_for((nodes, Purpose::Grow), change)
     }
 
-    /// [`Store::commit_with`] with its locks held.
-    pub(crate) fn commit_with_alone<R, E: From<StoreError> + Display>(
+    /// [`Store::commit_with`] for a purpose. What frees space, or only notes
+    /// something, may use the space that is kept for deletions.
+    pub(crate) fn commit_for<R, E: From<StoreError> + Display>(
         &self,
-        nodes: usize,
+        (nodes, purpose): (usize, Purpose),
         change: impl FnOnce(&mut Engine) -> Result<R, E>,
     ) -> Result<R, E> {
-        let mut transaction = self.begin_in_commit(nodes)?;
+        self.write_early()?;
+        let _one_at_a_time = self.lock_commits();
+        self.commit_with_alone((nodes, purpose), change)
+    }
+
+    /// [`Store::commit_for`] with its locks held.
+    pub(crate) fn commit_with_alone<R, E: From<StoreError> + Display>(
+        &self,
+        (nodes, purpose): (usize, Purpose),
+        change: impl FnOnce(&mut Engine) -> Result<R, E>,
+    ) -> Result<R, E> {
+        let mut transaction = self.begin_in_commit(nodes, purpose)?;
         let value = match change(&mut transaction) {
             Ok(value) => value,
             Err(error) => return transaction.end(Err(error)),

@@ -237,16 +237,20 @@ impl Store {
     }
 
     /// A transaction within a commit. The commit has the locks.
-    pub(crate) fn begin_in_commit(&self, nodes: usize) -> Result<Transaction<'_>, StoreError> {
+    pub(crate) fn begin_in_commit(
+        &self,
+        nodes: usize,
+        purpose: Purpose,
+    ) -> Result<Transaction<'_>, StoreError> {
         let mut engine = self.change_writable()?;
         if engine.publication.log_waits {
             return Err(StoreError::LogWaits);
         }
-        if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, Purpose::Grow).is_err() {
+        if engine.crowding() != Crowding::Roomy || engine.reserve(nodes, purpose).is_err() {
             drop(engine);
             self.commit_alone()?;
             engine = self.change_writable()?;
-            engine.reserve(nodes, Purpose::Grow)?;
+            engine.reserve(nodes, purpose)?;
         }
         Ok(Transaction::new(engine))
     }

@@ -15,7 +15,7 @@ use crate::held::HoldId;
 use crate::space::block_group::BlockGroup;
 use crate::space::kind::SpaceKind;
 use crate::space::ranges::RangeSet;
-use crate::{Reading, Store};
+use crate::{Purpose, Reading, Store};
 use butterfs_format::Logical;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use std::ops::{Deref, Range};
@@ -120,7 +120,7 @@ impl Store {
     ) -> Result<Option<View<'_>>, StoreError> {
         self.write_early()?;
         let _one_at_a_time = self.lock_commits();
-        let id = self.commit_with_alone(nodes, |engine| {
+        let id = self.commit_with_alone((nodes, Purpose::Grow), |engine| {
             let wanted = change(engine)?;
             Ok::<_, StoreError>(wanted.then(|| engine.begin_hold()))
         })?;

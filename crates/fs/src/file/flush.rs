@@ -14,6 +14,7 @@ use crate::Filesystem;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, store_item};
 use crate::options::Compress;
+use butterfs_device::each_by_a_thread;
 use butterfs_format::compression::{Algorithm, Level, UNIT, heuristic};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeFlags;
@@ -426,21 +427,11 @@ impl Filesystem {
         if threads < 2 {
             return units.iter().map(|(_, data)| pack_one(data)).collect();
         }
-        let share = units.len().div_ceil(threads);
-        std::thread::scope(|scope| {
-            let workers: Vec<_> = units
-                .chunks(share)
-                .map(|part| {
-                    let work =
-                        move || -> Vec<_> { part.iter().map(|(_, data)| pack_one(data)).collect() };
-                    scope.spawn(work)
-                })
-                .collect();
-            workers
-                .into_iter()
-                .flat_map(|worker| worker.join().expect("compression does not panic"))
-                .collect()
-        })
+        let shares = units.chunks(units.len().div_ceil(threads));
+        let pack = |share: &[(Range<u64>, Cow<'_, [u8]>)]| -> Vec<_> {
+            share.iter().map(|(_, data)| pack_one(data)).collect()
+        };
+        each_by_a_thread(shares, pack).into_iter().flatten().collect()
     }
 
     /// Parts of `range` that are overwritten in place: unshared data of inodes

@@ -24,6 +24,7 @@ use crate::change::Locked;
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, item_key};
 use crate::names::{S_IFMT, S_IFREG};
+use butterfs_device::each_by_a_thread;
 use butterfs_format::compression::{Algorithm, UNIT};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeFlags;
@@ -243,21 +244,11 @@ impl Filesystem {
         if threads < 2 {
             return jobs.iter().map(|job| self.content(job, ground)).collect();
         }
-        // This thread takes a share: it has what compression needs at hand.
-        let share = jobs.len().div_ceil(threads);
-        let (own, others) = jobs.split_at(share);
-        let make = |jobs: &[Job<'b>]| -> Vec<Content<'b>> {
-            jobs.iter().map(|job| self.content(job, ground)).collect()
+        let shares = jobs.chunks(jobs.len().div_ceil(threads));
+        let make = |share: &[Job<'b>]| -> Vec<Content<'b>> {
+            share.iter().map(|job| self.content(job, ground)).collect()
         };
-        std::thread::scope(|scope| {
-            let parts = others.chunks(share);
-            let workers: Vec<_> = parts.map(|part| scope.spawn(move || make(part))).collect();
-            let mut contents = make(own);
-            for worker in workers {
-                contents.extend(worker.join().expect("compression does not panic"));
-            }
-            contents
-        })
+        each_by_a_thread(shares, make).into_iter().flatten().collect()
     }
 
     fn content<'b>(&self, job: &Job<'b>, ground: &Ground) -> Content<'b> {

@@ -6,6 +6,7 @@
 use super::output::{Output, Target};
 use crate::Filesystem;
 use crate::error::FsError;
+use butterfs_device::each_by_a_thread;
 use butterfs_format::Logical;
 
 /// Bytes that one thread takes at least, because starting a thread takes as
@@ -86,21 +87,9 @@ impl Filesystem {
         if threads == 1 {
             return self.write_share(pieces, sums);
         }
-        let mut shares = shares(pieces, total.div_ceil(threads));
-        let own = shares.next().unwrap_or_default();
-        let results: Vec<_> = std::thread::scope(|scope| {
-            let workers: Vec<_> = shares
-                .map(|share| scope.spawn(move || self.write_share(share, sums)))
-                .collect();
-            let own = self.write_share(own, sums);
-            let others = workers.into_iter().map(|worker| match worker.join() {
-                Ok(result) => result,
-                Err(panic) => std::panic::resume_unwind(panic),
-            });
-            std::iter::once(own).chain(others).collect()
-        });
+        let shares = shares(pieces, total.div_ceil(threads));
         let mut all = Vec::new();
-        for result in results {
+        for result in each_by_a_thread(shares, |share| self.write_share(share, sums)) {
             all.extend(result?);
         }
         Ok(all)

@@ -12,6 +12,7 @@ use super::answered::{Answered, errno};
 use super::intent::{self, Intent};
 use super::protected::{ASKED, KEPT};
 use super::server::Server;
+use super::stale::Noted;
 use super::telling::Told;
 use crate::mounts::Mount;
 use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
@@ -90,19 +91,21 @@ impl Server {
         let Some(notifier) = self.notifier.get().cloned() else {
             return;
         };
-        if !self.stale.nodes().insert(node.0) {
+        let Noted::StartThread { is_new } = self.stale.note(node.0) else {
             return;
-        }
+        };
         let stale = Arc::clone(&self.stale);
         let drop_them = move || {
-            // A page that is refused from now on is dropped again.
-            stale.nodes().remove(&node.0);
-            let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
+            while let Some(node) = stale.next() {
+                let _ = notifier.invalidate_inode(NodeId(node), InvalidRange::Everything);
+            }
         };
         let thread = std::thread::Builder::new().name("butterfs-stale".into());
         if let Err(error) = thread.spawn(drop_them) {
-            self.stale.nodes().remove(&node.0);
-            tracing::warn!(%error, "readers may see data that were refused");
+            self.stale.has_no_thread();
+            if is_new {
+                tracing::warn!(%error, "readers may see data that were refused");
+            }
         }
     }
 

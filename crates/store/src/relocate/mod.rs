@@ -29,7 +29,7 @@ mod graph;
 mod moves;
 mod terms;
 
-use crate::Store;
+use crate::{Purpose, Store};
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
@@ -267,7 +267,12 @@ impl Store {
     /// from it is in the trees. `None` if there is no such group.
     fn close_group(&self, start: Logical) -> Result<Option<ReadOnlyGroup<'_>>, StoreError> {
         {
-            let mut transaction = self.begin(NODES_BESIDE, crate::Purpose::Grow)?;
+            let is_empty = self.left_in(start).is_some_and(|(_, left)| left == 0);
+            let purpose = match is_empty {
+                true => Purpose::Shrink,
+                false => Purpose::Grow,
+            };
+            let mut transaction = self.begin(NODES_BESIDE, purpose)?;
             let engine: &mut Engine = &mut transaction;
             if engine.allocation.groups.get(start).is_none() {
                 return Ok(None);
@@ -338,7 +343,7 @@ impl Store {
     fn remove_emptied(&self, start: Logical) -> Result<RelocateEnd, StoreError> {
         let begun = Instant::now();
         loop {
-            let gone = self.commit_with(NODES_BESIDE, |engine| {
+            let gone = self.commit_for((NODES_BESIDE, Purpose::Shrink), |engine| {
                 let Some(group) = engine.allocation.groups.get(start) else {
                     return Ok::<_, StoreError>(true);
                 };

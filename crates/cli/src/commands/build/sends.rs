@@ -77,24 +77,26 @@ fn state(
     let start = volume.resolve(name)?;
     let (mut reader, writer) = io::pipe().context("a pipe")?;
     let (put, written) = std::thread::scope(|scope| {
-        let writing = scope.spawn(move || -> Result<Left, Failure> {
+        let write = move || -> Result<Left, Failure> {
             let mut left = Left::default();
             let mut members = tar::Builder::new(BufWriter::with_capacity(1 << 20, writer));
             archive::add(&mut members, volume, (start, b""), &mut left, &|_| Ok(()))?;
             members.into_inner()?.flush()?;
             Ok(left)
-        });
+        };
+        let writing = std::thread::Builder::new().spawn_scoped(scope, write);
         let put = gathered.put_state(base, &mut reader);
         // Reads whatever is left. Otherwise the writer would fail because
         // nobody reads.
         let drained = io::copy(&mut reader, &mut io::sink());
         (
             put,
-            drained.context("a pipe").and(
-                writing
-                    .join()
-                    .unwrap_or_else(|_| fail("reading what was received failed; please report it")),
-            ),
+            drained.context("a pipe").and(match writing {
+                Ok(writing) => writing.join().unwrap_or_else(|_| {
+                    fail("reading what was received failed; please report it")
+                }),
+                Err(error) => Err(error).context("a thread that reads what was received"),
+            }),
         )
     });
     // If the writer failed, that is why the archive was short.

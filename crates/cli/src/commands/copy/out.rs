@@ -5,7 +5,7 @@
 //! exists before the others.
 
 use super::tally::Tally;
-use crate::fail::{Done, Failure, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::files_bar::{self, Holes};
 use crate::place::Place;
 use crate::whole_file::name_beside_by;
@@ -138,7 +138,14 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
         for number in 1..=threads {
             let mut work = Work::new(source, &done, tally, number);
             let queue = &queue;
-            scope.spawn(move || work.make_all(queue));
+            let started =
+                std::thread::Builder::new().spawn_scoped(scope, move || work.make_all(queue));
+            match started {
+                Ok(_) => {}
+                // One is enough.
+                Err(_) if number > 1 => break,
+                Err(error) => return Err(error).context("a thread that writes files"),
+            }
         }
         let mut together: Vec<Wanted> = Vec::new();
         let walked = volume.walk::<Failure>(start, &mut |entry| {
