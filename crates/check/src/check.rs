@@ -13,6 +13,7 @@ use crate::extents::diagnose::{self, Lost};
 use crate::extents::free_space::{self, FreeRun, FreeScan};
 use crate::extents::parents::{Knowledge, Parents};
 use crate::extents::scan::{ExtentRun, ExtentScan, GROUP_BYTES, Group, parse_group};
+use crate::extents::space_cache;
 use crate::extents::tally::Tally;
 use crate::inodes::prealloc::Suspects;
 use crate::inodes::refs::ReferenceScan;
@@ -417,6 +418,16 @@ impl<'a> Check<'a> {
             && context.superblock.has_valid_free_space_tree()
         {
             free_space::compare(context, free, &extents.groups, [&run.data, &run.nodes]);
+        }
+        if space_cache::is_used(context) {
+            let taken = context.taken();
+            let wanted = ItemList {
+                wanted: space_cache::wanted,
+                taken: &taken,
+            };
+            let quiet = context.quiet();
+            let items = list(&quiet, TreeId::ROOT, self.root_root, &wanted).summary;
+            space_cache::check(context, &items, &extents.groups, [&run.data, &run.nodes]);
         }
     }
 

@@ -115,6 +115,7 @@ codes! {
     FreeSpaceWrongGroup = "free-space-wrong-group", "A free range does not lie within its block group.";
     FreeSpaceCount = "free-space-count", "The free-space tree's number of free ranges is wrong.";
     FreeSpaceOverlapsExtent = "free-space-overlaps-extent", "The free-space tree calls used space free.";
+    SpaceCacheOverlapsExtent = "space-cache-overlaps-extent", "The old space cache calls used space free, so the kernel would overwrite data.";
     FreeSpaceMissing = "free-space-missing", "The free-space tree calls free space used.";
 
     ItemInvalid = "item-invalid", "An item cannot be parsed.";

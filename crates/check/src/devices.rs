@@ -5,7 +5,8 @@ use crate::context::Context;
 use crate::report::Place;
 use crate::superblocks::{Member, cut_short};
 use crate::trees::Items;
-use butterfs_format::item::chunk::Chunk;
+use butterfs_format::features::Incompat;
+use butterfs_format::item::chunk::{BlockGroupFlags, Chunk};
 use butterfs_format::item::device::{DEVICES_OBJECT, DeviceExtent, DeviceItem};
 use butterfs_format::item::state::{DEVICE_STATS_OBJECTID, DeviceReplace, DeviceStats};
 use butterfs_format::{DeviceId, ItemType, Key, Logical, TreeId, UuidBytes};
@@ -283,6 +284,10 @@ fn identities(context: &Context<'_>, tree: &ChunkTree) {
         }
         if chunk.owner != TreeId::EXTENT.get() {
             fault(format!("it belongs to tree {}", chunk.owner));
+        }
+        let both = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+        if chunk.flags.contains(both) && !superblock.incompat.contains(Incompat::MIXED_GROUPS) {
+            fault("it holds data and metadata, but the volume lacks MIXED_GROUPS".to_owned());
         }
         if chunk.sector_size != superblock.sector_size {
             fault(format!("its sectors have {} bytes", chunk.sector_size));

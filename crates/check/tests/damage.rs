@@ -6,7 +6,8 @@ mod support;
 use butterfs_check::FaultCode;
 use butterfs_device::fault::{Fault, When};
 use butterfs_device::{Access, DeviceRange, FaultDevice, FileDevice, Operation};
-use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, scratch_dir};
+use butterfs_format::{ItemType, Key, Logical, TreeId};
+use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, mkfs_btrfs, scratch_dir};
 use std::path::Path;
 use std::sync::Arc;
 use support::image::Image;
@@ -43,6 +44,7 @@ const ELSEWHERE: &[FaultCode] = &[
     FaultCode::LogInvalid,
     FaultCode::LogOverlapsExtent,
     FaultCode::LogChecksumMissing,
+    FaultCode::SpaceCacheOverlapsExtent,
 ];
 
 fn all() -> Vec<Damage> {
@@ -187,4 +189,137 @@ fn damaged_logs_are_reported() {
         let found = report(&damaged);
         assert!(found.has(code), "{code}: {:?}", found.counts);
     }
+}
+
+/// A change of the first item of a type in a log, or of its root item.
+type LogItemDamage = (ItemType, fn(&mut [u8]));
+
+/// The kernel then mounts the volume only without its log.
+#[test]
+fn items_of_a_log_that_the_kernel_refuses_are_reported() {
+    if !volume::can_make() {
+        return;
+    }
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    let crashed = dir.path().join("crashed.img");
+    volume::make(&path, &[], "", volume::MIXTURE);
+    let script = "echo logged > d/new; setfattr -n user.a -v b d/new; sync d/new";
+    volume::crash(&path, "commit=300", script, &crashed);
+    assert_clean(&report(&crashed), "a volume with a log");
+    let damages: [LogItemDamage; 6] = [
+        (ItemType::INODE_REF, |data| data[8] = 255),
+        (ItemType::INODE_ITEM, |data| data[52..56].fill(0)),
+        (ItemType::INODE_ITEM, |data| data[5] = 0x10),
+        (ItemType::INODE_ITEM, |data| data[66] = 0x10),
+        (ItemType::XATTR_ITEM, |data| data[30] ^= 1),
+        (ItemType::ROOT_ITEM, |data| data[210] = 0x80),
+    ];
+    let damaged = dir.path().join("damaged.img");
+    for (item_type, make) in damages {
+        volume::sparse_copy(&crashed, &damaged);
+        let mut image = Image::open(&damaged);
+        if item_type != ItemType::ROOT_ITEM {
+            image.enter_log();
+        }
+        let (key, _) = image.first(TreeId::LOG, item_type);
+        image.update(TreeId::LOG, key, make);
+        drop(image);
+        let report = report(&damaged);
+        let found = report
+            .faults
+            .iter()
+            .any(|f| f.code == FaultCode::LogInvalid);
+        assert!(found, "{item_type:?}: {:?}", report.faults);
+    }
+    // A tree that has no files has no log.
+    volume::sparse_copy(&crashed, &damaged);
+    let mut image = Image::open(&damaged);
+    let (key, _) = image.first(TreeId::LOG, ItemType::ROOT_ITEM);
+    image.rekey(TreeId::LOG, key, Key::new(key.objectid, key.item_type, 7));
+    drop(image);
+    let report = report(&damaged);
+    let found = report
+        .faults
+        .iter()
+        .any(|f| f.code == FaultCode::LogInvalid);
+    assert!(found, "{:?}", report.faults);
+}
+
+/// The kernel believes an old space cache whose sums are right.
+#[test]
+fn a_wrong_old_space_cache_is_reported() {
+    if !volume::can_make() {
+        return;
+    }
+    const PAGE: usize = 4096;
+    let dir = scratch_dir();
+    let path = dir.path().join("v.img");
+    // Block groups of less than 100 MiB have no cache.
+    mkfs_btrfs(&path, 4 << 30, &["-R", "^free-space-tree"]);
+    let script = "for n in $(seq 40); do head -c 40000 /dev/urandom > $n; done; sync; rm ?";
+    volume::change(&path, "space_cache=v1", script);
+    assert_clean(&report(&path), "an old space cache");
+    let image = Image::open(&path);
+    assert_eq!(
+        image.superblock.cache_generation,
+        image.superblock.generation.get(),
+        "the kernel wrote a cache"
+    );
+    let mut reported = 0;
+    let caches = image.items(TreeId::ROOT).into_iter();
+    let caches = caches.filter(|(key, _)| key.item_type == ItemType::MIN);
+    for (header, data) in caches {
+        let number = u64::from_le_bytes(data[..8].try_into().unwrap());
+        let (_, extent) = image.find(TreeId::ROOT, |key, _| {
+            key.objectid == number && key.item_type == ItemType::EXTENT_DATA
+        });
+        let word = |at: usize| u64::from_le_bytes(extent[at..at + 8].try_into().unwrap());
+        let (disk, length) = (Logical(word(21)), word(45) as usize);
+        let damaged = dir.path().join("damaged.img");
+        volume::sparse_copy(&path, &damaged);
+        let target = Image::open(&damaged);
+        let mut page = target.read(disk)[..PAGE].to_vec();
+        let sums = length / PAGE * 4;
+        let word = |at: usize| u64::from_le_bytes(page[at..at + 8].try_into().unwrap());
+        let entries: Vec<(usize, u64, u64)> = (sums + 8..PAGE - 17)
+            .step_by(17)
+            .take_while(|at| page[at + 16] == 1)
+            .map(|at| (at, word(at), word(at) + word(at + 8)))
+            .collect();
+        let has_bitmaps = u64::from_le_bytes(data[33..41].try_into().unwrap()) > 0;
+        // A free range begins at the used space that lies before it.
+        let is_behind_used = |(_, start, _): &&(usize, u64, u64)| {
+            *start > header.offset && entries.iter().all(|(_, _, end)| end != start)
+        };
+        let Some((at, start, _)) = entries
+            .iter()
+            .find(is_behind_used)
+            .copied()
+            .filter(|_| !has_bitmaps)
+        else {
+            continue;
+        };
+        page[at..at + 8].copy_from_slice(&(start - 4096).to_le_bytes());
+        let sum = butterfs_format::checksum::crc32c(&page[sums..]);
+        page[..4].copy_from_slice(&sum.to_le_bytes());
+        target.write(disk, &page);
+        drop(target);
+        let report = report(&damaged);
+        let code = FaultCode::SpaceCacheOverlapsExtent;
+        assert!(
+            report.faults.iter().any(|fault| fault.code == code),
+            "the cache of {}: {:?}",
+            header.offset,
+            report.faults
+        );
+        reported += 1;
+        // Without right sums, the kernel does not believe it.
+        let target = Image::open(&damaged);
+        page[0] ^= 1;
+        target.write(disk, &page);
+        drop(target);
+        assert_clean(&support::report(&damaged), "a cache with a wrong sum");
+    }
+    assert!(reported > 0, "no cache has a range behind used space");
 }

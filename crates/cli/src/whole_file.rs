@@ -71,7 +71,10 @@ impl WholeFile {
         let begun = Self::create(path)?;
         if is_new {
             let private = Permissions::from_mode(0o600);
-            begun.file.set_permissions(private).context(path.display())?;
+            begun
+                .file
+                .set_permissions(private)
+                .context(path.display())?;
         }
         Ok(begun)
     }

@@ -41,6 +41,14 @@ pub enum ParseError {
         /// What was found.
         value: u64,
     },
+    /// Two fields that must be equal are not.
+    #[error("{what}: {field} is not that of the volume")]
+    Differs {
+        /// The structure.
+        what: &'static str,
+        /// The field.
+        field: &'static str,
+    },
     /// A checksum does not match the bytes that it covers.
     #[error("{what}: the checksum does not match")]
     BadChecksum {

@@ -496,7 +496,10 @@ impl Superblock {
             return Err(bad("system chunk array size", 0));
         }
         if self.device.fsid != self.node_fsid() {
-            return Err(bad("volume UUID of the device", 0));
+            return Err(ParseError::Differs {
+                what: WHAT,
+                field: "the volume's UUID in the device item",
+            });
         }
         Ok(())
     }

@@ -30,6 +30,9 @@ pub enum FsError {
     /// ENAMETOOLONG
     #[error("the name is longer than 255 bytes")]
     NameTooLong,
+    /// ENAMETOOLONG
+    #[error("the target of the symbolic link is longer than this volume can hold")]
+    TargetTooLong,
     /// ELOOP
     #[error("too many symbolic links in this path")]
     LinkLoop,
@@ -141,7 +144,7 @@ impl FsError {
             Self::IsADirectory => 21,
             Self::NotEmpty => 39,
             Self::Invalid(_) => 22,
-            Self::NameTooLong => 36,
+            Self::NameTooLong | Self::TargetTooLong => 36,
             Self::LinkLoop => 40,
             Self::TooManyLinks => 31,
             Self::ReadOnlySubvolume => 30,

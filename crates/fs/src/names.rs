@@ -317,12 +317,12 @@ impl Filesystem {
             return Err(FsError::NotFound);
         }
         if target.len() > SYMLINK_MAX {
-            return Err(FsError::NameTooLong);
+            return Err(FsError::TargetTooLong);
         }
         let node_size = self.store.read().node_size();
         if target.len() + FileExtent::INLINE_HEADER > butterfs_tree::Node::item_data_max(node_size)
         {
-            return Err(FsError::NameTooLong);
+            return Err(FsError::TargetTooLong);
         }
         Ok(())
     }

@@ -7,11 +7,11 @@
 //! leaves a volume without the device or with it, and never one whose device
 //! cannot be found.
 
-use crate::{Purpose, Store};
 use crate::engine::Engine;
 use crate::error::StoreError;
 use crate::membership_fault::MembershipFault;
 use crate::remove_device::wipe_superblocks;
+use crate::{Purpose, Store};
 use butterfs_device::BlockDevice;
 use butterfs_format::item::device::DeviceItem;
 use butterfs_format::superblock::{self, Superblock};

@@ -1,10 +1,10 @@
 //! The item in the tree of roots that says what is being balanced, so that a
 //! balance which was interrupted goes on, here or in the kernel.
 
-use crate::{Purpose, Store};
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item};
 use crate::space::kind::SpaceKind;
+use crate::{Purpose, Store};
 use butterfs_format::TreeId;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::state::BalanceItem;

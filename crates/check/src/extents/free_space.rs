@@ -291,7 +291,7 @@ fn reaches_into(groups: &[Group], key: Key) -> Option<String> {
 
 /// Returns the logical space that lies on superblocks, as whole rows of stripe
 /// elements.
-fn superblocks(context: &Context<'_>) -> Ranges {
+pub(crate) fn superblocks(context: &Context<'_>) -> Ranges {
     let mut all = Vec::new();
     for (start, chunk) in context.map.iter() {
         let Some(profile) = Profile::from_flags(chunk.flags) else {

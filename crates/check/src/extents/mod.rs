@@ -8,4 +8,5 @@ pub(crate) mod free_space;
 pub(crate) mod item;
 pub(crate) mod parents;
 pub(crate) mod scan;
+pub(crate) mod space_cache;
 pub(crate) mod tally;

@@ -11,7 +11,7 @@ use crate::ranges::Ranges;
 use crate::report::Place;
 use crate::walk::{Leaf, Visitor};
 use butterfs_format::features::Incompat;
-use butterfs_format::item::block_group::BlockGroupItem;
+use butterfs_format::item::block_group::{BlockGroupItem, CHUNK_OBJECTID};
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 
@@ -166,6 +166,11 @@ pub(crate) fn parse_group(
     data: &[u8],
 ) -> Option<Group> {
     match BlockGroupItem::parse(data) {
+        Ok(item) if item.chunk_objectid != CHUNK_OBJECTID => {
+            let text = format!("it names the chunk object {}", item.chunk_objectid);
+            context.fault(FaultCode::BlockGroupInvalid, leaf.item(key), text);
+            Some((key, item))
+        }
         Ok(item) if key.offset > 0 && item.used <= key.offset => Some((key, item)),
         Ok(item) => {
             let text = format!("{} of {} bytes are used", item.used, key.offset);

@@ -75,6 +75,7 @@ fn misplaced(bounds: &Bounds<'_>, extent: &FileExtent<'_>, place: &ExtentPlace) 
         place.disk_length,
         place.offset,
         place.length,
+        extent.ram_bytes,
     ];
     if !numbers.iter().all(|n| n.is_multiple_of(bounds.sector)) {
         return Some("its place is not one of whole sectors".to_owned());

@@ -48,6 +48,34 @@ pub(crate) struct FsScan<'s, 'a> {
     pub(crate) taken: Taken,
 }
 
+/// Passes what no inode item can have, in a subvolume or in a log, to `fault`.
+/// `newest` is the generation that comes after the last commit.
+pub(crate) fn impossible_fields(
+    item: &InodeItem,
+    key: Key,
+    newest: Generation,
+    mut fault: impl FnMut(String),
+) {
+    if item.generation > newest || item.transid > newest {
+        fault(format!(
+            "its generation {} or {} is not yet committed",
+            item.generation, item.transid
+        ));
+    }
+    if entry_kind(item.mode).is_none() || key.offset != 0 {
+        fault(format!("its mode {:o} names no type", item.mode));
+    }
+    if item.mode & !MODE_BITS != 0 {
+        fault(format!("its mode {:o} has unknown bits", item.mode));
+    }
+    let known = InodeFlags::TABLE
+        .iter()
+        .fold(0, |all, (bit, _)| all | bit.0);
+    if item.flags.0 & !known != 0 {
+        fault(format!("it has unknown flags {:#x}", item.flags.0 & !known));
+    }
+}
+
 impl FsScan<'_, '_> {
     pub(crate) fn rules(&self, tree: TreeId) -> Rules<'_> {
         Rules {
@@ -69,23 +97,10 @@ impl FsScan<'_, '_> {
             Ok(_) => return rules.fault(FaultCode::InodeInvalid, key, "its item has a wrong size"),
             Err(error) => return rules.fault(FaultCode::InodeInvalid, key, error.to_string()),
         };
-        let newest = self.newest();
-        if item.generation > newest || item.transid > newest {
-            let text = format!(
-                "its generation {} or {} is not yet committed",
-                item.generation, item.transid
-            );
+        impossible_fields(&item, key, self.newest(), |text| {
             rules.fault(FaultCode::InodeInvalid, key, text);
-        }
+        });
         let kind = entry_kind(item.mode);
-        if kind.is_none() || key.offset != 0 {
-            let text = format!("its mode {:o} names no type", item.mode);
-            rules.fault(FaultCode::InodeInvalid, key, text);
-        }
-        if item.mode & !MODE_BITS != 0 {
-            let text = format!("its mode {:o} has unknown bits", item.mode);
-            rules.fault(FaultCode::InodeInvalid, key, text);
-        }
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if kind_of(item.mode) == SYMLINK && item.flags.intersects(fixed) {
             let text = "a symbolic link cannot be immutable or append-only";

@@ -7,10 +7,12 @@ use crate::extents::checksums::range_of;
 use crate::extents::parents::Parents;
 use crate::extents::tally::By;
 use crate::inodes::file_extent::summed_space;
+use crate::inodes::names::{self, NameFault};
 use crate::inodes::refs::place_of;
+use crate::inodes::scan::impossible_fields;
 use crate::ranges::Ranges;
 use crate::report::Place;
-use crate::trees::Items;
+use crate::trees::{Items, roots};
 use crate::visited::Visited;
 use crate::walk::{Leaf, Tree, Visitor, Walker};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
@@ -93,6 +95,19 @@ struct LogScan<'s, 'a> {
     taken: &'s Taken,
 }
 
+impl LogScan<'_, '_> {
+    fn invalid(&self, leaf: &Leaf<'_>, key: Key, text: String) {
+        let place = leaf.item(key);
+        self.context.fault(FaultCode::LogInvalid, place, text);
+    }
+
+    fn valid_names(&self, leaf: &Leaf<'_>, key: Key, read: Result<(), NameFault>) {
+        if let Err(fault) = read {
+            self.invalid(leaf, key, fault.to_string());
+        }
+    }
+}
+
 impl Visitor for LogScan<'_, '_> {
     type Summary = LogRun;
 
@@ -105,19 +120,28 @@ impl Visitor for LogScan<'_, '_> {
             match key.item_type {
                 ItemType::ROOT_ITEM => run.items.push((key, data.into())),
                 ItemType::EXTENT_CSUM => run.covered.extend(range_of(self.context, key, data)),
-                ItemType::INODE_ITEM => {
-                    let item = InodeItem::parse(data).ok();
-                    if item.is_some_and(|item| item.flags.contains(InodeFlags::NODATASUM)) {
-                        run.bare.push(key.objectid);
+                ItemType::INODE_ITEM => match InodeItem::parse(data) {
+                    Ok(item) => {
+                        let newest = self.context.superblock.generation.saturating_add(1);
+                        impossible_fields(&item, key, newest, |text| self.invalid(leaf, key, text));
+                        if item.flags.contains(InodeFlags::NODATASUM) {
+                            run.bare.push(key.objectid);
+                        }
                     }
+                    Err(error) => self.invalid(leaf, key, error.to_string()),
+                },
+                ItemType::INODE_REF | ItemType::INODE_EXTREF => {
+                    self.valid_names(leaf, key, names::own_names(key, data, |_| ()));
+                }
+                ItemType::DIR_ITEM | ItemType::DIR_INDEX => {
+                    self.valid_names(leaf, key, names::entries(key, data, |_| ()));
+                }
+                ItemType::XATTR_ITEM => {
+                    self.valid_names(leaf, key, names::attributes(key, data));
                 }
                 ItemType::EXTENT_DATA => match FileExtent::parse(data) {
                     Ok(extent) => run.extent(key, &extent),
-                    Err(error) => {
-                        let place = leaf.item(key);
-                        self.context
-                            .fault(FaultCode::LogInvalid, place, error.to_string());
-                    }
+                    Err(error) => self.invalid(leaf, key, error.to_string()),
                 },
                 _ => {}
             }
@@ -176,8 +200,16 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -
     };
     let mut all = walker.walk(&log(root), &scan).summary;
     for (key, item) in std::mem::take(&mut all.items) {
+        let place = Place::item(TreeId::LOG, key);
+        if !TreeId(key.offset).is_subvolume() {
+            let text = format!("tree {} is no subvolume and cannot have a log", key.offset);
+            context.fault(FaultCode::LogInvalid, place, text);
+        }
         match RootItem::parse(&item) {
             Ok(item) => {
+                roots::impossible_fields(&item, superblock.generation, |text| {
+                    context.fault(FaultCode::LogInvalid, place, text);
+                });
                 let root = NodeRef {
                     logical: item.logical,
                     generation: Generation(item.generation.get()),
@@ -189,10 +221,7 @@ pub(crate) fn check(context: &Context<'_>, visited: &Visited, used: &Used<'_>) -
                 }
                 all = scan.join(all, outcome.summary);
             }
-            Err(error) => {
-                let place = Place::item(TreeId::LOG, key);
-                context.fault(FaultCode::LogInvalid, place, error.to_string());
-            }
+            Err(error) => context.fault(FaultCode::LogInvalid, place, error.to_string()),
         }
     }
     overlaps(context, &all, used);

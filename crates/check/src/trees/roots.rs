@@ -4,14 +4,16 @@ use super::Items;
 use crate::code::FaultCode;
 use crate::context::{Context, Lookup};
 use crate::extents::tally::By;
-use crate::inodes::names::is_valid;
+use crate::inodes::names::{self, is_valid};
 use crate::report::Place;
 use crate::walk::Tree;
 use butterfs_format::bytes::Reader;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::features::CompatRo;
 use butterfs_format::item::dir::DirEntries;
+use butterfs_format::item::inode::RefEntries;
 use butterfs_format::item::root::{RootFlags, RootItem};
+use butterfs_format::node::LEVEL_MAX;
 use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId};
 use butterfs_tree::find;
 use rustc_hash::FxHashMap;
@@ -97,10 +99,38 @@ pub(crate) struct Roots {
     backrefs: BTreeMap<(u64, u64), Link>,
     /// Trees that are marked for cleaning.
     orphans: BTreeSet<u64>,
+    /// The default subvolume, with the entry that names it.
+    default: Option<(Key, TreeId)>,
 }
 
 /// Object of orphan items.
 const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
+
+/// Passes what no root item can have, in the tree of roots or in that of the
+/// logs, to `fault`. The kernel then reads nothing of the leaf.
+pub(crate) fn impossible_fields(
+    item: &RootItem,
+    committed: Generation,
+    mut fault: impl FnMut(String),
+) {
+    let newest = committed.saturating_add(1);
+    let later = [
+        ("last snapshot", item.last_snapshot),
+        ("second generation", item.generation_v2),
+    ];
+    for (what, generation) in later {
+        if generation > newest {
+            fault(format!("its {what} {generation} is not yet committed"));
+        }
+    }
+    if item.drop_level > LEVEL_MAX {
+        fault(format!("its deletion is at level {}", item.drop_level));
+    }
+    let known = RootFlags::TABLE.iter().fold(0, |all, (bit, _)| all | bit.0);
+    if item.flags.0 & !known != 0 {
+        fault(format!("it has unknown flags {:#x}", item.flags.0 & !known));
+    }
+}
 
 impl Roots {
     /// Whether items of this type are needed here.
@@ -111,6 +141,8 @@ impl Roots {
                 | ItemType::ROOT_REF
                 | ItemType::ROOT_BACKREF
                 | ItemType::ORPHAN_ITEM
+                | ItemType::DIR_ITEM
+                | ItemType::INODE_REF
         )
     }
 
@@ -138,6 +170,23 @@ impl Roots {
                     }
                     Err(error) => invalid(error),
                 },
+                ItemType::DIR_ITEM => {
+                    let read = names::entries(*key, data, |name| {
+                        if name.name == b"default" && name.is_subvolume {
+                            roots.default = Some((*key, TreeId(name.target)));
+                        }
+                    });
+                    if let Err(fault) = read {
+                        let place = Place::item(TreeId::ROOT, *key);
+                        context.fault(FaultCode::NameInvalid, place, fault.to_string());
+                    }
+                }
+                ItemType::INODE_REF => {
+                    if let Some(Err(error)) = RefEntries::new(data).find(Result::is_err) {
+                        let place = Place::item(TreeId::ROOT, *key);
+                        context.fault(FaultCode::NameInvalid, place, error.to_string());
+                    }
+                }
                 ItemType::ORPHAN_ITEM if key.objectid == ORPHANS => {
                     roots.orphans.insert(key.offset);
                 }
@@ -157,7 +206,14 @@ impl Roots {
                 item.generation
             ));
         }
-        let is_global = [TreeId::EXTENT, TreeId::CSUM, TreeId::FREE_SPACE].contains(&id);
+        impossible_fields(&item, context.superblock.generation, fault);
+        let is_global = [
+            TreeId::EXTENT,
+            TreeId::CSUM,
+            TreeId::FREE_SPACE,
+            TreeId::DEVICE,
+        ];
+        let is_global = is_global.contains(&id);
         if is_global && key.offset != 0 {
             fault(format!("its key has the offset {}", key.offset));
         }
@@ -264,6 +320,12 @@ impl Roots {
                 let text = "the tree of roots has no item for it";
                 context.fault(FaultCode::RootMissing, Place::tree(id), text);
             }
+        }
+        if let Some((key, id)) = self.default
+            && self.subvolume(id).is_none()
+        {
+            let text = format!("the default subvolume, tree {id}, does not exist");
+            context.fault(FaultCode::RootMissing, Place::item(TreeId::ROOT, key), text);
         }
         let mut parents: FxHashMap<u64, usize> = FxHashMap::default();
         for (_, child) in self.backrefs.keys() {

@@ -56,6 +56,15 @@ fn inodes() -> Vec<Damage> {
             let key = inode(i, "tiny");
             i.update(FS, key, |data| data[54] = 1);
         }),
+        // Flags that no kernel knows.
+        damage(C::InodeInvalid, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[66] |= 0x10);
+        }),
+        damage(C::InodeInvalid, |i| {
+            let key = inode(i, "tiny");
+            i.update(FS, key, |data| data[68] |= 0x80);
+        }),
         damage(C::InodeInvalid, |i| {
             let key = inode(i, "symlink");
             i.update(FS, key, |data| data[64] |= 64);
@@ -137,6 +146,10 @@ fn file_extents() -> Vec<Damage> {
             let key = of(i, "changed", ItemType::EXTENT_DATA);
             i.bump(FS, key, 29, 1);
         }),
+        damage(C::FileExtentInvalid, |i| {
+            let key = of(i, "changed", ItemType::EXTENT_DATA);
+            i.bump(FS, key, 8, 1);
+        }),
         // A file extent that reaches beyond the end of its hole.
         damage(C::FileExtentInvalid, |i| {
             let key = of(i, "changed", ItemType::EXTENT_DATA);
@@ -181,6 +194,46 @@ fn subvolumes() -> Vec<Damage> {
         damage(C::RootInvalid, |i| {
             let key = sub(i);
             i.update(ROOT, key, |data| data[221] = 1);
+        }),
+        // Fields for which the kernel reads nothing of the leaf.
+        damage(C::RootInvalid, |i| {
+            let key = sub(i);
+            i.update(ROOT, key, |data| data[210] = 0x10);
+        }),
+        damage(C::RootInvalid, |i| {
+            let key = sub(i);
+            i.bump(ROOT, key, 200, 1 << 40);
+        }),
+        damage(C::RootInvalid, |i| {
+            let key = sub(i);
+            i.bump(ROOT, key, 239, 1 << 40);
+        }),
+        damage(C::RootInvalid, |i| {
+            let key = sub(i);
+            i.update(ROOT, key, |data| data[237] = 0x80);
+        }),
+        damage(C::RootInvalid, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::ROOT_ITEM && key.objectid == TreeId::DEVICE.get()
+            });
+            i.rekey(ROOT, key, Key::new(key.objectid, key.item_type, 1));
+        }),
+        // The entry that names the default subvolume.
+        damage(C::RootMissing, |i| {
+            let (key, _) = i.first(ROOT, ItemType::DIR_ITEM);
+            i.update(ROOT, key, |data| {
+                data[..8].copy_from_slice(&4000_u64.to_le_bytes());
+            });
+        }),
+        damage(C::NameInvalid, |i| {
+            let (key, _) = i.first(ROOT, ItemType::DIR_ITEM);
+            i.update(ROOT, key, |data| data[30] ^= 1);
+        }),
+        damage(C::NameInvalid, |i| {
+            let (key, _) = i.find(ROOT, |key, _| {
+                key.item_type == ItemType::INODE_REF && key.objectid == 6
+            });
+            i.update(ROOT, key, |data| data[8] = 255);
         }),
         damage(C::RootMissing, |i| {
             let (key, _) = i.find(ROOT, |key, _| {

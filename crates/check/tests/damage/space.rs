@@ -103,6 +103,11 @@ fn chunks() -> Vec<Damage> {
             let (key, _) = data_chunk(i);
             i.update(CHUNK, key, |data| data[64] ^= 1);
         }),
+        // Data and metadata in one chunk, without the feature.
+        damage(C::ChunkInvalid, |i| {
+            let (key, _) = data_chunk(i);
+            i.update(CHUNK, key, |data| data[24] |= 4);
+        }),
         damage(C::ChunkWithoutBlockGroup, |i| {
             let key = group(i);
             i.remove(EXTENT, key);
@@ -114,6 +119,10 @@ fn chunks() -> Vec<Damage> {
         damage(C::BlockGroupInvalid, |i| {
             let key = group(i);
             i.bump(EXTENT, key, 0, 1 << 50);
+        }),
+        damage(C::BlockGroupInvalid, |i| {
+            let key = group(i);
+            i.bump(EXTENT, key, 8, 128);
         }),
         damage(C::BlockGroupWithoutChunk, |i| {
             let (_, data) = i.first(EXTENT, ItemType::BLOCK_GROUP_ITEM);

@@ -84,7 +84,9 @@ impl OnVolume for Info {
     }
 
     fn run_here(self) -> Done {
-        let volume = self.place.open_with(OpenOptions::as_committed(), None, self.part.part())?;
+        let volume = self
+            .place
+            .open_with(OpenOptions::as_committed(), None, self.part.part())?;
         let subvolumes = volume.subvolumes()?;
         let facts = self.facts(&volume, &subvolumes)?;
         if self.json {

@@ -2,7 +2,8 @@
 
 use super::command::Encoding;
 use super::{
-    AttributeKind as A, Command, CommandHeader, CommandKind, SourceStamp, StreamFault, Version,
+    AttributeKind as A, Command, CommandHeader, CommandKind, PATH_MAX, SourceStamp, StreamFault,
+    Version,
 };
 use crate::bytes::Writer;
 use crate::item::inode::Timespec;
@@ -25,8 +26,8 @@ impl Encoder {
     /// Appends `command` to `out`.
     ///
     /// # Errors
-    /// [`StreamFault::BadValue`] for an attribute that does not fit its 16-bit
-    /// length, [`StreamFault::TooLong`] for a command that is larger than the
+    /// [`StreamFault::BadValue`] for a path that no receiver accepts and for an
+    /// attribute that does not fit its 16-bit length, [`StreamFault::TooLong`] for a command that is larger than the
     /// version allows. After an error, nothing was appended.
     pub fn encode(&self, command: &Command<'_>, out: &mut Vec<u8>) -> Result<(), StreamFault> {
         let mut body = Body {
@@ -39,11 +40,11 @@ impl Encoder {
         let too_long = body.too_long;
         let bytes = body.bytes.finish();
         let kind = command.kind();
-        if let Some(attribute) = too_long {
+        if let Some((attribute, reason)) = too_long {
             return Err(StreamFault::BadValue {
                 command: kind,
                 attribute,
-                reason: "it is longer than 65,535 bytes",
+                reason,
             });
         }
         let limit = self
@@ -70,7 +71,7 @@ struct Body {
     command: CommandKind,
     version: Version,
     bytes: Writer,
-    too_long: Option<A>,
+    too_long: Option<(A, &'static str)>,
 }
 
 impl Body {
@@ -81,8 +82,12 @@ impl Body {
                 Ok(length) => {
                     self.bytes.u16(length);
                 }
-                Err(_) => self.too_long = Some(kind),
+                Err(_) => self.too_long = Some((kind, "it is longer than 65,535 bytes")),
             }
+        }
+        let is_path = matches!(kind, A::Path | A::PathTo | A::PathLink | A::ClonePath);
+        if is_path && value.len() >= PATH_MAX {
+            self.too_long = Some((kind, "it is longer than any path can be (4,095 bytes)"));
         }
         self.bytes.bytes(value);
         self

@@ -431,7 +431,10 @@ impl Filesystem {
         let pack = |share: &[(Range<u64>, Cow<'_, [u8]>)]| -> Vec<_> {
             share.iter().map(|(_, data)| pack_one(data)).collect()
         };
-        each_by_a_thread(shares, pack).into_iter().flatten().collect()
+        each_by_a_thread(shares, pack)
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// Parts of `range` that are overwritten in place: unshared data of inodes

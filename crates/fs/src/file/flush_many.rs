@@ -248,7 +248,10 @@ impl Filesystem {
         let make = |share: &[Job<'b>]| -> Vec<Content<'b>> {
             share.iter().map(|job| self.content(job, ground)).collect()
         };
-        each_by_a_thread(shares, make).into_iter().flatten().collect()
+        each_by_a_thread(shares, make)
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     fn content<'b>(&self, job: &Job<'b>, ground: &Ground) -> Content<'b> {

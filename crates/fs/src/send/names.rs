@@ -23,6 +23,7 @@ use crate::dir::Link;
 use crate::names::{S_IFDIR, S_IFLNK};
 use butterfs_format::InodeNumber;
 use butterfs_format::send_stream::Command;
+use rustc_hash::FxHashMap;
 
 /// The names that an inode keeps, and those that are new to it.
 struct Difference {
@@ -54,7 +55,6 @@ impl<'s> Sender<'_, 's> {
         old: &Snapshot<'_>,
         number: InodeNumber,
     ) -> Result<Difference, SendError> {
-        let same = |a: &Link, b: &Link| a.parent == b.parent && a.name == b.name;
         let before = old.links(number)?;
         let now = self.new.links(number)?;
         let mut difference = Difference {
@@ -62,19 +62,25 @@ impl<'s> Sender<'_, 's> {
             removed: Vec::new(),
             added: Vec::new(),
         };
+        // A file may have 65,000 names.
+        let places: FxHashMap<(InodeNumber, &[u8]), usize> = now
+            .iter()
+            .enumerate()
+            .map(|(at, link)| ((link.parent, &link.name[..]), at))
+            .collect();
+        let mut is_new = vec![true; now.len()];
         for link in before {
-            let stays = now.iter().any(|other| same(&link, other)) && self.is_kept(link.parent)?;
-            if stays {
-                difference.kept.push(link);
-            } else {
-                difference.removed.push(link);
+            let at = places.get(&(link.parent, &link.name[..])).copied();
+            match at {
+                Some(at) if self.is_kept(link.parent)? => {
+                    is_new[at] = false;
+                    difference.kept.push(link);
+                }
+                _ => difference.removed.push(link),
             }
         }
-        for link in now {
-            if !difference.kept.iter().any(|other| same(&link, other)) {
-                difference.added.push(link);
-            }
-        }
+        let of_new = now.into_iter().zip(is_new).filter(|(_, is_new)| *is_new);
+        difference.added = of_new.map(|(link, _)| link).collect();
         Ok(difference)
     }
 

@@ -119,11 +119,7 @@ impl Server {
     }
 
     /// [`Server::write_back`] of all files of a subvolume.
-    pub(super) fn write_back_tree(
-        &self,
-        context: &Context<'_>,
-        tree: TreeId,
-    ) -> Result<(), Errno> {
+    pub(super) fn write_back_tree(&self, context: &Context<'_>, tree: TreeId) -> Result<(), Errno> {
         self.write_back_all(context, self.nodes.files_of(tree))
     }
 
@@ -291,7 +287,9 @@ fn sync_mount(device: &str) -> bool {
             return false;
         };
         // Something else may be mounted over it.
-        let is_it = root.metadata().is_ok_and(|facts| number(facts.dev()) == device);
+        let is_it = root
+            .metadata()
+            .is_ok_and(|facts| number(facts.dev()) == device);
         is_it && rustix::fs::syncfs(&root).is_ok()
     })
 }

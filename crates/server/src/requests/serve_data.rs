@@ -222,7 +222,12 @@ impl Server {
         let done = self
             .files()
             .fallocate(&inode, mode, request.offset, request.length);
-        if done.is_err() && !matches!(mode, FallocateMode::Allocate | FallocateMode::AllocateKeepSize) {
+        if done.is_err()
+            && !matches!(
+                mode,
+                FallocateMode::Allocate | FallocateMode::AllocateKeepSize
+            )
+        {
             // A part may be zeros now. The kernel drops its pages only after
             // success.
             self.drop_pages(request.node);

@@ -29,13 +29,13 @@ mod graph;
 mod moves;
 mod terms;
 
-use crate::{Purpose, Store};
 use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::extent::pending::{Backref, ExtentKind};
 use crate::extent::record::ExtentRecord;
 use crate::item_fault::ItemFault;
 use crate::space::kind::SpaceKind;
+use crate::{Purpose, Store};
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use graph::Graph;

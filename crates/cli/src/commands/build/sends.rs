@@ -92,9 +92,9 @@ fn state(
         (
             put,
             drained.context("a pipe").and(match writing {
-                Ok(writing) => writing.join().unwrap_or_else(|_| {
-                    fail("reading what was received failed; please report it")
-                }),
+                Ok(writing) => writing
+                    .join()
+                    .unwrap_or_else(|_| fail("reading what was received failed; please report it")),
                 Err(error) => Err(error).context("a thread that reads what was received"),
             }),
         )

@@ -55,7 +55,8 @@ impl Mounted {
             Errno::NOENT => format!("{what}: there is no such group or relation"),
             Errno::EXIST => format!("{what}: exists already"),
             Errno::BUSY => format!(
-                "{what}: it has members, its subvolume exists, or others reach what that allocated"
+                "{what}: it has members, its subvolume exists (or, to create the group, does \
+                 not), or others reach what that allocated"
             ),
             Errno::INVAL => format!("{what}: not possible in this mode, or wrong levels"),
             Errno::INPROGRESS => "a count is under way; wait for it".to_owned(),

@@ -96,17 +96,17 @@ fn details(subvolume: &[u8], command: &Command<'_>) -> String {
         Command::Link { existing, .. } => format!("dest={}", escaped(existing)),
         Command::SetXattr { name, value, .. } => format!(
             "name={} data={} len={}",
-            String::from_utf8_lossy(name),
-            String::from_utf8_lossy(until_nul(value)),
+            plain(name),
+            plain(until_nul(value)),
             value.len()
         ),
-        Command::RemoveXattr { name, .. } => format!("name={}", String::from_utf8_lossy(name)),
+        Command::RemoveXattr { name, .. } => format!("name={}", plain(name)),
         Command::Write { offset, data, .. } => format!("offset={offset} len={}", data.len()),
         Command::Clone(clone) => format!(
             "offset={} len={} from={} clone_offset={}",
             clone.offset,
             clone.length,
-            escaped(&under(clone.from_path)),
+            plain(&under(clone.from_path)),
             clone.from_offset
         ),
         Command::Truncate { size, .. } => format!("size={size}"),
@@ -257,6 +257,18 @@ fn uuid_text(uuid: &[u8; 16]) -> String {
 fn until_nul(bytes: &[u8]) -> &[u8] {
     let end = bytes.iter().position(|byte| *byte == 0);
     &bytes[..end.unwrap_or(bytes.len())]
+}
+
+/// Text as it is. Bytes that are no text are escaped as in C.
+fn plain(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\{byte:03o}");
+        }
+    }
+    text
 }
 
 /// Bytes that would break a line or a column are escaped as in C.

@@ -354,6 +354,10 @@ impl Sync {
                 return fail(format!("subvolume {id} is not deleted"));
             }
             if left.is_empty() {
+                if !before.is_empty() {
+                    // What they held can be used again after a commit.
+                    roots.commit()?;
+                }
                 return Ok(());
             }
             waiting = Some(left);

@@ -142,7 +142,7 @@ pub fn said(site: &dyn fmt::Display, error: rustix::io::Errno) -> Failure {
             "is on no Btrfs; name a path on a mounted one, or VOLUME:/path".to_owned()
         }
         Errno::NOTEMPTY => "other subvolumes are in it; delete them first".to_owned(),
-        Errno::PERM => "not permitted: it is not yours, or it is the default subvolume".to_owned(),
+        Errno::PERM => "not permitted: it is not yours, it is the default subvolume, or it is being sent".to_owned(),
         Errno::DQUOT => "a limit of a quota group would be exceeded; `butterfs qgroup show -re` shows the limits".to_owned(),
         Errno::NOTCONN => "quotas are not enabled; `butterfs quota enable` does it".to_owned(),
         Errno::BUSY => "it is mounted; unmount it first, or mount another subvolume".to_owned(),
