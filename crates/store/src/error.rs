@@ -101,6 +101,9 @@ pub enum StoreError {
          with -o ro,norecovery"
     )]
     LogWaits,
+    /// The fsync log is damaged, or there is no space for what it has.
+    #[error("the fsync log could not be replayed")]
+    LogNotReplayed,
     /// The volume is open for reading only.
     #[error("the volume is open for reading only; open or mount it for writing")]
     ReadOnly,

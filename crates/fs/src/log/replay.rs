@@ -101,12 +101,23 @@ pub fn replay(store: &Store) -> Result<Replayed, FsError> {
         Err(error) => {
             // The volume fails even if nothing was edited yet, because nothing
             // else may happen before the replay.
-            store.fail(&butterfs_store::StoreError::Internal(
-                "the fsync log could not be replayed",
-            ));
-            transaction.end(Err(error))
+            store.fail(&butterfs_store::StoreError::LogNotReplayed);
+            transaction.end(Err(at_replay(error)))
         }
     }
+}
+
+/// Says what to do about a damaged item.
+fn at_replay(mut error: FsError) -> FsError {
+    if let FsError::Damaged { fault, .. } = &mut error
+        && let InodeFault::Item { item, error } = &**fault
+    {
+        **fault = InodeFault::ItemAtReplay {
+            item,
+            error: error.clone(),
+        };
+    }
+    error
 }
 
 fn replay_all(
