@@ -271,6 +271,38 @@ mod tests {
     }
 
     #[test]
+    fn a_link_stays_and_its_file_is_replaced_when_the_new_one_is_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, link) = (directory.path().join("file"), directory.path().join("link"));
+        std::fs::write(&path, "old").unwrap();
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        let mut cut = WholeFile::create(&link).unwrap();
+        cut.write_all(b"cut").unwrap();
+        drop(cut);
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
+        let mut file = WholeFile::create(&link).unwrap();
+        file.write_all(b"new").unwrap();
+        file.finish().unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "new");
+    }
+
+    #[test]
+    fn a_new_private_file_is_for_its_user_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        for mode in [0o600, 0o640] {
+            let mut file = WholeFile::create_private(&path).unwrap();
+            file.write_all(b"private").unwrap();
+            file.finish().unwrap();
+            let found = std::fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(found & 0o777, mode);
+            // One that is there keeps its mode.
+            std::fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        }
+    }
+
+    #[test]
     fn a_file_system_without_files_that_have_no_name_is_enough() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");

@@ -98,3 +98,40 @@ fn on_a_mounted_volume() {
         assert!(mount.join("later").is_dir());
     });
 }
+
+#[test]
+fn of_several_subvolumes_those_that_can_be_made_are() {
+    let bench = Bench::new();
+    let words = [
+        "create",
+        "volume:/a",
+        "volume:/a",
+        "volume:/none/b",
+        "volume:/c",
+    ];
+    let done = bench.try_run(&[&["subvolume"][..], &words].concat());
+    assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(
+        errors.contains("volume:/a") && errors.contains("volume:/none/b"),
+        "{errors}"
+    );
+    assert_eq!(bench.run(&["ls", "volume:/"]), "a\nc\n");
+}
+
+/// A path that no receiver accepts is an error of the sender, not of whoever
+/// needs the stream later.
+#[test]
+fn a_path_that_is_too_long_is_not_sent() {
+    let bench = Bench::new();
+    bench.run(&["subvolume", "create", "volume:/s"]);
+    let name = "x".repeat(250);
+    let path = vec![&name[..]; 17].join("/");
+    bench.run(&["mkdir", "-p", &format!("volume:/s/{path}")]);
+    bench.run(&["subvolume", "snapshot", "-r", "volume:/s", "volume:/shot"]);
+    let done = bench.try_run(&["send", "-q", "-f", "stream", "volume:/shot"]);
+    assert_eq!(done.status.code(), Some(1), "{}", said(&done));
+    let errors = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(errors.contains("4,095"), "{errors}");
+    assert!(!bench.path("stream").exists());
+}

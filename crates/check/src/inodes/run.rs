@@ -22,6 +22,8 @@ pub(crate) const fn kind_of(mode: u32) -> u32 {
 pub(crate) const REGULAR: u32 = 0o100_000;
 pub(crate) const DIRECTORY: u32 = 0o040_000;
 pub(crate) const SYMLINK: u32 = 0o120_000;
+/// Bytes that no path has, with its final NUL.
+const PATH_MAX: u64 = 4096;
 
 /// Returns the number that directory entries have for the type in a mode.
 pub(crate) const fn entry_kind(mode: u32) -> Option<u8> {
@@ -381,6 +383,10 @@ fn content(rules: &Rules<'_>, run: &InodeRun, facts: &Facts, key: Key) {
     let target = run.bytes.saturating_sub(u64::from(run.ends_with_nul));
     if kind == SYMLINK && facts.size != run.bytes && facts.size != target {
         let text = format!("its size is {}; its target has {}", facts.size, run.bytes);
+        rules.fault(FaultCode::InodeSize, key, text);
+    }
+    if kind == SYMLINK && facts.size >= PATH_MAX {
+        let text = format!("its target has {} bytes; a path has fewer", facts.size);
         rules.fault(FaultCode::InodeSize, key, text);
     }
     if kind != DIRECTORY && facts.nbytes != run.bytes {

@@ -26,7 +26,8 @@ impl Filesystem {
             return Err(FsError::TooBig);
         }
         self.store.check_writable()?;
-        let space = if size > inode.state.read().item.size || size < self.sector_size {
+        let grows = size > inode.state.read().item.size;
+        let space = if grows || (1..self.sector_size).contains(&size) {
             self.promise_edges()?
         } else {
             None
