@@ -5,11 +5,12 @@ mod support;
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
-use support::{Bench, can_mount, said};
+use support::{Bench, SYNC_HERE, can_mount, said};
 
 fn run_in(directory: &Path, script: &str) -> String {
     let mut shell = Command::new("sh");
-    let output = shell.args(["-ec", script]).current_dir(directory).output();
+    let here = format!("{SYNC_HERE}{script}");
+    let output = shell.args(["-ec", &here]).current_dir(directory).output();
     let output = output.expect("sh runs");
     assert!(output.status.success(), "{script}: {}", said(&output));
     String::from_utf8(output.stdout).expect("text")

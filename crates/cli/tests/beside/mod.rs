@@ -2,7 +2,7 @@
 //! outputs is compared, and why not all.
 #![allow(dead_code, reason = "each suite uses a part")]
 
-use crate::support::said;
+use crate::support::{SYNC_HERE, said};
 use Compared::{All, Code, Codes, Numbers, Sorted, Without};
 use std::path::Path;
 use std::process::{Command, Output};
@@ -103,7 +103,8 @@ pub fn words(line: &str, address: &str) -> Vec<String> {
 
 pub fn shell(directory: &Path, script: &str) -> String {
     let mut command = Command::new("sh");
-    command.args(["-ec", script]).current_dir(directory);
+    let here = format!("{SYNC_HERE}{script}");
+    command.args(["-ec", &here]).current_dir(directory);
     let output = command.output().expect("sh runs");
     assert!(output.status.success(), "{script}: {}", said(&output));
     String::from_utf8_lossy(&output.stdout).trim().to_owned()

@@ -24,6 +24,12 @@ impl Drop for Mounted {
     }
 }
 
+/// For scripts of a shell: `sync` without a name means the file system of the
+/// script's directory. Other file systems of this machine may be stuck, and do
+/// not matter to a test.
+pub const SYNC_HERE: &str =
+    "sync() { if [ $# = 0 ]; then command sync -f .; else command sync \"$@\"; fi; }\n";
+
 pub fn said(output: &Output) -> String {
     format!(
         "{}{}",
