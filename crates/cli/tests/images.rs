@@ -16,8 +16,9 @@ const MIB: u64 = 1 << 20;
 fn partitioned(bench: &Bench, name: &str, table: &str) -> bool {
     let file = File::create(bench.path(name)).expect("a file");
     file.set_len(700 * MIB).expect("its length");
+    // Telling the kernel would also sync all file systems of this machine.
     let sfdisk = Command::new("sfdisk")
-        .arg("--quiet")
+        .args(["--quiet", "--no-tell-kernel"])
         .arg(bench.path(name))
         .stdin(Stdio::piped())
         .spawn();
