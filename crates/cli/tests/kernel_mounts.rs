@@ -258,8 +258,6 @@ fn scrubs_are_done_by_the_kernel() {
     assert!(shown.contains("Status:           finished"), "{shown}");
 
     damage(&world.devices[0].0, 7);
-    let dropped = fs::write("/proc/sys/vm/drop_caches", "1");
-    dropped.expect("the device is read anew");
     world.ends(&["scrub", "start", "-B", "-r"], 3, "csum=1");
     let shown = world.run(&["scrub", "status", "-R"]);
     assert!(shown.contains("uncorrectable_errors: 1"), "{shown}");
@@ -375,10 +373,9 @@ fn newer_verbs_and_options_are_answered() {
     }
 
     let limits = world.run(&["scrub", "limit"]);
-    assert!(
-        limits.contains("Id  Limit        Path\n--  -----  ----------\n 1      -  /dev/loop"),
-        "{limits}"
-    );
+    // The columns are as wide as the loop device's name.
+    assert!(limits.contains("Id  Limit "), "{limits}");
+    assert!(limits.contains("\n 1      -  /dev/loop"), "{limits}");
     let set = world.run(&["scrub", "limit", "-a", "-l", "10m"]);
     assert!(
         set.ends_with("Set scrub limit of devid 1 from unlimited to 10.00MiB/s\n"),
