@@ -121,8 +121,11 @@ fn each_fault_is_told() {
     let size = "system chunk array size";
     assert_eq!(changed(0xa0, &[0, 0, 0, 0]), bad(size, 0));
     assert_eq!(changed(0xa0, &[1, 8, 0, 0]), bad(size, 2049));
-    let device = "volume UUID of the device";
-    assert_eq!(changed(0xc9 + 82, &[0; 16]), bad(device, 0));
+    let device = Err(ParseError::Differs {
+        what: WHAT,
+        field: "the volume's UUID in the device item",
+    });
+    assert_eq!(changed(0xc9 + 82, &[0; 16]), device);
     // The array's first key: object, type.
     for at in [0x32b, 0x333] {
         assert!(matches!(
