@@ -15,6 +15,12 @@ macro_rules! bit_flags {
             /// Every known bit with its name.
             pub const TABLE: &'static [(Self, &'static str)] = &[$((Self::$bit, $text)),*];
 
+            /// All bits that have a name.
+            #[must_use]
+            pub fn known() -> Self {
+                Self(Self::TABLE.iter().fold(0, |all, (bit, _)| all | bit.0))
+            }
+
             /// True when all bits of `other` are set.
             #[must_use]
             pub const fn contains(self, other: Self) -> bool {

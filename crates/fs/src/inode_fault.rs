@@ -149,6 +149,12 @@ pub enum LogFault {
     /// A file type that does not exist.
     #[error("gives it a type that does not exist")]
     NoSuchType,
+    /// Flags that do not exist.
+    #[error("gives it flags that do not exist")]
+    NoSuchFlags,
+    /// Data whose length is not one of whole sectors.
+    #[error("gives its data a length that is not one of whole sectors")]
+    PartOfSector,
     /// A size beyond all files.
     #[error("gives it a size that no file has")]
     Size,

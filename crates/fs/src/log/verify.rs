@@ -140,6 +140,9 @@ impl Verifier<'_> {
         if kind_of(item.mode).is_err() {
             return Err(lies(id, LogFault::NoSuchType));
         }
+        if item.flags.0 & !InodeFlags::known().0 != 0 {
+            return Err(lies(id, LogFault::NoSuchFlags));
+        }
         if item.size > OFFSET_MAX {
             return Err(lies(id, LogFault::Size));
         }
@@ -231,6 +234,10 @@ impl Verifier<'_> {
         let (Body::Regular(place) | Body::Prealloc(place)) = &extent.body else {
             return Ok(());
         };
+        // The kernel would read nothing of a leaf with such an item.
+        if !extent.ram_bytes.is_multiple_of(self.engine.sector_size()) {
+            return Err(lies(id, LogFault::PartOfSector));
+        }
         if place.disk.get() == 0 {
             return Ok(());
         }
