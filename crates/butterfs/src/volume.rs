@@ -66,7 +66,8 @@ impl Default for OpenOptions {
 impl OpenOptions {
     /// Options that change nothing on the device. If an fsync log waits after a
     /// crash, its replay is kept in memory, so that files are shown with all
-    /// that was durable.
+    /// that was durable. If it cannot be replayed, opening fails, and
+    /// [`OpenOptions::as_committed`] shows the last commit.
     #[must_use]
     pub fn read_only() -> Self {
         let mut options = Self::default();

@@ -15,8 +15,7 @@ use std::path::Path;
 /// What the file system says.
 pub fn save(point: &Path) -> Result<(), ServerError> {
     let root = std::fs::File::open(point).at(point)?;
-    rustix::fs::syncfs(&root).at(point)?;
-    butterfs_kernel::sync(root.as_fd()).at(point)
+    butterfs_kernel::sync_any(root.as_fd()).at(point)
 }
 
 /// Flags that a mount has now.

@@ -91,10 +91,8 @@ pub(crate) fn check(context: &Context<'_>, items: &Items, groups: &[Group], used
         if key.objectid != FREE_SPACE_OBJECT || key.item_type != ItemType::MIN {
             continue;
         }
-        let Some((group, _)) = groups
-            .iter()
-            .find(|(group, _)| group.objectid == key.offset)
-        else {
+        let found = groups.binary_search_by_key(&key.offset, |(group, _)| group.objectid);
+        let Some((group, _)) = found.ok().and_then(|at| groups.get(at)) else {
             continue;
         };
         let Some(header) = Header::parse(data) else {

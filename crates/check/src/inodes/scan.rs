@@ -68,9 +68,7 @@ pub(crate) fn impossible_fields(
     if item.mode & !MODE_BITS != 0 {
         fault(format!("its mode {:o} has unknown bits", item.mode));
     }
-    let known = InodeFlags::TABLE
-        .iter()
-        .fold(0, |all, (bit, _)| all | bit.0);
+    let known = InodeFlags::known().0;
     if item.flags.0 & !known != 0 {
         fault(format!("it has unknown flags {:#x}", item.flags.0 & !known));
     }

@@ -126,7 +126,7 @@ pub(crate) fn impossible_fields(
     if item.drop_level > LEVEL_MAX {
         fault(format!("its deletion is at level {}", item.drop_level));
     }
-    let known = RootFlags::TABLE.iter().fold(0, |all, (bit, _)| all | bit.0);
+    let known = RootFlags::known().0;
     if item.flags.0 & !known != 0 {
         fault(format!("it has unknown flags {:#x}", item.flags.0 & !known));
     }

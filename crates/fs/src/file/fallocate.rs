@@ -149,7 +149,7 @@ impl Filesystem {
     }
 
     /// Parts of `range` without file extents, and those whose file extents are
-    /// `wanted`, in their order.
+    /// `wanted`, in their order. Neighbours are one part.
     fn parts_where(
         &self,
         id: InodeId,
@@ -167,6 +167,13 @@ impl Filesystem {
             }
         }
         parts.sort_by_key(|part| part.start);
+        parts.dedup_by(|later, earlier| {
+            let touches = later.start <= earlier.end;
+            if touches {
+                earlier.end = earlier.end.max(later.end);
+            }
+            touches
+        });
         Ok(parts)
     }
 
