@@ -62,7 +62,9 @@ pub struct Config {
     /// The largest write, and the largest read.
     pub max_write: u32,
     /// The most bytes to read ahead. The kernel's own limit, 128 KiB, applies
-    /// to mounts of ordinary users.
+    /// to mounts of ordinary users. Around a page fault of a mapped file the
+    /// kernel reads as much, so more is not always better: the kernel's Btrfs
+    /// has 4 MiB.
     pub max_readahead: u32,
     /// Requests the kernel sends in the background (read-ahead, write-back).
     pub max_background: u16,
@@ -123,7 +125,7 @@ impl Default for Config {
             transports: Transports::Device,
             wake: Wake::Sleep,
             max_write: 1 << 20,
-            max_readahead: 1 << 20,
+            max_readahead: 2 << 20,
             max_background: 64,
             congestion_threshold: 48,
             features: Self::FEATURES,
