@@ -29,6 +29,7 @@ pub mod features;
 pub mod item;
 pub mod key;
 pub mod node;
+pub mod object;
 pub mod send_stream;
 pub mod superblock;
 pub mod units;

@@ -23,7 +23,7 @@ use butterfs_format::item::log::DirLogItem;
 use butterfs_format::item::qgroup::{QgroupInfo, QgroupLimit, QgroupLimitFlags, QgroupStatus};
 use butterfs_format::item::root::RootItem;
 use butterfs_format::item::root_ref::RootRef;
-use butterfs_format::item::state::{BALANCE_OBJECTID, BalanceItem, DeviceReplace, DeviceStats};
+use butterfs_format::item::state::{BalanceItem, DeviceReplace, DeviceStats};
 use butterfs_format::item::uuid;
 use butterfs_format::{
     ChecksumType, DeviceId, FileOffset, InodeNumber, ItemType, Key, Logical, ParseError, TreeId,
@@ -208,7 +208,11 @@ fn values_are_those_of_dump_tree() {
     assert_eq!(limit.flags, QgroupLimitFlags::MAX_REFERENCED);
     assert_eq!((limit.referenced_max, limit.exclusive_max), (10 << 20, 0));
 
-    let paused = Key::new(BALANCE_OBJECTID, ItemType::TEMPORARY_ITEM, 0);
+    let paused = Key::new(
+        butterfs_format::object::BALANCE,
+        ItemType::TEMPORARY_ITEM,
+        0,
+    );
     let paused = BalanceItem::parse(&find("sha256-root-1", paused)).unwrap();
     assert_eq!(paused.flags, BlockGroupFlags(7));
     let filters = paused.filters().unwrap();

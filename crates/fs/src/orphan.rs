@@ -8,14 +8,12 @@ use crate::dir::{self, Link};
 use crate::error::FsError;
 use crate::inode::{Inode, InodeState, check_alive, store_item};
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId, object};
 use butterfs_store::{DataExtent, DataOwner, Engine, Purpose, now};
 use butterfs_tree::{Cursor, Edit, Editor, ItemChange, change_items};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Object of all orphan items.
-const OBJECT: u64 = u64::MAX - 4;
 /// Items of an inode that are deleted in one transaction.
 const STEP: usize = 400;
 /// Nodes that one step touches.
@@ -33,7 +31,7 @@ pub(crate) enum Fate {
 }
 
 const fn key(inode: InodeNumber) -> Key {
-    Key::new(OBJECT, ItemType::ORPHAN_ITEM, inode.0)
+    Key::new(object::ORPHAN, ItemType::ORPHAN_ITEM, inode.0)
 }
 
 /// The change that marks an inode as to be deleted.
@@ -286,7 +284,7 @@ impl Filesystem {
             let engine = self.store.read();
             let mut cursor = Cursor::seek_in(&*engine, tree, &key(InodeNumber(0)))?;
             while let Some(found) = cursor.key() {
-                if found.objectid != OBJECT || found.item_type != ItemType::ORPHAN_ITEM {
+                if found.objectid != object::ORPHAN || found.item_type != ItemType::ORPHAN_ITEM {
                     break;
                 }
                 numbers.push(InodeNumber(found.offset));

@@ -4,13 +4,10 @@ use crate::engine::Engine;
 use crate::error::{StoreError, corrupt_item};
 use crate::item_fault::ItemFault;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE};
-use butterfs_format::{ItemType, Key, TreeId};
+use butterfs_format::{ItemType, Key, TreeId, object};
 use butterfs_tree::{Cursor, Editor, find};
 use std::collections::BTreeMap;
 use std::ops::Range;
-
-/// Object of all items of the checksum tree.
-pub(crate) const OBJECT: u64 = u64::MAX - 9;
 
 /// Checksums of a range of sectors; some may be missing.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ impl SectorChecksums {
 }
 
 fn key(logical: u64) -> Key {
-    Key::new(OBJECT, ItemType::EXTENT_CSUM, logical)
+    Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, logical)
 }
 
 /// Bytes of the greatest item of checksums, as in the kernel.
@@ -147,7 +144,7 @@ impl Engine {
             cursor.prev()?;
         }
         while let Some((found, sums)) = cursor.item() {
-            if found.objectid == OBJECT && found.item_type == ItemType::EXTENT_CSUM {
+            if found.objectid == object::EXTENT_CSUM && found.item_type == ItemType::EXTENT_CSUM {
                 if found.offset >= range.end {
                     break;
                 }
@@ -219,7 +216,7 @@ impl Engine {
         let mut extended = None;
         if cursor.prev()?
             && let Some((found, sums)) = cursor.item()
-            && found.objectid == OBJECT
+            && found.objectid == object::EXTENT_CSUM
             && found.item_type == ItemType::EXTENT_CSUM
             && found
                 .offset

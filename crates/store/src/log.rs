@@ -22,7 +22,9 @@ use crate::space::ranges::RangeSet;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::item::root::RootItem;
 use butterfs_format::superblock::Superblock;
-use butterfs_format::{Generation, InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId};
+use butterfs_format::{
+    Generation, InodeId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, object,
+};
 use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError};
 use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
@@ -40,8 +42,6 @@ const BATCH_NODES: usize = 2;
 const COMMIT_NODES: usize = 24;
 /// Extents whose changes go to one leaf at the commit, about.
 const EXTENTS_PER_LEAF: usize = 32;
-/// Object of all checksum items.
-const CHECKSUMS: u64 = u64::MAX - 9;
 
 /// A batch of the log that is complete in memory.
 #[must_use = "a prepared batch must be published"]
@@ -267,7 +267,7 @@ impl LogEditor<'_> {
                 let step = room / size * size;
                 let mut at = part.start;
                 for piece in sums[first..last].chunks(step) {
-                    let key = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, at);
+                    let key = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, at);
                     self.replace(&key, piece)?;
                     at += (piece.len() / size) as u64 * sector;
                 }
@@ -605,8 +605,8 @@ impl Engine {
                 trees.push(*tree);
             }
         }
-        let first = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.start);
-        let last = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, range.end - 1);
+        let first = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, range.start);
+        let last = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, range.end - 1);
         for tree in trees {
             self.log_of(tree)?.remove_range(first..=last)?;
         }

@@ -14,16 +14,14 @@ use crate::trees::TreeState;
 use crate::{Purpose, Store, now};
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::item::uuid;
-use butterfs_format::{ItemType, Key, TreeId, UuidBytes};
+use butterfs_format::{ItemType, Key, TreeId, UuidBytes, object};
 use butterfs_tree::{Cursor, Editor, Node, NodeSink, NodeSource, TreeError, find};
 use std::fmt::Display;
 
-/// Object of all orphan items.
-const ORPHAN_OBJECT: u64 = u64::MAX - 4;
 const NO_UUID: UuidBytes = [0; 16];
 
 pub(crate) const fn orphan_key(tree: TreeId) -> Key {
-    Key::new(ORPHAN_OBJECT, ItemType::ORPHAN_ITEM, tree.0)
+    Key::new(object::ORPHAN, ItemType::ORPHAN_ITEM, tree.0)
 }
 
 /// What may be done with a subvolume.
@@ -394,7 +392,7 @@ impl Engine {
         let mut trees = Vec::new();
         let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &orphan_key(TreeId(0)))?;
         while let Some(key) = cursor.key() {
-            if key.objectid != ORPHAN_OBJECT || key.item_type != ItemType::ORPHAN_ITEM {
+            if key.objectid != object::ORPHAN || key.item_type != ItemType::ORPHAN_ITEM {
                 break;
             }
             trees.push(TreeId(key.offset));

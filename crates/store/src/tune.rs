@@ -10,7 +10,7 @@
 //!
 //! [`States::Tuned`]: crate::States::Tuned
 
-use crate::checksums::{OBJECT as CHECKSUM_OBJECT, item_bytes_max};
+use crate::checksums::item_bytes_max;
 use crate::data::DataExtent;
 use crate::engine::Engine;
 use crate::error::{StoreError, bad_item, corrupt_item};
@@ -28,7 +28,7 @@ use butterfs_format::item::root::RootItem;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, field};
 use butterfs_format::superblock::{SuperFlags, Superblock};
 use butterfs_format::{
-    ChecksumType, DeviceId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, UuidBytes,
+    ChecksumType, DeviceId, InodeNumber, ItemType, Key, Logical, NodeRef, TreeId, UuidBytes, object,
 };
 use butterfs_tree::{Cursor, Editor, Expected, Headers, Node, NodeSink, NodeSource};
 use butterfs_volume::{VolumeError, row_length};
@@ -45,8 +45,6 @@ const ITEMS_AT_ONCE: usize = 2000;
 const DATA_AT_ONCE: u64 = 4 << 20;
 /// New checksums may take this part of the machine's memory.
 const MEMORY_SHARE: u64 = 3;
-/// Where the items that describe caches of free space (v1) are.
-const FREE_SPACE_OBJECT: u64 = (-11_i64).cast_unsigned();
 
 /// What the headers of all nodes get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -440,7 +438,7 @@ fn append(items: &mut Items, mut at: u64, mut sums: &[u8], form: Form) {
             }
             None => {
                 let taken = sums.len().min(form.item_max);
-                let key = Key::new(CHECKSUM_OBJECT, ItemType::EXTENT_CSUM, at);
+                let key = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, at);
                 items.push((key, sums[..taken].to_vec()));
                 taken
             }
@@ -500,10 +498,10 @@ impl Engine {
     fn checksum_runs(&self) -> Result<Vec<(u64, u64)>, StoreError> {
         let size = self.sum_size();
         let mut runs: Vec<(u64, u64)> = Vec::new();
-        let first = Key::new(CHECKSUM_OBJECT, ItemType::EXTENT_CSUM, 0);
+        let first = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, 0);
         let mut cursor = Cursor::seek_in(self, TreeId::CSUM, &first)?;
         while let Some((key, sums)) = cursor.item() {
-            if key.objectid != CHECKSUM_OBJECT || key.item_type != ItemType::EXTENT_CSUM {
+            if key.objectid != object::EXTENT_CSUM || key.item_type != ItemType::EXTENT_CSUM {
                 break;
             }
             if sums.len() % size != 0 || key.offset % self.sector_size() != 0 {
@@ -591,10 +589,10 @@ impl Engine {
     /// roots that no directory names.
     fn remove_old_caches(&mut self) -> Result<(), StoreError> {
         let mut caches = Vec::new();
-        let first = Key::new(FREE_SPACE_OBJECT, ItemType::MIN, 0);
+        let first = Key::new(object::FREE_SPACE, ItemType::MIN, 0);
         let mut cursor = Cursor::seek_in(self, TreeId::ROOT, &first)?;
         while let Some((key, data)) = cursor.item() {
-            if key.objectid != FREE_SPACE_OBJECT || key.item_type != ItemType::MIN {
+            if key.objectid != object::FREE_SPACE || key.item_type != ItemType::MIN {
                 break;
             }
             let mut reader = Reader::new("space cache", data);

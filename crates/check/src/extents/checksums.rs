@@ -6,10 +6,7 @@ use crate::context::Context;
 use crate::ranges::Ranges;
 use crate::report::Place;
 use crate::walk::{Leaf, Visitor};
-use butterfs_format::{ItemType, Key, TreeId};
-
-/// Object of all items of the checksum tree.
-const OBJECT: u64 = u64::MAX.wrapping_sub(9);
+use butterfs_format::{ItemType, Key, TreeId, object};
 
 /// What a part of the checksum tree covers.
 #[derive(Debug, Default)]
@@ -31,7 +28,7 @@ pub(crate) fn range_of(context: &Context<'_>, key: Key, data: &[u8]) -> Option<(
     let sector = context.sector();
     let sectors = u64::try_from(data.len().checked_div(each)?).ok()?;
     let whole = data.len().is_multiple_of(each) && sectors > 0;
-    let known = key.objectid == OBJECT && key.item_type == ItemType::EXTENT_CSUM;
+    let known = key.objectid == object::EXTENT_CSUM && key.item_type == ItemType::EXTENT_CSUM;
     if !whole || !known || !key.offset.is_multiple_of(sector) {
         return None;
     }

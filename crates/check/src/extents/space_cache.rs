@@ -10,6 +10,7 @@
 //! wrote.
 
 use super::scan::Group;
+use crate::budget::Taken;
 use crate::code::FaultCode;
 use crate::context::Context;
 use crate::extents::free_space::superblocks;
@@ -20,11 +21,9 @@ use butterfs_format::bytes::Reader;
 use butterfs_format::checksum::crc32c;
 use butterfs_format::item::file_extent::{FileExtent, FileExtentBody};
 use butterfs_format::item::inode::InodeItem;
-use butterfs_format::{Generation, ItemType, Key, Logical, TreeId};
+use butterfs_format::{Generation, ItemType, Key, Logical, TreeId, object};
 use std::collections::BTreeMap;
 
-/// Object of the items that name the caches.
-const FREE_SPACE_OBJECT: u64 = u64::MAX.wrapping_sub(10);
 /// Bytes of a page of a cache.
 const PAGE: usize = 4096;
 /// Bytes of an entry, and of a checksum.
@@ -88,7 +87,7 @@ pub(crate) fn check(context: &Context<'_>, items: &Items, groups: &[Group], used
     }
     let superblocks = superblocks(context);
     for (key, data) in items {
-        if key.objectid != FREE_SPACE_OBJECT || key.item_type != ItemType::MIN {
+        if key.objectid != object::FREE_SPACE || key.item_type != ItemType::MIN {
             continue;
         }
         let found = groups.binary_search_by_key(&key.offset, |(group, _)| group.objectid);
@@ -106,7 +105,8 @@ pub(crate) fn check(context: &Context<'_>, items: &Items, groups: &[Group], used
         };
         let none = Vec::new();
         let extents = extents.get(&header.file).unwrap_or(&none);
-        let content = content(context, file.size, extents);
+        let memory = context.taken();
+        let content = content(context, file.size, extents, &memory);
         let sector = context.sector();
         let Some(free) = content.and_then(|content| ranges(&content, &header, sector)) else {
             continue;
@@ -135,8 +135,15 @@ pub(crate) fn check(context: &Context<'_>, items: &Items, groups: &[Group], used
 }
 
 /// Reads a cache; `None` if that fails, as the kernel then has no cache.
-fn content(context: &Context<'_>, size: u64, extents: &[(Key, &[u8])]) -> Option<Vec<u8>> {
-    let length = usize::try_from(Some(size).filter(|size| *size <= BYTES_MAX)?).ok()?;
+fn content(
+    context: &Context<'_>,
+    size: u64,
+    extents: &[(Key, &[u8])],
+    memory: &Taken,
+) -> Option<Vec<u8>> {
+    let size = Some(size).filter(|size| *size <= BYTES_MAX)?;
+    memory.add(size);
+    let length = usize::try_from(size).ok()?;
     let mut content = vec![0; length.next_multiple_of(PAGE)];
     for (key, data) in extents {
         let extent = FileExtent::parse(data).ok()?;

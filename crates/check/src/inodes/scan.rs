@@ -14,14 +14,12 @@ use crate::ranges::Ranges;
 use crate::walk::{Leaf, Visitor};
 use butterfs_format::item::file_extent::FileExtent;
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
-use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, TreeId};
+use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, TreeId, object};
 use parking_lot::Mutex;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Object of orphan items.
-const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
 /// Objects of the inode cache of old kernels: its inode and its space.
-const INODE_CACHE: [u64; 2] = [u64::MAX.wrapping_sub(11), u64::MAX.wrapping_sub(10)];
+const INODE_CACHE: [u64; 2] = [object::FREE_INO, object::FREE_SPACE];
 /// Type and permissions.
 const MODE_BITS: u32 = 0o177_777;
 
@@ -185,7 +183,7 @@ impl FsScan<'_, '_> {
     }
 
     fn item(&self, rules: &Rules<'_>, run: &mut FsRun, leaf: &Leaf<'_>, key: Key, data: &[u8]) {
-        if key.objectid == ORPHANS && key.item_type == ItemType::ORPHAN_ITEM {
+        if key.objectid == object::ORPHAN && key.item_type == ItemType::ORPHAN_ITEM {
             run.inode(rules, key.objectid);
             run.orphans.push(key.offset);
             return;

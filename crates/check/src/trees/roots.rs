@@ -14,7 +14,9 @@ use butterfs_format::item::dir::DirEntries;
 use butterfs_format::item::inode::RefEntries;
 use butterfs_format::item::root::{RootFlags, RootItem};
 use butterfs_format::node::LEVEL_MAX;
-use butterfs_format::{Generation, InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId};
+use butterfs_format::{
+    Generation, InodeNumber, ItemType, Key, NodeRef, ParseError, TreeId, object,
+};
 use butterfs_tree::find;
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -103,9 +105,6 @@ pub(crate) struct Roots {
     default: Option<(Key, TreeId)>,
 }
 
-/// Object of orphan items.
-const ORPHANS: u64 = u64::MAX.wrapping_sub(4);
-
 /// Passes what no root item can have, in the tree of roots or in that of the
 /// logs, to `fault`. The kernel then reads nothing of the leaf.
 pub(crate) fn impossible_fields(
@@ -187,7 +186,7 @@ impl Roots {
                         context.fault(FaultCode::NameInvalid, place, error.to_string());
                     }
                 }
-                ItemType::ORPHAN_ITEM if key.objectid == ORPHANS => {
+                ItemType::ORPHAN_ITEM if key.objectid == object::ORPHAN => {
                     roots.orphans.insert(key.offset);
                 }
                 _ => {}

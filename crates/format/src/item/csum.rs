@@ -1,19 +1,16 @@
 //! EXTENT_CSUM: checksums of data sectors.
 //!
 //! An item is a row of checksums without a header; its key is
-//! ([`OBJECTID`], EXTENT_CSUM, logical address of the first sector). Items may
+//! ([`object::EXTENT_CSUM`], EXTENT_CSUM, logical address of the first sector). Items may
 //! begin and end anywhere, also inside an extent.
 
 use crate::node::{HEADER_SIZE, ITEM_SIZE};
-use crate::{ChecksumType, ItemType, Key, Logical, ParseError};
-
-/// Object of all checksum items (-10).
-pub const OBJECTID: u64 = u64::MAX - 9;
+use crate::{ChecksumType, ItemType, Key, Logical, ParseError, object};
 
 /// Key of the item that begins at `logical`.
 #[must_use]
 pub const fn key(logical: Logical) -> Key {
-    Key::new(OBJECTID, ItemType::EXTENT_CSUM, logical.0)
+    Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, logical.0)
 }
 
 /// The sectors that one item covers, and their checksums.
@@ -48,7 +45,7 @@ impl<'a> CsumItem<'a> {
             field,
             value,
         };
-        if key.objectid != OBJECTID {
+        if key.objectid != object::EXTENT_CSUM {
             return Err(bad("object", key.objectid));
         }
         if key.item_type != ItemType::EXTENT_CSUM {
@@ -132,7 +129,7 @@ mod tests {
         assert!(parse(key(Logical(8192)), &[]).is_err());
         assert!(parse(key(Logical(u64::MAX - 4095)), &bytes).is_err());
         assert!(parse(Key::new(1, ItemType::EXTENT_CSUM, 0), &bytes).is_err());
-        assert!(parse(Key::new(OBJECTID, ItemType::DIR_ITEM, 0), &bytes).is_err());
+        assert!(parse(Key::new(object::EXTENT_CSUM, ItemType::DIR_ITEM, 0), &bytes).is_err());
     }
 
     #[test]

@@ -7,12 +7,10 @@ use crate::bytes::{Reader, Writer};
 use crate::item::balance::BalanceArgs;
 use crate::item::chunk::BlockGroupFlags;
 use crate::item::expect_end;
-use crate::{DeviceId, ItemType, Key, ParseError};
+use crate::{DeviceId, ItemType, Key, ParseError, object};
 
 /// Object of device statistics.
 pub const DEVICE_STATS_OBJECTID: u64 = 0;
-/// Object of the balance item (-4).
-pub const BALANCE_OBJECTID: u64 = u64::MAX - 3;
 
 /// Error counters of a device: (0, PERSISTENT_ITEM, device).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +80,7 @@ impl DeviceStats {
     }
 }
 
-/// A balance that was interrupted: ([`BALANCE_OBJECTID`], TEMPORARY_ITEM, 0) in
+/// A balance that was interrupted: ([`object::BALANCE`], TEMPORARY_ITEM, 0) in
 /// the tree of roots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BalanceItem {
@@ -120,7 +118,7 @@ impl BalanceItem {
     /// Its key, in the tree of roots.
     #[must_use]
     pub const fn key() -> Key {
-        Key::new(BALANCE_OBJECTID, ItemType::TEMPORARY_ITEM, 0)
+        Key::new(object::BALANCE, ItemType::TEMPORARY_ITEM, 0)
     }
 
     /// An item with these filters for data, metadata and system.

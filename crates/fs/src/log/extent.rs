@@ -8,13 +8,10 @@ use crate::inode::InodeState;
 use crate::inode_fault::LogFault;
 use butterfs_format::item::file_extent::ExtentPlace;
 use butterfs_format::item::inode::InodeFlags;
-use butterfs_format::{InodeId, ItemType, Key};
+use butterfs_format::{InodeId, ItemType, Key, object};
 use butterfs_store::Engine;
 use std::collections::BTreeSet;
 use std::ops::Range;
-
-/// Object of all checksum items.
-const CHECKSUMS: u64 = u64::MAX - 9;
 
 /// Adds the extent of the log to a file. Gives the range that changed, or
 /// `None` if the file has the extent already.
@@ -90,7 +87,7 @@ fn checksums(
     // of checksums at most.
     let reach = (engine.node_size() / size) as u64 * sector;
     let first = Key::new(
-        CHECKSUMS,
+        object::EXTENT_CSUM,
         ItemType::EXTENT_CSUM,
         wanted.start.saturating_sub(reach),
     );
@@ -99,7 +96,7 @@ fn checksums(
         .filter(|index| known.get(*index).is_none())
         .collect();
     for (key, sums) in log.from(first) {
-        let inside = key.objectid == CHECKSUMS
+        let inside = key.objectid == object::EXTENT_CSUM
             && key.item_type == ItemType::EXTENT_CSUM
             && key.offset < wanted.end;
         if !inside {

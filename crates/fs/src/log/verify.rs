@@ -16,7 +16,7 @@ use butterfs_format::checksum::name_hash;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::dir::{DirEntries, FileType};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId, object};
 use butterfs_store::{Engine, ItemFault, corrupt_item};
 use butterfs_tree::Cursor;
 use std::collections::BTreeMap;
@@ -24,8 +24,6 @@ use std::ops::Range;
 
 /// Numbers that inodes of subvolumes have.
 const INODES: std::ops::RangeInclusive<u64> = 256..=u64::MAX - 256;
-/// Object of all checksum items.
-const CHECKSUMS: u64 = u64::MAX - 9;
 /// Greatest offset in a file, and position in a directory.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
@@ -79,7 +77,7 @@ impl Verifier<'_> {
             tree: self.log.tree,
             number: InodeNumber(key.objectid),
         };
-        if key.item_type == ItemType::EXTENT_CSUM && key.objectid == CHECKSUMS {
+        if key.item_type == ItemType::EXTENT_CSUM && key.objectid == object::EXTENT_CSUM {
             return self.checksums(key, data);
         }
         let known = matches!(

@@ -2,7 +2,7 @@
 
 use super::log_image::{LEVEL, LogImage};
 use butterfs_format::node::{HEADER_SIZE, POINTER_SIZE};
-use butterfs_format::{ItemType, Key};
+use butterfs_format::{ItemType, Key, object};
 
 pub type Lie = fn(&mut LogImage);
 
@@ -23,8 +23,7 @@ const MODE: usize = 52;
 const ROOT_LOGICAL: usize = 176;
 const ROOT_LEVEL: usize = 238;
 
-/// Object of checksum items, and of root items of logs.
-const CHECKSUMS: u64 = u64::MAX - 9;
+/// Object of root items of logs.
 const LOGS: u64 = u64::MAX - 5;
 
 fn get(data: &[u8], at: usize) -> u64 {
@@ -556,7 +555,7 @@ pub const ALL: &[(&str, Lie)] = &[
     }),
     ("checksums of everything", |image| {
         let (disk, _) = image.committed;
-        let key = Key::new(CHECKSUMS, ItemType::EXTENT_CSUM, disk);
+        let key = Key::new(object::EXTENT_CSUM, ItemType::EXTENT_CSUM, disk);
         image.top().put(key, vec![7; 800]);
     }),
     ("checksums at an odd place", |image| {

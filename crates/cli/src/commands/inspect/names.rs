@@ -3,8 +3,7 @@
 use crate::fail::{Failure, fail};
 use butterfs::TreeId;
 use butterfs_format::item::qgroup::GroupId;
-use butterfs_format::item::state::BALANCE_OBJECTID;
-use butterfs_format::{ItemType, Key};
+use butterfs_format::{ItemType, Key, object};
 
 /// A tree's names.
 pub(super) struct TreeName {
@@ -74,15 +73,12 @@ const ALIASES: &[(&str, TreeId)] = &[
 /// Objects that are no trees.
 const OBJECTS: &[(u64, &str)] = &[
     (u64::MAX, "-1"),
-    (BALANCE_OBJECTID, "BALANCE"),
-    (u64::MAX - 4, "ORPHAN"),
-    (u64::MAX - 9, "EXTENT_CSUM"),
-    (FREE_SPACE_OBJECT, "FREE_SPACE"),
-    (u64::MAX - 11, "FREE_INO"),
+    (object::BALANCE, "BALANCE"),
+    (object::ORPHAN, "ORPHAN"),
+    (object::EXTENT_CSUM, "EXTENT_CSUM"),
+    (object::FREE_SPACE, "FREE_SPACE"),
+    (object::FREE_INO, "FREE_INO"),
 ];
-
-/// Object of the space caches of old volumes.
-pub(super) const FREE_SPACE_OBJECT: u64 = u64::MAX - 10;
 
 pub(super) fn object_name(number: u64) -> String {
     let tree = NAMES.iter().find(|known| known.tree.get() == number);
@@ -123,7 +119,7 @@ pub(super) fn title(tree: TreeId) -> &'static str {
 /// A key as the Btrfs tools print it.
 pub(super) fn key_text(key: Key) -> String {
     let kind = match (key.item_type.0, key.objectid) {
-        (0, FREE_SPACE_OBJECT) => "UNTYPED".to_owned(),
+        (0, object::FREE_SPACE) => "UNTYPED".to_owned(),
         _ => format!("{:?}", key.item_type),
     };
     let (object, offset) = match key.item_type {
