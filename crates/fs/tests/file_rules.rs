@@ -747,7 +747,7 @@ fn a_file_that_cannot_be_flushed_stops_nothing_else() {
 
     // Only the bad file gets the error, and it takes no more data.
     fs.fsync(&good).unwrap();
-    fs.fsync_directory().unwrap();
+    fs.store().commit().unwrap();
     assert_eq!(fs.fsync(&bad).unwrap_err().errno(), 5);
     assert_eq!(fs.write(&bad, 0, &[3; 4096]).unwrap_err().errno(), 5);
     // Others write more than the budget holds.
@@ -792,7 +792,7 @@ fn writers_do_not_wait_for_ever_for_files_that_cannot_be_flushed() {
     assert_eq!(last.unwrap_err().errno(), 5);
     let good = create(&fs, "good");
     let _ = fs.write(&good, 0, &[3; 256 << 10]);
-    fs.fsync_directory().unwrap();
+    fs.store().commit().unwrap();
     for inode in &bad {
         spoil(&fs, inode, 0, |item| item[ADDRESS] ^= 1);
     }
@@ -806,7 +806,7 @@ fn writers_do_not_wait_for_ever_for_files_that_cannot_be_flushed() {
 /// What is left of a file after a crash that follows a commit which did not
 /// flush it.
 fn after_commit(fs: &Filesystem, volume: &Volume, name: &str) -> Vec<u8> {
-    fs.fsync_directory().unwrap();
+    fs.store().commit().unwrap();
     let left = crash(volume);
     let found = left.open(Options::default());
     content(&found, &reopen(&found, name))

@@ -450,7 +450,8 @@ fn random_workload(seed: u64, dir: &str) -> String {
                 }
             }
             15 => out.push("sync".into()),
-            16 => out.push(format!("fsyncdir {dir}d")),
+            16 if offset.is_multiple_of(2) => out.push(format!("fsyncdir {dir}d")),
+            16 => out.push(format!("fsyncdir {}", dir.trim_end_matches('/'))),
             17.. if there => out.push(format!("fsync {name}")),
             _ => {}
         }

@@ -5,6 +5,7 @@
 //! format is the kernel's, and the kernel can replay what is recorded here.
 
 mod copy;
+mod directory;
 mod extent;
 mod items;
 mod names;

@@ -7,9 +7,9 @@ use super::copy::{Items, forget_extents, items, write_items};
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use butterfs_format::checksum::name_hash;
-use butterfs_format::item::dir::DirEntries;
+use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{InodeItem, RefEntries};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
 use butterfs_store::{Engine, GivenName, LogEditor};
 use butterfs_tree::Cursor;
 
@@ -50,7 +50,31 @@ fn is_committed(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
     let Some(root) = engine.committed_root(id.tree)? else {
         return Ok(false);
     };
-    Ok(find_at(engine, root, &crate::inode::item_key(id))?.is_some())
+    Ok(committed_generation(engine, root, id)?.is_some())
+}
+
+/// The generation that made an inode of the last commit, which is at `root`;
+/// `None` if the commit has no such inode.
+pub(super) fn committed_generation(
+    engine: &Engine,
+    root: NodeRef,
+    id: InodeId,
+) -> Result<Option<u64>, FsError> {
+    let Some(data) = find_at(engine, root, &crate::inode::item_key(id))? else {
+        return Ok(None);
+    };
+    let item =
+        InodeItem::parse(&data).map_err(|error| FsError::bad_item(id, "inode item", &error))?;
+    Ok(Some(item.generation.get()))
+}
+
+/// Whether an inode has no names any more.
+pub(super) fn is_gone(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
+    match crate::inode::load_item(engine, id) {
+        Ok(item) => Ok(item.nlink == 0),
+        Err(FsError::NotFound) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Brings up to date, in the log, the names of logged files that changed since.
@@ -152,16 +176,14 @@ pub(super) fn to_log(
     item: &InodeItem,
     root: NodeRef,
 ) -> Result<Option<Items>, FsError> {
-    let committed = find_at(engine, root, &crate::inode::item_key(id))?;
-    match committed.as_deref().map(InodeItem::parse) {
+    match committed_generation(engine, root, id)? {
         None => {}
-        Some(Err(error)) => return Err(FsError::bad_item(id, "inode item", &error)),
-        Some(Ok(old)) if old.generation == item.generation && !engine.names_changed(id) => {
+        Some(old) if old == item.generation.get() && !engine.names_changed(id) => {
             return Ok(Some(Vec::new()));
         }
         // Another inode had the number, or the kernel would also log everything
         // that happened in its directories.
-        Some(Ok(_)) => return Ok(None),
+        Some(_) => return Ok(None),
     }
     let now = dir::links(engine, id)?;
     let mut parents: Vec<InodeNumber> = Vec::new();
@@ -196,20 +218,15 @@ fn engine_has_no_extended(engine: &Engine, id: InodeId) -> Result<bool, FsError>
     Ok(items(engine, id, first, last)?.is_empty())
 }
 
-/// True if the last commit has the directory of a name, and has neither the
-/// name nor its index there.
+/// True if the last commit has the directory of a name, and not its index
+/// there. If it has the name, the name's file must be gone.
 fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Result<bool, FsError> {
     let parent = InodeId {
         tree: id.tree,
         number: link.parent,
     };
-    let Some(old) = find_at(engine, root, &crate::inode::item_key(parent))? else {
-        return Ok(false);
-    };
     let now = crate::inode::load_item(engine, parent)?;
-    let old =
-        InodeItem::parse(&old).map_err(|error| FsError::bad_item(parent, "inode item", &error))?;
-    if old.generation != now.generation {
+    if committed_generation(engine, root, parent)? != Some(now.generation.get()) {
         return Ok(false);
     }
     let number = link.parent.get();
@@ -224,8 +241,18 @@ fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Resul
     for entry in DirEntries::new(&entries) {
         let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
         if entry.name == link.name {
-            return Ok(false);
+            return is_replaced(engine, id.tree, &entry);
         }
     }
     Ok(true)
+}
+
+/// Whether a replay may take the name away from what `entry` of the last commit
+/// names: a file that is gone.
+fn is_replaced(engine: &Engine, tree: TreeId, entry: &DirEntry<'_>) -> Result<bool, FsError> {
+    if entry.location.item_type != ItemType::INODE_ITEM || entry.kind == FileType::Directory {
+        return Ok(false);
+    }
+    let number = InodeNumber(entry.location.objectid);
+    is_gone(engine, InodeId { tree, number })
 }

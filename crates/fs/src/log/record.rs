@@ -4,8 +4,9 @@
 //! that the last commit does not have, and the file extents that changed since
 //! they were logged. Where a replay could go wrong, a commit is made instead.
 //! These cases are: files of the last commit whose names changed, names that
-//! another inode had, directories that the last commit does not have,
-//! subvolumes of which a snapshot was made, and everything that is not a file.
+//! another inode had and that still exists, directories that the last commit
+//! does not have, subvolumes of which a snapshot was made, links and special
+//! files.
 
 use super::copy::{Items, forget_extents, items, write_items};
 use super::names;
@@ -75,16 +76,6 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Makes the names in directories durable, by a commit. It does not flush
-    /// the data of their files.
-    ///
-    /// # Errors
-    /// What the commit met.
-    pub fn fsync_directory(&self) -> Result<(), FsError> {
-        self.store.commit()?;
-        Ok(())
-    }
-
     /// Puts a file into the log; `None` if a commit is needed.
     fn log_inode(&self, id: InodeId, state: &InodeState) -> Result<Option<LogTicket>, FsError> {
         self.store.check_writable()?;
@@ -126,15 +117,14 @@ impl Filesystem {
         if nameless {
             return Ok(Some(engine.log_ticket()));
         }
-        let Some(record) = gather(&engine, id, state)? else {
+        let mut item = state.item.clone();
+        item.size = state.disk_size;
+        let Some(record) = gather(&engine, id, item)? else {
             return Ok(None);
         };
         match write(&mut engine, id, &record) {
-            Ok(Outcome::Written) => {
-                engine.note_logged(id);
-                Ok(Some(engine.log_ticket()))
-            }
-            Ok(Outcome::TooMuch) | Err(FsError::Store(StoreError::NoSpace)) => {
+            Ok(names::Said::All) => Ok(Some(engine.log_ticket())),
+            Ok(names::Said::NotAll) | Err(FsError::Store(StoreError::NoSpace)) => {
                 engine.give_up_log();
                 Ok(None)
             }
@@ -146,7 +136,22 @@ impl Filesystem {
     }
 }
 
-fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Record>, FsError> {
+/// Puts a file into the log as its tree has it. An error leaves the log half
+/// edited.
+pub(super) fn log_file(
+    engine: &mut Engine,
+    id: InodeId,
+    item: InodeItem,
+) -> Result<names::Said, FsError> {
+    match gather(engine, id, item)? {
+        Some(record) => write(engine, id, &record),
+        None => Ok(names::Said::NotAll),
+    }
+}
+
+/// What the log is to say of a file whose item is `item`; `None` if it cannot
+/// say that.
+fn gather(engine: &Engine, id: InodeId, item: InodeItem) -> Result<Option<Record>, FsError> {
     let tree = engine.tree_state(id.tree)?.item;
     let Some(root) = engine.committed_root(id.tree)? else {
         return Ok(None);
@@ -154,42 +159,38 @@ fn gather(engine: &Engine, id: InodeId, state: &InodeState) -> Result<Option<Rec
     if tree.last_snapshot >= engine.generation() {
         return Ok(None);
     }
-    let Some(names) = names::to_log(engine, id, &state.item, root)? else {
+    let Some(names) = names::to_log(engine, id, &item, root)? else {
         return Ok(None);
     };
-    let mut item = state.item.clone();
-    item.size = state.disk_size;
     let mut ranges = engine.changed_since_log(id).unwrap_or_default();
     if item.flags.contains(InodeFlags::PREALLOC) {
         // A replay cuts the file at its size before it adds extents.
         let sector = engine.sector_size();
         ranges.push(item.size.next_multiple_of(sector)..u64::MAX / sector * sector);
     }
-    let object = id.number.get();
     Ok(Some(Record {
         item,
         names,
-        attributes: items(
-            engine,
-            id,
-            Key::new(object, ItemType::XATTR_ITEM, 0),
-            Key::new(object, ItemType::XATTR_ITEM, u64::MAX),
-        )?,
+        attributes: attributes(engine, id)?,
         ranges,
     }))
 }
 
-enum Outcome {
-    Written,
-    /// The log was left half edited.
-    TooMuch,
+/// Items of an inode's extended attributes.
+pub(super) fn attributes(engine: &Engine, id: InodeId) -> Result<Items, FsError> {
+    let object = id.number.get();
+    let first = Key::new(object, ItemType::XATTR_ITEM, 0);
+    let last = Key::new(object, ItemType::XATTR_ITEM, u64::MAX);
+    items(engine, id, first, last)
 }
 
-fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, FsError> {
+/// Writes a record. If the log cannot express all of it, the log is left half
+/// edited.
+fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<names::Said, FsError> {
     // Ranges that touch the same item must become one, because the kernel
     // treats overlapping items as damage.
     if record.ranges.len() > EXTENTS_MAX {
-        return Ok(Outcome::TooMuch);
+        return Ok(names::Said::NotAll);
     }
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for range in &record.ranges {
@@ -201,18 +202,18 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
         let logged = extents_in(engine, id, &range, record.item.size)?;
         count += logged.len();
         if count > EXTENTS_MAX {
-            return Ok(Outcome::TooMuch);
+            return Ok(names::Said::NotAll);
         }
         let mut places = logged.iter().filter_map(|extent| extent.disk);
         if !places.all(|disk| engine.is_in_committed_group(disk)) {
-            return Ok(Outcome::TooMuch);
+            return Ok(names::Said::NotAll);
         }
         pieces.push((range, logged));
     }
     let sums = !record.item.flags.contains(InodeFlags::NODATASUM);
     let mut log = engine.log_of(id.tree)?;
     if names::write(&mut log, id, &record.names)? == names::Said::NotAll {
-        return Ok(Outcome::TooMuch);
+        return Ok(names::Said::NotAll);
     }
     log.replace(&crate::inode::item_key(id), &record.item.encode())?;
     write_items(&mut log, id, ItemType::XATTR_ITEM, &record.attributes)?;
@@ -228,7 +229,8 @@ fn write(engine: &mut Engine, id: InodeId, record: &Record) -> Result<Outcome, F
             }
         }
     }
-    Ok(Outcome::Written)
+    engine.note_logged(id);
+    Ok(names::Said::All)
 }
 
 /// `range`, grown so that no file extent of the file or of the log lies across

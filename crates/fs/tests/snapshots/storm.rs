@@ -65,7 +65,7 @@ fn churn(fs: &Filesystem, thread: u64, seed: u64, stop: &AtomicBool) {
                     .unwrap();
                 files[at] = create(fs, &churned(thread, at), FLAGS[at]);
             }
-            9 => fs.fsync_directory().unwrap(),
+            9 => drop(fs.store().commit().unwrap()),
             _ => fs.fsync(&file).unwrap(),
         }
     }

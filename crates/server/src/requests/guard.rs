@@ -216,16 +216,14 @@ impl Server {
     /// Makes a change of names in `dirs` durable, if the mount or a directory
     /// asks for that (`dirsync`, `chattr +D`, `+S`).
     pub(super) fn after_names(&self, dirs: &[InodeId]) -> Result<(), Errno> {
-        let asks = |dir: &InodeId| -> Result<bool, Errno> {
-            let dir = self.files().inode(*dir).answered()?;
-            Ok(Self::flags(&dir).intersects(InodeFlags::DIRSYNC | InodeFlags::SYNC))
-        };
-        let mut wanted = self.mount.sync_names;
-        for dir in dirs {
-            wanted |= asks(dir)?;
-        }
-        if wanted {
-            self.files().fsync_directory().answered()?;
+        let dirs: Result<Vec<_>, _> = dirs.iter().map(|dir| self.files().inode(*dir)).collect();
+        let dirs = dirs.answered()?;
+        let asks =
+            |dir: &Arc<Inode>| Self::flags(dir).intersects(InodeFlags::DIRSYNC | InodeFlags::SYNC);
+        if self.mount.sync_names || dirs.iter().any(asks) {
+            for dir in &dirs {
+                self.files().fsync_directory(dir).answered()?;
+            }
         }
         Ok(())
     }

@@ -345,8 +345,9 @@ impl FileSystem for Server {
         self.listed(&request)
     }
 
-    fn fsyncdir(&self, _: &Context<'_>, _: FsyncDir) -> Answer<()> {
-        self.unless_read_only(|| self.files().fsync_directory())
+    fn fsyncdir(&self, _: &Context<'_>, request: FsyncDir) -> Answer<()> {
+        let dir = self.inode(request.node)?;
+        self.unless_read_only(|| self.files().fsync_directory(&dir))
     }
 
     fn statfs(&self, _: &Context<'_>, _: NodeId) -> Answer<StatFs> {

@@ -182,6 +182,54 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "create a; write a 0 5000; sync; create t; write t 0 6000; fsync t; rename t a; fsyncdir",
     ),
     (
+        "rename over again and again, with the directory",
+        "mkdir d; create d/a; write d/a 0 5000; sync; create d/t; write d/t 0 6000; fsync d/t; rename d/t d/a; fsyncdir d; create d/t; write d/t 0 7000; fsync d/t; rename d/t d/a; fsyncdir d; unlink d/a; fsyncdir d",
+    ),
+    (
+        "new files, fsync of the directory",
+        "create x; sync; create a; write a 0 5000; create b; fsyncdir; append x 10; fsync x; unlink a; fsyncdir; create c; write c 0 5000; fsync c",
+    ),
+    (
+        "removed files, fsync of the directory",
+        "create a; write a 0 5000; create b; create c; sync; unlink a; fsyncdir; write b 0 100; fsync b; unlink c; create d; fsyncdir; unlink b; fsyncdir",
+    ),
+    (
+        "both names removed, one given again",
+        "create a; link a b; sync; unlink a; unlink b; create a; write a 0 3000; fsync a; fsyncdir",
+    ),
+    (
+        "one of two names removed",
+        "create a; write a 0 5000; link a b; sync; unlink a; fsyncdir; create a; fsync a",
+    ),
+    (
+        "moved away, fsync of the old directory",
+        "mkdir d; create d/a; write d/a 0 5000; sync; rename d/a a; create d/a; fsyncdir d",
+    ),
+    (
+        "moved in, fsync of the new directory",
+        "mkdir d; create a; create d/b; sync; rename a d/a; unlink d/b; fsyncdir d",
+    ),
+    (
+        "a logged directory is removed",
+        "mkdir d; create d/x; sync; create d/a; fsyncdir d; unlink d/a; unlink d/x; rmdir d; create y; fsync y; fsyncdir",
+    ),
+    (
+        "a logged directory is renamed",
+        "mkdir d; create d/x; sync; create d/a; unlink d/x; fsyncdir d; rename d e; create e/b; fsync e/b; create y; fsync y",
+    ),
+    (
+        "a directory in the place of a file",
+        "create a; write a 0 5000; sync; unlink a; mkdir a; create a/b; fsyncdir; fsync a/b",
+    ),
+    (
+        "a file in the place of a directory",
+        "mkdir a; sync; rmdir a; create a; write a 0 5000; fsync a; fsyncdir",
+    ),
+    (
+        "an open file in the place of another, both removed",
+        "create a; write a 0 5000; sync; create b; write b 0 4096; fsync b; rename b a; fsyncdir; unlink a; create c; fsync c; fsyncdir",
+    ),
+    (
         "rename over, no directory fsync",
         "create a; write a 0 5000; sync; create t; write t 0 6000; fsync t; rename t a; create z; fsync z",
     ),

@@ -385,7 +385,11 @@ impl World {
             }
             "fsyncdir" => {
                 self.model.begin_fsync();
-                files.fsync_directory()?;
+                let dir = match path {
+                    "" => files.inode(files.root())?,
+                    path => self.inode(path)?,
+                };
+                files.fsync_directory(&dir)?;
                 let now = self.now();
                 self.model.acknowledge_directory(now, path);
             }
