@@ -310,17 +310,15 @@ impl Filesystem {
             | InodeFlags::NODATACOW
             | InodeFlags::COMPRESS
             | InodeFlags::NOCOMPRESS;
-        let compresses = wanted.intersects(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS);
-        if wanted.contains(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS)
-            || (compresses && wanted.contains(InodeFlags::NODATACOW))
-        {
+        let excluded = InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW;
+        if wanted.contains(InodeFlags::COMPRESS) && wanted.intersects(excluded) {
             return Err(FsError::Invalid(
                 "nodatacow and compression exclude each other",
             ));
         }
         let old = state.item.flags;
         let compressed = InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS;
-        if (old.contains(InodeFlags::NODATACOW) && compresses)
+        if (old.contains(InodeFlags::NODATACOW) && wanted.intersects(compressed))
             || (old.intersects(compressed) && wanted.contains(InodeFlags::NODATACOW))
         {
             return Err(FsError::Invalid(

@@ -86,6 +86,7 @@ pub(crate) fn served(options: &MountOptions) -> Served {
             options.access_times
         },
         acl: options.acl,
+        write_cache: options.write_cache,
         sync_data: given("sync"),
         sync_names: given("sync") || given("dirsync"),
         options: options.to_string(),

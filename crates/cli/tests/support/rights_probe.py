@@ -699,7 +699,9 @@ def odds(mount, image):
     say("over the limit: chattr", lambda: ioctl(path, 0x40086602, struct.pack("I", 0x40)) and None)
     say("over the limit: unlink", lambda: os.unlink(path))
     flags(mount, at, say, outer)
+    in_removed_directory(at, say, outer)
     os.close(outer)
+    holes(at, say)
 
 
 def flags(mount, at, say, outer):
@@ -735,6 +737,53 @@ def flags(mount, at, say, outer):
     for inode in (7, 1 << 40):
         argument = struct.pack("QQ", 5, inode).ljust(4096, b"\0")
         say(f"path of inode {inode}", lambda: quiet(mount, 0xD0009412, argument))
+
+
+def in_removed_directory(at, say, source):
+    """Subvolumes in a directory that is gone but still open."""
+    os.mkdir(at("gone"))
+    gone = os.open(at("gone"), os.O_RDONLY)
+    os.rmdir(at("gone"))
+
+    def request(number, argument):
+        fcntl.ioctl(gone, number, bytearray(argument), True)
+
+    say("subvolume, directory is gone", lambda: request(0x5000940E, by_name("x")))
+    say("subvolume 2, directory is gone", lambda: request(0x50009418, by_name_2("x")))
+    say("snapshot, directory is gone", lambda: request(0x50009401, by_name("x", source)))
+    say("snapshot 2, directory is gone", lambda: request(0x50009417, by_name_2("x", source)))
+    os.close(gone)
+
+
+def holes(at, say):
+    """Where a sparse file has data, while a mapping holds some of them; and
+    attributes of files with and without content."""
+    file = os.open(at("sparse"), os.O_RDWR | os.O_CREAT, 0o644)
+    os.ftruncate(file, 1 << 20)
+    memory = mmap.mmap(file, 1 << 20)
+
+    def found(when):
+        for offset in (0, 98304, 102400, 499712, 503808, 1000000, 1 << 20):
+            for word, whence in (("data", os.SEEK_DATA), ("hole", os.SEEK_HOLE)):
+                say(f"{word} from {offset}, {when}", lambda: os.lseek(file, offset, whence))
+
+    memory[500000:500005] = b"HELLO"
+    found("one page")
+    memory[100000] = 1
+    memory[1000000] = 1
+    found("three pages")
+    memory.flush()
+    found("written")
+    for name, content in (("no data", b""), ("data", b"x")):
+        with open(at(name), "wb") as out:
+            out.write(content)
+        for word in (0x00800400, 0x00800004, 0x00000404, 0x00000400):
+            argument = struct.pack("I", word)
+            say(f"flags {word:#x}, {name}", lambda: ioctl(at(name), 0x40086602, argument) and None)
+            got = ioctl(at(name), 0x80086601, bytes(4))
+            print(f"flags, {name}: {struct.unpack('I', got)[0]:#x}", flush=True)
+    memory.close()
+    os.close(file)
 
 
 def opened_new(path):

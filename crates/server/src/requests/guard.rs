@@ -18,6 +18,7 @@ use crate::mounts::Mount;
 use butterfs::{Access, FsError, Inode, InodeFlags, InodeId, TreeId};
 use butterfs_fuse::request::{SetAttr, TimeChange, Write};
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +117,28 @@ impl Server {
     /// EAGAIN when it takes too long.
     pub(super) fn write_back(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {
         self.write_back_all(context, vec![node])
+    }
+
+    /// [`Server::write_back`] of the pages in a range of bytes.
+    pub(super) fn write_back_range(
+        &self,
+        context: &Context<'_>,
+        node: NodeId,
+        range: &Range<u64>,
+    ) -> Result<(), Errno> {
+        let bytes = InvalidRange::Bytes {
+            offset: range.start,
+            length: range.end - range.start,
+        };
+        butterfs_device::about_to_wait();
+        let told = self.tell(context, WRITE_BACK_PATIENCE, move |notifier| {
+            // A kernel that does not know the node has no pages of it.
+            let _ = notifier.invalidate_inode(node, bytes);
+        });
+        match told {
+            Told::Done => Ok(()),
+            Told::Later => Err(Errno::EAGAIN),
+        }
     }
 
     /// [`Server::write_back`] of all files of a subvolume.

@@ -446,8 +446,8 @@ impl FileSystem for Server {
         self.allocate(context, &request)
     }
 
-    fn lseek(&self, _: &Context<'_>, request: Lseek) -> Answer<u64> {
-        self.seek(&request)
+    fn lseek(&self, context: &Context<'_>, request: Lseek) -> Answer<u64> {
+        self.seek(context, &request)
     }
 
     fn copy_file_range(&self, context: &Context<'_>, request: CopyFileRange) -> Answer<u64> {

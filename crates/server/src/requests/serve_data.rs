@@ -9,7 +9,9 @@ use super::intent;
 use super::protected::KEPT;
 use super::server::Server;
 use butterfs::access::{Capability, Credentials};
-use butterfs::{FallocateMode, FsError, Inode, InodeFlags, ListedEntry, Privileges, SeekTarget};
+use butterfs::{
+    FallocateMode, FsError, Inode, InodeFlags, ListedEntry, Privileges, SeekTarget, WriteCache,
+};
 use butterfs_format::superblock::LABEL_SIZE;
 use butterfs_fuse::reply::{
     DirectoryEntry, DirectoryPlusBuffer, Entry, FOREVER, IoctlResult, Push,
@@ -18,6 +20,7 @@ use butterfs_fuse::request::{
     self, CopyFileRange, Fallocate, FallocateFlags, Ioctl, Lseek, OFlags, Write,
 };
 use butterfs_fuse::{Context, Errno, InvalidRange, NodeId};
+use std::ops::Range;
 
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
@@ -236,13 +239,61 @@ impl Server {
         self.modified_by(context, &inode, request.node)
     }
 
-    pub(super) fn seek(&self, request: &Lseek) -> Result<u64, Errno> {
+    /// Finds data or a hole. Where the file has a hole, the kernel may have data
+    /// that it has not written back: of a mapping or, with its write-back cache,
+    /// of any write. So it writes back what it has in the hole before the answer
+    /// is given.
+    pub(super) fn seek(&self, context: &Context<'_>, request: &Lseek) -> Result<u64, Errno> {
         let target = match request.target {
             request::SeekTarget::Data => SeekTarget::Data,
             request::SeekTarget::Hole => SeekTarget::Hole,
         };
         let inode = self.inode(request.node)?;
-        self.files().seek(&inode, target, request.offset).answered()
+        let mut written_back = None;
+        loop {
+            let found = self.files().seek(&inode, target, request.offset);
+            let hole = self.hole_in_answer(&inode, (target, request.offset), &found);
+            let Some(hole) = hole.filter(|hole| written_back != Some(hole.start)) else {
+                return found.answered();
+            };
+            let size = inode.state.read().item.size;
+            let told = self.write_back_range(context, request.node, &hole);
+            if told.is_err() && request.offset < size {
+                // What may be data counts as data.
+                return Ok(match target {
+                    SeekTarget::Data => request.offset,
+                    SeekTarget::Hole => size,
+                });
+            }
+            written_back = Some(hole.start);
+        }
+    }
+
+    /// The hole that an answer of [`Server::seek`] tells of.
+    fn hole_in_answer(
+        &self,
+        inode: &Inode,
+        (target, offset): (SeekTarget, u64),
+        found: &Result<u64, FsError>,
+    ) -> Option<Range<u64>> {
+        /// The largest offset in a file.
+        const END: u64 = i64::MAX as u64;
+        let size = inode.state.read().item.size;
+        // With its write-back cache the kernel may know of a larger size.
+        let is_cached = self.mount.write_cache == WriteCache::Kernel;
+        match (target, found) {
+            (SeekTarget::Data, Ok(data)) => Some(offset..*data),
+            (SeekTarget::Data, Err(FsError::NoMoreData)) if offset < size || is_cached => {
+                Some(offset..END)
+            }
+            (SeekTarget::Hole, Ok(hole)) if *hole < size => {
+                let data = self.files().seek(inode, SeekTarget::Data, *hole);
+                Some(*hole..data.unwrap_or(END))
+            }
+            (SeekTarget::Hole, Ok(hole)) if is_cached => Some(*hole..END),
+            _ => None,
+        }
+        .filter(|hole| !hole.is_empty())
     }
 
     pub(super) fn copy(

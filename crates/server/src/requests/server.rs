@@ -9,7 +9,7 @@ use super::rescan::Rescan;
 use super::stale::Stale;
 use super::telling::{Telling, Told};
 use crate::facts::TransportFacts;
-use butterfs::{AccessTimes, AclPolicy, Inode, InodeId, Volume};
+use butterfs::{AccessTimes, AclPolicy, Inode, InodeId, Volume, WriteCache};
 use butterfs_fuse::reply::{AttrReply, Entry, FOREVER};
 use butterfs_fuse::{Context, Errno, NodeId, Notifier};
 use std::sync::atomic::AtomicBool;
@@ -25,6 +25,8 @@ pub(crate) struct Served {
     pub(crate) access_times: AccessTimes,
     /// When those of directories change.
     pub(crate) directory_access_times: AccessTimes,
+    /// Whether the kernel keeps written data before it sends them.
+    pub(crate) write_cache: WriteCache,
     /// Everything that is written goes to the device at once. For writes, the
     /// kernel itself asks for that.
     pub(crate) sync_data: bool,
