@@ -42,6 +42,12 @@ pub enum FsError {
     /// EMLINK
     #[error("the file has as many links as it can have; copy it instead")]
     TooManyLinks,
+    /// EBUSY
+    #[error(
+        "this is a subvolume, which is not removed with a directory; `butterfs subvolume delete` \
+         deletes it"
+    )]
+    HoldsSubvolume,
     /// EXDEV
     #[error("the two lie in different subvolumes; copy instead")]
     CrossesSubvolumes,
@@ -148,6 +154,7 @@ impl FsError {
             Self::LinkLoop => 40,
             Self::TooManyLinks => 31,
             Self::ReadOnlySubvolume => 30,
+            Self::HoldsSubvolume => 16,
             Self::CrossesSubvolumes => 18,
             Self::NotPermitted(_) => 1,
             Self::AccessDenied => 13,

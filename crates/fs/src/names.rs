@@ -60,7 +60,9 @@ pub(crate) fn state_of<'a>(
 
 /// Errors unless the inode is a directory whose names may change.
 pub(crate) fn check_directory(state: &InodeState) -> Result<(), FsError> {
-    if state.deleted {
+    // The kernel refuses names in a directory that was removed while somebody
+    // has it open. Requests for subvolumes do not pass that check.
+    if state.deleted || state.item.nlink == 0 {
         return Err(FsError::NotFound);
     }
     if state.item.mode & S_IFMT != S_IFDIR {

@@ -485,6 +485,18 @@ fn rules_of_subvolumes() {
     refused(rename(place(top, b"a"), place(root(a), b"itself")), 22);
     assert_eq!(fs.lookup(top, b"moved").unwrap().inode, root(nested));
     fs.rmdir(top, b"moved").unwrap();
+    // A directory that is removed takes nothing, though somebody has it open.
+    let gone = fs.create(top, b"gone", &directory()).unwrap();
+    fs.pin(&gone);
+    fs.rmdir(top, b"gone").unwrap();
+    refused(
+        fs.create_subvolume(gone.id, b"x", &directory()).map(drop),
+        2,
+    );
+    let taken = fs.snapshot(a, gone.id, b"x", Access::ReadWrite);
+    refused(taken.map(drop), 2);
+    refused(fs.create(gone.id, b"x", &file).map(drop), 2);
+    fs.unpin(&gone, 1).unwrap();
     // The default one stays.
     fs.set_default_subvolume(a).unwrap();
     refused(fs.delete_subvolume(top, b"a").map(drop), 1);
