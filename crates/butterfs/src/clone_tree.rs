@@ -6,6 +6,7 @@
 
 use crate::{Error, Volume};
 use butterfs_format::InodeId;
+use butterfs_fs::dir::is_absent_subvolume;
 use butterfs_fs::names::{S_IFMT, S_IFREG};
 use butterfs_fs::{FsError, Inode};
 use std::collections::HashMap;
@@ -81,16 +82,18 @@ impl Volume {
     /// there is no such name.
     ///
     /// # Errors
-    /// A subvolume is in it; not writable; damage. What was removed before an
-    /// error is gone.
+    /// It is or holds a subvolume, and nothing was removed; not writable;
+    /// damage. What was removed before such an error is gone.
     pub fn remove_tree(&self, parent: InodeId, name: &[u8]) -> Result<(), Error> {
         let files = self.files();
         let found = match files.lookup(parent, name) {
             Err(FsError::NotFound) => return Ok(()),
             found => found.map_err(|error| Error::at(name, error))?,
         };
+        let found = found.inode;
+        self.check_no_subvolume(parent, name, found)?;
         // A directory is removed after its content, so the loop meets it twice.
-        let mut waiting = vec![(parent, name.to_vec(), found.inode, name.to_vec(), false)];
+        let mut waiting = vec![(parent, name.to_vec(), found, name.to_vec(), false)];
         while let Some((parent, name, id, path, is_empty)) = waiting.pop() {
             let at = |error| Error::at(&path, error);
             if !files.attributes(id).map_err(at)?.is_directory() {
@@ -102,6 +105,29 @@ impl Volume {
                 for child in self.list(id).map_err(at)? {
                     let path = [&path[..], b"/", &child.name].concat();
                     waiting.push((id, child.name, child.target.inode, path, false));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Errors if `id`, which has this name, is or holds a subvolume. The empty
+    /// directory that a snapshot has in a subvolume's place is none.
+    fn check_no_subvolume(&self, parent: InodeId, name: &[u8], id: InodeId) -> Result<(), Error> {
+        let files = self.files();
+        let mut waiting = vec![(parent.tree, id, name.to_vec())];
+        while let Some((tree, id, path)) = waiting.pop() {
+            if is_absent_subvolume(id) {
+                continue;
+            }
+            if id.tree != tree {
+                return Err(Error::at(&path, FsError::HoldsSubvolume));
+            }
+            let at = |error| Error::at(&path, error);
+            if files.attributes(id).map_err(at)?.is_directory() {
+                for child in self.list(id).map_err(at)? {
+                    let path = [&path[..], b"/", &child.name].concat();
+                    waiting.push((tree, child.target.inode, path));
                 }
             }
         }

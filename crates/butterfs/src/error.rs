@@ -34,7 +34,7 @@ pub enum Error {
         error: FsError,
     },
     /// The subvolume asked for does not exist.
-    #[error("the volume has no subvolume {0}; `butterfs ls` shows what it has")]
+    #[error("the volume has no subvolume {0}; `butterfs subvolume list` shows what it has")]
     NoSubvolume(String),
     /// The device holds something other than a volume, or lacks the part that
     /// was asked for.
@@ -135,6 +135,7 @@ impl Error {
                 "change a writable snapshot of it, or make it writable with \
                  Volume::set_subvolume_access"
             }
+            FsError::HoldsSubvolume => "remove it with Volume::delete_subvolume",
             FsError::CrossesSubvolumes => "copy it, or share its data with Volume::reflink",
             FsError::QuotaExceeded => "delete something in the quota group, or raise its limit",
             FsError::Busy(_) => "try again when the other use has ended",

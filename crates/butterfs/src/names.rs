@@ -111,8 +111,9 @@ impl Volume {
     /// Removes what is at `path`, with everything below it.
     ///
     /// # Errors
-    /// There is nothing; a subvolume is below it ([`Volume::delete_subvolume`]
-    /// removes those); damage. What was removed before an error is gone.
+    /// There is nothing; it is or holds a subvolume
+    /// ([`Volume::delete_subvolume`] removes those), and nothing was removed;
+    /// damage. What was removed before such an error is gone.
     pub fn remove_dir_all(&self, path: impl VolumePath) -> Result<(), Error> {
         let path = path.path_bytes();
         self.resolve(path)?;

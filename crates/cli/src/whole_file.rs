@@ -6,14 +6,16 @@
 //! there to name one, the file has a temporary name beside the real one. A
 //! failure removes that name.
 
-use crate::fail::{Context, Done, Failure};
+use crate::fail::{Context, Done, Failure, fail};
+use butterfs::{Access, DeviceError, FileDevice};
+use butterfs_device::probe::{self, Found};
 use rustix::fs::{AtFlags, CWD, linkat};
 use std::ffi::OsString;
 use std::fs::{File, Metadata, Permissions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of the longest name.
@@ -59,8 +61,14 @@ enum Place {
 
 impl WholeFile {
     /// Begins the file at `path`. What is not a regular file, or may not be
-    /// replaced by this user, is written in place.
+    /// replaced by this user, is written in place. A volume is not replaced.
     pub fn create(path: &Path) -> Result<Self, Failure> {
+        check_is_no_volume(path)?;
+        Self::replace(path)
+    }
+
+    /// As [`WholeFile::create`], for callers that may replace a volume.
+    pub fn replace(path: &Path) -> Result<Self, Failure> {
         let begun = Self::begin(path).context(path.display())?;
         Ok(begun)
     }
@@ -172,6 +180,44 @@ impl WholeFile {
         }
         Ok(())
     }
+}
+
+/// Errors if the file or device at `path` holds a Btrfs volume.
+pub fn check_is_no_volume(path: &Path) -> Done {
+    match holds_volume(path)? {
+        true => fail(format!(
+            "{0} holds a Btrfs volume, which would be replaced; write {0}:/ to copy into the \
+             volume, or remove the file first if nobody needs it",
+            path.display()
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Errors if the file or device at `path` holds a Btrfs volume that somebody
+/// uses.
+pub fn check_is_unused(path: &Path) -> Done {
+    if holds_volume(path)? {
+        FileDevice::open(path, Access::ReadWrite)?;
+    }
+    Ok(())
+}
+
+/// Whether the file or device at `path` holds a Btrfs volume.
+///
+/// # Errors
+/// Somebody has locked it, as every user of a volume for writing does.
+fn holds_volume(path: &Path) -> Result<bool, Failure> {
+    let is_data = |there: Metadata| there.is_file() || there.file_type().is_block_device();
+    if !std::fs::metadata(path).is_ok_and(is_data) {
+        return Ok(false);
+    }
+    let found = match FileDevice::open(path, Access::ReadOnly) {
+        Err(error @ DeviceError::Busy { .. }) => return Err(error.into()),
+        // Whoever writes meets all other errors.
+        device => device.and_then(|device| probe::contents(&device)),
+    };
+    Ok(found.is_ok_and(|found| found.contains(&Found::FileSystem("btrfs"))))
 }
 
 /// A file without a name in the directory of `path`, if one is possible and can

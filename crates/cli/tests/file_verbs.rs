@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{BINARY, Bench, said};
+use support::{BINARY, Bench, can_mount, said};
 
 fn refused(bench: &Bench, words: &[&str], text: &str) {
     let output = bench.try_run(words);
@@ -165,6 +165,71 @@ fn names_are_made_moved_and_removed() {
         assert_eq!(mode("deep/down"), 0o755);
         assert_eq!(mode("sub/new/again"), 0o4755);
     });
+}
+
+/// Whoever forgets the `:/` keeps the volume.
+#[test]
+fn no_output_takes_the_place_of_a_volume() {
+    let bench = Bench::new();
+    sample(&bench);
+    bench.run(&["cp", "-q", "sample/etc", "volume:/"]);
+    bench.run(&[
+        "subvolume",
+        "snapshot",
+        "-r",
+        "volume:/",
+        "volume:/snapshot",
+    ]);
+    fs::copy(bench.path("volume"), bench.path("other")).expect("a copy");
+    symlink("other", bench.path("link")).expect("a link");
+    for target in ["volume", "other", "link"] {
+        for words in [
+            ["image", "volume", target].as_slice(),
+            &["cp", "-q", "volume:/etc/passwd", target],
+            &["tar", "create", "-f", target, "volume:/etc"],
+            &["send", "volume:/snapshot", "-f", target],
+        ] {
+            refused(&bench, words, "holds a Btrfs volume");
+        }
+    }
+    if can_mount() {
+        let mounted = bench.mount("rw");
+        for words in [
+            ["image", "other", "volume"].as_slice(),
+            &["cp", "-q", "other:/etc/passwd", "volume"],
+            &["send", "other:/snapshot", "-f", "volume"],
+        ] {
+            refused(&bench, words, "in use by the mount");
+        }
+        // As a file among others, too.
+        bench.run(&["mkdir", "other:/images"]);
+        fs::write(bench.path("small"), "no volume").expect("a file");
+        bench.run(&["cp", "-q", "small", "other:/images/volume"]);
+        fs::create_dir(bench.path("images")).expect("a directory");
+        fs::hard_link(bench.path("volume"), bench.path("images/volume")).expect("a link");
+        refused(&bench, &["cp", "-q", "other:/images", "."], "in use by");
+        drop(mounted);
+        bench.run(&["cp", "-q", "other:/images", "."]);
+    }
+    bench.run(&["cat", "volume:/etc/passwd"]);
+    bench.check();
+}
+
+#[test]
+fn subvolumes_are_not_removed_with_a_directory() {
+    let bench = Bench::new();
+    bench.run(&["mkdir", "volume:/dir", "volume:/dir/a"]);
+    bench.run(&["subvolume", "create", "volume:/dir/sub"]);
+    bench.run(&["mkdir", "volume:/dir/sub/in it"]);
+    let words = ["rm", "-r", "volume:/dir"];
+    refused(&bench, &words, "dir/sub: this is a subvolume");
+    bench.run(&["ls", "volume:/dir/a"]);
+    // What a snapshot has in the place of a subvolume is only a directory.
+    bench.run(&["subvolume", "snapshot", "volume:/", "volume:/snapshot"]);
+    bench.run(&["rm", "-r", "volume:/snapshot/dir"]);
+    bench.run(&["subvolume", "delete", "volume:/dir/sub"]);
+    bench.run(&words);
+    bench.check();
 }
 
 #[test]

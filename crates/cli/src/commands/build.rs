@@ -279,7 +279,7 @@ impl Build {
 
     /// Builds the image. It gets its name when it is complete.
     fn make(&self, gathered: &mut Gathered, options: &BuildOptions) -> Result<Built, Failure> {
-        let image = WholeFile::create(&self.output)?;
+        let image = WholeFile::replace(&self.output)?;
         let mut meter = Meter::new();
         let watch = &mut |done, all| meter.show(done, all);
         let built = build(gathered, options, image.file(), watch);

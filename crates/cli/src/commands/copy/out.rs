@@ -8,7 +8,7 @@ use super::tally::Tally;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::files_bar::{self, Holes};
 use crate::place::Place;
-use crate::whole_file::name_beside_by;
+use crate::whole_file::{check_is_no_volume, check_is_unused, name_beside_by};
 use butterfs::{Attributes, FsError, Inode, InodeId, SeekTarget, Timespec, Volume, Walk};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, Timestamps, XattrFlags};
 use std::collections::HashMap;
@@ -122,6 +122,8 @@ fn copy(source: &Source<'_>, destination: &OsString, sources: usize, tally: &mut
         }
     } else if sources > 1 {
         return Err(Failure(format!("{} is no directory", target.display())));
+    } else {
+        check_is_no_volume(&target)?;
     }
     tally.bar.count_volume(volume, start, Holes::LeftOut);
     let (sender, receiver) = sync_channel::<Vec<Wanted>>(WAITING_MAX);
@@ -271,6 +273,7 @@ impl<'a> Work<'a> {
         if of.mode & libc::S_IFMT == libc::S_IFREG {
             check_replaceable(path)?;
         }
+        check_is_unused(path)?;
         let temporary = name_beside_by(self.number, path);
         // Left by a killed process that had the same number.
         let _ = std::fs::remove_file(&temporary);
