@@ -42,6 +42,7 @@ macro_rules! codes {
 
 codes! {
     SuperblockCopyInvalid = "superblock-copy-invalid", "A copy of the superblock is damaged.";
+    SuperblocksDiffer = "superblocks-differ", "Two devices have different trees of one generation: each was changed without the other.";
     SuperblockCopyStale = "superblock-copy-stale", "A copy of the superblock is older than an interrupted commit leaves it.";
     SuperblockField = "superblock-field", "A field of the superblock has an impossible value.";
     SuperblockBytesUsed = "superblock-bytes-used", "The superblock's count of used bytes is wrong.";
@@ -53,6 +54,7 @@ codes! {
     NodeUnmapped = "node-unmapped", "A node lies in no chunk.";
     NodeUnreadable = "node-unreadable", "A node cannot be read from the device.";
     NodeCopyDamaged = "node-copy-damaged", "A copy of a node is damaged; another one is good.";
+    NodeCopiesDiffer = "node-copies-differ", "Two copies of a node are valid and differ.";
     NodeSize = "node-size", "A node has a wrong size.";
     NodeChecksum = "node-checksum", "A node does not match its checksum.";
     NodeFsid = "node-fsid", "A node belongs to another volume.";

@@ -286,14 +286,18 @@ impl<'a> Context<'a> {
         };
         let (copies, ways) = self.ways(expected.logical);
         let every = self.options.data == DataChecksums::Verify;
-        let mut good = None;
+        let mut good: Option<Node> = None;
+        let mut differ = false;
         let mut bad = Vec::new();
         for way in 0..ways {
             if good.is_some() && (!every || way >= copies) {
                 break;
             }
             match self.read_copy(expected, way) {
-                Some(Ok(node)) => good = good.or(Some(node)),
+                Some(Ok(node)) => match &good {
+                    Some(first) => differ |= first.bytes() != node.bytes(),
+                    None => good = Some(node),
+                },
                 // A way after the copies rebuilds the node from several devices,
                 // so its fault does not tell which of them is bad.
                 Some(Err(fault)) if way < copies => bad.push(fault),
@@ -305,6 +309,10 @@ impl<'a> Context<'a> {
             let (code, text, _) = bad.into_iter().next().unwrap_or_else(all_missing);
             self.fault(code, place, text);
             return None;
+        }
+        if differ {
+            let text = "its copies are valid and differ; the first one is checked".to_owned();
+            self.fault(FaultCode::NodeCopiesDiffer, place, text);
         }
         for (_, text, physical) in bad {
             let at = physical.map_or_else(String::new, |physical| {

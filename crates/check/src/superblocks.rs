@@ -252,6 +252,16 @@ pub(crate) fn open(
             );
             faults.add(FaultCode::SuperblockCopyStale, Place::default(), text);
         }
+        let trees = |one: &Superblock| (one.root, one.chunk_root, one.bytes_used);
+        if newest == generation && trees(own) != trees(&first) {
+            let text = format!(
+                "{} names other trees of generation {generation} than the first device: each was \
+                 changed without the other; go on with one of them (-o degraded), and replace the \
+                 other",
+                member.device.identity()
+            );
+            faults.add(FaultCode::SuperblocksDiffer, Place::default(), text);
+        }
         if let Some(text) = cut_short(&*member.device, &own.device) {
             faults.add(FaultCode::DeviceSize, Place::default(), text);
         }

@@ -37,6 +37,7 @@ pub const fn damage(code: FaultCode, make: fn(&mut Image)) -> Damage {
 /// because nodes are always read in their right size.
 const ELSEWHERE: &[FaultCode] = &[
     FaultCode::NodeSize,
+    FaultCode::SuperblocksDiffer,
     FaultCode::NodeUnreadable,
     FaultCode::DataUnreadable,
     FaultCode::DeviceMissing,

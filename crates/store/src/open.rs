@@ -33,6 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 
 pub mod member_fault;
 mod members;
+mod one_history;
 pub mod options;
 pub mod space_fault;
 mod sprout;
@@ -218,10 +219,15 @@ fn load_by_roots(
     }
     if options.access == Access::ReadWrite && !engine.space.is_whole() {
         let generation = superblock.generation.get();
-        engine.generation = Generation(generation.saturating_add(members::APART));
+        engine.generation = Generation(generation.saturating_add(members::apart()));
     }
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
+    if let Some(split) = members.split()
+        && !engine.has_one_history()
+    {
+        return Err(split.into());
+    }
     let loaded = engine.load_stripe_extents();
     engine.pass_over(loaded)?;
     engine.load_groups()?;

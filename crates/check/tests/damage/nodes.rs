@@ -6,7 +6,7 @@ use butterfs_check::FaultCode as C;
 use butterfs_format::node::{HEADER_SIZE, ITEM_SIZE, field};
 
 use butterfs_format::superblock::{COPIES, SIZE, SuperFlags};
-use butterfs_format::{Generation, ItemType, Key, Logical, TreeId};
+use butterfs_format::{ChecksumType, Generation, ItemType, Key, Logical, TreeId};
 use std::os::unix::fs::FileExt;
 
 const FS: TreeId = TreeId::FS;
@@ -79,6 +79,15 @@ pub fn all() -> Vec<Damage> {
             i.file
                 .write_all_at(b"damage", copy.offset.get() + 500)
                 .unwrap();
+        }),
+        damage(C::NodeCopiesDiffer, |i| {
+            let (leaf, _, _) = i.leaf(FS, 1);
+            let mut bytes = i.read(leaf.logical);
+            let at = bytes.len() - 1;
+            bytes[at] ^= 1;
+            ChecksumType::Crc32c.seal_block(&mut bytes);
+            let copy = i.map.map(leaf.logical, 4096).unwrap().copies[1];
+            i.file.write_all_at(&bytes, copy.offset.get()).unwrap();
         }),
         damage(C::NodeChecksum, |i| {
             let (leaf, _, _) = i.leaf(FS, 1);

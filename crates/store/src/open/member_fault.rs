@@ -20,6 +20,20 @@ pub enum MemberFault {
         /// A device of the volume.
         first: String,
     },
+    /// Two devices whose superblocks name different trees of one generation.
+    #[error(
+        "{first} and {second} have different contents of the same generation ({generation}): each \
+         was changed while the other was away; move one of them away, mount the other one with -o \
+         degraded, and bring in a device in place of the missing one (`butterfs replace start`)"
+    )]
+    Split {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+        /// Their generation.
+        generation: Generation,
+    },
     /// Two that are the same device of the volume.
     #[error(
         "{first} and {second} are both device {id} of the volume, so one is a copy of the other; \

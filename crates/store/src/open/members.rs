@@ -13,7 +13,7 @@
 //! A device that is away when the volume is opened for writing may be one commit
 //! ahead of the others: it was lost in a crash that came between the superblocks.
 //! What is committed without it must share no generation with what it has. So the
-//! generations in between are left out ([`APART`]).
+//! generations in between are left out ([`apart`]).
 //!
 //! A volume may have grown from another one, its seed (`btrfs device add` to a
 //! volume with the flag for that). The devices of the seed keep their superblocks,
@@ -39,9 +39,18 @@ use butterfs_volume::{MemberState, Trust, VolumeDevice};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How many generations the first commit without a device skips. The missing
-/// device may have one of them, and is stale then.
-pub(super) const APART: u64 = 4;
+/// How many generations the first commit without a device skips at least. The
+/// missing device may have one of them, and is stale then.
+const APART: u64 = 4;
+
+/// How many generations the first commit without a device skips: a number that
+/// cannot be foreseen. If two halves of a volume are changed one without the
+/// other, they hardly ever come to the same generation. So the older half is
+/// stale, and is not mixed with the newer one.
+pub(super) fn apart() -> u64 {
+    let [one, other, ..] = uuid::Uuid::new_v4().into_bytes();
+    APART + u64::from(u16::from_le_bytes([one, other]))
+}
 
 /// A device with its superblock.
 #[derive(Debug)]
@@ -156,8 +165,19 @@ impl Members {
                 }
                 .into());
             }
+            if self.behind(other) == 0 && !is_changing && !is_same_commit(first, other) {
+                return Err(split(first, other).into());
+            }
         }
         Ok(())
+    }
+
+    /// The fault of two devices of the newest generation that have different
+    /// contents; `None` if only one device has that generation.
+    pub(super) fn split(&self) -> Option<MemberFault> {
+        let (first, others) = self.given.split_first()?;
+        let other = others.iter().find(|other| self.behind(other) == 0)?;
+        Some(split(first, other))
     }
 
     /// The superblock that speaks for the volume.
@@ -371,6 +391,28 @@ impl Members {
         Ok(missing
             .map(|(id, uuid)| VolumeDevice::missing(id, uuid))
             .collect())
+    }
+}
+
+/// Whether the superblocks of two devices name the same trees. The fsync log is
+/// not compared: a crash may have left it on one device only.
+fn is_same_commit(one: &Given, other: &Given) -> bool {
+    let trees = |one: &Given| {
+        let own = one.superblock();
+        (
+            (own.root, own.root_level),
+            (own.chunk_root, own.chunk_root_level),
+            own.bytes_used,
+        )
+    };
+    trees(one) == trees(other)
+}
+
+fn split(first: &Given, second: &Given) -> MemberFault {
+    MemberFault::Split {
+        first: first.name(),
+        second: second.name(),
+        generation: first.superblock().generation,
     }
 }
 

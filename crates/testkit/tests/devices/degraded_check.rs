@@ -3,6 +3,7 @@
 use super::*;
 use butterfs_check::{DataChecksums as CheckData, FaultCode, Options as CheckOptions, Report};
 use butterfs_device::BlockDevice;
+use butterfs_format::Generation;
 use std::sync::Arc;
 
 fn report(images: &[PathBuf]) -> Report {
@@ -84,5 +85,75 @@ fn what_is_missing_is_said_and_nothing_else() {
     assert!(wrong.iter().all(|code| known.contains(code)), "{wrong:?}");
     for code in known {
         assert!(wrong.contains(&code), "{code}");
+    }
+}
+
+fn generation(image: &Path) -> Generation {
+    let device = FileDevice::open(image, Access::ReadOnly).unwrap();
+    let found = butterfs_store::read_superblock(&device).unwrap();
+    found.superblock.generation
+}
+
+/// A mirrored volume of two devices with some files.
+fn mirrored(dir: &Path) -> Vec<PathBuf> {
+    let images = images(dir, &SIZES[..2]);
+    make(&images, ProfileChoice::Raid1, ProfileChoice::Raid1);
+    let volume = open(&images, "").unwrap();
+    fill_ours(&volume, 1);
+    volume.close().unwrap();
+    images
+}
+
+/// Both halves of a mirrored volume are changed, each without the other.
+#[test]
+fn the_older_one_of_two_halves_is_stale() {
+    let dir = scratch_dir();
+    let images = mirrored(dir.path());
+    for (image, seed) in images.iter().zip([2, 3]) {
+        let volume = open(std::slice::from_ref(image), "degraded").unwrap();
+        fill_ours(&volume, seed);
+        volume.close().unwrap();
+    }
+    assert_ne!(generation(&images[0]), generation(&images[1]));
+    let stale = open(&images, "").unwrap_err().to_string();
+    assert!(stale.contains("commits behind"), "{stale}");
+}
+
+/// The kernel leaves no generation out, so both halves may have the same one.
+#[test]
+fn halves_of_the_same_generation_are_not_one_volume() {
+    if !Capability::all_here(&Capability::KERNEL_MOUNT) {
+        return;
+    }
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = scratch_dir();
+    let images = mirrored(dir.path());
+    for (image, content) in images.iter().zip(["one", "two"]) {
+        let half = std::slice::from_ref(image);
+        let mount = KernelMount::mount_all(half, judge::Access::ReadWrite, "degraded").unwrap();
+        std::fs::write(mount.path().join("which"), content).unwrap();
+        let said = mount.unmount().unwrap();
+        assert!(
+            said.iter().all(|line| line.contains("is missing")),
+            "{said:?}"
+        );
+    }
+    assert_eq!(generation(&images[0]), generation(&images[1]));
+    for options in ["", "ro", "degraded"] {
+        let split = open(&images, options).unwrap_err().to_string();
+        assert!(split.contains("while the other was away"), "{split}");
+    }
+    let found = report(&images);
+    let differ = |code| found.counts.contains_key(&code);
+    assert!(
+        differ(FaultCode::SuperblocksDiffer) || differ(FaultCode::NodeCopiesDiffer),
+        "{:#?}",
+        found.faults
+    );
+    // One half alone is a volume.
+    for (image, content) in images.iter().zip(["one", "two"]) {
+        let volume = open(std::slice::from_ref(image), "degraded").unwrap();
+        assert_eq!(volume.read_file("/which").unwrap(), content.as_bytes());
+        volume.close().unwrap();
     }
 }
