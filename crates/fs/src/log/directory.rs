@@ -74,6 +74,9 @@ impl Filesystem {
                 Err(StoreError::NoSpace) => return Ok(None),
                 Err(error) => return Err(error.into()),
             };
+            if engine.changed_since_log(dir).is_none() {
+                return Ok(Some(engine.log_ticket()));
+            }
             if !self.options.log_fsync || !engine.can_log() {
                 return Ok(None);
             }
