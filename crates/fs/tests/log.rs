@@ -7,6 +7,7 @@ use butterfs_device::{Access, FileDevice};
 use butterfs_format::TreeId;
 use butterfs_fs::file::FallocateMode;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
+use butterfs_fs::rename::{OldName, Place, RenameMode};
 use butterfs_fs::xattr::SetMode;
 use butterfs_fs::{Filesystem, Inode, Options};
 use butterfs_store::{OpenOptions, Store};
@@ -274,6 +275,93 @@ fn logged_files_are_replayed_alike_by_the_kernel() {
             (&["-M"][..], Options::default()),
         ] {
             assert!(round(seed, mkfs_options, &options), "nothing was logged");
+        }
+    }
+}
+
+/// A directory whose files are replaced, removed and made, with an fsync of it
+/// after each few changes. Returns the number of those that needed no commit.
+fn directory_round(seed: u64, mkfs_options: &[&str]) -> usize {
+    let (dir, image) = mkfs(256 << 20, mkfs_options);
+    let fs = open_subvolume(&image, TreeId::FS);
+    let new = NewInode::new(S_IFDIR | 0o755, Owner::default());
+    let place = fs.create(fs.root(), b"dir", &new).unwrap();
+    let mut random = Random(seed);
+    let mut promised = Promised::default();
+    let mut next = 0;
+    let mut make = |random: &mut Random| {
+        next += 1;
+        let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+        let name = format!("f{next}");
+        let inode = fs.create(place.id, name.as_bytes(), &new).unwrap();
+        let length = random.below(20_000) as usize;
+        let data = random.data(length);
+        fs.write(&inode, 0, &data).unwrap();
+        fs.fsync(&inode).unwrap();
+        (name, data)
+    };
+    for _ in 0..60 {
+        let (name, data) = make(&mut random);
+        promised.0.insert(format!("dir/{name}"), data);
+    }
+    fs.sync_all().unwrap();
+    let mut logged = 0;
+    for step in 1..=40 {
+        for _ in 0..=random.below(3) {
+            let paths: Vec<String> = promised.0.keys().cloned().collect();
+            let path = &paths[random.below(paths.len() as u64) as usize];
+            let name = path.strip_prefix("dir/").unwrap().as_bytes();
+            match random.below(4) {
+                0 => {
+                    let (name, data) = make(&mut random);
+                    promised.0.insert(format!("dir/{name}"), data);
+                }
+                1 => {
+                    fs.unlink(place.id, name).unwrap();
+                    promised.0.remove(path);
+                }
+                _ => {
+                    let (from, data) = make(&mut random);
+                    let [from, to] = [from.as_bytes(), name].map(|name| Place {
+                        dir: place.id,
+                        name,
+                    });
+                    let over = fs.rename(from, to, RenameMode::Replace, OldName::Free);
+                    over.unwrap();
+                    promised.0.insert(path.clone(), data);
+                }
+            }
+        }
+        let generation = || fs.store().read().generation();
+        let before = generation();
+        fs.fsync_directory(&place).unwrap();
+        logged += usize::from(generation() == before);
+        if step % 8 == 0 {
+            judge(&image, dir.path(), &promised);
+            // No other names are there.
+            let crashed = open_subvolume(&dir.path().join("crashed.img"), TreeId::FS);
+            let mut names = 0;
+            let dir = crashed.lookup(crashed.root(), b"dir").unwrap().inode;
+            let count = &mut |_| {
+                names += 1;
+                true
+            };
+            crashed.read_dir(dir, 0, count).unwrap();
+            assert_eq!(names, promised.0.len() + 2);
+        }
+    }
+    logged
+}
+
+#[test]
+fn logged_directories_are_replayed_alike_by_the_kernel() {
+    if !is_root() {
+        return;
+    }
+    for seed in 1..4 {
+        for mkfs_options in [&["-n", "4096"][..], &["-O", "^no-holes"], &["-M"]] {
+            let logged = directory_round(seed, mkfs_options);
+            assert!(logged > 30, "{logged} of 40 needed no commit");
         }
     }
 }
