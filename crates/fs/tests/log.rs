@@ -311,10 +311,22 @@ fn directory_round(seed: u64, mkfs_options: &[&str]) -> usize {
             let paths: Vec<String> = promised.0.keys().cloned().collect();
             let path = &paths[random.below(paths.len() as u64) as usize];
             let name = path.strip_prefix("dir/").unwrap().as_bytes();
-            match random.below(4) {
+            match random.below(5) {
                 0 => {
                     let (name, data) = make(&mut random);
                     promised.0.insert(format!("dir/{name}"), data);
+                }
+                2 => {
+                    let to = format!("moved{}", random.below(1 << 40));
+                    let [from, to] = [name, to.as_bytes()].map(|name| Place {
+                        dir: place.id,
+                        name,
+                    });
+                    let moved = fs.rename(from, to, RenameMode::Replace, OldName::Free);
+                    moved.unwrap();
+                    let data = promised.0.remove(path).unwrap();
+                    let to = String::from_utf8_lossy(to.name).into_owned();
+                    promised.0.insert(format!("dir/{to}"), data);
                 }
                 1 => {
                     fs.unlink(place.id, name).unwrap();

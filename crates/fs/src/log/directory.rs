@@ -5,10 +5,12 @@
 //! an item says that the log knows all entries at the name's index; a replay
 //! finds none there and removes the name.
 //!
-//! So the log can express new names of new regular files, and the loss of files
-//! that are gone. All else needs a commit: other names for files and
-//! directories of the last commit, and new directories, links and special
-//! files.
+//! A regular file of the last commit that has other names in the directory is
+//! logged with all its names.
+//!
+//! All else needs a commit: files of the last commit that have, or had, a name
+//! in another directory too, directories that were made, moved or removed, and
+//! new symbolic links and special files.
 
 use super::copy::write_items;
 use super::names::{self, Said};
@@ -22,6 +24,7 @@ use butterfs_format::item::log::DirLogItem;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key};
 use butterfs_store::{Engine, LogTicket, Purpose, StoreError, Tries};
 use butterfs_tree::{ComparedItem, Comparison, NodeSource};
+use std::collections::BTreeSet;
 
 /// Nodes that logging a directory touches at most.
 const NODES: usize = 60;
@@ -33,8 +36,8 @@ const COMPARED_MAX: u64 = 400;
 /// What the log must say of a directory.
 #[derive(Debug, Default)]
 struct Changes {
-    /// New files.
-    new: Vec<InodeId>,
+    /// Files that got or lost names and exist.
+    files: BTreeSet<InodeId>,
     /// Indexes of names that only the last commit has.
     gone: Vec<u64>,
 }
@@ -142,24 +145,24 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
                 let Some((file, FileType::Regular)) = entry(new)? else {
                     return Ok(None);
                 };
-                if names::committed_generation(engine, root, file)?.is_some() {
-                    return Ok(None);
-                }
-                changes.new.push(file);
+                changes.files.insert(file);
             }
             (None, Some(old)) => {
-                let Some((file, _)) = entry(old)? else {
+                let Some((file, kind)) = entry(old)? else {
                     return Ok(None);
                 };
                 if !names::is_gone(engine, file)? {
-                    return Ok(None);
+                    if kind != FileType::Regular {
+                        return Ok(None);
+                    }
+                    changes.files.insert(file);
                 }
                 changes.gone.push(change.key.offset);
             }
             // An index is not used twice.
             _ => return Ok(None),
         }
-        let many = changes.new.len() + changes.gone.len() > NAMES_MAX;
+        let many = changes.files.len() + changes.gone.len() > NAMES_MAX;
         if many || comparison.cost().read > COMPARED_MAX {
             return Ok(None);
         }
@@ -180,16 +183,12 @@ fn file(dir: InodeId, entry: &DirEntry<'_>) -> Option<(InodeId, FileType)> {
 /// Writes a directory and what changed in it into the log. An error leaves the
 /// log half edited.
 fn log(engine: &mut Engine, dir: InodeId, changes: &Changes) -> Result<Said, FsError> {
-    if names::bring_up_to_date(engine)? == Said::NotAll {
+    if names::bring_up_to_date(engine, Some(dir))? == Said::NotAll {
         return Ok(Said::NotAll);
     }
-    for file in &changes.new {
+    for file in &changes.files {
         // What the log has already has its right names now.
-        if engine.is_in_log(*file) {
-            continue;
-        }
-        let item = load_item(engine, *file)?;
-        if log_file(engine, *file, item)? == Said::NotAll {
+        if !engine.is_in_log(*file) && log_file(engine, *file, dir)? == Said::NotAll {
             return Ok(Said::NotAll);
         }
     }

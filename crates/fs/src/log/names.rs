@@ -78,8 +78,9 @@ pub(super) fn is_gone(engine: &Engine, id: InodeId) -> Result<bool, FsError> {
 }
 
 /// Brings up to date, in the log, the names of logged files that changed since.
-/// An error leaves the log half edited.
-pub(super) fn bring_up_to_date(engine: &mut Engine) -> Result<Said, FsError> {
+/// The caller will say which names are gone from `dir`, if there is one. An
+/// error leaves the log half edited.
+pub(super) fn bring_up_to_date(engine: &mut Engine, dir: Option<InodeId>) -> Result<Said, FsError> {
     let stale = engine.take_stale_names();
     if stale.len() > STALE_MAX {
         return Ok(Said::NotAll);
@@ -91,7 +92,7 @@ pub(super) fn bring_up_to_date(engine: &mut Engine) -> Result<Said, FsError> {
     }
     for id in stale {
         let said = match crate::inode::load_item(engine, id) {
-            Ok(item) if item.nlink > 0 => rename(engine, id, &item)?,
+            Ok(item) if item.nlink > 0 => rename(engine, id, &item, dir)?,
             Ok(_) => {
                 // If it gets a name again, all of it must be logged.
                 let sector = engine.sector_size();
@@ -108,14 +109,19 @@ pub(super) fn bring_up_to_date(engine: &mut Engine) -> Result<Said, FsError> {
     Ok(Said::All)
 }
 
-fn rename(engine: &mut Engine, id: InodeId, item: &InodeItem) -> Result<Said, FsError> {
+fn rename(
+    engine: &mut Engine,
+    id: InodeId,
+    item: &InodeItem,
+    dir: Option<InodeId>,
+) -> Result<Said, FsError> {
     let Some(root) = engine.committed_root(id.tree)? else {
         return Ok(Said::NotAll);
     };
     if engine.tree_state(id.tree)?.item.last_snapshot >= engine.generation() {
         return Ok(Said::NotAll);
     }
-    let Some(names) = to_log(engine, id, item, root)? else {
+    let Some(names) = to_log(engine, id, item, root, dir)? else {
         return Ok(Said::NotAll);
     };
     write(&mut engine.log_of(id.tree)?, id, &names)
@@ -169,26 +175,36 @@ fn find_at(engine: &Engine, root: NodeRef, key: &Key) -> Result<Option<Vec<u8>>,
 }
 
 /// Items of the names that the last commit, at `root`, does not have. `None` if
-/// a replay could not repeat what happened to the names.
+/// a replay could not repeat what happened to the names. The log says of `dir`,
+/// if there is one, which of its names are gone.
 pub(super) fn to_log(
     engine: &Engine,
     id: InodeId,
     item: &InodeItem,
     root: NodeRef,
+    dir: Option<InodeId>,
 ) -> Result<Option<Items>, FsError> {
-    match committed_generation(engine, root, id)? {
-        None => {}
-        Some(old) if old == item.generation.get() && !engine.names_changed(id) => {
-            return Ok(Some(Vec::new()));
+    let is_in_dir = |link: &Link| dir.is_some_and(|dir| dir.number == link.parent);
+    let now = match committed_generation(engine, root, id)? {
+        None => dir::links(engine, id)?,
+        Some(old) if old != item.generation.get() => return Ok(None),
+        Some(_) if !engine.names_changed(id) => return Ok(Some(Vec::new())),
+        Some(_) => {
+            // A replay gives the file, in each directory for which the log has
+            // an item, exactly the names of that item.
+            let (old, now) = (
+                dir::links_at(&mut Cursor::at_root(engine, root), id)?,
+                dir::links(engine, id)?,
+            );
+            if !old.iter().chain(&now).all(is_in_dir) {
+                return Ok(None);
+            }
+            now
         }
-        // Another inode had the number, or the kernel would also log everything
-        // that happened in its directories.
-        Some(_) => return Ok(None),
-    }
-    let now = dir::links(engine, id)?;
+    };
     let mut parents: Vec<InodeNumber> = Vec::new();
     for link in &now {
-        if !is_free_at(engine, root, id, link)? {
+        if !is_in_dir(link) && !is_free_at(engine, root, id, link)? {
             return Ok(None);
         }
         parents.push(link.parent);

@@ -13,7 +13,7 @@ use super::names;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found};
-use crate::inode::{Inode, InodeState};
+use crate::inode::{Inode, InodeState, load_item};
 use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
@@ -103,7 +103,7 @@ impl Filesystem {
         if !possible || state.item.mode & S_IFMT != S_IFREG {
             return Ok(None);
         }
-        match names::bring_up_to_date(&mut engine) {
+        match names::bring_up_to_date(&mut engine, None) {
             Ok(names::Said::All) => {}
             Ok(names::Said::NotAll) | Err(FsError::Store(StoreError::NoSpace)) => {
                 engine.give_up_log();
@@ -119,7 +119,7 @@ impl Filesystem {
         }
         let mut item = state.item.clone();
         item.size = state.disk_size;
-        let Some(record) = gather(&engine, id, item)? else {
+        let Some(record) = gather(&engine, id, item, None)? else {
             return Ok(None);
         };
         match write(&mut engine, id, &record) {
@@ -136,22 +136,29 @@ impl Filesystem {
     }
 }
 
-/// Puts a file into the log as its tree has it. An error leaves the log half
-/// edited.
+/// Puts a file into the log as its tree has it, together with the directory
+/// `dir`. An error leaves the log half edited.
 pub(super) fn log_file(
     engine: &mut Engine,
     id: InodeId,
-    item: InodeItem,
+    dir: InodeId,
 ) -> Result<names::Said, FsError> {
-    match gather(engine, id, item)? {
+    let item = load_item(engine, id)?;
+    match gather(engine, id, item, Some(dir))? {
         Some(record) => write(engine, id, &record),
         None => Ok(names::Said::NotAll),
     }
 }
 
 /// What the log is to say of a file whose item is `item`; `None` if it cannot
-/// say that.
-fn gather(engine: &Engine, id: InodeId, item: InodeItem) -> Result<Option<Record>, FsError> {
+/// say that. The log says of `dir`, if there is one, which of its names are
+/// gone.
+fn gather(
+    engine: &Engine,
+    id: InodeId,
+    item: InodeItem,
+    dir: Option<InodeId>,
+) -> Result<Option<Record>, FsError> {
     let tree = engine.tree_state(id.tree)?.item;
     let Some(root) = engine.committed_root(id.tree)? else {
         return Ok(None);
@@ -159,7 +166,7 @@ fn gather(engine: &Engine, id: InodeId, item: InodeItem) -> Result<Option<Record
     if tree.last_snapshot >= engine.generation() {
         return Ok(None);
     }
-    let Some(names) = names::to_log(engine, id, &item, root)? else {
+    let Some(names) = names::to_log(engine, id, &item, root, dir)? else {
         return Ok(None);
     };
     let mut ranges = engine.changed_since_log(id).unwrap_or_default();

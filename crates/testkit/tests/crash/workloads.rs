@@ -210,6 +210,22 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "mkdir d; create a; create d/b; sync; rename a d/a; unlink d/b; fsyncdir d",
     ),
     (
+        "logs are rotated, fsync of the directory",
+        "create x; create l; write l 0 5000; sync; append l 100; fsync l; rename l m; create l; write l 0 300; fsyncdir; append l 50; fsync l; rename m n; rename l m; create l; fsyncdir",
+    ),
+    (
+        "two files change places",
+        "mkdir d; create d/a; write d/a 0 5000; create d/b; write d/b 0 300; sync; exchange d/a d/b; fsyncdir d; exchange d/a d/b; fsyncdir d",
+    ),
+    (
+        "a second name comes and goes",
+        "mkdir d; create d/a; write d/a 0 5000; sync; link d/a d/b; fsyncdir d; unlink d/a; fsyncdir d; append d/b 20; fsync d/b; rename d/b d/c; create d/a; fsyncdir d",
+    ),
+    (
+        "renamed, then moved away",
+        "mkdir d; create d/a; write d/a 0 5000; sync; rename d/a d/b; fsyncdir d; rename d/b a; create d/a; fsyncdir d; fsync a",
+    ),
+    (
         "a logged directory is removed",
         "mkdir d; create d/x; sync; create d/a; fsyncdir d; unlink d/a; unlink d/x; rmdir d; create y; fsync y; fsyncdir",
     ),
