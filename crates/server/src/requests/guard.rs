@@ -203,13 +203,8 @@ impl Server {
     /// Errors if attributes must not change as asked. The times of append-only
     /// files may be set to now.
     pub(super) fn check_attributes(&self, inode: &Inode, request: &SetAttr) -> Result<(), Errno> {
-        let others = request.mode.is_some()
-            || request.uid.is_some()
-            || request.gid.is_some()
-            || request.size.is_some();
-        // A kernel with a write-back cache reports the times of its cached
-        // writes.
-        if !others && request.ctime.is_some() && request.atime.is_none() {
+        let others = changes_more_than_times(request);
+        if is_of_cached_writes(request) {
             return self.check_tree(inode.id.tree);
         }
         let now = |time| matches!(time, Some(TimeChange::Now));
@@ -292,6 +287,19 @@ impl Server {
             Err(error) => Err(errno(&error)),
         }
     }
+}
+
+fn changes_more_than_times(request: &SetAttr) -> bool {
+    request.mode.is_some()
+        || request.uid.is_some()
+        || request.gid.is_some()
+        || request.size.is_some()
+}
+
+/// Whether a kernel with a write-back cache reports the times of its cached
+/// writes.
+pub(super) fn is_of_cached_writes(request: &SetAttr) -> bool {
+    !changes_more_than_times(request) && request.ctime.is_some() && request.atime.is_none()
 }
 
 /// Brings all dirty pages of the mounted file system with this `major:minor`
