@@ -23,6 +23,8 @@ const APPENDS: Duration = Duration::from_secs(5);
 struct Figures {
     /// fsync/s with 1, 4 and 16 threads.
     appends: Vec<f64>,
+    /// Files replaced per second.
+    replaced: f64,
     /// Operations per second of the database's shape.
     database: f64,
     /// Latency in milliseconds below which 50, 95 and 99 of 100 operations lie.
@@ -62,6 +64,28 @@ fn append_until(end: Instant, file: &dyn Handle) -> Vec<f64> {
         took.push(began.elapsed().as_secs_f64() * 1e3);
     }
     took
+}
+
+/// Replaces files of 4 KiB as programs do that want the old content or the new:
+/// a new file is written, fsynced and renamed, and its directory is fsynced.
+/// Returns the number of replacements.
+fn replaces(volume: &Volume, time: Duration) -> usize {
+    /// Files that are replaced in turns.
+    const FILES: usize = 50;
+    let directory = volume.directory("replaced");
+    let data = vec![7; 4096];
+    let end = Instant::now() + time;
+    let mut count = 0;
+    while Instant::now() < end {
+        let file = directory.open_new("new");
+        file.write(0, &data);
+        file.fsync();
+        directory.rename("new", &format!("file-{}", count % FILES));
+        directory.fsync();
+        count += 1;
+    }
+    (0..count.min(FILES)).for_each(|number| directory.unlink(&format!("file-{number}")));
+    count
 }
 
 /// An operation of the database: the second in which it ended, and how many
@@ -131,6 +155,7 @@ pub fn quantile(ascending: &[f64], part: f64) -> f64 {
 fn measure_one(volume: &Volume, seconds: u64) -> Figures {
     let appends = [1, 4, 16]
         .map(|threads| appends(volume, threads, APPENDS).len() as f64 / APPENDS.as_secs_f64());
+    let replaced = replaces(volume, APPENDS) as f64 / APPENDS.as_secs_f64();
     let all = database(volume, Duration::from_secs(seconds));
     let mut latencies: Vec<f64> = all.iter().map(|(_, ms)| *ms).collect();
     latencies.sort_by(f64::total_cmp);
@@ -144,6 +169,7 @@ fn measure_one(volume: &Volume, seconds: u64) -> Figures {
     let squares: f64 = per_second.iter().map(|n| (n - mean) * (n - mean)).sum();
     Figures {
         appends: appends.to_vec(),
+        replaced,
         database: all.len() as f64 / seconds as f64,
         latency_ms: [0.5, 0.95, 0.99].map(|part| quantile(&latencies, part)),
         variation: (squares / seconds as f64).sqrt() / mean,
@@ -191,17 +217,18 @@ pub fn measure(base: &Path, seconds: u64) -> io::Result<()> {
     drop(library);
     fs::remove_dir_all(&work)?;
     println!(
-        "| target | fsync/s, 1 thread | 4 threads | 16 threads | database op/s | p50 ms | p95 ms | p99 ms | variation |"
+        "| target | fsync/s, 1 thread | 4 threads | 16 threads | replaced/s | database op/s | p50 ms | p95 ms | p99 ms | variation |"
     );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|---|---|");
     let reference = &rows[0].1;
     for (name, row) in &rows {
         let ratio = |own: f64, other: f64| format!("{own:.0} ({:.2})", own / other);
         println!(
-            "| {name} | {} | {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.2} |",
+            "| {name} | {} | {} | {} | {} | {} | {:.3} | {:.3} | {:.3} | {:.2} |",
             ratio(row.appends[0], reference.appends[0]),
             ratio(row.appends[1], reference.appends[1]),
             ratio(row.appends[2], reference.appends[2]),
+            ratio(row.replaced, reference.replaced),
             ratio(row.database, reference.database),
             row.latency_ms[0],
             row.latency_ms[1],

@@ -6,6 +6,7 @@ use butterfs_device::{Access, FileDevice};
 use butterfs_format::{InodeId, TreeId};
 use butterfs_fs::file::FallocateMode;
 use butterfs_fs::names::{NewInode, Owner, S_IFDIR, S_IFREG};
+use butterfs_fs::rename::{OldName, Place, RenameMode};
 use butterfs_fs::{Filesystem, Inode, Options};
 use butterfs_store::{OpenOptions, Store};
 use rustix::fs::{AtFlags, CWD, OFlags};
@@ -37,6 +38,10 @@ pub trait Directory: Send + Sync {
     fn list(&self) -> usize;
     /// Makes a file and has it.
     fn open_new(&self, name: &str) -> Arc<dyn Handle>;
+    /// Gives the file `from` the name `to`, which another file may have.
+    fn rename(&self, from: &str, to: &str);
+    /// Names become durable.
+    fn fsync(&self);
 }
 
 /// Whether the page cache of a mount is bypassed.
@@ -183,6 +188,12 @@ impl Directory for PathBuf {
         options.read(true).write(true).create_new(true);
         Arc::new(options.open(self.join(name)).unwrap())
     }
+    fn rename(&self, from: &str, to: &str) {
+        fs::rename(self.join(from), self.join(to)).unwrap();
+    }
+    fn fsync(&self) {
+        File::open(self).unwrap().sync_all().unwrap();
+    }
 }
 
 struct InLibrary {
@@ -246,5 +257,17 @@ impl Directory for DirectoryInLibrary {
             fs: Arc::clone(&self.fs),
             inode: self.new_file(name),
         })
+    }
+    fn rename(&self, from: &str, to: &str) {
+        let [from, to] = [from, to].map(|name| Place {
+            dir: self.id,
+            name: name.as_bytes(),
+        });
+        let mode = RenameMode::Replace;
+        self.fs.rename(from, to, mode, OldName::Free).unwrap();
+    }
+    fn fsync(&self) {
+        let directory = self.fs.inode(self.id).unwrap();
+        self.fs.fsync_directory(&directory).unwrap();
     }
 }

@@ -8,7 +8,7 @@ use butterfs_device::fault::{Fault, When};
 use butterfs_device::{Access, DeviceRange, FaultDevice, FileDevice, Operation};
 use butterfs_format::{ItemType, Key, Logical, TreeId};
 use butterfs_testkit::judge::{DataChecksums, Mode, btrfs_check, mkfs_btrfs, scratch_dir};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use support::image::Image;
 use support::{assert_clean, report, report_of, volume};
@@ -148,18 +148,23 @@ fn unreadable_nodes_and_data_are_reported() {
 /// the address of a node.
 type LogDamage = (FaultCode, fn(&mut [u8], u64));
 
+/// A volume on which the kernel ran `script`, which left a fsync log.
+fn with_log(dir: &Path, script: &str) -> PathBuf {
+    let (path, crashed) = (dir.join("v.img"), dir.join("crashed.img"));
+    volume::make(&path, &[], "", volume::MIXTURE);
+    volume::crash(&path, "commit=300", script, &crashed);
+    assert_clean(&report(&crashed), "a volume with a log");
+    crashed
+}
+
 #[test]
 fn damaged_logs_are_reported() {
     if !volume::can_make() {
         return;
     }
     let dir = scratch_dir();
-    let path = dir.path().join("v.img");
-    let crashed = dir.path().join("crashed.img");
-    volume::make(&path, &[], "", volume::MIXTURE);
     let script = "head -c 50000 /dev/urandom > logged; sync -d logged; sync logged; echo more >> d/file-5; sync d/file-5";
-    volume::crash(&path, "commit=300", script, &crashed);
-    assert_clean(&report(&crashed), "a volume with a log");
+    let crashed = with_log(dir.path(), script);
     let extent = |image: &mut Image| {
         image.enter_log();
         let regular = |key: butterfs_format::Key, data: &[u8]| {
@@ -202,12 +207,8 @@ fn items_of_a_log_that_the_kernel_refuses_are_reported() {
         return;
     }
     let dir = scratch_dir();
-    let path = dir.path().join("v.img");
-    let crashed = dir.path().join("crashed.img");
-    volume::make(&path, &[], "", volume::MIXTURE);
     let script = "echo logged > d/new; setfattr -n user.a -v b d/new; sync d/new";
-    volume::crash(&path, "commit=300", script, &crashed);
-    assert_clean(&report(&crashed), "a volume with a log");
+    let crashed = with_log(dir.path(), script);
     let damages: [LogItemDamage; 6] = [
         (ItemType::INODE_REF, |data| data[8] = 255),
         (ItemType::INODE_ITEM, |data| data[52..56].fill(0)),
