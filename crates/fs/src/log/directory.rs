@@ -16,6 +16,7 @@ use super::copy::write_items;
 use super::names::{self, Said};
 use super::record::{attributes, log_file};
 use crate::Filesystem;
+use crate::dir::Link;
 use crate::error::FsError;
 use crate::inode::{Inode, item_key, load_item};
 use crate::mode::{S_IFDIR, S_IFMT};
@@ -156,6 +157,9 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
                         return Ok(None);
                     }
                     changes.files.insert(file);
+                } else if !is_only_in(dir, &names::committed_links(engine, root, file)?) {
+                    // A replay would leave it the others.
+                    return Ok(None);
                 }
                 changes.gone.push(change.key.offset);
             }
@@ -168,6 +172,11 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
         }
     }
     Ok(Some(changes))
+}
+
+/// Whether all names lie in `dir`.
+fn is_only_in(dir: InodeId, links: &[Link]) -> bool {
+    links.iter().all(|link| link.parent == dir.number)
 }
 
 /// What an entry names and its kind, unless that is a directory or a subvolume.

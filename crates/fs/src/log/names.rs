@@ -192,10 +192,8 @@ pub(super) fn to_log(
         Some(_) => {
             // A replay gives the file, in each directory for which the log has
             // an item, exactly the names of that item.
-            let (old, now) = (
-                dir::links_at(&mut Cursor::at_root(engine, root), id)?,
-                dir::links(engine, id)?,
-            );
+            let old = committed_links(engine, root, id)?;
+            let now = dir::links(engine, id)?;
             if !old.iter().chain(&now).all(is_in_dir) {
                 return Ok(None);
             }
@@ -257,18 +255,34 @@ fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Resul
     for entry in DirEntries::new(&entries) {
         let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
         if entry.name == link.name {
-            return is_replaced(engine, id.tree, &entry);
+            return is_replaced(engine, root, id.tree, &entry);
         }
     }
     Ok(true)
 }
 
-/// Whether a replay may take the name away from what `entry` of the last commit
-/// names: a file that is gone.
-fn is_replaced(engine: &Engine, tree: TreeId, entry: &DirEntry<'_>) -> Result<bool, FsError> {
+/// Whether a replay may take the name away from what `entry` of the last commit,
+/// at `root`, names: a file that is gone. If the file had other names, the
+/// replay would leave it those, which it may never have had alone.
+fn is_replaced(
+    engine: &Engine,
+    root: NodeRef,
+    tree: TreeId,
+    entry: &DirEntry<'_>,
+) -> Result<bool, FsError> {
     if entry.location.item_type != ItemType::INODE_ITEM || entry.kind == FileType::Directory {
         return Ok(false);
     }
     let number = InodeNumber(entry.location.objectid);
-    is_gone(engine, InodeId { tree, number })
+    let id = InodeId { tree, number };
+    Ok(is_gone(engine, id)? && committed_links(engine, root, id)?.len() == 1)
+}
+
+/// The names of an inode in the last commit, at `root`.
+pub(super) fn committed_links(
+    engine: &Engine,
+    root: NodeRef,
+    id: InodeId,
+) -> Result<Vec<Link>, FsError> {
+    dir::links_at(&mut Cursor::at_root(engine, root), id)
 }

@@ -198,6 +198,14 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "create a; link a b; sync; unlink a; unlink b; create a; write a 0 3000; fsync a; fsyncdir",
     ),
     (
+        "two names removed one after the other, the last one given again",
+        "create a; link a b; create t; sync; unlink b; create c; fsync c; rename t a; create u; rename u a; fsync a",
+    ),
+    (
+        "names in two directories removed",
+        "mkdir d; create d/a; link d/a b; sync; unlink b; unlink d/a; fsyncdir d",
+    ),
+    (
         "one of two names removed",
         "create a; write a 0 5000; link a b; sync; unlink a; fsyncdir; create a; fsync a",
     ),
