@@ -98,6 +98,27 @@ fn what_cannot_be_made_is_said() {
 }
 
 #[test]
+fn a_damaged_first_superblock_does_not_hide_the_other_devices() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    make(&bench, "raid1", &["one.img", "two.img"]);
+    let file = fs::File::options()
+        .write(true)
+        .open(bench.path("one.img"))
+        .unwrap();
+    file.write_all_at(b"X", 66_000).unwrap();
+    drop(file);
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    fs::write(bench.path("mnt/file"), "something").unwrap();
+    let shown = bench.run(&["filesystem", "show", "mnt"]);
+    assert!(!shown.contains("MISSING"), "{shown}");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
 fn a_mount_of_several_devices_goes_on_without_one() {
     if !can_mount() {
         return;
