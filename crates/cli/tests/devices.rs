@@ -118,6 +118,53 @@ fn a_damaged_first_superblock_does_not_hide_the_other_devices() {
     drop(mounted);
 }
 
+/// The error counter of a device.
+fn corruption(bench: &Bench, place: &str, device: &str) -> u64 {
+    let stats = bench.run(&["device", "stats", place]);
+    let mut lines = stats.lines();
+    let line = lines.find(|line| line.contains(device) && line.contains("corruption_errs"));
+    let number = line.and_then(|line| line.split_whitespace().last()?.parse().ok());
+    number.unwrap_or_else(|| panic!("{stats}"))
+}
+
+#[test]
+fn a_bad_sector_is_charged_to_its_device() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    make(&bench, "raid0", &["one.img", "two.img"]);
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    let content: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    fs::write(bench.path("mnt/file"), &content).unwrap();
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    // A sector in the middle of the file.
+    let sector = &content[4096 * 100..][..4096];
+    let holds = |name: &&str| {
+        let image = fs::read(bench.path(name)).unwrap();
+        let at = image.chunks(4096).position(|found| found == sector);
+        at.map(|at| at as u64 * 4096)
+    };
+    let bad = ["one.img", "two.img"]
+        .iter()
+        .find_map(|name| Some((*name, holds(name)?)));
+    let (name, at) = bad.expect("the sector lies on a device");
+    let good = if name == "one.img" {
+        "two.img"
+    } else {
+        "one.img"
+    };
+    let file = fs::File::options().write(true).open(bench.path(name));
+    file.unwrap().write_all_at(&[0xff; 64], at).unwrap();
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    assert!(fs::read(bench.path("mnt/file")).is_err());
+    assert!(corruption(&bench, "mnt", name) > 0);
+    assert_eq!(corruption(&bench, "mnt", good), 0);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
 #[test]
 fn a_mount_of_several_devices_goes_on_without_one() {
     if !can_mount() {
