@@ -165,6 +165,53 @@ fn a_bad_sector_is_charged_to_its_device() {
     drop(mounted);
 }
 
+/// The kernel divides the size of the devices by the copies of the data.
+#[test]
+fn statfs_is_as_in_the_kernel() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    for profile in ["single", "raid0", "raid1"] {
+        let bench = Bench::new();
+        make(&bench, profile, &["one.img", "two.img"]);
+        let mounted = bench.mount_source("one.img", "rw", "mnt");
+        fs::write(bench.path("mnt/file"), vec![7; 50 << 20]).unwrap();
+        let fd = fs::File::open(bench.path("mnt")).unwrap();
+        rustix::fs::syncfs(&fd).unwrap();
+        drop(fd);
+        let facts = |point: &str| rustix::fs::statvfs(bench.path(point)).unwrap();
+        let ours = facts("mnt");
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+        let loops = ["one.img", "two.img"].map(|name| Loop::new(&bench.path(name)));
+        let options = loops
+            .each_ref()
+            .map(|of| format!("device={}", of.name()))
+            .join(",");
+        fs::create_dir(bench.path("kernel")).unwrap();
+        let status = std::process::Command::new("mount")
+            .args(["-t", "btrfs", "-o", &options, loops[0].name()])
+            .arg(bench.path("kernel"))
+            .status();
+        assert!(status.unwrap().success());
+        let mounted = support::Kernel(bench.path("kernel"));
+        let theirs = facts("kernel");
+        drop(mounted);
+        let size = |facts: &rustix::fs::StatVfs, blocks: u64| blocks * facts.f_frsize;
+        let all = size(&theirs, theirs.f_blocks);
+        assert_eq!(size(&ours, ours.f_blocks), all, "{profile}");
+        let used = |facts: &rustix::fs::StatVfs| size(facts, facts.f_blocks - facts.f_bfree);
+        // The kernel counts its reserve for metadata as used.
+        let apart = used(&theirs).abs_diff(used(&ours));
+        assert!(
+            apart < 8 << 20,
+            "{profile}: {} and {}",
+            used(&ours),
+            used(&theirs)
+        );
+    }
+}
+
 #[test]
 fn a_mount_of_several_devices_goes_on_without_one() {
     if !can_mount() {
