@@ -98,6 +98,31 @@ fn what_cannot_be_made_is_said() {
 }
 
 #[test]
+fn the_same_device_twice_is_refused() {
+    let bench = Bench::new();
+    make(&bench, "raid1", &["one.img", "two.img"]);
+    fs::File::create(bench.path("new.img"))
+        .unwrap()
+        .set_len(300 << 20)
+        .unwrap();
+    fs::hard_link(bench.path("new.img"), bench.path("link.img")).unwrap();
+    let twice = "new.img is named twice";
+    fails(
+        &bench,
+        &["device", "add", "new.img", "new.img", "one.img"],
+        twice,
+    );
+    fails(&bench, &["mkfs", "new.img", "new.img"], twice);
+    let same = "link.img are the same device";
+    fails(
+        &bench,
+        &["device", "add", "new.img", "link.img", "one.img"],
+        same,
+    );
+    fails(&bench, &["mkfs", "new.img", "link.img"], same);
+}
+
+#[test]
 fn a_closed_standard_output_is_a_failure() {
     let bench = Bench::new();
     fs::write(bench.path("file"), "something").unwrap();
