@@ -9,7 +9,8 @@ use crate::resize::{self, Emptied, Progress};
 use butterfs_device::{Access, BlockDevice, DeviceRange};
 use butterfs_format::{DeviceId, DeviceOffset};
 use butterfs_store::{
-    ExclusiveKind, GroupCopied, MembershipFault, OpenOptions, RemovedDevice, Store, StoreError,
+    ExclusiveKind, GroupCopied, MembershipFault, OpenOptions, RemovedDevice, Replacement, Store,
+    StoreError,
 };
 use butterfs_volume::MemberState;
 pub use butterfs_volume::TwinReads;
@@ -117,16 +118,15 @@ pub fn sprout(
     Ok(id)
 }
 
-/// Returns the first missing device.
+/// Returns the first missing device or, if none is missing, the first stale one:
+/// the volume goes on without it, too.
 ///
 /// # Errors
-/// [`MembershipFault::NoneMissing`] if no device is missing.
+/// [`MembershipFault::NoneMissing`] if no device is missing or stale.
 pub fn first_missing(store: &Store) -> Result<DeviceId, StoreError> {
     let devices = store.read().devices();
-    let mut missing = devices
-        .iter()
-        .filter(|device| device.state == MemberState::Missing);
-    match missing.next() {
+    let first = |state: MemberState| devices.iter().find(|device| device.state == state);
+    match first(MemberState::Missing).or_else(|| first(MemberState::Stale)) {
         Some(device) => Ok(device.item.id),
         None => Err(MembershipFault::NoneMissing.into()),
     }
@@ -164,7 +164,8 @@ pub fn remove(
 /// - [`MembershipFault`] if `target` is too small or cannot replace the device;
 ///   nothing changed.
 /// - Another [`StoreError`] if `target` fails, if data without checksums cannot be
-///   read, or if a commit fails. The device stays.
+///   read, or if a commit fails. The device stays, and the volume notes that the
+///   replacement was cancelled.
 pub fn replace(
     store: &Store,
     device: DeviceId,
@@ -177,18 +178,38 @@ pub fn replace(
     store.verify_target(device, &*target)?;
     prepare(&*target, discard)?;
     let replacement = store.begin_replace(device, target, reads)?;
+    let mut progress = ReplaceProgress::default();
+    match copy_groups(&replacement, &mut progress, watch) {
+        Ok(ControlFlow::Continue(())) => {}
+        Ok(ControlFlow::Break(())) => {
+            replacement.cancel(progress.uncorrectable)?;
+            return Ok(Replaced::Stopped);
+        }
+        Err(error) => {
+            // The first error says more than one of this commit.
+            let _ = replacement.cancel(progress.uncorrectable);
+            return Err(error);
+        }
+    }
+    let _ = watch(&progress);
+    let former = replacement.finish(progress.uncorrectable)?;
+    Ok(Replaced::Done { former, progress })
+}
+
+/// Copies all block groups that lie on the device.
+fn copy_groups(
+    replacement: &Replacement<'_>,
+    progress: &mut ReplaceProgress,
+    watch: &mut dyn FnMut(&ReplaceProgress) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>, StoreError> {
     let groups = replacement.groups();
-    let mut progress = ReplaceProgress {
-        bytes_expected: groups.iter().map(|(_, length)| length).sum(),
-        ..ReplaceProgress::default()
-    };
+    progress.bytes_expected = groups.iter().map(|(_, length)| length).sum();
     for (group, length) in groups {
-        let before = progress;
+        let before = *progress;
         let mut copied = GroupCopied::default();
         loop {
-            if watch(&progress).is_break() {
-                replacement.cancel()?;
-                return Ok(Replaced::Stopped);
+            if watch(progress).is_break() {
+                return Ok(ControlFlow::Break(()));
             }
             let is_done = replacement.copy_step(group, &mut copied)?;
             progress.bytes_done = before.bytes_done + copied.done.min(length);
@@ -200,7 +221,5 @@ pub fn replace(
         }
         progress.bytes_done = before.bytes_done + length;
     }
-    let _ = watch(&progress);
-    let former = replacement.finish(progress.uncorrectable)?;
-    Ok(Replaced::Done { former, progress })
+    Ok(ControlFlow::Continue(()))
 }

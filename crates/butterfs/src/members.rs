@@ -125,9 +125,10 @@ fn look(path: &Path) -> Option<Found> {
     })
 }
 
-/// Whether nothing but Btrfs is known to lie on a device.
+/// Whether nothing but Btrfs is known to lie on a device. This process may have
+/// locked it already.
 fn is_nothing_else(path: &Path) -> bool {
-    let device = FileDevice::open(path, Access::ReadOnly);
+    let device = FileDevice::open_unlocked(path);
     let contents = device.and_then(|device| probe::contents(&device));
     let is_ours = |found: &probe::Found| *found == probe::Found::FileSystem("btrfs");
     contents.is_ok_and(|found| found.iter().all(is_ours))

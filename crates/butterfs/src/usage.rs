@@ -6,6 +6,19 @@ use crate::Volume;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_store::SpaceKind;
 
+/// Profiles in the order of the kernel's table, with their copies.
+const COPIES: [(BlockGroupFlags, u64); 9] = [
+    (BlockGroupFlags::RAID10, 2),
+    (BlockGroupFlags::RAID1, 2),
+    (BlockGroupFlags::DUP, 2),
+    (BlockGroupFlags::RAID0, 1),
+    (BlockGroupFlags(0), 1),
+    (BlockGroupFlags::RAID5, 1),
+    (BlockGroupFlags::RAID6, 1),
+    (BlockGroupFlags::RAID1C3, 3),
+    (BlockGroupFlags::RAID1C4, 4),
+];
+
 /// Space of one kind and profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KindUsage {
@@ -57,6 +70,24 @@ impl Usage {
             u64::try_from(bytes).unwrap_or(u64::MAX)
         };
         self.kinds.iter().map(on_devices).sum()
+    }
+
+    /// How many copies of data the profile of the data keeps, at least 1. Parity
+    /// is no copy. Of several profiles, it is that which the kernel's statfs
+    /// takes: the last one in the kernel's order.
+    #[must_use]
+    pub fn data_copies(&self) -> u64 {
+        let data = self
+            .kinds
+            .iter()
+            .filter(|kind| kind.flags.contains(BlockGroupFlags::DATA));
+        let place = |kind: &KindUsage| {
+            let mut table = COPIES.iter();
+            table.position(|(profile, _)| *profile == kind.flags.profile())
+        };
+        let last = data.filter_map(place).max();
+        last.and_then(|place| COPIES.get(place))
+            .map_or(1, |(_, copies)| *copies)
     }
 }
 

@@ -5,6 +5,7 @@
 //! to the thread that runs it.
 
 use crate::fail::Done;
+use crate::output;
 use butterfs::Volume;
 use butterfs_server::Answer;
 use std::cell::RefCell;
@@ -19,6 +20,8 @@ struct Host {
     volume: Volume,
     /// The other process; `None` if the command runs for its own.
     answer: Option<Answer>,
+    /// The exit code of the command if it does not fail.
+    code: u8,
 }
 
 /// Runs a command on `volume`, and sends what it prints, and how it ended, to
@@ -27,11 +30,14 @@ pub fn run(volume: Volume, answer: Answer, command: impl FnOnce() -> Done) {
     HOST.set(Some(Host {
         volume,
         answer: Some(answer),
+        code: 0,
     }));
     let done = command();
-    if let Some(answer) = HOST.take().and_then(|host| host.answer) {
+    if let Some(host) = HOST.take()
+        && let Some(answer) = host.answer
+    {
         answer.end(match &done {
-            Ok(()) => Ok(()),
+            Ok(()) => Ok(host.code),
             Err(failure) => Err(&failure.0),
         });
     }
@@ -42,6 +48,7 @@ pub fn run_on(volume: Volume, command: impl FnOnce() -> Done) -> Done {
     HOST.set(Some(Host {
         volume,
         answer: None,
+        code: 0,
     }));
     let done = command();
     HOST.take();
@@ -56,6 +63,22 @@ pub fn volume() -> Option<Volume> {
 /// Whether this thread runs a command for another process.
 pub fn is_serving() -> bool {
     HOST.with_borrow(|host| host.as_ref().is_some_and(|host| host.answer.is_some()))
+}
+
+/// Ends the command with an exit code that says what it found. It has printed
+/// everything. In a server the caller returns what this returns; otherwise this
+/// does not return unless output cannot be written.
+pub fn end_with(code: u8) -> Done {
+    if is_serving() {
+        HOST.with_borrow_mut(|host| {
+            if let Some(host) = host {
+                host.code = code;
+            }
+        });
+        return Ok(());
+    }
+    output::own().flush()?;
+    std::process::exit(code.into());
 }
 
 /// Prints to the standard error of another process; false when the command

@@ -7,6 +7,7 @@
 //! only read see the state of a commit.
 
 use crate::fail::{Done, Failure, fail};
+use crate::host;
 use crate::kernel_volume;
 use crate::output::{self, Notes};
 use crate::place::Place;
@@ -62,7 +63,10 @@ pub trait OnVolume: Serialize + Sized {
     /// Has a server run it, and prints what that prints.
     fn ask(self, server: Connection) -> Done {
         let request = self.request()?;
-        Ok(server.run(&request, &mut output::own(), &mut Notes)?)
+        match server.run(&request, &mut output::own(), &mut Notes)? {
+            0 => Ok(()),
+            code => host::end_with(code),
+        }
     }
 
     /// The bytes of the request to a server.

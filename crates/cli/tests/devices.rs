@@ -98,6 +98,173 @@ fn what_cannot_be_made_is_said() {
 }
 
 #[test]
+fn the_same_device_twice_is_refused() {
+    let bench = Bench::new();
+    make(&bench, "raid1", &["one.img", "two.img"]);
+    fs::File::create(bench.path("new.img"))
+        .unwrap()
+        .set_len(300 << 20)
+        .unwrap();
+    fs::hard_link(bench.path("new.img"), bench.path("link.img")).unwrap();
+    let twice = "new.img is named twice";
+    fails(
+        &bench,
+        &["device", "add", "new.img", "new.img", "one.img"],
+        twice,
+    );
+    fails(&bench, &["mkfs", "new.img", "new.img"], twice);
+    let same = "link.img are the same device";
+    fails(
+        &bench,
+        &["device", "add", "new.img", "link.img", "one.img"],
+        same,
+    );
+    fails(&bench, &["mkfs", "new.img", "link.img"], same);
+}
+
+#[test]
+fn a_closed_standard_output_is_a_failure() {
+    let bench = Bench::new();
+    fs::write(bench.path("file"), "something").unwrap();
+    bench.run(&["copy", "file", "volume:/file"]);
+    bench.run(&[
+        "subvolume",
+        "snapshot",
+        "-r",
+        "volume:/",
+        "volume:/snapshot",
+    ]);
+    for words in ["cat volume:/file", "send volume:/snapshot"] {
+        let output = std::process::Command::new("sh")
+            .args(["-c", &format!("{} {words} >&-", support::BINARY)])
+            .current_dir(bench.path(""))
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{words}: {}", said(&output));
+        assert!(
+            said(&output).contains("standard output"),
+            "{}",
+            said(&output)
+        );
+    }
+}
+
+#[test]
+fn a_damaged_first_superblock_does_not_hide_the_other_devices() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    make(&bench, "raid1", &["one.img", "two.img"]);
+    let file = fs::File::options()
+        .write(true)
+        .open(bench.path("one.img"))
+        .unwrap();
+    file.write_all_at(b"X", 66_000).unwrap();
+    drop(file);
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    fs::write(bench.path("mnt/file"), "something").unwrap();
+    let shown = bench.run(&["filesystem", "show", "mnt"]);
+    assert!(!shown.contains("MISSING"), "{shown}");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+/// The error counter of a device.
+fn corruption(bench: &Bench, place: &str, device: &str) -> u64 {
+    let stats = bench.run(&["device", "stats", place]);
+    let mut lines = stats.lines();
+    let line = lines.find(|line| line.contains(device) && line.contains("corruption_errs"));
+    let number = line.and_then(|line| line.split_whitespace().last()?.parse().ok());
+    number.unwrap_or_else(|| panic!("{stats}"))
+}
+
+#[test]
+fn a_bad_sector_is_charged_to_its_device() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    make(&bench, "raid0", &["one.img", "two.img"]);
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    let content: Vec<u8> = (0..1_u32 << 18).flat_map(u32::to_le_bytes).collect();
+    fs::write(bench.path("mnt/file"), &content).unwrap();
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    // A sector in the middle of the file.
+    let sector = &content[4096 * 100..][..4096];
+    let holds = |name: &&str| {
+        let image = fs::read(bench.path(name)).unwrap();
+        let at = image.chunks(4096).position(|found| found == sector);
+        at.map(|at| at as u64 * 4096)
+    };
+    let bad = ["one.img", "two.img"]
+        .iter()
+        .find_map(|name| Some((*name, holds(name)?)));
+    let (name, at) = bad.expect("the sector lies on a device");
+    let good = if name == "one.img" {
+        "two.img"
+    } else {
+        "one.img"
+    };
+    let file = fs::File::options().write(true).open(bench.path(name));
+    file.unwrap().write_all_at(&[0xff; 64], at).unwrap();
+    let mounted = bench.mount_source("one.img", "rw", "mnt");
+    assert!(fs::read(bench.path("mnt/file")).is_err());
+    assert!(corruption(&bench, "mnt", name) > 0);
+    assert_eq!(corruption(&bench, "mnt", good), 0);
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+/// The kernel divides the size of the devices by the copies of the data.
+#[test]
+fn statfs_is_as_in_the_kernel() {
+    if !can_mount() || !is_root() {
+        return;
+    }
+    for profile in ["single", "raid0", "raid1"] {
+        let bench = Bench::new();
+        make(&bench, profile, &["one.img", "two.img"]);
+        let mounted = bench.mount_source("one.img", "rw", "mnt");
+        fs::write(bench.path("mnt/file"), vec![7; 50 << 20]).unwrap();
+        let fd = fs::File::open(bench.path("mnt")).unwrap();
+        rustix::fs::syncfs(&fd).unwrap();
+        drop(fd);
+        let facts = |point: &str| rustix::fs::statvfs(bench.path(point)).unwrap();
+        let ours = facts("mnt");
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+        let loops = ["one.img", "two.img"].map(|name| Loop::new(&bench.path(name)));
+        let options = loops
+            .each_ref()
+            .map(|of| format!("device={}", of.name()))
+            .join(",");
+        fs::create_dir(bench.path("kernel")).unwrap();
+        let status = std::process::Command::new("mount")
+            .args(["-t", "btrfs", "-o", &options, loops[0].name()])
+            .arg(bench.path("kernel"))
+            .status();
+        assert!(status.unwrap().success());
+        let mounted = support::Kernel(bench.path("kernel"));
+        let theirs = facts("kernel");
+        drop(mounted);
+        let size = |facts: &rustix::fs::StatVfs, blocks: u64| blocks * facts.f_frsize;
+        let all = size(&theirs, theirs.f_blocks);
+        assert_eq!(size(&ours, ours.f_blocks), all, "{profile}");
+        let used = |facts: &rustix::fs::StatVfs| size(facts, facts.f_blocks - facts.f_bfree);
+        // The kernel counts its reserve for metadata as used.
+        let apart = used(&theirs).abs_diff(used(&ours));
+        assert!(
+            apart < 8 << 20,
+            "{profile}: {} and {}",
+            used(&ours),
+            used(&theirs)
+        );
+    }
+}
+
+#[test]
 fn a_mount_of_several_devices_goes_on_without_one() {
     if !can_mount() {
         return;

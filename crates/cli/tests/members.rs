@@ -315,6 +315,71 @@ fn a_missing_or_stale_device_is_mended() {
     assert_whole(&bench, "one.img");
 }
 
+/// Both commands about a device that came back treat it as missing, and a scrub
+/// says that it does not verify it.
+#[test]
+fn a_stale_device_is_removed_as_missing() {
+    if !can_mount() {
+        return;
+    }
+    let bench = mirrored();
+    bench.run(&["device", "add", "three.img", "one.img"]);
+    fs::rename(bench.path("two.img"), bench.path("away")).unwrap();
+    fs::create_dir(bench.path("elsewhere")).unwrap();
+    fs::rename(bench.path("away"), bench.path("elsewhere/two.img")).unwrap();
+    let mounted = bench.mount_source("one.img", "degraded", "mnt");
+    fs::write(bench.path("mnt/later"), content(2, 3_000_000)).unwrap();
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    fs::rename(bench.path("elsewhere/two.img"), bench.path("two.img")).unwrap();
+    let mounted = bench.mount_source("one.img", "degraded", "mnt");
+    let scrubbed = said(&bench.try_run(&["scrub", "start", "-B", "mnt"]));
+    assert!(
+        scrubbed.contains("device 2 (") && scrubbed.contains("was not verified"),
+        "{scrubbed}"
+    );
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+    bench.run(&["device", "remove", "missing", "one.img"]);
+    assert_whole(&bench, "one.img");
+}
+
+/// A target and an added device that are full in the middle.
+#[test]
+fn a_device_that_fails_on_the_way_is_named() {
+    if !is_root() {
+        return;
+    }
+    let bench = mirrored();
+    fs::create_dir(bench.path("small")).unwrap();
+    let status = Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=8m", "tmpfs"])
+        .arg(bench.path("small"))
+        .status();
+    assert!(status.unwrap().success());
+    let small = support::Kernel(bench.path("small"));
+    file(&bench, "small/target.img", 450);
+    let start = ["replace", "start", "-B", "2", "small/target.img", "one.img"];
+    fails(&bench, &start, "small/target.img");
+    let status = bench.run(&["replace", "status", "-1", "one.img"]);
+    assert!(
+        status.contains("canceled on") && status.contains("1 write errs"),
+        "{status}"
+    );
+    assert_whole(&bench, "one.img");
+    fs::remove_file(bench.path("small/target.img")).unwrap();
+    if can_mount() {
+        file(&bench, "small/third.img", 450);
+        let mounted = bench.mount_source("one.img", "rw", "mnt");
+        bench.run(&["device", "add", "small/third.img", "mnt"]);
+        let convert = ["balance", "start", "-dconvert=raid1c3", "mnt"];
+        fails(&bench, &convert, "has fewer copies than its profile says");
+        bench.run(&["umount", "mnt"]);
+        drop(mounted);
+    }
+    drop(small);
+}
+
 /// Tells writers to end, also if the test fails.
 struct EndAtLast<'a>(&'a AtomicBool);
 

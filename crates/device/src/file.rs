@@ -30,7 +30,7 @@ enum Kind {
 /// Read-write use is exclusive. An exclusive open of block devices, and a
 /// search for loop devices over a file, keep out the kernel and its mounts. A
 /// lock on the file keeps out other processes; a read-only open takes this lock
-/// shared. A loop device that is not in use does not count as use of its file.
+/// shared, unless it only looks ([`FileDevice::open_unlocked`]). A loop device that is not in use does not count as use of its file.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -64,6 +64,33 @@ impl FileDevice {
             *lock_claim(&device.claim) = claim;
         }
         Ok(device)
+    }
+
+    /// Opens what exists at `path` to look at it: for reading, and without a
+    /// lock. Others, this process among them, may have it open and change it.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotADevice`], [`DeviceError::Io`].
+    pub fn open_unlocked(path: &Path) -> Result<Self, DeviceError> {
+        let access = Access::ReadOnly;
+        let file = open(path, access, 0)?;
+        let meta = file.metadata().map_err(|error| open_error(path, error))?;
+        let kind = kind_of(path, &meta)?;
+        let size = match kind {
+            Kind::RegularFile => meta.len(),
+            Kind::BlockDevice => sys::block_device_size(file.as_fd())
+                .map_err(|errno| open_error(path, errno.into()))?,
+        };
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            kind,
+            access,
+            size: AtomicU64::new(size),
+            claim: Mutex::new(None),
+            backing: None,
+            released: RwLock::new(false),
+        })
     }
 
     /// Gives up the exclusive open of a block device, so that a mount of it

@@ -19,7 +19,7 @@ pub enum MembershipFault {
     /// The last device that can be written.
     #[error("unable to remove the only writeable device")]
     OnlyWritable,
-    /// No device is missing.
+    /// No device is missing or stale.
     #[error("no missing devices found to remove")]
     NoneMissing,
     /// The device is one of a volume from which this one grew.

@@ -563,13 +563,18 @@ impl Replacement<'_> {
         }))
     }
 
-    /// Ends the replacement early: the device stays, and the volume notes that.
+    /// Ends the replacement early: the device stays, and the volume notes that,
+    /// with the number of `uncorrectable` sectors and whether the target failed.
     ///
     /// # Errors
     /// Those of a commit.
-    pub fn cancel(mut self) -> Result<(), StoreError> {
+    pub fn cancel(mut self, uncorrectable: u64) -> Result<(), StoreError> {
+        // A target that failed once gets no more writes: there is one error.
+        let has_failed = self.store.space.check_twin(self.device).is_err();
         self.item.state = DeviceReplace::CANCELLED;
         self.item.stopped_seconds = seconds_now();
+        self.item.read_errors = uncorrectable;
+        self.item.write_errors = u64::from(has_failed);
         let (store, item) = (self.store, self.item);
         drop(self);
         store.set_replace_item(&item)
@@ -578,27 +583,17 @@ impl Replacement<'_> {
     /// The target takes the device's place. All groups were copied.
     ///
     /// # Errors
-    /// The target failed: the device stays. Errors of a commit.
+    /// The target failed: the device stays, as after [`Replacement::cancel`].
+    /// Errors of a commit.
     pub fn finish(mut self, uncorrectable: u64) -> Result<RemovedDevice, StoreError> {
         let store = self.store;
-        let former = {
-            let _one_at_a_time = store.lock_commits();
-            store.space.flush()?;
-            store.space.check_twin(self.device)?;
-            // Without an fsync log, so that only this commit is written.
-            store.commit_alone()?;
-            {
-                let mut engine = store.change_writable()?;
-                engine.note_edit();
-                engine.publication.superblock_changed = true;
+        let former = match self.switch() {
+            Ok(former) => former,
+            Err(error) => {
+                // The first error says more than one of this commit.
+                let _ = self.cancel(uncorrectable);
+                return Err(error);
             }
-            let mut taken = Err(VolumeError::MissingDevice(self.device));
-            store.commit_once(&mut |superblock, items| {
-                taken = self.take_place(superblock, items);
-            })?;
-            let former = taken?;
-            self.switched = true;
-            RemovedDevice::wipe(former)
         };
         self.item.state = DeviceReplace::FINISHED;
         self.item.stopped_seconds = seconds_now();
@@ -608,6 +603,29 @@ impl Replacement<'_> {
         // takes it for one that a crash left behind.
         store.commit_something()?;
         Ok(former)
+    }
+
+    /// Commits so that both devices have everything, and gives the target the
+    /// device's place.
+    fn switch(&mut self) -> Result<RemovedDevice, StoreError> {
+        let store = self.store;
+        let _one_at_a_time = store.lock_commits();
+        store.space.flush()?;
+        store.space.check_twin(self.device)?;
+        // Without an fsync log, so that only this commit is written.
+        store.commit_alone()?;
+        {
+            let mut engine = store.change_writable()?;
+            engine.note_edit();
+            engine.publication.superblock_changed = true;
+        }
+        let mut taken = Err(VolumeError::MissingDevice(self.device));
+        store.commit_once(&mut |superblock, items| {
+            taken = self.take_place(superblock, items);
+        })?;
+        let former = taken?;
+        self.switched = true;
+        Ok(RemovedDevice::wipe(former))
     }
 
     /// Gives the target its superblock, and then the device's place.

@@ -46,6 +46,15 @@ pub enum ReadAs {
     Former,
 }
 
+/// What content that no copy has right means for the error counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnFailure {
+    /// Its devices are charged with it.
+    Count,
+    /// It has several parts, and which of them is bad is not known yet.
+    CountNothing,
+}
+
 /// With several devices, the copy that is tried first changes after this many
 /// bytes of a chunk. That is enough for a device to read ahead.
 const TURN: u64 = 1 << 20;
@@ -362,6 +371,34 @@ impl LogicalSpace {
         buffer: &mut [u8],
         verify: &mut dyn FnMut(&[u8]) -> bool,
     ) -> Result<Healed, VolumeError> {
+        let how = (read_as, OnFailure::Count);
+        self.read_by_attempts(how, logical, buffer, verify)
+    }
+
+    /// [`LogicalSpace::read_verified`] for several sectors, which the caller
+    /// reads one by one if there is no copy in which all are good. Nothing is
+    /// counted as damaged then: only a sector that is bad by itself says which
+    /// device has the damage.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_verified_together(
+        &self,
+        logical: Logical,
+        buffer: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Healed, VolumeError> {
+        let how = (ReadAs::Current, OnFailure::CountNothing);
+        self.read_by_attempts(how, logical, buffer, verify)
+    }
+
+    fn read_by_attempts(
+        &self,
+        (read_as, on_failure): (ReadAs, OnFailure),
+        logical: Logical,
+        buffer: &mut [u8],
+        verify: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Healed, VolumeError> {
         let map = self.map();
         let pieces = self.plan(&map, logical, buffer.len())?;
         let attempts = pieces.iter().map(Piece::attempts).max();
@@ -389,7 +426,8 @@ impl LogicalSpace {
         if buffer.is_empty() {
             return Ok(Healed::default());
         }
-        for copy in bad.iter().filter(|_| read_as == ReadAs::Current) {
+        let counts = read_as == ReadAs::Current && on_failure == OnFailure::Count;
+        for copy in bad.iter().filter(|_| counts) {
             if let (CopyFault::Damaged, Some(member)) =
                 (&copy.fault, self.member(copy.physical.device))
             {

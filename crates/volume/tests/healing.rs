@@ -417,6 +417,33 @@ fn sectors_that_are_bad_in_different_copies_are_all_read() {
 }
 
 #[test]
+fn only_the_device_of_a_bad_sector_is_charged() {
+    let bench = Bench::new(Profile::Raid0, 2);
+    let data = pattern(4 * 65536, 8);
+    bench.space.write(at(0), &data).unwrap();
+    let sector = DeviceRange::new(DeviceOffset(MIB + 3 * 4096), 4096);
+    bench.faults[0].inject(Fault::FlipBits(sector, Rot::Permanent));
+    let mut buf = vec![0; data.len()];
+    let counted = || {
+        [1, 2].map(|n| {
+            let stats = bench.space.stats(DeviceId(n)).unwrap();
+            stats.corruption_errs.load(Ordering::Relaxed)
+        })
+    };
+    let together = bench
+        .space
+        .read_verified_together(at(0), &mut buf, &mut |bytes| bytes == data);
+    assert!(together.is_err());
+    assert_eq!(counted(), [0, 0]);
+    let mut verify = |n: usize, bytes: &[u8]| bytes == &data[n * 4096..][..4096];
+    let by_sectors = bench
+        .space
+        .read_verified_sectors(at(0), &mut buf, 4096, &mut verify);
+    assert!(by_sectors.is_err());
+    assert_eq!(counted(), [1, 0]);
+}
+
+#[test]
 fn ranges_that_leave_the_chunk_are_errors() {
     let bench = Bench::new(Profile::Single, 1);
     let mut buf = vec![0; 8192];

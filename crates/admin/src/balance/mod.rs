@@ -42,7 +42,7 @@ pub enum BalanceError {
     /// No balance was interrupted.
     #[error("no balance waits to go on")]
     NoneWaits,
-    /// A conversion would leave fewer copies.
+    /// A conversion would leave a single copy.
     #[error("from {from} to {to} leaves fewer copies of {kind}; -f does it all the same")]
     LessRedundancy {
         /// The kind of block groups.
@@ -69,13 +69,15 @@ impl<E: Into<StoreError>> From<E> for BalanceError {
     }
 }
 
-/// Whether a conversion may leave fewer copies.
+/// Whether a conversion may leave a single copy, without parity, of what had
+/// more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Redundancy {
-    /// Metadata and system chunks keep as many copies.
+    /// Not of metadata and system chunks. They may lose some of their copies, as
+    /// in the kernel.
     #[default]
     Kept,
-    /// There may be fewer copies of everything.
+    /// Of everything.
     MayShrink,
 }
 
@@ -97,7 +99,8 @@ pub struct Planned {
 pub struct Progress {
     /// Block groups that are to be balanced.
     pub expected: usize,
-    /// Block groups that were tried.
+    /// Block groups that were looked at: those that were tried, and those that
+    /// the filters leave out.
     pub considered: usize,
     /// Block groups that were removed.
     pub completed: usize,
@@ -166,8 +169,11 @@ fn candidates(store: &Store) -> Vec<Candidate> {
 /// Returns the block groups that a balance by `filters` would take.
 #[must_use]
 pub fn plan(store: &Store, filters: &Filters) -> Vec<Planned> {
-    let candidates = candidates(store);
-    let chosen = filters.choose(&candidates);
+    choose(filters, &candidates(store))
+}
+
+fn choose(filters: &Filters, candidates: &[Candidate]) -> Vec<Planned> {
+    let chosen = filters.choose(candidates);
     let planned = chosen.into_iter().map(|group| Planned {
         start: group.start,
         flags: group.flags,
@@ -277,7 +283,7 @@ fn verify_targets(
         let engine = store.read();
         let more = engine.groups().find(|group| {
             let has = copies(group.flags.profile());
-            group.flags.contains(flag) && has.is_some_and(|has| has > wanted)
+            group.flags.contains(flag) && has.is_some_and(|has| has > 1 && wanted == 1)
         });
         if let Some(group) = more {
             return Err(BalanceError::LessRedundancy {
@@ -304,9 +310,11 @@ fn run(
         .filter_map(|(kind, _)| Some((kind, filters.of(kind)?.target()?)))
         .collect();
     let _profiles = store.convert_new(&targets)?;
-    let planned = plan(store, filters);
+    let all = candidates(store);
+    let planned = choose(filters, &all);
     let mut progress = Progress {
         expected: planned.len(),
+        considered: all.len() - planned.len(),
         bytes_left: planned.iter().map(|group| group.used).sum(),
         ..Progress::default()
     };

@@ -4,6 +4,7 @@
 mod ends;
 mod of_kernel;
 
+use crate::commands::device::named::named_with_state;
 use crate::commands::subvolume::site::open_volume;
 use crate::facts;
 use crate::fail::{Context, Done, Failure, fail};
@@ -13,7 +14,7 @@ use crate::kernel_volume;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
-use butterfs::{StoreError, Volume};
+use butterfs::{MemberState, StoreError, Volume};
 use butterfs_admin::balance::{
     self, BalanceError, End, Filter, Filters, Planned, Progress, Redundancy, Wish,
 };
@@ -68,8 +69,8 @@ struct Chosen {
     /// System chunks, all or what matches; needs -f.
     #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
     system: Option<String>,
-    /// Allow a conversion that leaves fewer copies, and a balance of system
-    /// chunks only.
+    /// Allow a conversion that leaves a single copy of metadata that has more,
+    /// and a balance of system chunks only.
     #[arg(short, long)]
     force: bool,
 }
@@ -321,7 +322,8 @@ fn run(
         most = most.max(progress.bytes_left);
         bar.set_length(most);
         bar.set_position(most.saturating_sub(progress.bytes_left));
-        let (done, all) = (progress.considered, progress.expected);
+        let done = progress.completed + progress.without_space;
+        let all = progress.expected;
         bar.set_message(format!(", block group {done} of {all}"));
         let asked = interrupt.as_ref().is_some_and(|own| own.check().is_err());
         turn.hear(progress).or(asked.then_some(Wish::Pause))
@@ -335,6 +337,7 @@ fn run(
         }
         ended => ended.context(place.volume.display())?,
     };
+    let lessened = without_their_copies(&volume);
     if is_own {
         volume.close().context(place.volume.display())?;
     }
@@ -346,15 +349,29 @@ fn run(
     say!(
         "Done, had to relocate {} out of {} chunks",
         progress.completed,
-        progress.expected
+        progress.considered
     );
-    match progress.without_space {
-        0 => Ok(()),
-        count => fail(format!(
+    match (progress.without_space, &lessened[..]) {
+        (0, []) => Ok(()),
+        (0, names) => fail(format!(
+            "what lies on {names} has fewer copies than its profile says: the volume goes on \
+             without it; `butterfs replace start` puts another device in its place",
+            names = names.join(" and ")
+        )),
+        (count, _) => fail(format!(
             "{count} block groups stay where they are: there is no space elsewhere for what is in \
              them"
         )),
     }
+}
+
+/// The devices that the volume goes on without although chunks lie on them, with
+/// their states.
+fn without_their_copies(volume: &Volume) -> Vec<String> {
+    let devices = volume.devices().into_iter();
+    let away =
+        devices.filter(|device| device.state != MemberState::Present && !device.chunks.is_empty());
+    away.map(|device| named_with_state(&device)).collect()
 }
 
 fn plan(place: &Place, chosen: &Chosen, as_json: bool) -> Done {
@@ -465,10 +482,7 @@ fn status(place: &Place) -> Done {
             say!("  {kind}: {filter}");
         }
     }
-    if host::is_serving() {
-        return Ok(());
-    }
-    std::process::exit(WAITS);
+    host::end_with(WAITS)
 }
 
 impl Balance {

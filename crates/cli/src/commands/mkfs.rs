@@ -5,6 +5,7 @@
 
 mod rootdir;
 
+use crate::commands::device::named::verify_different;
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::sizes;
@@ -169,6 +170,7 @@ impl Mkfs {
         if self.devices.is_empty() {
             return fail("no file or device given; see `butterfs mkfs --help`");
         }
+        verify_different(&self.devices)?;
         self.root.verify(&self.devices)?;
         let checksum = ChecksumType::from_name(&self.csum)
             .ok_or_else(|| Failure(format!("there is no checksum {}", self.csum)))?;

@@ -352,14 +352,11 @@ fn cancel(place: &Place) -> Done {
         return Ok(());
     }
     let text = format!("{}: not started", place.volume.display());
-    if host::is_serving() {
-        return fail(text);
-    }
-    if cancel_interrupted(&place.volume)? {
+    if !host::is_serving() && cancel_interrupted(&place.volume)? {
         return Ok(());
     }
     note!("{text}");
-    std::process::exit(NOT_STARTED);
+    host::end_with(NOT_STARTED)
 }
 
 /// Cancels the kernel's replacement on a volume that is not mounted. False when

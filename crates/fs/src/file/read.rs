@@ -436,7 +436,10 @@ impl Filesystem {
                 })
             })
         };
-        if space.read_verified(logical, target, all_good).is_ok() {
+        if space
+            .read_verified_together(logical, target, all_good)
+            .is_ok()
+        {
             return Ok(());
         }
         // Different sectors may be good on different copies.

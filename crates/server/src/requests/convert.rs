@@ -83,14 +83,17 @@ pub const fn kind(of: FileType) -> Kind {
     }
 }
 
-/// What statfs says: the device's size; what nothing uses (chunks of metadata
-/// count as used as far as they are full); and how much data can still be
-/// written.
+/// What statfs says: the size of the devices; what nothing uses (chunks of
+/// metadata count as used as far as they are full); and how much data can still
+/// be written. As in the kernel, the first two are divided by the number of
+/// copies of the data.
 pub fn statfs(usage: &butterfs::Usage, sector: u32) -> StatFs {
     let blocks = |bytes: u64| bytes / u64::from(sector);
-    let free = usage.device_size.saturating_sub(usage.device_used());
+    let copies = usage.data_copies();
+    let (all, used) = (usage.device_size / copies, usage.device_used() / copies);
+    let free = all.saturating_sub(used);
     StatFs {
-        blocks: blocks(usage.device_size),
+        blocks: blocks(all),
         blocks_free: blocks(free),
         blocks_available: blocks(usage.data_free.min(free)),
         files: 0,

@@ -32,7 +32,7 @@ impl Connection {
     }
 
     /// Lets the server run a command. Writes what the command prints, as it
-    /// arrives, to `output` and `notes`.
+    /// arrives, to `output` and `notes`. Returns the command's exit code.
     ///
     /// # Errors
     /// The command failed, the server did not finish it, or its output cannot
@@ -42,7 +42,7 @@ impl Connection {
         request: &[u8],
         output: &mut impl Write,
         notes: &mut impl Write,
-    ) -> Result<(), ServerError> {
+    ) -> Result<u8, ServerError> {
         // A server that refuses may have closed the socket before it read
         // everything. Its answer is read in any case.
         let sent = parts::write_request(&mut self.server, request);
@@ -54,11 +54,12 @@ impl Connection {
                     output.flush()?;
                     return Err(ServerError::Answered(text));
                 }
-                Ok(Part::End(Ok(()))) => {
+                Ok(Part::End(Ok(code))) => {
                     sent.map_err(|error: io::Error| {
                         ServerError::system(self.mount.display(), error)
                     })?;
-                    return Ok(output.flush()?);
+                    output.flush()?;
+                    return Ok(code);
                 }
                 Err(error) => {
                     return Err(ServerError::NotFinished {

@@ -97,9 +97,9 @@ impl Answer {
         Ok(())
     }
 
-    /// Says how the command ended, or why it failed, if the caller has got
-    /// everything before.
-    pub fn end(mut self, done: Result<(), &str>) {
+    /// Says with which exit code the command ended, or why it failed, if the
+    /// caller has got everything before.
+    pub fn end(mut self, done: Result<u8, &str>) {
         if !self.gone {
             self.gone = parts::write_end(&mut self.stream, done).is_err();
         }

@@ -11,9 +11,9 @@ use std::io::{self, Read, Write};
 const OUTPUT: u8 = 1;
 /// For standard error.
 const NOTE: u8 = 2;
-/// How it ended: a status, and why it failed.
+/// How it ended: a status, and an exit code or why it failed.
 const END: u8 = 4;
-/// Status of an end: all was done.
+/// Status of an end: all was done, and an exit code says what was found.
 const DONE: u8 = 0;
 /// Status of an end: it failed.
 const FAILED: u8 = 1;
@@ -29,8 +29,9 @@ pub(super) enum Part {
     Output(Vec<u8>),
     /// For standard error.
     Note(Vec<u8>),
-    /// Nothing follows: everything was done, or the reason why not.
-    End(Result<(), String>),
+    /// Nothing follows: everything was done, with this exit code, or the reason
+    /// why not.
+    End(Result<u8, String>),
 }
 
 /// Writes a request.
@@ -65,10 +66,13 @@ pub(super) fn write_note(to: &mut impl Write, bytes: &[u8]) -> io::Result<()> {
     write(to, NOTE, bytes)
 }
 
-/// Writes the end: everything was done, or the reason why not.
-pub(super) fn write_end(to: &mut impl Write, end: Result<(), &str>) -> io::Result<()> {
-    let mut bytes = vec![if end.is_ok() { DONE } else { FAILED }];
-    bytes.extend_from_slice(end.err().unwrap_or_default().as_bytes());
+/// Writes the end: everything was done, with this exit code, or the reason why
+/// not.
+pub(super) fn write_end(to: &mut impl Write, end: Result<u8, &str>) -> io::Result<()> {
+    let mut bytes = match end {
+        Ok(code) => vec![DONE, code],
+        Err(text) => [&[FAILED], text.as_bytes()].concat(),
+    };
     bytes.truncate(PART);
     write(to, END, &bytes)?;
     to.flush()
@@ -100,7 +104,7 @@ pub(super) fn read(from: &mut impl Read) -> io::Result<Part> {
         OUTPUT => Ok(Part::Output(part)),
         NOTE => Ok(Part::Note(part)),
         END => match part.split_first() {
-            Some((&DONE, [])) => Ok(Part::End(Ok(()))),
+            Some((&DONE, [code])) => Ok(Part::End(Ok(*code))),
             Some((&FAILED, text)) => {
                 let text = String::from_utf8_lossy(text).into_owned();
                 Ok(Part::End(Err(text)))
@@ -137,12 +141,12 @@ mod tests {
         write_output(&mut bytes, b"first\n").unwrap();
         write_note(&mut bytes, b"careful\n").unwrap();
         write_output(&mut bytes, &[7; PART]).unwrap();
-        write_end(&mut bytes, Ok(())).unwrap();
+        write_end(&mut bytes, Ok(3)).unwrap();
         let parts = all(&bytes);
         assert_eq!(parts.len(), 4);
         assert_eq!(parts[0], Part::Output(b"first\n".to_vec()));
         assert_eq!(parts[1], Part::Note(b"careful\n".to_vec()));
-        assert_eq!(parts[3], Part::End(Ok(())));
+        assert_eq!(parts[3], Part::End(Ok(3)));
         for cut in (0..100).chain(bytes.len() - 100..bytes.len()) {
             let parts = all(&bytes[..cut]);
             assert!(!parts.iter().any(|part| matches!(part, Part::End(_))));

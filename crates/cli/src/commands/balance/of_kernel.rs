@@ -3,6 +3,7 @@
 use super::ends::{PAUSED, WAITS, none};
 use crate::beside::beside;
 use crate::fail::{Context, Done, Failure, fail};
+use crate::host;
 use crate::interrupt::Interrupt;
 use butterfs_admin::balance::{Filters, Redundancy};
 use butterfs_kernel::{self as kernel, BalanceProgress};
@@ -147,5 +148,5 @@ pub fn status(path: &Path) -> Done {
         found.expected,
         found.considered
     );
-    std::process::exit(WAITS);
+    host::end_with(WAITS)
 }

@@ -1,6 +1,6 @@
 //! `butterfs device add` and `remove`.
 
-use super::named::{absolute, device_of, is_same, name_of, open, open_new};
+use super::named::{absolute, device_of, is_same, name_of, open, open_new, verify_different};
 use super::of_kernel::{self, Fresh};
 use super::running::{Running, Turn};
 use crate::facts;
@@ -175,6 +175,7 @@ fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {
         }
         None => butterfs::find_members(&place.volume),
     };
+    verify_different(paths)?;
     // All are checked before one is written to.
     for path in paths {
         if own.iter().any(|own| is_same(path, own)) {

@@ -4,8 +4,8 @@ use crate::fail::{Context, Failure, fail};
 use crate::host;
 use crate::place::Place;
 use butterfs::{
-    Access, BlockDevice, Degraded, Error, FileDevice, MemberFault, MemberState, OpenOptions,
-    StoreError, Subvolume, Volume,
+    Access, BlockDevice, Degraded, DeviceFacts, Error, FileDevice, MemberFault, MemberState,
+    OpenOptions, StoreError, Subvolume, Volume,
 };
 use butterfs_admin::devices;
 use butterfs_device::probe;
@@ -44,6 +44,33 @@ pub fn is_same(one: &Path, other: &Path) -> bool {
         return false;
     };
     identity(&one) == identity(&other)
+}
+
+/// A device for messages: its number, its path if it has one, and its state.
+pub fn named_with_state(device: &DeviceFacts) -> String {
+    let (id, state) = (device.item.id, device.state.name());
+    match &device.name {
+        Some(name) => format!("device {id} ({name}, {state})"),
+        None => format!("device {id} ({state})"),
+    }
+}
+
+/// Errors if two of the paths name one file or block device.
+pub fn verify_different(paths: &[PathBuf]) -> Result<(), Failure> {
+    for (index, path) in paths.iter().enumerate() {
+        let mut earlier = paths.iter().take(index);
+        if let Some(first) = earlier.find(|first| *first == path || is_same(first, path)) {
+            return fail(match first == path {
+                true => format!("{} is named twice", path.display()),
+                false => format!(
+                    "{} and {} are the same device",
+                    first.display(),
+                    path.display()
+                ),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// The device of a volume that somebody named: by its number, by its path, or

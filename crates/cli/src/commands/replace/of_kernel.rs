@@ -5,6 +5,7 @@ use crate::background::in_background;
 use crate::beside::beside;
 use crate::commands::device::of_kernel::{Fresh, Meant, open, prepare, refused};
 use crate::fail::{Done, Failure, fail};
+use crate::host;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
 use butterfs_kernel::{self as kernel, ReplaceAnswer, ReplaceState};
@@ -160,7 +161,7 @@ pub fn cancel(volume: &Path) -> Done {
         Ok(ReplaceAnswer::Done) => Ok(()),
         Ok(_) => {
             note!("{}: not started", volume.display());
-            std::process::exit(NOT_STARTED);
+            host::end_with(NOT_STARTED)
         }
         Err(error) => Err(failure(volume, error)),
     }

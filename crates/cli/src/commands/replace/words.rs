@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
 /// Exit code of `cancel` where nothing runs, as btrfs-replace(8) has it.
-pub const NOT_STARTED: i32 = 2;
+pub const NOT_STARTED: u8 = 2;
 
 /// What a replacement is to be.
 #[derive(Clone, Debug, Deserialize, Serialize)]

@@ -4,12 +4,13 @@ use super::faults::Told;
 use super::record::{self, Line, Record, Running, seconds_now};
 use super::show::{Shown, found_of};
 use super::subject::Subject;
+use crate::commands::device::named::named_with_state;
 use crate::facts;
 use crate::fail::{Context, Done, Failure};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::place::Place;
-use butterfs::{OpenOptions, Subvolume, Volume};
+use butterfs::{MemberState, OpenOptions, Subvolume, Volume};
 use butterfs_admin::scrub::{self, DeviceProgress, News, Options, Pace, Repair};
 use butterfs_format::DeviceId;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -130,6 +131,22 @@ impl Watch<'_> {
     }
 }
 
+/// Says which devices were not verified, because the volume goes on without them.
+fn note_unverified(volume: &Volume) {
+    let devices = volume.devices();
+    let away = devices
+        .iter()
+        .filter(|device| device.state != MemberState::Present);
+    for device in away {
+        note!(
+            "butterfs: warning: {name} was not verified: the volume goes on without it; `butterfs \
+             replace start {id} TARGET VOLUME` puts another device in its place, or itself anew",
+            name = named_with_state(device),
+            id = device.item.id,
+        );
+    }
+}
+
 /// Runs it.
 pub fn run(work: &Work) -> Done {
     let (volume, is_own) = open(work)?;
@@ -198,6 +215,7 @@ pub fn run(work: &Work) -> Done {
         note!("{} errors more", watch.told.left_out);
     }
     drop(watch);
+    note_unverified(&volume);
     let subject = Subject::open(&facts::of(&volume));
     found_of(&work.shown, &subject, &record, seconds)?;
     let repairable: u64 = done.iter().map(|of| of.counts.repairable_errors).sum();
