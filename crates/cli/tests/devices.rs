@@ -123,33 +123,6 @@ fn the_same_device_twice_is_refused() {
 }
 
 #[test]
-fn a_closed_standard_output_is_a_failure() {
-    let bench = Bench::new();
-    fs::write(bench.path("file"), "something").unwrap();
-    bench.run(&["copy", "file", "volume:/file"]);
-    bench.run(&[
-        "subvolume",
-        "snapshot",
-        "-r",
-        "volume:/",
-        "volume:/snapshot",
-    ]);
-    for words in ["cat volume:/file", "send volume:/snapshot"] {
-        let output = std::process::Command::new("sh")
-            .args(["-c", &format!("{} {words} >&-", support::BINARY)])
-            .current_dir(bench.path(""))
-            .output()
-            .unwrap();
-        assert_eq!(output.status.code(), Some(1), "{words}: {}", said(&output));
-        assert!(
-            said(&output).contains("standard output"),
-            "{}",
-            said(&output)
-        );
-    }
-}
-
-#[test]
 fn a_damaged_first_superblock_does_not_hide_the_other_devices() {
     if !can_mount() {
         return;

@@ -54,7 +54,7 @@ pub use range::DeviceRange;
 pub use read_only::ReadOnlyDevice;
 pub use record::{RecordDevice, Recording};
 pub use shares::each_by_a_thread;
-pub use sys::{has_no_output, ignore_file_size_signal};
+pub use sys::ignore_file_size_signal;
 pub use trace::TraceDevice;
 pub use waiting::{about_to_wait, on_wait};
 pub use window::WindowDevice;

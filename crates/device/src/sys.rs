@@ -8,7 +8,6 @@ use crate::DeviceRange;
 use rustix::io::Errno;
 use rustix::ioctl::{Getter, Setter, ioctl, opcode};
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of a block device (`BLKGETSIZE64`).
 pub(crate) fn block_device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
@@ -28,31 +27,6 @@ pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, range: DeviceRange) -> Re
     // SAFETY: BLKDISCARD reads two u64 (start and length in bytes) from its
     // argument; Setter passes a pointer to exactly that and outlives the call.
     unsafe { ioctl(fd, Setter::<BLKDISCARD, [u64; 2]>::new(argument)) }
-}
-
-/// Whether standard output was closed when the program began.
-static CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Runs before `main`, because Rust opens /dev/null in the place of a closed
-/// standard output.
-#[used]
-// SAFETY: the section has pointers to functions that the C library calls once,
-// before `main`; the function uses nothing that is not ready then.
-#[unsafe(link_section = ".init_array")]
-static LOOK_AT_OUTPUT: extern "C" fn() = {
-    extern "C" fn look() {
-        // SAFETY: F_GETFD takes no argument and changes nothing.
-        let is_closed = unsafe { libc::fcntl(libc::STDOUT_FILENO, libc::F_GETFD) } < 0;
-        CLOSED.store(is_closed, Ordering::Relaxed);
-    }
-    look
-};
-
-/// Whether this program was started without a standard output. What it writes
-/// there is lost.
-#[must_use]
-pub fn has_no_output() -> bool {
-    CLOSED.load(Ordering::Relaxed)
 }
 
 /// Makes a write beyond the limit on file sizes (`ulimit -f`) fail with EFBIG,

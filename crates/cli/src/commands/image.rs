@@ -89,7 +89,6 @@ impl Image {
             },
         };
         let made = if target == Path::new("-") {
-            crate::output::verify_there()?;
             let out = io::stdout();
             if out.is_terminal() {
                 return fail("an image is not for a terminal; name a file, or use a pipe");

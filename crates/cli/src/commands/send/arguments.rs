@@ -143,7 +143,6 @@ impl Send {
         if let Some(path) = &self.file {
             return Ok(StreamOutput::File(WholeFile::create_private(path)?));
         }
-        output::verify_there()?;
         if io::stdout().is_terminal() {
             return fail("a stream is nothing for a terminal: use -f FILE or a pipe");
         }
