@@ -67,6 +67,14 @@ impl Site {
         Ok((site, name.to_owned()))
     }
 
+    /// As a user writes it; it need not be UTF-8.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Unmounted(place) => place.bytes(),
+            Self::Mounted(path) => path.as_os_str().as_bytes().to_vec(),
+        }
+    }
+
     /// True when there is a directory.
     pub fn is_directory(&self, volume: Option<&Volume>) -> bool {
         match (self, volume) {
