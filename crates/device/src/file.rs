@@ -25,6 +25,13 @@ enum Kind {
     BlockDevice,
 }
 
+/// Whether an opening takes the lock of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    Taken,
+    Left,
+}
+
 /// A regular file or a block device through the page cache.
 ///
 /// Read-write use is exclusive. An exclusive open of block devices, and a
@@ -59,11 +66,21 @@ impl FileDevice {
             Access::ReadWrite => Some(open(path, access, libc::O_EXCL)?),
             Access::ReadOnly => None,
         };
-        let device = Self::adopt(open(path, access, 0)?, path, access)?;
+        let device = Self::adopt(open(path, access, 0)?, path, (access, Lock::Taken))?;
         if device.is_block_device() {
             *lock_claim(&device.claim) = claim;
         }
         Ok(device)
+    }
+
+    /// As [`FileDevice::open`] for reading only, also if somebody else changes
+    /// what is there meanwhile.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotADevice`], [`DeviceError::Io`].
+    pub fn open_in_use(path: &Path) -> Result<Self, DeviceError> {
+        let access = Access::ReadOnly;
+        Self::adopt(open(path, access, 0)?, path, (access, Lock::Left))
     }
 
     /// Gives up the exclusive open of a block device, so that a mount of it
@@ -97,7 +114,7 @@ impl FileDevice {
             .map_err(|error| open_error(path, error))?;
         file.set_len(size)
             .map_err(|error| open_error(path, error))?;
-        Self::adopt(file, path, Access::ReadWrite)
+        Self::adopt(file, path, (Access::ReadWrite, Lock::Taken))
     }
 
     /// Where it was opened.
@@ -112,13 +129,19 @@ impl FileDevice {
         self.kind == Kind::BlockDevice
     }
 
-    fn adopt(file: File, path: &Path, access: Access) -> Result<Self, DeviceError> {
+    fn adopt(
+        file: File,
+        path: &Path,
+        (access, wanted): (Access, Lock),
+    ) -> Result<Self, DeviceError> {
         let meta = file.metadata().map_err(|error| open_error(path, error))?;
         let kind = kind_of(path, &meta)?;
         let mut backing = None;
         let size = match kind {
             Kind::RegularFile => {
-                lock(&file, path, access)?;
+                if wanted == Lock::Taken {
+                    lock(&file, path, access)?;
+                }
                 if access == Access::ReadWrite
                     && let Some(holder) = holder::holder_of_file(&meta)
                 {
@@ -135,7 +158,9 @@ impl FileDevice {
                 meta.len()
             }
             Kind::BlockDevice => {
-                backing = lock_backing(path, DeviceNumber::new(meta.rdev()), access)?;
+                if wanted == Lock::Taken {
+                    backing = lock_backing(path, DeviceNumber::new(meta.rdev()), access)?;
+                }
                 sys::block_device_size(file.as_fd())
                     .map_err(|errno| open_error(path, errno.into()))?
             }

@@ -1,6 +1,6 @@
 //! `butterfs subvolume create` and `snapshot`.
 
-use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at};
+use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at, unseen};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::output;
 use butterfs::quota::GroupId;
@@ -186,8 +186,12 @@ impl Snapshot {
                 };
                 allow_reading();
                 let how = (changes, &*self.qgroups);
-                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), how)
-                    .map_err(|error| said(&from.display(), error))?;
+                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), how).map_err(
+                    |error| match unseen(from, error) {
+                        Some(why) => Failure(why).at(from.display()),
+                        None => said(&from.display(), error),
+                    },
+                )?;
                 path.join(&name).into_os_string().into_vec()
             }
             _ => {
