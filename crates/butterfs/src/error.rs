@@ -115,6 +115,9 @@ impl Error {
         match self {
             Self::NoSubvolume(_) => io::ErrorKind::NotFound,
             Self::Thread(error) => error.kind(),
+            Self::Device(error) => device_kind(error),
+            Self::InUse { .. } => io::ErrorKind::AlreadyExists,
+            Self::Holds { .. } => io::ErrorKind::InvalidData,
             error => error.cause().map_or(io::ErrorKind::Other, |cause| {
                 io::Error::from_raw_os_error(cause.errno()).kind()
             }),
@@ -125,6 +128,14 @@ impl Error {
     /// everything.
     #[must_use]
     pub fn next_step(&self) -> Option<&'static str> {
+        if let Self::Device(error) = self {
+            return Some(match device_kind(error) {
+                io::ErrorKind::NotFound => "check the path, or make a volume with make_volume",
+                io::ErrorKind::PermissionDenied => "check the permissions of the device",
+                io::ErrorKind::ResourceBusy => "end the other use of the device first",
+                _ => return None,
+            });
+        }
         Some(match self.cause()? {
             FsError::NotFound => "list the directory with Volume::read_dir to see what is there",
             FsError::Exists => "remove it first, or choose another name",
@@ -148,6 +159,20 @@ impl Error {
             }
             _ => return None,
         })
+    }
+}
+
+fn device_kind(error: &DeviceError) -> io::ErrorKind {
+    match error {
+        DeviceError::Busy { .. } => io::ErrorKind::ResourceBusy,
+        DeviceError::NotADevice { .. } => io::ErrorKind::InvalidInput,
+        DeviceError::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem,
+        DeviceError::OutOfRange { .. } | DeviceError::CutShort { .. } => {
+            io::ErrorKind::UnexpectedEof
+        }
+        error => error
+            .io_source()
+            .map_or(io::ErrorKind::Other, io::Error::kind),
     }
 }
 
@@ -178,5 +203,26 @@ impl From<ReceiveError> for Error {
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
         Self::new(error.kind(), error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OpenOptions, Volume};
+
+    #[test]
+    fn a_device_that_is_not_there_or_busy_is_known_by_its_kind() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let image = folder.path().join("disk.img");
+        let missing = Volume::open(&image, OpenOptions::default()).expect_err("no file");
+        assert_eq!(missing.kind(), io::ErrorKind::NotFound);
+        assert!(missing.next_step().is_some());
+        assert_eq!(io::Error::from(missing).kind(), io::ErrorKind::NotFound);
+        crate::make_volume(&image, 256 << 20, &crate::MkfsOptions::default()).expect("a volume");
+        let open = Volume::open(&image, OpenOptions::default()).expect("it opens");
+        let busy = Volume::open(&image, OpenOptions::default()).expect_err("it is open");
+        assert_eq!(busy.kind(), io::ErrorKind::ResourceBusy);
+        open.close().expect("it closes");
     }
 }

@@ -118,7 +118,7 @@ impl Volume {
     /// progress, a limit of the rate, and an end on demand.
     ///
     /// # Errors
-    /// Trees that cannot be read; striped profiles. Bad copies are no error:
+    /// Trees that cannot be read; a RAID stripe tree. Bad copies are no error:
     /// they are counted.
     pub fn scrub(&self, repair: Repair) -> Result<Vec<DeviceProgress>, Error> {
         self.check_open()?;

@@ -83,7 +83,7 @@ pub enum Command {
     Qgroup(commands::qgroup::Qgroup),
     /// Get and set properties of subvolumes and files.
     Property(commands::property::Property),
-    /// Send snapshots of a volume that is not mounted as a stream.
+    /// Write read-only snapshots as a stream.
     Send(Box<commands::send::Send>),
     /// Receive streams.
     Receive(commands::receive::Receive),

@@ -100,6 +100,13 @@ pub fn say(line: fmt::Arguments<'_>) -> Done {
     print(format_args!("{line}\n"))
 }
 
+/// Prints a line of these parts, for names that need not be UTF-8.
+pub fn line(parts: &[&[u8]]) -> Done {
+    let mut line = parts.concat();
+    line.push(b'\n');
+    Ok(standard().write_all(&line)?)
+}
+
 /// Prints a part of a line.
 pub fn print(part: fmt::Arguments<'_>) -> Done {
     Ok(standard().write_all(part.to_string().as_bytes())?)

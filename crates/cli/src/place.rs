@@ -14,6 +14,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub struct Place {
     /// File or device that holds the volume.
+    #[serde(with = "any_bytes")]
     pub volume: PathBuf,
     /// Path in it.
     pub path: OsString,
@@ -28,6 +29,12 @@ impl Place {
             volume: OsString::from_vec(bytes[..at].to_vec()).into(),
             path: OsString::from_vec(bytes[at + 1..].to_vec()),
         })
+    }
+
+    /// As a user writes it; it need not be UTF-8.
+    pub fn bytes(&self) -> Vec<u8> {
+        let volume = self.volume.as_os_str().as_bytes();
+        [volume, b":", self.path.as_bytes()].concat()
     }
 
     /// Opens the volume so that nothing in it changes. A server that runs a
@@ -82,6 +89,30 @@ impl From<OsString> for Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}", self.volume.display(), self.path.display())
+    }
+}
+
+/// Paths in requests to a server, for `serde(with)`. A path need not be UTF-8,
+/// but serde writes a `PathBuf` only if it is.
+pub mod any_bytes {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::ffi::OsString;
+    use std::path::{Path, PathBuf};
+
+    /// Writes the path's bytes.
+    ///
+    /// # Errors
+    /// Those of the serializer.
+    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().serialize(serializer)
+    }
+
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Those of the deserializer.
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        OsString::deserialize(deserializer).map(PathBuf::from)
     }
 }
 

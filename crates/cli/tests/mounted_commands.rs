@@ -3,9 +3,11 @@
 
 mod support;
 
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
 use std::process::{Command, Stdio};
-use support::{BINARY, Bench, can_mount, said};
+use support::{BINARY, Bench, Mounted, can_mount, said};
 
 /// A mounted volume with two snapshots that differ, and data that are not on
 /// the device yet.
@@ -263,4 +265,65 @@ fn an_answer_without_an_end_is_a_failure() {
     let ended = sender.wait_with_output().expect("its status");
     assert_eq!(ended.status.code(), Some(1));
     assert!(said(&ended).contains("did not finish"), "{}", said(&ended));
+}
+
+/// A directory and names that are not UTF-8.
+#[test]
+fn names_need_not_be_utf8() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let odd = |name: &[u8]| OsString::from_vec(name.to_vec());
+    let run = |words: &[&OsStr]| {
+        let mut command = Command::new(BINARY);
+        let output = command.current_dir(bench.path("")).args(words).output();
+        let output = output.expect("the binary runs");
+        assert!(output.status.success(), "{words:?}: {}", said(&output));
+        output.stdout
+    };
+    let (image, point) = (odd(b"im\xffage"), odd(b"mp\xff"));
+    std::fs::rename(bench.path("volume"), bench.path("").join(&image)).expect("a name");
+    let at = bench.path("").join(&point);
+    std::fs::create_dir(&at).expect("a mountpoint");
+    let word = OsStr::new;
+    run(&[word("mount"), &image, &point]);
+    let mounted = Mounted(at.clone());
+    let subvolume = odd(b"mp\xff/one\xfe");
+    let snapshot = odd(b"mp\xff/two\xfd");
+    let has = |output: &[u8], part: &[u8]| output.windows(part.len()).any(|at| at == part);
+    let made = run(&[word("subvolume"), word("create"), &subvolume]);
+    assert!(has(&made, b"'mp\xff/one\xfe'"));
+    std::fs::write(at.join(odd(b"one\xfe/file\xfc")), [1; 9000]).expect("a file");
+    let words = [word("subvolume"), word("snapshot"), &subvolume, &snapshot];
+    assert!(has(&run(&words), b"'mp\xff/one\xfe' in 'mp\xff/two\xfd'"));
+    let words = "subvolume list,subvolume list --tree,subvolume show,subvolume du,info,\
+        filesystem du,filesystem usage --explain,inspect list-chunks,inspect rootid,\
+        balance status,scrub start";
+    for words in words.split(',') {
+        let mut words: Vec<&OsStr> = words.split(' ').map(OsStr::new).collect();
+        let is_show = words.contains(&word("show"));
+        words.push(if is_show { &subvolume } else { &point });
+        let output = run(&words);
+        let names = [word("list"), word("show"), word("du")];
+        if names.iter().any(|name| words.contains(name)) {
+            assert!(has(&output, b"one\xfe"), "{words:?}");
+            assert!(!has(&output, "\u{fffd}".as_bytes()), "{words:?}");
+        }
+        if words.contains(&word("list")) || is_show {
+            assert!(has(&output, b"two\xfd"), "{words:?}");
+        }
+    }
+    let words = [word("subvolume"), word("diff"), &subvolume, &snapshot];
+    run(&words);
+    let found = run(&[word("subvolume"), word("find-new"), &subvolume, word("0")]);
+    assert!(has(&found, b" file\xfc\n"));
+    let deleted = run(&[word("subvolume"), word("delete"), &snapshot]);
+    assert!(has(&deleted, b"/mp\xff/two\xfd'"));
+    run(&[word("umount"), &point]);
+    drop(mounted);
+    let listed = run(&[word("subvolume"), word("list"), &image]);
+    assert!(has(&listed, b"path one\xfe\n"));
+    let json = run(&[word("subvolume"), word("list"), word("--json"), &image]);
+    assert!(has(&json, "\"path\": \"one\u{fffd}\"".as_bytes()));
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{PoisonError, RwLock};
 use std::time::{Duration, Instant};
-use support::{Bench, can_mount, is_root, said};
+use support::{BINARY, Bench, Mounted, can_mount, is_root, said};
 
 fn fill(directory: &Path) {
     std::fs::create_dir_all(directory.join("deep/er")).expect("directories");
@@ -285,4 +285,128 @@ fn attributes_follow_what_the_kernel_does_not_see() {
     assert_eq!(small.expect("attributes").blocks(), 8);
     bench.run(&["umount", "mnt"]);
     drop(mounted);
+}
+
+/// Runs the binary's copy of a bench as an ordinary user.
+fn as_user(bench: &Bench, user: u32, words: &[&str]) -> std::process::Output {
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+    command.args(["--clear-groups", "./butterfs"]).args(words);
+    let output = command.current_dir(bench.path("")).output();
+    output.expect("setpriv runs")
+}
+
+/// Gives a bench to a user.
+fn give(bench: &Bench, user: u32) {
+    let mode = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(bench.path(""), mode).expect("a mode");
+    std::fs::copy(BINARY, bench.path("butterfs")).expect("a copy");
+    std::fs::remove_file(bench.path("volume")).expect("no volume");
+    for name in ["", "mnt"] {
+        std::os::unix::fs::chown(bench.path(name), Some(user), Some(user)).expect("an owner");
+    }
+    let made = as_user(bench, user, &["mkfs", "-q", "-b", "512m", "volume"]);
+    assert!(made.status.success(), "{}", said(&made));
+}
+
+#[test]
+fn ordinary_users_are_told_who_has_a_mount() {
+    const USER: u32 = 65534;
+    const OTHER: u32 = 65533;
+    if !can_mount() || !is_root() {
+        return;
+    }
+    let bench = Bench::new();
+    give(&bench, USER);
+    let run = |words: &[&str]| as_user(&bench, USER, words);
+    let made = run(&["mount", "-o", "allow_other", "volume", "mnt"]);
+    let with_others = made.status.success();
+    if !with_others {
+        println!("skipped: user_allow_other is not in /etc/fuse.conf");
+        let made = run(&["mount", "volume", "mnt"]);
+        assert!(made.status.success(), "{}", said(&made));
+    }
+    let mounted = Mounted(bench.path("mnt"));
+    let refused = run(&["mount", "-o", "remount,ro", "mnt"]);
+    assert!(
+        said(&refused).contains("only root can remount"),
+        "{}",
+        said(&refused)
+    );
+    if with_others {
+        let open = std::fs::Permissions::from_mode(0o777);
+        std::fs::set_permissions(bench.path("mnt"), open).expect("a mode");
+        let other = |words: &[&str]| as_user(&bench, OTHER, words);
+        let made = other(&["subvolume", "create", "mnt/own"]);
+        assert!(made.status.success(), "{}", said(&made));
+        let refused = other(&["subvolume", "snapshot", "mnt/own", "mnt/snap"]);
+        let words = said(&refused);
+        assert!(
+            words.contains("the server of this mount runs as user 65534"),
+            "{words}"
+        );
+        let made = run(&["subvolume", "create", "mnt/theirs"]);
+        assert!(made.status.success(), "{}", said(&made));
+        let made = run(&["subvolume", "snapshot", "mnt/theirs", "mnt/snap"]);
+        assert!(made.status.success(), "{}", said(&made));
+        let refused = other(&["umount", "mnt"]);
+        assert!(
+            said(&refused).contains("mounted by another user"),
+            "{}",
+            said(&refused)
+        );
+    }
+    let root = bench.path("mnt");
+    let mut busy = Command::new("setpriv");
+    busy.args([
+        "--reuid=65534",
+        "--regid=65534",
+        "--clear-groups",
+        "sleep",
+        "100",
+    ]);
+    let mut busy = busy.current_dir(&root).spawn().expect("setpriv runs");
+    let begun = std::time::Instant::now();
+    while !std::fs::read_to_string(format!("/proc/{}/comm", busy.id()))
+        .is_ok_and(|name| name.trim() == "sleep")
+    {
+        assert!(begun.elapsed().as_secs() < 20, "it does not start");
+    }
+    let refused = run(&["umount", "mnt"]);
+    busy.kill().expect("it ends");
+    busy.wait().expect("its status");
+    assert!(said(&refused).contains("`fuser -vm"), "{}", said(&refused));
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
+fn a_mounted_volume_is_checked_by_force() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let mounted = bench.mount("rw");
+    let refused = bench.try_run(&["check", "volume"]);
+    assert_eq!(refused.status.code(), Some(8), "{}", said(&refused));
+    let checked = bench.run(&["check", "--force", "volume"]);
+    assert!(checked.contains("no faults found"), "{checked}");
+    bench.run(&["umount", "mnt"]);
+    drop(mounted);
+}
+
+#[test]
+fn a_mistake_in_the_options_of_a_mount_has_a_reason() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    for (options, reason) in [
+        ("logfile=/nosuch/x", "/nosuch/x: No such file"),
+        ("qqqqqqqqqqqq", "`butterfs mount -o help` lists them"),
+    ] {
+        let refused = bench.try_run(&["mount", "-o", options, "volume", "mnt"]);
+        assert!(!refused.status.success());
+        assert!(said(&refused).contains(reason), "{}", said(&refused));
+    }
 }

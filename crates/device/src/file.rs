@@ -25,12 +25,20 @@ enum Kind {
     BlockDevice,
 }
 
+/// Whether an opening takes the lock of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lock {
+    Taken,
+    Left,
+}
+
 /// A regular file or a block device through the page cache.
 ///
 /// Read-write use is exclusive. An exclusive open of block devices, and a
 /// search for loop devices over a file, keep out the kernel and its mounts. A
 /// lock on the file keeps out other processes; a read-only open takes this lock
-/// shared, unless it only looks ([`FileDevice::open_unlocked`]). A loop device that is not in use does not count as use of its file.
+/// shared, unless it only looks ([`FileDevice::open_unlocked`]). A loop device
+/// that is not in use does not count as use of its file.
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -59,7 +67,7 @@ impl FileDevice {
             Access::ReadWrite => Some(open(path, access, libc::O_EXCL)?),
             Access::ReadOnly => None,
         };
-        let device = Self::adopt(open(path, access, 0)?, path, access)?;
+        let device = Self::adopt(open(path, access, 0)?, path, (access, Lock::Taken))?;
         if device.is_block_device() {
             *lock_claim(&device.claim) = claim;
         }
@@ -73,24 +81,7 @@ impl FileDevice {
     /// [`DeviceError::NotADevice`], [`DeviceError::Io`].
     pub fn open_unlocked(path: &Path) -> Result<Self, DeviceError> {
         let access = Access::ReadOnly;
-        let file = open(path, access, 0)?;
-        let meta = file.metadata().map_err(|error| open_error(path, error))?;
-        let kind = kind_of(path, &meta)?;
-        let size = match kind {
-            Kind::RegularFile => meta.len(),
-            Kind::BlockDevice => sys::block_device_size(file.as_fd())
-                .map_err(|errno| open_error(path, errno.into()))?,
-        };
-        Ok(Self {
-            file,
-            path: path.to_owned(),
-            kind,
-            access,
-            size: AtomicU64::new(size),
-            claim: Mutex::new(None),
-            backing: None,
-            released: RwLock::new(false),
-        })
+        Self::adopt(open(path, access, 0)?, path, (access, Lock::Left))
     }
 
     /// Gives up the exclusive open of a block device, so that a mount of it
@@ -124,7 +115,7 @@ impl FileDevice {
             .map_err(|error| open_error(path, error))?;
         file.set_len(size)
             .map_err(|error| open_error(path, error))?;
-        Self::adopt(file, path, Access::ReadWrite)
+        Self::adopt(file, path, (Access::ReadWrite, Lock::Taken))
     }
 
     /// Where it was opened.
@@ -139,13 +130,19 @@ impl FileDevice {
         self.kind == Kind::BlockDevice
     }
 
-    fn adopt(file: File, path: &Path, access: Access) -> Result<Self, DeviceError> {
+    fn adopt(
+        file: File,
+        path: &Path,
+        (access, wanted): (Access, Lock),
+    ) -> Result<Self, DeviceError> {
         let meta = file.metadata().map_err(|error| open_error(path, error))?;
         let kind = kind_of(path, &meta)?;
         let mut backing = None;
         let size = match kind {
             Kind::RegularFile => {
-                lock(&file, path, access)?;
+                if wanted == Lock::Taken {
+                    lock(&file, path, access)?;
+                }
                 if access == Access::ReadWrite
                     && let Some(holder) = holder::holder_of_file(&meta)
                 {
@@ -162,7 +159,9 @@ impl FileDevice {
                 meta.len()
             }
             Kind::BlockDevice => {
-                backing = lock_backing(path, DeviceNumber::new(meta.rdev()), access)?;
+                if wanted == Lock::Taken {
+                    backing = lock_backing(path, DeviceNumber::new(meta.rdev()), access)?;
+                }
                 sys::block_device_size(file.as_fd())
                     .map_err(|errno| open_error(path, errno.into()))?
             }

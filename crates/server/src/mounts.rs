@@ -80,6 +80,14 @@ impl Mount {
         self.kind == "btrfs" && self.options.split(',').any(|word| word == "rw")
     }
 
+    /// The user who mounted it by FUSE. The kernel says so, whatever the server
+    /// does.
+    #[must_use]
+    pub fn user(&self) -> Option<u32> {
+        let mut words = self.options.split(',');
+        words.find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
+    }
+
     /// True for what root has mounted by FUSE. The kernel says so, whatever the
     /// server does.
     #[must_use]

@@ -578,7 +578,7 @@ pub const OPTIONS: &[OptionHelp] = &[
     option(
         "logfile",
         "=PATH",
-        "where the server in the background logs",
+        "where the server in the background logs (default: the system log)",
         |o, _, v| {
             o.logfile = Some(v.ok_or("it needs a path")?.into());
             Ok(())

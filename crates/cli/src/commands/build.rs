@@ -38,7 +38,7 @@ const LABEL_MAX: usize = 255;
   debootstrap ... ; butterfs build -o root.img --from rootfs --uid-map 1000:0:1
   SOURCE_DATE_EPOCH=1700000000 butterfs build -o root.img --from rootfs --seed v1.2
 
-Sources are laid over each other in their order, and the files of the last send over them. The image
+Sources are laid over each other in their order, and the files of the last send are laid over them. The image
 has no free space for data unless --size says more; enlarge its file later, and run
 `butterfs filesystem resize max` on it. With --seed (and SOURCE_DATE_EPOCH, which is the time of
 birth and the latest time of any file) the same files give the same bytes, on every machine. Kept:

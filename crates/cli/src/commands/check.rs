@@ -9,7 +9,7 @@ use crate::output;
 use crate::part::PartArguments;
 use crate::place::json;
 use crate::sizes;
-use butterfs::{Access, BlockDevice, held_instead, open_part};
+use butterfs::{Access, BlockDevice, FileDevice, held_instead, open_part, part_of};
 use butterfs_check::{
     CheckError, DataChecksums, Options, Phase, Progress, Report, Severity, Status,
 };
@@ -254,7 +254,11 @@ impl Check {
                     path.display()
                 ));
             }
-            devices.push(open_part(path, Access::ReadOnly, self.part.part())?);
+            let part = self.part.part();
+            devices.push(match self.force {
+                true => part_of(Arc::new(FileDevice::open_unlocked(path)?), part)?,
+                false => open_part(path, Access::ReadOnly, part)?,
+            });
         }
         Ok(devices)
     }

@@ -4,7 +4,7 @@
 //! asked: the library if the volume is not mounted, otherwise the kernel or the
 //! server of the mount. Only what was compared at that moment is shared.
 
-use super::subvolume::site::{Site, open_volume};
+use super::subvolume::site::{Site, open_volume, unseen};
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::json;
 use crate::sizes;
@@ -230,7 +230,8 @@ impl Dedupe {
             let size = |file: &File| file.metadata().map(|facts| facts.len());
             let sizes = (size(&source)?, size(&target).context(&place)?);
             let mut share = |piece: Span| {
-                let done = dedupe_open(&source, &target, piece).map_err(said)?;
+                let done = dedupe_open(&source, &target, piece)
+                    .map_err(|error| unseen(path, error).map_or_else(|| said(error), Failure))?;
                 Ok(match done {
                     btrfs::Deduped::Shared(bytes) => Deduped::Shared(bytes),
                     btrfs::Deduped::Differs => Deduped::Differs,

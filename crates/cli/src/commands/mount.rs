@@ -4,9 +4,9 @@
 //! `--ready`, waits for the line that says that the mount is live, and ends.
 
 use super::served;
-use crate::fail::{Context, Done, fail};
+use crate::fail::{Context, Done, Failure, fail};
 use crate::log;
-use butterfs::{Access, MountOptions, OPTIONS};
+use butterfs::{Access, MountOptions, OPTIONS, OptionError};
 use butterfs_server::{Mounted, Remount};
 use clap::Args;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,7 +22,7 @@ const READY: &str = "ready\n";
 #[command(after_help = "Examples:
   butterfs mount disk.img /mnt
   butterfs mount -o ro,subvol=/home disk.img /mnt
-  butterfs mount -o remount,ro /mnt                     change the mount's flags
+  butterfs mount -o remount,ro /mnt                     change the mount's flags; root only
   butterfs mount -f -o compress=zstd:3 disk.img /mnt    serve in the foreground
 
 `butterfs mount -o help` lists the mount options.
@@ -72,7 +72,7 @@ impl Mount {
         }
         let mut options = MountOptions::default();
         for list in &self.options {
-            options.apply(list)?;
+            options.apply(list).map_err(with_help)?;
         }
         let (Some(source), Some(mountpoint)) = (&self.source, &self.mountpoint) else {
             return fail("a source and a mountpoint are needed; see `butterfs mount --help`");
@@ -104,10 +104,14 @@ impl Mount {
             // A session of its own, so that the server does not get the
             // terminal's signals.
             let _ = rustix::process::setsid();
-            match &options.logfile {
-                Some(path) => log::start(log::Target::File(path))?,
-                None => log::start(log::Target::Syslog)?,
-            }
+            let target = match &options.logfile {
+                Some(path) => log::Target::File(path),
+                None => log::Target::Syslog,
+            };
+            // The process that started this one reads it.
+            log::start(target).inspect_err(|failure| {
+                let _ = std::io::stdout().write_all(failure.0.as_bytes());
+            })?;
         } else {
             log::start(log::Target::Terminal)?;
         }
@@ -145,12 +149,18 @@ impl Mount {
         let words: Vec<&str> = words.filter(is_asked).collect();
         let mut known = MountOptions::default();
         for word in &words {
-            known.apply(word)?;
+            known.apply(word).map_err(with_help)?;
         }
         let Some(mountpoint) = self.mountpoint.as_ref().or(self.source.as_ref()) else {
             return fail("a mountpoint is needed");
         };
         let remount = Remount::plan(mountpoint, &words)?;
+        if !rustix::process::geteuid().is_root() {
+            return fail(format!(
+                "{}: only root can remount; otherwise unmount it, and mount it again",
+                mountpoint.display()
+            ));
+        }
         for word in remount.ignored() {
             note!("butterfs: {word} is an option of the volume, which stays as it was mounted");
         }
@@ -239,6 +249,16 @@ fn is_read_only_device(file: &std::fs::File) -> bool {
     );
     let said = std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"));
     said.is_ok_and(|said| said.trim() == "1")
+}
+
+/// A mistake in `-o`, with the way to what there is.
+fn with_help(error: OptionError) -> Failure {
+    match &error {
+        OptionError::Unknown { nearest: None, .. } => {
+            Failure(format!("{error}; `butterfs mount -o help` lists them"))
+        }
+        _ => error.into(),
+    }
 }
 
 fn list_options() -> Done {

@@ -25,7 +25,7 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use words::{NOT_STARTED, Wanted, ended_as};
 
-/// Replaces a device of a volume by another one.
+/// Replace a device of a volume by another one.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   butterfs replace start 2 new.img one.img        a volume that is not mounted

@@ -31,7 +31,8 @@ use std::str::FromStr;
 
 A volume that shrinks moves what lies beyond its new end first, and keeps its size until that is done: it may be interrupted at any time. The file or device keeps its own size. While it is mounted, the file is enlarged first, by truncate(1) for example, and `max` takes all of it.")]
 pub struct Resize {
-    /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`.
+    /// `[DEVID:]SIZE`, `[DEVID:]+SIZE`, `[DEVID:]-SIZE` or `[DEVID:]max`; bytes, or
+    /// with k, m, g, t for KiB, MiB, GiB, TiB.
     #[arg(allow_hyphen_values = true, value_name = "SIZE", value_parser = understood)]
     size: String,
     /// Fail if the volume is mounted.

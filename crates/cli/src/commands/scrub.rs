@@ -99,8 +99,7 @@ pub struct Start {
     /// The priority in that class: 0 to 7.
     #[arg(short = 'n', value_name = "LEVEL", value_parser = clap::value_parser!(u8).range(0..=7))]
     level: Option<u8>,
-    /// Accepted: a record that says that a scrub runs is not believed where none
-    /// does.
+    /// Accepted and ignored.
     #[arg(short = 'f')]
     _force: bool,
     /// Goes on with an earlier one.

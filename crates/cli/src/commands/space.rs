@@ -2,8 +2,9 @@
 //! they share.
 
 use super::inspect::resolve::on_mount;
-use super::subvolume::shown::text;
+use super::subvolume::shown::{Name, text};
 use crate::fail::{Context, Done, Failure};
+use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
@@ -43,7 +44,7 @@ pub struct Order {
     json: bool,
     units: Units,
     /// As the user wrote them.
-    names: Vec<String>,
+    names: Vec<OsString>,
     places: Vec<Place>,
 }
 
@@ -55,13 +56,12 @@ impl From<Du> for Order {
                 path: "/".into(),
             }))
         };
-        let name = |word: &OsString| text(word.as_bytes());
         Self {
             summarize: du.summarize,
             json: du.json,
             units: du.units,
-            names: du.paths.iter().map(name).collect(),
             places: du.paths.iter().map(place).collect(),
+            names: du.paths,
         }
     }
 }
@@ -69,7 +69,7 @@ impl From<Du> for Order {
 /// A line.
 #[derive(Serialize)]
 struct Fact {
-    path: String,
+    path: Name,
     total: u64,
     exclusive: u64,
     /// Only for a path that was given.
@@ -117,16 +117,15 @@ impl OnVolume for Order {
                     return Ok(());
                 }
                 let shared = fact.set_shared.map(|bytes| self.units.size(bytes));
-                say!(
-                    "{:>10}  {:>10}  {:>10}  {}",
+                let figures = format!(
+                    "{:>10}  {:>10}  {:>10}  ",
                     self.units.size(fact.total),
                     self.units.size(fact.exclusive),
                     shared.as_deref().unwrap_or("-"),
-                    fact.path
                 );
-                Ok(())
+                output::line(&[figures.as_bytes(), &fact.path.0])
             };
-            Walker::new(volume, self.summarize).walk(start, name, &mut tell)?;
+            Walker::new(volume, self.summarize).walk(start, name.as_bytes(), &mut tell)?;
         }
         if self.json {
             return json(&facts);
@@ -147,8 +146,8 @@ struct Walker<'v> {
 
 /// What is to be done next.
 enum Step {
-    Enter(String, InodeId, FileType),
-    Leave(String),
+    Enter(Vec<u8>, InodeId, FileType),
+    Leave(Vec<u8>),
 }
 
 impl<'v> Walker<'v> {
@@ -164,11 +163,11 @@ impl<'v> Walker<'v> {
     fn walk(
         mut self,
         start: InodeId,
-        name: &str,
+        name: &[u8],
         tell: &mut dyn FnMut(Fact) -> Done,
     ) -> Result<(), Failure> {
         let files = self.volume.files();
-        let start_is = files.attributes(start).context(name)?;
+        let start_is = files.attributes(start).context(text(name))?;
         let kind = match start_is.mode & 0o170_000 {
             0o040_000 => FileType::Directory,
             0o100_000 => FileType::Regular,
@@ -185,12 +184,12 @@ impl<'v> Walker<'v> {
                     if !self.seen.insert(id) {
                         continue;
                     }
-                    let children = self.volume.list(id).context(&path)?;
+                    let children = self.volume.list(id).context(text(&path))?;
                     sums.push(Sum::default());
                     steps.push(Step::Leave(path.clone()));
                     for child in children.into_iter().rev() {
-                        let slash = if path.ends_with('/') { "" } else { "/" };
-                        let path = format!("{path}{slash}{}", text(&child.name));
+                        let slash: &[u8] = if path.ends_with(b"/") { b"" } else { b"/" };
+                        let path = [&path, slash, &child.name].concat();
                         steps.push(Step::Enter(path, child.target.inode, child.target.kind));
                     }
                     continue;
@@ -214,7 +213,7 @@ impl<'v> Walker<'v> {
             let is_last = steps.is_empty();
             if is_last || !self.summarize {
                 tell(Fact {
-                    path,
+                    path: Name(path),
                     total: sum.total,
                     exclusive: sum.total.saturating_sub(sum.shared),
                     set_shared: is_last.then(|| match kind {
@@ -228,10 +227,10 @@ impl<'v> Walker<'v> {
         Ok(())
     }
 
-    fn file(&mut self, id: InodeId, path: &str) -> Result<Sum, Failure> {
+    fn file(&mut self, id: InodeId, path: &[u8]) -> Result<Sum, Failure> {
         let files = self.volume.files();
-        let inode = files.inode(id).context(path)?;
-        let space = files.space_of(&inode).context(path)?;
+        let inode = files.inode(id).context(text(path))?;
+        let space = files.space_of(&inode).context(text(path))?;
         let mut sum = Sum {
             total: space.total,
             shared: 0,

@@ -73,17 +73,13 @@ impl Umount {
         }
         match rustix::mount::unmount(mountpoint, flags) {
             Ok(()) => return Ok(()),
-            Err(rustix::io::Errno::BUSY) => {
-                return fail(format!(
-                    "{} is in use; `fuser -vm {0}` shows by whom",
-                    mountpoint.display()
-                ));
-            }
+            Err(rustix::io::Errno::BUSY) => return fail(in_use(mountpoint)),
             Err(rustix::io::Errno::PERM) => {}
             Err(error) => return fail(format!("{}: {error}", mountpoint.display())),
         }
         let mut helper = Command::new("fusermount3");
-        helper.arg("-u");
+        // Its words are looked at.
+        helper.env("LC_ALL", "C").arg("-u");
         if self.lazy {
             helper.arg("-z");
         }
@@ -92,8 +88,27 @@ impl Umount {
         if output.status.success() {
             return Ok(());
         }
-        fail(String::from_utf8_lossy(&output.stderr).trim().to_owned())
+        let words = String::from_utf8_lossy(&output.stderr);
+        if words.contains("resource busy") {
+            return fail(in_use(mountpoint));
+        }
+        let mount = Mount::of_path(mountpoint);
+        let user = mount.and_then(|mount| mount.user());
+        match user.filter(|user| *user != rustix::process::geteuid().as_raw()) {
+            Some(user) => fail(format!(
+                "{}: mounted by another user (number {user}); that user or root can unmount it",
+                mountpoint.display()
+            )),
+            None => fail(words.trim()),
+        }
     }
+}
+
+fn in_use(mountpoint: &Path) -> String {
+    format!(
+        "{} is in use; `fuser -vm {0}` shows by whom",
+        mountpoint.display()
+    )
 }
 
 /// Waits until the server has written everything and has ended.

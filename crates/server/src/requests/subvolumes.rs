@@ -460,11 +460,20 @@ impl Server {
     }
 
     /// What the caller has open as `descriptor`: the mount by which it was
-    /// opened, if it is there, the number of the inode, and the flags.
+    /// opened, if it is there, the number of the inode, and the flags. EACCES if
+    /// the server may not look at the caller, EBADF if the caller has no such
+    /// descriptor.
     fn opened(context: &Context<'_>, descriptor: u64) -> Result<(Option<Mount>, u64, i32), Errno> {
         let process = context.pid.to_string();
-        let facts = std::fs::read_to_string(format!("/proc/{process}/fdinfo/{descriptor}"))
-            .map_err(|_| Errno(libc::EBADF))?;
+        let all = format!("/proc/{process}/fdinfo");
+        let facts = std::fs::read_to_string(format!("{all}/{descriptor}")).map_err(|_| {
+            // The server of an ordinary user may not look at other users'
+            // processes.
+            Errno(match std::fs::read_dir(all) {
+                Ok(_) => libc::EBADF,
+                Err(_) => libc::EACCES,
+            })
+        })?;
         let text = |name: &str| {
             let line = facts.lines().find_map(|line| line.strip_prefix(name));
             line.map(str::trim)

@@ -15,6 +15,7 @@ use butterfs::Volume;
 use butterfs_admin::devices::{self, Discard, Removal};
 use clap::Args;
 use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
@@ -59,7 +60,7 @@ pub struct Remove {
 #[derive(Debug, Deserialize, Serialize)]
 enum Action {
     Add {
-        devices: Vec<PathBuf>,
+        devices: Vec<OsString>,
         force: bool,
         nodiscard: bool,
     },
@@ -101,7 +102,10 @@ impl Add {
     pub fn run(mut self) -> Done {
         let place = volume_of(&mut self.words)?;
         note_mixed_profiles(&place);
-        let devices = self.words.iter().map(|path| absolute(path));
+        let devices = self
+            .words
+            .iter()
+            .map(|path| absolute(path).map(PathBuf::into_os_string));
         let action = Action::Add {
             devices: devices.collect::<Result<_, _>>()?,
             force: self.force,
@@ -144,7 +148,7 @@ impl OnVolume for Order {
                 devices,
                 force,
                 nodiscard,
-            } => add(place, devices, *force, *nodiscard),
+            } => add(place, &paths(devices), *force, *nodiscard),
             Action::Remove(named) => remove(place, named),
             Action::CancelRemoval => cancel_removal(place),
         }
@@ -156,11 +160,15 @@ impl OnVolume for Order {
                 devices,
                 force,
                 nodiscard,
-            } => of_kernel::add(given, &devices, Fresh { force, nodiscard }),
+            } => of_kernel::add(given, &paths(&devices), Fresh { force, nodiscard }),
             Action::Remove(named) => of_kernel::remove(given, &named),
             Action::CancelRemoval => of_kernel::cancel_removal(given),
         }
     }
+}
+
+fn paths(devices: &[OsString]) -> Vec<PathBuf> {
+    devices.iter().map(PathBuf::from).collect()
 }
 
 fn add(place: &Place, paths: &[PathBuf], force: bool, nodiscard: bool) -> Done {

@@ -31,7 +31,8 @@ pub struct Stats {
     /// Answer with exit code 64 when a counter is not zero.
     #[arg(short, long)]
     check: bool,
-    /// Read the counters from the device; it need not be given.
+    /// Refuse a mountpoint; the counters of a file or device are read from it in
+    /// any case.
     #[arg(long)]
     offline: bool,
     /// File or block device that holds the volume, or its mountpoint.

@@ -1,8 +1,8 @@
 //! `butterfs inspect rootid|inode-resolve|logical-resolve|subvolid-resolve`:
 //! from numbers to paths, mounted or not.
 
-use crate::commands::subvolume::shown::text;
 use crate::fail::{Context, Done, Failure, fail};
+use crate::output;
 use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use butterfs::files_at::ExtentPart;
@@ -12,7 +12,7 @@ use butterfs_kernel::{self as kernel, is_kernel_btrfs};
 use butterfs_server::{Mount, inode_shown_as, server_of};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -96,7 +96,7 @@ pub struct Order {
     question: Question,
     place: Place,
     /// Mountpoint, and the directory of the mounted subvolume that it shows.
-    mount: Option<(PathBuf, PathBuf)>,
+    mount: Option<(OsString, OsString)>,
 }
 
 impl Order {
@@ -106,7 +106,7 @@ impl Order {
         let mount = here
             .filter(|_| is_path)
             .and_then(|here| Mount::of_path(&here));
-        let mount = mount.map(|mount| (mount.point, mount.root));
+        let mount = mount.map(|mount| (mount.point.into(), mount.root.into()));
         Self {
             question,
             place,
@@ -230,7 +230,7 @@ impl OnVolume for Order {
                 let Some(path) = found.and_then(|one| one.path.as_deref()) else {
                     return fail(format!("there is no subvolume {id}"));
                 };
-                say!("{}", text(path));
+                output::line(&[path])?;
             }
         }
         Ok(())
@@ -246,7 +246,7 @@ fn inode_at(volume: &Volume, place: &Place) -> Result<InodeId, Failure> {
 struct Shown<'v> {
     volume: &'v Volume,
     subvolumes: &'v Subvolumes,
-    mount: Option<&'v (PathBuf, PathBuf)>,
+    mount: Option<&'v (OsString, OsString)>,
 }
 
 impl Shown<'_> {
@@ -262,10 +262,11 @@ impl Shown<'_> {
         let Some((point, root)) = self.mount else {
             return Some(whole);
         };
+        let (point, root) = (Path::new(point), Path::new(root));
         let root = root.strip_prefix("/").unwrap_or(root);
         let seen = top(self.volume.files().root().tree)?.join(root);
         Some(match whole.strip_prefix(&seen) {
-            Ok(below) if below.as_os_str().is_empty() => point.clone(),
+            Ok(below) if below.as_os_str().is_empty() => point.to_owned(),
             Ok(below) => point.join(below),
             Err(_) => whole,
         })
@@ -279,8 +280,8 @@ impl Shown<'_> {
         ))?;
         for path in paths {
             match self.path(inode.tree, &path) {
-                Some(path) => say!("{}", text(path.as_os_str().as_bytes())),
-                None => say!("{}", text(&path)),
+                Some(path) => output::line(&[path.as_os_str().as_bytes()])?,
+                None => output::line(&[&path])?,
             }
         }
         Ok(())

@@ -7,6 +7,7 @@
 
 use super::how::{How, working_name};
 use crate::commands::dedupe::{Span, dedupe_open};
+use crate::commands::subvolume::site::unseen;
 use crate::fail::{Context, Done, Failure, fail};
 use butterfs::copy_host_tree;
 use butterfs_kernel::butterfs_mount as own;
@@ -27,8 +28,8 @@ pub fn reflink(wanted: &How, source: &Path, to: &Path) -> Done {
         let target = File::options().read(true).write(true).open(to);
         let target = target.context(to.display())?;
         for range in &wanted.range {
-            let bytes =
-                clone_open(&from, &target, *range).map_err(|error| said(error).at(to.display()))?;
+            let bytes = clone_open(&from, &target, *range)
+                .map_err(|error| said(to, error).at(to.display()))?;
             say!("{}: {bytes} bytes shared", to.display());
         }
         return Ok(());
@@ -108,7 +109,7 @@ fn whole(wanted: &How, source: &Path, to: &Path) -> Done {
                 false => std::fs::remove_file(&working),
             };
             drop(removed);
-            let why = refused.map(|number| said(Errno::from_raw_os_error(number)).0);
+            let why = refused.map(|number| said(parent, Errno::from_raw_os_error(number)).0);
             let why = why.map_or(String::new(), |why| format!(" ({why})"));
             fail(format!("{}: {error}{why}", to.display()))
         }
@@ -181,8 +182,11 @@ fn clone_open(source: &File, target: &File, span: Span) -> Result<u64, Errno> {
     }
 }
 
-/// An error of the file system, in words.
-fn said(error: Errno) -> Failure {
+/// An error of the file system at a path, in words.
+fn said(at: &Path, error: Errno) -> Failure {
+    if let Some(why) = unseen(at, error) {
+        return Failure(why);
+    }
     Failure(match error {
         Errno::NOTTY | Errno::OPNOTSUPP => {
             "this file system cannot share data; use cp, or butterfs copy".into()

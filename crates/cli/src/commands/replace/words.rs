@@ -14,6 +14,7 @@ pub struct Wanted {
     /// Number or path of the device that goes.
     pub source: String,
     /// File or block device that comes.
+    #[serde(with = "crate::place::any_bytes")]
     pub target: PathBuf,
     /// The source is read only where no other copy is good.
     pub others_first: bool,

@@ -1,7 +1,8 @@
 //! `butterfs subvolume create` and `snapshot`.
 
-use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at};
+use super::site::{Site, directory_in, open_directory, open_volume, said, subvolume_at, unseen};
 use crate::fail::{Context, Done, Failure, fail};
+use crate::output;
 use butterfs::quota::GroupId;
 use butterfs::{Access, NewInode, Owner, Volume};
 use butterfs_kernel::allow_reading;
@@ -9,7 +10,7 @@ use butterfs_kernel::{self as btrfs, Changes};
 use clap::Args;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 /// Create empty subvolumes.
 #[derive(Args, Debug)]
@@ -90,9 +91,10 @@ impl Create {
             }
             match site.split()? {
                 (Site::Mounted(above), name) => {
-                    say!("Create subvolume '{}'", above.join(name).display());
+                    let made = above.join(name).into_os_string();
+                    output::line(&[b"Create subvolume '", made.as_bytes(), b"'"])?;
                 }
-                _ => say!("Create subvolume '{site}'"),
+                _ => output::line(&[b"Create subvolume '", &site.bytes(), b"'"])?,
             }
         }
         failed.map_or(Ok(()), Err)
@@ -165,8 +167,11 @@ impl Snapshot {
                     .snapshot_in_groups(tree, (directory, name.as_bytes()), access, &groups)
                     .context(&target)?;
                 volume.close()?;
-                let above = place.to_string();
-                format!("{}/{}", above.trim_end_matches('/'), name.display())
+                let mut made = place.bytes();
+                while made.ends_with(b"/") {
+                    made.pop();
+                }
+                [&made, &b"/"[..], name.as_bytes()].concat()
             }
             (Site::Mounted(from), Site::Mounted(_)) => {
                 let (above, name) = place_of_new(&source, &target, None)?;
@@ -181,9 +186,13 @@ impl Snapshot {
                 };
                 allow_reading();
                 let how = (changes, &*self.qgroups);
-                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), how)
-                    .map_err(|error| said(&from.display(), error))?;
-                path.join(&name).display().to_string()
+                btrfs::snapshot(directory.as_fd(), source.as_fd(), name.as_bytes(), how).map_err(
+                    |error| match unseen(from, error) {
+                        Some(why) => Failure(why).at(from.display()),
+                        None => said(&from.display(), error),
+                    },
+                )?;
+                path.join(&name).into_os_string().into_vec()
             }
             _ => {
                 return fail(format!(
@@ -191,8 +200,8 @@ impl Snapshot {
                 ));
             }
         };
-        say!("Create a {kind} of '{source}' in '{made}'");
-        Ok(())
+        let lead = format!("Create a {kind} of '");
+        output::line(&[lead.as_bytes(), &source.bytes(), b"' in '", &made, b"'"])
     }
 }
 

@@ -132,7 +132,8 @@ impl Delete {
             None => {
                 let tree = subvolume_at(&volume, place)?;
                 self.delete_in(&volume, tree).map_err(|e| e.at(place))?;
-                say!("Delete subvolume {tree} (commit): '{place}'");
+                let lead = format!("Delete subvolume {tree} (commit): '");
+                crate::output::line(&[lead.as_bytes(), &place.bytes(), b"'"])?;
             }
         }
         if self.dry_run {
@@ -241,12 +242,9 @@ impl Delete {
             Durable::Later => "no-commit",
         };
         let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
-        say!(
-            "Delete subvolume {}({how}): '{}'",
-            id.unwrap_or_default(),
-            above.join(name).display()
-        );
-        Ok(())
+        let lead = format!("Delete subvolume {}({how}): '", id.unwrap_or_default());
+        let path = above.join(name).into_os_string();
+        crate::output::line(&[lead.as_bytes(), path.as_bytes(), b"'"])
     }
 
     /// Deletes the subvolumes in the one at `path`, the deepest first.

@@ -92,11 +92,16 @@ fn texts(paths: &[Vec<u8>]) -> Vec<String> {
 }
 
 /// A path in a subvolume; its root is `.`.
-fn shown(path: &[u8]) -> String {
-    if path.is_empty() {
-        return ".".to_owned();
+fn bytes(path: &[u8]) -> &[u8] {
+    match path {
+        b"" => b".",
+        path => path,
     }
-    text(path)
+}
+
+/// The same for JSON.
+fn shown(path: &[u8]) -> String {
+    text(bytes(path))
 }
 
 /// A file's difference as JSON.
@@ -232,7 +237,8 @@ fn print(difference: &Difference) -> Done {
             } else {
                 'D'
             };
-            say!("{letter} {} (subvolume {id})", shown(path));
+            let (lead, end) = (format!("{letter} "), format!(" (subvolume {id})"));
+            output::line(&[lead.as_bytes(), bytes(path), end.as_bytes()])?;
         }
         Difference::File(file) => print_file(file)?,
     }
@@ -241,12 +247,12 @@ fn print(difference: &Difference) -> Done {
 
 fn print_file(file: &FileDifference) -> Done {
     let letter = match file.kind {
-        DifferenceKind::Added => 'A',
-        DifferenceKind::Removed => 'D',
+        DifferenceKind::Added => b"A ",
+        DifferenceKind::Removed => b"D ",
         DifferenceKind::Changed => return print_changed(file),
     };
     for path in &file.paths {
-        say!("{letter} {}", shown(path));
+        output::line(&[letter, bytes(path)])?;
     }
     Ok(())
 }
@@ -256,15 +262,18 @@ fn print_changed(file: &FileDifference) -> Done {
     let mut added = file.names_added.iter();
     loop {
         match (removed.next(), added.next()) {
-            (Some(old), Some(new)) => say!("R {} -> {}", shown(old), shown(new)),
-            (Some(old), None) => say!("U {}", shown(old)),
-            (None, Some(new)) => say!("L {}", shown(new)),
+            (Some(old), Some(new)) => {
+                output::line(&[b"R ", bytes(old), b" -> ", bytes(new)])?;
+            }
+            (Some(old), None) => output::line(&[b"U ", bytes(old)])?,
+            (None, Some(new)) => output::line(&[b"L ", bytes(new)])?,
             (None, None) => break,
         }
     }
     let words = in_words(file);
     if let (Some(path), false) = (file.paths.first(), words.is_empty()) {
-        say!("M {} ({words})", shown(path));
+        let words = format!(" ({words})");
+        output::line(&[b"M ", bytes(path), words.as_bytes()])?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! `butterfs subvolume du`.
 
-use super::shown::text;
+use super::shown::Name;
 use super::site::subvolume_at;
 use crate::fail::{Done, Failure, fail};
+use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::{self, human};
@@ -61,7 +62,7 @@ struct SpaceFact {
 #[derive(Serialize)]
 struct Row {
     id: u64,
-    path: String,
+    path: Name,
     total: SpaceFact,
     exclusive: SpaceFact,
     shared: SpaceFact,
@@ -162,7 +163,7 @@ impl Du {
             let path = subvolumes.get(space.id).and_then(|info| info.path.clone());
             rows.push(Row {
                 id: space.id.get(),
-                path: text(&path.unwrap_or_default()),
+                path: Name(path.unwrap_or_default()),
                 total: fact(space.total),
                 exclusive: fact(space.exclusive),
                 shared: fact(space.shared()),
@@ -207,18 +208,18 @@ impl Du {
             "id"
         );
         for row in &facts.subvolumes {
-            let path = if row.path.is_empty() {
-                "<FS_TREE>"
-            } else {
-                &row.path
+            let path = match &row.path.0[..] {
+                b"" => b"<FS_TREE>",
+                path => path,
             };
-            say!(
-                "{:>12} {:>12} {:>12}  {:>6} {path}",
+            let figures = format!(
+                "{:>12} {:>12} {:>12}  {:>6} ",
                 self.size(&row.total),
                 self.size(&row.exclusive),
                 self.size(&row.shared),
                 row.id
             );
+            output::line(&[figures.as_bytes(), path])?;
         }
         for deletion in &facts.if_deleted {
             say!(

@@ -1,8 +1,9 @@
 //! `butterfs subvolume find-new`.
 
-use super::shown::text;
+use super::shown::Name;
 use super::site::subvolume_at;
 use crate::fail::{Done, Failure};
+use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use butterfs::Generation;
@@ -38,7 +39,7 @@ struct Fact {
     disk_offset: u64,
     generation: u64,
     flags: Vec<&'static str>,
-    path: Option<String>,
+    path: Option<Name>,
 }
 
 #[derive(Serialize)]
@@ -65,7 +66,7 @@ fn fact(extent: &NewExtent) -> Fact {
         disk_offset: extent.disk_offset,
         generation: extent.generation.get(),
         flags,
-        path: extent.path.as_deref().map(text),
+        path: extent.path.as_deref().map(Name::of),
     }
 }
 
@@ -93,17 +94,17 @@ impl OnVolume for FindNew {
             } else {
                 fact.flags.join("|")
             };
-            say!(
-                "inode {} file offset {} len {} disk start {} offset {} gen {} flags {flags} {}",
+            let facts = format!(
+                "inode {} file offset {} len {} disk start {} offset {} gen {} flags {flags} ",
                 fact.inode,
                 fact.offset,
                 fact.length,
                 fact.disk_start,
                 fact.disk_offset,
                 fact.generation,
-                fact.path.as_deref().unwrap_or("?")
             );
-            Ok(())
+            let path = fact.path.as_ref().map_or(&b"?"[..], |path| &path.0);
+            output::line(&[facts.as_bytes(), path])
         })?;
         if self.json {
             let generation = end.generation.get();

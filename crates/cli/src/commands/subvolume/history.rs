@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
   butterfs subvolume history --changes disk.img:/home/notes.txt
   butterfs subvolume history --json disk.img:/home/notes.txt
 
-Snapshots and subvolumes come in the order of their states: of what can be changed the last change counts. Each version is compared with the one before it.")]
+Snapshots and subvolumes come in the order of their states: a writable subvolume is placed by its last change. Each version is compared with the one before it.")]
 pub struct History {
     /// Print JSON, one array.
     #[arg(long)]

@@ -1,7 +1,8 @@
 //! `butterfs subvolume list`.
 
-use super::shown::{moment, text, uuid};
+use super::shown::{Name, moment, uuid};
 use crate::fail::Done;
+use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use butterfs::TreeId;
@@ -178,7 +179,7 @@ struct Row {
     generation: u64,
     ogen: u64,
     parent: u64,
-    path: Option<String>,
+    path: Option<Name>,
     uuid: Option<String>,
     parent_uuid: Option<String>,
     received_uuid: Option<String>,
@@ -187,7 +188,7 @@ struct Row {
     otime_seconds: i64,
     /// The path as it is printed.
     #[serde(skip)]
-    shown: String,
+    shown: Vec<u8>,
 }
 
 impl Row {
@@ -198,14 +199,14 @@ impl Row {
             generation: item.generation.get(),
             ogen: item.otransid.get(),
             parent: info.parent.as_ref().map_or(0, |parent| parent.tree.get()),
-            path: info.path.as_deref().map(text),
+            path: info.path.as_deref().map(Name::of),
             uuid: uuid(item.uuid),
             parent_uuid: uuid(item.parent_uuid),
             received_uuid: uuid(item.received_uuid),
             read_only: info.is_read_only(),
             deleted: info.is_being_deleted(),
             otime_seconds: item.otime.seconds,
-            shown: String::new(),
+            shown: Vec::new(),
         }
     }
 }
@@ -231,9 +232,9 @@ impl OnVolume for List {
         let wanted = subvolumes.iter().filter(|info| self.shows(info, here));
         let mut rows: Vec<Row> = wanted.map(Row::of).collect();
         let above = subvolumes.get(here).and_then(|info| info.path.as_deref());
-        let above = above.filter(|path| !path.is_empty()).map(text);
+        let above = above.filter(|path| !path.is_empty());
         for row in &mut rows {
-            row.shown = self.path(row, here, above.as_deref());
+            row.shown = self.path(row, here, above);
         }
         rows.sort_by(|one, other| {
             let each = self.sort.iter().map(|by| by.compare(one, other));
@@ -275,20 +276,20 @@ impl List {
 
     /// The path as btrfs-progs show it: what lies below the subvolume of the
     /// given path is relative to it.
-    fn path(&self, row: &Row, here: TreeId, above: Option<&str>) -> String {
+    fn path(&self, row: &Row, here: TreeId, above: Option<&[u8]>) -> Vec<u8> {
         if row.deleted {
-            return "DELETED".to_owned();
+            return b"DELETED".to_vec();
         }
-        let Some(path) = &row.path else {
-            return "?".to_owned();
+        let Some(Name(path)) = &row.path else {
+            return b"?".to_vec();
         };
         if self.all && row.parent != here.get() {
-            return format!("<FS_TREE>/{path}");
+            return [b"<FS_TREE>/", &path[..]].concat();
         }
         let relative = above
             .filter(|_| !self.all && !self.only_below)
-            .and_then(|above| path.strip_prefix(above)?.strip_prefix('/'));
-        relative.unwrap_or(path).to_owned()
+            .and_then(|above| path.strip_prefix(above)?.strip_prefix(b"/"));
+        relative.unwrap_or(path).to_vec()
     }
 
     const fn shows_ogen(&self) -> bool {
@@ -329,8 +330,7 @@ impl List {
         for (name, value) in self.columns(row) {
             let _ = write!(line, "{name} {value} ");
         }
-        say!("{line}path {}", row.shown);
-        Ok(())
+        output::line(&[line.as_bytes(), b"path ", &row.shown])
     }
 
     fn heading(&self) -> Done {
@@ -347,7 +347,7 @@ impl List {
             read_only: false,
             deleted: false,
             otime_seconds: 0,
-            shown: String::new(),
+            shown: Vec::new(),
         };
         let (mut names, mut rules) = (String::new(), String::new());
         let columns = self.columns(&blank);
@@ -366,8 +366,7 @@ impl List {
             let tabs = if name == "top level" { "\t\t" } else { "\t" };
             let _ = write!(line, "{value}{tabs}");
         }
-        say!("{line}{}", row.shown);
-        Ok(())
+        output::line(&[line.as_bytes(), &row.shown])
     }
 }
 
@@ -380,7 +379,7 @@ pub fn tree(subvolumes: &Subvolumes, margin: &str) -> Done {
     let mut waiting: Vec<(&SubvolumeInfo, String)> = Vec::new();
     push_children(subvolumes, TreeId::FS, margin, &mut waiting);
     while let Some((info, lead)) = waiting.pop() {
-        say!("{lead}{}", label(subvolumes, info));
+        output::line(&[lead.as_bytes(), &label(subvolumes, info)])?;
         let continued = lead.replace("├── ", "│   ").replace("└── ", "    ");
         push_children(subvolumes, info.id, &continued, &mut waiting);
     }
@@ -401,7 +400,7 @@ fn push_children<'s>(
     }
 }
 
-fn label(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> String {
+fn label(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Vec<u8> {
     let above = info
         .parent
         .as_ref()
@@ -412,19 +411,20 @@ fn label(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> String {
     let path = info.path.clone().unwrap_or_default();
     let relative = path.strip_prefix(&above[..]).unwrap_or(&path);
     let relative = relative.strip_prefix(b"/").unwrap_or(relative);
-    let mut label = format!("{} ({})", text(relative), info.id);
+    let mut label = [relative, format!(" ({})", info.id).as_bytes()].concat();
     if info.is_read_only() {
-        label.push_str(" read-only");
+        label.extend(b" read-only");
     }
     if info.is_snapshot() {
         let source = subvolumes.by_uuid(info.item.parent_uuid);
         let source = source.and_then(|source| source.path.as_deref());
         let source = match source {
-            Some(b"") => "<FS_TREE>".to_owned(),
-            Some(path) => text(path),
-            None => "a subvolume that is gone".to_owned(),
+            Some(b"") => b"<FS_TREE>",
+            Some(path) => path,
+            None => b"a subvolume that is gone",
         };
-        let _ = write!(label, " snapshot of {source}");
+        label.extend(b" snapshot of ");
+        label.extend(source);
     }
     label
 }

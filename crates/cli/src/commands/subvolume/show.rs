@@ -1,8 +1,9 @@
 //! `butterfs subvolume show`.
 
-use super::shown::{moment, text, uuid};
+use super::shown::{Name, moment, uuid};
 use super::site::subvolume_at;
 use crate::fail::{Done, fail};
+use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::units::Units;
@@ -39,8 +40,8 @@ pub struct Show {
 
 #[derive(Serialize)]
 struct Facts {
-    path: String,
-    name: String,
+    path: Name,
+    name: Name,
     uuid: Option<String>,
     parent_uuid: Option<String>,
     received_uuid: Option<String>,
@@ -54,7 +55,7 @@ struct Facts {
     stime_seconds: Option<i64>,
     rtransid: u64,
     rtime_seconds: Option<i64>,
-    snapshots: Vec<String>,
+    snapshots: Vec<Name>,
     quota: Option<QuotaFacts>,
 }
 
@@ -85,13 +86,13 @@ fn quota(volume: &Volume, tree: TreeId) -> Option<QuotaFacts> {
 fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
     let item = &info.item;
     let name = match &info.parent {
-        Some(parent) => text(&parent.name),
-        None => "<FS_TREE>".to_owned(),
+        Some(parent) => Name::of(&parent.name),
+        None => Name::of(b"<FS_TREE>"),
     };
     let path = match info.path.as_deref() {
-        Some(b"") => "/".to_owned(),
-        Some(path) => text(path),
-        None => "DELETED".to_owned(),
+        Some(b"") => Name::of(b"/"),
+        Some(path) => Name::of(path),
+        None => Name::of(b"DELETED"),
     };
     let known = |time: Timespec| (time != Timespec::default()).then_some(time.seconds);
     let snapshots = subvolumes.snapshots(info);
@@ -113,7 +114,7 @@ fn facts(subvolumes: &Subvolumes, info: &SubvolumeInfo) -> Facts {
         rtime_seconds: known(item.rtime),
         snapshots: snapshots
             .into_iter()
-            .filter_map(|snapshot| snapshot.path.as_deref().map(text))
+            .filter_map(|snapshot| snapshot.path.as_deref().map(Name::of))
             .collect(),
         quota: None,
     }
@@ -157,8 +158,8 @@ fn print(facts: &Facts, units: Units) -> Done {
         Some(seconds) => format!("{} +0000", moment(seconds)),
         None => "-".to_owned(),
     };
-    say!("{}", facts.path);
-    say!("\tName: \t\t\t{}", facts.name);
+    output::line(&[&facts.path.0])?;
+    output::line(&[b"\tName: \t\t\t", &facts.name.0])?;
     say!("\tUUID: \t\t\t{}", or_dash(&facts.uuid));
     say!("\tParent UUID: \t\t{}", or_dash(&facts.parent_uuid));
     say!("\tReceived UUID: \t\t{}", or_dash(&facts.received_uuid));
@@ -176,7 +177,7 @@ fn print(facts: &Facts, units: Units) -> Done {
     say!("\tReceive time: \t\t{}", time(facts.rtime_seconds));
     say!("\tSnapshot(s):");
     for snapshot in &facts.snapshots {
-        say!("\t\t\t\t{snapshot}");
+        output::line(&[b"\t\t\t\t", &snapshot.0])?;
     }
     if let Some(quota) = &facts.quota {
         let limit = |max: Option<u64>| max.map_or_else(|| "-".to_owned(), |max| units.size(max));

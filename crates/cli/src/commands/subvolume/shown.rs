@@ -2,6 +2,7 @@
 
 use crate::dates::date;
 use butterfs::UuidBytes;
+use serde::{Serialize, Serializer};
 use uuid::Uuid;
 
 /// A UUID; `None` where there is none.
@@ -15,7 +16,25 @@ pub fn moment(seconds: i64) -> String {
     format!("{date}:{:02}", seconds.rem_euclid(60))
 }
 
-/// A path for people and JSON.
+/// A path or name in a volume. Text output has its bytes. JSON is UTF-8, and has
+/// U+FFFD in place of what is not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Name(pub Vec<u8>);
+
+impl Name {
+    /// A copy of these bytes.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl Serialize for Name {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&text(&self.0))
+    }
+}
+
+/// A path for messages and JSON.
 pub fn text(path: &[u8]) -> String {
     String::from_utf8_lossy(path).into_owned()
 }

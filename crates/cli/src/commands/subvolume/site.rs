@@ -4,6 +4,7 @@
 use crate::fail::{Context, Done, Failure, fail};
 use crate::place::Place;
 use butterfs::{Cleaner, InodeId, InodeNumber, OpenOptions, Subvolume, TreeId, Volume};
+use butterfs_server::Mount;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::File;
@@ -65,6 +66,14 @@ impl Site {
             Self::Mounted(_) => Self::Mounted(above.to_owned()),
         };
         Ok((site, name.to_owned()))
+    }
+
+    /// As a user writes it; it need not be UTF-8.
+    pub fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Unmounted(place) => place.bytes(),
+            Self::Mounted(path) => path.as_os_str().as_bytes().to_vec(),
+        }
     }
 
     /// True when there is a directory.
@@ -132,6 +141,20 @@ pub fn subvolume_at(volume: &Volume, place: &Place) -> Result<TreeId, Failure> {
     volume
         .subvolume_at(place.path.as_bytes())
         .context(place.volume.display())
+}
+
+/// Why a file that a request names by its descriptor is refused, if that is
+/// because the server may not look at this process.
+pub fn unseen(path: &Path, error: rustix::io::Errno) -> Option<String> {
+    let own = rustix::process::geteuid().as_raw();
+    let mount = Mount::of_path(&path.canonicalize().ok()?)?;
+    let user = mount.user().filter(|user| *user != 0 && *user != own)?;
+    (error == rustix::io::Errno::ACCESS && mount.is_ours()).then(|| {
+        format!(
+            "the server of this mount runs as user {user} and may not see what your process has \
+             open; let that user do it, or have root mount the volume"
+        )
+    })
 }
 
 /// An error of the file system, in words.
