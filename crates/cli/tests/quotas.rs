@@ -126,14 +126,6 @@ fn groups_are_made_joined_limited_and_shown() {
     bench.check();
 }
 
-/// Everything is committed. A kernel passes syncfs only to block devices, and a
-/// FUSE server commits when a directory is synced.
-fn sync(at: &std::path::Path) {
-    let directory = std::fs::File::open(at).expect("a directory");
-    rustix::fs::syncfs(&directory).expect("synced");
-    directory.sync_all().expect("synced");
-}
-
 fn write_durably(path: &std::path::Path, data: &[u8]) {
     std::fs::write(path, data).expect("written");
     let file = std::fs::File::open(path).expect("opens");
@@ -171,7 +163,7 @@ fn on_a_mount(bench: &Bench, mount: &str) {
         said(&missing)
     );
     bench.run(&["quota", "rescan", mount]);
-    sync(&bench.path(mount));
+    bench.run(&["filesystem", "sync", mount]);
     let shown = bench.run(&["qgroup", "show", "--json", mount]);
     let facts: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(
@@ -240,7 +232,7 @@ fn simple_on_a_mount(bench: &Bench, mount: &str) -> Value {
     let new = format!("{mount}/simple");
     bench.run(&["subvolume", "create", &new]);
     write_durably(&bench.path(&new).join("file"), &vec![1; 300_000]);
-    sync(&bench.path(mount));
+    bench.run(&["filesystem", "sync", mount]);
     let shown = bench.run(&["qgroup", "show", "--json", mount]);
     let facts: Value = serde_json::from_str(&shown).expect("JSON");
     assert_eq!(facts["mode"], "squota");
