@@ -223,7 +223,9 @@ fn load_by_roots(
     }
     engine.load_chunks(options.access)?;
     engine.load_trees(options.roots)?;
-    if let Some(split) = members.split()
+    // A change of all headers may be done on some devices only.
+    if options.states == States::Usable
+        && let Some(split) = members.split()
         && !engine.has_one_history()
     {
         return Err(split.into());
