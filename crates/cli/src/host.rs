@@ -5,7 +5,6 @@
 //! to the thread that runs it.
 
 use crate::fail::Done;
-use crate::output;
 use butterfs::Volume;
 use butterfs_server::Answer;
 use std::cell::RefCell;
@@ -77,7 +76,7 @@ pub fn end_with(code: u8) -> Done {
         });
         return Ok(());
     }
-    output::own().flush()?;
+    io::stdout().flush()?;
     std::process::exit(code.into());
 }
 
