@@ -64,20 +64,13 @@ pub fn is_serving() -> bool {
     HOST.with_borrow(|host| host.as_ref().is_some_and(|host| host.answer.is_some()))
 }
 
-/// Ends the command with an exit code that says what it found. It has printed
-/// everything. In a server the caller returns what this returns; otherwise this
-/// does not return unless output cannot be written.
-pub fn end_with(code: u8) -> Done {
-    if is_serving() {
-        HOST.with_borrow_mut(|host| {
-            if let Some(host) = host {
-                host.code = code;
-            }
-        });
-        return Ok(());
-    }
-    io::stdout().flush()?;
-    std::process::exit(code.into());
+/// Notes the exit code of the command that this thread runs for another process.
+pub fn note_code(code: u8) {
+    HOST.with_borrow_mut(|host| {
+        if let Some(host) = host {
+            host.code = code;
+        }
+    });
 }
 
 /// Prints to the standard error of another process; false when the command

@@ -45,6 +45,18 @@ pub fn own() -> Output {
     Output(io::stdout())
 }
 
+/// Ends the command with an exit code that says what it found. It has printed
+/// everything. In a server the caller returns what this returns; otherwise this
+/// does not return unless output cannot be written.
+pub fn end_with(code: u8) -> Done {
+    if host::is_serving() {
+        host::note_code(code);
+        return Ok(());
+    }
+    own().flush()?;
+    std::process::exit(code.into());
+}
+
 /// From here on, nothing is printed on this process's own standard output.
 pub fn hush() {
     HUSHED.store(true, Ordering::Release);

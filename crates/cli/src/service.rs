@@ -7,7 +7,6 @@
 //! only read see the state of a commit.
 
 use crate::fail::{Done, Failure, fail};
-use crate::host;
 use crate::kernel_volume;
 use crate::output::{self, Notes};
 use crate::place::Place;
@@ -65,7 +64,7 @@ pub trait OnVolume: Serialize + Sized {
         let request = self.request()?;
         match server.run(&request, &mut output::own(), &mut Notes)? {
             0 => Ok(()),
-            code => host::end_with(code),
+            code => output::end_with(code),
         }
     }
 

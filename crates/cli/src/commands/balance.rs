@@ -11,6 +11,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::kernel_volume;
+use crate::output;
 use crate::place::{Place, json};
 use crate::service::{OnKernel, OnVolume};
 use crate::sizes::human;
@@ -482,7 +483,7 @@ fn status(place: &Place) -> Done {
             say!("  {kind}: {filter}");
         }
     }
-    host::end_with(WAITS)
+    output::end_with(WAITS)
 }
 
 impl Balance {

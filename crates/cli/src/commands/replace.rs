@@ -9,6 +9,7 @@ use crate::fail::{Context, Done, Failure, fail};
 use crate::host;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
+use crate::output;
 use crate::place::Place;
 use crate::service::{OnKernel, OnVolume};
 use butterfs::{
@@ -356,7 +357,7 @@ fn cancel(place: &Place) -> Done {
         return Ok(());
     }
     note!("{text}");
-    host::end_with(NOT_STARTED)
+    output::end_with(NOT_STARTED)
 }
 
 /// Cancels the kernel's replacement on a volume that is not mounted. False when

@@ -14,9 +14,8 @@
 
 use super::copy::write_items;
 use super::names::{self, Said};
-use super::record::{attributes, log_file};
+use super::record::{attributes, log_file, ticket};
 use crate::Filesystem;
-use crate::dir::Link;
 use crate::error::FsError;
 use crate::inode::{Inode, item_key, load_item};
 use crate::mode::{S_IFDIR, S_IFMT};
@@ -93,17 +92,8 @@ impl Filesystem {
             let Some(changes) = changes? else {
                 return Ok(None);
             };
-            return match log(&mut engine, dir, &changes) {
-                Ok(Said::All) => Ok(Some(engine.log_ticket())),
-                Ok(Said::NotAll) | Err(FsError::Store(StoreError::NoSpace)) => {
-                    engine.give_up_log();
-                    Ok(None)
-                }
-                Err(error) => {
-                    engine.give_up_log();
-                    Err(error)
-                }
-            };
+            let said = log(&mut engine, dir, &changes);
+            return ticket(&mut engine, said);
         }
     }
 }
@@ -157,9 +147,12 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
                         return Ok(None);
                     }
                     changes.files.insert(file);
-                } else if !is_only_in(dir, &names::committed_links(engine, root, file)?) {
-                    // A replay would leave it the others.
-                    return Ok(None);
+                } else {
+                    let links = names::committed_links(engine, root, file)?;
+                    if !links.iter().all(|link| names::lies_in(dir, file, link)) {
+                        // A replay would leave it the others.
+                        return Ok(None);
+                    }
                 }
                 changes.gone.push(change.key.offset);
             }
@@ -172,11 +165,6 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
         }
     }
     Ok(Some(changes))
-}
-
-/// Whether all names lie in `dir`.
-fn is_only_in(dir: InodeId, links: &[Link]) -> bool {
-    links.iter().all(|link| link.parent == dir.number)
 }
 
 /// What an entry names and its kind, unless that is a directory or a subvolume.

@@ -184,7 +184,7 @@ pub(super) fn to_log(
     root: NodeRef,
     dir: Option<InodeId>,
 ) -> Result<Option<Items>, FsError> {
-    let is_in_dir = |link: &Link| dir.is_some_and(|dir| dir.number == link.parent);
+    let is_in_dir = |link: &Link| dir.is_some_and(|dir| lies_in(dir, id, link));
     let now = match committed_generation(engine, root, id)? {
         None => dir::links(engine, id)?,
         Some(old) if old != item.generation.get() => return Ok(None),
@@ -276,6 +276,12 @@ fn is_replaced(
     let number = InodeNumber(entry.location.objectid);
     let id = InodeId { tree, number };
     Ok(is_gone(engine, id)? && committed_links(engine, root, id)?.len() == 1)
+}
+
+/// Whether a name of an inode lies in `dir`. Directories of different
+/// subvolumes have the same numbers.
+pub(super) fn lies_in(dir: InodeId, id: InodeId, link: &Link) -> bool {
+    (id.tree, link.parent) == (dir.tree, dir.number)
 }
 
 /// The names of an inode in the last commit, at `root`.

@@ -103,34 +103,34 @@ impl Filesystem {
         if !possible || state.item.mode & S_IFMT != S_IFREG {
             return Ok(None);
         }
-        match names::bring_up_to_date(&mut engine, None) {
-            Ok(names::Said::All) => {}
-            Ok(names::Said::NotAll) | Err(FsError::Store(StoreError::NoSpace)) => {
-                engine.give_up_log();
-                return Ok(None);
-            }
-            Err(error) => {
-                engine.give_up_log();
-                return Err(error);
-            }
-        }
-        if nameless {
-            return Ok(Some(engine.log_ticket()));
+        let said = names::bring_up_to_date(&mut engine, None);
+        let up_to_date = ticket(&mut engine, said)?;
+        if nameless || up_to_date.is_none() {
+            return Ok(up_to_date);
         }
         let mut item = state.item.clone();
         item.size = state.disk_size;
         let Some(record) = gather(&engine, id, item, None)? else {
             return Ok(None);
         };
-        match write(&mut engine, id, &record) {
-            Ok(names::Said::All) => Ok(Some(engine.log_ticket())),
-            Ok(names::Said::NotAll) | Err(FsError::Store(StoreError::NoSpace)) => {
-                engine.give_up_log();
-                Ok(None)
-            }
-            Err(error) => {
-                engine.give_up_log();
-                Err(error)
+        let said = write(&mut engine, id, &record);
+        ticket(&mut engine, said)
+    }
+}
+
+/// The ticket of what was written into the log. If not all of it could be, the
+/// log is given up; `None` if a commit helps.
+pub(super) fn ticket(
+    engine: &mut Engine,
+    said: Result<names::Said, FsError>,
+) -> Result<Option<LogTicket>, FsError> {
+    match said {
+        Ok(names::Said::All) => Ok(Some(engine.log_ticket())),
+        said => {
+            engine.give_up_log();
+            match said {
+                Ok(_) | Err(FsError::Store(StoreError::NoSpace)) => Ok(None),
+                Err(error) => Err(error),
             }
         }
     }

@@ -116,7 +116,7 @@ impl Server {
     /// # Errors
     /// EAGAIN when it takes too long.
     pub(super) fn write_back(&self, context: &Context<'_>, node: NodeId) -> Result<(), Errno> {
-        self.write_back_all(context, vec![node])
+        self.write_back_all(context, vec![node], InvalidRange::Everything)
     }
 
     /// [`Server::write_back`] of the pages in a range of bytes.
@@ -131,19 +131,12 @@ impl Server {
             length: range.end - range.start,
         };
         butterfs_device::about_to_wait();
-        let told = self.tell(context, WRITE_BACK_PATIENCE, move |notifier| {
-            // A kernel that does not know the node has no pages of it.
-            let _ = notifier.invalidate_inode(node, bytes);
-        });
-        match told {
-            Told::Done => Ok(()),
-            Told::Later => Err(Errno::EAGAIN),
-        }
+        self.write_back_all(context, vec![node], bytes)
     }
 
     /// [`Server::write_back`] of all files of a subvolume.
     pub(super) fn write_back_tree(&self, context: &Context<'_>, tree: TreeId) -> Result<(), Errno> {
-        self.write_back_all(context, self.nodes.files_of(tree))
+        self.write_back_all(context, self.nodes.files_of(tree), InvalidRange::Everything)
     }
 
     /// Makes the kernel write back its dirty pages of all files. They stay in
@@ -163,16 +156,23 @@ impl Server {
         match told {
             Told::Done if is_done.load(Ordering::Acquire) => Ok(()),
             // This process does not see the mount.
-            Told::Done => self.write_back_all(context, self.nodes.files()),
+            Told::Done => {
+                self.write_back_all(context, self.nodes.files(), InvalidRange::Everything)
+            }
             Told::Later => Err(Errno::EAGAIN),
         }
     }
 
-    fn write_back_all(&self, context: &Context<'_>, nodes: Vec<NodeId>) -> Result<(), Errno> {
+    fn write_back_all(
+        &self,
+        context: &Context<'_>,
+        nodes: Vec<NodeId>,
+        range: InvalidRange,
+    ) -> Result<(), Errno> {
         let told = self.tell(context, WRITE_BACK_PATIENCE, move |notifier| {
             for node in nodes {
                 // A kernel that does not know the node has no pages of it.
-                let _ = notifier.invalidate_inode(node, InvalidRange::Everything);
+                let _ = notifier.invalidate_inode(node, range);
             }
         });
         match told {

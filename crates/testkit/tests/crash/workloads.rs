@@ -234,6 +234,10 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "mkdir d; create d/a; write d/a 0 5000; sync; rename d/a d/b; fsyncdir d; rename d/b a; create d/a; fsyncdir d; fsync a",
     ),
     (
+        "directories of the same number in two subvolumes",
+        "subvolume SA; create SA/a; write SA/a 0 5000; create SA/b; write SA/b 0 3000; create x; sync; append SA/a 10; fsync SA/a; rename SA/b SA/c; rename SA/a SA/b; create y; fsyncdir",
+    ),
+    (
         "a logged directory is removed",
         "mkdir d; create d/x; sync; create d/a; fsyncdir d; unlink d/a; unlink d/x; rmdir d; create y; fsync y; fsyncdir",
     ),

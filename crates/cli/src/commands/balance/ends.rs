@@ -1,7 +1,7 @@
 //! How commands about balances end.
 
 use crate::fail::Done;
-use crate::host;
+use crate::output;
 use std::path::Path;
 
 /// Exit code of `status` where a balance waits or runs, as btrfs-balance(8) has
@@ -15,5 +15,5 @@ pub const PAUSED: &str = "paused; `butterfs balance resume` goes on with it";
 /// Ends with an exit code where there is none.
 pub fn none(volume: &Path, text: &str) -> Done {
     note!("{}: {text}", volume.display());
-    host::end_with(NONE)
+    output::end_with(NONE)
 }

@@ -3,8 +3,8 @@
 use super::ends::{PAUSED, WAITS, none};
 use crate::beside::beside;
 use crate::fail::{Context, Done, Failure, fail};
-use crate::host;
 use crate::interrupt::Interrupt;
+use crate::output;
 use butterfs_admin::balance::{Filters, Redundancy};
 use butterfs_kernel::{self as kernel, BalanceProgress};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -148,5 +148,5 @@ pub fn status(path: &Path) -> Done {
         found.expected,
         found.considered
     );
-    host::end_with(WAITS)
+    output::end_with(WAITS)
 }

@@ -5,9 +5,9 @@ use crate::background::in_background;
 use crate::beside::beside;
 use crate::commands::device::of_kernel::{Fresh, Meant, open, prepare, refused};
 use crate::fail::{Done, Failure, fail};
-use crate::host;
 use crate::interrupt::Interrupt;
 use crate::meter::Meter;
+use crate::output;
 use butterfs_kernel::{self as kernel, ReplaceAnswer, ReplaceState};
 use rustix::io::Errno;
 use std::ffi::OsString;
@@ -161,7 +161,7 @@ pub fn cancel(volume: &Path) -> Done {
         Ok(ReplaceAnswer::Done) => Ok(()),
         Ok(_) => {
             note!("{}: not started", volume.display());
-            host::end_with(NOT_STARTED)
+            output::end_with(NOT_STARTED)
         }
         Err(error) => Err(failure(volume, error)),
     }
