@@ -4,19 +4,19 @@
 
 use crate::Volume;
 use butterfs_format::item::chunk::BlockGroupFlags;
-use butterfs_store::SpaceKind;
+use butterfs_store::{Profile, SpaceKind};
 
-/// Profiles in the order of the kernel's table, with their copies.
-const COPIES: [(BlockGroupFlags, u64); 9] = [
-    (BlockGroupFlags::RAID10, 2),
-    (BlockGroupFlags::RAID1, 2),
-    (BlockGroupFlags::DUP, 2),
-    (BlockGroupFlags::RAID0, 1),
-    (BlockGroupFlags(0), 1),
-    (BlockGroupFlags::RAID5, 1),
-    (BlockGroupFlags::RAID6, 1),
-    (BlockGroupFlags::RAID1C3, 3),
-    (BlockGroupFlags::RAID1C4, 4),
+/// Profiles in the order of the kernel's table.
+const KERNELS_ORDER: [Profile; 9] = [
+    Profile::Raid10,
+    Profile::Raid1,
+    Profile::Dup,
+    Profile::Raid0,
+    Profile::Single,
+    Profile::Raid5,
+    Profile::Raid6,
+    Profile::Raid1c3,
+    Profile::Raid1c4,
 ];
 
 /// Space of one kind and profile.
@@ -77,17 +77,14 @@ impl Usage {
     /// takes: the last one in the kernel's order.
     #[must_use]
     pub fn data_copies(&self) -> u64 {
-        let data = self
-            .kinds
-            .iter()
-            .filter(|kind| kind.flags.contains(BlockGroupFlags::DATA));
-        let place = |kind: &KindUsage| {
-            let mut table = COPIES.iter();
-            table.position(|(profile, _)| *profile == kind.flags.profile())
+        let has_data = |profile: &&Profile| {
+            let mut kinds = self.kinds.iter().map(|kind| kind.flags);
+            kinds.any(|flags| {
+                flags.contains(BlockGroupFlags::DATA) && flags.profile() == profile.flag()
+            })
         };
-        let last = data.filter_map(place).max();
-        last.and_then(|place| COPIES.get(place))
-            .map_or(1, |(_, copies)| *copies)
+        let last = KERNELS_ORDER.iter().rfind(has_data);
+        last.map_or(1, |profile| profile.copies() as u64)
     }
 }
 

@@ -79,7 +79,7 @@ pub use acknowledged::Acknowledged;
 pub use addresses::{AddressHold, ReadHold};
 pub use balance_item::NewProfiles;
 pub use butterfs_device::Access;
-pub use butterfs_volume::MemberState;
+pub use butterfs_volume::{MemberState, Profile};
 pub use checksums::SectorChecksums;
 pub use chunks::excluded as superblock_ranges;
 pub use data::{DataExtent, DataHolder};
