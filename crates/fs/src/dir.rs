@@ -376,7 +376,7 @@ pub(crate) fn check_link_room(
 
 /// The change that adds the inode's side of its first name.
 pub(crate) fn first_link_change(engine: &Engine, inode: InodeId, link: &Link) -> ItemChange {
-    engine.note_names(inode);
+    engine.note_first_name(inode);
     let key = Key::new(inode.number.get(), ItemType::INODE_REF, link.parent.get());
     let entry = RefEntry {
         index: link.index,

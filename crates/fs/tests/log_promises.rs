@@ -304,6 +304,45 @@ fn data_in_place_spare_what_others_had_when_it_was_durable() {
 
 /// An fsync of another file removes the file that lost a name from the log. The
 /// file that got the name must be durable then.
+/// Git gives an object its name, and then a branch its new commit.
+#[test]
+fn a_file_is_replaced_after_what_was_named_before() {
+    if !is_root() {
+        return;
+    }
+    type Ask = fn(&Case, &Inode, &Inode);
+    let asks: [Ask; 3] = [
+        |case, new, _| case.fs.fsync(new).unwrap(),
+        |case, _, other| case.fs.fsync(other).unwrap(),
+        |case, _, _| {
+            let dir = case.fs.inode(case.dir("d2")).unwrap();
+            case.fs.fsync_directory(&dir).unwrap();
+        },
+    ];
+    for ask in asks {
+        let case = Case::new(&[], &Options::default());
+        let object = case.create("d1", "temporary");
+        case.fs.write(&object, 0, b"object").unwrap();
+        case.fs
+            .write(&case.create("d2", "branch"), 0, b"old")
+            .unwrap();
+        let other = case.create("d2", "other");
+        case.fs.sync_all().unwrap();
+        case.rename(("d1", "temporary"), ("d1", "object"));
+        let new = case.create("d2", "lock");
+        case.fs.write(&new, 0, b"new").unwrap();
+        case.fs.fsync(&new).unwrap();
+        case.rename(("d2", "lock"), ("d2", "branch"));
+        case.fs.write(&other, 0, b"other").unwrap();
+        ask(&case, &new, &other);
+        case.judge(|root, who| {
+            if fs::read(root.join("d2/branch")).unwrap() == b"new" {
+                expect(&root.join("d1/object"), b"object", who);
+            }
+        });
+    }
+}
+
 #[test]
 fn a_name_has_the_old_content_or_the_new_after_a_rename_over_it() {
     if !is_root() {

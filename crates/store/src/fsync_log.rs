@@ -18,6 +18,9 @@ pub struct LogTicket {
     pub(crate) batch: u64,
 }
 
+/// With more renamed inodes than this, nobody looks which they are.
+pub(crate) const RENAMED_MAX: usize = 64;
+
 /// The log of the running generation.
 #[derive(Debug, Default)]
 pub(crate) struct FsyncLog {
@@ -58,6 +61,10 @@ pub(crate) struct FsyncLog {
     pub(crate) given: FxHashMap<InodeId, Vec<GivenName>>,
     /// Inodes in the log whose names changed since they were logged.
     pub(crate) stale: Mutex<FxHashSet<InodeId>>,
+    /// Inodes of which the log knows nothing and that got another name or lost
+    /// one, since the last commit or since the log said so. No more than
+    /// [`RENAMED_MAX`] are counted.
+    pub(crate) renamed: Mutex<FxHashSet<InodeId>>,
     /// Nodes that batches have written because the log has grown.
     pub(crate) overhead: usize,
     /// Number of the batch that is being gathered.

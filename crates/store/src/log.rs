@@ -14,6 +14,7 @@ use crate::error::StoreError;
 use crate::fsync_log::GivenName;
 use crate::fsync_log::LogSpace;
 use crate::fsync_log::LogTicket;
+use crate::fsync_log::RENAMED_MAX;
 use crate::item_fault::ItemFault;
 use crate::publication::DeviceItems;
 use crate::space::block_group::Standing;
@@ -327,12 +328,35 @@ impl Engine {
         self.publication.log.changed.note(id, Some(range));
     }
 
+    /// Notes that a new inode gets its first name.
+    pub fn note_first_name(&self, id: InodeId) {
+        self.publication.log.changed.note_names(id);
+    }
+
     /// Notes that an inode's names changed.
     pub fn note_names(&self, id: InodeId) {
         self.publication.log.changed.note_names(id);
         if self.publication.log.given.contains_key(&id) {
             self.publication.log.stale.lock().insert(id);
+            return;
         }
+        let mut renamed = self.publication.log.renamed.lock();
+        if renamed.len() <= RENAMED_MAX {
+            renamed.insert(id);
+        }
+    }
+
+    /// Inodes whose names changed and of which the log says nothing; `None` if
+    /// there are many.
+    #[must_use]
+    pub fn renamed(&self) -> Option<Vec<InodeId>> {
+        let renamed = self.publication.log.renamed.lock();
+        (renamed.len() <= RENAMED_MAX).then(|| renamed.iter().copied().collect())
+    }
+
+    /// Notes that the log says what happened to the names of all inodes.
+    pub fn note_names_said(&mut self) {
+        self.publication.log.renamed.get_mut().clear();
     }
 
     /// Inodes whose names changed since they were logged. The caller brings the

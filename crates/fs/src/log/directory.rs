@@ -9,8 +9,9 @@
 //! logged with all its names.
 //!
 //! All else needs a commit: files of the last commit that have, or had, a name
-//! in another directory too, directories that were made, moved or removed, and
-//! new symbolic links and special files.
+//! in another directory too, directories that were made, moved or removed, new
+//! symbolic links and special files, and changes of names elsewhere of which the
+//! log says nothing.
 
 use super::copy::write_items;
 use super::names::{self, Said};
@@ -38,8 +39,8 @@ const COMPARED_MAX: u64 = 400;
 struct Changes {
     /// Files that got or lost names and exist.
     files: BTreeSet<InodeId>,
-    /// Indexes of names that only the last commit has.
-    gone: Vec<u64>,
+    /// Names that only the last commit has: their indexes, and the files.
+    gone: Vec<(u64, InodeId)>,
 }
 
 impl Filesystem {
@@ -154,7 +155,7 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
                         return Ok(None);
                     }
                 }
-                changes.gone.push(change.key.offset);
+                changes.gone.push((change.key.offset, file));
             }
             // An index is not used twice.
             _ => return Ok(None),
@@ -164,7 +165,11 @@ fn changes(engine: &Engine, dir: InodeId) -> Result<Option<Changes>, FsError> {
             return Ok(None);
         }
     }
-    Ok(Some(changes))
+    let is_said = |id: InodeId| {
+        let lost = changes.gone.iter().any(|(_, file)| *file == id);
+        lost || changes.files.contains(&id)
+    };
+    Ok((!names::others_wait(engine, &is_said)?).then_some(changes))
 }
 
 /// What an entry names and its kind, unless that is a directory or a subvolume.
@@ -198,10 +203,11 @@ fn log(engine: &mut Engine, dir: InodeId, changes: &Changes) -> Result<Said, FsE
     }
     log.replace(&item_key(dir), &item.encode())?;
     write_items(&mut log, dir, ItemType::XATTR_ITEM, &attributes)?;
-    for index in &changes.gone {
+    for (index, _) in &changes.gone {
         let key = Key::new(dir.number.get(), ItemType::DIR_LOG_INDEX, *index);
         log.replace(&key, &DirLogItem { end: *index }.encode())?;
     }
     engine.note_logged(dir);
+    engine.note_names_said();
     Ok(Said::All)
 }

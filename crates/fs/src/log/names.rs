@@ -9,7 +9,7 @@ use crate::error::FsError;
 use butterfs_format::checksum::name_hash;
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{InodeItem, RefEntries};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef, TreeId};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef};
 use butterfs_store::{Engine, GivenName, LogEditor};
 use butterfs_tree::Cursor;
 
@@ -255,27 +255,53 @@ fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Resul
     for entry in DirEntries::new(&entries) {
         let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
         if entry.name == link.name {
-            return is_replaced(engine, root, id.tree, &entry);
+            return is_replaced(engine, root, id, &entry);
         }
     }
     Ok(true)
 }
 
-/// Whether a replay may take the name away from what `entry` of the last commit,
+/// Whether a replay may give `new` the name of what `entry` of the last commit,
 /// at `root`, names: a file that is gone. If the file had other names, the
 /// replay would leave it those, which it may never have had alone.
 fn is_replaced(
     engine: &Engine,
     root: NodeRef,
-    tree: TreeId,
+    new: InodeId,
     entry: &DirEntry<'_>,
 ) -> Result<bool, FsError> {
     if entry.location.item_type != ItemType::INODE_ITEM || entry.kind == FileType::Directory {
         return Ok(false);
     }
     let number = InodeNumber(entry.location.objectid);
-    let id = InodeId { tree, number };
-    Ok(is_gone(engine, id)? && committed_links(engine, root, id)?.len() == 1)
+    let old = InodeId {
+        tree: new.tree,
+        number,
+    };
+    Ok(is_gone(engine, old)?
+        && committed_links(engine, root, old)?.len() == 1
+        && !others_wait(engine, &|id| id == old || id == new)?)
+}
+
+/// Whether names of files changed of which the log says nothing, other than
+/// those for which `is_said` holds. Then an fsync does not take a name away
+/// from a file without all of these changes: whoever replaces a file relies on
+/// what was named before. (Git gives an object its name, and then a branch its
+/// new commit.)
+pub(super) fn others_wait(
+    engine: &Engine,
+    is_said: &dyn Fn(InodeId) -> bool,
+) -> Result<bool, FsError> {
+    let Some(renamed) = engine.renamed() else {
+        return Ok(true);
+    };
+    for id in renamed {
+        // A file that came and went is no loss.
+        if !is_said(id) && (!is_gone(engine, id)? || is_committed(engine, id)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// Whether a name of an inode lies in `dir`. Directories of different
