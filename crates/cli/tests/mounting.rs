@@ -7,7 +7,7 @@ mod support;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 use support::{BINARY, Bench, Mounted, can_mount, is_root, said};
 
@@ -56,12 +56,17 @@ fn compare(expected: &Path, found: &Path) {
 /// also has the mounts of all other tests, which would wait for it.
 static NAMESPACES: RwLock<()> = RwLock::new(());
 
+/// What a test of this program holds while it has a mount; `None` where nothing
+/// can be mounted.
+fn mounts() -> Option<RwLockReadGuard<'static, ()>> {
+    can_mount().then(|| NAMESPACES.read().unwrap_or_else(PoisonError::into_inner))
+}
+
 #[test]
 fn a_volume_is_made_mounted_filled_and_found_again() {
-    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
-    if !can_mount() {
+    let Some(_mounts) = mounts() else {
         return;
-    }
+    };
     let bench = Bench::new();
     let mounted = bench.mount("compress=zstd");
     fill(&bench.path("mnt"));
@@ -85,7 +90,6 @@ fn a_volume_is_made_mounted_filled_and_found_again() {
 
 #[test]
 fn copies_survive_the_way_in_and_out() {
-    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
     fill(&bench.path("source"));
     bench.run(&["copy", "-q", "-o", "compress=lzo", "source", "volume:/"]);
@@ -104,7 +108,6 @@ fn copies_survive_the_way_in_and_out() {
 
 #[test]
 fn mistakes_are_refused_with_a_reason() {
-    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
     let bench = Bench::new();
     let refused = |words: &[&str], reason: &str| {
         let output = bench.try_run(words);
@@ -130,7 +133,7 @@ fn mistakes_are_refused_with_a_reason() {
     refused(&["ls", "volume:/nosuch"], "no such file");
     std::fs::write(bench.path("text"), vec![b'x'; 1 << 20]).expect("a file");
     refused(&["ls", "text:/"], "no Btrfs volume");
-    if can_mount() {
+    if let Some(_mounts) = mounts() {
         let _mounted = bench.mount("rw");
         refused(&["ls", "volume:/"], "in use");
         // Also by another name, and at once, because its server is not ending.
@@ -170,10 +173,9 @@ impl Drop for Memory {
 
 #[test]
 fn umount_says_what_was_lost() {
-    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
-    if !can_arrange() {
+    let Some(_mounts) = mounts().filter(|_| can_arrange()) else {
         return;
-    }
+    };
     let bench = Bench::new();
     let small = bench.path("small");
     std::fs::create_dir(&small).expect("a directory");
@@ -199,10 +201,9 @@ fn umount_says_what_was_lost() {
 
 #[test]
 fn umount_waits_for_an_image_that_was_renamed() {
-    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
-    if !can_mount() {
+    let Some(_mounts) = mounts() else {
         return;
-    }
+    };
     let bench = Bench::new();
     let mounted = bench.mount("rw");
     let data = vec![0x5a; 20 << 20];
@@ -255,10 +256,9 @@ fn umount_says_who_else_has_the_mount() {
 
 #[test]
 fn attributes_follow_what_the_kernel_does_not_see() {
-    let _namespaces = NAMESPACES.read().unwrap_or_else(PoisonError::into_inner);
-    if !can_mount() {
+    let Some(_mounts) = mounts() else {
         return;
-    }
+    };
     let bench = Bench::new();
     let mounted = bench.mount("rw");
     let file = bench.path("mnt/file");
@@ -313,9 +313,9 @@ fn give(bench: &Bench, user: u32) {
 fn ordinary_users_are_told_who_has_a_mount() {
     const USER: u32 = 65534;
     const OTHER: u32 = 65533;
-    if !can_mount() || !is_root() {
+    let Some(_mounts) = mounts().filter(|_| is_root()) else {
         return;
-    }
+    };
     let bench = Bench::new();
     give(&bench, USER);
     let run = |words: &[&str]| as_user(&bench, USER, words);
@@ -382,9 +382,9 @@ fn ordinary_users_are_told_who_has_a_mount() {
 
 #[test]
 fn a_mounted_volume_is_checked_by_force() {
-    if !can_mount() {
+    let Some(_mounts) = mounts() else {
         return;
-    }
+    };
     let bench = Bench::new();
     let mounted = bench.mount("rw");
     let refused = bench.try_run(&["check", "volume"]);
@@ -397,9 +397,9 @@ fn a_mounted_volume_is_checked_by_force() {
 
 #[test]
 fn a_mistake_in_the_options_of_a_mount_has_a_reason() {
-    if !can_mount() {
+    let Some(_mounts) = mounts() else {
         return;
-    }
+    };
     let bench = Bench::new();
     for (options, reason) in [
         ("logfile=/nosuch/x", "/nosuch/x: No such file"),
