@@ -374,6 +374,22 @@ impl Engine {
         self.publication.log.changed.has_new_names(id)
     }
 
+    /// Names that the log gives to an inode.
+    #[must_use]
+    pub fn names_in_log(&self, id: InodeId) -> &[GivenName] {
+        self.publication
+            .log
+            .given
+            .get(&id)
+            .map_or(&[], |given| given)
+    }
+
+    /// Whether the log gives a name in `dir` to some inode.
+    #[must_use]
+    pub fn is_name_in_log(&self, dir: InodeId, name: Vec<u8>) -> bool {
+        self.publication.log.names.contains_key(&(dir, name))
+    }
+
     /// Whether the log has an inode.
     #[must_use]
     pub fn is_in_log(&self, id: InodeId) -> bool {

@@ -7,7 +7,7 @@ use super::copy::{Items, forget_extents, items, write_items};
 use crate::dir::{self, Link};
 use crate::error::FsError;
 use butterfs_format::checksum::name_hash;
-use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
+use butterfs_format::item::dir::{DirEntries, FileType};
 use butterfs_format::item::inode::{InodeItem, RefEntries};
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, NodeRef};
 use butterfs_store::{Engine, GivenName, LogEditor};
@@ -85,6 +85,7 @@ pub(super) fn bring_up_to_date(engine: &mut Engine, dir: Option<InodeId>) -> Res
     if stale.len() > STALE_MAX {
         return Ok(Said::NotAll);
     }
+    let taken = taken_names(engine, &stale)?;
     // A name may have passed from one file to another, so all files give up
     // their names first.
     for id in &stale {
@@ -106,7 +107,30 @@ pub(super) fn bring_up_to_date(engine: &mut Engine, dir: Option<InodeId>) -> Res
             return Ok(said);
         }
     }
-    Ok(Said::All)
+    // The file of the last commit would get its name back.
+    let is_said = |(parent, name)| dir == Some(parent) || engine.is_name_in_log(parent, name);
+    let mut taken = taken.into_iter();
+    Ok(match taken.all(is_said) {
+        true => Said::All,
+        false => Said::NotAll,
+    })
+}
+
+/// Names that the log gives to `files` although the last commit has them: a
+/// replay takes them away from the files of the last commit.
+fn taken_names(engine: &Engine, files: &[InodeId]) -> Result<Vec<(InodeId, Vec<u8>)>, FsError> {
+    let mut taken = Vec::new();
+    for id in files {
+        let Some(root) = engine.committed_root(id.tree)? else {
+            continue;
+        };
+        for given in engine.names_in_log(*id) {
+            if entry_at(engine, root, given.dir, &given.name)?.is_some() {
+                taken.push((given.dir, given.name.clone()));
+            }
+        }
+    }
+    Ok(taken)
 }
 
 fn rename(
@@ -248,32 +272,45 @@ fn is_free_at(engine: &Engine, root: NodeRef, id: InodeId, link: &Link) -> Resul
     if find_at(engine, root, &index)?.is_some() {
         return Ok(false);
     }
-    let hash = Key::new(number, ItemType::DIR_ITEM, name_hash(&link.name));
-    let Some(entries) = find_at(engine, root, &hash)? else {
-        return Ok(true);
-    };
-    for entry in DirEntries::new(&entries) {
-        let entry = entry.map_err(|error| FsError::bad_item(parent, "directory entry", &error))?;
-        if entry.name == link.name {
-            return is_replaced(engine, root, id, &entry);
-        }
+    match entry_at(engine, root, parent, &link.name)? {
+        Some(entry) => is_replaced(engine, root, id, entry),
+        None => Ok(true),
     }
-    Ok(true)
 }
 
-/// Whether a replay may give `new` the name of what `entry` of the last commit,
-/// at `root`, names: a file that is gone. If the file had other names, the
-/// replay would leave it those, which it may never have had alone.
+/// What a name in `dir` names at `root`.
+fn entry_at(
+    engine: &Engine,
+    root: NodeRef,
+    dir: InodeId,
+    name: &[u8],
+) -> Result<Option<(Key, FileType)>, FsError> {
+    let hash = Key::new(dir.number.get(), ItemType::DIR_ITEM, name_hash(name));
+    let Some(entries) = find_at(engine, root, &hash)? else {
+        return Ok(None);
+    };
+    for entry in DirEntries::new(&entries) {
+        let entry = entry.map_err(|error| FsError::bad_item(dir, "directory entry", &error))?;
+        if entry.name == name {
+            return Ok(Some((entry.location, entry.kind)));
+        }
+    }
+    Ok(None)
+}
+
+/// Whether a replay may give `new` a name that the last commit, at `root`, gave
+/// to what is at `location`: a file that is gone. If the file had other names,
+/// the replay would leave it those, which it may never have had alone.
 fn is_replaced(
     engine: &Engine,
     root: NodeRef,
     new: InodeId,
-    entry: &DirEntry<'_>,
+    (location, kind): (Key, FileType),
 ) -> Result<bool, FsError> {
-    if entry.location.item_type != ItemType::INODE_ITEM || entry.kind == FileType::Directory {
+    if location.item_type != ItemType::INODE_ITEM || kind == FileType::Directory {
         return Ok(false);
     }
-    let number = InodeNumber(entry.location.objectid);
+    let number = InodeNumber(location.objectid);
     let old = InodeId {
         tree: new.tree,
         number,

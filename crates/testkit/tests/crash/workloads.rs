@@ -238,6 +238,18 @@ pub const WORKLOADS: &[(&str, &str)] = &[
         "subvolume SA; create SA/a; write SA/a 0 5000; create SA/b; write SA/b 0 3000; create x; sync; append SA/a 10; fsync SA/a; rename SA/b SA/c; rename SA/a SA/b; create y; fsyncdir",
     ),
     (
+        "a replaced file stays gone when the new one moves on",
+        "mkdir d; create d/a; write d/a 0 5000; sync; create d/b; write d/b 0 300; rename d/b d/a; fsync d/a; create d/c; rename d/a x; fsync d/c; append x 50; fsync x",
+    ),
+    (
+        "a replaced file stays gone when the new one is deleted",
+        "mkdir d; create d/a; write d/a 0 5000; sync; create d/b; write d/b 0 300; rename d/b d/a; fsync d/a; create d/c; unlink d/a; fsync d/c; create d/a; fsync d/c",
+    ),
+    (
+        "a replaced file stays gone when its name passes on",
+        "mkdir d; create d/a; write d/a 0 5000; sync; create d/b; write d/b 0 300; rename d/b d/a; fsync d/a; create d/c; fsync d/c; rename d/a d/e; rename d/c d/a; create d/f; fsync d/f; rename d/f d/a; create d/g; fsync d/g",
+    ),
+    (
         "a logged directory is removed",
         "mkdir d; create d/x; sync; create d/a; fsyncdir d; unlink d/a; unlink d/x; rmdir d; create y; fsync y; fsyncdir",
     ),
