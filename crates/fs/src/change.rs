@@ -8,13 +8,14 @@
 
 use crate::Filesystem;
 use crate::error::FsError;
-use crate::inode::InodeState;
+use crate::inode::{Inode, InodeState};
 use butterfs_format::compression::Algorithm;
 use butterfs_format::item::inode::InodeItem;
 use butterfs_format::{InodeId, TreeId};
 use butterfs_store::{Engine, Purpose, TreeAccess, Tries};
 use butterfs_tree::{ItemChange, change_items};
 use parking_lot::RwLockWriteGuard;
+use std::sync::atomic::Ordering;
 
 /// Nodes that a change of names touches at most, per tree path of eight
 /// levels with splits.
@@ -97,6 +98,25 @@ impl Filesystem {
     /// Errors unless users may change files of `tree`.
     pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<(), FsError> {
         check_writable(&self.store.read(), tree)
+    }
+
+    /// Whether a write to this file obeys no rules: its subvolume may be
+    /// changed, and there are no quotas. False if nobody has looked since a
+    /// rule changed.
+    pub(crate) fn is_unruled(&self, inode: &Inode) -> bool {
+        inode.unruled_as_of.load(Ordering::Relaxed) == self.write_rules.changes()
+    }
+
+    /// Errors unless users may change the file's subvolume. The file is locked:
+    /// a thread that makes the subvolume read-only waits for that lock.
+    pub(crate) fn check_rules(&self, inode: &Inode) -> Result<(), FsError> {
+        let changes = self.write_rules.changes();
+        let engine = self.store.read();
+        check_writable(&engine, inode.id.tree)?;
+        if engine.quotas().is_none() {
+            inode.unruled_as_of.store(changes, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Runs `change` in a transaction of `nodes`. The change is a user's, needs

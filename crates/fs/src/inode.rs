@@ -17,7 +17,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 /// An inode in use.
 #[derive(Debug)]
@@ -31,6 +31,9 @@ pub struct Inode {
     pub(crate) pins: AtomicU32,
     /// It was used since the last sweep of the table.
     used: AtomicBool,
+    /// As of this many changes of rules, none holds back a write to the file; 0
+    /// if nobody has looked. `write_rules` explains it.
+    pub(crate) unruled_as_of: AtomicU64,
 }
 
 /// What is known of an inode.
@@ -125,6 +128,7 @@ impl Inode {
             state: RwLock::new(InodeState::new(item)),
             pins: AtomicU32::new(0),
             used: AtomicBool::new(true),
+            unruled_as_of: AtomicU64::new(0),
         }
     }
 }

@@ -31,6 +31,7 @@ pub mod receive;
 pub mod rename;
 pub mod send;
 pub mod subvolume;
+mod write_rules;
 pub mod xattr;
 
 pub use error::FsError;
@@ -46,6 +47,7 @@ use parking_lot::{Mutex, RwLock};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt;
 use std::sync::Arc;
+use write_rules::WriteRules;
 
 /// A volume's files.
 pub struct Filesystem {
@@ -56,6 +58,7 @@ pub struct Filesystem {
     pub(crate) unpacked: file::Unpacked,
     pub(crate) reading: file::reading::Reading,
     pub(crate) in_place: subvolume::in_place::InPlaceLocks,
+    pub(crate) write_rules: WriteRules,
     /// Bytes of a sector.
     pub(crate) sector_size: u64,
     /// Checksum of data.
@@ -103,6 +106,7 @@ impl Filesystem {
             unpacked: file::Unpacked::default(),
             reading: file::reading::Reading::new(options.threads),
             in_place: subvolume::in_place::InPlaceLocks::default(),
+            write_rules: WriteRules::default(),
             sector_size,
             checksum,
             store,

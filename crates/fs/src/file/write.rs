@@ -124,13 +124,17 @@ impl Filesystem {
     fn write_chunk(&self, inode: &Arc<Inode>, place: Place, data: &[u8]) -> Result<u64, FsError> {
         self.store.check_writable()?;
         let rounded = (data.len() as u64).next_multiple_of(self.sector_size);
-        self.ensure_quota(inode.id.tree, rounded)?;
+        if !self.is_unruled(inode) {
+            self.ensure_quota(inode.id.tree, rounded)?;
+        }
         let promise = self.promise_if_free(data.len() as u64)?;
         let mut state = inode.state.write();
         check_file(&state)?;
         // Under the lock: a thread that makes the subvolume read-only waits for
         // it.
-        self.check_changeable(inode.id.tree)?;
+        if !self.is_unruled(inode) {
+            self.check_rules(inode)?;
+        }
         if state.flush_failed {
             // Data that cannot be written must not fill everybody's memory.
             self.flush_locked(inode, &mut state, InlineRule::Allowed)?;

@@ -13,7 +13,7 @@ use super::names;
 use crate::Filesystem;
 use crate::error::FsError;
 use crate::file::extents::{self, Body, Found};
-use crate::inode::{Inode, InodeState, load_item};
+use crate::inode::{Inode, load_item};
 use crate::names::{S_IFMT, S_IFREG};
 use butterfs_format::item::file_extent::{ExtentPlace, FileExtent, FileExtentBody};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
@@ -64,8 +64,7 @@ impl Filesystem {
             let arrival = is_soon_flushed.then(arrive);
             self.flush_inode(inode)?;
             let _arrival = arrival.unwrap_or_else(arrive);
-            let state = inode.state.read();
-            self.log_inode(inode.id, &state)?
+            self.log_inode(inode.id)?
         };
         match ticket {
             Some(ticket) => self.store.sync_log(ticket)?,
@@ -76,8 +75,9 @@ impl Filesystem {
         Ok(())
     }
 
-    /// Puts a file into the log; `None` if a commit is needed.
-    fn log_inode(&self, id: InodeId, state: &InodeState) -> Result<Option<LogTicket>, FsError> {
+    /// Puts a file into the log as its tree has it; `None` if a commit is
+    /// needed. The inode is not locked, so others go on to write to it.
+    fn log_inode(&self, id: InodeId) -> Result<Option<LogTicket>, FsError> {
         self.store.check_writable()?;
         if let Some(ticket) = self.store.read().ticket_of_logged(id) {
             return Ok(Some(ticket));
@@ -90,8 +90,12 @@ impl Filesystem {
         if engine.changed_since_log(id).is_none() {
             return Ok(Some(engine.log_ticket()));
         }
-        let nameless = state.deleted || state.item.nlink == 0;
-        if nameless {
+        let item = match load_item(&engine, id) {
+            Ok(item) => Some(item).filter(|item| item.nlink > 0),
+            Err(FsError::NotFound) => None,
+            Err(error) => return Err(error),
+        };
+        if item.is_none() {
             match names::known_by(&engine, id)? {
                 names::Known::Nobody => return Ok(Some(engine.log_ticket())),
                 names::Known::Log => {}
@@ -99,17 +103,15 @@ impl Filesystem {
                 names::Known::Commit => return Ok(None),
             }
         }
-        let possible = self.options.log_fsync && engine.can_log();
-        if !possible || state.item.mode & S_IFMT != S_IFREG {
+        let is_file = |item: &InodeItem| item.mode & S_IFMT == S_IFREG;
+        if !self.options.log_fsync || !engine.can_log() || !item.as_ref().is_none_or(is_file) {
             return Ok(None);
         }
         let said = names::bring_up_to_date(&mut engine, None);
         let up_to_date = ticket(&mut engine, said)?;
-        if nameless || up_to_date.is_none() {
+        let (Some(item), Some(_)) = (item, up_to_date) else {
             return Ok(up_to_date);
-        }
-        let mut item = state.item.clone();
-        item.size = state.disk_size;
+        };
         let Some(record) = gather(&engine, id, item, None)? else {
             return Ok(None);
         };

@@ -120,6 +120,7 @@ impl Filesystem {
                 Access::ReadWrite => item.flags -= RootFlags::READONLY,
             })?)
         })?;
+        self.write_rules.note_change();
         if access == Access::ReadOnly {
             // An operation that still saw the subvolume as writable has its
             // file locked. Waits for that operation, then flushes its data.

@@ -81,7 +81,9 @@ impl Filesystem {
         &self,
         change: impl FnOnce(&mut Engine) -> Result<R, FsError>,
     ) -> Result<R, FsError> {
-        self.store.commit_with(NODES, change)
+        let changed = self.store.commit_with(NODES, change);
+        self.write_rules.note_change();
+        changed
     }
 
     /// Counts all groups anew, as of one commit, while others change the

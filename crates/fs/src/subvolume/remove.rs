@@ -125,6 +125,7 @@ impl Filesystem {
             touch_directory(engine, parent, state, -name_bytes(name))
         })?;
         drop(state);
+        self.write_rules.note_change();
         // Programs that have its files open find them deleted. This waits until
         // operations that read, overwrite or clone their data now have ended.
         for inode in self.inodes.remove_tree(tree) {
