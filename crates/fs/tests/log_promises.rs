@@ -302,8 +302,6 @@ fn data_in_place_spare_what_others_had_when_it_was_durable() {
     });
 }
 
-/// An fsync of another file removes the file that lost a name from the log. The
-/// file that got the name must be durable then.
 /// Git gives an object its name, and then a branch its new commit.
 #[test]
 fn a_file_is_replaced_after_what_was_named_before() {
@@ -343,6 +341,8 @@ fn a_file_is_replaced_after_what_was_named_before() {
     }
 }
 
+/// An fsync of another file removes the file that lost a name from the log. The
+/// file that got the name must be durable then.
 #[test]
 fn a_name_has_the_old_content_or_the_new_after_a_rename_over_it() {
     if !is_root() {
