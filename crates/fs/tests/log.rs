@@ -606,3 +606,36 @@ fn a_log_that_has_grown_gives_way_to_a_commit() {
         check(&image);
     }
 }
+
+/// Programs that save a file write a new one and rename it over the old one,
+/// again and again; some fsync the directory then.
+#[test]
+fn files_that_replace_each_other_need_no_commit() {
+    for with_directory in [false, true] {
+        let (_dir, image) = mkfs(256 << 20, &[]);
+        let fs = open_subvolume(&image, TreeId::FS);
+        let root = fs.inode(fs.root()).unwrap();
+        let save = |number: u8| {
+            let new = NewInode::new(S_IFREG | 0o644, Owner::default());
+            let inode = fs.create(fs.root(), b"new", &new).unwrap();
+            fs.write(&inode, 0, &[number; 5000]).unwrap();
+            fs.fsync(&inode).unwrap();
+            let place = |name: &'static [u8]| Place {
+                dir: fs.root(),
+                name,
+            };
+            let (from, to) = (place(b"new"), place(b"saved"));
+            fs.rename(from, to, RenameMode::Replace, OldName::Free)
+                .unwrap();
+            if with_directory {
+                fs.fsync_directory(&root).unwrap();
+            }
+        };
+        save(0);
+        fs.sync_all().unwrap();
+        let generation = || fs.store().read().generation();
+        let before = generation();
+        (1..=20).for_each(save);
+        assert_eq!(generation(), before, "a commit came");
+    }
+}
