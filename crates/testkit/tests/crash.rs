@@ -407,6 +407,12 @@ fn random_workloads(seed: u64) -> Vec<String> {
     (0..threads).map(workload).collect()
 }
 
+/// What [`random_workload`] does in half of the workloads: mostly names change,
+/// and files are fsynced.
+const NAMES_MOSTLY: [u64; 20] = [
+    0, 0, 1, 4, 4, 12, 12, 13, 13, 13, 13, 14, 14, 16, 16, 17, 17, 17, 20, 15,
+];
+
 /// A random workload, in a directory.
 fn random_workload(seed: u64, dir: &str) -> String {
     let mut random = Random::new(seed);
@@ -414,12 +420,17 @@ fn random_workload(seed: u64, dir: &str) -> String {
     // Which file each name has.
     let mut all: BTreeMap<String, usize> = BTreeMap::new();
     let names = ["a", "b", "c", "d/a", "d/b", "d/c"].map(|name| format!("{dir}{name}"));
-    for step in 0..40 {
+    let many_names = random.below(2) == 0;
+    for step in 0..if many_names { 70 } else { 40 } {
         let name = random.pick(&names).clone();
         let there = all.contains_key(&name);
         let offset = random.below(60_000);
         let length = 1 + random.below(30_000);
-        match random.below(20) {
+        let what = match random.below(20) {
+            roll if many_names => NAMES_MOSTLY[roll as usize],
+            roll => roll,
+        };
+        match what {
             0..=3 if !there => {
                 out.push(format!("create {name}"));
                 all.insert(name, step);
@@ -452,7 +463,16 @@ fn random_workload(seed: u64, dir: &str) -> String {
             15 => out.push("sync".into()),
             16 if offset.is_multiple_of(2) => out.push(format!("fsyncdir {dir}d")),
             16 => out.push(format!("fsyncdir {}", dir.trim_end_matches('/'))),
-            17.. if there => out.push(format!("fsync {name}")),
+            17..=19 if there => out.push(format!("fsync {name}")),
+            20 if there => {
+                let other = random.pick(&names).clone();
+                if all.get(&other).is_some_and(|file| *file != all[&name]) {
+                    out.push(format!("exchange {name} {other}"));
+                    let file = all[&name];
+                    let other_file = all.insert(other, file);
+                    all.insert(name, other_file.expect("it is there"));
+                }
+            }
             _ => {}
         }
     }
