@@ -140,9 +140,9 @@ impl Server {
 
     /// Makes the kernel write back its dirty pages of all files.
     ///
-    /// syncfs begins that, but newer kernels (seen with 6.18.44) do not wait
-    /// there until a FUSE server has the pages. So they are dropped after it,
-    /// which waits.
+    /// syncfs begins that, but does not wait for a FUSE server: with Linux
+    /// 6.18.44 it returns while the server is stopped. So the pages are dropped
+    /// after it, which waits.
     ///
     /// # Errors
     /// As [`Server::write_back`].
@@ -151,8 +151,7 @@ impl Server {
             return Ok(());
         };
         let told = self.tell(context, WRITE_BACK_PATIENCE, move |_| {
-            // A process that does not see the mount begins with the pages.
-            let _ = sync_mount(&device);
+            begin_write_back(&device);
         });
         match told {
             Told::Done => {
@@ -301,16 +300,16 @@ pub(super) fn is_of_cached_writes(request: &SetAttr) -> bool {
     !changes_more_than_times(request) && request.ctime.is_some() && request.atime.is_none()
 }
 
-/// Brings all dirty pages of the mounted file system with this `major:minor`
-/// to its server. False if this process reaches no mount of it.
-fn sync_mount(device: &str) -> bool {
+/// Begins to bring all dirty pages of the mounted file system with this
+/// `major:minor` to its server, if this process reaches a mount of it.
+fn begin_write_back(device: &str) {
     let number = |numbers: u64| {
         let (major, minor) = (rustix::fs::major(numbers), rustix::fs::minor(numbers));
         format!("{major}:{minor}")
     };
     let mounts = Mount::seen_by("self").into_iter();
     let mut ours = mounts.filter(|mount| mount.device == device);
-    ours.any(|mount| {
+    let _ = ours.any(|mount| {
         let Ok(root) = std::fs::File::open(&mount.point) else {
             return false;
         };
@@ -319,5 +318,5 @@ fn sync_mount(device: &str) -> bool {
             .metadata()
             .is_ok_and(|facts| number(facts.dev()) == device);
         is_it && rustix::fs::syncfs(&root).is_ok()
-    })
+    });
 }
