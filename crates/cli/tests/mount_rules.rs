@@ -96,6 +96,29 @@ fn chattr_keeps_what_means_something() {
 }
 
 #[test]
+fn lsattr_shows_the_generation_that_made_a_file() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let _mounted = bench.mount("rw");
+    let version = |name: &str| -> u64 {
+        let path = bench.path("mnt").join(name);
+        std::fs::write(&path, "").expect("a file");
+        let listed = Command::new("lsattr").arg("-v").arg(&path).output();
+        let listed = said(&listed.expect("lsattr runs"));
+        let first = listed.split_whitespace().next().map(str::parse);
+        first
+            .and_then(Result::ok)
+            .unwrap_or_else(|| panic!("{listed}"))
+    };
+    let early = version("early");
+    bench.run(&["filesystem", "sync", "mnt"]);
+    assert!(early > 0 && version("late") > early);
+    assert_eq!(version("early"), early);
+}
+
+#[test]
 fn a_log_that_no_terminal_shows_has_no_colours() {
     if !can_mount() {
         return;

@@ -284,9 +284,11 @@ impl<F: FileSystem> Server<F> {
         })
     }
 
-    /// For its own ioctls, the kernel wants exactly `out_size` bytes after the
-    /// result. The reply buffer still holds what others read before, so all of
-    /// it is cleared first and sent.
+    /// The kernel copies as many bytes to the caller as the reply has after the
+    /// result, and the caller's memory may be smaller than the command says:
+    /// for FS_IOC_GETVERSION programs pass an int, though its number says long.
+    /// So only what was filled is sent. The reply buffer still holds what
+    /// others read before, so all of it is cleared first.
     fn ioctl(
         &self,
         context: &Context<'_>,
@@ -306,7 +308,7 @@ impl<F: FileSystem> Server<F> {
             },
             head,
         );
-        Ok(Outcome::Data(IoctlOut::SIZE + out_size))
+        Ok(Outcome::Data(IoctlOut::SIZE + result.filled))
     }
 }
 

@@ -24,6 +24,7 @@ use std::ops::Range;
 
 const GETFLAGS: u32 = 0x8008_6601;
 const SETFLAGS: u32 = 0x4008_6602;
+const GETVERSION: u32 = 0x8008_7601;
 const FSGETXATTR: u32 = 0x801c_581f;
 const FSSETXATTR: u32 = 0x401c_5820;
 const GETLABEL: u32 = 0x8100_9431;
@@ -380,6 +381,13 @@ impl Server {
             GETFLAGS => {
                 let room = output.first_chunk_mut().ok_or(Errno::EINVAL)?;
                 *room = convert::fs_flags(old.flags).to_ne_bytes();
+                filled = 4;
+            }
+            // The same number that file handles have.
+            GETVERSION => {
+                let room = output.first_chunk_mut().ok_or(Errno::EINVAL)?;
+                let generation = inode.state.read().item.generation.get();
+                *room = (generation as u32).to_ne_bytes();
                 filled = 4;
             }
             FSGETXATTR => {
