@@ -13,6 +13,7 @@ use crate::listing::Position;
 use butterfs_format::checksum::{extref_hash, name_hash};
 use butterfs_format::item::dir::{DirEntries, DirEntry, FileType};
 use butterfs_format::item::inode::{ExtrefEntries, ExtrefEntry, RefEntries, RefEntry};
+use butterfs_format::item::root_ref::RootRef;
 use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId};
 use butterfs_store::Engine;
 use butterfs_tree::{
@@ -85,8 +86,13 @@ pub const fn is_absent_subvolume(id: InodeId) -> bool {
     id.number.0 >= ABSENT_SUBVOLUMES && id.number.0 < 2 * ABSENT_SUBVOLUMES
 }
 
-/// What an entry of `dir` points to.
-fn target(engine: &Engine, dir: InodeId, location: Key, kind: FileType) -> Result<Target, FsError> {
+/// What the entry `name` of `dir` points to.
+fn target(
+    engine: &Engine,
+    (dir, name): (InodeId, &[u8]),
+    location: Key,
+    kind: FileType,
+) -> Result<Target, FsError> {
     if location.item_type != ItemType::ROOT_ITEM {
         return Ok(Target {
             inode: InodeId {
@@ -97,7 +103,7 @@ fn target(engine: &Engine, dir: InodeId, location: Key, kind: FileType) -> Resul
             subvolume: false,
         });
     }
-    let inode = if holds_subvolume(engine, dir, location.objectid)? {
+    let inode = if holds_subvolume(engine, (dir, name), location.objectid)? {
         InodeId {
             tree: TreeId(location.objectid),
             number: InodeNumber::ROOT,
@@ -115,19 +121,22 @@ fn target(engine: &Engine, dir: InodeId, location: Key, kind: FileType) -> Resul
     })
 }
 
-/// Whether the subvolume `child` lies in `dir`. A reference in the tree of
-/// roots says so, and a snapshot does not copy it.
-fn holds_subvolume(engine: &Engine, dir: InodeId, child: u64) -> Result<bool, FsError> {
+/// Whether the subvolume `child` lies in `dir` under this name. A reference in
+/// the tree of roots says so, and a snapshot does not copy it. The name counts:
+/// if the subvolume was moved into the snapshot, another entry there still
+/// stands for the place that it had before.
+fn holds_subvolume(
+    engine: &Engine,
+    (dir, name): (InodeId, &[u8]),
+    child: u64,
+) -> Result<bool, FsError> {
     let key = Key::new(dir.tree.get(), ItemType::ROOT_REF, child);
     let Some((leaf, slot)) = find(engine, TreeId::ROOT, &key)? else {
         return Ok(false);
     };
-    let holder = leaf
-        .data(slot)
-        .first_chunk()
-        .copied()
-        .map(u64::from_le_bytes);
-    Ok(holder == Some(dir.number.get()))
+    let place = RootRef::parse(leaf.data(slot))
+        .map_err(|error| FsError::bad_item(dir, "root reference", &error))?;
+    Ok(place.directory == dir.number && place.name == name)
 }
 
 fn hash_key(dir: InodeId, name: &[u8]) -> Key {
@@ -154,7 +163,7 @@ pub(crate) fn lookup(
         Ok::<_, FsError>(None)
     })?;
     match found.unwrap_or(Ok(None))? {
-        Some((location, kind)) => target(engine, dir, location, kind).map(Some),
+        Some((location, kind)) => target(engine, (dir, name), location, kind).map(Some),
         None => Ok(None),
     }
 }
@@ -763,7 +772,7 @@ fn batch_from(
             let entry = entry.map_err(|error| FsError::bad_item(dir, "directory index", &error))?;
             batch.push(ListedEntry {
                 name: entry.name.to_vec(),
-                target: target(engine, dir, entry.location, entry.kind)?,
+                target: target(engine, (dir, entry.name), entry.location, entry.kind)?,
                 next,
             });
         }

@@ -513,6 +513,35 @@ fn rules_of_subvolumes() {
     check(&image);
 }
 
+/// A nested subvolume is moved into a snapshot, beside the empty directory that
+/// stands for it there: the two stay two things.
+#[test]
+fn a_subvolume_beside_the_directory_that_stood_for_it() {
+    let (_dir, image) = mkfs(256 << 20, &[]);
+    let fs = open_with(&image, TreeId::FS, &Options::default());
+    let top = fs.root();
+    let a = fs.create_subvolume(top, b"a", &directory()).unwrap();
+    let nested = fs.create_subvolume(root(a), b"in", &directory()).unwrap();
+    let file = NewInode::new(S_IFREG | 0o644, Owner::default());
+    fs.create(root(nested), b"file", &file).unwrap();
+    let copy = fs.snapshot(a, top, b"copy", Access::ReadWrite).unwrap();
+    let place = |dir: InodeId, name: &'static [u8]| Place { dir, name };
+    let (from, to) = (place(root(a), b"in"), place(root(copy), b"moved"));
+    fs.rename(from, to, RenameMode::Replace, OldName::Free)
+        .unwrap();
+    let shown = fs.lookup(root(copy), b"in").unwrap().inode;
+    assert!(butterfs_fs::dir::is_absent_subvolume(shown));
+    assert_eq!(fs.lookup(root(copy), b"moved").unwrap().inode, root(nested));
+    let refused = fs.delete_subvolume(root(copy), b"in").unwrap_err();
+    assert_eq!(refused.errno(), 22);
+    fs.rmdir(root(copy), b"in").unwrap();
+    assert!(fs.lookup(root(nested), b"file").is_ok());
+    fs.delete_subvolume(root(copy), b"moved").unwrap();
+    fs.sync_all().unwrap();
+    drop(fs);
+    check(&image);
+}
+
 /// As in the kernel: a snapshot has the generation of its source's last change,
 /// even if that is the running one.
 #[test]

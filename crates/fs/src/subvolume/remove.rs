@@ -1,6 +1,6 @@
 //! Deleting subvolumes: the name at once, the tree in the background.
 
-use super::place::{holds_subvolumes, place_of, remove_refs};
+use super::place::{Place, holds_subvolumes, place_of, remove_refs};
 use crate::change::NODES_PER_PATH;
 use crate::dir::Target;
 use crate::error::FsError;
@@ -108,7 +108,8 @@ impl Filesystem {
             if super::properties::default_subvolume(engine)? == tree {
                 return Err(FsError::NotPermitted("it is the default subvolume"));
             }
-            let place = place_of(engine, tree)?.filter(|place| place.dir == parent);
+            let is_here = |place: &Place| place.dir == parent && place.link.name == name;
+            let place = place_of(engine, tree)?.filter(is_here);
             let place = place.ok_or_else(|| FsError::Damaged {
                 inode: parent,
                 at: None,

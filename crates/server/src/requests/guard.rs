@@ -133,16 +133,14 @@ impl Server {
         self.write_back_all(context, vec![node], bytes)
     }
 
-    /// [`Server::write_back`] of all files of a subvolume.
-    pub(super) fn write_back_tree(&self, context: &Context<'_>, tree: TreeId) -> Result<(), Errno> {
-        self.write_back_all(context, self.nodes.files_of(tree), InvalidRange::Everything)
-    }
-
-    /// Makes the kernel write back its dirty pages of all files.
+    /// Makes the kernel write back its dirty pages of all files, and waits
+    /// until none has come for a while.
     ///
     /// syncfs begins that, but does not wait for a FUSE server: with Linux
-    /// 6.18.44 it returns while the server is stopped. So the pages are dropped
-    /// after it, which waits.
+    /// 6.18.44 it returns while the server is stopped. The kernel would wait if
+    /// it were told to drop the pages. But then a page could be read again
+    /// before a write that is just on its way to this server, and whoever
+    /// stores to that page by a mapping would bring the old bytes back.
     ///
     /// # Errors
     /// As [`Server::write_back`].
@@ -150,13 +148,13 @@ impl Server {
         let Some(device) = self.device_number.get().cloned() else {
             return Ok(());
         };
+        let pages = Arc::clone(&self.pages);
         let told = self.tell(context, WRITE_BACK_PATIENCE, move |_| {
             begin_write_back(&device);
+            pages.wait_until_quiet(WRITE_BACK_PATIENCE);
         });
         match told {
-            Told::Done => {
-                self.write_back_all(context, self.nodes.files(), InvalidRange::Everything)
-            }
+            Told::Done => Ok(()),
             Told::Later => Err(Errno::EAGAIN),
         }
     }

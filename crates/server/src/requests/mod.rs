@@ -20,6 +20,7 @@ mod guard;
 mod intent;
 mod ioctl;
 mod nodes;
+mod pages;
 mod protected;
 mod quotas;
 mod rescan;

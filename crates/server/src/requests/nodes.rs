@@ -135,29 +135,6 @@ impl Nodes {
         inode.map_or(Ok(()), |inode| files.unpin(&inode, 1))
     }
 
-    /// Nodes of all files that the kernel knows.
-    pub fn files(&self) -> Vec<NodeId> {
-        self.files_where(|_| true)
-    }
-
-    /// Nodes of a subvolume's files that the kernel knows.
-    pub fn files_of(&self, tree: TreeId) -> Vec<NodeId> {
-        self.files_where(|inode| inode.id.tree == tree)
-    }
-
-    fn files_where(&self, wanted: impl Fn(&Inode) -> bool) -> Vec<NodeId> {
-        let mut found: Vec<(u64, Arc<Inode>)> = Vec::new();
-        for shard in &self.shards {
-            let known = lock(shard);
-            let these = known.iter().filter(|(_, known)| wanted(&known.inode));
-            found.extend(these.map(|(node, known)| (*node, Arc::clone(&known.inode))));
-        }
-        // An inode's own lock may be held for long, so it is not taken while a
-        // shard is locked.
-        found.retain(|(_, inode)| inode.state.read().item.mode & libc::S_IFMT == libc::S_IFREG);
-        found.into_iter().map(|(node, _)| NodeId(node)).collect()
-    }
-
     /// Takes back all lookups, at the end.
     pub fn forget_all(&self, files: &Filesystem) {
         for shard in &self.shards {

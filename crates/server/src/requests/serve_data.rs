@@ -99,6 +99,7 @@ impl Server {
         context: &Context<'_>,
         request: &Write<'_>,
     ) -> Result<usize, Errno> {
+        let _arriving = request.write_flags.from_cache.then(|| self.pages.arrive());
         let inode = self.inode(request.node)?;
         let mut already = 0;
         if request.write_flags.from_cache {

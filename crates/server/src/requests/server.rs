@@ -4,6 +4,7 @@ use super::answered::Answered;
 use super::autodefrag::Autodefrag;
 use super::convert::{self, Owners};
 use super::nodes::Nodes;
+use super::pages::Pages;
 use super::protected::attributes_last;
 use super::rescan::Rescan;
 use super::stale::Stale;
@@ -60,6 +61,8 @@ pub(crate) struct Server {
     pub(super) device_number: OnceLock<String>,
     /// Files with pages that the kernel could not write back.
     pub(super) stale: Arc<Stale>,
+    /// Pages that are on their way from the kernel.
+    pub(super) pages: Arc<Pages>,
     pub(super) telling: Telling,
     /// The name of the socket at which commands are asked for.
     pub(super) service: OnceLock<Vec<u8>>,
@@ -104,6 +107,7 @@ impl Server {
             transport: OnceLock::new(),
             device_number: OnceLock::new(),
             stale: Arc::default(),
+            pages: Arc::default(),
             telling: Telling::default(),
             service: OnceLock::new(),
             unwritten: OnceLock::new(),

@@ -129,7 +129,7 @@ impl Server {
                     _ => return Err(Errno::EOPNOTSUPP),
                 };
                 if access == Access::ReadOnly {
-                    self.write_back_tree(context, at.tree)?;
+                    self.write_back_mounts(context)?;
                 }
                 self.files()
                     .set_subvolume_access(at.tree, access)
