@@ -266,6 +266,58 @@ fn what_programs_changed_in_mappings_is_in_snapshots_and_saved() {
     }
 }
 
+/// Writes to a page that another process changes through a mapping, while a
+/// third one syncs the file system.
+const BESIDE: &str = r#"
+import fcntl, mmap, os, sys, time
+file = os.open(os.path.join(sys.argv[1], "beside"), os.O_RDWR | os.O_CREAT)
+os.pwrite(file, b"i" * 6000, 0)
+children = []
+def beside(work):
+    child = os.fork()
+    if child == 0:
+        while True:
+            work()
+    children.append(child)
+page = mmap.mmap(file, 4096)
+def store():
+    page[100] = (page[100] + 1) % 256
+    time.sleep(0.00002)
+beside(store)
+beside(lambda: fcntl.ioctl(file, 0x9408))
+wrong = rounds = 0
+end = time.monotonic() + 4
+while time.monotonic() < end:
+    rounds += 1
+    start, last = 1000 + rounds % 997, 2500 + rounds % 991
+    data = bytes([1 + rounds % 250]) * (last - start)
+    os.ftruncate(file, start)
+    os.pwrite(file, data, start)
+    wrong += os.pread(file, last, start) != data
+for child in children:
+    os.kill(child, 9)
+    os.waitpid(child, 0)
+print(f"{wrong} of {rounds} writes are lost")
+sys.exit(wrong != 0 or rounds < 100)
+"#;
+
+/// Bringing in what mappings changed must not bring old bytes over a write that
+/// is on its way.
+#[test]
+fn a_write_beside_a_mapping_and_a_sync_stays() {
+    if !can_mount() {
+        return;
+    }
+    let bench = Bench::new();
+    let _mounted = bench.mount("rw");
+    let done = Command::new("python3")
+        .args(["-c", BESIDE])
+        .arg(bench.path("mnt"))
+        .output()
+        .expect("python3 runs");
+    assert!(done.status.success(), "{}", said(&done));
+}
+
 /// What a command says that it has done is there after the end of the server,
 /// if Btrfs promises that.
 #[test]

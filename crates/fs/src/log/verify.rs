@@ -16,10 +16,10 @@ use butterfs_format::checksum::name_hash;
 use butterfs_format::item::chunk::BlockGroupFlags;
 use butterfs_format::item::dir::{DirEntries, FileType};
 use butterfs_format::item::inode::{InodeFlags, InodeItem};
-use butterfs_format::{InodeId, InodeNumber, ItemType, Key, TreeId, object};
+use butterfs_format::{InodeId, InodeNumber, ItemType, Key, Logical, TreeId, object};
 use butterfs_store::{Engine, ItemFault, corrupt_item};
 use butterfs_tree::Cursor;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 /// Numbers that inodes of subvolumes have.
@@ -156,21 +156,49 @@ impl Verifier<'_> {
         if (old.mode ^ item.mode) & S_IFMT != 0 {
             return Err(lies(id, LogFault::OtherType));
         }
-        // A file that has data keeps checksums, or their absence, as it was.
+        // A file that has data keeps checksums, or their absence, as it was. An
+        // empty one may change that, and then get data.
         let changed = (old.flags.0 ^ item.flags.0) & InodeFlags::NODATASUM.0 != 0;
         let has_it = item.generation.get() != 0 && item.mode & S_IFMT == S_IFREG;
-        if changed && has_it && self.has_data(id)? {
+        if changed && has_it && self.keeps_data(id, item.size)? {
             return Err(lies(id, LogFault::OtherChecksumming));
         }
         Ok(())
     }
 
-    /// Whether the last commit has written data of an inode.
-    fn has_data(&self, id: InodeId) -> Result<bool, FsError> {
-        let all = extents::overlapping(self.engine, id, 0..u64::MAX, usize::MAX)?;
-        let written =
-            |extent: &Found| matches!(&extent.body, Body::Regular(place) if place.disk.get() != 0);
-        Ok(all.iter().any(written))
+    /// Whether a replay leaves an inode, which gets this size, data that the
+    /// last commit has written. The log takes them away where it has something
+    /// else of the file.
+    fn keeps_data(&self, id: InodeId, size: u64) -> Result<bool, FsError> {
+        let sector = self.engine.sector_size();
+        let end = size.next_multiple_of(sector);
+        let written = |extent: &Found| match &extent.body {
+            Body::Regular(place) if place.disk.get() != 0 => Some(place.disk),
+            _ => None,
+        };
+        let mut old = extents::overlapping(self.engine, id, 0..end, usize::MAX)?;
+        old.retain(|extent| written(extent).is_some());
+        let disks: BTreeSet<Logical> = old.iter().filter_map(written).collect();
+        let mut covered: Vec<Range<u64>> = Vec::new();
+        for (key, data) in &self.log.items {
+            if key.objectid != id.number.get() || key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let extent = Found::new(id, *key, data, sector)?;
+            if written(&extent).is_some_and(|disk| disks.contains(&disk)) {
+                continue;
+            }
+            let range = extent.start..extent.end().next_multiple_of(sector);
+            match covered.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => covered.push(range),
+            }
+        }
+        Ok(old.iter().any(|extent| {
+            let next = covered.partition_point(|range| range.start <= extent.start);
+            let here = next.checked_sub(1).map(|at| &covered[at]);
+            here.is_none_or(|range| range.end < extent.end().min(end))
+        }))
     }
 
     fn attribute(&self, id: InodeId, key: Key, data: &[u8]) -> Result<(), FsError> {

@@ -151,7 +151,7 @@ impl Server {
         let pages = Arc::clone(&self.pages);
         let told = self.tell(context, WRITE_BACK_PATIENCE, move |_| {
             begin_write_back(&device);
-            pages.wait_until_quiet(WRITE_BACK_PATIENCE);
+            pages.wait_until_quiet();
         });
         match told {
             Told::Done => Ok(()),

@@ -10,6 +10,9 @@ use std::time::{Duration, Instant};
 /// very busy.
 const QUIET: Duration = Duration::from_millis(10);
 const LOOK: Duration = Duration::from_millis(2);
+/// While programs go on changing pages, more come all the time. After this long
+/// the pages of before have come.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Writes from the kernel's page cache.
 #[derive(Debug, Default)]
@@ -35,12 +38,12 @@ impl Pages {
     }
 
     /// Waits until no write has come for a while, and all have ended, but no
-    /// longer than `patience`.
-    pub(super) fn wait_until_quiet(&self, patience: Duration) {
+    /// longer than [`PATIENCE`].
+    pub(super) fn wait_until_quiet(&self) {
         let start = Instant::now();
         let mut quiet_since = start;
         let mut seen = self.begun.load(Ordering::SeqCst);
-        while quiet_since.elapsed() < QUIET && start.elapsed() < patience {
+        while quiet_since.elapsed() < QUIET && start.elapsed() < PATIENCE {
             std::thread::sleep(LOOK);
             let ended = self.ended.load(Ordering::SeqCst);
             let begun = self.begun.load(Ordering::SeqCst);

@@ -2,6 +2,18 @@
 
 /// Name and operations. Each begins on an empty volume.
 pub const WORKLOADS: &[(&str, &str)] = &[
+    (
+        "emptied, then without checksums",
+        "create a; write a 0 20000; sync; truncate a 0; nocow a; write a 0 9000; fsync a",
+    ),
+    (
+        "emptied, then without checksums and data",
+        "create a; write a 0 20000; sync; truncate a 0; nocow a; fsync a",
+    ),
+    (
+        "without checksums, emptied, then with them",
+        "create a; nocow a; write a 0 20000; sync; truncate a 0; cow a; write a 0 9000; fsync a",
+    ),
     ("create, fsync", "create a; fsync a"),
     ("write, fsync", "create a; write a 0 5000; fsync a"),
     (

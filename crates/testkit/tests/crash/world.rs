@@ -241,6 +241,15 @@ impl World {
                 self.model.add_file(started, inode.id.number.get());
                 self.unnamed.insert(path.to_owned(), inode);
             }
+            "nocow" | "cow" => {
+                let inode = self.inode(path)?;
+                let old = inode.state.read().item.flags;
+                let wanted = match words[0] {
+                    "nocow" => old | butterfs::InodeFlags::NODATACOW,
+                    _ => old.without(butterfs::InodeFlags::NODATACOW),
+                };
+                files.set_flags(&inode, wanted)?;
+            }
             "name" => {
                 let inode = self.unnamed.remove(path).expect("an unnamed file");
                 let (dir, name) = self.place(words[2])?;
@@ -362,8 +371,8 @@ impl World {
             "link" => {
                 let (dir, name) = self.place(words[2])?;
                 let inode = self.inode(path)?;
-                self.model
-                    .bind(started, words[2], Some(inode.id.number.get()));
+                let made = self.number(path);
+                self.model.bind(started, words[2], Some(made));
                 files.link(inode.id, dir, name)?;
             }
             "unlink" | "rmdir" => {
