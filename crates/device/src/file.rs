@@ -159,8 +159,14 @@ impl FileDevice {
                 meta.len()
             }
             Kind::BlockDevice => {
+                let number = DeviceNumber::new(meta.rdev());
                 if wanted == Lock::Taken {
-                    backing = lock_backing(path, DeviceNumber::new(meta.rdev()), access)?;
+                    backing = lock_backing(path, number, access)?;
+                }
+                if access == Access::ReadWrite
+                    && let Some(holder) = holder::holder_beside_loop(number)
+                {
+                    return Err(busy(path, holder));
                 }
                 sys::block_device_size(file.as_fd())
                     .map_err(|errno| open_error(path, errno.into()))?
@@ -277,9 +283,8 @@ fn lock(file: &File, path: &Path, access: Access) -> Result<(), DeviceError> {
     }
 }
 
-/// Locks the file behind a loop device. If this process cannot open the file
-/// (deleted, or not visible from here), others cannot open it by its name
-/// either.
+/// Locks the file behind a loop device, unless this process cannot open it by
+/// the name that the loop device has for it.
 fn lock_backing(
     path: &Path,
     device: DeviceNumber,

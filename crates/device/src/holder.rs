@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -264,13 +265,31 @@ struct LoopDevice {
     number: DeviceNumber,
 }
 
-fn loops_over(file: &fs::Metadata) -> Vec<LoopDevice> {
+/// The device and the inode number of a file.
+type FileIdentity = (u64, u64);
+
+/// The file behind the loop device with this folder in /sys. The kernel knows
+/// it even if its name is gone or hidden; whoever may not open the loop device
+/// has only the name.
+fn identity_behind(dir: &Path) -> Option<FileIdentity> {
+    let by_name = backing_file_in(dir)?;
+    let opened = fs::File::open(Path::new("/dev").join(base_name(dir))).ok();
+    let known = opened.and_then(|device| crate::sys::file_behind_loop(device.as_fd()).ok());
+    known.or_else(|| {
+        let file = fs::metadata(by_name).ok()?;
+        Some((file.dev(), file.ino()))
+    })
+}
+
+fn file_behind(device: DeviceNumber) -> Option<FileIdentity> {
+    identity_behind(&Path::new("/sys/block").join(device.name()?))
+}
+
+fn loops_over(file: FileIdentity) -> Vec<LoopDevice> {
     entries(Path::new("/sys/block"))
         .iter()
         .filter_map(|dir| {
-            let backing = backing_file_in(dir)?;
-            let backing = fs::metadata(backing).ok()?;
-            if (backing.dev(), backing.ino()) != (file.dev(), file.ino()) {
+            if identity_behind(dir)? != file {
                 return None;
             }
             let number = fs::read_to_string(dir.join("dev")).ok()?;
@@ -305,17 +324,15 @@ enum Storage {
 
 impl Storage {
     fn of(path: &Path) -> Option<Self> {
-        let mut meta = fs::metadata(path).ok()?;
-        if meta.file_type().is_block_device() {
-            match backing_file(DeviceNumber::new(meta.rdev())) {
-                Some(backing) => meta = fs::metadata(backing).ok()?,
+        let meta = fs::metadata(path).ok()?;
+        let (device, inode) = match meta.file_type().is_block_device() {
+            false => (meta.dev(), meta.ino()),
+            true => match file_behind(DeviceNumber::new(meta.rdev())) {
+                Some(file) => file,
                 None => return Some(Self::Device(meta.rdev())),
-            }
-        }
-        Some(Self::File {
-            device: meta.dev(),
-            inode: meta.ino(),
-        })
+            },
+        };
+        Some(Self::File { device, inode })
     }
 }
 
@@ -329,7 +346,18 @@ pub fn is_same_storage(one: &Path, other: &Path) -> bool {
 /// What uses a regular file through a loop device. A loop device that nobody
 /// uses is no holder.
 pub(crate) fn holder_of_file(file: &fs::Metadata) -> Option<Holder> {
-    loops_over(file).into_iter().find_map(|found| {
+    user_of_loops(loops_over((file.dev(), file.ino())))
+}
+
+/// What uses the file behind a loop device through another loop device.
+pub(crate) fn holder_beside_loop(device: DeviceNumber) -> Option<Holder> {
+    let mut others = loops_over(file_behind(device)?);
+    others.retain(|found| found.number != device);
+    user_of_loops(others)
+}
+
+fn user_of_loops(loops: Vec<LoopDevice>) -> Option<Holder> {
+    loops.into_iter().find_map(|found| {
         let known = holder_of_block_device(found.number);
         // The kernel grants one exclusive open at a time, and so knows users
         // that /proc does not show.

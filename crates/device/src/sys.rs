@@ -20,6 +20,20 @@ pub(crate) fn block_device_size(fd: BorrowedFd<'_>) -> Result<u64, Errno> {
     unsafe { ioctl(fd, Getter::<BLKGETSIZE64, u64>::new()) }
 }
 
+/// The device and the inode number of the file behind a loop device
+/// (`LOOP_GET_STATUS64`), as in stat(2).
+pub(crate) fn file_behind_loop(fd: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    const LOOP_GET_STATUS64: rustix::ioctl::Opcode = 0x4c05;
+    /// Words of `struct loop_info64`. The first two are what is wanted.
+    const WORDS: usize = 29;
+    // SAFETY: LOOP_GET_STATUS64 writes one struct loop_info64, 232 bytes of
+    // plain numbers, to its argument; Getter passes a pointer to memory for
+    // exactly that. Other devices refuse the number.
+    let found: [u64; WORDS] =
+        unsafe { ioctl(fd, Getter::<LOOP_GET_STATUS64, [u64; WORDS]>::new())? };
+    Ok((found[0], found[1]))
+}
+
 /// Discards a range of a block device (`BLKDISCARD`).
 pub(crate) fn block_device_discard(fd: BorrowedFd<'_>, range: DeviceRange) -> Result<(), Errno> {
     const BLKDISCARD: rustix::ioctl::Opcode = opcode::none(0x12, 119);

@@ -251,18 +251,29 @@ fn a_loop_device_in_use_is_refused_by_both_names() {
             } => assert_eq!(at, &point),
             other => panic!("{other:?}"),
         }
-        let error = FileDevice::open(&image, Access::ReadWrite).unwrap_err();
-        match &error {
-            DeviceError::Busy {
-                holder: Holder::Loop { device, holder },
-                ..
-            } => {
-                assert_eq!(device, &attached.0);
-                assert_eq!(**holder, Holder::Mount(point.clone()));
+        let second = Loop::over(&image).expect("another loop device");
+        let refused = |path: &Path| {
+            let error = FileDevice::open(path, Access::ReadWrite).unwrap_err();
+            match &error {
+                DeviceError::Busy {
+                    holder: Holder::Loop { device, holder },
+                    ..
+                } => {
+                    assert_eq!(device, &attached.0);
+                    assert_eq!(**holder, Holder::Mount(point.clone()));
+                }
+                other => panic!("{other:?}"),
             }
-            other => panic!("{other:?}"),
-        }
-        assert!(error.to_string().ends_with("; unmount it first"), "{error}");
+            assert!(error.to_string().ends_with("; unmount it first"), "{error}");
+        };
+        refused(&image);
+        refused(&second.0);
+        // The loop device only knows a name that is gone now.
+        std::fs::remove_file(&image).unwrap();
+        refused(&link);
+        refused(&second.0);
+        std::fs::hard_link(&link, &image).unwrap();
+        drop(second);
         drop(mounted);
         drop(FileDevice::open(&image, Access::ReadWrite).unwrap());
     }
