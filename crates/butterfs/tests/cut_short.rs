@@ -1,6 +1,6 @@
 //! A file that somebody cuts short while it is a volume in use.
 
-use butterfs::{Access, Degraded, FileDevice, OpenOptions, Volume};
+use butterfs::{Access, DataCow, Degraded, FileDevice, OpenOptions, Volume};
 use butterfs_admin::mkfs::{MkfsOptions, ProfileChoice, make_on};
 use butterfs_admin::resize::{self, Size};
 use butterfs_admin::scrub::Repair;
@@ -73,6 +73,38 @@ fn a_mirror_goes_on_without_it() {
     options.store.degraded = Degraded::Allowed;
     let volume = Volume::open(&paths[0], options).unwrap();
     assert_eq!(volume.read_file(b"after").unwrap(), [2; 100_000]);
+}
+
+/// Data without checksums: only the good copy may be read, also after writes to
+/// the one that is shorter.
+#[test]
+fn data_without_checksums_come_from_the_whole_mirror() {
+    const LENGTH: usize = 64 << 20;
+    let folder = tempfile::tempdir().unwrap();
+    let (paths, volume) = volume(folder.path(), 2, ProfileChoice::Raid1);
+    volume.close().unwrap();
+    let mut options = OpenOptions::default();
+    options.store.degraded = Degraded::Allowed;
+    options.files.data_cow = DataCow::Off;
+    let volume = Volume::open(&paths[0], options).unwrap();
+    volume.write_file(b"bare", &vec![1; LENGTH]).unwrap();
+    volume.sync().unwrap();
+    set_length(&paths[1], SIZE / 8);
+    for round in 2..6 {
+        let name = format!("more {round}");
+        volume
+            .write_file(name.as_bytes(), &vec![round; 1 << 20])
+            .unwrap();
+        // Written out, and not yet committed.
+        let file = volume.resolve(name.as_bytes()).unwrap();
+        let file = volume.files().inode(file).unwrap();
+        volume.files().flush_inode(&file).unwrap();
+        for _ in 0..4 {
+            let read = volume.read_file(b"bare").unwrap();
+            assert!(read.iter().all(|byte| *byte == 1), "round {round}");
+        }
+    }
+    assert_eq!(paths[1].metadata().unwrap().len(), SIZE / 8);
 }
 
 /// A block that the other device still has is not called a fault.

@@ -71,7 +71,8 @@ pub trait BlockDevice: Send + Sync + Debug {
     ///
     /// # Errors
     /// [`DeviceError::ReadOnly`], [`DeviceError::OutOfRange`],
-    /// [`DeviceError::Io`]; after the latter any part may have been written.
+    /// [`DeviceError::CutShort`], [`DeviceError::Io`]; after the latter any part
+    /// may have been written.
     fn write_at(&self, offset: DeviceOffset, data: &[u8]) -> Result<(), DeviceError>;
 
     /// Writes `parts` one after the other from `offset` on.

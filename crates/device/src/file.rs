@@ -315,7 +315,8 @@ impl FileDevice {
         }
     }
 
-    /// The device is not released while the returned guard lives.
+    /// Checks that a change stays within the file, and that the device was not
+    /// released. It is not released while the returned guard lives.
     fn held(
         &self,
         operation: Operation,
@@ -327,6 +328,13 @@ impl FileDevice {
         if *released {
             let error = io::Error::other("it was closed");
             return Err(self.error(operation, Some(range), error));
+        }
+        // A write behind the end of a file that was cut short would make it
+        // longer, with zeros where other data were.
+        if self.kind == Kind::RegularFile {
+            let is_cut = |now: &u64| *now < range.end().get();
+            let cut = self.size_now().filter(is_cut);
+            cut.map_or(Ok(()), |now| check_length(self, now, self.size()))?;
         }
         Ok(released)
     }

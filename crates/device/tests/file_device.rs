@@ -324,6 +324,15 @@ fn a_file_that_was_cut_short_is_told() {
         matches!(error, DeviceError::CutShort { now, size: MIB, .. } if now == MIB / 2),
         "{error}"
     );
+    // A write does not make it longer again; what is left is written.
+    let behind = DeviceOffset(MIB / 2 - 2);
+    let one = device.write_at(behind, b"123");
+    let several = device.write_vectored_at(behind, &[IoSlice::new(b"12"), IoSlice::new(b"3")]);
+    for error in [one.unwrap_err(), several.unwrap_err()] {
+        assert!(matches!(error, DeviceError::CutShort { .. }), "{error}");
+    }
+    device.write_at(behind, b"12").unwrap();
+    assert_eq!(path.metadata().unwrap().len(), MIB / 2);
     file.set_len(2 * MIB).unwrap();
     device.still_has(MIB).unwrap();
 }
