@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs;
+use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -431,6 +432,65 @@ fn layers_of_an_oci_image() {
     let refused = build(&bench, &["-o", "image2", "--from", "oci"]);
     assert!(!refused.status.success(), "{}", said(&refused));
     assert!(!bench.path("image2").exists());
+}
+
+/// A layer that makes a directory of what was a symbolic link removes nothing
+/// where the link led.
+#[test]
+fn whiteouts_of_an_oci_image_and_links() {
+    let bench = Bench::new();
+    let write = |path: &str| {
+        let path = bench.path(path);
+        fs::create_dir_all(path.parent().expect("a parent")).expect("directories");
+        fs::write(path, "content\n").expect("a file");
+    };
+    for name in ["data/kept", "data/sub/kept"] {
+        write(&format!("low/{name}"));
+    }
+    for (link, target) in [("link", "data"), ("deep", "data")] {
+        symlink(target, bench.path(&format!("low/{link}"))).expect("a link");
+    }
+    write("high/link/.wh..wh..opq");
+    write("high/link/new");
+    write("high/deep/sub/.wh.kept");
+    layout(&bench, "oci", &["low", "high"]);
+    built(&bench, &["-o", "image", "--from", "oci"]);
+    check(&bench, "image");
+    let files = bench.run(&["find", "image:/", "-type", "f"]);
+    let mut files: Vec<&str> = files.lines().collect();
+    files.sort_unstable();
+    assert_eq!(files, ["/data/kept", "/data/sub/kept", "/link/new"]);
+}
+
+/// Names with one hash are one item, which a node has to hold.
+#[test]
+fn names_of_one_hash() {
+    let bench = Bench::new();
+    // XORed into a name at any place, it keeps the CRC-32C: the polynomial.
+    let neutral = ((0x82f6_3b78_u64 << 1) | 1).to_le_bytes();
+    let name = |bits: usize| {
+        let mut name = [b'm'; 240];
+        for place in (0..7).filter(|place| bits >> place & 1 == 1) {
+            let there = name[place * 6..].iter_mut();
+            there
+                .zip(&neutral[..5])
+                .for_each(|(byte, bit)| *byte ^= bit);
+        }
+        name.to_vec()
+    };
+    fs::create_dir(bench.path("tree")).expect("a directory");
+    let make = |bits: usize| {
+        let name = std::ffi::OsString::from_vec(name(bits));
+        fs::write(bench.path("tree").join(name), "content").expect("a file");
+    };
+    (0..60).for_each(make);
+    built(&bench, &["-o", "fits", "--from", "tree"]);
+    check(&bench, "fits");
+    (60..61).for_each(make);
+    let refused = build(&bench, &["-o", "large", "--from", "tree"]);
+    assert_eq!(refused.status.code(), Some(1), "{}", said(&refused));
+    assert!(said(&refused).contains("same hash"), "{}", said(&refused));
+    assert!(!bench.path("large").exists());
 }
 
 #[test]

@@ -72,7 +72,7 @@ impl ItemMaker<'_> {
             Body::Directory(_) => {
                 item.nlink = 1;
                 item.size = inode.children.iter().map(|c| 2 * c.name.len() as u64).sum();
-                Self::names(inode, files, items);
+                self.names(inode, files, items)?;
             }
             Body::File(content) => {
                 item.size = self.contents.size(*content);
@@ -103,8 +103,7 @@ impl ItemMaker<'_> {
             data: item.encode(),
         });
         self.attributes(object, node, inode, items)?;
-        references(inode, items);
-        Ok(())
+        self.references(inode, items)
     }
 
     fn blank(&self, node: &Node) -> InodeItem {
@@ -215,7 +214,12 @@ impl ItemMaker<'_> {
     }
 
     /// Adds the entries of a directory, by hash and by index.
-    fn names(inode: &NumberedInode, files: &FileTree, items: &mut Vec<Item>) {
+    fn names(
+        &self,
+        inode: &NumberedInode,
+        files: &FileTree,
+        items: &mut Vec<Item>,
+    ) -> Result<(), BuildError> {
         let object = inode.number.get();
         let mut by_hash: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
         for child in &inode.children {
@@ -241,15 +245,78 @@ impl ItemMaker<'_> {
                 key: Key::new(object, ItemType::DIR_INDEX, child.index),
                 data: data.clone(),
             });
-            by_hash
-                .entry(name_hash(&child.name))
-                .or_default()
-                .extend(data);
+            let same = by_hash.entry(name_hash(&child.name)).or_default();
+            same.extend(data);
+            self.fits(same, &child.name)?;
         }
         items.extend(by_hash.into_iter().map(|(hash, data)| Item {
             key: Key::new(object, ItemType::DIR_ITEM, hash),
             data,
         }));
+        Ok(())
+    }
+
+    /// Refuses entries of names with one hash that are larger than an item.
+    fn fits(&self, same: &[u8], name: &[u8]) -> Result<(), BuildError> {
+        if same.len() <= item_max(self.node_size) {
+            return Ok(());
+        }
+        Err(BuildError::Path {
+            path: String::from_utf8_lossy(name).into_owned(),
+            reason: "too many names beside this one have the same hash, and Btrfs cannot hold \
+                     them all; leave some out or rename them",
+        })
+    }
+
+    /// Adds an inode's own records of its names.
+    fn references(&self, inode: &NumberedInode, items: &mut Vec<Item>) -> Result<(), BuildError> {
+        let object = inode.number.get();
+        if inode.number == InodeNumber::ROOT {
+            let entry = RefEntry {
+                index: 0,
+                name: b"..",
+            };
+            items.push(Item {
+                key: Key::new(object, ItemType::INODE_REF, object),
+                data: entry.encode(),
+            });
+            return Ok(());
+        }
+        let mut by_parent: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        let mut others: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for NameOf {
+            parent,
+            index,
+            name,
+        } in &inode.names
+        {
+            let entry = RefEntry {
+                index: *index,
+                name,
+            };
+            let here = by_parent.entry(parent.get()).or_default();
+            if here.len() + entry.encode().len() <= REFS_MAX {
+                here.extend(entry.encode());
+                continue;
+            }
+            let entry = ExtrefEntry {
+                parent: *parent,
+                index: *index,
+                name,
+            };
+            let same = others.entry(extref_hash(*parent, name)).or_default();
+            same.extend(entry.encode());
+            self.fits(same, name)?;
+        }
+        items.extend(by_parent.into_iter().map(|(parent, data)| Item {
+            key: Key::new(object, ItemType::INODE_REF, parent),
+            data,
+        }));
+        items.extend(others.into_iter().map(|(hash, data)| Item {
+            key: Key::new(object, ItemType::INODE_EXTREF, hash),
+            data,
+        }));
+        Ok(())
     }
 }
 
@@ -269,53 +336,4 @@ fn inline(object: u64, bytes: &[u8]) -> Item {
         key: Key::new(object, ItemType::EXTENT_DATA, 0),
         data: FileExtent::inline(GENERATION, bytes).encode(),
     }
-}
-
-/// Adds an inode's own records of its names.
-fn references(inode: &NumberedInode, items: &mut Vec<Item>) {
-    let object = inode.number.get();
-    if inode.number == InodeNumber::ROOT {
-        let entry = RefEntry {
-            index: 0,
-            name: b"..",
-        };
-        items.push(Item {
-            key: Key::new(object, ItemType::INODE_REF, object),
-            data: entry.encode(),
-        });
-        return;
-    }
-    let mut by_parent: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-    let mut others: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-    for NameOf {
-        parent,
-        index,
-        name,
-    } in &inode.names
-    {
-        let entry = RefEntry {
-            index: *index,
-            name,
-        };
-        let here = by_parent.entry(parent.get()).or_default();
-        if here.len() + entry.encode().len() <= REFS_MAX {
-            here.extend(entry.encode());
-            continue;
-        }
-        let entry = ExtrefEntry {
-            parent: *parent,
-            index: *index,
-            name,
-        };
-        let same = others.entry(extref_hash(*parent, name)).or_default();
-        same.extend(entry.encode());
-    }
-    items.extend(by_parent.into_iter().map(|(parent, data)| Item {
-        key: Key::new(object, ItemType::INODE_REF, parent),
-        data,
-    }));
-    items.extend(others.into_iter().map(|(hash, data)| Item {
-        key: Key::new(object, ItemType::INODE_EXTREF, hash),
-        data,
-    }));
 }

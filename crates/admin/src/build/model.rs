@@ -190,7 +190,7 @@ impl FileTree {
     /// # Errors
     /// [`BuildError::Path`] if too many links are on the way.
     pub fn directory_at(&mut self, path: &[Vec<u8>]) -> Result<NodeId, BuildError> {
-        self.walk(path, Missing::Make)?
+        self.walk(path, Missing::Make, &|_| None)?
             .ok_or_else(|| Self::loop_at(path))
     }
 
@@ -199,7 +199,22 @@ impl FileTree {
     /// # Errors
     /// [`BuildError::Path`] if too many links are on the way.
     pub fn find_directory(&mut self, path: &[Vec<u8>]) -> Result<Option<NodeId>, BuildError> {
-        self.walk(path, Missing::Stop)
+        self.walk(path, Missing::Stop, &|_| None)
+    }
+
+    /// Returns the directory at a path, if there is one and it stays when a
+    /// layer comes over this tree. `of_layer` says whether the layer has this
+    /// path, and then whether it is a directory there. A layer replaces what
+    /// has its name, unless both are directories.
+    ///
+    /// # Errors
+    /// [`BuildError::Path`] if too many links are on the way.
+    pub(super) fn find_directory_below(
+        &mut self,
+        path: &[Vec<u8>],
+        of_layer: &dyn Fn(&[Vec<u8>]) -> Option<bool>,
+    ) -> Result<Option<NodeId>, BuildError> {
+        self.walk(path, Missing::Stop, of_layer)
     }
 
     fn loop_at(path: &[Vec<u8>]) -> BuildError {
@@ -209,9 +224,16 @@ impl FileTree {
         }
     }
 
-    fn walk(&mut self, path: &[Vec<u8>], missing: Missing) -> Result<Option<NodeId>, BuildError> {
-        // Directories from the root down to the place of the walk.
+    fn walk(
+        &mut self,
+        path: &[Vec<u8>],
+        missing: Missing,
+        of_layer: &dyn Fn(&[Vec<u8>]) -> Option<bool>,
+    ) -> Result<Option<NodeId>, BuildError> {
+        // Directories from the root down to the place of the walk, and the
+        // names of all but the root.
         let mut above = vec![self.root()];
+        let mut names: Vec<Vec<u8>> = Vec::new();
         let mut rest: Vec<Vec<u8>> = path.iter().rev().cloned().collect();
         let mut links = 0;
         while let Some(name) = rest.pop() {
@@ -219,10 +241,17 @@ impl FileTree {
             if name == b".." {
                 if above.len() > 1 {
                     above.pop();
+                    names.pop();
                 }
                 continue;
             }
             let found = self.find(at, &name);
+            names.push(name);
+            let is_directory =
+                found.is_some_and(|id| matches!(self.nodes[id.0].body, Body::Directory(_)));
+            if of_layer(&names).is_some_and(|of_layer| !(of_layer && is_directory)) {
+                return Ok(None);
+            }
             let target = match found.map(|id| &self.nodes[id.0].body) {
                 Some(Body::Symlink(target)) => Some(target.clone()),
                 _ => None,
@@ -232,20 +261,20 @@ impl FileTree {
                 if links > LINKS_MAX {
                     return Err(Self::loop_at(path));
                 }
+                names.pop();
                 if target.first() == Some(&b'/') {
                     above.truncate(1);
+                    names.clear();
                 }
-                let names = target.split(|byte| *byte == b'/').rev();
-                let names = names.filter(|name| !name.is_empty() && *name != b".");
-                rest.extend(names.map(<[u8]>::to_vec));
+                let steps = target.split(|byte| *byte == b'/').rev();
+                let steps = steps.filter(|name| !name.is_empty() && *name != b".");
+                rest.extend(steps.map(<[u8]>::to_vec));
                 continue;
             }
-            let is_directory =
-                found.is_some_and(|id| matches!(self.nodes[id.0].body, Body::Directory(_)));
             match (found, missing) {
                 (Some(found), _) if is_directory => above.push(found),
                 (_, Missing::Make) => {
-                    let made = self.directory(at, &name);
+                    let made = self.directory(at, names.last().map_or(&[][..], |name| name));
                     above.push(made);
                 }
                 (_, Missing::Stop) => return Ok(None),
@@ -314,5 +343,15 @@ mod tests {
         }
         assert!(tree.find_directory(&path("round")).is_err());
         assert_eq!(tree.find_directory(&path("lib/none")).unwrap(), None);
+        // What a layer with a directory or a file of this name leaves of a path.
+        let mut below = |at: &str, layer: &str, is_directory: bool| {
+            let of_layer = |of: &[Vec<u8>]| (of == path(layer)).then_some(is_directory);
+            tree.find_directory_below(&path(at), &of_layer).unwrap()
+        };
+        assert_eq!(below("lib", "other", true), Some(lib));
+        assert_eq!(below("lib", "lib", true), None);
+        assert_eq!(below("lib", "usr", true), Some(lib));
+        assert_eq!(below("lib", "usr", false), None);
+        assert_eq!(below("out/lib", "usr/lib", true), Some(lib));
     }
 }

@@ -7,9 +7,10 @@
 use super::BuildError;
 use super::content::ContentId;
 use super::source::Gathered;
-use crate::archive::{self, Member};
+use crate::archive::{self, Member, MemberKind};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -211,8 +212,14 @@ fn add_layer(gathered: &mut Gathered, blob: &Path, digest: &str) -> Result<(), B
     // Bytes after the end of the archive belong to the digest too.
     io::copy(&mut input, &mut io::sink()).map_err(io())?;
     check(blob, digest, &input.sum.finalize())?;
+    let is_directory: HashMap<&[Vec<u8>], bool> = members
+        .iter()
+        .map(|(member, _)| (&member.path[..], member.kind == MemberKind::Directory))
+        .collect();
     for (member, _) in &members {
-        take_away(gathered, &member.path)?;
+        take_away(gathered, &member.path, &|path| {
+            is_directory.get(path).copied()
+        })?;
     }
     for (member, content) in members {
         if !is_whiteout(&member.path) {
@@ -226,15 +233,23 @@ fn is_whiteout(path: &[Vec<u8>]) -> bool {
     path.last().is_some_and(|name| name.starts_with(WHITEOUT))
 }
 
-/// Applies a whiteout; does nothing for other members.
-fn take_away(gathered: &mut Gathered, path: &[Vec<u8>]) -> Result<(), BuildError> {
+/// Applies a whiteout; does nothing for other members. `of_layer` says whether
+/// the whiteout's layer has a path, and then whether it is a directory there.
+fn take_away(
+    gathered: &mut Gathered,
+    path: &[Vec<u8>],
+    of_layer: &dyn Fn(&[Vec<u8>]) -> Option<bool>,
+) -> Result<(), BuildError> {
     let Some((name, above)) = path.split_last() else {
         return Ok(());
     };
     let Some(hidden) = name.strip_prefix(WHITEOUT) else {
         return Ok(());
     };
-    let Some(directory) = gathered.tree.find_directory(above)? else {
+    // If the layer replaces what is there, the files below are gone anyway; a
+    // symbolic link of the layers below then leads elsewhere.
+    let directory = gathered.tree.find_directory_below(above, of_layer)?;
+    let Some(directory) = directory else {
         return Ok(());
     };
     if name == OPAQUE {
